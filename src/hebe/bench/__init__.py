@@ -1,0 +1,1 @@
+"""Benchmarks that users run too: `hebe bench NAME`."""

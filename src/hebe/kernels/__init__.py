@@ -1,0 +1,1 @@
+"""Compiled hot loops, each beside its plain reference."""

@@ -1,0 +1,1 @@
+"""Architectures, the catalog of published configurations, and the repository on disk."""

@@ -1,0 +1,97 @@
+"""What moves through Hebe, and who fills each field.
+
+    Query        one user's ranking request. Filled by serving (or the simulator, which leaves the tensors out).
+    SubQuery     items `[start, stop)` of a query. Made by `scheduling.node`.
+    Batch        sub-queries that run together on one worker. Made by `scheduling.node`.
+    QueryResult  the answer. Filled by the driver when the last sub-query is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+KeyArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class JaggedKeys:
+    """Keys of one feature with a number of lookups of its own for each item.
+
+    `values` int64 `[sum(lengths)]`, item after item; `offsets` int64 `[items + 1]`, where each item's keys start.
+    """
+
+    values: KeyArray
+    offsets: KeyArray
+
+
+FeatureKeys = KeyArray | JaggedKeys
+"""Either int64 `[items, lookups]` or jagged."""
+
+
+@dataclass(slots=True, eq=False)
+class Query:
+    """One ranking request.
+
+    `query_id`  unique while the query lives; drawn by the driver.
+    `items`     the query size: candidates to score.
+    `arrival_s` intended arrival on the driver's clock; latency counts from here.
+    `deadline_s` when the answer stops being useful, on the same clock (`inf`: never).
+    `priority`  0 is the most urgent; as the protocol's `priority` parameter.
+    `features`  keys by feature name, views of the received bytes, checked against the spec; empty in simulation.
+    `dense`     float32 `[items, dense_dim]`, or None where the model has no dense input.
+    """
+
+    query_id: int
+    items: int
+    arrival_s: float
+    deadline_s: float = float("inf")
+    priority: int = 0
+    features: Mapping[str, FeatureKeys] = field(default_factory=dict)
+    dense: FloatArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubQuery:
+    """Items `[start, stop)` of `query`; the whole query where it was not split."""
+
+    query: Query
+    start: int
+    stop: int
+
+    @property
+    def items(self) -> int:
+        """How many items it has."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one worker runs at once; `items` is its batch size."""
+
+    batch_id: int
+    sub_queries: tuple[SubQuery, ...]
+    items: int
+
+
+@dataclass(slots=True, eq=False)
+class QueryResult:
+    """The answer to one query, and where its time went.
+
+    `scores` float32 `[items, outputs]`. Times are seconds: `queue_s` from arrival to the first start of a batch
+    that holds a part of it, `sparse_s` and `dense_s` summed over those batches, `latency_s` from arrival to
+    completion. `defaulted_keys` of `total_keys` were answered with a default vector rather than their row.
+    """
+
+    query_id: int
+    scores: FloatArray
+    latency_s: float
+    queue_s: float
+    sparse_s: float
+    dense_s: float
+    total_keys: int = 0
+    defaulted_keys: int = 0

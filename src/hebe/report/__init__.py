@@ -1,0 +1,1 @@
+"""Figures on disk, tables, plots and HTML pages."""

@@ -1,0 +1,1 @@
+"""Effects of scheduling decisions on this machine: workers, pinning, loaded models."""

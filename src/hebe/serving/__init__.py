@@ -1,0 +1,1 @@
+"""The live driver and the Open Inference Protocol front ends."""

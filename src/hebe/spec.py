@@ -1,0 +1,286 @@
+"""What is served and where: models, their tables, service-level targets, servers. Frozen, validated once.
+
+Nothing here knows how a model is computed (`hebe.models`) or where rows live (`hebe.embeddings`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
+"""What models, tables and features may be called: safe as a directory, a tensor name and a metric label."""
+
+SettingValue = int | float | str | bool
+
+
+class SpecError(ValueError):
+    """A specification that contradicts itself; the message names the field and what it should be."""
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise `SpecError` unless `name` is usable as a `kind` (model, table, feature) name."""
+    if not isinstance(name, str) or not NAME_PATTERN.match(name):
+        raise SpecError(
+            f"{kind} name {name!r}: use letters, digits, '_', '.', '-' (at most 128), first a letter or digit"
+        )
+
+
+def _check_count(what: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SpecError(f"{what} is {value!r}: must be a whole number of at least {least}")
+
+
+class Pooling(StrEnum):
+    """What becomes of the rows that one item looks up for one feature.
+
+    SUM and MEAN reduce them to one vector before the DenseNet. CONCAT and ATTENTION hand all of them over;
+    ATTENTION marks a behaviour sequence that the DenseNet weighs itself (DIN, DIEN, BST).
+    """
+
+    SUM = "sum"
+    MEAN = "mean"
+    CONCAT = "concat"
+    ATTENTION = "attention"
+
+    @property
+    def reduces(self) -> bool:
+        """Whether one vector per item is left, whatever the number of lookups."""
+        return self in (Pooling.SUM, Pooling.MEAN)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingTableSpec:
+    """One embedding table: `rows` x `dim` float32."""
+
+    name: str
+    rows: int
+    dim: int
+
+    def __post_init__(self) -> None:
+        check_name("table", self.name)
+        _check_count(f"table {self.name}: rows", self.rows, 1)
+        _check_count(f"table {self.name}: dim", self.dim, 1)
+
+    @property
+    def size_bytes(self) -> int:
+        """Raw float32 size of all rows."""
+        return self.rows * self.dim * 4
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """One embedding feature, that is one INT64 input: which table its keys index and how rows are pooled.
+
+    Several features may share a table (DIN looks up the candidate and the behaviours in one item table).
+    `lookups` is the rows per item of a fixed `[items, lookups]` input, and the most that a jagged one may have.
+    """
+
+    name: str
+    table: str
+    lookups: int
+    pooling: Pooling
+
+    def __post_init__(self) -> None:
+        check_name("feature", self.name)
+        check_name("table", self.table)
+        _check_count(f"feature {self.name}: lookups", self.lookups, 1)
+        object.__setattr__(self, "pooling", Pooling(self.pooling))
+
+
+@dataclass(frozen=True, slots=True)
+class SlaTarget:
+    """A latency bound and the percentile at which it must hold."""
+
+    latency_ms: float
+    percentile: float = 95.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.latency_ms) and self.latency_ms > 0):
+            raise SpecError(f"SLA latency_ms is {self.latency_ms!r}: must be a positive number of milliseconds")
+        if not 0 < self.percentile < 100:
+            raise SpecError(f"SLA percentile is {self.percentile!r}: must lie between 0 and 100, both excluded")
+
+    @property
+    def latency_s(self) -> float:
+        """The bound in seconds."""
+        return self.latency_ms / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSlot:
+    """Where one feature's vectors stand in the SparseNet's output row.
+
+    The SparseNet hands one float32 tensor `[items, width]` to the DenseNet; this feature occupies
+    columns `[column, column + width)`: `dim` of them if its pooling reduces, else `lookups * dim`, row after row.
+    """
+
+    feature: FeatureSpec
+    dim: int
+    column: int
+    width: int
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A ranking model: its features and tables, its towers, its SLA, and where the figures come from.
+
+    `architecture` names the module in `hebe.models` that builds the DenseNet and says which `towers` (layer
+    widths by tower name) and `settings` (scalars) it reads. `outputs` is the number of scores per item.
+    `scale` is the factor that rows were shrunk by (1.0: as published); `size` is the published variant.
+    """
+
+    name: str
+    architecture: str
+    tables: tuple[EmbeddingTableSpec, ...]
+    features: tuple[FeatureSpec, ...]
+    dense_dim: int = 0
+    towers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    settings: Mapping[str, SettingValue] = field(default_factory=dict)
+    outputs: int = 1
+    sla: SlaTarget = SlaTarget(100.0)
+    size: str = ""
+    scale: float = 1.0
+    source: str = ""
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        check_name("model", self.name)
+        check_name("architecture", self.architecture)
+        _check_count(f"model {self.name}: dense_dim", self.dense_dim, 0)
+        _check_count(f"model {self.name}: outputs", self.outputs, 1)
+        if not self.features:
+            raise SpecError(f"model {self.name}: has no embedding feature; a ranking model needs at least one")
+        _check_unique(f"model {self.name}: table", [table.name for table in self.tables])
+        _check_unique(f"model {self.name}: feature", [feature.name for feature in self.features])
+        known = {table.name for table in self.tables}
+        for feature in self.features:
+            if feature.table not in known:
+                raise SpecError(f"model {self.name}: feature {feature.name} reads unknown table {feature.table}")
+            if feature.name in ("dense", "score") or feature.name.endswith((".values", ".lengths")):
+                raise SpecError(f"model {self.name}: feature name {feature.name} is reserved by the protocol")
+        unused = known - {feature.table for feature in self.features}
+        if unused:
+            raise SpecError(f"model {self.name}: no feature reads table(s) {', '.join(sorted(unused))}")
+        if not (math.isfinite(self.scale) and self.scale > 0):
+            raise SpecError(f"model {self.name}: scale is {self.scale!r}: must be a positive number")
+        towers = {}
+        for tower, widths in self.towers.items():
+            for width in widths:
+                _check_count(f"model {self.name}: tower {tower}: width", width, 1)
+            towers[tower] = tuple(widths)
+        object.__setattr__(self, "towers", MappingProxyType(towers))
+        object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
+
+    def table(self, name: str) -> EmbeddingTableSpec:
+        """The table called `name`; raises KeyError."""
+        return next(table for table in self.tables if table.name == name)
+
+    @property
+    def slots(self) -> tuple[FeatureSlot, ...]:
+        """The layout of the SparseNet's output, features in order."""
+        slots, column = [], 0
+        for feature in self.features:
+            dim = self.table(feature.table).dim
+            width = dim if feature.pooling.reduces else dim * feature.lookups
+            slots.append(FeatureSlot(feature, dim, column, width))
+            column += width
+        return tuple(slots)
+
+    @property
+    def sparse_width(self) -> int:
+        """Columns of the SparseNet's output, the DenseNet's `sparse` input."""
+        return sum(slot.width for slot in self.slots)
+
+    @property
+    def sequences(self) -> tuple[FeatureSpec, ...]:
+        """The features handed over unreduced; the DenseNet's `lengths` input has one column for each."""
+        return tuple(feature for feature in self.features if not feature.pooling.reduces)
+
+    @property
+    def lookups_per_item(self) -> int:
+        """Rows gathered for one item over all features: the columns of a batch's key matrix."""
+        return sum(feature.lookups for feature in self.features)
+
+    @property
+    def table_bytes(self) -> int:
+        """Raw float32 size of all tables."""
+        return sum(table.size_bytes for table in self.tables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for TOML and JSON; `from_dict` reads it back to an equal spec."""
+        return {
+            "name": self.name,
+            "architecture": self.architecture,
+            "dense_dim": self.dense_dim,
+            "outputs": self.outputs,
+            "size": self.size,
+            "scale": self.scale,
+            "source": self.source,
+            "notes": self.notes,
+            "sla": {"latency_ms": self.sla.latency_ms, "percentile": self.sla.percentile},
+            "towers": {name: list(widths) for name, widths in self.towers.items()},
+            "settings": dict(self.settings),
+            "tables": [{"name": t.name, "rows": t.rows, "dim": t.dim} for t in self.tables],
+            "features": [
+                {"name": f.name, "table": f.table, "lookups": f.lookups, "pooling": str(f.pooling)}
+                for f in self.features
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ModelSpec:
+        """The inverse of `to_dict`. Raises `SpecError` naming a missing, unknown or ill-typed field."""
+        known = {
+            "name", "architecture", "dense_dim", "outputs", "size", "scale", "source", "notes",
+            "sla", "towers", "settings", "tables", "features",
+        }  # fmt: skip
+        unknown = set(data) - known
+        if unknown:
+            raise SpecError(f"model spec: unknown field(s) {', '.join(sorted(unknown))}")
+        try:
+            rest = {k: v for k, v in data.items() if k not in ("sla", "towers", "tables", "features")}
+            return cls(
+                tables=tuple(EmbeddingTableSpec(**table) for table in data["tables"]),
+                features=tuple(FeatureSpec(**feature) for feature in data["features"]),
+                towers={name: tuple(widths) for name, widths in data.get("towers", {}).items()},
+                sla=SlaTarget(**data["sla"]) if "sla" in data else SlaTarget(100.0),
+                **rest,
+            )
+        except SpecError:
+            raise
+        except KeyError as missing:
+            raise SpecError(f"model spec: field {missing} is missing") from None
+        except (TypeError, ValueError, AttributeError) as fault:
+            raise SpecError(f"model spec: {fault}") from None
+
+
+def _check_unique(kind: str, names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise SpecError(f"{kind} {name} appears twice")
+        seen.add(name)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """A server type as planners see it: what it has, not what runs on it."""
+
+    name: str
+    cores: int
+    memory_bytes: int
+    memory_bandwidth_bytes_per_s: float = 0.0
+    idle_power_watts: float = 0.0
+    peak_power_watts: float = 0.0
+    price_per_hour: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_name("server type", self.name)
+        _check_count(f"server type {self.name}: cores", self.cores, 1)
+        _check_count(f"server type {self.name}: memory_bytes", self.memory_bytes, 1)

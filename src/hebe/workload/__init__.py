@@ -1,0 +1,1 @@
+"""What the load looks like: arrivals, query sizes, key skew, recorded traces."""
