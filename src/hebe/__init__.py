@@ -1,0 +1,38 @@
+"""Hebe: an inference server and capacity planner for deep recommendation models.
+
+    hebe.load("repository", "dlrm").predict(features)     score items in this process
+    hebe.Server("repository").start()                     serve a repository from this process
+
+Importing this module imports nothing heavy; the two entry points do when they are first used.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hebe.runtime.loaded_model import LoadedModel
+    from hebe.serving.server import Server
+
+__version__ = "0.1.0"
+__all__ = ["Server", "__version__", "load"]
+
+
+def load(directory: str | PathLike[str], name: str, version: int | None = None) -> LoadedModel:
+    """Load model `name` from the repository at `directory`: the given version, or the newest.
+
+    The result's `predict(features, dense=None)` returns float32 scores `[items, outputs]`. Raises
+    `hebe.models.repository.RepositoryError` if the repository has no such model or its files are damaged.
+    """
+    from hebe.runtime.loaded_model import LoadedModel
+
+    return LoadedModel.load(directory, name, version)
+
+
+def __getattr__(attribute: str) -> Any:
+    if attribute == "Server":
+        from hebe.serving.server import Server
+
+        return Server
+    raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
