@@ -1,0 +1,46 @@
+"""Admit or refuse a query by its deadline.
+
+A query is refused at once if the work ahead of it, by the learned service times, would make it late: a refusal
+within a millisecond lets the caller go elsewhere, a late answer only costs. The safety margin is learned too: it
+is the SLA percentile of how much later than predicted the admitted queries were in fact done.
+"""
+
+from __future__ import annotations
+
+_PROBE_EVERY = 16
+
+
+class DeadlineAdmission:
+    """Compares predicted completion with deadlines and corrects itself. Times in seconds, no clock."""
+
+    def __init__(self, percentile: float, step_share: float = 0.05) -> None:
+        self._quantile = percentile / 100.0
+        self._step_share = step_share
+        self._scale_s = 0.0
+        self._idle_refusals = 0
+        self.margin_s = 0.0
+
+    def admits(self, predicted_s: float, budget_s: float, idle: bool) -> bool:
+        """Whether a query predicted to take `predicted_s` from now may be expected within `budget_s`.
+
+        `idle`: no work is ahead of it. An idle server that refuses learns nothing, so one in `_PROBE_EVERY` of
+        such refusals is let through: a prediction spoilt by a stall heals.
+        """
+        if predicted_s + self.margin_s <= budget_s:
+            return True
+        if not idle:
+            return False
+        self._idle_refusals += 1
+        return self._idle_refusals % _PROBE_EVERY == 0
+
+    def observe(self, predicted_s: float, actual_s: float) -> None:
+        """Learn from an answered query: stochastic approximation of the error's quantile.
+
+        Each error above the margin raises it by `quantile` steps, each below lowers it by `1 - quantile`; it
+        settles where that share of errors lies below. The step is a share of the usual latency.
+        """
+        self._scale_s += 0.02 * (actual_s - self._scale_s)
+        step = self._step_share * self._scale_s
+        late = actual_s - predicted_s > self.margin_s
+        self.margin_s += step * (self._quantile if late else self._quantile - 1.0)
+        self.margin_s = max(self.margin_s, 0.0)

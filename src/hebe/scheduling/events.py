@@ -1,0 +1,121 @@
+"""The words that schedulers and drivers exchange: events in, actions out.
+
+A driver, live or simulated, calls `actions = scheduler.handle(event, now)` and carries the actions out, in order.
+`now` and every `_s` time are seconds on the driver's own clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hebe.query import Batch, Query
+
+
+class WorkerState(StrEnum):
+    """UP takes batches; DRAINING finishes what it has; LOST will never finish it."""
+
+    UP = "up"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+class RejectReason(StrEnum):
+    """Why a query is not answered."""
+
+    DEADLINE = "deadline"
+    """Refused on arrival: by the learned service times it could not meet its deadline."""
+    QUEUE_FULL = "queue_full"
+    """Refused on arrival: the queue is at its bound."""
+    EXPIRED = "expired"
+    """Dropped from the queue: its deadline can no longer be met."""
+    NO_WORKER = "no_worker"
+    """No worker is up."""
+    SHUTTING_DOWN = "shutting_down"
+    """The model is being unloaded or the server stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryArrived:
+    """A query came in; it is answered by exactly one CompleteQuery, RejectQuery or FailQuery."""
+
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class QueryWithdrawn:
+    """Nobody waits for this query any more. No action about it follows."""
+
+    query_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFinished:
+    """A worker is done with a batch, after `service_s` seconds; `failed` if it has no scores."""
+
+    worker_id: int
+    batch_id: int
+    service_s: float
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerChanged:
+    """A worker appeared or changed state."""
+
+    worker_id: int
+    state: WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The time of an earlier SetTimer has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownBegan:
+    """Take no further query; finish those admitted."""
+
+
+Event = QueryArrived | QueryWithdrawn | BatchFinished | WorkerChanged | TimerFired | ShutdownBegan
+
+
+@dataclass(frozen=True, slots=True)
+class StartBatch:
+    """Run `batch` on this worker now; report with BatchFinished."""
+
+    worker_id: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Report TimerFired at `at_s`; replaces an earlier timer."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteQuery:
+    """All parts of the query are done: answer it."""
+
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class RejectQuery:
+    """Answer with a refusal; `retry_after_s` is when the queue will have drained, as far as is known."""
+
+    query: Query
+    reason: RejectReason
+    retry_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FailQuery:
+    """Answer with an internal error: a batch that held a part of it failed."""
+
+    query: Query
+
+
+Action = StartBatch | SetTimer | CompleteQuery | RejectQuery | FailQuery

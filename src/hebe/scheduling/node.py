@@ -1,0 +1,285 @@
+"""One server's scheduler for one model: events in, actions out.
+
+    QueryArrived   -> refuse, or split and queue; start batches on idle workers
+    BatchFinished  -> learn; complete the queries it ended; start the next batch
+    WorkerChanged  -> take it in or out; a lost worker's batch is run again by another
+    QueryWithdrawn -> forget it
+    TimerFired     -> start what waited for company
+    ShutdownBegan  -> refuse what comes, finish what is here
+
+Every query that arrived gets exactly one of CompleteQuery, RejectQuery, FailQuery, unless it was withdrawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hebe.profile import LatencyProfile
+from hebe.query import Batch, Query, SubQuery
+from hebe.scheduling.admission import DeadlineAdmission
+from hebe.scheduling.batching import WaitingQueue, split
+from hebe.scheduling.events import (
+    Action,
+    BatchFinished,
+    CompleteQuery,
+    Event,
+    FailQuery,
+    QueryArrived,
+    QueryWithdrawn,
+    RejectQuery,
+    RejectReason,
+    SetTimer,
+    ShutdownBegan,
+    StartBatch,
+    TimerFired,
+    WorkerChanged,
+    WorkerState,
+)
+from hebe.scheduling.latency_prediction import LatencyPredictor
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """How a server runs one model.
+
+    `batch_size`: most items in a batch; larger queries are split, smaller ones fused up to it if `fuse`.
+    `max_wait_s`: how long an idle worker may wait for company before it starts a part-filled batch.
+    `max_queue`: most queries waiting. `sla_s`: deadline of a query that names none (`inf`: none).
+    `percentile`: share of admitted queries that should make their deadline. `admission`: refuse early or not.
+    """
+
+    batch_size: int
+    fuse: bool = True
+    max_wait_s: float = 0.0
+    max_queue: int = 1024
+    sla_s: float = float("inf")
+    percentile: float = 95.0
+    admission: bool = True
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size is {self.batch_size}: must be at least 1 item")
+        if self.max_queue < 1:
+            raise ValueError(f"max_queue is {self.max_queue}: must be at least 1 query")
+        if self.max_wait_s < 0 or self.sla_s <= 0:
+            raise ValueError("max_wait_s must not be negative and sla_s must be positive")
+
+
+@dataclass(slots=True)
+class _Admitted:
+    query: Query
+    unfinished_items: int
+    arrived_s: float
+    predicted_s: float
+    started: bool = False
+
+
+@dataclass(slots=True)
+class _WorkerRecord:
+    state: WorkerState
+    batch: Batch | None = None
+    busy_until_s: float = 0.0
+
+
+class NodeScheduler:
+    """Admits, splits, fuses and places queries on workers. Not thread-safe: the driver calls it one at a time."""
+
+    def __init__(self, config: NodeConfig, profile: LatencyProfile | None = None) -> None:
+        self.config = config
+        self.predictor = LatencyPredictor(profile)
+        self._admission = DeadlineAdmission(config.percentile)
+        self._waiting = WaitingQueue()
+        self._admitted: dict[int, _Admitted] = {}
+        self._workers: dict[int, _WorkerRecord] = {}
+        self._again: list[SubQuery] = []
+        self._next_batch_id = 0
+        self._shutting_down = False
+
+    @property
+    def queue_depth(self) -> int:
+        """Queries of which at least one part waits for a worker."""
+        return self._waiting.queries
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is admitted and unanswered, and no batch runs."""
+        return not self._admitted and all(worker.batch is None for worker in self._workers.values())
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Take in one event at time `now` (seconds); returns what the driver must do, in order."""
+        actions: list[Action] = []
+        match event:
+            case QueryArrived(query):
+                self._arrive(query, now, actions)
+            case BatchFinished():
+                self._finish(event, now, actions)
+            case WorkerChanged():
+                self._change_worker(event, actions)
+            case QueryWithdrawn(query_id):
+                self._forget(query_id)
+            case TimerFired():
+                pass
+            case ShutdownBegan():
+                self._shutting_down = True
+        self._start_batches(now, actions)
+        return actions
+
+    # Arrival
+
+    def _arrive(self, query: Query, now: float, actions: list[Action]) -> None:
+        if query.deadline_s == float("inf"):
+            query.deadline_s = query.arrival_s + self.config.sla_s
+        predicted_s = self._predicted_completion_s(query, now)
+        reason = self._refusal(query, predicted_s, now)
+        if reason is not None:
+            actions.append(RejectQuery(query, reason, retry_after_s=predicted_s))
+            return
+        self._admitted[query.query_id] = _Admitted(query, query.items, now, predicted_s)
+        for part in split(query, self.config.batch_size):
+            self._waiting.push(part)
+
+    def _refusal(self, query: Query, predicted_s: float, now: float) -> RejectReason | None:
+        if self._shutting_down:
+            return RejectReason.SHUTTING_DOWN
+        if not any(worker.state is WorkerState.UP for worker in self._workers.values()):
+            return RejectReason.NO_WORKER
+        if self._waiting.queries >= self.config.max_queue:
+            return RejectReason.QUEUE_FULL
+        if self.config.admission:
+            idle = not self._waiting and any(worker.batch is None for worker in self._workers.values())
+            if not self._admission.admits(predicted_s, query.deadline_s - now, idle):
+                return RejectReason.DEADLINE
+        return None
+
+    def _predicted_completion_s(self, query: Query, now: float) -> float:
+        """Seconds from now until the query is done: work ahead shared by the workers, then its own parts."""
+        up = [worker for worker in self._workers.values() if worker.state is WorkerState.UP]
+        if not up:
+            return 0.0
+        size = self.config.batch_size
+        running_s = sum(max(worker.busy_until_s - now, 0.0) for worker in up if worker.batch is not None)
+        ahead = self._waiting.items_ahead(query.priority)
+        full, rest = divmod(ahead, size)
+        ahead_s = full * self.predictor.service_time_s(size)
+        if rest:
+            ahead_s += self.predictor.service_time_s(rest)
+        parts = -(-query.items // size)
+        own_s = self.predictor.service_time_s(-(-query.items // parts)) * -(-parts // len(up))
+        return (running_s + ahead_s) / len(up) + own_s
+
+    # Start
+
+    def _start_batches(self, now: float, actions: list[Action]) -> None:
+        for worker_id, worker in self._workers.items():
+            if worker.state is not WorkerState.UP or worker.batch is not None:
+                continue
+            sub_queries = self._gather(now, actions)
+            if not sub_queries:
+                return
+            items = sum(part.items for part in sub_queries)
+            batch = Batch(self._next_batch_id, sub_queries, items)
+            self._next_batch_id += 1
+            worker.batch = batch
+            worker.busy_until_s = now + self.predictor.service_time_s(items)
+            actions.append(StartBatch(worker_id, batch))
+
+    def _gather(self, now: float, actions: list[Action]) -> tuple[SubQuery, ...]:
+        """The next batch, in queue order; empty if nothing waits or what waits should wait for company."""
+        config, items = self.config, 0
+        gathered: list[SubQuery] = []
+        while self._again and items + self._again[0].items <= config.batch_size:  # of lost workers: these go first
+            gathered.append(self._again.pop(0))
+            items += gathered[-1].items
+        if gathered:
+            return tuple(gathered)
+        while (part := self._next_live_part(now, actions)) is not None:
+            if items + part.items > config.batch_size:
+                break
+            if config.max_wait_s > 0 and not gathered and self._should_wait(now, actions):
+                break
+            part = self._waiting.pop()
+            self._admitted[part.query.query_id].started = True
+            gathered.append(part)
+            items += part.items
+            if not config.fuse:
+                break
+        return tuple(gathered)
+
+    def _next_live_part(self, now: float, actions: list[Action]) -> SubQuery | None:
+        """The part at the head of the queue; queries that can no longer be in time are rejected on the way."""
+        while (part := self._waiting.peek()) is not None:
+            query = part.query
+            admitted = self._admitted[query.query_id]
+            too_late = now + self.predictor.service_time_s(part.items) > query.deadline_s
+            waited = now > admitted.arrived_s
+            if not (self.config.admission and too_late and waited and not admitted.started):
+                return part
+            self._forget(query.query_id)
+            actions.append(RejectQuery(query, RejectReason.EXPIRED))
+        return None
+
+    def _should_wait(self, now: float, actions: list[Action]) -> bool:
+        if self._shutting_down or self._waiting.items >= self.config.batch_size:
+            return False
+        part = self._waiting.peek()
+        assert part is not None
+        start_by_s = self._admitted[part.query.query_id].arrived_s + self.config.max_wait_s
+        latest_s = part.query.deadline_s - self.predictor.service_time_s(self.config.batch_size)
+        at_s = min(start_by_s, latest_s)
+        if at_s <= now:
+            return False
+        actions.append(SetTimer(at_s))
+        return True
+
+    # End
+
+    def _finish(self, event: BatchFinished, now: float, actions: list[Action]) -> None:
+        worker = self._workers[event.worker_id]
+        batch, worker.batch = worker.batch, None
+        if batch is None or batch.batch_id != event.batch_id:
+            raise ValueError(f"worker {event.worker_id} does not run batch {event.batch_id}")
+        if worker.state is not WorkerState.UP:
+            del self._workers[event.worker_id]
+        if not event.failed:
+            self.predictor.observe(batch.items, event.service_s)
+        for part in batch.sub_queries:
+            admitted = self._admitted.get(part.query.query_id)
+            if admitted is None:  # withdrawn, or failed by an earlier part
+                continue
+            if event.failed:
+                self._forget(part.query.query_id)
+                actions.append(FailQuery(part.query))
+                continue
+            admitted.unfinished_items -= part.items
+            if admitted.unfinished_items == 0:
+                del self._admitted[part.query.query_id]
+                self._admission.observe(admitted.predicted_s, now - admitted.arrived_s)
+                actions.append(CompleteQuery(part.query))
+
+    def _change_worker(self, event: WorkerChanged, actions: list[Action]) -> None:
+        worker = self._workers.get(event.worker_id)
+        if event.state is WorkerState.UP:
+            if worker is None:
+                self._workers[event.worker_id] = _WorkerRecord(WorkerState.UP)
+            else:
+                worker.state = WorkerState.UP
+            return
+        if worker is None:
+            return
+        worker.state = event.state
+        if event.state is WorkerState.LOST and worker.batch is not None:
+            self._again.extend(p for p in worker.batch.sub_queries if p.query.query_id in self._admitted)
+            worker.batch = None
+        if worker.batch is None:
+            del self._workers[event.worker_id]
+        if not self._workers:
+            self._again.clear()
+            for admitted in list(self._admitted.values()):
+                self._forget(admitted.query.query_id)
+                actions.append(RejectQuery(admitted.query, RejectReason.NO_WORKER))
+
+    def _forget(self, query_id: int) -> None:
+        admitted = self._admitted.pop(query_id, None)
+        if admitted is not None:
+            self._waiting.drop(admitted.query)
+            self._again = [part for part in self._again if part.query.query_id != query_id]
