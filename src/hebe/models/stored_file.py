@@ -1,0 +1,108 @@
+"""One file of a stored model: written durably with its SHA-256, checked when it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes done since the last call."""
+
+_READ_BYTES = 8 << 20
+
+
+class RepositoryError(RuntimeError):
+    """A stored model that cannot be read or written; names the file, what is wrong and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """What a stored model knows of one of its files: its length, and the SHA-256 of its bytes in hex."""
+
+    size_bytes: int
+    sha256: str
+
+
+def no_progress(_done_bytes: int) -> None:
+    """The progress callback of those who do not watch."""
+
+
+def write_durably(path: Path, pieces: Iterable[bytes | memoryview], progress: Progress = no_progress) -> FileRecord:
+    """Write `pieces` one after another to the new file `path` and flush it to the disk.
+
+    Raises OSError (a full disk among them), and whatever `pieces` raises; the file is then incomplete.
+    """
+    digest, size_bytes = hashlib.sha256(), 0
+    with open(path, "xb", buffering=0) as file:
+        for piece in pieces:
+            rest = memoryview(piece).cast("B")
+            digest.update(rest)
+            size_bytes += len(rest)
+            while rest:
+                written = file.write(rest)
+                progress(written)
+                rest = rest[written:]
+        os.fsync(file.fileno())
+    return FileRecord(size_bytes, digest.hexdigest())
+
+
+def flush_directory(path: Path) -> None:
+    """Make the names in a directory survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_size(path: Path, record: FileRecord) -> None:
+    """Raise `RepositoryError` unless the file is there with the length that was recorded."""
+    try:
+        size_bytes = path.stat().st_size if path.is_file() else None
+    except OSError as fault:
+        raise RepositoryError(f"{path}: cannot be read: {fault.strerror}") from None
+    if size_bytes is None:
+        raise RepositoryError(f"{path}: missing; restore it from a backup, or write the model again")
+    if size_bytes != record.size_bytes:
+        what = "truncated" if size_bytes < record.size_bytes else "too long"
+        raise RepositoryError(
+            f"{path}: {what}: {size_bytes} bytes, expected {record.size_bytes}; "
+            "restore it from a backup, or write the model again"
+        )
+
+
+def check_sha256(path: Path, record: FileRecord, progress: Progress = no_progress) -> None:
+    """Read the whole file; raise `RepositoryError` unless its SHA-256 is the recorded one."""
+    check_size(path, record)
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb", buffering=0) as file:
+            buffer = bytearray(_READ_BYTES)
+            while count := file.readinto(buffer):
+                digest.update(memoryview(buffer)[:count])
+                progress(count)
+    except OSError as fault:
+        raise RepositoryError(f"{path}: cannot be read: {fault.strerror}") from None
+    _compare(path, digest.hexdigest(), record)
+
+
+def read_checked(path: Path, record: FileRecord) -> bytes:
+    """The file's bytes; raises `RepositoryError` unless their length and SHA-256 are the recorded ones."""
+    check_size(path, record)
+    try:
+        content = path.read_bytes()
+    except OSError as fault:
+        raise RepositoryError(f"{path}: cannot be read: {fault.strerror}") from None
+    _compare(path, hashlib.sha256(content).hexdigest(), record)
+    return content
+
+
+def _compare(path: Path, sha256: str, record: FileRecord) -> None:
+    if sha256 != record.sha256:
+        raise RepositoryError(
+            f"{path}: checksum differs: SHA-256 is {sha256[:12]}..., expected {record.sha256[:12]}...; "
+            "the file was damaged or edited: restore it from a backup, or write the model again"
+        )
