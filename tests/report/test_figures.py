@@ -16,10 +16,7 @@ from hebe.report.figures import (
     read_figures,
 )
 
-
-WHOLE = (
-    '{"name": "a", "command": "", "commit": "", "machine": {}, "seconds": 1.5, "quick": false, "figures": []}'
-)
+WHOLE = '{"name": "a", "command": "", "commit": "", "machine": {}, "seconds": 1.5, "quick": false, "figures": []}'
 
 
 def example_file(**changes):

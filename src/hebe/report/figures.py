@@ -79,9 +79,7 @@ class Figure:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
-            raise FigureError(
-                f"figure name {self.name!r}: must be a text such as 'serve.over_inprocess.grpc'"
-            )
+            raise FigureError(f"figure name {self.name!r}: must be a text such as 'serve.over_inprocess.grpc'")
         for field_name in ("value", "low", "high"):
             number = getattr(self, field_name)
             if field_name != "value" and number is None:
@@ -89,18 +87,14 @@ class Figure:
             if isinstance(number, bool) or not isinstance(number, int | float | np.number):
                 raise FigureError(f"figure {self.name}: {field_name} is {number!r}: must be a number")
             if not math.isfinite(number):
-                raise FigureError(
-                    f"figure {self.name}: {field_name} is {number!r}: leave out what was not measured"
-                )
+                raise FigureError(f"figure {self.name}: {field_name} is {number!r}: leave out what was not measured")
             object.__setattr__(self, field_name, float(number))
         if (self.low is None) != (self.high is None):
             raise FigureError(f"figure {self.name}: low and high: give both or neither")
         if self.low is not None and self.high is not None and self.low > self.high:
             raise FigureError(f"figure {self.name}: low {self.low} is above high {self.high}")
         if isinstance(self.runs, bool) or not isinstance(self.runs, int) or self.runs < 1:
-            raise FigureError(
-                f"figure {self.name}: runs is {self.runs!r}: must be a whole number of at least 1"
-            )
+            raise FigureError(f"figure {self.name}: runs is {self.runs!r}: must be a whole number of at least 1")
         if self.target is not None:
             Target.parse(self.target)
 
@@ -150,9 +144,7 @@ class FigureFile:
             seen.add(figure.name)
 
     @classmethod
-    def here(
-        cls, name: str, command: str, seconds: float, quick: bool, figures: Sequence[Figure]
-    ) -> FigureFile:
+    def here(cls, name: str, command: str, seconds: float, quick: bool, figures: Sequence[Figure]) -> FigureFile:
         """A file for a run on this machine at this commit."""
         return cls(name, command, current_commit(), describe_machine(), seconds, quick, tuple(figures))
 
@@ -243,9 +235,7 @@ def _samples(what: str, samples: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return values
 
 
-def _bootstrap_medians(
-    values: npt.NDArray[np.float64], generator: np.random.Generator
-) -> npt.NDArray[np.float64]:
+def _bootstrap_medians(values: npt.NDArray[np.float64], generator: np.random.Generator) -> npt.NDArray[np.float64]:
     draws = generator.integers(0, values.size, size=(4000, values.size))
     medians: npt.NDArray[np.float64] = np.median(values[draws], axis=1)
     return medians

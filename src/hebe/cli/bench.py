@@ -1,0 +1,45 @@
+"""`hebe bench`: run benchmarks and write their figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+
+
+def bench(
+    name: Annotated[str | None, typer.Argument(help="A benchmark, or 'all'; without one, list them.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, fewer repeats.")] = False,
+    out: Annotated[Path, typer.Option(help="Where NAME.json goes.")] = Path("out/figures"),
+    as_json: JsonOption = False,
+) -> None:
+    """Run a benchmark on this machine, print its figures and write them to OUT/NAME.json.
+
+    Example: hebe bench sparse --quick
+    """
+    from hebe.bench.runner import benchmark_descriptions, run_benchmark
+    from hebe.report.tables import figure_table
+
+    console = make_console(as_json)
+    known = benchmark_descriptions()
+    if name is None:
+        for known_name, description in known.items():
+            console.print(f"[bold]{known_name:<12}[/] {escape(description)}")
+        if as_json:
+            print_json({"benchmarks": known})
+        return
+    if name != "all" and name not in known:
+        raise typer.BadParameter(f"no benchmark {name}: there are {', '.join(known)}, all", param_hint="NAME")
+    written = []
+    for chosen in known if name == "all" else (name,):
+        with make_progress() as progress:
+            file = run_benchmark(chosen, quick, progress)
+        path = file.write(out)
+        written.append((path, file))
+        console.print(figure_table([(path, file)]))
+    if as_json:
+        print_json({"files": [{**file.to_dict(), "file": str(path)} for path, file in written]})

@@ -1,0 +1,45 @@
+"""`hebe figures`: every measured figure beside its target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hebe.cli.output import JsonOption, make_console, print_json
+
+DIRECTORIES = (Path("out/figures"), Path("docs/figures"))
+
+
+def figures(
+    directory: Annotated[
+        Path | None, typer.Argument(help="Where to look; by default out/figures and docs/figures.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show all measured figures: value, spread, target, met or not, the paper's.
+
+    The files are those that `hebe bench` writes. A figure of a quick run is marked, and one that was
+    not measured is absent.
+
+    Example: hebe figures docs/figures --json
+    """
+    from hebe.report.figures import read_figures
+    from hebe.report.tables import figure_table
+
+    if directory is not None and not directory.is_dir():
+        raise typer.BadParameter(f"{directory} is not a directory", param_hint="DIRECTORY")
+    found = [entry for place in ((directory,) if directory else DIRECTORIES) for entry in read_figures(place)]
+    console = make_console(as_json)
+    if found:
+        console.print(figure_table(found))
+    else:
+        console.print("No figures yet: run `hebe bench NAME` first.")
+    if as_json:
+        rows = [
+            {**figure.to_dict(), "met": figure.met, "quick": file.quick, "file": str(path)}
+            for path, file in found
+            for figure in file.figures
+        ]
+        print_json({"figures": rows})

@@ -1,0 +1,123 @@
+"""The `hebe` command: assembles the subcommands, each imported only when it is asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import hebe
+from hebe.cli.output import print_error, print_json
+
+
+@dataclass(frozen=True, slots=True)
+class _Subcommand:
+    """Where a subcommand lives: `attribute` of `module` is a `typer.Typer` or a plain function."""
+
+    module: str
+    attribute: str
+    summary: str
+
+    def load(self, name: str) -> Any:
+        """Import the module and return the command to run."""
+        target = getattr(import_module(self.module), self.attribute)
+        holder = typer.Typer(add_completion=False)
+        holder.callback()(_nothing)
+        if isinstance(target, typer.Typer):
+            holder.add_typer(target, name=name)
+        else:
+            holder.command(name)(target)
+        group: Any = typer.main.get_command(holder)
+        return group.commands[name]
+
+
+SUBCOMMANDS = {
+    "model": _Subcommand("hebe.cli.model", "app", "List, make, train, import and measure models."),
+    "serve": _Subcommand("hebe.cli.serve", "serve", "Serve every model of a repository over HTTP and gRPC."),
+    "load": _Subcommand("hebe.cli.load", "load", "Send queries to a server and measure what it can take."),
+    "demo": _Subcommand("hebe.cli.demo", "demo", "Train, serve and load a small model; write a page about it."),
+    "bench": _Subcommand("hebe.cli.bench", "bench", "Run a benchmark and write its figures."),
+    "figures": _Subcommand("hebe.cli.figures", "figures", "Show all measured figures beside their targets."),
+}
+
+
+class _LazyGroup(TyperGroup):
+    """Lists the summaries above, and imports a subcommand when it is to run (or its own help is asked for)."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in SUBCOMMANDS:
+            self.commands[args[0]] = SUBCOMMANDS[args[0]].load(args[0])
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    name="hebe",
+    cls=_LazyGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _nothing() -> None:
+    """Stands in the list of commands until the command itself is imported."""
+
+
+for _name, _subcommand in SUBCOMMANDS.items():
+    app.command(_name, help=_subcommand.summary)(_nothing)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hebe {hebe.__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog="Example: hebe model new dlrm-rmc1 --repository models && hebe serve models")
+def _global_options(
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="HEBE_DEBUG", help="Show where an error arose (traceback).")
+    ] = False,
+    version: Annotated[  # noqa: ARG001  (the callback prints it)
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Serve deep recommendation models within their latency targets."""
+    if debug:
+        os.environ["HEBE_DEBUG"] = "1"
+
+
+def explain(fault: Exception) -> str | None:
+    """The line to show for `fault`, or None where it is a bug of ours and the traceback is the message.
+
+    What Hebe itself raises (`SpecError`, `StoreError`, ...) and the operating system's refusals speak for
+    themselves.
+    """
+    if type(fault).__module__.partition(".")[0] == "hebe":
+        return str(fault)
+    if isinstance(fault, OSError) and fault.strerror:
+        where = " -> ".join(str(name) for name in (fault.filename, fault.filename2) if name is not None)
+        return f"{where}: {fault.strerror}" if where else fault.strerror
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(args=arguments, prog_name="hebe")
+    except Exception as fault:
+        message = explain(fault)
+        if message is None or os.environ.get("HEBE_DEBUG", "0") not in ("", "0"):
+            raise
+        print_error(message)
+        if "--json" in arguments:
+            print_json({"error": message})
+        sys.exit(1)

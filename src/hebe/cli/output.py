@@ -1,0 +1,85 @@
+"""What commands print: the one place for the console, the JSON line, progress bars and error lines.
+
+With `--json`, stdout carries nothing but one JSON object as its last line; all that is meant for people goes to
+stderr. Without it, results go to stdout. Progress bars always go to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import PurePath
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout, all else to stderr.")
+]
+"""The type of every command's `as_json` parameter: `as_json: JsonOption = False`."""
+
+
+def make_console(as_json: bool = False) -> Console:
+    """Where results for people go: stdout, or stderr when stdout is kept for JSON."""
+    return Console(stderr=as_json, highlight=False)
+
+
+def make_progress(*, transient: bool = True) -> Progress:
+    """A progress bar on stderr: description, bar, count, elapsed and remaining time; silent if not a terminal."""
+    console = Console(stderr=True, highlight=False)
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        transient=transient,
+        disable=not console.is_terminal,
+    )
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object on one line of stdout. Dataclasses, paths, sets and NumPy values become plain ones.
+
+    A number that is not finite becomes null, since JSON has no word for it.
+    """
+    sys.stdout.write(json.dumps(plain(value), allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_error(message: str) -> None:
+    """One line on stderr that says what was wrong."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON types."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
+    if isinstance(value, PurePath):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,47 @@
+import sys
+
+import pytest
+from rich.progress import Progress
+
+import hebe.bench
+from hebe.bench.runner import benchmark_descriptions, run_benchmark
+from hebe.report.figures import Figure
+
+
+@pytest.fixture
+def example_bench(tmp_path, monkeypatch):
+    """`hebe.bench` with one more benchmark, `example_bench`, and one more shared module."""
+    (tmp_path / "example_bench.py").write_text(
+        'DESCRIPTION: str = "counts to " "two"\n'
+        "from hebe.report.figures import Figure\n"
+        "def run(quick, progress):\n"
+        "    progress.add_task('counting', total=2)\n"
+        "    return [Figure('example.count', 1 if quick else 2, 'ratio', target='>= 2')]\n"
+    )
+    (tmp_path / "example_shared.py").write_text("raise AssertionError('must not be imported')\n")
+    monkeypatch.setattr(hebe.bench, "__path__", [*hebe.bench.__path__, str(tmp_path)])
+    yield "example_bench"
+    sys.modules.pop("hebe.bench.example_bench", None)
+
+
+def test_benchmarks_are_found_by_their_description_without_import(example_bench):
+    found = benchmark_descriptions()
+    assert found[example_bench] == "counts to two"
+    assert not {"example_shared", "runner"} & set(found)
+    assert "hebe.bench.example_bench" not in sys.modules
+
+
+def test_every_description_is_one_short_line():
+    for name, description in benchmark_descriptions().items():
+        assert "\n" not in description, name
+        assert 0 < len(description) <= 100, name
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_run_says_how_it_was_made(example_bench, quick):
+    file = run_benchmark(example_bench, quick, Progress(disable=True))
+    assert file.name == example_bench
+    assert file.command == "hebe bench example_bench" + (" --quick" if quick else "")
+    assert file.quick is quick
+    assert file.seconds > 0
+    assert file.figures == (Figure("example.count", 1 if quick else 2, "ratio", target=">= 2"),)

@@ -1,0 +1,66 @@
+import json
+
+import pytest
+
+import hebe.bench.runner
+from hebe.cli.main import main
+from hebe.report.figures import Figure, FigureFile
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    """Two benchmarks, `fast` and `slow`, that measure nothing."""
+    ran = []
+
+    def run_benchmark(name, quick, progress):  # noqa: ARG001
+        ran.append(name)
+        return FigureFile(name, "hebe bench", "abc", {}, 1.0, quick, (Figure(f"{name}.x", 3, "ms", target="< 2"),))
+
+    monkeypatch.setattr(hebe.bench.runner, "run_benchmark", run_benchmark)
+    monkeypatch.setattr(hebe.bench.runner, "benchmark_descriptions", lambda: {"fast": "is [fast]", "slow": "is slow"})
+    return ran
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit_:
+        main(["bench", *arguments])
+    captured = capsys.readouterr()
+    return exit_.value.code, captured.out, captured.err
+
+
+def test_without_a_name_lists_them(capsys, benchmarks):
+    code, out, _ = run(capsys)
+    assert code == 0
+    assert [line.split(None, 1) for line in out.splitlines()] == [["fast", "is [fast]"], ["slow", "is slow"]]
+    assert benchmarks == []
+
+
+def test_a_run_writes_its_figures_and_prints_them(capsys, benchmarks, tmp_path):
+    code, out, _ = run(capsys, "fast", "--quick", "--out", str(tmp_path / "f"))
+    assert code == 0
+    assert "fast.x" in out
+    assert "missed" in out
+    assert benchmarks == ["fast"]
+    assert FigureFile.read(tmp_path / "f" / "fast.json").quick
+
+
+def test_json_is_the_only_thing_on_stdout(capsys, benchmarks, tmp_path):  # noqa: ARG001
+    code, out, err = run(capsys, "slow", "--json", "--out", str(tmp_path))
+    assert code == 0
+    (file,) = json.loads(out)["files"]
+    assert (file["name"], file["figures"][0]["value"], file["quick"]) == ("slow", 3.0, False)
+    assert "slow.x" in err
+
+
+def test_all_runs_each_once(capsys, benchmarks, tmp_path):
+    assert run(capsys, "all", "--out", str(tmp_path))[0] == 0
+    assert benchmarks == ["fast", "slow"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fast.json", "slow.json"]
+
+
+def test_an_unknown_benchmark_names_the_known_ones(capsys, benchmarks):
+    code, _, err = run(capsys, "serv")
+    assert code == 2
+    assert "serv" in err
+    assert "fast, slow, all" in " ".join(err.split())
+    assert benchmarks == []

@@ -1,0 +1,115 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+import hebe
+from hebe.cli import main as main_module
+from hebe.cli.main import SUBCOMMANDS, explain, main
+from hebe.spec import SpecError
+
+HEAVY = ("torch", "numba", "matplotlib", "scipy", "grpc", "numpy", "structlog")
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    captured = capsys.readouterr()
+    return exit_.value.code, captured.out, captured.err
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """A subcommand `fail` that raises what the returned function is given."""
+    monkeypatch.delenv("HEBE_DEBUG", raising=False)
+    faults = []
+
+    def fail(as_json: bool = False) -> None:  # noqa: ARG001
+        raise faults[0]
+
+    fail.__annotations__["as_json"] = main_module.Annotated[bool, main_module.typer.Option("--json")]
+    monkeypatch.setitem(SUBCOMMANDS, "figures", main_module._Subcommand(__name__, "fail", ""))
+    monkeypatch.setattr(sys.modules[__name__], "fail", fail, raising=False)
+    return faults.append
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy():
+    check = (
+        "import sys\n"
+        "from hebe.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as exit_: assert exit_.code == 0\n"
+        f"assert not [name for name in {HEAVY} if name in sys.modules]\n"
+        "assert [n for n in sys.modules if n.startswith('hebe')] "
+        "== ['hebe', 'hebe.cli', 'hebe.cli.output', 'hebe.cli.main']"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in SUBCOMMANDS:
+        assert f" {name} " in done.stdout
+
+
+def test_version(capsys):
+    assert run(capsys, "--version") == (0, f"hebe {hebe.__version__}\n", "")
+
+
+def test_unknown_command_is_named_with_a_suggestion(capsys):
+    code, _, err = run(capsys, "figure")
+    assert code == 2
+    assert "No such command 'figure'" in err
+    assert "figures" in err
+
+
+@pytest.mark.parametrize("name", ["bench", "figures"])
+def test_command_help_is_the_commands_own_and_has_an_example(capsys, name):
+    code, out, _ = run(capsys, name, "--help")
+    assert code == 0
+    assert f"hebe {name}" in out
+    assert "--json" in out
+    assert "Example" in out
+
+
+def test_known_error_is_one_line(capsys, failing):
+    failing(SpecError("model x: rows is 0"))
+    assert run(capsys, "figures") == (1, "", "error: model x: rows is 0\n")
+
+
+def test_known_error_is_an_object_with_json(capsys, failing):
+    failing(SpecError("model [x]: rows is 0"))
+    code, out, err = run(capsys, "figures", "--json")
+    assert (code, err) == (1, "error: model [x]: rows is 0\n")
+    assert json.loads(out) == {"error": "model [x]: rows is 0"}
+
+
+@pytest.mark.parametrize("how", ["flag", "environment"])
+def test_debug_shows_the_traceback(monkeypatch, failing, how):
+    monkeypatch.setenv("HEBE_DEBUG", "1" if how == "environment" else "0")
+    failing(SpecError("model x"))
+    with pytest.raises(SpecError):
+        main(["--debug", "figures"] if how == "flag" else ["figures"])
+
+
+def test_a_bug_is_not_hidden(failing):
+    failing(KeyError("oops"))
+    with pytest.raises(KeyError):
+        main(["figures"])
+
+
+def test_interrupt_ends_with_130(capsys, failing):
+    failing(KeyboardInterrupt())
+    assert run(capsys, "figures")[0] == 130
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "a.toml"), "a.toml: No such file or directory"),
+        (PermissionError(13, "Permission denied", "a", None, "b"), "a -> b: Permission denied"),
+        (OSError(98, "Address already in use"), "Address already in use"),
+        (ValueError("x"), None),
+        (OSError("x"), None),
+    ],
+)
+def test_explain(fault, line):
+    assert explain(fault) == line

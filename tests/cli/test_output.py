@@ -1,0 +1,40 @@
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hebe.cli.output import make_console, make_progress, print_error, print_json
+
+
+@dataclass
+class Point:
+    x: float
+    where: Path
+
+
+def test_json_is_one_line_of_plain_values(capsys):
+    print_json({"p": Point(float("nan"), Path("a/b")), 1: (np.float32(0.5), np.arange(2)), "s": {"x"}})
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert json.loads(out) == {"p": {"x": None, "where": "a/b"}, "1": [0.5, [0, 1]], "s": ["x"]}
+
+
+def test_console_leaves_stdout_to_json(capsys):
+    make_console(as_json=True).print("people")
+    make_console().print("result")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("result\n", "people\n")
+
+
+def test_progress_is_silent_without_a_terminal(capsys):
+    with make_progress() as progress:
+        progress.advance(progress.add_task("work", total=2))
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_error_is_one_line_whatever_its_length_and_markup(capsys):
+    message = "field [bold] " + "long " * 100
+    print_error(message)
+    assert capsys.readouterr().err == f"error: {message}\n"
