@@ -1,0 +1,85 @@
+"""The DenseNet in the form in which workers call it.
+
+`eager` runs the module as it is: slow to dispatch, and the interpreter lock keeps workers from running side by
+side. `scripted` traces and freezes it: constants folded, no interpreter. `compiled` builds a shared library
+with AOTInductor: needs a C++ compiler and half a minute. docs/serving.md has the measured table that made
+`scripted` the default (`hebe bench execution`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hebe.spec import ModelSpec
+
+DenseFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""`(dense [n, dense_dim], sparse [n, sparse_width], lengths int64 [n, sequences]) -> scores [n, outputs]`."""
+
+
+class GraphMode(StrEnum):
+    """How the DenseNet is run."""
+
+    EAGER = "eager"
+    SCRIPTED = "scripted"
+    COMPILED = "compiled"
+
+
+def example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Plausible DenseNet inputs of `items` rows, the same at every call."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([feature.lookups for feature in spec.sequences], dtype=torch.int64)
+    return (
+        torch.rand(items, spec.dense_dim, generator=generator),
+        torch.rand(items, spec.sparse_width, generator=generator) * 0.1,
+        lengths.expand(items, -1).contiguous(),
+    )
+
+
+def prepare(module: torch.nn.Module, spec: ModelSpec, mode: GraphMode, compile_threads: int = 1) -> DenseFunction:
+    """The DenseNet ready to be called by several threads at once; `compile_threads` of them if compiled."""
+    module = module.eval()
+    if mode is GraphMode.EAGER:
+        return module
+    if mode is GraphMode.SCRIPTED:
+        return _script(module, spec)
+    return _compile(module, spec, compile_threads)
+
+
+def _script(module: torch.nn.Module, spec: ModelSpec) -> DenseFunction:
+    # TorchScript is deprecated in favour of torch.export, but AOTInductor was slower here and does not scale over
+    # threads without a copy of the weights for each (docs/serving.md); it stays behind this one function.
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        traced = torch.jit.trace(module, example_inputs(spec, 3), check_trace=False)
+        frozen: Any = torch.jit.freeze(traced)
+    function: DenseFunction = frozen
+    return function
+
+
+def _compile(module: torch.nn.Module, spec: ModelSpec, threads: int) -> DenseFunction:
+    from torch._inductor import aoti_compile_and_package, aoti_load_package
+
+    inputs = example_inputs(spec, 16)
+    items = torch.export.Dim("items", min=2, max=1 << 20)
+    with torch.no_grad():
+        program = torch.export.export(module, inputs, dynamic_shapes=({0: items}, {0: items}, {0: items}))
+        with tempfile.TemporaryDirectory(prefix="hebe-compiled-") as directory:
+            path = aoti_compile_and_package(program, package_path=str(Path(directory) / "dense.pt2"))
+            runner = aoti_load_package(path, num_runners=threads)
+
+    def run(dense: torch.Tensor, sparse: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        items = sparse.shape[0]
+        if items == 1:  # exported for two items or more: torch.export specialises on one
+            dense, sparse, lengths = (torch.cat([t, t]) for t in (dense, sparse, lengths))
+        scores: torch.Tensor = runner(dense, sparse, lengths)
+        return scores[:items]
+
+    return run

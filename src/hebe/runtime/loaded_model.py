@@ -1,0 +1,159 @@
+"""A model in memory, ready to run: tables behind their hierarchy, the DenseNet prepared, executors on demand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hebe.embeddings.hierarchy import EmbeddingHierarchy
+from hebe.models.repository import ModelRepository
+from hebe.query import Batch, FeatureKeys, FloatArray, KeyArray, Query, SubQuery
+from hebe.runtime.dense_graph import GraphMode, prepare
+from hebe.runtime.executor import BatchOutcome, ModelExecutor
+from hebe.spec import ModelSpec
+
+LoadProgress = Callable[[int, int], None]
+"""Called with (bytes loaded, bytes in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model is brought into memory.
+
+    `graph`: how the DenseNet runs. `table_memory_bytes`: most memory for embedding rows; what is beyond it is
+    served from a persistent store under `persistent_dir`. None: all rows in memory.
+    """
+
+    graph: GraphMode = GraphMode.SCRIPTED
+    table_memory_bytes: int | None = None
+    persistent_dir: Path | None = None
+
+
+def stored_versions(directory: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
+    """Models of a repository with their versions, oldest first. Raises `RepositoryError`."""
+    repository = ModelRepository(directory)
+    return {name: repository.versions(name) for name in repository.names()}
+
+
+class LoadedModel:
+    """One version of a model in memory. Made by `load`; `close` gives the memory back."""
+
+    def __init__(
+        self, spec: ModelSpec, version: int, hierarchy: EmbeddingHierarchy, executor: Callable[[int], ModelExecutor]
+    ) -> None:
+        self.spec = spec
+        self.version = version
+        self.hierarchy = hierarchy
+        self._executor = executor
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | os.PathLike[str],
+        name: str,
+        version: int | None = None,
+        options: LoadOptions | None = None,
+        workers: int = 1,
+        progress: LoadProgress | None = None,
+    ) -> LoadedModel:
+        """Load a model from the repository at `directory`: the given version, or the newest.
+
+        Raises `RepositoryError` if the repository has no such model or its files are damaged, `StoreError` if
+        the tables do not fit or the persistent store cannot be used.
+        """
+        options = options or LoadOptions()
+        stored = ModelRepository(directory).open(name, version)
+        spec = stored.spec
+        dense = prepare(stored.dense_net(), spec, options.graph, compile_threads=workers)
+        hierarchy = EmbeddingHierarchy.open(
+            spec,
+            {table.name: stored.table(table.name) for table in spec.tables},
+            table_memory_bytes=options.table_memory_bytes,
+            persistent_dir=None
+            if options.persistent_dir is None
+            else options.persistent_dir / name / str(stored.version),
+            progress=progress,
+        )
+        return cls(spec, stored.version, hierarchy, lambda items: ModelExecutor(spec, hierarchy, dense, items))
+
+    def new_executor(self, max_items: int) -> ModelExecutor:
+        """An executor with buffers for batches of up to `max_items`, for one thread."""
+        return self._executor(max_items)
+
+    def predict(self, features: Mapping[str, FeatureKeys], dense: FloatArray | None = None) -> FloatArray:
+        """Scores float32 `[items, outputs]` of one query, on the calling thread.
+
+        `features` gives int64 keys by feature name, `[items, lookups]` or `JaggedKeys`; `dense` float32
+        `[items, dense_dim]` where the model has one. Raises ValueError naming a wrong input.
+        """
+        query = self.query(features, dense)
+        return self.new_executor(query.items).run(Batch(0, (SubQuery(query, 0, query.items),), query.items)).scores
+
+    def query(self, features: Mapping[str, FeatureKeys], dense: FloatArray | None = None) -> Query:
+        """A checked query of these inputs, for callers in this process."""
+        missing = {feature.name for feature in self.spec.features} ^ set(features)
+        if missing:
+            raise ValueError(
+                f"model {self.spec.name}: features given and expected differ: {', '.join(sorted(missing))}"
+            )
+        checked: dict[str, FeatureKeys] = {}
+        items = -1
+        for feature in self.spec.features:
+            keys = features[feature.name]
+            values = keys.values if not isinstance(keys, np.ndarray) else keys
+            if isinstance(keys, np.ndarray):
+                keys = values = np.ascontiguousarray(keys, dtype=np.int64).reshape(len(keys), -1)
+                if values.shape[1] != feature.lookups:
+                    raise ValueError(f"feature {feature.name}: has {values.shape[1]} lookups, not {feature.lookups}")
+            count = len(keys) if isinstance(keys, np.ndarray) else len(keys.offsets) - 1
+            items = count if items < 0 else items
+            if count != items:
+                raise ValueError(f"feature {feature.name}: has {count} items where the others have {items}")
+            rows = self.spec.table(feature.table).rows
+            if values.size and (values.min() < 0 or values.max() >= rows):
+                raise ValueError(f"feature {feature.name}: keys must lie in [0, {rows})")
+            checked[feature.name] = keys
+        if items < 1:
+            raise ValueError("a query needs at least one item")
+        if self.spec.dense_dim:
+            if dense is None or dense.shape != (items, self.spec.dense_dim):
+                raise ValueError(f"dense: must be float32 [{items}, {self.spec.dense_dim}]")
+            dense = np.ascontiguousarray(dense, dtype=np.float32)
+        return Query(0, items, 0.0, features=checked, dense=dense if self.spec.dense_dim else None)
+
+    def random_query(self, items: int, seed: int = 0) -> Query:
+        """A query of uniform keys, for warm-up and measurement."""
+        rng = np.random.default_rng(seed)
+        features: dict[str, FeatureKeys] = {}
+        for feature in self.spec.features:
+            keys: KeyArray = rng.integers(0, self.spec.table(feature.table).rows, (items, feature.lookups))
+            features[feature.name] = keys
+        dense = rng.random((items, self.spec.dense_dim), dtype=np.float32) if self.spec.dense_dim else None
+        return Query(0, items, 0.0, features=features, dense=dense)
+
+    def warm_up(self, executor: ModelExecutor, batch_size: int, repeats: int = 3) -> list[tuple[int, BatchOutcome]]:
+        """Run batches of several sizes up to `batch_size`; returns (items, outcome) of the last run of each.
+
+        Faults in code and pages, lets the scripted DenseNet specialise, and gives the first service times.
+        """
+        sizes = sorted({max(batch_size >> shift, 1) for shift in range(0, 12, 2)})
+        measured = []
+        for items in sizes:
+            query = self.random_query(items, seed=items)
+            batch = Batch(0, (SubQuery(query, 0, items),), items)
+            for _ in range(repeats):
+                outcome = executor.run(batch)
+            if not np.isfinite(outcome.scores).all():
+                raise ValueError(
+                    f"model {self.spec.name}: warm-up query of {items} items has a score that is not finite"
+                )
+            measured.append((items, outcome))
+        return measured
+
+    def close(self) -> None:
+        """Give the tables' memory back. No executor may run any more."""
+        self.hierarchy.close()

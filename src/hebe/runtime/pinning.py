@@ -1,0 +1,53 @@
+"""Which cores a worker runs on, and putting it there.
+
+Affinity is set per thread and inherited by threads that it starts later, so an OpenMP team that a pinned worker
+starts stays on the worker's cores.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+
+
+def available_cores() -> tuple[int, ...]:
+    """The cores this process may use, in order."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def allot_cores(workers: int, cores_per_worker: int, cores: Sequence[int]) -> list[tuple[int, ...]]:
+    """Cores of each worker, taken from the highest down and shared in turn once all are given out.
+
+    From the highest down because interrupts and the front end usually sit on the first ones.
+    """
+    if workers < 1 or cores_per_worker < 1:
+        raise ValueError(f"workers is {workers} and cores per worker {cores_per_worker}: both must be at least 1")
+    if cores_per_worker > len(cores):
+        raise ValueError(f"cores per worker is {cores_per_worker}, but only {len(cores)} core(s) may be used")
+    falling = list(reversed(cores))
+    allotted = []
+    for worker in range(workers):
+        first = worker * cores_per_worker
+        allotted.append(tuple(sorted(falling[(first + i) % len(falling)] for i in range(cores_per_worker))))
+    return allotted
+
+
+def front_end_cores(allotted: Sequence[tuple[int, ...]], cores: Sequence[int]) -> tuple[int, ...]:
+    """Cores that no worker has, for the front end; all of them if the workers have every one."""
+    taken = {core for worker in allotted for core in worker}
+    return tuple(core for core in cores if core not in taken) or tuple(cores)
+
+
+def pin_thread(cores: Sequence[int], thread_id: int = 0) -> None:
+    """Restrict a thread (0: the calling one) to `cores`, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(thread_id, cores)
+
+
+def lower_priority() -> None:
+    """Let the calling thread give way to the workers: for loading while queries run."""
+    if hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

@@ -1,0 +1,298 @@
+"""The models that this server has in memory: load, replace, unload, find.
+
+A new version is loaded and warmed up beside the running one, on threads of low priority, and takes its place only
+when it has answered a query; the old one finishes what it has and gives its memory back. A load that fails
+changes nothing but the reason that the index shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+
+import structlog
+
+from hebe.query import Query, QueryResult
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions, stored_versions
+from hebe.runtime.pinning import allot_cores, available_cores, front_end_cores, lower_priority, pin_thread
+from hebe.scheduling.node import NodeConfig
+from hebe.serving.driver import BatchObserver, NodeDriver, clock
+from hebe.spec import ModelSpec
+
+log = structlog.get_logger("hebe.models")
+
+
+class UnknownModel(Exception):
+    """No such model, or no such version of it, is in memory."""
+
+
+class ModelNotReady(Exception):
+    """The model is known, but not (or no longer) able to answer."""
+
+
+class LoadFailed(Exception):
+    """A load or unload did not happen; what ran before still runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """How every model of this server is run.
+
+    `workers` of `worker_cores` cores each; `batch_size`, `fuse`, `max_wait_s`, `max_queue`, `admission` as in
+    `NodeConfig`; `max_items`: the largest query size taken. SLA overrides apply to all models.
+    """
+
+    workers: int = 1
+    worker_cores: int = 1
+    batch_size: int = 256
+    fuse: bool = True
+    max_wait_s: float = 0.0
+    max_queue: int = 1024
+    max_items: int = 8192
+    admission: bool = True
+    sla_ms: float | None = None
+    percentile: float | None = None
+    load: LoadOptions = field(default_factory=LoadOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIndexEntry:
+    """What the repository index shows of one version: READY, LOADING, UNLOADING or UNAVAILABLE, and why."""
+
+    name: str
+    version: int
+    state: str
+    reason: str = ""
+
+
+class HostedModel:
+    """One version of a model in memory, with its workers."""
+
+    def __init__(self, driver: NodeDriver, options: HostOptions) -> None:
+        self.spec: ModelSpec = driver.model.spec
+        self.version = driver.model.version
+        self.max_items = options.max_items
+        self.batch_size = options.batch_size
+        self.load_time_s = time.time()
+        self.sla_s = driver.config.sla_s
+        self.percentile = driver.config.percentile
+        self._driver = driver
+
+    @property
+    def workers(self) -> int:
+        """Workers that run."""
+        return self._driver.workers
+
+    @property
+    def queue_depth(self) -> int:
+        """Queries waiting for a worker."""
+        return self._driver.queue_depth
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can answer: all workers run, and the last batches did not all fail."""
+        return self._driver.healthy
+
+    def observe_batches(self, observer: BatchObserver) -> None:
+        """Have every batch reported to `observer` (items, sparse seconds, dense seconds), on a worker's thread."""
+        self._driver.on_batch = observer
+
+    def new_query_id(self) -> int:
+        """An id that no other query of this model has."""
+        return self._driver.new_query_id()
+
+    async def infer(self, query: Query) -> QueryResult:
+        """Score a checked query; raises `QueryRefused`, `QueryFailed`. Cancelling the task withdraws it."""
+        return await self._driver.infer(query)
+
+    def warm_up_query(self) -> Query:
+        """A query of one item with keys of its own making."""
+        query = self._driver.model.random_query(1)
+        query.query_id = self.new_query_id()
+        return query
+
+    def close(self) -> None:
+        """Answer what was admitted, stop the workers, free the memory. Blocks."""
+        self._driver.close()
+        self._driver.model.close()
+
+
+class ModelHost:
+    """Loads models from one repository and finds them by name. All methods run on one event loop."""
+
+    def __init__(self, directory: Path, options: HostOptions) -> None:
+        self.directory = directory
+        self.options = options
+        self.clock: Callable[[], float] = clock
+        self.on_loaded: Callable[[HostedModel], None] | None = None
+        self.on_unloaded: Callable[[HostedModel], None] | None = None
+        self.live = True
+        self._hosted: dict[str, HostedModel] = {}
+        self._entries: dict[str, ModelIndexEntry] = {}
+        self._wanted: set[str] = set()
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self.worker_cores = allot_cores(options.workers, options.worker_cores, available_cores())
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model that should be served can answer."""
+        hosted = [self._hosted.get(name) for name in self._wanted]
+        return self.live and bool(hosted) and all(model is not None and model.ready for model in hosted)
+
+    @property
+    def hosted(self) -> tuple[HostedModel, ...]:
+        """The models in memory that take queries."""
+        return tuple(self._hosted.values())
+
+    def find(self, name: str, version: str | None = None) -> HostedModel:
+        """The model that answers for `name` (and `version`, as a client wrote it; None or empty: any).
+
+        Raises `UnknownModel` naming what is loaded, `ModelNotReady`.
+        """
+        model = self._hosted.get(name)
+        if model is None:
+            entry = self._entries.get(name)
+            if entry is not None and entry.state == "LOADING":
+                raise ModelNotReady(f"model {name} is being loaded")
+            if entry is not None and entry.reason:
+                raise ModelNotReady(f"model {name} is unavailable: {entry.reason}")
+            known = ", ".join(sorted(self._hosted)) or "none"
+            raise UnknownModel(f"model {name!r} is not loaded; loaded: {known}")
+        if version and version != str(model.version):
+            raise UnknownModel(f"model {name} has no version {version!r} loaded; loaded: {model.version}")
+        return model
+
+    def index(self) -> list[ModelIndexEntry]:
+        """Every model of the repository with its state, by name."""
+        entries = dict(self._entries)
+        for name, versions in stored_versions(self.directory).items():
+            entries.setdefault(name, ModelIndexEntry(name, versions[-1], "UNAVAILABLE", "not loaded"))
+        return [entries[name] for name in sorted(entries)]
+
+    async def load_all(self) -> None:
+        """Load the newest version of every model of the repository; failures are logged and kept in the index.
+
+        Raises `LoadFailed` if there is none to load.
+        """
+        names = list(stored_versions(self.directory))
+        if not names:
+            raise LoadFailed(
+                f"{self.directory} has no models; make one with `hebe model new NAME --repository {self.directory}`"
+            )
+        self._wanted.update(names)
+        for name in names:
+            try:
+                await self.load(name)
+            except LoadFailed as fault:
+                log.error("load failed", model=name, reason=str(fault))
+
+    async def load(self, name: str, version: int | None = None) -> None:
+        """Load a version (default: the newest) and let it take over. Raises `LoadFailed` saying why."""
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            if name not in stored_versions(self.directory):
+                raise LoadFailed(f"repository {self.directory} has no model {name!r}")
+            before = self._hosted.get(name)
+            if before is None:
+                self._entries[name] = ModelIndexEntry(name, version or 0, "LOADING")
+            try:
+                model = await asyncio.to_thread(self._open, name, version)
+                await self._answer_one(model)
+            except Exception as fault:
+                self._keep(name, before, version, str(fault))
+                raise LoadFailed(f"model {name}: {fault}") from fault
+            self._hosted[name] = model
+            self._wanted.add(name)
+            self._entries[name] = ModelIndexEntry(name, model.version, "READY")
+            if self.on_loaded is not None:
+                self.on_loaded(model)
+            log.info("model loaded", model=name, version=model.version, workers=model.workers)
+            if before is not None:
+                self._retire(before)
+
+    async def unload(self, name: str) -> None:
+        """Take a model out and free its memory; returns when it is free. Raises `LoadFailed` if it is not loaded."""
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            model = self._hosted.pop(name, None)
+            self._wanted.discard(name)
+            if model is None:
+                raise LoadFailed(f"model {name!r} is not loaded")
+            self._entries[name] = ModelIndexEntry(name, model.version, "UNLOADING")
+            await self._close_model(model)
+            self._entries[name] = ModelIndexEntry(name, model.version, "UNAVAILABLE", "unloaded")
+            log.info("model unloaded", model=name, version=model.version)
+
+    async def close(self) -> None:
+        """Answer what was admitted, then free every model."""
+        self.live = False
+        models, self._hosted = list(self._hosted.values()), {}
+        await asyncio.gather(*self._closing, *(self._close_model(model) for model in models))
+
+    def _open(self, name: str, version: int | None) -> HostedModel:
+        """Everything about a load that takes time; not on the event loop."""
+        options = self.options
+        loaded = self._read(name, version)
+        sla = loaded.spec.sla
+        config = NodeConfig(
+            batch_size=options.batch_size,
+            fuse=options.fuse,
+            max_wait_s=options.max_wait_s,
+            max_queue=options.max_queue,
+            sla_s=(options.sla_ms or sla.latency_ms) / 1e3,
+            percentile=options.percentile or sla.percentile,
+            admission=options.admission,
+        )
+        try:
+            return HostedModel(NodeDriver(loaded, config, self.worker_cores), options)
+        except BaseException:
+            loaded.close()
+            raise
+
+    def _read(self, name: str, version: int | None) -> LoadedModel:
+        """Bring the tables into memory on a thread that gives way to the workers; it ends with the load, since a
+        thread cannot raise its priority again and those that it starts would inherit it.
+        """
+        outcome: Future[LoadedModel] = Future()
+        options = self.options
+
+        def read() -> None:
+            try:
+                lower_priority()
+                pin_thread(front_end_cores(self.worker_cores, available_cores()))
+                outcome.set_result(
+                    LoadedModel.load(self.directory, name, version, options.load, workers=options.workers)
+                )
+            except BaseException as fault:
+                outcome.set_exception(fault)
+
+        Thread(target=read, name=f"hebe-load-{name}", daemon=True).start()
+        return outcome.result()
+
+    async def _answer_one(self, model: HostedModel) -> None:
+        """The warm-up query, through the scheduler and a worker as any other."""
+        query = model.warm_up_query()
+        query.arrival_s = self.clock()
+        query.deadline_s = query.arrival_s + 60.0
+        await model.infer(query)
+
+    def _keep(self, name: str, before: HostedModel | None, version: int | None, reason: str) -> None:
+        if before is None:
+            self._entries[name] = ModelIndexEntry(name, version or 0, "UNAVAILABLE", reason)
+        else:
+            reason = f"version {version or 'latest'} failed to load: {reason}"
+            self._entries[name] = ModelIndexEntry(name, before.version, "READY", reason)
+
+    def _retire(self, model: HostedModel) -> None:
+        task = asyncio.get_running_loop().create_task(self._close_model(model))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close_model(self, model: HostedModel) -> None:
+        if self.on_unloaded is not None:
+            self.on_unloaded(model)
+        await asyncio.to_thread(model.close)
