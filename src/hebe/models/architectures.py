@@ -1,0 +1,33 @@
+"""From a model's spec to its DenseNet: which architecture name is which class."""
+
+from __future__ import annotations
+
+from hebe.models.dense_net import DenseNet, initialise
+from hebe.models.dlrm import Dlrm
+from hebe.spec import ModelSpec, SpecError
+
+ARCHITECTURES: dict[str, type[DenseNet]] = {
+    "dlrm": Dlrm,
+}
+"""Architecture name to DenseNet class. Each class's module documents the towers and settings it reads."""
+
+
+def build_dense_net(spec: ModelSpec, seed: int = 0) -> DenseNet:
+    """The DenseNet of `spec` in evaluation mode, its weights drawn from `seed` alone.
+
+    Raises `SpecError` for an unknown architecture and for towers, settings or features that it cannot use.
+    """
+    if spec.architecture == "imported":
+        raise SpecError(
+            f"model {spec.name}: architecture 'imported' has no class: its DenseNet is the op graph stored "
+            "beside its weights; load it from its repository"
+        )
+    architecture = ARCHITECTURES.get(spec.architecture)
+    if architecture is None:
+        raise SpecError(
+            f"model {spec.name}: architecture {spec.architecture!r} is unknown; "
+            f"there are {', '.join(sorted(ARCHITECTURES))}"
+        )
+    net = architecture(spec)
+    initialise(net, seed)
+    return net.eval()
