@@ -1,0 +1,140 @@
+"""Why a request is not answered, and what that is called in each protocol.
+
+| kind | HTTP | gRPC | when |
+|---|---|---|---|
+| INVALID | 400 | INVALID_ARGUMENT | malformed request, wrong name, dtype, shape, key |
+| UNAUTHENTICATED | 401 | UNAUTHENTICATED | missing or wrong token |
+| NOT_FOUND | 404 | NOT_FOUND | unknown path, model or version |
+| WRONG_METHOD | 405 | UNIMPLEMENTED | GET where POST is due, or the reverse |
+| TIMED_OUT | 408 | DEADLINE_EXCEEDED | the body came too slowly, or the request's `timeout` ran out |
+| NO_LENGTH | 411 | INVALID_ARGUMENT | a body without Content-Length and not chunked |
+| TOO_LARGE | 413 | RESOURCE_EXHAUSTED | beyond the maximum request size |
+| WRONG_CODING | 415 | UNIMPLEMENTED | a Content-Encoding other than gzip, deflate, identity |
+| RATE_LIMITED | 429 | RESOURCE_EXHAUSTED | the token's request rate is used up |
+| HEAD_TOO_LARGE | 431 | RESOURCE_EXHAUSTED | request line and headers beyond their limit |
+| INTERNAL | 500 | INTERNAL | a worker or store failed |
+| UNSUPPORTED | 501 | UNIMPLEMENTED | a part of the protocol that Hebe does not have |
+| OVERLOADED | 503 | UNAVAILABLE | refused on arrival: queue full, or the deadline cannot be met |
+| UNAVAILABLE | 503 | UNAVAILABLE | model not ready, server shutting down |
+
+429, and 503 where it helps, carry `Retry-After`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class ErrorKind(Enum):
+    """What went wrong; the value is (HTTP status, name of the gRPC status code, name in metrics and logs)."""
+
+    INVALID = (400, "INVALID_ARGUMENT", "invalid")
+    UNAUTHENTICATED = (401, "UNAUTHENTICATED", "unauthenticated")
+    NOT_FOUND = (404, "NOT_FOUND", "not_found")
+    WRONG_METHOD = (405, "UNIMPLEMENTED", "wrong_method")
+    TIMED_OUT = (408, "DEADLINE_EXCEEDED", "timed_out")
+    NO_LENGTH = (411, "INVALID_ARGUMENT", "no_length")
+    TOO_LARGE = (413, "RESOURCE_EXHAUSTED", "too_large")
+    WRONG_CODING = (415, "UNIMPLEMENTED", "wrong_coding")
+    RATE_LIMITED = (429, "RESOURCE_EXHAUSTED", "rate_limited")
+    HEAD_TOO_LARGE = (431, "RESOURCE_EXHAUSTED", "head_too_large")
+    INTERNAL = (500, "INTERNAL", "internal")
+    UNSUPPORTED = (501, "UNIMPLEMENTED", "unsupported")
+    OVERLOADED = (503, "UNAVAILABLE", "overloaded")
+    UNAVAILABLE = (503, "UNAVAILABLE", "unavailable")
+
+    @property
+    def http_status(self) -> int:
+        """HTTP status code."""
+        return self.value[0]
+
+    @property
+    def grpc_status(self) -> str:
+        """Name of the gRPC status code."""
+        return self.value[1]
+
+    @property
+    def label(self) -> str:
+        """The name in metrics and logs."""
+        return self.value[2]
+
+
+class RequestError(Exception):
+    """A request that is answered with an error.
+
+    `kind` says which; `message` names the field and the limit; `retry_after_s` > 0 is when it is worth trying
+    again; `reason` is the scheduler's word for a refusal, or the kind's label.
+    """
+
+    def __init__(self, kind: ErrorKind, message: str, *, retry_after_s: float = 0.0, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.retry_after_s = retry_after_s
+        self.reason = reason or kind.label
+
+
+class InvalidInput(RequestError):
+    """The request contradicts the protocol or the model; nothing was computed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorKind.INVALID, message)
+
+
+class ServeError(Exception):
+    """A front end cannot start; the message names the port or file and what to do."""
+
+
+class QueryRefused(Exception):
+    """The scheduler will not answer a query: `reason` is one of `scheduling.events.RejectReason`."""
+
+    def __init__(self, reason: str, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.reason = str(reason)
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+class QueryFailed(Exception):
+    """A worker or a store failed while a query ran."""
+
+
+class UnknownModel(Exception):
+    """No such model, or no such version of it."""
+
+
+class ModelNotReady(Exception):
+    """The model exists but takes no queries yet, or none any more."""
+
+
+class LoadFailed(Exception):
+    """A model could not be loaded; whatever was loaded before still is."""
+
+
+_REFUSALS = {
+    "deadline": ErrorKind.OVERLOADED,
+    "queue_full": ErrorKind.OVERLOADED,
+    "expired": ErrorKind.TIMED_OUT,
+}
+
+
+def as_request_error(fault: Exception) -> RequestError:
+    """How `fault`, raised by the model host, a model or a front end, is answered."""
+    match fault:
+        case RequestError():
+            return fault
+        case QueryRefused():
+            kind = _REFUSALS.get(fault.reason, ErrorKind.UNAVAILABLE)
+            return RequestError(kind, fault.message, retry_after_s=fault.retry_after_s, reason=fault.reason)
+        case UnknownModel():
+            return RequestError(ErrorKind.NOT_FOUND, str(fault))
+        case ModelNotReady():
+            return RequestError(ErrorKind.UNAVAILABLE, str(fault), retry_after_s=1.0, reason="not_ready")
+        case LoadFailed():
+            return InvalidInput(str(fault))
+        case QueryFailed():
+            return RequestError(ErrorKind.INTERNAL, str(fault), reason="failed")
+        case _:
+            return RequestError(
+                ErrorKind.INTERNAL, "internal error; the server's log has the details", reason="internal"
+            )
