@@ -121,6 +121,7 @@ class StoredModel:
         Raises `RepositoryError` where the weights are damaged or are not those that the spec's DenseNet has.
         """
         graph, state = self.graph(), self.dense_state()
+        net: torch.nn.Module
         try:
             if graph is not None:
                 from hebe.models.graph_capture import build
@@ -129,7 +130,7 @@ class StoredModel:
             else:
                 from hebe.models.architectures import build_dense_net
 
-                net: torch.nn.Module = build_dense_net(self.spec, seed=0)
+                net = build_dense_net(self.spec, seed=0)
                 net.load_state_dict(state, strict=True)
         except (RuntimeError, ValueError) as fault:
             source = _GRAPH_FILE if graph is not None else f"architecture {self.spec.architecture}"

@@ -1,0 +1,330 @@
+import errno
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hebe.models.architectures import build_dense_net
+from hebe.models.repository import ModelRepository, RepositoryError
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
+
+SPEC = ModelSpec(
+    name="small",
+    architecture="dlrm",
+    tables=(EmbeddingTableSpec("user", 300, 4), EmbeddingTableSpec("item", 17, 8)),
+    features=(
+        FeatureSpec("user", "user", 2, Pooling.SUM),
+        FeatureSpec("clicked", "item", 3, Pooling.MEAN),
+        FeatureSpec("item", "item", 1, Pooling.SUM),
+    ),
+    dense_dim=5,
+    towers={"bottom": (8, 4), "top": (8, 1)},
+    settings={"interaction": "concat"},
+    sla=SlaTarget(12.5, 99.0),
+    notes='quotes " and newlines \n and ☃',
+)
+
+
+def rows_of(table, seed=0):
+    return np.random.default_rng([seed, table.rows]).standard_normal((table.rows, table.dim), dtype=np.float32)
+
+
+def write(repository, spec=SPEC, **options):
+    tables = {table.name: rows_of(table) for table in spec.tables}
+    return repository.write(spec, tables, build_dense_net(spec, 7).state_dict(), **options)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    return ModelRepository(tmp_path / "models")
+
+
+def test_what_was_written_is_read_back(repository):
+    written = write(repository, provenance={"command": "test", "epochs": 3})
+    stored = repository.open("small")
+    assert stored == written
+    assert stored.spec == SPEC
+    assert stored.version == 1
+    assert dict(stored.provenance) == {"command": "test", "epochs": 3}
+    for table in SPEC.tables:
+        np.testing.assert_array_equal(stored.table(table.name), rows_of(table))
+    expected = build_dense_net(SPEC, 7)
+    net = stored.dense_net()
+    inputs = torch.randn(6, 5), torch.randn(6, SPEC.sparse_width), torch.zeros(6, 0, dtype=torch.int64)
+    torch.testing.assert_close(net(*inputs), expected(*inputs), rtol=0, atol=0)
+    assert not net.training
+    assert not any(parameter.requires_grad for parameter in net.parameters())
+    assert set(stored.file_bytes) == {
+        "tables/user.safetensors",
+        "tables/item.safetensors",
+        "dense.safetensors",
+    }
+    for name, size_bytes in stored.file_bytes.items():
+        assert (stored.path / name).stat().st_size == size_bytes
+
+
+def test_a_table_is_mapped_read_only(repository):
+    rows = write(repository).table("user")
+    assert not rows.flags.writeable
+    assert not rows.flags.owndata
+    assert rows.dtype == np.float32
+    assert rows.ctypes.data % 4096 == 0
+    with pytest.raises(KeyError, match="no table nothing"):
+        repository.open("small").table("nothing")
+
+
+def test_the_safetensors_library_reads_the_tables(repository):
+    stored = write(repository)
+    for table in SPEC.tables:
+        tensors = safetensors.numpy.load_file(stored.path / f"tables/{table.name}.safetensors")
+        assert list(tensors) == ["weight"]
+        np.testing.assert_array_equal(tensors["weight"], rows_of(table))
+
+
+@given(
+    sizes=st.lists(st.integers(0, 120), min_size=0, max_size=6),
+    order=st.sampled_from("CF"),
+)
+@settings(max_examples=15, deadline=None)
+def test_chunks_are_the_same_as_the_whole(tmp_path_factory, sizes, order):
+    repository = ModelRepository(tmp_path_factory.mktemp("models"))
+    cuts = [*np.cumsum([0, *sizes]).clip(max=300).tolist(), 300]
+    whole = {table.name: rows_of(table) for table in SPEC.tables}
+    chunks = (np.array(whole["user"][a:b], order=order) for a, b in itertools.pairwise(cuts))
+    state = build_dense_net(SPEC, 7).state_dict()
+    first = repository.write(SPEC, whole, state)
+    second = repository.write(SPEC, {**whole, "user": chunks}, state)
+    assert first.files == second.files
+
+
+def test_versions_count_up_and_the_latest_is_opened(repository):
+    assert repository.versions("small") == ()
+    assert write(repository).version == 1
+    assert write(repository, version=9).version == 9
+    assert write(repository).version == 10
+    assert repository.versions("small") == (1, 9, 10)
+    assert repository.open("small").version == 10
+    assert repository.open("small", 9).version == 9
+    assert repository.names() == ("small",)
+
+
+def test_a_version_is_never_overwritten(repository):
+    before = write(repository).files
+    with pytest.raises(RepositoryError, match="1: exists"):
+        write(repository, version=1)
+    assert repository.open("small").files == before
+    with pytest.raises(RepositoryError, match="version is 0"):
+        write(repository, version=0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.zeros((300, 4)), "table user: rows are float64: must be a float32 array"),
+        (np.zeros((300, 5), np.float32), r"shape \[300, 5\]: must be \[any, 4\]"),
+        (np.zeros(300, np.float32), r"shape \[300\]: must be"),
+        (np.zeros((299, 4), np.float32), "299 rows were given: must be 300"),
+        (np.zeros((301, 4), np.float32), "more than 300 rows"),
+        ([[1.0, 2.0, 3.0, 4.0]], "rows are list"),
+    ],
+)
+def test_wrong_rows_are_refused_and_leave_nothing(repository, rows, message):
+    item = rows_of(SPEC.table("item"))
+    with pytest.raises(RepositoryError, match=message):
+        repository.write(SPEC, {"user": rows, "item": item}, build_dense_net(SPEC, 7).state_dict())
+    assert repository.names() == ()
+    assert os.listdir(repository.root / "small") == [".lock"]
+
+
+def test_wrong_weights_are_refused_before_they_are_published(repository):
+    tables = {table.name: rows_of(table) for table in SPEC.tables}
+    state = build_dense_net(SPEC, 7).state_dict()
+    state.popitem()
+    with pytest.raises(RepositoryError, match="weights do not fit architecture dlrm"):
+        repository.write(SPEC, tables, state)
+    assert repository.versions("small") == ()
+
+
+def test_tables_and_provenance_are_checked(repository):
+    state = build_dense_net(SPEC, 7).state_dict()
+    with pytest.raises(RepositoryError, match="differ: item"):
+        repository.write(SPEC, {"user": rows_of(SPEC.table("user"))}, state)
+    with pytest.raises(RepositoryError, match="provenance must be"):
+        write(repository, provenance={"net": object()})
+
+
+def test_progress_ends_at_the_size_of_the_files(repository):
+    seen = []
+    stored = write(repository, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (sum(stored.file_bytes.values()),) * 2
+    assert seen == sorted(seen)
+    seen.clear()
+    stored.verify(lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (sum(stored.file_bytes.values()),) * 2
+
+
+def test_a_full_disk_leaves_nothing(repository, monkeypatch):
+    write(repository)
+    real = os.fsync
+
+    def full(descriptor):
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("item.safetensors"):
+            raise OSError(errno.ENOSPC, "No space left on device", "item.safetensors")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RepositoryError, match="cannot be written: No space left on device; nothing was stored"):
+        write(repository)
+    assert sorted(os.listdir(repository.root / "small")) == [".lock", "1"]
+
+
+def test_a_model_larger_than_the_disk_is_refused_at_once(repository):
+    table = EmbeddingTableSpec("user", 10**15, 4)
+    spec = ModelSpec("huge", "dlrm", (table,), (FeatureSpec("user", "user", 1, Pooling.SUM),))
+    with pytest.raises(RepositoryError, match=r"needs 16,0.* bytes and the disk has"):
+        repository.write(spec, {"user": iter([])}, {})
+
+
+WRITER_THAT_DIES = """
+import os, signal, sys
+import numpy as np
+from hebe.models.repository import ModelRepository
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
+
+table = EmbeddingTableSpec("user", 300, 4)
+spec = ModelSpec("small", "dlrm", (table,), (FeatureSpec("user", "user", 2, Pooling.SUM),), towers={"top": (1,)})
+
+def chunks():
+    yield np.zeros((100, 4), np.float32)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+ModelRepository(sys.argv[1]).write(spec, {"user": chunks()}, {})
+"""
+
+
+def test_what_a_crash_leaves_is_not_a_version_and_is_removed_by_the_next_write(repository):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.run(
+        [sys.executable, "-c", WRITER_THAT_DIES, str(repository.root)], env=environment, check=False
+    )
+    assert process.returncode == -signal.SIGKILL
+    assert len(list((repository.root / "small").glob(".writing-*"))) == 1
+    assert repository.names() == ()
+    assert write(repository).version == 1
+    assert sorted(os.listdir(repository.root / "small")) == [".lock", "1"]
+
+
+def test_writers_at_once_each_get_a_version(repository):
+    with ThreadPoolExecutor(3) as writers:
+        stored = list(writers.map(lambda _: write(repository), range(6)))
+    assert sorted(model.version for model in stored) == [1, 2, 3, 4, 5, 6]
+    assert repository.versions("small") == (1, 2, 3, 4, 5, 6)
+
+
+FILES = ["model.toml", "dense.safetensors", "tables/user.safetensors", "tables/item.safetensors"]
+
+
+def read_everything(repository):
+    stored = repository.open("small")
+    stored.verify()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_missing_file_is_an_error(repository, file):
+    path = write(repository).path / file
+    path.unlink()
+    with pytest.raises(RepositoryError, match=rf"{file}: missing; restore it"):
+        repository.open("small")
+
+
+@given(file=st.sampled_from(FILES), data=st.data())
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_corruption_is_an_error_that_names_the_file(tmp_path, file, data):
+    repository = ModelRepository(tmp_path / "models")
+    stored = repository.open("small") if repository.versions("small") else write(repository)
+    path = stored.path / file
+    content = path.read_bytes()
+    how = data.draw(st.sampled_from(["flip", "truncate", "append", "zeros"]))
+    if how == "flip":
+        position = data.draw(st.integers(0, len(content) - 1))
+        bit = data.draw(st.integers(0, 7))
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << bit
+    elif how == "truncate":
+        damaged = content[: data.draw(st.integers(0, len(content) - 1))]
+    elif how == "append":
+        damaged = content + data.draw(st.binary(min_size=1, max_size=9))
+    else:
+        damaged = bytes(len(content))
+    path.write_bytes(damaged)
+    try:
+        with pytest.raises(RepositoryError, match=rf"{file}: .*(restore|write the model again)"):
+            read_everything(repository)
+    finally:
+        path.write_bytes(content)
+    read_everything(repository)
+
+
+@pytest.mark.parametrize("position", [0, 20, 4095])
+def test_a_damaged_table_header_is_found_on_opening(repository, position):
+    path = write(repository).path / "tables/user.safetensors"
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RepositoryError, match=r"user.safetensors: its header .* is not that of table user"):
+        repository.open("small")
+
+
+def test_a_file_truncated_after_opening_is_an_error(repository):
+    stored = write(repository)
+    path = stored.path / "tables/user.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RepositoryError, match="truncated"):
+        stored.table("user")
+    path.write_bytes(b"")
+    with pytest.raises(RepositoryError, match="truncated"):
+        stored.table("user")
+
+
+def test_a_renamed_model_is_an_error(repository):
+    write(repository)
+    (repository.root / "small").rename(repository.root / "other")
+    with pytest.raises(RepositoryError, match="its spec is of model small, but it lies under other"):
+        repository.open("other")
+
+
+def test_unknown_names_are_errors_that_name_the_known(repository):
+    with pytest.raises(RepositoryError, match="not a model repository"):
+        repository.names()
+    write(repository)
+    with pytest.raises(RepositoryError, match="has no model 'big'; it has: small"):
+        repository.open("big")
+    with pytest.raises(RepositoryError, match=r"has no model '\.\./small'"):
+        repository.open("../small")
+    with pytest.raises(RepositoryError, match="no version 4; it has: 1"):
+        repository.open("small", 4)
+
+
+def test_strangers_in_the_directory_are_not_models(repository):
+    write(repository)
+    (repository.root / "notes.txt").write_text("hello")
+    (repository.root / "empty").mkdir()
+    (repository.root / "small" / "backup").mkdir()
+    (repository.root / "small" / "01").mkdir()
+    assert repository.names() == ("small",)
+    assert repository.versions("small") == (1,)
+
+
+def test_a_root_that_cannot_be_made_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RepositoryError, match="cannot be written: Not a directory"):
+        write(ModelRepository(tmp_path / "file" / "models"))
