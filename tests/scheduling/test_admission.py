@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hebe.scheduling.admission import DeadlineAdmission
+
+
+def test_admits_what_is_predicted_in_time_and_refuses_the_rest():
+    admission = DeadlineAdmission(95.0)
+    assert admission.admits(0.01, 0.02, idle=False)
+    assert not admission.admits(0.03, 0.02, idle=False)
+
+
+@pytest.mark.parametrize("percentile", [90.0, 95.0, 99.0])
+def test_the_margin_settles_at_the_percentile_of_the_prediction_error(percentile):
+    rng = np.random.default_rng(7)
+    admission = DeadlineAdmission(percentile, step_share=0.01)
+    errors = rng.exponential(0.01, 40_000)
+    for error_s in errors:
+        admission.observe(0.02, 0.02 + error_s)
+    covered = np.mean(errors <= admission.margin_s)
+    assert covered == pytest.approx(percentile / 100, abs=0.03)
+
+
+def test_the_margin_is_never_negative():
+    admission = DeadlineAdmission(95.0)
+    for _ in range(1000):
+        admission.observe(0.02, 0.001)
+    assert admission.margin_s == 0.0
+
+
+def test_an_idle_server_probes_now_and_then():
+    admission = DeadlineAdmission(95.0)
+    answers = [admission.admits(1.0, 0.1, idle=True) for _ in range(64)]
+    assert answers.count(True) == 4
+    assert not any(admission.admits(1.0, 0.1, idle=False) for _ in range(64))

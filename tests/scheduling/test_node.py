@@ -1,0 +1,329 @@
+"""The node scheduler: sequences of events and the exact actions they call for; invariants under any sequence."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hebe.profile import LatencyProfile
+from hebe.query import Query
+from hebe.scheduling.events import (
+    BatchFinished,
+    CompleteQuery,
+    FailQuery,
+    QueryArrived,
+    QueryWithdrawn,
+    RejectQuery,
+    RejectReason,
+    SetTimer,
+    ShutdownBegan,
+    StartBatch,
+    TimerFired,
+    WorkerChanged,
+    WorkerState,
+)
+from hebe.scheduling.node import NodeConfig, NodeScheduler
+
+PROFILE = LatencyProfile((1, 100), (0.001, 0.100), (0.0, 0.0))
+"""1 ms an item."""
+
+
+def scheduler(workers: int = 1, profile: LatencyProfile | None = PROFILE, **config) -> NodeScheduler:
+    node = NodeScheduler(NodeConfig(**{"batch_size": 100, **config}), profile)
+    for worker_id in range(workers):
+        assert node.handle(WorkerChanged(worker_id, WorkerState.UP), 0.0) == []
+    return node
+
+
+def query(query_id: int, items: int, arrival_s: float = 0.0, **fields) -> Query:
+    return Query(query_id, items, arrival_s, **fields)
+
+
+def started(actions) -> list[tuple[int, list[tuple[int, int, int]]]]:
+    """(worker, [(query, start, stop)]) of each StartBatch."""
+    return [
+        (a.worker_id, [(p.query.query_id, p.start, p.stop) for p in a.batch.sub_queries])
+        for a in actions
+        if isinstance(a, StartBatch)
+    ]
+
+
+def batch_ids(actions) -> list[int]:
+    return [a.batch.batch_id for a in actions if isinstance(a, StartBatch)]
+
+
+def test_a_query_starts_at_once_on_an_idle_worker_and_completes():
+    node = scheduler()
+    one = query(1, 10)
+    actions = node.handle(QueryArrived(one), 0.0)
+    assert started(actions) == [(0, [(1, 0, 10)])]
+    assert node.handle(BatchFinished(0, batch_ids(actions)[0], 0.01), 0.01) == [CompleteQuery(one)]
+    assert node.idle
+
+
+def test_a_large_query_is_split_over_the_workers_and_completes_with_its_last_part():
+    node = scheduler(workers=2)
+    large = query(1, 250)
+    actions = node.handle(QueryArrived(large), 0.0)
+    assert started(actions) == [(0, [(1, 0, 83)]), (1, [(1, 83, 166)])]
+    first, second = batch_ids(actions)
+    actions = node.handle(BatchFinished(1, second, 0.083), 0.083)
+    assert started(actions) == [(1, [(1, 166, 250)])]
+    assert node.handle(BatchFinished(0, first, 0.083), 0.084) == []
+    assert node.handle(BatchFinished(1, batch_ids(actions)[0], 0.083), 0.17) == [CompleteQuery(large)]
+
+
+def test_waiting_queries_are_fused_up_to_the_batch_size():
+    node = scheduler()
+    actions = node.handle(QueryArrived(query(1, 50)), 0.0)
+    for query_id, items in ((2, 40), (3, 50), (4, 20)):
+        assert node.handle(QueryArrived(query(query_id, items)), 0.0) == []
+    assert node.queue_depth == 3
+    actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.05), 0.05)
+    assert started(actions) == [(0, [(2, 0, 40), (3, 0, 50)])]
+
+
+def test_without_fusion_each_batch_holds_one_query():
+    node = scheduler(fuse=False)
+    actions = node.handle(QueryArrived(query(1, 5)), 0.0)
+    node.handle(QueryArrived(query(2, 5)), 0.0)
+    node.handle(QueryArrived(query(3, 5)), 0.0)
+    actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.005), 0.005)
+    assert started(actions) == [(0, [(2, 0, 5)])]
+
+
+def test_a_query_that_cannot_meet_its_deadline_is_refused_at_once():
+    node = scheduler(sla_s=0.120)
+    node.handle(QueryArrived(query(1, 100)), 0.0)
+    late = query(2, 50)
+    (action,) = node.handle(QueryArrived(late), 0.0)
+    assert isinstance(action, RejectQuery)
+    assert action.reason is RejectReason.DEADLINE
+    assert action.retry_after_s == pytest.approx(0.150, rel=0.05)
+
+
+def test_its_own_deadline_goes_before_the_sla():
+    node = scheduler(sla_s=0.120)
+    node.handle(QueryArrived(query(1, 100)), 0.0)
+    assert node.handle(QueryArrived(query(2, 50, deadline_s=1.0)), 0.0) == []
+
+
+def test_without_admission_everything_is_queued():
+    node = scheduler(sla_s=0.001, admission=False)
+    for query_id in range(5):
+        assert not any(isinstance(a, RejectQuery) for a in node.handle(QueryArrived(query(query_id, 100)), 0.0))
+
+
+def test_a_query_that_waited_too_long_is_dropped_before_it_costs_a_worker():
+    node = scheduler(sla_s=0.250)
+    actions = node.handle(QueryArrived(query(1, 100)), 0.0)
+    node.handle(QueryArrived(query(2, 100)), 0.0)
+    actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.2), 0.2)
+    assert [type(a) for a in actions] == [CompleteQuery, RejectQuery]
+    assert actions[1].reason is RejectReason.EXPIRED
+    assert node.idle
+
+
+def test_urgent_priority_goes_first():
+    node = scheduler()
+    actions = node.handle(QueryArrived(query(1, 100)), 0.0)
+    node.handle(QueryArrived(query(2, 100, priority=5)), 0.0)
+    node.handle(QueryArrived(query(3, 100, priority=1)), 0.0)
+    actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.1), 0.1)
+    assert started(actions) == [(0, [(3, 0, 100)])]
+
+
+def test_work_of_lower_priority_does_not_count_as_ahead():
+    node = scheduler(sla_s=10.0)
+    node.handle(QueryArrived(query(1, 100)), 0.0)
+    for query_id in range(2, 12):
+        node.handle(QueryArrived(query(query_id, 100, priority=9)), 0.0)
+    assert node.handle(QueryArrived(query(50, 100, deadline_s=0.3)), 0.0) == []
+    (action,) = node.handle(QueryArrived(query(51, 100, priority=9, deadline_s=0.3)), 0.0)
+    assert isinstance(action, RejectQuery)
+
+
+def test_the_queue_is_bounded():
+    node = scheduler(max_queue=2)
+    for query_id in range(3):
+        node.handle(QueryArrived(query(query_id, 100)), 0.0)
+    (action,) = node.handle(QueryArrived(query(9, 1)), 0.0)
+    assert action.reason is RejectReason.QUEUE_FULL
+
+
+def test_a_small_batch_waits_for_company_until_its_bound():
+    node = scheduler(max_wait_s=0.005)
+    assert node.handle(QueryArrived(query(1, 10)), 1.0) == [SetTimer(1.005)]
+    actions = node.handle(QueryArrived(query(2, 10)), 1.002)
+    assert started(actions) == []
+    assert started(node.handle(TimerFired(), 1.005)) == [(0, [(1, 0, 10), (2, 0, 10)])]
+
+
+def test_a_full_batch_does_not_wait():
+    node = scheduler(max_wait_s=0.005)
+    node.handle(QueryArrived(query(1, 60)), 1.0)
+    assert started(node.handle(QueryArrived(query(2, 40)), 1.001)) == [(0, [(1, 0, 60), (2, 0, 40)])]
+
+
+def test_a_withdrawn_query_is_never_started_nor_answered():
+    node = scheduler()
+    actions = node.handle(QueryArrived(query(1, 100)), 0.0)
+    node.handle(QueryArrived(query(2, 300)), 0.0)
+    assert node.handle(QueryWithdrawn(2), 0.01) == []
+    assert node.queue_depth == 0
+    node.handle(QueryWithdrawn(1), 0.02)
+    assert node.handle(BatchFinished(0, batch_ids(actions)[0], 0.1), 0.1) == []
+    assert node.idle
+
+
+def test_a_failed_batch_fails_its_queries_once_and_the_next_one_runs():
+    node = scheduler(workers=2)
+    split = query(1, 200)
+    actions = node.handle(QueryArrived(split), 0.0)
+    first, second = batch_ids(actions)
+    node.handle(QueryArrived(query(2, 10)), 0.0)
+    actions = node.handle(BatchFinished(0, first, 0.0, failed=True), 0.01)
+    assert actions[0] == FailQuery(split)
+    assert started(actions) == [(0, [(2, 0, 10)])]
+    assert node.handle(BatchFinished(1, second, 0.1), 0.1) == []
+
+
+def test_a_lost_workers_batch_is_run_by_another():
+    node = scheduler(workers=2)
+    node.handle(QueryArrived(query(1, 60)), 0.0)
+    actions = node.handle(QueryArrived(query(2, 60)), 0.0)
+    assert node.handle(WorkerChanged(0, WorkerState.LOST), 0.01) == []
+    actions = node.handle(BatchFinished(1, batch_ids(actions)[0], 0.06), 0.06)
+    assert started(actions) == [(1, [(1, 0, 60)])]
+
+
+def test_a_draining_worker_finishes_and_takes_nothing_more():
+    node = scheduler(workers=2)
+    actions = node.handle(QueryArrived(query(1, 10)), 0.0)
+    node.handle(WorkerChanged(0, WorkerState.DRAINING), 0.0)
+    assert started(node.handle(QueryArrived(query(2, 10)), 0.0)) == [(1, [(2, 0, 10)])]
+    actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.01), 0.01)
+    assert [type(a) for a in actions] == [CompleteQuery]
+
+
+def test_without_workers_queries_are_refused():
+    node = NodeScheduler(NodeConfig(batch_size=10))
+    (action,) = node.handle(QueryArrived(query(1, 1)), 0.0)
+    assert action.reason is RejectReason.NO_WORKER
+
+
+def test_when_the_last_worker_is_lost_what_waits_is_refused():
+    node = scheduler()
+    node.handle(QueryArrived(query(1, 10)), 0.0)
+    node.handle(QueryArrived(query(2, 10)), 0.0)
+    actions = node.handle(WorkerChanged(0, WorkerState.LOST), 0.0)
+    assert {a.query.query_id: a.reason for a in actions} == {1: RejectReason.NO_WORKER, 2: RejectReason.NO_WORKER}
+
+
+def test_shutdown_refuses_new_queries_and_finishes_the_admitted():
+    node = scheduler()
+    one = query(1, 10)
+    actions = node.handle(QueryArrived(one), 0.0)
+    node.handle(ShutdownBegan(), 0.0)
+    (refusal,) = node.handle(QueryArrived(query(2, 10)), 0.0)
+    assert refusal.reason is RejectReason.SHUTTING_DOWN
+    assert node.handle(BatchFinished(0, batch_ids(actions)[0], 0.01), 0.01) == [CompleteQuery(one)]
+
+
+def test_finishing_a_batch_that_does_not_run_is_an_error():
+    node = scheduler()
+    with pytest.raises(ValueError, match="does not run batch"):
+        node.handle(BatchFinished(0, 7, 0.1), 0.0)
+
+
+def test_a_server_whose_prediction_was_spoilt_heals():
+    """After a stall every prediction exceeds the SLA; single probes let it learn again."""
+    node = scheduler(sla_s=0.050, profile=LatencyProfile((10, 20), (1.0, 2.0), (0.0, 0.0)))
+    answered = 0
+    for step in range(400):
+        now = float(step)
+        actions = node.handle(QueryArrived(query(step, 10, now)), now)
+        for batch_id in batch_ids(actions):
+            answered += len(node.handle(BatchFinished(0, batch_id, 0.010), now + 0.010))
+    assert answered > 200
+
+
+@pytest.mark.parametrize("field", ["batch_size", "max_queue"])
+def test_configuration_is_checked(field):
+    with pytest.raises(ValueError, match=field):
+        NodeConfig(**{"batch_size": 1, field: 0})
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    arrivals=st.lists(
+        st.tuples(
+            st.floats(0, 0.3),
+            st.integers(1, 350),
+            st.integers(0, 2),
+            st.sampled_from([0.02, 0.2, float("inf")]),
+        ),
+        max_size=40,
+    ),
+    workers=st.integers(1, 3),
+    fuse=st.booleans(),
+    max_wait_s=st.sampled_from([0.0, 0.01]),
+    sla_s=st.sampled_from([0.05, 0.5, float("inf")]),
+    faults=st.sets(st.integers(0, 30), max_size=5),
+    withdrawn=st.sets(st.integers(0, 39), max_size=5),
+)
+def test_every_query_is_answered_once_and_every_item_run_once(
+    arrivals, workers, fuse, max_wait_s, sla_s, faults, withdrawn
+):
+    """Any load, in virtual time, with batches that fail and queries that are withdrawn."""
+    node = scheduler(workers=workers, fuse=fuse, max_wait_s=max_wait_s, sla_s=sla_s)
+    order = itertools.count()
+    heap: list[tuple[float, int, object]] = []
+    for query_id, (at_s, items, priority, patience_s) in enumerate(arrivals):
+        one = query(query_id, items, at_s, priority=priority, deadline_s=at_s + patience_s)
+        heapq.heappush(heap, (at_s, next(order), QueryArrived(one)))
+        if query_id in withdrawn:
+            heapq.heappush(heap, (at_s + 0.01, next(order), QueryWithdrawn(query_id)))
+    running: dict[int, int] = {}
+    answers: Counter[int] = Counter()
+    failed, completed, gone = set(), set(), set()
+    run_items: Counter[int] = Counter()
+    while heap:
+        now, _, event = heapq.heappop(heap)
+        if isinstance(event, QueryWithdrawn):
+            gone.add(event.query_id)
+        if isinstance(event, BatchFinished):
+            del running[event.worker_id]
+        for action in node.handle(event, now):
+            match action:
+                case StartBatch(worker_id, batch):
+                    assert worker_id not in running
+                    assert 0 < batch.items <= 100
+                    assert batch.items == sum(part.items for part in batch.sub_queries)
+                    assert fuse or len(batch.sub_queries) == 1
+                    running[worker_id] = batch.batch_id
+                    for part in batch.sub_queries:
+                        run_items[part.query.query_id] += part.items
+                    service_s = batch.items / 1000
+                    done = BatchFinished(worker_id, batch.batch_id, service_s, batch.batch_id in faults)
+                    heapq.heappush(heap, (now + service_s, next(order), done))
+                case SetTimer(at_s):
+                    assert at_s > now
+                    heapq.heappush(heap, (at_s, next(order), TimerFired()))
+                case CompleteQuery(one):
+                    answers[one.query_id] += 1
+                    completed.add(one.query_id)
+                case RejectQuery(one) | FailQuery(one):
+                    answers[one.query_id] += 1
+                    failed.add(one.query_id)
+    assert node.idle
+    assert node.queue_depth == 0
+    for query_id, (_, items, _, _) in enumerate(arrivals):
+        assert answers[query_id] == 1 or (query_id in gone and answers[query_id] == 0)
+        if query_id in completed:
+            assert run_items[query_id] == items
