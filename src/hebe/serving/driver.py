@@ -39,6 +39,7 @@ from hebe.scheduling.events import (
     WorkerState,
 )
 from hebe.scheduling.node import NodeConfig, NodeScheduler
+from hebe.serving.errors import QueryFailed, QueryRefused
 
 clock = time.monotonic
 """The driver's clock, seconds; the event loop's as well, so timers agree with it."""
@@ -50,19 +51,6 @@ _MESSAGES = {
     RejectReason.NO_WORKER: "refused: no worker is up",
     RejectReason.SHUTTING_DOWN: "refused: the model is being unloaded",
 }
-
-
-class QueryRefused(Exception):
-    """A query was not answered because of load, its deadline, or shutdown; `reason` says which."""
-
-    def __init__(self, reason: RejectReason, message: str, retry_after_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.retry_after_s = retry_after_s
-
-
-class QueryFailed(Exception):
-    """A query's batch failed on its worker; the message names the fault."""
 
 
 @dataclass(slots=True, eq=False)

@@ -22,21 +22,10 @@ from hebe.runtime.loaded_model import LoadedModel, LoadOptions, stored_versions
 from hebe.runtime.pinning import allot_cores, available_cores, front_end_cores, lower_priority, pin_thread
 from hebe.scheduling.node import NodeConfig
 from hebe.serving.driver import BatchObserver, NodeDriver, clock
+from hebe.serving.errors import LoadFailed, ModelNotReady, UnknownModel
 from hebe.spec import ModelSpec
 
 log = structlog.get_logger("hebe.models")
-
-
-class UnknownModel(Exception):
-    """No such model, or no such version of it, is in memory."""
-
-
-class ModelNotReady(Exception):
-    """The model is known, but not (or no longer) able to answer."""
-
-
-class LoadFailed(Exception):
-    """A load or unload did not happen; what ran before still runs."""
 
 
 @dataclass(frozen=True, slots=True)
