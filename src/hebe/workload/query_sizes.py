@@ -1,0 +1,146 @@
+"""How many items a query has: the distributions that the papers and MLPerf publish.
+
+Each is frozen, has `largest` (no draw exceeds it) and `draw(count, rng)`, which gives int64 `[count]`, all at least 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hebe.workload.error import WorkloadError
+
+SizeArray = npt.NDArray[np.int64]
+
+DEEPRECSYS_LARGEST = 1024
+"""DeepRecSys clamps its continuous draws to [1, 1024]."""
+
+MLPERF_DLRM_QUANTILES = (100,) * 2 + (200,) * 12 + (300,) * 2 + (400, 500, 600, 700)
+"""MLPerf inference, DLRM-v2, `tools/dist_quantile.txt`: twenty equally likely sizes, mean 270."""
+
+
+class QuerySizes(Protocol):
+    """A distribution of query sizes."""
+
+    @property
+    def largest(self) -> int:
+        """No drawn size exceeds it."""
+        ...
+
+    def draw(self, count: int, rng: np.random.Generator) -> SizeArray:
+        """`count` independent sizes, int64 `[count]`, each in [1, largest]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSizes:
+    """Every query has `size` items."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise WorkloadError(f"query size is {self.size}: must be at least 1 item")
+
+    @property
+    def largest(self) -> int:
+        """The size."""
+        return self.size
+
+    def draw(self, count: int, rng: np.random.Generator) -> SizeArray:  # noqa: ARG002
+        """`count` times the size."""
+        return np.full(count, self.size, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class NormalSizes:
+    """Normal, rounded and clamped to [1, largest]; DeepRecSys publishes (165, 16) and (256, 32)."""
+
+    mean: float
+    deviation: float
+    largest: int = DEEPRECSYS_LARGEST
+
+    def __post_init__(self) -> None:
+        _check_clamped("normal", self.mean, self.deviation, self.largest)
+
+    def draw(self, count: int, rng: np.random.Generator) -> SizeArray:
+        """`count` independent sizes."""
+        return _clamp(rng.normal(self.mean, self.deviation, count), self.largest)
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormalSizes:
+    """exp(Normal(mu, sigma)), rounded and clamped to [1, largest]; DeepRecSys publishes (5.1, 0.2), median 164."""
+
+    mu: float = 5.1
+    sigma: float = 0.2
+    largest: int = DEEPRECSYS_LARGEST
+
+    def __post_init__(self) -> None:
+        _check_clamped("lognormal", self.mu, self.sigma, self.largest)
+
+    def draw(self, count: int, rng: np.random.Generator) -> SizeArray:
+        """`count` independent sizes."""
+        # Clamped before the exponential: a mu of 1000 is a silly but legal way to say `largest`.
+        exponent = np.minimum(rng.normal(self.mu, self.sigma, count), math.log(self.largest))
+        return _clamp(np.exp(exponent), self.largest)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantileSizes:
+    """Each of `sizes` equally likely."""
+
+    sizes: tuple[int, ...] = MLPERF_DLRM_QUANTILES
+
+    def __post_init__(self) -> None:
+        if not self.sizes or min(self.sizes) < 1:
+            raise WorkloadError("query size quantiles: give at least one size, each at least 1 item")
+
+    @property
+    def largest(self) -> int:
+        """The greatest of the sizes."""
+        return max(self.sizes)
+
+    def draw(self, count: int, rng: np.random.Generator) -> SizeArray:
+        """`count` independent sizes."""
+        return rng.choice(np.array(self.sizes, dtype=np.int64), count)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductionSizes:
+    """The heavy-tailed mixture of the Kairos artifact's sampler: mean 238, p50 178, p95 599, p99 916.
+
+    With u uniform in 1..99: sizes uniform in 1..99 for u <= 8, in 200..599 for u <= 30, in 600..999 for u <= 35;
+    for the rest LogNormal(5.1, 0.2), where a draw outside [100, 200] is replaced by one uniform in 190..199.
+    """
+
+    @property
+    def largest(self) -> int:
+        """999."""
+        return 999
+
+    def draw(self, count: int, rng: np.random.Generator) -> SizeArray:
+        """`count` independent sizes."""
+        u = rng.integers(1, 100, count)
+        body = rng.lognormal(5.1, 0.2, count)
+        body = np.where((body < 100) | (body > 200), rng.integers(190, 200, count), body)
+        sizes = body.astype(np.int64)
+        for first, last, low, high in ((1, 8, 1, 100), (9, 30, 200, 600), (31, 35, 600, 1000)):
+            part = (u >= first) & (u <= last)
+            sizes[part] = rng.integers(low, high, int(part.sum()))
+        return sizes
+
+
+def _check_clamped(kind: str, centre: float, spread: float, largest: int) -> None:
+    if not (math.isfinite(centre) and math.isfinite(spread) and spread >= 0):
+        raise WorkloadError(f"{kind} query sizes: {centre}, {spread}: give a finite centre and a spread of at least 0")
+    if largest < 1:
+        raise WorkloadError(f"{kind} query sizes: largest is {largest}: must be at least 1 item")
+
+
+def _clamp(sizes: npt.NDArray[np.float64], largest: int) -> SizeArray:
+    return np.clip(np.rint(sizes), 1, largest).astype(np.int64)

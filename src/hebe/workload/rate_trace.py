@@ -1,0 +1,128 @@
+"""A recorded load: the arrival rate over time, read from CSV and written back.
+
+Two columns with a header. The first is the time at which an interval starts: seconds, or a date and time in ISO 8601;
+strictly increasing. The second is either the interval's rate (header `rate_qps` or `rate`) or the number of queries
+in it (any other header, such as `value` or `count`). The last interval is as long as the one before it.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hebe.workload.error import WorkloadError
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RateTrace:
+    """The rate is `rates_qps[i]` from `edges_s[i]` to `edges_s[i + 1]`.
+
+    `edges_s` float64 `[n + 1]`, strictly increasing from 0; `rates_qps` float64 `[n]`, at least 0, not all 0.
+    """
+
+    edges_s: Floats
+    rates_qps: Floats
+
+    def __post_init__(self) -> None:
+        if len(self.rates_qps) < 1 or len(self.edges_s) != len(self.rates_qps) + 1:
+            raise WorkloadError("rate trace: needs at least one interval, and one edge more than rates")
+        if self.edges_s[0] != 0 or not np.all(np.diff(self.edges_s) > 0):
+            raise WorkloadError("rate trace: edges_s must start at 0 and increase")
+        if not np.all(np.isfinite(self.rates_qps)) or self.rates_qps.min() < 0 or self.rates_qps.max() == 0:
+            raise WorkloadError("rate trace: rates_qps must be finite, at least 0, and not all 0")
+
+    @property
+    def duration_s(self) -> float:
+        """How long the recording is."""
+        return float(self.edges_s[-1])
+
+    @property
+    def mean_qps(self) -> float:
+        """Arrivals per second over the whole recording."""
+        return float(np.dot(np.diff(self.edges_s), self.rates_qps)) / self.duration_s
+
+
+def read_rate_trace(path: str | Path) -> RateTrace:
+    """The trace in a CSV file as the module's docstring describes. Raises `WorkloadError` naming file, line, field."""
+    times: list[float] = []
+    values: list[float] = []
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            if len(header) != 2 or _is_number(header[1]):
+                raise WorkloadError(
+                    f"{path}: line 1: must be a header of two columns, such as time_s,rate_qps; is {','.join(header)!r}"
+                )
+            time_name, value_name = (name.strip() for name in header)
+            for row in reader:
+                if not row:
+                    continue
+                where = f"{path}: line {reader.line_num}"
+                if len(row) != 2:
+                    raise WorkloadError(f"{where}: has {len(row)} fields: must have {time_name} and {value_name}")
+                times.append(_time(row[0], f"{where}: {time_name}"))
+                values.append(_value(row[1], f"{where}: {value_name}"))
+                if len(times) > 1 and times[-1] <= times[-2]:
+                    raise WorkloadError(f"{where}: {time_name} is {row[0]}: must be later than the line before")
+    except (OSError, UnicodeDecodeError, csv.Error) as fault:
+        raise WorkloadError(f"{path}: cannot be read: {fault}") from None
+    if len(times) < 2:
+        raise WorkloadError(f"{path}: has {len(times)} data lines: a trace needs at least 2")
+    if max(values) <= 0:
+        raise WorkloadError(f"{path}: {value_name} is 0 on every line: there is no load to play")
+    edges = np.array([*times, 2 * times[-1] - times[-2]]) - times[0]
+    rates = np.array(values)
+    if value_name.lower() not in ("rate", "rate_qps"):
+        rates /= np.diff(edges)
+    return RateTrace(edges, rates)
+
+
+def write_rate_trace(path: str | Path, trace: RateTrace) -> None:
+    """Write `trace` as time_s,rate_qps; `read_rate_trace` gives it back if its last two intervals are equally long."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("time_s", "rate_qps"))
+        writer.writerows(zip(trace.edges_s[:-1].tolist(), trace.rates_qps.tolist(), strict=True))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _time(text: str, where: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise WorkloadError(f"{where} is {text!r}: must be seconds or an ISO 8601 date and time") from None
+        # Without a zone, wall-clock arithmetic: local daylight saving must not bend the trace.
+        start = datetime(1970, 1, 1, tzinfo=moment.tzinfo)
+        return (moment - start).total_seconds()
+    if not math.isfinite(seconds):
+        raise WorkloadError(f"{where} is {text!r}: must be finite")
+    return seconds
+
+
+def _value(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise WorkloadError(f"{where} is {text!r}: must be a number") from None
+    if not (math.isfinite(value) and value >= 0):
+        raise WorkloadError(f"{where} is {text!r}: must be finite and at least 0")
+    return value

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hebe.workload.error import WorkloadError
+from hebe.workload.key_skew import ReuseKeys, UniformKeys, ZipfKeys
+from hebe.workload.spreading import spread_ranks
+
+SKEWS = [UniformKeys(), ZipfKeys(0.8), ZipfKeys(1.2), ReuseKeys()]
+
+
+def test_uniform_covers_the_table_evenly():
+    keys = UniformKeys().draw(10, 100_000, np.random.default_rng(1))
+    assert np.bincount(keys) == pytest.approx(np.full(10, 10_000), rel=0.05)
+
+
+def test_hot_rows_stay_hot_over_draws_and_move_with_the_spread_seed():
+    rng = np.random.default_rng(2)
+    hottest = [np.bincount(ZipfKeys(1.2).draw(5000, 20_000, rng, spread_seed=7)).argmax() for _ in range(3)]
+    assert len(set(hottest)) == 1
+    other = np.bincount(ZipfKeys(1.2).draw(5000, 20_000, rng, spread_seed=8)).argmax()
+    assert other != hottest[0]
+
+
+def test_reuse_is_skewed_as_production_tables_are():
+    rows = 1_000_000
+    keys = ReuseKeys().draw(rows, 400_000, np.random.default_rng(3), spread_seed=4)
+    # Of the default profile: the hottest 0.1% of rows get 32.9% of the lookups, the coldest 71.9% get 6.5%.
+    by_rank = spread_ranks(np.arange(rows), rows, 4)
+    assert np.isin(keys, by_rank[:1000]).mean() == pytest.approx(0.329, abs=0.005)
+    assert np.isin(keys, by_rank[-719_000:]).mean() == pytest.approx(0.065, abs=0.003)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.sampled_from(SKEWS),
+    st.integers(1, 10**9),
+    st.integers(0, 200),
+    st.integers(0, 2**32),
+    st.integers(0, 2**32),
+)
+def test_keys_are_in_range_and_repeatable(skew, rows, count, seed, spread_seed):
+    keys = skew.draw(rows, count, np.random.default_rng(seed), spread_seed)
+    assert keys.dtype == np.int64
+    assert keys.shape == (count,)
+    assert ((keys >= 0) & (keys < rows)).all()
+    np.testing.assert_array_equal(keys, skew.draw(rows, count, np.random.default_rng(seed), spread_seed))
+
+
+def test_rejects_impossible_skew():
+    for alpha in (0.0, -1.0, np.nan, 21.0):
+        with pytest.raises(WorkloadError, match="alpha"):
+            ZipfKeys(alpha)
+    for skew in SKEWS:
+        with pytest.raises(WorkloadError, match="rows is 0"):
+            skew.draw(0, 1, np.random.default_rng(0))

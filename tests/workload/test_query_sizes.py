@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hebe.workload.error import WorkloadError
+from hebe.workload.query_sizes import (
+    FixedSizes,
+    LogNormalSizes,
+    NormalSizes,
+    ProductionSizes,
+    QuantileSizes,
+)
+
+
+def test_production_has_the_published_moments():
+    sizes = ProductionSizes().draw(400_000, np.random.default_rng(1))
+    assert sizes.mean() == pytest.approx(238, abs=1.5)
+    assert np.percentile(sizes, 50) == pytest.approx(178, abs=2)
+    assert np.percentile(sizes, 95) == pytest.approx(599, abs=12)
+    assert np.percentile(sizes, 99) == pytest.approx(916, abs=6)
+    assert sizes.min() == 1
+    assert sizes.max() == 999
+
+
+def test_production_mixes_its_parts_as_published():
+    sizes = ProductionSizes().draw(400_000, np.random.default_rng(2))
+    assert (sizes < 100).mean() == pytest.approx(8 / 99, abs=0.002)
+    assert ((sizes > 200) & (sizes < 600)).mean() == pytest.approx(22 / 99 * 399 / 400, abs=0.003)
+    assert (sizes >= 600).mean() == pytest.approx(5 / 99, abs=0.002)
+
+
+def test_lognormal_median():
+    sizes = LogNormalSizes().draw(100_000, np.random.default_rng(3))
+    assert np.median(sizes) == pytest.approx(np.exp(5.1), rel=0.01)
+
+
+def test_normal_moments_and_clamp():
+    sizes = NormalSizes(165, 16).draw(100_000, np.random.default_rng(4))
+    assert sizes.mean() == pytest.approx(165, abs=0.3)
+    assert sizes.std() == pytest.approx(16, abs=0.3)
+    clamped = NormalSizes(1000, 500).draw(10_000, np.random.default_rng(5))
+    assert clamped.min() == 1
+    assert clamped.max() == 1024
+
+
+def test_mlperf_quantiles():
+    sizes = QuantileSizes().draw(100_000, np.random.default_rng(6))
+    assert sizes.mean() == pytest.approx(270, abs=2)
+    assert set(np.unique(sizes)) == {100, 200, 300, 400, 500, 600, 700}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.one_of(
+        st.builds(FixedSizes, st.integers(1, 10_000)),
+        st.builds(NormalSizes, st.floats(-1e3, 1e4), st.floats(0, 1e3)),
+        st.builds(LogNormalSizes, st.floats(-50, 1e3), st.floats(0, 50)),
+        st.builds(QuantileSizes, st.lists(st.integers(1, 2000), min_size=1).map(tuple)),
+        st.just(ProductionSizes()),
+    ),
+    st.integers(0, 300),
+    st.integers(0, 2**32),
+)
+def test_sizes_are_whole_and_bounded(sizes, count, seed):
+    drawn = sizes.draw(count, np.random.default_rng(seed))
+    assert drawn.dtype == np.int64
+    assert drawn.shape == (count,)
+    if count:
+        assert drawn.min() >= 1
+        assert drawn.max() <= sizes.largest
+    np.testing.assert_array_equal(drawn, sizes.draw(count, np.random.default_rng(seed)))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: FixedSizes(0),
+        lambda: NormalSizes(10, -1),
+        lambda: LogNormalSizes(np.nan, 1),
+        lambda: NormalSizes(10, 1, 0),
+        lambda: QuantileSizes(()),
+        lambda: QuantileSizes((5, 0)),
+    ],
+)
+def test_rejects_impossible_sizes(build):
+    with pytest.raises(WorkloadError):
+        build()

@@ -1,0 +1,102 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hebe.workload.error import WorkloadError
+from hebe.workload.rate_trace import RateTrace, read_rate_trace, write_rate_trace
+
+LOADS = Path(__file__).parents[3] / "shared" / "data" / "load"
+
+
+def written(tmp_path, text):
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    return path
+
+
+def test_counts_become_rates(tmp_path):
+    trace = read_rate_trace(written(tmp_path, "timestamp,value\n2014-07-01 00:00:00,120\n2014-07-01 00:01:00,60.0\n"))
+    np.testing.assert_allclose(trace.edges_s, [0, 60, 120])
+    np.testing.assert_allclose(trace.rates_qps, [2, 1])
+    assert trace.mean_qps == pytest.approx(1.5)
+    assert trace.duration_s == 120
+
+
+def test_rates_stay_rates_and_seconds_are_seconds(tmp_path):
+    trace = read_rate_trace(written(tmp_path, "time_s,rate_qps\n100,5\n110,0\n\n130,7\n"))
+    np.testing.assert_allclose(trace.edges_s, [0, 10, 30, 50])
+    np.testing.assert_allclose(trace.rates_qps, [5, 0, 7])
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.tuples(st.floats(1e-3, 1e5), st.floats(0, 1e6)), min_size=2, max_size=30).filter(
+        lambda intervals: any(rate > 0 for _, rate in intervals)
+    )
+)
+def test_written_traces_are_read_back(tmp_path_factory, intervals):
+    gaps, rates = (np.array(column) for column in zip(*intervals, strict=True))
+    gaps[-1] = gaps[-2]
+    trace = RateTrace(np.concatenate(([0.0], np.cumsum(gaps))), rates)
+    path = tmp_path_factory.mktemp("trace") / "t.csv"
+    write_rate_trace(path, trace)
+    again = read_rate_trace(path)
+    np.testing.assert_allclose(again.edges_s, trace.edges_s, rtol=1e-9)
+    np.testing.assert_array_equal(again.rates_qps, trace.rates_qps)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: must be a header"),
+        ("1,2\n3,4\n", "line 1: must be a header"),
+        ("time_s,rate_qps\n0,1\n1\n", "line 3: has 1 fields"),
+        ("time_s,rate_qps\n0,1\nsoon,2\n", "line 3: time_s is 'soon'"),
+        ("time_s,rate_qps\n0,1\n0,2\n", "line 3: time_s is 0: must be later"),
+        ("time_s,rate_qps\n0,1\nnan,2\n", "line 3: time_s is 'nan': must be finite"),
+        ("timestamp,value\n0,1\n1,-2\n", "line 3: value is '-2': must be finite and at least 0"),
+        ("timestamp,value\n0,1\n1,many\n", "line 3: value is 'many': must be a number"),
+        ("timestamp,value\n0,1\n", "has 1 data lines"),
+        ("timestamp,value\n0,0\n1,0\n", "value is 0 on every line"),
+    ],
+)
+def test_bad_files_are_named_by_line_and_field(tmp_path, text, message):
+    path = written(tmp_path, text)
+    with pytest.raises(WorkloadError, match=message) as caught:
+        read_rate_trace(path)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_and_binary_files(tmp_path):
+    with pytest.raises(WorkloadError, match="cannot be read"):
+        read_rate_trace(tmp_path / "none.csv")
+    (tmp_path / "b.csv").write_bytes(b"time,rate\n\xff\xfe,1\n")
+    with pytest.raises(WorkloadError, match="cannot be read"):
+        read_rate_trace(tmp_path / "b.csv")
+
+
+def test_impossible_traces():
+    with pytest.raises(WorkloadError, match="one edge more"):
+        RateTrace(np.array([0.0, 1.0]), np.array([1.0, 2.0]))
+    with pytest.raises(WorkloadError, match="start at 0 and increase"):
+        RateTrace(np.array([0.0, 1.0, 1.0]), np.array([1.0, 2.0]))
+    with pytest.raises(WorkloadError, match="not all 0"):
+        RateTrace(np.array([0.0, 1.0]), np.array([0.0]))
+
+
+@pytest.mark.skipif(not LOADS.exists(), reason="the recorded loads are not beside this checkout")
+@pytest.mark.parametrize(
+    ("name", "intervals", "days"),
+    [
+        ("nyc_taxi.csv", 10_320, 215),
+        ("elb_request_count_8c0756.csv", 4_032, 14),
+        ("worldcup98_per_minute.csv", 125_300, 87),
+    ],
+)
+def test_recorded_loads(name, intervals, days):
+    trace = read_rate_trace(LOADS / name)
+    assert len(trace.rates_qps) == intervals
+    assert trace.duration_s == pytest.approx(days * 86400, rel=0.01)
