@@ -1,0 +1,238 @@
+"""`hebe model`: list, make, train, import and look at models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from hebe.cli.model_tables import (
+    features_table,
+    list_table,
+    plain_table,
+    size_text,
+    spec_table,
+    summary,
+)
+from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.spec import ModelSpec, SpecError
+
+if TYPE_CHECKING:
+    from hebe.models.repository import StoredModel
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="List, make, train, import and look at models.",
+    epilog="Example: hebe model new dlrm-rmc1 --scale 0.1 --repository models",
+)
+
+CatalogName = Annotated[str, typer.Argument(help="A model of the catalog; `hebe model list` shows them.")]
+AnyName = Annotated[str, typer.Argument(help="A model of the catalog, or with --repository one that is stored there.")]
+SizeOption = Annotated[
+    str | None, typer.Option("--size", help="small or production, where both are published.", metavar="SIZE")
+]
+ScaleOption = Annotated[float, typer.Option("--scale", help="Shrink the rows of every table to this share (0 to 1].")]
+RepositoryOption = Annotated[
+    Path, typer.Option("--repository", help="Directory of the model repository; made if missing.")
+]
+StoredOption = Annotated[
+    Path | None, typer.Option("--repository", help="Take the model stored in this repository instead.")
+]
+VersionOption = Annotated[
+    int | None, typer.Option("--version", min=1, help="Version of a stored model; the latest by default.")
+]
+
+
+@app.command("list", epilog="Example: hebe model list --repository models")
+def list_models(
+    repository: Annotated[
+        Path | None, typer.Option("--repository", help="List what this repository holds instead.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the models of the catalog, or with --repository those that are stored."""
+    console = make_console(as_json)
+    if repository is not None:
+        from hebe.models.repository import ModelRepository
+
+        opened = ModelRepository(repository)
+        stored = [opened.open(name, version) for name in opened.names() for version in opened.versions(name)]
+        table = plain_table("model", "version", "architecture", "on disk", "path", right=("version", "on disk"))
+        for model in stored:
+            size = size_text(sum(model.file_bytes.values()))
+            table.add_row(
+                escape(model.name),
+                str(model.version),
+                model.spec.architecture,
+                size,
+                escape(str(model.path)),
+            )
+        console.print(table if stored else f"{escape(str(repository))}: no models yet")
+        if as_json:
+            print_json({"models": [_stored_summary(model) for model in stored]})
+        return
+    from hebe.models import catalog
+
+    specs = [catalog.entry(name, size) for name in catalog.names() for size in catalog.sizes(name)]
+    console.print(list_table(specs))
+    console.print("\n`hebe model show NAME` tells more; `hebe model new NAME --repository DIR` makes one.")
+    if as_json:
+        print_json({"models": [summary(spec) for spec in specs]})
+
+
+@app.command(epilog="Example: hebe model show dlrm-rmc1 --size production")
+def show(
+    name: AnyName,
+    size: SizeOption = None,
+    scale: ScaleOption = 1.0,
+    repository: StoredOption = None,
+    version: VersionOption = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every byte of a stored model and check it against its checksums.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a model: its tables, features, towers, SLA target and where the figures come from."""
+    console = make_console(as_json)
+    if repository is None:
+        if verify or version is not None:
+            raise typer.BadParameter("needs --repository DIR", param_hint="--verify" if verify else "--version")
+        spec = catalog_entry(name, size, scale)
+        console.print(spec_table(spec), "", features_table(spec))
+        if as_json:
+            print_json(spec.to_dict() | {"table_bytes": spec.table_bytes})
+        return
+    stored = stored_model(repository, name, version, size, scale)
+    if verify:
+        with byte_progress(f"verifying {stored.name}") as advance:
+            stored.verify(advance)
+    console.print(spec_table(stored.spec), "", features_table(stored.spec), "")
+    table = plain_table("stored", f"version {stored.version} at {escape(str(stored.path))}")
+    for field, value in stored.provenance.items():
+        table.add_row(escape(field), escape(_provenance_text(value)))
+    table.add_row("on disk", size_text(sum(stored.file_bytes.values())))
+    if verify:
+        table.add_row("checksums", "[green]all files are as they were written[/]")
+    console.print(table)
+    if as_json:
+        print_json(_stored_summary(stored) | {"spec": stored.spec.to_dict(), "verified": verify})
+
+
+@app.command(epilog="Example: hebe model new dlrm-rmc1 --size small --scale 0.1 --seed 7 --repository models")
+def new(
+    name: CatalogName,
+    repository: RepositoryOption,
+    size: SizeOption = None,
+    scale: ScaleOption = 1.0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Weights and rows are drawn from it alone.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a model of the catalog with random weights and store it: for load tests and capacity plans."""
+    spec = catalog_entry(name, size, scale)
+    from hebe.models.architectures import build_dense_net
+    from hebe.models.ranking_model import initial_rows
+    from hebe.models.repository import ModelRepository
+
+    with byte_progress(f"writing {spec.name}") as advance:
+        stored = ModelRepository(repository).write(
+            spec,
+            {table.name: initial_rows(spec, table.name, seed) for table in spec.tables},
+            build_dense_net(spec, seed).state_dict(),
+            provenance={"made_by": "hebe model new", "seed": seed},
+            progress=advance,
+        )
+    print_stored(stored, repository, as_json)
+
+
+@app.command(epilog="Example: hebe model train criteo-dlrm --data train.tsv --epochs 1 --repository models")
+def train(
+    name: CatalogName,
+    data: Annotated[
+        Path,
+        typer.Option("--data", help="Criteo-format TSV or CSV: a 0/1 label, 13 counts, 26 categories a line."),
+    ],
+    repository: RepositoryOption,
+    size: SizeOption = None,
+    scale: ScaleOption = 1.0,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the training part.")] = 1,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Items a step.")] = 256,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Weights and rows start from it alone.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a catalog model on click logs, measure its AUC on the held-out tail, and store it."""
+    spec = catalog_entry(name, size, scale)
+    from hebe.models.repository import ModelRepository
+    from hebe.models.training import train as train_model
+
+    opened = ModelRepository(repository)
+    with byte_progress(f"training {spec.name}", unit_bytes=1) as advance:
+        report = train_model(spec, data, opened, epochs=epochs, batch_size=batch_size, seed=seed, progress=advance)
+    stored = opened.open(spec.name, report.version)
+    print_stored(stored, repository, as_json, auc=report.auc, rows=report.rows)
+
+
+def catalog_entry(name: str, size: str | None, scale: float) -> ModelSpec:
+    """The catalog's entry; a wrong name, size or scale is wrong usage."""
+    from hebe.models import catalog
+
+    try:
+        return catalog.entry(name, size, scale)
+    except SpecError as fault:
+        raise typer.BadParameter(str(fault)) from None
+
+
+def stored_model(repository: Path, name: str, version: int | None, size: str | None, scale: float) -> StoredModel:
+    """The stored model; raises `RepositoryError`. Its size and scale were fixed when it was made."""
+    if size is not None or scale != 1.0:
+        raise typer.BadParameter("a stored model has its size already: leave out --size and --scale")
+    from hebe.models.repository import ModelRepository
+
+    return ModelRepository(repository).open(name, version)
+
+
+@contextmanager
+def byte_progress(description: str, unit_bytes: int = 1 << 20) -> Iterator[Callable[[int, int], None]]:
+    """A bar over bytes, counted in units (MiB): gives the callback (bytes done, bytes in all)."""
+    with make_progress() as bar:
+        unit = " (MiB)" if unit_bytes == 1 << 20 else ""
+        task = bar.add_task(f"{description}{unit}", total=None)
+        yield lambda done, total: bar.update(task, completed=-(-done // unit_bytes), total=-(-total // unit_bytes))
+
+
+def print_stored(stored: StoredModel, repository: Path, as_json: bool, **more: Any) -> None:
+    """What was stored, and what to type next."""
+    console = make_console(as_json)
+    size = size_text(sum(stored.file_bytes.values()))
+    console.print(
+        f"stored [bold]{escape(stored.name)}[/] version {stored.version}: {size} at {escape(str(stored.path))}"
+    )
+    for field, value in more.items():
+        console.print(
+            f"  {field.replace('_', ' ')}: {value:.6g}" if isinstance(value, float) else f"  {field}: {value}"
+        )
+    console.print(f"serve it: hebe serve {escape(str(repository))}")
+    if as_json:
+        print_json(_stored_summary(stored) | more)
+
+
+def _stored_summary(stored: StoredModel) -> dict[str, Any]:
+    return {
+        "name": stored.name,
+        "version": stored.version,
+        "path": str(stored.path),
+        "architecture": stored.spec.architecture,
+        "disk_bytes": sum(stored.file_bytes.values()),
+        "table_bytes": stored.spec.table_bytes,
+        "provenance": dict(stored.provenance),
+    }
+
+
+def _provenance_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} = {inner}" for name, inner in value.items())
+    return str(value)

@@ -1,0 +1,134 @@
+"""How `hebe model` shows models: rich tables for people, plain data for `--json`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from hebe.spec import ModelSpec
+
+
+def size_text(size_bytes: float) -> str:
+    """A size for people: 512 B, 1.5 MiB, 12.3 GiB."""
+    value, unit = float(size_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
+
+
+def plain_table(*headings: str, right: Sequence[str] = ()) -> Table:
+    """A table without lines; the columns named in `right` are aligned to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    return table
+
+
+def summary(spec: ModelSpec) -> dict[str, Any]:
+    """What `list` says of one configuration."""
+    return {
+        "name": spec.name,
+        "size": spec.size,
+        "architecture": spec.architecture,
+        "tables": len(spec.tables),
+        "rows": sum(table.rows for table in spec.tables),
+        "lookups_per_item": spec.lookups_per_item,
+        "table_bytes": spec.table_bytes,
+        "sla_ms": spec.sla.latency_ms,
+        "percentile": spec.sla.percentile,
+        "source": spec.source,
+    }
+
+
+def list_table(specs: Iterable[ModelSpec]) -> Table:
+    """One row a configuration."""
+    numbers = ("tables", "rows", "lookups", "table memory", "SLA")
+    table = plain_table("model", "size", "architecture", *numbers, "source", right=numbers)
+    last = None
+    for spec in specs:
+        table.add_row(
+            "" if spec.name == last else f"[bold]{escape(spec.name)}[/]",
+            spec.size,
+            spec.architecture,
+            str(len(spec.tables)),
+            f"{sum(table.rows for table in spec.tables):,}",
+            str(spec.lookups_per_item),
+            size_text(spec.table_bytes),
+            sla_text(spec),
+            escape(spec.source.partition(";")[0]),
+        )
+        last = spec.name
+    return table
+
+
+def sla_text(spec: ModelSpec) -> str:
+    """The SLA target for people: p95 <= 25 ms."""
+    return f"p{spec.sla.percentile:g} <= {spec.sla.latency_ms:g} ms"
+
+
+def spec_table(spec: ModelSpec) -> Table:
+    """What a model is, one field a row."""
+    table = plain_table("model", escape(spec.name))
+    rows = {
+        "architecture": spec.architecture,
+        "size": spec.size or "-",
+        "scale": f"{spec.scale:g}" + ("" if spec.scale == 1 else " of the published rows"),
+        "dense input": f"{spec.dense_dim} columns" if spec.dense_dim else "none",
+        "towers": ", ".join(f"{name} {'-'.join(map(str, widths))}" for name, widths in spec.towers.items()),
+        "settings": ", ".join(f"{name} = {value}" for name, value in spec.settings.items()),
+        "scores": f"{spec.outputs} per item",
+        "lookups": f"{spec.lookups_per_item} per item",
+        "SLA target": sla_text(spec),
+        "table memory": f"{size_text(spec.table_bytes)} in {len(spec.tables)} tables",
+        "source": spec.source,
+        "notes": spec.notes,
+    }
+    for field, value in rows.items():
+        if value:
+            table.add_row(field, escape(value))
+    return table
+
+
+def features_table(spec: ModelSpec) -> Table:
+    """The embedding features; those alike in all but name and table share a row."""
+    table = plain_table(
+        "features",
+        "lookups",
+        "pooling",
+        "dim",
+        "rows",
+        "tables",
+        right=("lookups", "dim", "rows"),
+    )
+    alike: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
+    for feature in spec.features:
+        kind = (
+            feature.lookups,
+            str(feature.pooling),
+            spec.table(feature.table).dim,
+            spec.table(feature.table).rows,
+        )
+        alike.setdefault(kind, []).append((feature.name, feature.table))
+    for (lookups, pooling, dim, rows), names in alike.items():
+        tables = list(Counter(table for _, table in names))
+        table.add_row(
+            _abridged([name for name, _ in names]),
+            str(lookups),
+            pooling,
+            str(dim),
+            f"{rows:,}",
+            _abridged(tables),
+        )
+    return table
+
+
+def _abridged(names: list[str]) -> str:
+    if len(names) <= 3:
+        return escape(", ".join(names))
+    return escape(f"{names[0]}, {names[1]} ... {names[-1]} ({len(names)})")
