@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -36,7 +37,7 @@ _ROLES = {
     SERIES[5]: ("series-6", "#55606b", "#a3aeb9"),
 }
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 11,
     "font.family": "sans-serif",
     "axes.titlesize": 12,
@@ -53,7 +54,7 @@ _STYLE = {
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.unicode_minus": False,
-    "axes.prop_cycle": mpl.cycler(color=SERIES),
+    "axes.prop_cycle": cycler(color=SERIES),
     "grid.color": GRID,
     "grid.linewidth": 0.8,
     "xtick.color": QUIET,
@@ -67,6 +68,7 @@ _STYLE = {
     "lines.markersize": 5.5,
     "legend.frameon": False,
     "legend.fontsize": 10,
+    "text.parse_math": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "hebe",
     "path.simplify": True,

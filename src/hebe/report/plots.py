@@ -34,9 +34,12 @@ def latency_histogram(latency_ms: npt.ArrayLike, sla: SlaTarget | None = None, t
     with drawing() as (canvas, axes):
         if not _empty(axes, samples):
             low, high = _log_range(samples, sla)
-            axes.hist(samples, bins=np.geomspace(low, high, 80), color=SERIES[0], alpha=0.55, linewidth=0)
+            axes.hist(
+                samples, bins=np.geomspace(low, high, 80).tolist(), color=SERIES[0], alpha=0.6, histtype="stepfilled"
+            )
             axes.set_xscale("log")
             axes.set_xlim(low, high)
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 1000 else (1.0,)))
             axes.margins(y=0.22)
             for step, percentile in enumerate((50.0, 95.0, 99.0, 99.9)):
                 value = float(np.percentile(samples, percentile))
@@ -52,6 +55,7 @@ def latency_histogram(latency_ms: npt.ArrayLike, sla: SlaTarget | None = None, t
                 )
             _mark_sla(axes, sla, vertical=True)
             plain_ticks(axes.xaxis, format_number)
+            plain_ticks(axes.yaxis, format_number)
         axes.set_title(title)
         axes.set_xlabel("latency (ms)")
         axes.set_ylabel("queries")
@@ -80,7 +84,7 @@ def latency_tail(
             marks = [mark for mark in _TAIL_PERCENTILES if 100.0 - mark >= 100.0 / max(longest, 10)]
             axes.set_xticks([1.0 - mark / 100.0 for mark in marks], [_percentile_name(mark) for mark in marks])
             axes.xaxis.set_minor_locator(NullLocator())
-            _log_latency_axis(axes)
+            _log_latency_axis(axes, sla)
             _mark_sla(axes, sla, vertical=False)
             if len(series) > 1:
                 axes.legend()
@@ -110,7 +114,7 @@ def throughput_against_latency(
                 axes.plot([p.rate_qps for p in ordered], [p.tail_latency_ms for p in ordered], marker="o", label=name)
             axes.set_yscale("log")
             axes.set_xlim(left=0)
-            _log_latency_axis(axes)
+            _log_latency_axis(axes, sla)
             plain_ticks(axes.xaxis, format_number)
             _mark_sla(axes, sla, vertical=False)
             if bound_qps is not None:
@@ -156,7 +160,7 @@ def time_per_stage(rows: Mapping[str, Mapping[str, float]], unit: str = "ms", ti
             axes.grid(visible=False, axis="y")
             axes.tick_params(axis="y", length=0)
             plain_ticks(axes.xaxis, format_number)
-            canvas.legend(loc="outside upper right", ncols=len(stages))
+            canvas.legend(loc="outside lower center", ncols=len(stages))
         axes.set_title(title)
         axes.set_xlabel(f"time ({unit})")
         return to_svg(canvas, f"{title}: {', '.join(stages)} for {', '.join(rows)}")
@@ -182,7 +186,7 @@ def grouped_bars(groups: Mapping[str, Mapping[str, float]], unit: str, title: st
             axes.tick_params(axis="x", length=0)
             axes.grid(visible=False, axis="x")
             plain_ticks(axes.yaxis, format_number)
-            canvas.legend(loc="outside upper right", ncols=min(len(names), 4))
+            canvas.legend(loc="outside lower center", ncols=len(names))
         axes.set_title(title)
         axes.set_ylabel(unit)
         return to_svg(canvas, f"{title}: {', '.join(names)} for {', '.join(groups)}")
@@ -212,16 +216,21 @@ def _thin(size: int) -> npt.NDArray[np.int64]:
 
 
 def _log_range(samples: npt.NDArray[np.float64], sla: SlaTarget | None) -> tuple[float, float]:
-    """From just under the smallest sample to just over the largest, or the SLA if that is near."""
+    """From just under the smallest sample to the largest, or the SLA if that is near, and room for a label."""
     smallest = max(float(samples.min()), 1e-6)
     largest = max(float(samples.max()), smallest)
     if sla is not None and sla.latency_ms < 20 * largest:
         largest = max(largest, sla.latency_ms)
-    return smallest * 0.9, largest * 1.3
+    smallest *= 0.9
+    return smallest, largest * max(largest / smallest, 2.0) ** 0.17
 
 
-def _log_latency_axis(axes: Axes) -> None:
+def _log_latency_axis(axes: Axes, sla: SlaTarget | None) -> None:
+    """A logarithmic latency axis on which the SLA, and its label above it, is always in sight."""
     low, high = axes.get_ylim()
+    if sla is not None:
+        low, high = min(low, sla.latency_ms / 1.5), max(high, sla.latency_ms * 1.7)
+        axes.set_ylim(low, high)
     # within a decade or two, powers of ten alone leave an axis nearly without labels
     few = high / max(low, 1e-12) < 300
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
