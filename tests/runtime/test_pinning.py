@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hebe.runtime.pinning import allot_cores, available_cores, front_end_cores, lower_priority, pin_thread
+
+
+def test_workers_get_cores_of_their_own_from_the_highest_down():
+    assert allot_cores(2, 2, (0, 1, 2, 3, 4)) == [(3, 4), (1, 2)]
+    assert front_end_cores([(3, 4), (1, 2)], (0, 1, 2, 3, 4)) == (0,)
+
+
+def test_more_workers_than_cores_share_and_the_front_end_then_has_all():
+    assert allot_cores(3, 1, (0, 1)) == [(1,), (0,), (1,)]
+    assert front_end_cores([(1,), (0,), (1,)], (0, 1)) == (0, 1)
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8))
+def test_every_worker_has_as_many_cores_as_asked(workers, cores_per_worker, cores):
+    if cores_per_worker > cores:
+        with pytest.raises(ValueError, match="may be used"):
+            allot_cores(workers, cores_per_worker, range(cores))
+        return
+    allotted = allot_cores(workers, cores_per_worker, range(cores))
+    assert len(allotted) == workers
+    assert all(len(set(worker)) == cores_per_worker for worker in allotted)
+    if workers * cores_per_worker <= cores:
+        assert len({core for worker in allotted for core in worker}) == workers * cores_per_worker
+
+
+def test_no_worker_is_an_error():
+    with pytest.raises(ValueError, match="at least 1"):
+        allot_cores(0, 1, (0,))
+
+
+def test_a_thread_is_pinned_and_lowered_alone():
+    cores = available_cores()
+    seen = {}
+
+    def run():
+        pin_thread(cores[:1])
+        lower_priority()
+        seen["cores"] = available_cores()
+        seen["nice"] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == {"cores": cores[:1], "nice": 10}
+    assert available_cores() == cores
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) < 10

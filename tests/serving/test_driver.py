@@ -1,0 +1,197 @@
+"""The live driver with an executor of the test's own: what reaches the scheduler and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from hebe.query import Query
+from hebe.runtime.executor import BatchOutcome
+from hebe.runtime.pinning import available_cores
+from hebe.scheduling.node import NodeConfig
+from hebe.serving.driver import NodeDriver, clock
+from hebe.serving.errors import QueryFailed, QueryRefused
+
+
+class Echo:
+    """Scores an item with its query's id plus its index / 1000; fails or waits when told to."""
+
+    def __init__(self, model: EchoModel) -> None:
+        self.model = model
+
+    def run(self, batch) -> BatchOutcome:
+        self.model.gate.wait(10)
+        if self.model.fault is not None:
+            raise self.model.fault
+        if self.model.service_s:
+            time.sleep(self.model.service_s)
+        self.model.batches.append(batch)
+        rows = [p.query.query_id + np.arange(p.start, p.stop) / 1000 for p in batch.sub_queries]
+        scores = np.concatenate(rows).astype(np.float32)[:, None]
+        return BatchOutcome(scores, 0.001, 0.002, total_keys=10 * batch.items, defaulted_keys=batch.items)
+
+
+class EchoModel:
+    def __init__(self) -> None:
+        self.spec = SimpleNamespace(outputs=1, name="echo")
+        self.version = 1
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fault: Exception | None = None
+        self.service_s = 0.0
+        self.batches: list = []
+
+    def new_executor(self, max_items: int) -> Echo:  # noqa: ARG002
+        return Echo(self)
+
+    def warm_up(self, executor, batch_size):  # noqa: ARG002
+        return [(size, BatchOutcome(np.zeros((size, 1), np.float32), 0.0005, 0.0005, 0, 0)) for size in (1, batch_size)]
+
+
+@pytest.fixture
+def model():
+    return EchoModel()
+
+
+@pytest.fixture
+def make_driver(model):
+    drivers = []
+
+    def make(workers: int = 1, **config) -> NodeDriver:
+        driver = NodeDriver(model, NodeConfig(**{"batch_size": 100, **config}), [available_cores()] * workers)
+        drivers.append(driver)
+        return driver
+
+    yield make
+    model.gate.set()
+    for driver in drivers:
+        driver.close(patience_s=1.0)
+
+
+def new_query(driver: NodeDriver, items: int, **fields) -> Query:
+    return Query(driver.new_query_id(), items, clock(), **fields)
+
+
+async def test_scores_come_back_in_item_order_over_all_parts(make_driver):
+    driver = make_driver(workers=2)
+    query = new_query(driver, 777)
+    result = await driver.infer(query)
+    np.testing.assert_allclose(result.scores[:, 0], query.query_id + np.arange(777) / 1000, rtol=1e-6)
+    assert result.total_keys == 7770
+    assert result.defaulted_keys == 777
+    assert result.latency_s > 0
+    assert result.sparse_s == pytest.approx(0.008)
+    assert result.dense_s == pytest.approx(0.016)
+
+
+async def test_many_queries_at_once_each_get_their_own_scores(make_driver):
+    driver = make_driver(workers=2)
+    queries = [new_query(driver, 1 + i % 230) for i in range(200)]
+    results = await asyncio.gather(*(driver.infer(query) for query in queries))
+    for query, result in zip(queries, results, strict=True):
+        expected = query.query_id + np.arange(query.items) / 1000
+        np.testing.assert_allclose(result.scores[:, 0], expected, rtol=1e-6)
+
+
+async def test_queries_that_wait_are_fused(make_driver, model):
+    driver = make_driver()
+    model.gate.clear()
+    tasks = [asyncio.ensure_future(driver.infer(new_query(driver, 20))) for _ in range(6)]
+    await asyncio.sleep(0.02)
+    assert driver.queue_depth == 5
+    model.gate.set()
+    await asyncio.gather(*tasks)
+    assert [batch.items for batch in model.batches] == [20, 100]
+
+
+async def test_a_failing_batch_fails_its_query_and_not_the_next(make_driver, model):
+    driver = make_driver()
+    model.fault = RuntimeError("store is gone")
+    for _ in range(3):
+        with pytest.raises(QueryFailed, match="store is gone"):
+            await driver.infer(new_query(driver, 5))
+    assert not driver.healthy
+    model.fault = None
+    await driver.infer(new_query(driver, 5))
+    assert driver.healthy
+
+
+async def test_a_cancelled_query_is_withdrawn(make_driver, model):
+    driver = make_driver()
+    model.gate.clear()
+    first = asyncio.ensure_future(driver.infer(new_query(driver, 100)))
+    second = asyncio.ensure_future(driver.infer(new_query(driver, 100)))
+    await asyncio.sleep(0.02)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert driver.queue_depth == 0
+    model.gate.set()
+    await first
+    assert len(model.batches) == 1
+
+
+async def test_overload_is_refused_at_once(make_driver, model):
+    driver = make_driver(sla_s=0.05)
+    model.service_s = 0.02
+    started_s = clock()
+    outcomes = await asyncio.gather(*(driver.infer(new_query(driver, 100)) for _ in range(200)), return_exceptions=True)
+    refused = [o for o in outcomes if isinstance(o, QueryRefused)]
+    assert {refusal.reason for refusal in refused} <= {"deadline", "expired"}
+    assert len(refused) > 150
+    assert clock() - started_s < 2.0
+
+
+async def test_an_answer_after_the_callers_own_timeout_is_a_refusal(make_driver, model):
+    driver = make_driver()
+    await driver.infer(new_query(driver, 1))
+    model.service_s = 0.05
+    with pytest.raises(QueryRefused) as refusal:
+        await driver.infer(new_query(driver, 1, deadline_s=clock() + 0.02))
+    assert refusal.value.reason == "expired"
+
+
+async def test_a_wait_bound_starts_a_part_filled_batch_in_time(make_driver, model):
+    driver = make_driver(max_wait_s=0.02)
+    results = await asyncio.gather(*(driver.infer(new_query(driver, 10)) for _ in range(3)))
+    assert [batch.items for batch in model.batches] == [30]
+    assert all(result.queue_s >= 0.015 for result in results)
+
+
+async def test_batches_are_reported_to_the_observer(make_driver):
+    driver = make_driver()
+    seen = []
+    driver.on_batch = lambda items, sparse_s, dense_s: seen.append((items, sparse_s, dense_s))
+    await driver.infer(new_query(driver, 7))
+    for _ in range(100):
+        if seen:
+            break
+        await asyncio.sleep(0.005)
+    assert seen == [(7, 0.001, 0.002)]
+
+
+async def test_closing_answers_the_admitted_and_refuses_the_rest(make_driver, model):
+    driver = make_driver()
+    model.gate.clear()
+    admitted = asyncio.ensure_future(driver.infer(new_query(driver, 10)))
+    await asyncio.sleep(0.01)
+    closing = asyncio.ensure_future(asyncio.to_thread(driver.close))
+    await asyncio.sleep(0.01)
+    with pytest.raises(QueryRefused) as refusal:
+        await driver.infer(new_query(driver, 10))
+    assert refusal.value.reason == "shutting_down"
+    model.gate.set()
+    assert (await admitted).scores.shape == (10, 1)
+    await closing
+    assert driver.workers == 0
+
+
+async def test_a_worker_that_cannot_warm_up_fails_the_driver(model):
+    model.warm_up = lambda *_: (_ for _ in ()).throw(ValueError("scores are not finite"))
+    with pytest.raises(ValueError, match="not finite"):
+        NodeDriver(model, NodeConfig(batch_size=8), [available_cores()])
