@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from hebe.models.bst import Bst
 from hebe.models.dense_net import DenseNet, initialise
+from hebe.models.dien import Dien
+from hebe.models.din import Din
 from hebe.models.dlrm import Dlrm
+from hebe.models.dlrm_dcnv2 import DlrmDcnV2
+from hebe.models.multi_task_wide_and_deep import MultiTaskWideAndDeep
+from hebe.models.ncf import Ncf
+from hebe.models.wide_and_deep import WideAndDeep
 from hebe.spec import ModelSpec, SpecError
 
 ARCHITECTURES: dict[str, type[DenseNet]] = {
+    "bst": Bst,
+    "dien": Dien,
+    "din": Din,
     "dlrm": Dlrm,
+    "dlrm-dcnv2": DlrmDcnV2,
+    "multi-task-wide-and-deep": MultiTaskWideAndDeep,
+    "ncf": Ncf,
+    "wide-and-deep": WideAndDeep,
 }
 """Architecture name to DenseNet class. Each class's module documents the towers and settings it reads."""
 

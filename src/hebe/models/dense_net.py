@@ -8,7 +8,7 @@ Python decision depends on the number of items, so that one trace or export serv
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -38,13 +38,13 @@ class DenseNet(nn.Module):
 def check_fields(
     spec: ModelSpec,
     towers: Collection[str],
-    settings: Mapping[str, object] | None = None,
+    settings: Collection[str] = (),
     optional_towers: Collection[str] = (),
 ) -> None:
     """Raise `SpecError` where `spec` lacks one of `towers` or carries a tower or setting that nothing reads.
 
-    `settings` maps the names that the architecture reads to anything; their values are checked where they are
-    read (`choice_setting`, `count_setting`).
+    `settings` are the names that the architecture reads; values are checked where they are read (`choice_setting`,
+    `count_setting`).
     """
     where = f"model {spec.name} ({spec.architecture})"
     for name in towers:
@@ -54,7 +54,7 @@ def check_fields(
         if name not in towers and name not in optional_towers:
             known = ", ".join(sorted({*towers, *optional_towers}))
             raise SpecError(f"{where}: towers.{name} is not read by this architecture; it reads {known}")
-    readable = {*(settings or {}), *SPARSE_SETTINGS}
+    readable = {*settings, *SPARSE_SETTINGS}
     for name in spec.settings:
         if name not in readable:
             known = ", ".join(sorted(readable))
@@ -129,12 +129,22 @@ def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     return layer
 
 
-def column_runs(slots: Collection[FeatureSlot]) -> tuple[tuple[int, int], ...]:
-    """Columns `(start, stop)` of `slots` in the SparseNet's output, neighbours merged: what to copy at once."""
+Runs = tuple[tuple[int, int], ...]
+"""Ranges of columns, `(first, count)` each."""
+
+
+def column_runs(slots: Collection[FeatureSlot]) -> Runs:
+    """The columns of `slots` in the SparseNet's output, neighbours merged: as few copies as can be."""
     runs: list[tuple[int, int]] = []
     for slot in slots:
-        if runs and runs[-1][1] == slot.column:
-            runs[-1] = (runs[-1][0], slot.column + slot.width)
+        if runs and sum(runs[-1]) == slot.column:
+            runs[-1] = (runs[-1][0], runs[-1][1] + slot.width)
         else:
-            runs.append((slot.column, slot.column + slot.width))
+            runs.append((slot.column, slot.width))
     return tuple(runs)
+
+
+def take(sparse: Tensor, runs: Runs) -> Tensor:
+    """The columns `runs` of `sparse` side by side; a view where there is one run."""
+    parts = [sparse.narrow(1, first, count) for first, count in runs]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

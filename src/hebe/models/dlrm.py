@@ -24,14 +24,13 @@ class Dlrm(DenseNet):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        check_fields(spec, ("bottom", "top") if spec.dense_dim else ("top",), {"interaction": str})
+        check_fields(spec, ("bottom", "top") if spec.dense_dim else ("top",), ("interaction",))
         check_no_behaviours(spec)
         self.dot = choice_setting(spec, "interaction", ("dot", "concat"), "dot") == "dot"
-        self.bottom = Tower(spec.dense_dim, spec.towers["bottom"]) if spec.dense_dim else None
-        bottom_width = self.bottom.outputs if self.bottom is not None else 0
-        width = bottom_width + spec.sparse_width
+        self.bottom = Tower(spec.dense_dim, spec.towers.get("bottom", ()))
+        width = self.bottom.outputs + spec.sparse_width
         if self.dot:
-            self.dim = _common_dim(spec, bottom_width)
+            self.dim = _common_dim(spec, self.bottom.outputs)
             self.vectors = width // self.dim
             if self.vectors < 2:
                 raise SpecError(
@@ -40,20 +39,17 @@ class Dlrm(DenseNet):
             # Where the strict lower triangle lies in the flattened matrix of products.
             row, column = torch.tril_indices(self.vectors, self.vectors, -1)
             self.register_buffer("pairs", row * self.vectors + column, persistent=False)
-            width = bottom_width + self.pairs.numel()
+            width = self.bottom.outputs + self.pairs.numel()
         self.top = PredictTower(spec, "top", width)
 
     def logits(self, dense: Tensor, sparse: Tensor, lengths: Tensor) -> Tensor:  # noqa: ARG002
         """See `DenseNet.logits`."""
-        bottom = self.bottom(dense) if self.bottom is not None else None
-        vectors = sparse if bottom is None else torch.cat((bottom, sparse), 1)
-        if not self.dot:
-            return self._top(vectors)
-        stacked = vectors.reshape(vectors.shape[0], self.vectors, self.dim)
-        products = torch.bmm(stacked, stacked.transpose(1, 2)).flatten(1).index_select(1, self.pairs)
-        return self._top(products if bottom is None else torch.cat((bottom, products), 1))
-
-    def _top(self, inputs: Tensor) -> Tensor:
+        bottom = self.bottom(dense)
+        inputs = torch.cat((bottom, sparse), 1)
+        if self.dot:
+            stacked = inputs.reshape(inputs.shape[0], self.vectors, self.dim)
+            products = torch.bmm(stacked, stacked.transpose(1, 2)).flatten(1)
+            inputs = torch.cat((bottom, products.index_select(1, self.pairs)), 1)
         result: Tensor = self.top(inputs)
         return result
 

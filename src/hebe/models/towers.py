@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,20 +10,25 @@ from torch import Tensor, nn
 from hebe.models.dense_net import draw_bias, draw_linear, linear
 from hebe.spec import ModelSpec, SpecError
 
+Activation = Callable[[], nn.Module]
+"""Makes the module that follows a hidden layer."""
+
 
 class Tower(nn.Module):
-    """Linear layers of the given widths, each followed by ReLU: `[n, inputs] -> [n, widths[-1]]`.
+    """Linear layers of the given widths, each followed by an activation: `[..., inputs] -> [..., widths[-1]]`.
 
-    `last_relu` False leaves the last layer linear.
+    `linear_end` leaves the last layer linear. `outputs` is the last width.
     """
 
-    def __init__(self, inputs: int, widths: Sequence[int], last_relu: bool = True) -> None:
+    def __init__(
+        self, inputs: int, widths: Sequence[int], linear_end: bool = False, activation: Activation = nn.ReLU
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for i, width in enumerate(widths):
             layers.append(linear(inputs, width))
-            if last_relu or i + 1 < len(widths):
-                layers.append(nn.ReLU())
+            if not linear_end or i + 1 < len(widths):
+                layers.append(activation())
             inputs = width
         self.layers = nn.Sequential(*layers)
         self.outputs = inputs
@@ -42,7 +47,7 @@ class PredictTower(nn.Module):
     of its two logits; that difference is the logit here.
     """
 
-    def __init__(self, spec: ModelSpec, tower: str, inputs: int) -> None:
+    def __init__(self, spec: ModelSpec, tower: str, inputs: int, activation: Activation = nn.ReLU) -> None:
         super().__init__()
         widths = spec.towers[tower]
         self.two_class = spec.outputs == 1 and widths[-1] == 2
@@ -51,7 +56,7 @@ class PredictTower(nn.Module):
                 f"model {spec.name}: towers.{tower} ends in {widths[-1]}: must end in the number of outputs, "
                 f"{spec.outputs}" + (" (or in 2, for a softmax over two classes)" if spec.outputs == 1 else "")
             )
-        self.tower = Tower(inputs, widths, last_relu=False)
+        self.tower = Tower(inputs, widths, linear_end=True, activation=activation)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """See the class."""
