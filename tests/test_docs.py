@@ -1,0 +1,69 @@
+"""Every relative link of the documentation leads to a file, and to a heading of it where it names one."""
+
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+_LINK = re.compile(r"""!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+"[^"]*")?\)|(?:href|src|srcset)="([^"]+)\"""")
+_CODE = re.compile(r"^(```|~~~).*?^\1[^\n]*$|`[^`\n]+`", re.S | re.M)
+
+
+def links_of(text: str) -> list[str]:
+    return [match[1] or match[2] for match in _LINK.finditer(_CODE.sub("", text))]
+
+
+def anchors_of(text: str) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    anchors: set[str] = set()
+    fence_free = re.sub(r"^(```|~~~).*?^\1[^\n]*$", "", text, flags=re.S | re.M)
+    for heading in re.findall(r"^#{1,6}\s+(.+?)\s*#*$", fence_free, flags=re.M):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        number = sum(1 for known in anchors if re.fullmatch(re.escape(anchor) + r"(-\d+)?", known))
+        anchors.add(f"{anchor}-{number}" if number else anchor)
+    return anchors | set(re.findall(r'(?:id|name)="([^"]+)"', text))
+
+
+def broken_links(path: Path, root: Path) -> list[str]:
+    faults = []
+    for link in links_of(path.read_text()):
+        if re.match(r"[a-z][a-z0-9+.-]*:", link):
+            continue
+        place, _, anchor = unquote(link).partition("#")
+        target = (path.parent / place).resolve() if place else path
+        if not target.exists():
+            faults.append(f"{link}: there is no {place}")
+        elif not target.is_relative_to(root):
+            faults.append(f"{link}: leads out of the repository")
+        elif anchor and target.suffix == ".md" and anchor not in anchors_of(target.read_text()):
+            faults.append(f"{link}: {target.name} has no heading #{anchor}")
+    return faults
+
+
+def test_every_link_resolves():
+    faults = [f"{path.relative_to(ROOT)}: {fault}" for path in DOCUMENTS for fault in broken_links(path, ROOT)]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("[a](b.md) ![p](<b.md>) [x](https://example.org/none) [m](mailto:a@b)", 0),
+        ("[a](c.md)", 1),
+        ('<img src="none.svg">', 1),
+        ("[a](b.md#two-words) [a](b.md#two-words-1)", 0),
+        ("[a](b.md#three) [a](#nowhere)", 2),
+        ("`[a](c.md)`\n```\n[a](c.md)\n```\n", 0),
+        ("[up](..)", 1),
+    ],
+)
+def test_the_link_check_itself(tmp_path, text, faults):
+    (tmp_path / "b.md").write_text("# Two words\n\n## Two words\n")
+    document = tmp_path / "a.md"
+    document.write_text(text)
+    assert len(broken_links(document, tmp_path)) == faults
