@@ -3,6 +3,7 @@
 One file per source. Plain names belong to one source each (`dlrm-rmc1` is Hercules', `ncf` Hera's); every
 configuration is also reachable as SOURCE-NAME (`hercules-dlrm-rmc1`, `hera-ncf`), which is the only name where two
 sources use the same one. Where a source leaves a figure open, `notes` says which value stands here and why.
+Sizes are "small" and "production"; most configurations are published in the latter alone.
 """
 
 from __future__ import annotations
@@ -11,18 +12,27 @@ import difflib
 import math
 from dataclasses import replace
 
-from hebe.models.catalog import hercules, own
+from hebe.models.catalog import deeprecsys, hera, hercules, kairos, mlperf, own, recos
 from hebe.spec import ModelSpec, SpecError
 
 LEAST_ROWS = 64
-"""No table is scaled to fewer rows than this (unless it is published with fewer)."""
+"""No table is scaled to fewer rows than this, unless it is published with fewer."""
 
+_SOURCES = {
+    "": own.ENTRIES,
+    "hercules": hercules.ENTRIES,
+    "hera": hera.ENTRIES,
+    "kairos": kairos.ENTRIES,
+    "recos": recos.ENTRIES,
+    "deeprecsys": deeprecsys.ENTRIES,
+    "mlperf": mlperf.ENTRIES,
+}
 _ENTRIES: dict[str, dict[str, ModelSpec]] = {}
 _ALIASES: dict[str, str] = {}
-for _source, _entries in (("hercules", hercules.ENTRIES), ("", own.ENTRIES)):
-    for _sizes in _entries:
-        _name = _sizes[0].name
-        _ENTRIES[_name] = {spec.size: spec for spec in _sizes}
+for _source, _entries in _SOURCES.items():
+    for _variants in _entries:
+        _name = _variants[0].name
+        _ENTRIES[_name] = {spec.size: spec for spec in _variants}
         if _source and not _name.startswith(f"{_source}-"):
             _ALIASES[f"{_source}-{_name}"] = _name
 

@@ -1,0 +1,105 @@
+"""DeepRecSys (Gupta et al., ISCA 2020): the configurations of its artifact, models/configs, with the paper's SLAs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hebe.models.catalog.layout import Layout, behaviours, plain, user_and_item
+from hebe.spec import ModelSpec, SlaTarget
+
+_SOURCE = "DeepRecSys (Gupta et al., ISCA 2020), artifact's models/configs; SLA: the paper's table of SLA targets"
+_MILLION = 1_000_000
+
+_ALL = (
+    "SLA p95; the same as in Hera Table I, and in Kairos Table 3 for MT-WnD; the artifact's own search takes 25 ms for "
+    "every model."
+)
+_DLRM = "First bottom width: the dense input. Interaction: concatenation."
+_MT_WND = "Number of tasks: the artifact's default is 1, the paper says N; 4 are taken."
+_NCF = (
+    "Tables of 140k rows (users) and 28k (items), twice: each half of NeuMF has one of either here. The artifact adds the "
+    "two vectors that NeuMF multiplies."
+)
+_DIN = (
+    "The artifact gives each of 250 behaviours a table of 0.1M rows, and candidate and context one of 10M; an item is "
+    "an item here, so behaviours and candidate share one table of 35M rows: 5.9 GB all the same. 3 lookups a table: 3 "
+    "for user and context, one row for the candidate and each behaviour. Its attention unit is an unweighted sum; here "
+    "it is DIN's own, 36-1."
+)
+_DIEN = (
+    "43 tables: user, 40 behaviours of 0.5M rows each, candidate and context of 5M; behaviours and candidate share one "
+    "table of 25M rows here: 3.9 GB and 43 lookups all the same. GRU width 64. The artifact's script runs DIN instead."
+)
+
+
+def _model(name: str, layout: Layout, sla_ms: float, notes: str, **fields: Any) -> ModelSpec:
+    tables, features = layout
+    return ModelSpec(
+        name=f"deeprecsys-{name}",
+        tables=tables,
+        features=features,
+        sla=SlaTarget(sla_ms, 95.0),
+        size="production",
+        source=_SOURCE,
+        notes=f"{notes} {_ALL}".strip(),
+        **fields,
+    )
+
+
+def _dlrm(name: str, layout: Layout, bottom: tuple[int, ...], top: tuple[int, ...], sla_ms: float) -> ModelSpec:
+    towers = {"bottom": bottom[1:], "top": top}
+    settings = {"interaction": "concat"}
+    return _model(
+        name, layout, sla_ms, _DLRM, architecture="dlrm", dense_dim=bottom[0], towers=towers, settings=settings
+    )
+
+
+RM1 = _dlrm("rm1", plain([4 * _MILLION] * 8, 32, 80), (128, 64, 32), (256, 64, 1), 100.0)
+RM2 = _dlrm("rm2", plain([_MILLION // 2] * 32, 64, 120), (256, 128, 64), (128, 64, 1), 400.0)
+RM3 = _dlrm("rm3", plain([2 * _MILLION] * 10, 32, 20), (2560, 1024, 256, 32), (512, 256, 1), 100.0)
+WND = _model(
+    "wnd",
+    plain([_MILLION] * 27, 32, 1),
+    25.0,
+    "",
+    architecture="wide-and-deep",
+    dense_dim=512,
+    towers={"deep": (1024, 512, 256)},
+)
+MT_WND = _model(
+    "mtwnd",
+    plain([_MILLION // 2] * 41 + [5 * _MILLION] * 2, 32, 1),
+    25.0,
+    _MT_WND,
+    architecture="multi-task-wide-and-deep",
+    dense_dim=512,
+    outputs=4,
+    towers={"trunk": (1024, 512), "task": (512, 256, 128)},
+)
+NCF = _model(
+    "ncf",
+    user_and_item(140_000, 28_000, 64),
+    5.0,
+    _NCF,
+    architecture="ncf",
+    towers={"mlp": (256, 256, 128, 64, 64)},
+)
+DIN = _model(
+    "din",
+    behaviours({"item": 35 * _MILLION}, {"user": _MILLION, "context": 10 * _MILLION}, 32, 250, lookups=3),
+    100.0,
+    _DIN,
+    architecture="din",
+    towers={"attention": (36, 1), "top": (200, 80, 2)},
+)
+DIEN = _model(
+    "dien",
+    behaviours({"item": 25 * _MILLION}, {"user": _MILLION // 2, "context": 5 * _MILLION}, 32, 40),
+    35.0,
+    _DIEN,
+    architecture="dien",
+    towers={"top": (200, 80, 2)},
+    settings={"hidden": 64},
+)
+
+ENTRIES: tuple[tuple[ModelSpec, ...], ...] = tuple((spec,) for spec in (RM1, RM2, RM3, WND, MT_WND, NCF, DIN, DIEN))

@@ -1,0 +1,107 @@
+"""Hera (Choi et al.), Table I: eight models and their SLA targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hebe.models.catalog.layout import Layout, behaviours, plain, user_and_item
+from hebe.spec import ModelSpec, SlaTarget
+
+_SOURCE = "Hera (Choi et al.), Table I"
+_MILLION = 1_000_000
+
+_ALL = "SLA p95. Rows are not stated; they follow from the stated size."
+_DLRM = "First dense width: the dense input's, which the stated FC sizes confirm. Interaction: dot (Section II-A)."
+_NCF = "140k users and 28k items as in DeepRecSys: 0.086 GB where Table I rounds to 0.1. The MLP reads its two vectors."
+_DIEN = (
+    "43 tables as in DeepRecSys: user, 40 behaviours of 0.5M rows each, candidate and context of 5M; behaviours and "
+    "candidate share one table of 25M rows here: 3.9 GB and 43 lookups all the same. GRU width: DeepRecSys', 64."
+)
+_DIN = (
+    "4 tables as in DeepRecSys: user 1M rows, behaviours 0.1M, candidate and context 10M; behaviours and candidate "
+    "share one table of 10.1M rows here: 2.7 GB all the same. 3 lookups a table: 3 for user and context, one row for "
+    "the candidate and for each of DeepRecSys' 250 behaviours. Attention unit: 36-1, of DIN's paper."
+)
+_WND = "Dense width not stated: 512, as DeepRecSys, which makes the stated FC size of 8 MB."
+
+
+def _model(name: str, layout: Layout, sla_ms: float, notes: str, **fields: Any) -> ModelSpec:
+    tables, features = layout
+    return ModelSpec(
+        name=name,
+        tables=tables,
+        features=features,
+        sla=SlaTarget(sla_ms, 95.0),
+        size="production",
+        source=_SOURCE,
+        notes=f"{notes} {_ALL}",
+        **fields,
+    )
+
+
+def _dlrm(
+    name: str, layout: Layout, bottom: tuple[int, ...], top: tuple[int, ...], sla_ms: float, notes: str = ""
+) -> ModelSpec:
+    towers = {"bottom": bottom[1:], "top": top}
+    settings = {"interaction": "dot"}
+    return _model(
+        name,
+        layout,
+        sla_ms,
+        f"{notes}{_DLRM}",
+        architecture="dlrm",
+        dense_dim=bottom[0],
+        towers=towers,
+        settings=settings,
+    )
+
+
+DLRM_A = _dlrm("dlrm-a", plain([_MILLION] * 8, 64, 80), (128, 64, 64), (256, 64, 1), 100.0)
+DLRM_B = _dlrm(
+    "dlrm-b",
+    plain([2_500_000] * 40, 64, 120),
+    (256, 128, 64),
+    (128, 64, 1),
+    400.0,
+    "25 GB over 40 tables: 2.5M rows each, 25.6 GB. ",
+)
+DLRM_C = _dlrm("dlrm-c", plain([2 * _MILLION] * 10, 32, 20), (2560, 1024, 256, 32), (512, 256, 1), 100.0)
+DLRM_D = _dlrm(
+    "dlrm-d",
+    plain([_MILLION] * 8, 256, 80),
+    (256, 256, 256),
+    (256, 64, 1),
+    100.0,
+    "The stated FC size, 0.2 MB, is DLRM (A)'s; these widths make 0.9 MB. ",
+)
+NCF = _model("ncf", user_and_item(140_000, 28_000, 64), 5.0, _NCF, architecture="ncf", towers={"mlp": (256, 256, 128)})
+DIEN = _model(
+    "hera-dien",
+    behaviours({"item": 25 * _MILLION}, {"user": _MILLION // 2, "context": 5 * _MILLION}, 32, 40),
+    35.0,
+    _DIEN,
+    architecture="dien",
+    towers={"top": (200, 80, 2)},
+    settings={"hidden": 64},
+)
+DIN = _model(
+    "hera-din",
+    behaviours({"item": 10_100_000}, {"user": _MILLION, "context": 10 * _MILLION}, 32, 250, lookups=3),
+    100.0,
+    _DIN,
+    architecture="din",
+    towers={"attention": (36, 1), "top": (200, 80, 2)},
+)
+WND = _model(
+    "wnd",
+    plain([_MILLION] * 27, 32, 1),
+    25.0,
+    _WND,
+    architecture="wide-and-deep",
+    dense_dim=512,
+    towers={"deep": (1024, 512, 256)},
+)
+
+ENTRIES: tuple[tuple[ModelSpec, ...], ...] = tuple(
+    (spec,) for spec in (DLRM_A, DLRM_B, DLRM_C, DLRM_D, NCF, DIEN, DIN, WND)
+)
