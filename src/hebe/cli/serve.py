@@ -1,0 +1,174 @@
+"""`hebe serve`: every model of a repository, over HTTP and gRPC, until told to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hebe.cli.output import JsonOption, make_console, print_json
+
+_SERVING, _RUNNING, _ACCESS, _LOGGING = "Where", "How models run", "Access and limits", "Logs and traces"
+
+
+def serve(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The model repository.")],
+    http_port: Annotated[int, typer.Option(rich_help_panel=_SERVING, help="0: any free port.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(rich_help_panel=_SERVING, help="0: any free port.")] = 8001,
+    metrics_port: Annotated[int, typer.Option(rich_help_panel=_SERVING, help="0: any free port.")] = 8002,
+    host: Annotated[
+        str, typer.Option(rich_help_panel=_SERVING, help="Address to listen on; 0.0.0.0 is every interface.")
+    ] = "127.0.0.1",
+    workers: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=_RUNNING, help="Workers per model (default: one a core)."),
+    ] = None,
+    worker_cores: Annotated[int, typer.Option(rich_help_panel=_RUNNING, help="Cores of each worker.")] = 1,
+    batch_size: Annotated[
+        int,
+        typer.Option(rich_help_panel=_RUNNING, help="Most items in a batch: larger queries are split, smaller fused."),
+    ] = 256,
+    fuse: Annotated[bool, typer.Option(rich_help_panel=_RUNNING, help="Let several queries share a batch.")] = True,
+    max_wait_ms: Annotated[
+        float, typer.Option(rich_help_panel=_RUNNING, help="How long a batch that is not full may wait for company.")
+    ] = 0.0,
+    graph: Annotated[
+        str, typer.Option(rich_help_panel=_RUNNING, help="How the DenseNet runs: scripted, eager or compiled.")
+    ] = "scripted",
+    table_memory: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_RUNNING,
+            metavar="BYTES",
+            help="Most memory for embedding rows, such as 800M or 12G; the rest is read from --persistent-dir.",
+        ),
+    ] = None,
+    persistent_dir: Annotated[
+        Path | None, typer.Option(rich_help_panel=_RUNNING, help="Where rows beyond --table-memory are kept (RocksDB).")
+    ] = None,
+    sla_ms: Annotated[
+        float | None, typer.Option(rich_help_panel=_RUNNING, help="Latency bound instead of each model's own.")
+    ] = None,
+    percentile: Annotated[
+        float | None, typer.Option(rich_help_panel=_RUNNING, help="Percentile at which the bound must hold.")
+    ] = None,
+    admission: Annotated[
+        bool, typer.Option(rich_help_panel=_RUNNING, help="Refuse at once what cannot meet its deadline.")
+    ] = True,
+    max_queue: Annotated[int, typer.Option(rich_help_panel=_ACCESS, help="Most queries waiting, per model.")] = 1024,
+    max_items: Annotated[int, typer.Option(rich_help_panel=_ACCESS, help="Largest query size taken.")] = 8192,
+    max_request_bytes: Annotated[
+        str, typer.Option(rich_help_panel=_ACCESS, metavar="BYTES", help="Largest request taken, unpacked.")
+    ] = "64M",
+    api_token: Annotated[
+        list[str] | None,
+        typer.Option(rich_help_panel=_ACCESS, envvar="HEBE_API_TOKEN", help="Token that requests must carry."),
+    ] = None,
+    api_token_file: Annotated[
+        Path | None, typer.Option(rich_help_panel=_ACCESS, help="File with tokens, one a line.")
+    ] = None,
+    rate_limit: Annotated[
+        float, typer.Option(rich_help_panel=_ACCESS, help="Requests a second per token; 0: no limit.")
+    ] = 0.0,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(rich_help_panel=_ACCESS, help="PEM certificate for HTTPS and secure gRPC.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(rich_help_panel=_ACCESS, help="PEM key of the certificate.")] = None,
+    log_format: Annotated[str, typer.Option(rich_help_panel=_LOGGING, help="console or json.")] = "console",
+    log_level: Annotated[str, typer.Option(rich_help_panel=_LOGGING, help="debug, info, warning, error.")] = "info",
+    otel: Annotated[
+        bool, typer.Option("--otel", rich_help_panel=_LOGGING, help="Send OpenTelemetry traces (extra 'otel').")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve every model of a repository over the Open Inference Protocol until Ctrl-C or SIGTERM.
+
+    HTTP and gRPC answer inference, metrics are Prometheus text at /metrics. GET /v2/health/ready answers 200 once
+    every model has its workers up, its tables loaded and a warm-up query answered.
+
+    Example: hebe serve models --workers 2 --batch-size 128 --sla-ms 20
+    """
+    from hebe.runtime.dense_graph import GraphMode
+    from hebe.runtime.loaded_model import LoadOptions
+    from hebe.runtime.pinning import available_cores
+    from hebe.serving.auth import read_tokens
+    from hebe.serving.logs import configure_logging
+    from hebe.serving.model_host import HostOptions
+    from hebe.serving.server import Server, ServerOptions
+
+    if graph not in list(GraphMode):
+        raise typer.BadParameter(f"{graph!r}: choose {', '.join(GraphMode)}", param_hint="--graph")
+    if log_format not in ("console", "json"):
+        raise typer.BadParameter(f"{log_format!r}: choose console or json", param_hint="--log-format")
+    if log_level not in ("debug", "info", "warning", "error"):
+        raise typer.BadParameter(f"{log_level!r}: choose debug, info, warning or error", param_hint="--log-level")
+    for hint, value in (("--worker-cores", worker_cores), ("--batch-size", batch_size), ("--max-items", max_items)):
+        if value < 1:
+            raise typer.BadParameter(f"{value}: must be at least 1", param_hint=hint)
+    if (table_memory is None) != (persistent_dir is None):
+        raise typer.BadParameter("--table-memory and --persistent-dir belong together", param_hint="--table-memory")
+    if (tls_certificate is None) != (tls_key is None):
+        raise typer.BadParameter("--tls-certificate and --tls-key belong together", param_hint="--tls-certificate")
+    cores = len(available_cores())
+    options = ServerOptions(
+        host=host,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        models=HostOptions(
+            workers=workers if workers is not None else max(cores // worker_cores, 1),
+            worker_cores=worker_cores,
+            batch_size=batch_size,
+            fuse=fuse,
+            max_wait_s=max_wait_ms / 1e3,
+            max_queue=max_queue,
+            max_items=max_items,
+            admission=admission,
+            sla_ms=sla_ms,
+            percentile=percentile,
+            load=LoadOptions(
+                GraphMode(graph),
+                None if table_memory is None else parse_bytes(table_memory, "--table-memory"),
+                persistent_dir,
+            ),
+        ),
+        max_request_bytes=parse_bytes(max_request_bytes, "--max-request-bytes"),
+        api_tokens=tuple(api_token or ()) + (tuple(read_tokens(api_token_file)) if api_token_file else ()),
+        rate_limit_per_s=rate_limit,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        otel=otel,
+    )
+    configure_logging("json" if log_format == "json" else "console", log_level)
+    console = make_console(as_json)
+
+    def announce(server: Server) -> None:
+        scheme = "https" if tls_certificate else "http"
+        address = {
+            "http": f"{scheme}://{host}:{server.http_port}",
+            "grpc": f"{host}:{server.grpc_port}",
+            "metrics": f"http://{host}:{server.metrics_port}/metrics",
+        }
+        console.print(
+            f"[bold]Hebe[/] serves [bold]{directory}[/]  HTTP {address['http']}  gRPC {address['grpc']}  "
+            f"metrics {address['metrics']}\nReady: GET {address['http']}/v2/health/ready.  Ctrl-C stops."
+        )
+        if as_json:
+            print_json({"listening": address, "models": [model.spec.name for model in server.hosted]})
+
+    Server(directory, options).run(announce)
+
+
+def parse_bytes(text: str, hint: str) -> int:
+    """A number of bytes written as 4096, 64K, 800M or 12G (powers of 1024)."""
+    units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    body = text.strip().upper().removesuffix("B").removesuffix("I")
+    number, unit = (body[:-1], body[-1]) if body[-1:] in units and body[-1:] else (body, "")
+    try:
+        value = float(number) * units[unit]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: write bytes as 4096, 64K, 800M or 12G", param_hint=hint) from None
+    if value < 1:
+        raise typer.BadParameter(f"{text!r}: must be at least 1 byte", param_hint=hint)
+    return int(value)

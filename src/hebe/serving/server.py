@@ -1,0 +1,182 @@
+"""The whole server: model host, data plane, front ends, from start to clean stop.
+
+hebe.Server("models").start()      in the background of this process, ready when `start` returns
+hebe.Server("models").run()        in the foreground until SIGINT or SIGTERM, as `hebe serve` does
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import structlog
+import torch
+import uvloop
+
+from hebe.runtime.pinning import available_cores, front_end_cores, pin_thread
+from hebe.serving.auth import Gate
+from hebe.serving.data_plane import DataPlane
+from hebe.serving.driver import clock
+from hebe.serving.grpc_server import start_grpc
+from hebe.serving.http import HttpFrontEnd
+from hebe.serving.http_connection import HttpLimits
+from hebe.serving.http_server import start_http
+from hebe.serving.listening import TlsFiles
+from hebe.serving.logs import RequestLog
+from hebe.serving.metrics import MetricsPage
+from hebe.serving.model_host import HostedModel, HostOptions, ModelHost
+from hebe.serving.statistics import Statistics
+
+log = structlog.get_logger("hebe.server")
+
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the interpreter lock when another wants it. A worker needs it for microseconds per
+batch and should not wait for the event loop's usual 5 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where to listen, how models run, who may ask for what. Port 0 is any free port."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    models: HostOptions = field(default_factory=HostOptions)
+    max_request_bytes: int = 64 << 20
+    api_tokens: tuple[str, ...] = ()
+    rate_limit_per_s: float = 0.0
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    otel: bool = False
+    grace_s: float = 10.0
+
+
+class Server:
+    """Serves every model of the repository at `directory`."""
+
+    def __init__(self, directory: str | os.PathLike[str], options: ServerOptions | None = None) -> None:
+        self.directory = Path(directory)
+        self.options = options or ServerOptions()
+        self.http_port = self.options.http_port
+        self.grpc_port = self.options.grpc_port
+        self.metrics_port = self.options.metrics_port
+        self._host: ModelHost | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def hosted(self) -> tuple[HostedModel, ...]:
+        """The models in memory that take queries."""
+        return () if self._host is None else self._host.hosted
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model can answer."""
+        return self._host is not None and self._host.ready
+
+    def start(self) -> Server:
+        """Serve from a thread of this process; returns when all models are loaded.
+
+        Raises what prevents it: `ServeError` (port, TLS), `RepositoryError`, `LoadFailed`.
+        """
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run_thread, args=(started,), name="hebe-server", daemon=True)
+        self._thread.start()
+        started.result()
+        return self
+
+    def stop(self) -> None:
+        """Answer what was admitted, then stop and free everything. Does nothing if it does not run."""
+        if self._loop is not None and self._stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def run(self, announce: Callable[[Server], None] | None = None) -> None:
+        """Serve until SIGINT or SIGTERM; `announce` is called once the ports are open."""
+
+        async def main() -> None:
+            stop = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stop.set)
+            await self._serve(stop, lambda: announce(self) if announce is not None else None, lambda: None)
+
+        uvloop.run(main())
+
+    def _run_thread(self, started: Future[None]) -> None:
+        async def main() -> None:
+            await self._serve(asyncio.Event(), lambda: None, lambda: started.set_result(None))
+
+        try:
+            uvloop.run(main())
+        except BaseException as fault:
+            if not started.done():
+                started.set_exception(fault)
+            else:
+                log.exception("server failed")
+
+    async def _serve(
+        self, stop: asyncio.Event, on_listening: Callable[[], None], on_loaded: Callable[[], None]
+    ) -> None:
+        options = self.options
+        self._loop, self._stop = asyncio.get_running_loop(), stop
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        host = self._host = ModelHost(self.directory, options.models)
+        pin_thread(front_end_cores(host.worker_cores, available_cores()))
+        torch.set_num_threads(1)
+        statistics = Statistics()
+        plane = DataPlane(host, statistics)
+        host.on_loaded = lambda model: model.observe_batches(plane.statistics_of(model).batch_ran)
+        gate = Gate(options.api_tokens, options.rate_limit_per_s)
+        request_log = RequestLog(clock)
+        limits = HttpLimits(max_request_bytes=options.max_request_bytes)
+        tls = None
+        if options.tls_certificate is not None and options.tls_key is not None:
+            tls = TlsFiles(options.tls_certificate, options.tls_key)
+        async with contextlib.AsyncExitStack() as running:
+            running.push_async_callback(host.close)
+            front_end = HttpFrontEnd(plane, gate, request_log, limits)
+            http = await start_http(front_end, options.host, options.http_port, clock=clock, tls=tls, limits=limits)
+            running.push_async_callback(http.stop, options.grace_s)
+            grpc = await start_grpc(
+                plane, gate, request_log, options.host, options.grpc_port, tls, options.max_request_bytes
+            )
+            running.push_async_callback(grpc.stop, options.grace_s)
+            page = MetricsPage(host, statistics)
+            metrics = await start_http(page, options.host, options.metrics_port, clock=clock, what="metrics")
+            running.push_async_callback(metrics.stop, 0.0)
+            self.http_port, self.grpc_port, self.metrics_port = http.port, grpc.port, metrics.port
+            on_listening()
+            loading = asyncio.ensure_future(host.load_all())
+            stopping = asyncio.ensure_future(stop.wait())
+            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                loading.result()
+                log.info("all models loaded" if host.ready else "not every model is loaded", ready=host.ready)
+                on_loaded()
+            await stopping
+            loading.cancel()
+            host.live = False
+            log.info("stopping: answering what was admitted")
