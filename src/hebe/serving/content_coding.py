@@ -1,0 +1,70 @@
+"""gzip and deflate, in with a limit on what they may unfold to, out where asked for and worthwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+
+from hebe.serving.errors import ErrorKind, InvalidInput, RequestError
+
+MIN_COMPRESS_BYTES = 1024
+"""Shorter answers go out as they are."""
+
+_THREAD_BYTES = 64 * 1024
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+
+
+async def decompress(body: memoryview, coding: str, max_bytes: int) -> memoryview:
+    """`body` decoded. Raises `RequestError`: unknown coding, damaged data, or more than `max_bytes` of it.
+
+    Long bodies are decoded in a thread, so that the event loop goes on.
+    """
+    coding = coding.lower()
+    if coding in ("", "identity"):
+        return body
+    if coding not in ("gzip", "x-gzip", "deflate"):
+        raise RequestError(
+            ErrorKind.WRONG_CODING, f"Content-Encoding {coding!r:.60} is not supported; use gzip, deflate or identity"
+        )
+    if len(body) < _THREAD_BYTES:
+        return _decompress(body, coding, max_bytes)
+    return await asyncio.get_running_loop().run_in_executor(None, _decompress, body, coding, max_bytes)
+
+
+def _decompress(body: memoryview, coding: str, max_bytes: int) -> memoryview:
+    # "deflate" means zlib's format, but raw deflate is sent under that name too (RFC 9110, 8.4.1.2).
+    raw = coding == "deflate" and len(body) > 1 and (body[0] & 15 != 8 or (body[0] * 256 + body[1]) % 31)
+    decoder = zlib.decompressobj(-zlib.MAX_WBITS if raw else _GZIP_OR_ZLIB)
+    try:
+        data = decoder.decompress(body, max_bytes + 1)
+    except zlib.error as fault:
+        raise InvalidInput(f"the {coding} body is damaged: {fault}") from None
+    if len(data) > max_bytes:
+        raise RequestError(
+            ErrorKind.TOO_LARGE, f"the {coding} body unfolds to more than the maximum request size of {max_bytes} bytes"
+        )
+    if not decoder.eof:
+        raise InvalidInput(f"the {coding} body is cut off")
+    if decoder.unused_data:
+        raise InvalidInput(f"the {coding} body is followed by {len(decoder.unused_data)} bytes that belong to nothing")
+    return memoryview(data)
+
+
+def accepted_coding(accept_encoding: str | None) -> str | None:
+    """The coding that a client asks for, of those here: gzip before deflate; None if neither."""
+    if not accept_encoding:
+        return None
+    offered = set()
+    for part in accept_encoding.lower().split(","):
+        coding, _, quality = part.strip().partition(";")
+        if quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000"):
+            offered.add(coding.strip())
+    if "gzip" in offered or "*" in offered:
+        return "gzip"
+    return "deflate" if "deflate" in offered else None
+
+
+def compress(body: bytes, coding: str) -> bytes:
+    """`body` in `coding`, at the fastest level."""
+    encoder = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16 if coding == "gzip" else zlib.MAX_WBITS)
+    return encoder.compress(body) + encoder.flush()

@@ -1,0 +1,199 @@
+"""The protocol-neutral half of serving: a decoded request in, scores out, counted.
+
+HTTP and gRPC convert bytes to `InferRequest` and `InferAnswer` to bytes; everything between is here, so that both
+answer alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hebe.query import FloatArray, Query
+from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error
+from hebe.serving.query_decoder import SCORE, QueryDecoder
+from hebe.serving.statistics import ModelStatistics, Statistics
+from hebe.serving.tensors import WireTensor
+
+if TYPE_CHECKING:
+    from hebe.serving.model_host import HostedModel, ModelHost
+
+ALLOW_DEFAULTED = "allow_defaulted_keys"
+"""Request parameter: false refuses an answer in which a key was answered with a default vector."""
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """One inference request, freed of its protocol.
+
+    `version` "" is the newest. `outputs` are the requested names, None for all. `arrival_s` and `deadline_s` are on
+    the host's clock; `deadline_s` is what the transport demands (a gRPC deadline), `inf` if nothing. `trace_parent`
+    is the client's W3C trace context.
+    """
+
+    model: str
+    version: str
+    request_id: str
+    tensors: Sequence[WireTensor]
+    arrival_s: float
+    outputs: Sequence[str] | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    deadline_s: float = math.inf
+    trace_parent: str | None = None
+
+
+@dataclass(slots=True)
+class InferAnswer:
+    """`scores` float32 `[items, outputs]`, C-contiguous; `parameters` are the response's."""
+
+    model: str
+    version: int
+    request_id: str
+    scores: FloatArray
+    parameters: dict[str, int]
+    statistics: ModelStatistics
+
+
+class _Endpoint:
+    """What is kept for one model version: how to decode, where to count. Holds nothing of the model itself."""
+
+    __slots__ = ("decoder", "statistics")
+
+    def __init__(self, decoder: QueryDecoder, statistics: ModelStatistics) -> None:
+        self.decoder = decoder
+        self.statistics = statistics
+
+
+class DataPlane:
+    """Answers inference requests from the models of `host`."""
+
+    def __init__(self, host: ModelHost, statistics: Statistics) -> None:
+        self.host = host
+        self.clock = host.clock
+        self.statistics = statistics
+        self._endpoints: dict[tuple[str, int], _Endpoint] = {}
+
+    def model_loaded(self, model: HostedModel) -> None:
+        """Count the batches of `model` from now on; for `ModelHost.on_loaded`."""
+        model.observe_batches(self._endpoint(model).statistics.batch_ran)
+
+    def model_unloaded(self, model: HostedModel) -> None:
+        """Forget how to decode for `model`; for `ModelHost.on_unloaded`. Its counters stay."""
+        self._endpoints.pop((model.spec.name, model.version), None)
+
+    def statistics_of(self, model: HostedModel) -> ModelStatistics:
+        """Where the queries of `model` are counted."""
+        return self._endpoint(model).statistics
+
+    def _endpoint(self, model: HostedModel) -> _Endpoint:
+        spec = model.spec
+        key = (spec.name, model.version)
+        endpoint = self._endpoints.get(key)
+        if endpoint is None or endpoint.decoder.spec is not spec:
+            statistics = self.statistics.of(spec.name, model.version, model.sla_s)
+            endpoint = self._endpoints[key] = _Endpoint(QueryDecoder(spec, model.max_items), statistics)
+        return endpoint
+
+    def statistics_documents(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
+        """The protocol's `model_stats`: of all loaded models, of one, or of one version.
+
+        Raises what `ModelHost.find` raises if that one is not loaded.
+        """
+        if name:
+            self.host.find(name, version or None)
+        return [
+            self.statistics_of(model).document()
+            for model in self.host.hosted
+            if (not name or model.spec.name == name) and (not version or str(model.version) == version)
+        ]
+
+    async def infer(self, request: InferRequest) -> InferAnswer:
+        """Decode, run, count. Raises `RequestError`; cancelling the task withdraws the query."""
+        endpoint: _Endpoint | None = None
+        try:
+            model = self.host.find(request.model, request.version or None)
+            endpoint = self._endpoint(model)
+            return await self._infer(request, model, endpoint)
+        except Exception as fault:
+            error = as_request_error(fault)
+            if endpoint is None:
+                self.statistics.refused[error.reason] += 1
+            else:
+                endpoint.statistics.query_refused(error.reason, self.clock() - request.arrival_s)
+            if error is fault:
+                raise
+            raise error from fault
+
+    async def _infer(self, request: InferRequest, model: HostedModel, endpoint: _Endpoint) -> InferAnswer:
+        start_s = self.clock()
+        spec = model.spec
+        if request.outputs is not None:
+            _check_outputs(request.outputs)
+        priority, timeout_s, allow_defaulted = _options(request.parameters)
+        deadline_s = min(request.deadline_s, request.arrival_s + timeout_s)
+        decoded = endpoint.decoder.decode(request.tensors)
+        decoded_s = self.clock()
+        if decoded_s >= deadline_s:
+            raise RequestError(
+                ErrorKind.TIMED_OUT,
+                f"timeout: the request's deadline passed {(decoded_s - deadline_s) * 1e3:.1f} ms ago, before it was "
+                "read; allow more time",
+                reason="expired",
+            )
+        query = Query(
+            model.new_query_id(),
+            decoded.items,
+            request.arrival_s,
+            deadline_s,
+            priority,
+            decoded.features,
+            decoded.dense,
+        )
+        result = await model.infer(query)
+        if result.defaulted_keys and not allow_defaulted:
+            raise RequestError(
+                ErrorKind.UNAVAILABLE,
+                f"{result.defaulted_keys} of {result.total_keys} keys had no row in time and were answered with a "
+                f"default vector, which {ALLOW_DEFAULTED}=false forbids",
+                retry_after_s=1.0,
+                reason="defaulted",
+            )
+        endpoint.statistics.query_answered(decoded.items, result, decoded_s - start_s)
+        parameters = {}
+        if result.defaulted_keys:
+            parameters = {"defaulted_keys": result.defaulted_keys, "total_keys": result.total_keys}
+        return InferAnswer(spec.name, model.version, request.request_id, result.scores, parameters, endpoint.statistics)
+
+
+def _check_outputs(outputs: Sequence[str]) -> None:
+    for name in outputs:
+        if name != SCORE:
+            raise InvalidInput(f"output {name!r:.100} is unknown; the only output is {SCORE!r}")
+    if len(outputs) > 1:
+        raise InvalidInput(f"output {SCORE!r} is requested {len(outputs)} times; request it once")
+
+
+def _options(parameters: Mapping[str, Any]) -> tuple[int, float, bool]:
+    """Priority, time-out in seconds (`inf` if none) and whether defaulted keys are allowed.
+
+    The sequence parameters are refused where they would matter; those of other servers are ignored.
+    """
+    if not parameters:
+        return 0, math.inf, True
+    priority = _whole_number(parameters, "priority", 2**32 - 1)
+    timeout_us = _whole_number(parameters, "timeout", 2**63 - 1)
+    if parameters.get("sequence_id") not in (None, 0, ""):
+        raise InvalidInput("parameter 'sequence_id': models here keep no state between requests; leave it out")
+    allow = parameters.get(ALLOW_DEFAULTED, True)
+    if not isinstance(allow, bool):
+        raise InvalidInput(f"parameter {ALLOW_DEFAULTED!r} is {allow!r:.100}; it must be true or false")
+    return priority, timeout_us / 1e6 if timeout_us else math.inf, allow
+
+
+def _whole_number(parameters: Mapping[str, Any], name: str, most: int) -> int:
+    value = parameters.get(name, 0)
+    if type(value) is not int or not 0 <= value <= most:
+        raise InvalidInput(f"parameter {name!r} is {value!r:.100}; it must be a whole number in 0..{most}")
+    return value

@@ -1,0 +1,287 @@
+"""The Open Inference Protocol over HTTP: paths to answers.
+
+Served: health, server and model metadata, Triton's model configuration, inference (`http_infer`), statistics, the
+model repository, and the settings and shared-memory status that Triton's clients ask for. Everything but health
+needs a token where tokens are set.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from hebe.serving.auth import Gate
+from hebe.serving.content_coding import MIN_COMPRESS_BYTES, accepted_coding, compress, decompress
+from hebe.serving.data_plane import DataPlane
+from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error
+from hebe.serving.http_connection import HttpLimits, HttpRequest, HttpResponse
+from hebe.serving.http_infer import (
+    HEADER_LENGTH,
+    decode_infer,
+    decode_raw_infer,
+    encode_answer,
+    parse_header_length,
+    parse_json_object,
+)
+from hebe.serving.logs import RequestLog
+from hebe.serving.model_config import model_config, model_metadata, server_metadata
+from hebe.serving.repository_control import RepositoryControl
+from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY, TRACE_SETTINGS
+
+_SHARED_MEMORY = ("systemsharedmemory", "cudasharedmemory")
+
+_Action = Callable[[HttpRequest, "_Route"], Awaitable[HttpResponse]]
+
+
+@dataclass(slots=True)
+class _Route:
+    """What a path and method ask for; `open` needs no token, `infer` needs a body."""
+
+    act: _Action
+    model: str = ""
+    version: str = ""
+    open: bool = False
+    infer: bool = False
+
+
+class HttpFrontEnd:
+    """Answers HTTP requests from a data plane; a `http_connection.Handler`."""
+
+    def __init__(self, data_plane: DataPlane, gate: Gate, log: RequestLog, limits: HttpLimits | None = None) -> None:
+        self._data_plane = data_plane
+        self._host = data_plane.host
+        self._repository = RepositoryControl(data_plane.host)
+        self._clock = data_plane.clock
+        self._gate = gate
+        self._log = log
+        self._max_bytes = (limits or HttpLimits()).max_request_bytes
+        self._fixed = self._routes()
+        self._by_model = self._model_routes()
+
+    # -- the connection's side
+
+    def screen(self, head: HttpRequest) -> HttpResponse | None:
+        """Answer what need not be read: unknown paths, missing tokens, exceeded rates, inference without a body."""
+        try:
+            route = self._route(head.method, head.path)
+            if not route.open:
+                self._gate.admit(head.header(b"authorization"), head.arrival_s)
+            headers = head.headers
+            if route.infer and b"content-length" not in headers and b"transfer-encoding" not in headers:
+                raise RequestError(
+                    ErrorKind.NO_LENGTH, "inference needs a body with header Content-Length, or a chunked one"
+                )
+        except RequestError as error:
+            self._data_plane.statistics.refused[error.reason] += 1
+            return self.refuse(error, head)
+        head.route = route
+        return None
+
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """The answer to a whole request."""
+        route: _Route = request.route
+        try:
+            if (coding := request.header(b"content-encoding")) is not None and len(request.body):
+                request.body = await decompress(request.body, coding, self._max_bytes)
+            response = await route.act(request, route)
+        except Exception as fault:
+            return self.refuse(as_request_error(fault), request)
+        if len(response.body) >= MIN_COMPRESS_BYTES and response.content_type == b"application/json":
+            return _compressed(request, response)
+        return response
+
+    def refuse(self, error: RequestError, head: HttpRequest | None) -> HttpResponse:
+        """The answer to what is refused or failed, logged."""
+        what, peer = (f"{head.method} {head.path}", head.peer) if head is not None else ("", "")
+        self._log.refused("http", what, error, peer)
+        headers: list[tuple[bytes, bytes]] = []
+        if error.retry_after_s > 0:
+            headers.append((b"retry-after", str(math.ceil(min(error.retry_after_s, 3600.0))).encode()))
+        if error.kind is ErrorKind.UNAUTHENTICATED:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if error.kind is ErrorKind.WRONG_METHOD:
+            headers.append((b"allow", error.message.rpartition("use ")[2].encode()))
+        return _json({"error": error.message}, error.kind.http_status, tuple(headers))
+
+    # -- paths
+
+    def _routes(self) -> dict[str, dict[str, _Route]]:
+        """Fixed paths below `/v2`, then what each method does there."""
+        shared_memory = {}
+        for kind in _SHARED_MEMORY:
+            shared_memory[f"{kind}/status"] = {"GET": _Route(self._no_regions)}
+            shared_memory[f"{kind}/unregister"] = {"POST": _Route(self._nothing)}
+        return {
+            "": {"GET": _Route(self._server_metadata)},
+            "health/live": {"GET": _Route(self._live, open=True)},
+            "health/ready": {"GET": _Route(self._ready, open=True)},
+            "models/stats": {"GET": _Route(self._statistics)},
+            "repository/index": {"POST": _Route(self._index)},
+            "trace/setting": {"GET": _Route(self._trace_settings), "POST": _Route(self._fixed_settings)},
+            "logging": {"GET": _Route(self._log_settings), "POST": _Route(self._fixed_settings)},
+            **shared_memory,
+        }
+
+    def _model_routes(self) -> dict[str, dict[str, _Action]]:
+        """What can follow `/v2/models/NAME[/versions/VERSION]`."""
+        return {
+            "": {"GET": self._model_metadata},
+            "infer": {"POST": self._infer},
+            "ready": {"GET": self._model_ready},
+            "config": {"GET": self._model_config},
+            "stats": {"GET": self._statistics},
+            "trace/setting": {"GET": self._trace_settings, "POST": self._fixed_settings},
+        }
+
+    def _route(self, method: str, path: str) -> _Route:
+        """What `method` and `path` ask for. Raises `RequestError` NOT_FOUND or WRONG_METHOD."""
+        parts = path.split("/")[1:]
+        if "%" in path:
+            parts = [unquote(part) for part in parts]
+        if parts[-1] == "":
+            parts.pop()
+        if parts[:1] != ["v2"]:
+            raise _no_such_path(path)
+        fixed = self._fixed.get("/".join(parts[1:]))
+        if fixed is not None:
+            return fixed[_method(method, fixed)]
+        if parts[1:2] == ["models"] and len(parts) > 2:
+            model, version, rest = parts[2], "", parts[3:]
+            if rest[:1] == ["versions"] and len(rest) > 1:
+                version, rest = rest[1], rest[2:]
+            acts = self._by_model.get("/".join(rest))
+            if acts is not None:
+                return _Route(acts[_method(method, acts)], model, version, infer=rest == ["infer"])
+        if parts[1:3] == ["repository", "models"] and len(parts) == 5 and parts[4] in ("load", "unload"):
+            _method(method, {"POST": None})
+            return _Route(self._load if parts[4] == "load" else self._unload, parts[3])
+        if len(parts) == 5 and parts[1] in _SHARED_MEMORY and parts[2] == "region":
+            act = {"status": self._no_regions, "unregister": self._nothing, "register": self._no_shared_memory}.get(
+                parts[4]
+            )
+            if act is not None:
+                _method(method, {"GET" if parts[4] == "status" else "POST": None})
+                return _Route(act)
+        raise _no_such_path(path)
+
+    # -- answers
+
+    async def _infer(self, request: HttpRequest, route: _Route) -> HttpResponse:
+        body = request.body
+        length = parse_header_length(request.header(HEADER_LENGTH), len(body))
+        try:
+            if length == 0:
+                spec = self._host.find(route.model, route.version or None).spec
+                infer = decode_raw_infer(route.model, route.version, body, spec, request.arrival_s)
+            else:
+                infer = decode_infer(route.model, route.version, body, length, request.arrival_s)
+        except InvalidInput as error:
+            self._data_plane.statistics.refused[error.reason] += 1
+            raise
+        infer.request.trace_parent = request.header(b"traceparent")
+        answer = await self._data_plane.infer(infer.request)
+        start_s = self._clock()
+        content, content_type, header_length = encode_answer(answer, infer.binary)
+        headers: tuple[tuple[bytes, bytes], ...] = ()
+        if header_length is not None:
+            headers = ((b"inference-header-content-length", str(header_length).encode()),)
+        answer.statistics.answer_encoded(self._clock() - start_s)
+        return HttpResponse(200, content, content_type, headers)
+
+    async def _live(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
+        if not self._host.live:
+            raise RequestError(ErrorKind.UNAVAILABLE, "the server is not live")
+        return _json({"live": True})
+
+    async def _ready(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
+        if not self._host.ready:
+            raise RequestError(ErrorKind.UNAVAILABLE, "the server is not ready", reason="not_ready")
+        return _json({"ready": True})
+
+    async def _server_metadata(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
+        return _json(server_metadata())
+
+    async def _model_metadata(self, _request: HttpRequest, route: _Route) -> HttpResponse:
+        model = self._host.find(route.model, route.version or None)
+        return _json(model_metadata(model, self._repository.ready_versions(route.model)))
+
+    async def _model_ready(self, _request: HttpRequest, route: _Route) -> HttpResponse:
+        model = self._host.find(route.model, route.version or None)
+        if not model.ready:
+            raise RequestError(ErrorKind.UNAVAILABLE, f"model {route.model} is not ready", reason="not_ready")
+        return _json({"name": route.model, "ready": True})
+
+    async def _model_config(self, _request: HttpRequest, route: _Route) -> HttpResponse:
+        return _json(model_config(self._host.find(route.model, route.version or None)))
+
+    async def _statistics(self, _request: HttpRequest, route: _Route) -> HttpResponse:
+        return _json({"model_stats": self._data_plane.statistics_documents(route.model, route.version)})
+
+    async def _index(self, request: HttpRequest, _route: _Route) -> HttpResponse:
+        wanted = parse_json_object(request.body, "the request's body")
+        ready = wanted.get("ready", False)
+        if not isinstance(ready, bool):
+            raise InvalidInput(f"field 'ready' is {ready!r:.60}; it must be true or false")
+        return _json(self._repository.index(ready))
+
+    async def _load(self, request: HttpRequest, route: _Route) -> HttpResponse:
+        parameters = parse_json_object(request.body, "the request's body").get("parameters") or {}
+        if not isinstance(parameters, dict):
+            raise InvalidInput(f"field 'parameters' is {parameters!r:.60}; it must be an object")
+        await self._repository.load(route.model, parameters)
+        return _json({})
+
+    async def _unload(self, _request: HttpRequest, route: _Route) -> HttpResponse:
+        await self._repository.unload(route.model)
+        return _json({})
+
+    async def _trace_settings(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
+        return _json(TRACE_SETTINGS)
+
+    async def _log_settings(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
+        return _json(LOG_SETTINGS)
+
+    async def _fixed_settings(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
+        raise RequestError(ErrorKind.UNSUPPORTED, FIXED_SETTINGS)
+
+    async def _no_regions(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
+        return _json([])
+
+    async def _nothing(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
+        return _json({})
+
+    async def _no_shared_memory(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
+        raise RequestError(ErrorKind.UNSUPPORTED, NO_SHARED_MEMORY)
+
+
+def _method(method: str, allowed: Mapping[str, object]) -> str:
+    """`method` as one of `allowed` (HEAD as GET). Raises `RequestError` WRONG_METHOD."""
+    if method == "HEAD":
+        method = "GET"
+    if method not in allowed:
+        raise RequestError(ErrorKind.WRONG_METHOD, f"method {method} is not for this path; use {', '.join(allowed)}")
+    return method
+
+
+def _no_such_path(path: str) -> RequestError:
+    return RequestError(ErrorKind.NOT_FOUND, f"path {path!r:.200} is not part of the protocol as served here")
+
+
+def _json(document: Any, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> HttpResponse:
+    return HttpResponse(status, json.dumps(document, separators=(",", ":")).encode(), headers=headers)
+
+
+def _compressed(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    """`response` in the coding that the client asks for, if it asks and that is shorter."""
+    coding = accepted_coding(request.header(b"accept-encoding"))
+    if coding is None:
+        return response
+    body = compress(response.body, coding)
+    if len(body) >= len(response.body):
+        return response
+    headers = (*response.headers, (b"content-encoding", coding.encode()), (b"vary", b"accept-encoding"))
+    return HttpResponse(response.status, body, response.content_type, headers)

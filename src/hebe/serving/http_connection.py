@@ -1,0 +1,550 @@
+"""HTTP/1.1 on an asyncio transport: one request at a time to a handler, its answer back.
+
+Written for few, large requests: a body of known length is read by the kernel straight into the buffer that its
+tensors will be views of, placed so that the binary section behind the JSON header is 8-byte aligned. The head is
+parsed by llhttp (`httptools`). Everything that a peer can draw out is bounded: size of head and body, time for
+head, body and response, number of connections.
+
+    head -> handler.screen(head): answer now (no token, unknown path), or read the body
+         -> body, at most `max_request_bytes`
+         -> await handler.answer(request), cancelled if the client goes away
+         -> response -> next request
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from enum import Enum
+from http import HTTPStatus
+from typing import Any, Protocol, cast
+
+import httptools
+import numpy as np
+
+from hebe.serving.errors import ErrorKind, RequestError
+
+BINARY_OFFSET_HEADER = b"inference-header-content-length"
+_READ_BYTES = 64 * 1024
+_PIPELINED_BYTES = 64 * 1024
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What a connection may cost. Times in seconds."""
+
+    max_request_bytes: int = 64 * 1024 * 1024
+    max_head_bytes: int = 64 * 1024
+    max_connections: int = 1024
+    head_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
+    write_timeout_s: float = 30.0
+    idle_timeout_s: float = 75.0
+    linger_s: float = 2.0
+
+
+@dataclass(slots=True)
+class HttpRequest:
+    """One request. Header names are lower-case bytes; `body` is empty until it has been read.
+
+    `arrival_s` is when the first byte of the request was read, on the server's clock. `peer` is the client's address.
+    `route` is the handler's: what `screen` found, for `answer`.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: dict[bytes, bytes]
+    arrival_s: float
+    peer: str
+    route: Any = None
+    body: memoryview = field(default_factory=lambda: memoryview(b""))
+
+    def header(self, name: bytes) -> str | None:
+        """The header `name` (lower-case) as text, or None."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1").strip()
+
+
+@dataclass(slots=True)
+class HttpResponse:
+    """Status, body and headers of an answer; lengths and dates are the connection's business."""
+
+    status: int
+    body: bytes = b""
+    content_type: bytes = b"application/json"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Handler(Protocol):
+    """What a connection asks of the application."""
+
+    def screen(self, head: HttpRequest) -> HttpResponse | None:
+        """The answer to a request whose body is not worth reading, or None to read it."""
+
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """The answer to a whole request; never raises but CancelledError."""
+
+    def refuse(self, error: RequestError, head: HttpRequest | None) -> HttpResponse:
+        """The answer to what is not a proper request, or took too much or too long."""
+
+
+class _State(Enum):
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    CHUNKED = "chunked"
+    ANSWERING = "answering"
+    DRAINING = "draining"
+    CLOSED = "closed"
+
+
+def _status_lines() -> dict[int, bytes]:
+    return {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+
+
+_STATUS_LINES = _status_lines()
+
+
+class HttpConnections:
+    """The connections of one server: what they share, and the timer that ends those that take too long."""
+
+    def __init__(self, handler: Handler, limits: HttpLimits, clock: Callable[[], float]) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.clock = clock
+        self.open: set[HttpConnection] = set()
+        self.stopping = False
+        self.date_header = b""
+        self.scratch = memoryview(bytearray(_READ_BYTES))
+        """Where heads are read to. One for all: reading and taking are one step of the event loop."""
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin watching the time; needs a running loop."""
+        self._sweep()
+
+    def _sweep(self) -> None:
+        now = self.clock()
+        self.date_header = b"date: " + formatdate(time.time(), usegmt=True).encode() + b"\r\n"
+        for connection in list(self.open):
+            if now >= connection.give_up_s:
+                connection.out_of_time()
+        self._sweeper = asyncio.get_running_loop().call_later(0.25, self._sweep)
+
+    async def stop(self, grace_s: float) -> None:
+        """Let requests under way finish for at most `grace_s`, then close everything."""
+        self.stopping = True
+        for connection in list(self.open):
+            connection.finish()
+        end_s = self.clock() + grace_s
+        while self.open and self.clock() < end_s:
+            await asyncio.sleep(0.02)
+        for connection in list(self.open):
+            connection.abort()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """One client's connection."""
+
+    def __init__(self, shared: HttpConnections) -> None:
+        self._shared = shared
+        self._limits = shared.limits
+        self._transport: asyncio.Transport
+        self._state = _State.IDLE
+        self._scratch = shared.scratch
+        self._head = bytearray()
+        self._pending = bytearray()
+        self._parser: httptools.HttpRequestParser | None = None
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._request: HttpRequest | None = None
+        self._body: memoryview = self._scratch
+        self._filled = 0
+        self._chunks: list[bytes] = []
+        self._chunks_bytes = 0
+        self._message_complete = False
+        self._keep_alive = True
+        self._arrival_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._peer = ""
+        self._reading_paused = False
+        self._writing_paused = False
+        self.give_up_s = 0.0
+        """When `out_of_time` is due, on the server's clock."""
+
+    # -- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the connection, or say that there are too many."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
+        shared = self._shared
+        shared.open.add(self)
+        self.give_up_s = shared.clock() + self._limits.head_timeout_s
+        if len(shared.open) > self._limits.max_connections or shared.stopping:
+            most = self._limits.max_connections
+            self._refuse(
+                RequestError(
+                    ErrorKind.UNAVAILABLE,
+                    "the server is shutting down"
+                    if shared.stopping
+                    else f"more than {most} connections are open; close some, or try again later",
+                    retry_after_s=1.0,
+                )
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Withdraw what the client no longer waits for."""
+        self._state = _State.CLOSED
+        self._shared.open.discard(self)
+        if self._task is not None:
+            self._task.cancel()
+        self._release()
+
+    def eof_received(self) -> bool:
+        """A client that closes its side has gone away; asyncio then closes ours."""
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Where the kernel writes next: the body itself while one of known length is read."""
+        if self._state is _State.BODY:
+            return self._body[self._filled :]
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came in."""
+        if self._state is _State.BODY:
+            self._filled += nbytes
+            if self._filled == len(self._body):
+                self._start_answer()
+            return
+        self._take(bytearray(self._scratch[:nbytes]))
+
+    def pause_writing(self) -> None:
+        """The client does not read its answer: give it a limited time."""
+        self._writing_paused = True
+        if self._state is not _State.DRAINING:
+            self.give_up_s = self._shared.clock() + self._limits.write_timeout_s
+
+    def resume_writing(self) -> None:
+        """The answer is on its way: go on."""
+        self._writing_paused = False
+        self._next_request()
+
+    # -- bytes in
+
+    def _take(self, data: bytearray) -> None:
+        """Bytes that are not the body of known length, according to the state."""
+        if self._state is _State.IDLE:
+            if self._pending:
+                self._pending += data
+                return
+            self._state = _State.HEAD
+            self._arrival_s = self._shared.clock()
+            self.give_up_s = self._arrival_s + self._limits.head_timeout_s
+        if self._state is _State.HEAD:
+            self._take_head(data)
+        elif self._state is _State.CHUNKED:
+            self._take_chunks(bytes(data))
+        elif self._state is _State.ANSWERING:
+            self._pending += data
+            if len(self._pending) > _PIPELINED_BYTES and not self._reading_paused:
+                self._reading_paused = True
+                self._transport.pause_reading()
+
+    def _take_head(self, data: bytearray) -> None:
+        searched = max(0, len(self._head) - 3)
+        self._head += data
+        if searched == 0:
+            # Empty lines before a request line are allowed (RFC 9112, 2.2).
+            stripped = self._head.lstrip(b"\r\n")
+            if len(stripped) != len(self._head):
+                self._head = stripped
+        end = self._head.find(b"\r\n\r\n", searched)
+        if end < 0 or end + 4 > self._limits.max_head_bytes:
+            if len(self._head) > self._limits.max_head_bytes:
+                self._refuse(
+                    RequestError(
+                        ErrorKind.HEAD_TOO_LARGE,
+                        f"request line and headers exceed {self._limits.max_head_bytes} bytes",
+                    )
+                )
+            return
+        rest = self._head[end + 4 :]
+        head = bytes(memoryview(self._head)[: end + 4])
+        self._head = bytearray()
+        self._url = b""
+        self._headers = {}
+        self._message_complete = False
+        self._parser = httptools.HttpRequestParser(self)
+        try:
+            self._parser.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            pass  # an offer of another protocol, which a server may ignore
+        except httptools.HttpParserError as fault:
+            self._refuse(RequestError(ErrorKind.INVALID, f"not an HTTP/1.1 request: {fault}"))
+            return
+        self._head_complete(rest)
+
+    def on_url(self, url: bytes) -> None:
+        """Called by the parser."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        name = name.lower()
+        known = self._headers.get(name)
+        self._headers[name] = value if known is None else known + b", " + value
+
+    def on_body(self, body: bytes) -> None:
+        """Called by the parser for a chunked body."""
+        self._chunks.append(body)
+        self._chunks_bytes += len(body)
+
+    def on_message_complete(self) -> None:
+        """Called by the parser."""
+        self._message_complete = True
+
+    def _head_complete(self, rest: bytearray) -> None:
+        parser = self._parser
+        assert parser is not None
+        headers = self._headers
+        version = parser.get_http_version()
+        self._keep_alive = parser.should_keep_alive() and not self._shared.stopping
+        if version == "1.0":
+            self._keep_alive = headers.get(b"connection", b"").lower() == b"keep-alive"
+        path, _, query = self._url.partition(b"?")
+        if not path.startswith(b"/"):
+            try:
+                parsed = httptools.parse_url(self._url)
+                path, query = parsed.path or b"/", parsed.query or b""
+            except httptools.HttpParserInvalidURLError:
+                path = b"/"
+        request = HttpRequest(
+            parser.get_method().decode("latin-1"),
+            path.decode("latin-1"),
+            query.decode("latin-1"),
+            headers,
+            self._arrival_s,
+            self._peer,
+        )
+        self._request = request
+        chunked = b"transfer-encoding" in headers
+        length = 0
+        if not chunked:
+            text = headers.get(b"content-length", b"0").strip()
+            if not (text.isdigit() and len(text) < 19):
+                self._refuse(RequestError(ErrorKind.INVALID, "header Content-Length is not a whole number"))
+                return
+            length = int(text)
+        if length > self._limits.max_request_bytes:
+            self._refuse(self._too_large(f"a body of {length} bytes"))
+            return
+        early = self._shared.handler.screen(request)
+        if early is not None:
+            self._pending = rest[length:]
+            self._respond(early, close=not self._keep_alive or chunked or length > len(rest))
+            self._next_request()
+            return
+        if chunked or length:
+            self.give_up_s = self._shared.clock() + self._limits.body_timeout_s
+            if headers.get(b"expect", b"").lower() == b"100-continue" and version != "1.0":
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if chunked:
+            self._state = _State.CHUNKED
+            self._chunks = []
+            self._chunks_bytes = 0
+            if rest:
+                self._take_chunks(bytes(rest))
+            return
+        if length:
+            self._start_body(length, rest)
+            return
+        self._pending = rest
+        self._start_answer()
+
+    def _start_body(self, length: int, rest: bytearray) -> None:
+        """Lay out the buffer for a body of `length` bytes, whose first bytes may have come with the head."""
+        self._body = aligned_buffer(length, self._headers)
+        have = min(length, len(rest))
+        self._body[:have] = memoryview(rest)[:have]
+        self._filled = have
+        self._state = _State.BODY
+        if have == length:
+            self._pending = rest[have:]
+            self._start_answer()
+
+    def _take_chunks(self, data: bytes) -> None:
+        parser = self._parser
+        assert parser is not None
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass
+        except httptools.HttpParserError as fault:
+            self._refuse(RequestError(ErrorKind.INVALID, f"malformed chunked body: {fault}"))
+            return
+        if self._chunks_bytes > self._limits.max_request_bytes:
+            self._refuse(self._too_large("a chunked body"))
+        elif self._message_complete:
+            body = aligned_buffer(self._chunks_bytes, self._headers)
+            at = 0
+            for chunk in self._chunks:
+                body[at : at + len(chunk)] = chunk
+                at += len(chunk)
+            self._chunks = []
+            self._body = body
+            # What a client sent after a chunked body without waiting cannot be told from it any more.
+            self._keep_alive = False
+            self._start_answer()
+
+    def _too_large(self, what: str) -> RequestError:
+        return RequestError(
+            ErrorKind.TOO_LARGE,
+            f"{what} exceeds the maximum request size of {self._limits.max_request_bytes} bytes; send fewer items",
+        )
+
+    # -- answers
+
+    def _start_answer(self) -> None:
+        request = self._request
+        assert request is not None
+        if self._state in (_State.BODY, _State.CHUNKED):
+            request.body = self._body
+        self._state = _State.ANSWERING
+        self._body = self._scratch
+        self.give_up_s = float("inf")
+        self._task = asyncio.get_running_loop().create_task(self._answer(request))
+
+    async def _answer(self, request: HttpRequest) -> None:
+        try:
+            response = await self._shared.handler.answer(request)
+        except asyncio.CancelledError:
+            self._task = None
+            if self._state is not _State.CLOSED:
+                self._transport.abort()
+            raise
+        self._task = None
+        if self._state is not _State.ANSWERING:
+            return
+        self._respond(response, close=not self._keep_alive)
+        self._next_request()
+
+    def _respond(self, response: HttpResponse, *, close: bool) -> None:
+        """Write the answer; then either wait for the next request or close in an orderly way."""
+        close = close or self._shared.stopping
+        parts = [
+            _STATUS_LINES[response.status],
+            self._shared.date_header,
+            b"content-type: ",
+            response.content_type,
+            b"\r\ncontent-length: ",
+            str(len(response.body)).encode(),
+            b"\r\n",
+        ]
+        for name, value in response.headers:
+            parts += (name, b": ", value, b"\r\n")
+        if close:
+            parts.append(b"connection: close\r\n")
+        elif self._request is not None and self._headers.get(b"connection"):
+            parts.append(b"connection: keep-alive\r\n")
+        parts.append(b"\r\n")
+        if self._request is None or self._request.method != "HEAD":
+            parts.append(response.body)
+        self._state = _State.IDLE
+        self.give_up_s = self._shared.clock() + self._limits.idle_timeout_s
+        self._transport.write(b"".join(parts))
+        self._release()
+        if close:
+            self._close_after_answer()
+
+    def _release(self) -> None:
+        """Let go of the request's buffers."""
+        self._request = None
+        self._parser = None
+        self._chunks = []
+        self._body = self._scratch
+
+    def _close_after_answer(self) -> None:
+        """Close once the client has had time to read the answer.
+
+        Closing at once with bytes unread would reset the connection, and the client might lose the answer.
+        """
+        if self._state is _State.CLOSED:
+            return
+        self._state = _State.DRAINING
+        self._pending = bytearray()
+        self._head = bytearray()
+        self.give_up_s = self._shared.clock() + self._limits.linger_s
+        if self._reading_paused:
+            self._reading_paused = False
+            self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def _next_request(self) -> None:
+        """Go on with what a pipelining client has already sent."""
+        if self._writing_paused or self._state is not _State.IDLE:
+            return
+        if self._reading_paused:
+            self._reading_paused = False
+            self._transport.resume_reading()
+        if self._pending:
+            # By the loop, not by recursion: a client may pipeline thousands.
+            asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if self._state is _State.IDLE and self._pending:
+            pending, self._pending = self._pending, bytearray()
+            self._take(pending)
+
+    def _refuse(self, error: RequestError) -> None:
+        self._respond(self._shared.handler.refuse(error, self._request), close=True)
+
+    # -- the end
+
+    def out_of_time(self) -> None:
+        """The time for what the connection is doing is over."""
+        limits = self._limits
+        if self._writing_paused or self._state in (_State.DRAINING, _State.CLOSED):
+            self.abort()
+        elif self._state is _State.IDLE:
+            self._transport.close()
+        elif self._state is _State.HEAD:
+            self._refuse(
+                RequestError(ErrorKind.TIMED_OUT, f"the request's head did not come within {limits.head_timeout_s:g} s")
+            )
+        else:
+            self._refuse(
+                RequestError(ErrorKind.TIMED_OUT, f"the request's body did not come within {limits.body_timeout_s:g} s")
+            )
+
+    def finish(self) -> None:
+        """The server stops: close now if idle, else after the answer under way."""
+        self._keep_alive = False
+        if self._state in (_State.IDLE, _State.HEAD):
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once, whatever is under way."""
+        self._transport.abort()
+
+
+def aligned_buffer(length: int, headers: Mapping[bytes, bytes]) -> memoryview:
+    """`length` writable bytes in which what follows the JSON header starts at a multiple of 8.
+
+    The memory is not touched: a client that announces much and sends little costs little.
+    """
+    text = headers.get(BINARY_OFFSET_HEADER, b"").strip()
+    lead = -int(text) % _ALIGNMENT if text.isdigit() and len(text) < 19 else 0
+    return np.empty(lead + length, np.uint8).data[lead:]

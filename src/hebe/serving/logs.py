@@ -1,0 +1,74 @@
+"""Structured logs: one line an event, JSON for machines or coloured columns for people.
+
+Requests that are refused or fail get a line each, up to a rate; how many more there were is on the next line.
+Neither payloads nor tokens are ever logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any, Literal
+
+import structlog
+
+from hebe.serving.errors import ErrorKind, RequestError
+
+LogFormat = Literal["json", "console"]
+
+
+def configure_logging(log_format: LogFormat = "console", level: str = "info") -> None:
+    """Send this process's structured logs to stderr in `log_format`, from `level` up."""
+    render: Any = (
+        structlog.processors.JSONRenderer()
+        if log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.dict_tracebacks if log_format == "json" else structlog.dev.set_exc_info,
+            render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+class RequestLog:
+    """Logs requests that were not answered, at most `lines_per_s` of each kind of error."""
+
+    def __init__(self, clock: Callable[[], float], lines_per_s: float = 5.0) -> None:
+        self._clock = clock
+        self._gap_s = 1.0 / lines_per_s
+        self._next_s: dict[ErrorKind, float] = {}
+        self._skipped: dict[ErrorKind, int] = {}
+        self._log = structlog.get_logger("hebe.serving")
+
+    def refused(self, protocol: str, what: str, error: RequestError, peer: str = "") -> None:
+        """Log that the request `what` (method and path, or RPC) was answered with `error`."""
+        kind = error.kind
+        now = self._clock()
+        if now < self._next_s.get(kind, now):
+            self._skipped[kind] = self._skipped.get(kind, 0) + 1
+            return
+        self._next_s[kind] = now + self._gap_s
+        fields: dict[str, Any] = {
+            "protocol": protocol,
+            "request": what[:200],
+            "reason": error.reason,
+            "message": error.message[:500],
+        }
+        if peer:
+            fields["peer"] = peer
+        skipped = self._skipped.pop(kind, 0)
+        if skipped:
+            fields["not_logged"] = skipped
+        if kind is ErrorKind.INTERNAL:
+            self._log.error("request failed", **fields, exc_info=error.__cause__)
+        else:
+            self._log.warning("request refused", **fields)

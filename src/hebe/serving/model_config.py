@@ -1,0 +1,103 @@
+"""What a model says about itself: the protocol's metadata, and Triton's model configuration in its JSON form.
+
+Metadata lists every feature in its fixed form `[items, lookups]`; the jagged pair NAME.values and NAME.lengths is
+accepted in its place. One item is one element of Triton's batch dimension, so `max_batch_size` is the largest query.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hebe import __version__
+from hebe.serving.query_decoder import DENSE, SCORE
+
+if TYPE_CHECKING:
+    from hebe.serving.model_host import HostedModel
+
+PLATFORM = "hebe"
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+)
+
+
+def server_metadata() -> dict[str, Any]:
+    """`GET /v2`."""
+    return {"name": "hebe", "version": __version__, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(model: HostedModel, versions: list[str]) -> dict[str, Any]:
+    """`GET /v2/models/NAME`: inputs, outputs, and the `versions` that are loaded."""
+    spec = model.spec
+    inputs = [{"name": feature.name, "datatype": "INT64", "shape": [-1, feature.lookups]} for feature in spec.features]
+    if spec.dense_dim:
+        inputs.append({"name": DENSE, "datatype": "FP32", "shape": [-1, spec.dense_dim]})
+    return {
+        "name": spec.name,
+        "versions": versions,
+        "platform": PLATFORM,
+        "inputs": inputs,
+        "outputs": [{"name": SCORE, "datatype": "FP32", "shape": [-1, spec.outputs]}],
+    }
+
+
+def model_config(model: HostedModel) -> dict[str, Any]:
+    """`GET /v2/models/NAME/config`: the fields of Triton's `ModelConfig` that its clients read, and what is so here.
+
+    64-bit whole numbers are JSON numbers, as Triton writes them.
+    """
+    spec = model.spec
+    inputs = [_config_input(feature.name, "TYPE_INT64", feature.lookups) for feature in spec.features]
+    if spec.dense_dim:
+        inputs.append(_config_input(DENSE, "TYPE_FP32", spec.dense_dim))
+    return {
+        "name": spec.name,
+        "platform": PLATFORM,
+        "backend": PLATFORM,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": model.max_items,
+        "input": inputs,
+        "output": [
+            {
+                "name": SCORE,
+                "data_type": "TYPE_FP32",
+                "dims": [spec.outputs],
+                "label_filename": "",
+                "is_shape_tensor": False,
+            }
+        ],
+        "dynamic_batching": {
+            "preferred_batch_size": [model.batch_size],
+            "max_queue_delay_microseconds": 0,
+            "preserve_ordering": False,
+        },
+        "instance_group": [
+            {"name": f"{spec.name}_0", "kind": "KIND_CPU", "count": model.workers, "gpus": []},
+        ],
+        "default_model_filename": "",
+        "metric_tags": {},
+        "parameters": {
+            "architecture": {"string_value": spec.architecture},
+            "sla_latency_ms": {"string_value": f"{spec.sla.latency_ms:g}"},
+            "sla_percentile": {"string_value": f"{spec.sla.percentile:g}"},
+        },
+        "model_warmup": [],
+        "model_transaction_policy": {"decoupled": False},
+    }
+
+
+def _config_input(name: str, data_type: str, width: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "data_type": data_type,
+        "format": "FORMAT_NONE",
+        "dims": [width],
+        "is_shape_tensor": False,
+        "allow_ragged_batch": False,
+        "optional": False,
+    }

@@ -1,0 +1,65 @@
+"""Loading, unloading and listing models by request, for both protocols."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hebe.serving.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from hebe.serving.model_host import ModelHost
+
+
+class RepositoryControl:
+    """Asks the host to load and unload.
+
+    What was begun is finished even if the client that asked goes away: half a load helps nobody.
+    """
+
+    def __init__(self, host: ModelHost) -> None:
+        self._host = host
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def index(self, ready_only: bool) -> list[dict[str, str]]:
+        """Every model version known to the repository, or those that are ready."""
+        return [
+            {"name": entry.name, "version": str(entry.version), "state": entry.state, "reason": entry.reason}
+            for entry in self._host.index()
+            if not ready_only or entry.state == "READY"
+        ]
+
+    def ready_versions(self, name: str) -> list[str]:
+        """The versions of model `name` that answer queries."""
+        return [str(model.version) for model in self._host.hosted if model.spec.name == name]
+
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Load the newest version of model `name`, or that of parameter `version`."""
+        for parameter in parameters:
+            if parameter != "version":
+                raise InvalidInput(
+                    f"parameter {parameter!r:.100} of load is not supported; the repository says how a model is"
+                )
+        version = parameters.get("version")
+        if version is not None:
+            text = str(version)
+            if isinstance(version, bool) or not (text.isascii() and text.isdigit() and 0 < int(text[:19]) < 2**31):
+                raise InvalidInput(f"parameter 'version' is {version!r:.60}; it must be a whole number of at least 1")
+            version = int(text)
+        await self._to_the_end(self._host.load(name, version))
+
+    async def unload(self, name: str) -> None:
+        """Unload all versions of model `name`."""
+        await self._to_the_end(self._host.unload(name))
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+        await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen by whoever still waits; nobody may

@@ -1,0 +1,213 @@
+"""A model host without models: its scores are simple functions of what was sent, so that every byte is accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from hebe.query import FloatArray, JaggedKeys, Query, QueryResult
+from hebe.serving.auth import Gate
+from hebe.serving.data_plane import DataPlane
+from hebe.serving.errors import LoadFailed, ModelNotReady, UnknownModel
+from hebe.serving.http import HttpFrontEnd
+from hebe.serving.http_connection import HttpLimits
+from hebe.serving.http_server import HttpServer, start_http
+from hebe.serving.logs import RequestLog
+from hebe.serving.statistics import Statistics
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
+
+RANKER = ModelSpec(
+    name="ranker",
+    architecture="dlrm",
+    tables=(EmbeddingTableSpec("users", 1000, 4), EmbeddingTableSpec("ads", 50, 4)),
+    features=(
+        FeatureSpec("user", "users", 1, Pooling.SUM),
+        FeatureSpec("history", "ads", 3, Pooling.MEAN),
+    ),
+    dense_dim=2,
+    sla=SlaTarget(50.0),
+)
+LONE = ModelSpec(
+    name="lone",
+    architecture="ncf",
+    tables=(EmbeddingTableSpec("things", 10, 4),),
+    features=(FeatureSpec("thing", "things", 2, Pooling.SUM),),
+    outputs=3,
+)
+
+
+def scores_of(spec: ModelSpec, query: Query) -> FloatArray:
+    """Per item a different weighted sum of its keys and dense values, in [0, 1): any slip of an item or key shows."""
+    total = np.zeros(query.items)
+    for weight, feature in enumerate(spec.features, 1):
+        keys = query.features[feature.name]
+        if isinstance(keys, JaggedKeys):
+            padded = np.append(np.cumsum(keys.values), 0)
+            sums = padded[keys.offsets[1:] - 1] - padded[keys.offsets[:-1] - 1]
+        else:
+            sums = keys.sum(axis=1)
+        total += weight * sums
+    if query.dense is not None:
+        total += 0.25 * query.dense.astype(np.float64).sum(axis=1)
+    columns = total[:, None] + np.arange(spec.outputs)
+    return (np.abs(columns) % 997 / 997).astype(np.float32)
+
+
+class FakeModel:
+    def __init__(self, spec: ModelSpec, version: int = 1) -> None:
+        self.spec = spec
+        self.version = version
+        self.max_items = 64
+        self.batch_size = 16
+        self.workers = 1
+        self.queue_depth = 0
+        self.ready = True
+        self.sla_s = spec.sla.latency_s
+        self.load_time_s = time.time()
+        self.queries: list[Query] = []
+        self.cancelled = 0
+        self.delay_s = 0.0
+        self.fault: Exception | None = None
+        self.defaulted_keys = 0
+        self._ids = itertools.count(1)
+        self._observer: Callable[[int, float, float], None] | None = None
+
+    def observe_batches(self, observer: Callable[[int, float, float], None]) -> None:
+        self._observer = observer
+
+    def new_query_id(self) -> int:
+        return next(self._ids)
+
+    async def infer(self, query: Query) -> QueryResult:
+        self.queries.append(query)
+        if self.delay_s:
+            try:
+                await asyncio.sleep(self.delay_s)
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        if self.fault is not None:
+            raise self.fault
+        if self._observer is not None:
+            self._observer(query.items, 0.0001, 0.0002)
+        latency_s = time.monotonic() - query.arrival_s
+        scores = scores_of(self.spec, query)
+        return QueryResult(query.query_id, scores, latency_s, 0.00005, 0.0001, 0.0002, 10, self.defaulted_keys)
+
+
+@dataclass
+class FakeEntry:
+    name: str
+    version: int
+    state: str
+    reason: str = ""
+
+
+class FakeHost:
+    def __init__(self) -> None:
+        self.models = {spec.name: FakeModel(spec) for spec in (RANKER, LONE)}
+        self.stored = {"ranker", "lone"}
+        self.clock = time.monotonic
+        self.live = True
+        self.ready = True
+        self.loads: list[tuple[str, int | None]] = []
+
+    @property
+    def hosted(self) -> tuple[FakeModel, ...]:
+        return tuple(self.models.values())
+
+    def find(self, name: str, version: str | None = None) -> FakeModel:
+        model = self.models.get(name)
+        if model is None:
+            if name in self.stored:
+                raise ModelNotReady(f"model {name} is being loaded")
+            raise UnknownModel(f"model {name!r} is not loaded")
+        if version and version != str(model.version):
+            raise UnknownModel(f"model {name} has no version {version!r}")
+        return model
+
+    def index(self) -> list[FakeEntry]:
+        return [
+            FakeEntry(name, 1, "READY" if name in self.models else "UNAVAILABLE", "" if name in self.models else "unloaded")
+            for name in sorted(self.stored)
+        ]
+
+    async def load(self, name: str, version: int | None = None) -> None:
+        self.loads.append((name, version))
+        await asyncio.sleep(0)
+        if name not in self.stored:
+            raise LoadFailed(f"repository has no model {name!r}")
+        self.models[name] = FakeModel(RANKER if name == "ranker" else LONE)
+
+    async def unload(self, name: str) -> None:
+        await asyncio.sleep(0)
+        if self.models.pop(name, None) is None:
+            raise LoadFailed(f"model {name!r} is not loaded")
+
+
+@dataclass
+class FrontEnds:
+    """Front ends of a fake host, running on an event loop in a thread."""
+
+    host: FakeHost
+    data_plane: DataPlane
+    loop: asyncio.AbstractEventLoop
+    http: HttpServer
+
+    @property
+    def http_url(self) -> str:
+        return f"127.0.0.1:{self.http.port}"
+
+
+def serve(gate: Gate | None = None, limits: HttpLimits | None = None) -> Iterator[FrontEnds]:
+    """Start the front ends in a thread, yield them, stop them."""
+    host = FakeHost()
+    data_plane = DataPlane(host, Statistics())  # type: ignore[arg-type]
+    for model in host.hosted:
+        data_plane.model_loaded(model)  # type: ignore[arg-type]
+    limits = limits or HttpLimits(max_request_bytes=1 << 20)
+    gate = gate or Gate()
+    log = RequestLog(host.clock)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def on_loop(work):
+        return asyncio.run_coroutine_threadsafe(work, loop).result(20)
+
+    http = on_loop(
+        start_http(HttpFrontEnd(data_plane, gate, log, limits), "127.0.0.1", 0, clock=host.clock, limits=limits)
+    )
+    try:
+        yield FrontEnds(host, data_plane, loop, http)
+    finally:
+        on_loop(http.stop(1.0))
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture
+def front_ends() -> Iterator[FrontEnds]:
+    yield from serve()
+
+
+@pytest.fixture
+def serve_with() -> Iterator[Callable[..., FrontEnds]]:
+    """Front ends with a gate or limits of the test's own."""
+    running = []
+
+    def start(**options) -> FrontEnds:
+        running.append(serve(**options))
+        return next(running[-1])
+
+    yield start
+    for front_ends in running:
+        next(front_ends, None)
