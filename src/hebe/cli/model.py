@@ -160,8 +160,11 @@ def train(
     size: SizeOption = None,
     scale: ScaleOption = 1.0,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the training part.")] = 1,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Items a step.")] = 256,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Items a step.")] = 64,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Weights and rows start from it alone.")] = 0,
+    skip_bad_lines: Annotated[
+        bool, typer.Option("--skip-bad-lines", help="Pass over malformed lines and count them, rather than stop.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a catalog model on click logs, measure its AUC on the held-out tail, and store it."""
@@ -170,10 +173,29 @@ def train(
     from hebe.models.training import train as train_model
 
     opened = ModelRepository(repository)
-    with byte_progress(f"training {spec.name}", unit_bytes=1) as advance:
-        report = train_model(spec, data, opened, epochs=epochs, batch_size=batch_size, seed=seed, progress=advance)
-    stored = opened.open(spec.name, report.version)
-    print_stored(stored, repository, as_json, auc=report.auc, rows=report.rows)
+    with make_progress() as bar:
+        task = bar.add_task(f"training {spec.name}", total=None)
+
+        def show_rows(done: int, total: int, loss: float) -> None:
+            bar.update(task, completed=done, total=total, description=f"training {spec.name} (rows, loss {loss:.4f})")
+
+        report = train_model(
+            spec,
+            data,
+            opened,
+            epochs=epochs,
+            batch_size=batch_size,
+            seed=seed,
+            skip_bad_lines=skip_bad_lines,
+            progress=show_rows,
+        )
+    measured: dict[str, int | float] = {
+        "rows": report.rows,
+        "held_out_rows": report.held_out_rows,
+        "bad_lines": report.bad_lines,
+    }
+    measured |= {"auc": report.auc, "log_loss": report.log_loss, "seconds": report.seconds}
+    print_stored(opened.open(spec.name, report.version), repository, as_json, **measured)
 
 
 def catalog_entry(name: str, size: str | None, scale: float) -> ModelSpec:
@@ -196,12 +218,11 @@ def stored_model(repository: Path, name: str, version: int | None, size: str | N
 
 
 @contextmanager
-def byte_progress(description: str, unit_bytes: int = 1 << 20) -> Iterator[Callable[[int, int], None]]:
-    """A bar over bytes, counted in units (MiB): gives the callback (bytes done, bytes in all)."""
+def byte_progress(description: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over bytes, counted in MiB: gives the callback (bytes done, bytes in all)."""
     with make_progress() as bar:
-        unit = " (MiB)" if unit_bytes == 1 << 20 else ""
-        task = bar.add_task(f"{description}{unit}", total=None)
-        yield lambda done, total: bar.update(task, completed=-(-done // unit_bytes), total=-(-total // unit_bytes))
+        task = bar.add_task(f"{description} (MiB)", total=None)
+        yield lambda done, total: bar.update(task, completed=-(-done >> 20), total=-(-total >> 20))
 
 
 def print_stored(stored: StoredModel, repository: Path, as_json: bool, **more: Any) -> None:
