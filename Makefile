@@ -1,0 +1,61 @@
+# `make help` says what there is. Paths are relative, so that a checkout whose path has spaces works.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?=
+TORCH_INDEX ?=
+DATA ?=
+QUICK ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# What tests need of the system beside Python and a C++ compiler, as COMMAND:DEBIAN-PACKAGE.
+SYSTEM_COMMANDS :=
+
+.PHONY: help
+help:  ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
+	@echo
+	@echo "Variables: PYTHON=python3.12 (which Python makes .venv), TORCH_INDEX=URL (where torch comes from),"
+	@echo "           DATA=FILE (demo), QUICK=1 (bench)"
+
+.PHONY: setup
+setup: $(READY)  ## make .venv and install hebe, its tests' and its checks' needs into it
+	@echo "Ready: $(BIN)/hebe, $$($(BIN)/hebe --version)."
+
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON='$(PYTHON)' TORCH_INDEX='$(TORCH_INDEX)' SYSTEM_COMMANDS='$(SYSTEM_COMMANDS)' scripts/setup.sh $(VENV)
+	@touch $@
+
+.PHONY: demo
+demo: $(READY)  ## train, serve and load a small model; DATA=FILE trains on a Criteo-format file
+	$(BIN)/hebe demo $(if $(DATA),--data '$(DATA)')
+
+.PHONY: test
+test: $(READY)  ## run all tests
+	$(BIN)/python -m pytest
+
+.PHONY: check
+check: $(READY)  ## format, lint, types, import table, documents' links
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_docs.py
+
+.PHONY: bench
+bench: $(READY)  ## run every benchmark (not the peers) and write out/figures; QUICK=1 takes about a minute each
+	$(BIN)/hebe bench all $(if $(QUICK),--quick)
+
+.PHONY: bench-peers
+bench-peers: $(READY)  ## install other servers into a folder of their own, and measure them beside hebe
+	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick)
+
+.PHONY: clean
+clean:  ## remove .venv, caches and out
+	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
