@@ -65,7 +65,8 @@ def _script(module: torch.nn.Module, spec: ModelSpec) -> DenseFunction:
 
 
 def _compile(module: torch.nn.Module, spec: ModelSpec, threads: int) -> DenseFunction:
-    from torch._inductor import aoti_compile_and_package, aoti_load_package
+    from torch._inductor import aoti_compile_and_package
+    from torch._inductor.package import load_package
 
     inputs = example_inputs(spec, 16)
     items = torch.export.Dim("items", min=2, max=1 << 20)
@@ -73,7 +74,7 @@ def _compile(module: torch.nn.Module, spec: ModelSpec, threads: int) -> DenseFun
         program = torch.export.export(module, inputs, dynamic_shapes=({0: items}, {0: items}, {0: items}))
         with tempfile.TemporaryDirectory(prefix="hebe-compiled-") as directory:
             path = aoti_compile_and_package(program, package_path=str(Path(directory) / "dense.pt2"))
-            runner = aoti_load_package(path, num_runners=threads)
+            runner = load_package(path, num_runners=threads)
 
     def run(dense: torch.Tensor, sparse: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         items = sparse.shape[0]

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.kernels.key_matrix import fill_keys
-from hebe.query import Batch, FloatArray, JaggedKeys
+from hebe.embeddings.key_matrix import fill_keys, fill_lengths
+from hebe.query import Batch, FloatArray
 from hebe.runtime.dense_graph import DenseFunction
 from hebe.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from hebe.query import SubQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +60,17 @@ class ModelExecutor:
         started_s = time.perf_counter()
         row = 0
         for part in batch.sub_queries:
-            self._gather(part, row)
+            fill_keys(self._keys, row, part.query.features, part.start, part.stop, self._spec)
+            if part.query.dense is not None:
+                self._dense_array[row : row + part.items] = part.query.dense[part.start : part.stop]
             row += part.items
-        report = self._hierarchy.lookup(self._keys[:items], self._sparse_array[:items], self._scratch)
+        keys = self._keys[:items]
+        if self._spec.sequences:
+            fill_lengths(self._lengths_array, keys, self._spec)
+        report = self._hierarchy.lookup(keys, self._sparse_array[:items], self._scratch)
         looked_up_s = time.perf_counter()
         scores = self._run_dense(self._dense[:items], self._sparse[:items], self._lengths[:items])
         finished_s = time.perf_counter()
         return BatchOutcome(
             scores.numpy(), looked_up_s - started_s, finished_s - looked_up_s, report.total_keys, report.defaulted_keys
         )
-
-    def _gather(self, part: SubQuery, row: int) -> None:
-        """Copy one sub-query's inputs into rows `[row, row + items)` of the buffers."""
-        query, end = part.query, row + part.items
-        fill_keys(self._keys, row, query.features, part.start, part.stop, self._spec)
-        if query.dense is not None:
-            self._dense_array[row:end] = query.dense[part.start : part.stop]
-        for column, feature in enumerate(self._spec.sequences):
-            keys = query.features[feature.name]
-            if isinstance(keys, JaggedKeys):
-                self._lengths_array[row:end, column] = np.diff(keys.offsets[part.start : part.stop + 1])
-            else:
-                self._lengths_array[row:end, column] = feature.lookups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class LoadedModel:
         options = options or LoadOptions()
         stored = ModelRepository(directory).open(name, version)
         spec = stored.spec
+        identity = " ".join(stored.files[name].sha256 for name in sorted(stored.files) if name.startswith("tables/"))
         dense = prepare(stored.dense_net(), spec, options.graph, compile_threads=workers)
         hierarchy = EmbeddingHierarchy.open(
             spec,
@@ -76,8 +78,10 @@ class LoadedModel:
             persistent_dir=None
             if options.persistent_dir is None
             else options.persistent_dir / name / str(stored.version),
+            identity=hashlib.sha256(identity.encode()).hexdigest(),
             progress=progress,
         )
+        hierarchy.warm_up()
         return cls(spec, stored.version, hierarchy, lambda items: ModelExecutor(spec, hierarchy, dense, items))
 
     def new_executor(self, max_items: int) -> ModelExecutor:
