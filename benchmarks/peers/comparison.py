@@ -1,0 +1,118 @@
+"""What the measurements say: figures for `out/figures/peers.json`, and the table that is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from rich.table import Table
+
+from hebe.report.figures import Figure, ratio_of_medians
+
+from .run import Contender, Results
+
+HEBE = "hebe"
+TRITON = {"triton": "over_triton", "triton-backend": "over_triton_backend"}
+"""The two ways to run Triton, each compared with in figures of its own name."""
+PYTHON_SERVERS = ("bentoml", "torchserve")
+
+
+def figures(results: Results, concurrencies: Sequence[int]) -> list[Figure]:
+    """Ratios first, then every absolute rate; what was not measured is absent."""
+    found: list[Figure] = []
+    for concurrency in concurrencies:
+        for server, comparison in TRITON.items():
+            found += _over_triton(results, concurrency, server, comparison)
+        found += _over_best_python(results, concurrency)
+    return found + _absolute(results)
+
+
+def _over_triton(results: Results, concurrency: int, server: str, comparison: str) -> list[Figure]:
+    peers = _measured(results, concurrency, lambda c: c.client == "perf_analyzer" and c.server == server)
+    if not peers:
+        return []
+    fastest = max(peers, key=lambda peer: median(results.samples(peer, concurrency, "queries_per_s")))
+    quickest = min(peers, key=lambda peer: median(results.samples(peer, concurrency, "p99_ms")))
+    found = []
+    for protocol, suffix in (("http", ""), ("grpc", ".grpc")):
+        ours = Contender(HEBE, "perf_analyzer", protocol)
+        name = f"{comparison}{suffix}.c{concurrency}"
+        found += _ratio(f"serve.{name}", results, ours, fastest, concurrency, "queries_per_s", ">= 2.0")
+        found += _ratio(f"serve.p99_{name}", results, ours, quickest, concurrency, "p99_ms", "<= 1.0")
+    return found
+
+
+def _over_best_python(results: Results, concurrency: int) -> list[Figure]:
+    peers = _measured(results, concurrency, lambda c: c.client == "wrk" and c.server in PYTHON_SERVERS)
+    if not peers:
+        return []
+    fastest = max(peers, key=lambda peer: median(results.samples(peer, concurrency, "queries_per_s")))
+    ours = Contender(HEBE, "wrk", "http")
+    name = f"serve.over_best_python.c{concurrency}"
+    return _ratio(name, results, ours, fastest, concurrency, "queries_per_s", ">= 1.5")
+
+
+def _measured(results: Results, concurrency: int, wanted: Callable[[Contender], bool]) -> list[Contender]:
+    return [contender for contender, c in results.rounds if c == concurrency and wanted(contender)]
+
+
+def _ratio(
+    name: str,
+    results: Results,
+    ours: Contender,
+    theirs: Contender,
+    concurrency: int,
+    quantity: str,
+    target: str,
+) -> list[Figure]:
+    a, b = (results.samples(contender, concurrency, quantity) for contender in (ours, theirs))
+    if not a or not b:
+        return []
+    value, low, high = ratio_of_medians(a, b)
+    unit = "queries/s" if quantity == "queries_per_s" else "ms"
+    settings = results.servers[theirs.server]["settings"]
+    note = f"{median(a):.4g} against {median(b):.4g} {unit} of {theirs} [{settings}]"
+    return [Figure(name, value, "ratio", low, high, len(a), target, note=note)]
+
+
+def _absolute(results: Results) -> list[Figure]:
+    found = []
+    for (contender, concurrency), rounds in results.rounds.items():
+        rates = [one.queries_per_s for one in rounds]
+        p50, p99 = (median(getattr(one, quantity) for one in rounds) for quantity in ("p50_ms", "p99_ms"))
+        name = f"peers.{contender.server}.{contender.protocol}.{contender.client}.c{concurrency}"
+        note = f"p50 {p50:.2f} ms, p99 {p99:.2f} ms; low and high are the extremes"
+        found.append(
+            Figure(
+                name,
+                median(rates),
+                "queries/s",
+                min(rates),
+                max(rates),
+                len(rates),
+                note=note,
+            )
+        )
+    return found
+
+
+def table(results: Results, concurrencies: Sequence[int]) -> Table:
+    """One line a contender: queries/s (p50/p99 ms) at each concurrency, medians over the rounds."""
+    shown = Table(title="closed loop, medians: queries/s (p50/p99 ms)")
+    for column in ("server", "client", "protocol"):
+        shown.add_column(column)
+    for concurrency in concurrencies:
+        shown.add_column(f"concurrency {concurrency}", justify="right")
+    for contender in dict.fromkeys(contender for contender, _ in results.rounds):
+        cells = []
+        for concurrency in concurrencies:
+            rounds = results.rounds.get((contender, concurrency))
+            if not rounds:
+                cells.append("")
+                continue
+            rate, p50, p99 = (
+                median(getattr(one, quantity) for one in rounds) for quantity in ("queries_per_s", "p50_ms", "p99_ms")
+            )
+            cells.append(f"{rate:,.0f} ({p50:.2f}/{p99:.2f})")
+        shown.add_row(contender.server, contender.client, contender.protocol, *cells)
+    return shown
