@@ -16,6 +16,7 @@ from hebe.query import FloatArray, JaggedKeys, Query, QueryResult
 from hebe.serving.auth import Gate
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import LoadFailed, ModelNotReady, UnknownModel
+from hebe.serving.grpc_server import GrpcServer, start_grpc
 from hebe.serving.http import HttpFrontEnd
 from hebe.serving.http_connection import HttpLimits
 from hebe.serving.http_server import HttpServer, start_http
@@ -160,10 +161,15 @@ class FrontEnds:
     data_plane: DataPlane
     loop: asyncio.AbstractEventLoop
     http: HttpServer
+    grpc: GrpcServer
 
     @property
     def http_url(self) -> str:
         return f"127.0.0.1:{self.http.port}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"127.0.0.1:{self.grpc.port}"
 
 
 def serve(gate: Gate | None = None, limits: HttpLimits | None = None) -> Iterator[FrontEnds]:
@@ -185,9 +191,11 @@ def serve(gate: Gate | None = None, limits: HttpLimits | None = None) -> Iterato
     http = on_loop(
         start_http(HttpFrontEnd(data_plane, gate, log, limits), "127.0.0.1", 0, clock=host.clock, limits=limits)
     )
+    grpc = on_loop(start_grpc(data_plane, gate, log, "127.0.0.1", 0, max_request_bytes=limits.max_request_bytes))
     try:
-        yield FrontEnds(host, data_plane, loop, http)
+        yield FrontEnds(host, data_plane, loop, http, grpc)
     finally:
+        on_loop(grpc.stop(1.0))
         on_loop(http.stop(1.0))
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

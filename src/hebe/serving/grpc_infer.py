@@ -1,0 +1,111 @@
+"""Inference requests and answers as gRPC carries them: tensors raw or in typed fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hebe.serving.data_plane import InferAnswer, InferRequest
+from hebe.serving.errors import InvalidInput
+from hebe.serving.protocol import message
+from hebe.serving.query_decoder import SCORE
+from hebe.serving.tensors import WireTensor, tensor_from_buffer, tensor_from_values
+
+_CONTENTS_FIELD = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
+"""Which field of InferTensorContents holds a datatype."""
+
+
+def parameters_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A protobuf map of parameters as plain values; None where a value is not set."""
+    values = {}
+    for name, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        values[name] = getattr(parameter, choice) if choice else None
+    return values
+
+
+def decode_infer(request: Any, arrival_s: float, deadline_s: float = math.inf) -> tuple[InferRequest, bool]:
+    """(what `request`, a ModelInferRequest, asks; whether its tensors are raw). Raises `InvalidInput`."""
+    raw = request.raw_input_contents
+    tensors = _raw_inputs(request.inputs, raw) if len(raw) else [_typed_input(entry) for entry in request.inputs]
+    if not tensors:
+        raise InvalidInput("field 'inputs' is empty; it must list the model's inputs")
+    outputs = [_output(entry) for entry in request.outputs] or None
+    parameters = parameters_of(request.parameters) if request.parameters else {}
+    decoded = InferRequest(
+        request.model_name, request.model_version, request.id, tensors, arrival_s, outputs, parameters, deadline_s
+    )
+    return decoded, bool(len(raw))
+
+
+def _raw_inputs(inputs: Any, raw: Any) -> list[WireTensor]:
+    if len(raw) != len(inputs):
+        raise InvalidInput(
+            f"field 'raw_input_contents' has {len(raw)} element(s); there are {len(inputs)} inputs, each needs one"
+        )
+    tensors = []
+    for entry, data in zip(inputs, raw, strict=True):
+        _check_parameters("input", entry)
+        if entry.HasField("contents"):
+            raise InvalidInput(f"input {entry.name!r:.100}: has both contents and raw_input_contents; send one of them")
+        tensors.append(tensor_from_buffer(entry.name, entry.datatype, tuple(entry.shape), data))
+    return tensors
+
+
+def _typed_input(entry: Any) -> WireTensor:
+    _check_parameters("input", entry)
+    field = _CONTENTS_FIELD.get(entry.datatype)
+    if field is None:
+        raise InvalidInput(
+            f"input {entry.name!r:.100}: datatype {entry.datatype!r:.30} is not supported; use INT64, INT32 or FP32"
+        )
+    for other, _ in entry.contents.ListFields():
+        if other.name != field:
+            raise InvalidInput(
+                f"input {entry.name!r:.100}: contents are in {other.name}; {entry.datatype} belongs in {field}"
+            )
+    return tensor_from_values(entry.name, entry.datatype, tuple(entry.shape), getattr(entry.contents, field)[:])
+
+
+def _check_parameters(kind: str, entry: Any) -> None:
+    if entry.parameters and "shared_memory_region" in entry.parameters:
+        raise InvalidInput(f"{kind} {entry.name!r:.100} asks for shared memory, which is not supported")
+
+
+def _output(entry: Any) -> str:
+    _check_parameters("output", entry)
+    if entry.parameters and "classification" in entry.parameters:
+        raise InvalidInput(f"output {entry.name!r:.100}: parameter 'classification' is not supported")
+    name: str = entry.name
+    return name
+
+
+def encode_answer(answer: InferAnswer, raw: bool) -> Any:
+    """`answer` as a ModelInferResponse, its scores raw or in `fp32_contents` as the request's tensors were."""
+    scores = answer.scores
+    response = message("ModelInferResponse")(
+        model_name=answer.model, model_version=str(answer.version), id=answer.request_id
+    )
+    for name, value in answer.parameters.items():
+        response.parameters[name].int64_param = value
+    output = response.outputs.add(name=SCORE, datatype="FP32", shape=scores.shape)
+    if raw:
+        response.raw_output_contents.append(np.ascontiguousarray(scores, "<f4").tobytes())
+    else:
+        output.contents.fp32_contents.extend(scores.reshape(-1).tolist())
+    return response

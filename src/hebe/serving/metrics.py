@@ -1,0 +1,140 @@
+"""Prometheus metrics: the counters of `statistics` and the state of the host, put into words when they are scraped.
+
+| metric | type | labels |
+|---|---|---|
+| hebe_query_latency_seconds | histogram | model, version |
+| hebe_stage_seconds | histogram | model, version, stage = queue, sparse, dense |
+| hebe_query_size_items, hebe_batch_size_items | histogram | model, version |
+| hebe_queries_total | counter | model, version |
+| hebe_queries_refused_total | counter | model, version (both empty: refused before a model was found), reason |
+| hebe_sla_attained_total, hebe_sla_missed_total | counter | model, version; of answered queries |
+| hebe_keys_total, hebe_keys_defaulted_total | counter | model, version |
+| hebe_queue_depth, hebe_workers, hebe_model_ready, hebe_sla_latency_seconds | gauge | model, version |
+| hebe_ready | gauge | |
+
+Beside them stand the process's own figures (`process_resident_memory_bytes`, `process_cpu_seconds_total`, ...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hebe.serving.errors import ErrorKind, RequestError
+from hebe.serving.http_connection import HttpRequest, HttpResponse
+from hebe.serving.statistics import Histogram, ModelStatistics, Statistics
+
+if TYPE_CHECKING:
+    from hebe.serving.model_host import ModelHost
+
+_MODEL = ("model", "version")
+
+
+class StatisticsCollector(Collector):
+    """Yields the metrics above."""
+
+    def __init__(self, host: ModelHost, statistics: Statistics) -> None:
+        self._host = host
+        self._statistics = statistics
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry at each scrape."""
+        models = self._statistics.find()
+        yield from _histograms(models)
+        yield from _counters(models, self._statistics)
+        yield from self._gauges()
+
+    def _gauges(self) -> Iterator[Metric]:
+        ready = GaugeMetricFamily("hebe_ready", "1 if every model that should be served can answer.")
+        ready.add_metric((), float(self._host.live and self._host.ready))
+        yield ready
+        depth = GaugeMetricFamily("hebe_queue_depth", "Queries waiting for a worker.", labels=_MODEL)
+        workers = GaugeMetricFamily("hebe_workers", "Workers that run.", labels=_MODEL)
+        model_ready = GaugeMetricFamily("hebe_model_ready", "1 if the model can answer.", labels=_MODEL)
+        sla = GaugeMetricFamily("hebe_sla_latency_seconds", "The latency bound that counts.", labels=_MODEL)
+        for model in self._host.hosted:
+            labels = (model.spec.name, str(model.version))
+            depth.add_metric(labels, model.queue_depth)
+            workers.add_metric(labels, model.workers)
+            model_ready.add_metric(labels, float(model.ready))
+            sla.add_metric(labels, model.sla_s)
+        yield from (depth, workers, model_ready, sla)
+
+
+def _histograms(models: list[ModelStatistics]) -> Iterator[Metric]:
+    latency = HistogramMetricFamily(
+        "hebe_query_latency_seconds", "From arrival to completion, of answered queries.", labels=_MODEL
+    )
+    stages = HistogramMetricFamily(
+        "hebe_stage_seconds", "Time of answered queries in each stage.", labels=(*_MODEL, "stage")
+    )
+    sizes = HistogramMetricFamily("hebe_query_size_items", "Items of answered queries.", labels=_MODEL)
+    batches = HistogramMetricFamily("hebe_batch_size_items", "Items of batches that workers ran.", labels=_MODEL)
+    for model in models:
+        labels = (model.name, str(model.version))
+        _add(latency, labels, model.latency_s)
+        for stage, histogram in model.stage_s.items():
+            _add(stages, (*labels, stage), histogram)
+        _add(sizes, labels, model.query_items)
+        _add(batches, labels, model.batch_items)
+    yield from (latency, stages, sizes, batches)
+
+
+def _add(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: Histogram) -> None:
+    buckets: list[tuple[str, float]] = []
+    below = 0
+    for bound, count in zip((*histogram.bounds, None), histogram.counts, strict=True):
+        below += count
+        buckets.append(("+Inf" if bound is None else repr(float(bound)), below))
+    family.add_metric(labels, buckets, histogram.sum)
+
+
+def _counters(models: list[ModelStatistics], statistics: Statistics) -> Iterator[Metric]:
+    for name, text, values in (
+        ("hebe_queries", "Queries answered.", [m.success.count for m in models]),
+        ("hebe_sla_attained", "Queries answered within the latency bound.", [m.within_sla for m in models]),
+        ("hebe_sla_missed", "Queries answered too late.", [m.success.count - m.within_sla for m in models]),
+        ("hebe_keys", "Keys looked up.", [m.total_keys for m in models]),
+        ("hebe_keys_defaulted", "Keys answered with a default vector.", [m.defaulted_keys for m in models]),
+    ):
+        family = CounterMetricFamily(name, text, labels=_MODEL)
+        for model, value in zip(models, values, strict=True):
+            family.add_metric((model.name, str(model.version)), value)
+        yield family
+    refused = CounterMetricFamily("hebe_queries_refused", "Requests not answered.", labels=(*_MODEL, "reason"))
+    for reason, count in sorted(statistics.refused.items()):
+        refused.add_metric(("", "", reason), count)
+    for model in models:
+        for reason, count in sorted(model.refused.items()):
+            refused.add_metric((model.name, str(model.version), reason), count)
+    yield refused
+
+
+class MetricsPage:
+    """Serves `GET /metrics`; a `http_connection.Handler`."""
+
+    def __init__(self, host: ModelHost, statistics: Statistics) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(StatisticsCollector(host, statistics))
+        ProcessCollector(registry=self.registry)
+
+    def screen(self, head: HttpRequest) -> HttpResponse | None:
+        """Answer at once: no request here has a body that matters."""
+        if head.path not in ("/metrics", "/metrics/"):
+            return self.refuse(RequestError(ErrorKind.NOT_FOUND, "metrics are at /metrics"), head)
+        if head.method not in ("GET", "HEAD"):
+            return self.refuse(RequestError(ErrorKind.WRONG_METHOD, "use GET"), head)
+        return HttpResponse(200, generate_latest(self.registry), CONTENT_TYPE_LATEST.encode())
+
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """Never asked: `screen` has answered."""
+        raise AssertionError(f"{request.path} was screened")
+
+    def refuse(self, error: RequestError, head: HttpRequest | None) -> HttpResponse:  # noqa: ARG002
+        """The answer to what is not a request for metrics."""
+        return HttpResponse(error.kind.http_status, f"{error.message}\n".encode(), b"text/plain; charset=utf-8")
