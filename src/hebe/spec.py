@@ -179,7 +179,10 @@ class ModelSpec:
 
     def table(self, name: str) -> EmbeddingTableSpec:
         """The table called `name`; raises KeyError."""
-        return next(table for table in self.tables if table.name == name)
+        for table in self.tables:
+            if table.name == name:
+                return table
+        raise KeyError(name)
 
     @property
     def slots(self) -> tuple[FeatureSlot, ...]:

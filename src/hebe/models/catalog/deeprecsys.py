@@ -17,8 +17,8 @@ _ALL = (
 _DLRM = "First bottom width: the dense input. Interaction: concatenation."
 _MT_WND = "Number of tasks: the artifact's default is 1, the paper says N; 4 are taken."
 _NCF = (
-    "Tables of 140k rows (users) and 28k (items), twice: each half of NeuMF has one of either here. The artifact adds the "
-    "two vectors that NeuMF multiplies."
+    "Tables of 140k rows (users) and 28k (items), twice: each half of NeuMF has one of either here. The artifact adds "
+    "the two vectors that NeuMF multiplies."
 )
 _DIN = (
     "The artifact gives each of 250 behaviours a table of 0.1M rows, and candidate and context one of 10M; an item is "
