@@ -1,7 +1,7 @@
 """The contract every tier keeps: rows of float32 by int64 key, in batches, into the caller's buffer.
 
 Implementations: `memory_store` (huge-page tables), `rocksdb_store` (persistent). One conformance suite
-(`tests/embeddings/store_conformance.py`) is passed by each.
+(`tests/embeddings/store_conformance.py`) is passed by each. Queries may run in several threads at once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ class StoreError(RuntimeError):
 
 
 class EmbeddingStore(Protocol):
-    """One tier. Keys of a call may repeat; arrays are C-contiguous."""
+    """One tier. Keys of a call may repeat; arrays are C-contiguous.
+
+    Each call raises `StoreError` for an unknown table, after `close`, and when the tier fails.
+    """
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """Copy the row of each key into `rows` `[n, dim]` and set `found` `[n]`; returns how many were found.
 
-        Rows of keys not found are left untouched. Raises `StoreError` for an unknown table.
+        Rows of keys not found are left untouched.
         """
         ...
 
@@ -36,7 +39,7 @@ class EmbeddingStore(Protocol):
         ...
 
     def update(self, table: str, keys: KeyArray, rows: RowArray) -> int:
-        """Replace the rows of those keys that are present; returns how many were."""
+        """Replace the rows of those keys that are present; returns how many distinct ones were. The last wins."""
         ...
 
     def delete(self, table: str, keys: KeyArray) -> int:
@@ -52,5 +55,5 @@ class EmbeddingStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Release memory and files; further calls are errors."""
+        """Release memory and files. Closing twice is harmless."""
         ...

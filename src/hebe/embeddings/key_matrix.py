@@ -1,0 +1,58 @@
+"""From the keys of queries to the key matrix of a batch: int64 `[n, spec.lookups_per_item]`, -1 where no row.
+
+Features stand side by side in the order of the spec, `lookups` columns each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hebe.kernels.padding import count_present, pad_jagged
+from hebe.query import FeatureKeys, JaggedKeys, KeyArray
+from hebe.spec import ModelSpec
+
+
+def fill_keys(
+    out: KeyArray, row_start: int, features: Mapping[str, FeatureKeys], start: int, stop: int, spec: ModelSpec
+) -> None:
+    """Write the keys of items `[start, stop)` of one query to `out[row_start : row_start + stop - start]`.
+
+    `features` are those of a `Query` that was checked against the spec: fixed `[items, lookups]` or jagged, perhaps
+    read-only or unaligned views of received bytes. `out` int64, C-contiguous.
+    """
+    row_stop, column = row_start + stop - start, 0
+    for feature in spec.features:
+        keys = features[feature.name]
+        if isinstance(keys, JaggedKeys):
+            pad_jagged(keys.values, keys.offsets, start, stop, feature.lookups, out, row_start, column)
+        else:
+            out[row_start:row_stop, column : column + feature.lookups] = keys[start:stop]
+        column += feature.lookups
+
+
+def fill_lengths(out: KeyArray, keys: KeyArray, spec: ModelSpec) -> None:
+    """Write the valid rows of each unreduced feature: `out` int64 `[>= n, len(spec.sequences)]`, the DenseNet's
+    `lengths`, from the key matrix `keys` `[n, spec.lookups_per_item]`.
+    """
+    column = sequence = 0
+    for feature in spec.features:
+        if not feature.pooling.reduces:
+            count_present(keys, column, feature.lookups, out, sequence)
+            sequence += 1
+        column += feature.lookups
+
+
+def check_keys(keys: FeatureKeys, rows: int) -> tuple[int, int] | None:
+    """The first (item, key) with a key outside `0 <= key < rows`, or None if there is none. One pass."""
+    values = keys.values if isinstance(keys, JaggedKeys) else keys
+    unsigned = values.view(np.uint64)  # a negative key becomes a huge one
+    if values.size == 0 or unsigned.max() < rows:
+        return None
+    position = int(np.argmax(unsigned.reshape(-1) >= rows))
+    if isinstance(keys, JaggedKeys):
+        item = int(np.searchsorted(keys.offsets, position, side="right")) - 1
+    else:
+        item = position // keys.shape[1]
+    return item, int(values.reshape(-1)[position])

@@ -1,0 +1,232 @@
+"""The SparseNet of a model in one call: gather and pool the rows of every feature into one output matrix.
+
+All tables lie in one flat float32 array (`embeddings.table_memory`). A plan, int64 `[features, PLAN_COLUMNS]`,
+says for each feature where its keys, its table and its output stand. A lookup is one pass over items, features
+and keys that touches nothing else: no allocation, no GIL, no state, so any number of threads may run it at once.
+
+Keys: `0 <= key < rows` reads the table; -1 is no row (padding); a key below -1 names a row fetched from a slower
+tier, which starts at element `-2 - key` of `fetched`. Any other key is read as no row, and counted as refused.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from hebe.kernels import vector
+from hebe.kernels.compiled import OPTIONS, array_type, compile_kernel
+
+KEY_COLUMN, LOOKUPS, TABLE_START, DIM, ROWS, OUT_COLUMN, POOLING = range(7)
+PLAN_COLUMNS = 7
+"""Columns of a plan: first key column, keys per item, first element of the table in the flat array, embedding dim,
+rows of the table, first output column, and one of the codes below."""
+
+POOL_SUM, POOL_MEAN, COPY = range(3)
+"""Sum of the rows of an item, mean over those that are there (none: zeros), or all of them side by side."""
+
+PREFETCH_ROWS = 16
+PREFETCH_DIM = 64
+"""Copied rows of at most PREFETCH_DIM floats are asked for PREFETCH_ROWS rows ahead. Pooling needs no such help, its
+loads run ahead by themselves; a copy's loads wait for its stores. Wider rows are slower with it than without."""
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+
+_CACHE_LINE = 16  # floats
+_inlined = numba.njit(forceinline=True, **OPTIONS)
+
+
+def _pool_columns(width: int) -> Any:
+    """The inner loop: sum `width` columns over the rows of one item, in registers."""
+
+    @_inlined
+    def pool_columns(  # type: ignore[no-untyped-def]
+        tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
+    ):
+        total = vector.zeros(width)
+        found = 0
+        refused = 0
+        for position in range(first, first + lookups):
+            key = keys[item, position]
+            if np.uint64(key) < rows:
+                total = vector.add(total, vector.load(tables, start + key * dim + column, width))
+                found += 1
+            elif key < -1 and -2 - key <= fetched.size - dim:
+                total = vector.add(total, vector.load(fetched, -2 - key + column, width))
+                found += 1
+            elif key != -1:
+                refused += 1
+        if mean and found > 1:
+            total = vector.divide(total, np.float32(found))
+        vector.store(out, target + column, total)
+        return found, refused
+
+    return pool_columns
+
+
+_pool_64 = _pool_columns(64)
+_pool_32 = _pool_columns(32)
+_pool_16 = _pool_columns(16)
+_pool_4 = _pool_columns(4)
+_pool_1 = _pool_columns(1)
+
+
+@_inlined
+def _pool(  # type: ignore[no-untyped-def]
+    tables, fetched, keys, item, first, lookups, start, dim, rows, mean, out, target
+):
+    """Reduce the rows of one item to one vector at `out[target : target + dim]`, widest columns first."""
+    found = 0
+    refused = 0
+    column = 0
+    while column < dim:
+        left = dim - column
+        if left >= 64:
+            width = 64
+            found, refused = _pool_64(
+                tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
+            )
+        elif left >= 32:
+            width = 32
+            found, refused = _pool_32(
+                tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
+            )
+        elif left >= 16:
+            width = 16
+            found, refused = _pool_16(
+                tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
+            )
+        elif left >= 4:
+            width = 4
+            found, refused = _pool_4(
+                tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
+            )
+        else:
+            width = 1
+            found, refused = _pool_1(
+                tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
+            )
+        column += width
+    return found, refused
+
+
+@_inlined
+def _copy(  # type: ignore[no-untyped-def]
+    tables, fetched, keys, item, ahead, first, lookups, start, dim, rows, out, target
+):
+    """Copy the rows of one item side by side to `out` from `target` on; ask for those of item `ahead`."""
+    found = 0
+    refused = 0
+    for position in range(first, first + lookups):
+        if ahead < keys.shape[0] and dim <= PREFETCH_DIM:
+            soon = keys[ahead, position]
+            if np.uint64(soon) < rows:
+                for line in range(0, dim, _CACHE_LINE):
+                    vector.prefetch(tables, start + soon * dim + line)
+        key = keys[item, position]
+        if np.uint64(key) < rows:
+            vector.copy(tables, start + key * dim, out, target, dim)
+            found += 1
+        elif key < -1 and -2 - key <= fetched.size - dim:
+            vector.copy(fetched, -2 - key, out, target, dim)
+            found += 1
+        else:
+            out[target : target + dim] = 0.0
+            refused += key != -1
+        target += dim
+    return found, refused
+
+
+def _lookup(tables, fetched, keys, plan, out):  # type: ignore[no-untyped-def]
+    copied_rows = 0
+    for feature in range(plan.shape[0]):
+        if plan[feature, POOLING] == COPY or plan[feature, LOOKUPS] == 1:
+            copied_rows += plan[feature, LOOKUPS]
+    items_ahead = 1 + PREFETCH_ROWS // max(1, copied_rows)
+    flat_out = out.reshape(-1)
+    all_found = 0
+    all_refused = 0
+    for item in range(keys.shape[0]):
+        for feature in range(plan.shape[0]):
+            first = plan[feature, KEY_COLUMN]
+            lookups = plan[feature, LOOKUPS]
+            start = plan[feature, TABLE_START]
+            dim = plan[feature, DIM]
+            rows = np.uint64(plan[feature, ROWS])
+            pooling = plan[feature, POOLING]
+            target = item * out.shape[1] + plan[feature, OUT_COLUMN]
+            if pooling == COPY or lookups == 1:
+                found, refused = _copy(
+                    tables, fetched, keys, item, item + items_ahead, first, lookups, start, dim, rows, flat_out, target
+                )
+            else:
+                mean = pooling == POOL_MEAN
+                found, refused = _pool(
+                    tables, fetched, keys, item, first, lookups, start, dim, rows, mean, flat_out, target
+                )
+            all_found += found
+            all_refused += refused
+    return all_found, all_refused
+
+
+@functools.cache
+def _kernel() -> Callable[..., tuple[int, int]]:
+    floats, matrix = array_type(types.float32, 1), array_type(types.int64, 2)
+    result = array_type(types.float32, 2, writable=True)
+    counts = types.Tuple([types.intp, types.intp])  # type: ignore[no-untyped-call]
+    return compile_kernel(_lookup, counts(floats, floats, matrix, matrix, result))
+
+
+def fused_lookup(
+    tables: FloatArray, fetched: FloatArray, keys: IntArray, plan: IntArray, out: FloatArray
+) -> tuple[int, int]:
+    """Look up a batch: `out[:n]` becomes the SparseNet's output for the key matrix `keys` `[n, lookups_per_item]`.
+
+    `tables` and `fetched` are flat float32; `out` float32 `[>= n, sparse_width]`; all C-contiguous. Returns how many
+    keys had a row and how many were refused; the rest were padding. Releases the GIL and allocates nothing. The plan
+    must fit the tables: it is not checked here. Raises ValueError or TypeError for arrays of the wrong shape or kind.
+    """
+    if keys.shape[0] > out.shape[0]:
+        raise ValueError(f"lookup of {keys.shape[0]} items into an output of {out.shape[0]} rows")
+    return _kernel()(tables, fetched, keys, plan, out)
+
+
+def fused_lookup_reference(
+    tables: FloatArray, fetched: FloatArray, keys: IntArray, plan: IntArray, out: FloatArray
+) -> tuple[int, int]:
+    """`fused_lookup` in plain NumPy: what the kernel must agree with."""
+    all_found = all_refused = 0
+    for entry in plan:
+        lookups, start, dim, rows = (int(entry[i]) for i in (LOOKUPS, TABLE_START, DIM, ROWS))
+        first, out_column = int(entry[KEY_COLUMN]), int(entry[OUT_COLUMN])
+        table = tables[start : start + rows * dim].reshape(rows, dim)
+        for item, item_keys in enumerate(keys[:, first : first + lookups]):
+            vectors = np.zeros((lookups, dim), np.float32)
+            found = 0
+            for position, key in enumerate(item_keys.tolist()):
+                if 0 <= key < rows:
+                    vectors[position] = table[key]
+                elif key < -1 and -2 - key + dim <= fetched.size:
+                    vectors[position] = fetched[-2 - key : -2 - key + dim]
+                else:
+                    all_refused += key != -1
+                    continue
+                found += 1
+            if entry[POOLING] != COPY:
+                vectors = vectors.sum(axis=0, keepdims=True)
+            if entry[POOLING] == POOL_MEAN:
+                vectors /= max(1, found)
+            out[item, out_column : out_column + vectors.size] = vectors.reshape(-1)
+            all_found += found
+    return all_found, all_refused
+
+
+def warm_up() -> None:
+    """Compile the kernel now, or load it from disk, so that no query waits for it."""
+    _kernel()

@@ -1,0 +1,75 @@
+"""Between jagged keys and the rectangular key matrix: pad to the feature's lookups with -1, count what is there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from hebe.kernels.compiled import array_type, compile_kernel
+
+IntArray = npt.NDArray[np.int64]
+
+
+def _pad(values, offsets, start, stop, lookups, out, row, column):  # type: ignore[no-untyped-def]
+    for item in range(start, stop):
+        first = offsets[item]
+        length = min(offsets[item + 1] - first, lookups)
+        target = row + item - start
+        for position in range(length):
+            out[target, column + position] = values[first + position]
+        for position in range(length, lookups):
+            out[target, column + position] = -1
+
+
+def _count(keys, column, lookups, out, out_column):  # type: ignore[no-untyped-def]
+    for item in range(keys.shape[0]):
+        present = 0
+        for position in range(column, column + lookups):
+            present += keys[item, position] != -1
+        out[item, out_column] = present
+
+
+@functools.cache
+def _pad_kernel() -> Callable[..., None]:
+    vector, index = array_type(types.int64, 1), types.intp
+    matrix = array_type(types.int64, 2, writable=True)
+    return compile_kernel(_pad, types.void(vector, vector, index, index, index, matrix, index, index))
+
+
+@functools.cache
+def _count_kernel() -> Callable[..., None]:
+    index = types.intp
+    written = array_type(types.int64, 2, writable=True)
+    return compile_kernel(_count, types.void(array_type(types.int64, 2), index, index, written, index))
+
+
+def pad_jagged(
+    values: IntArray, offsets: IntArray, start: int, stop: int, lookups: int, out: IntArray, row: int, column: int
+) -> None:
+    """Write the keys of items `[start, stop)` to `out[row : row + stop - start, column : column + lookups]`.
+
+    `values` int64 `[sum(lengths)]` and `offsets` int64 `[items + 1]` may be read-only and unaligned; `out` is the
+    batch's key matrix. Places past an item's keys become -1.
+    """
+    if not 0 <= start <= stop < len(offsets) or offsets[start] < 0 or offsets[stop] > len(values):
+        raise ValueError(f"items [{start}, {stop}) reach past {len(offsets) - 1} items or {len(values)} keys")
+    if row < 0 or column < 0 or row + stop - start > out.shape[0] or column + lookups > out.shape[1]:
+        raise ValueError(f"{stop - start} items of {lookups} keys at [{row}, {column}] do not fit {out.shape}")
+    _pad_kernel()(values, offsets, start, stop, lookups, out, row, column)
+
+
+def count_present(keys: IntArray, column: int, lookups: int, out: IntArray, out_column: int) -> None:
+    """Set `out[:n, out_column]` to how many of `keys[:n, column : column + lookups]` are not -1."""
+    if len(keys) > len(out) or not 0 <= out_column < out.shape[1] or not 0 <= column <= keys.shape[1] - lookups:
+        raise ValueError(f"columns {column}..{column + lookups} of {keys.shape} to column {out_column} of {out.shape}")
+    _count_kernel()(keys, column, lookups, out, out_column)
+
+
+def warm_up() -> None:
+    """Compile both kernels now, or load them from disk."""
+    _pad_kernel()
+    _count_kernel()
