@@ -1,9 +1,12 @@
 """Holds the rooms to what each may import, and the whole source to a few rules of the house."""
 
 import ast
+import re
 import sys
+import tomllib
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -212,6 +215,29 @@ def test_a_name_says_what_is_inside(path):
 def test_a_file_stays_short(path):
     lines = len(path.read_text().splitlines())
     assert lines <= MOST_LINES, f"{path.relative_to(SOURCE)}: {lines} lines; a file over {MOST_LINES} is two concepts"
+
+
+def test_every_package_imported_is_declared():
+    """What is imported at the top of a module must be among the dependencies, what lazily among those or the extras."""
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
+    needed = {distribution_of(line) for line in project["dependencies"]}
+    optional = needed | {distribution_of(line) for extra in project["optional-dependencies"].values() for line in extra}
+    providers = packages_distributions()
+    faults = set()
+    for path in MODULES:
+        for found in imports_of(ast.parse(path.read_text()), module_name(path)):
+            top = found.module.split(".")[0]
+            if top in sys.stdlib_module_names or top in ("hebe", "triton"):
+                continue
+            provided = {distribution_of(name) for name in providers.get(top, [top])}
+            if not provided & (optional if found.lazy else needed):
+                faults.add(f"{module_name(path)}:{found.line}: {top} is not declared in pyproject.toml")
+    assert not faults, "\n".join(sorted(faults))
+
+
+def distribution_of(requirement: str) -> str:
+    """The normalised name of a distribution, of a requirement line or of metadata."""
+    return re.sub(r"[-_.]+", "-", re.match(r"[A-Za-z0-9._-]+", requirement)[0]).lower()
 
 
 def test_importing_hebe_imports_nothing_heavy():
