@@ -40,7 +40,7 @@ install_system_packages() {
 }
 
 install_system_packages
-if ! { [ -x "$venv/bin/python" ] && suits "$venv/bin/python"; }; then
+if ! { suits "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
     python="$(find_python)"
     echo "Making $venv with $("$python" --version)"
     rm -rf "$venv"

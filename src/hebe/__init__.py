@@ -1,9 +1,9 @@
 """Hebe: an inference server and capacity planner for deep recommendation models.
 
     hebe.load("repository", "dlrm").predict(features)     score items in this process
-    hebe.Server("repository").start()                     serve a repository from this process
+    hebe.Server("repository").start()                     serve a repository from a thread of this process
 
-Importing this module imports nothing heavy; the two entry points do when they are first used.
+Importing this module imports nothing heavy; the entry points do when they are first used.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hebe.runtime.loaded_model import LoadedModel
-    from hebe.serving.server import Server
+    from hebe.serving.server import Server, ServerOptions
 
 __version__ = "0.1.0"
-__all__ = ["Server", "__version__", "load"]
+__all__ = ["Server", "ServerOptions", "__version__", "load"]
 
 
 def load(directory: str | PathLike[str], name: str, version: int | None = None) -> LoadedModel:
@@ -31,8 +31,8 @@ def load(directory: str | PathLike[str], name: str, version: int | None = None) 
 
 
 def __getattr__(attribute: str) -> Any:
-    if attribute == "Server":
-        from hebe.serving.server import Server
+    if attribute in ("Server", "ServerOptions"):
+        from hebe.serving import server
 
-        return Server
+        return getattr(server, attribute)
     raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
