@@ -1,9 +1,9 @@
 """What moves through Hebe, and who fills each field.
 
-    Query        one user's ranking request. Filled by serving (or the simulator, which leaves the tensors out).
-    SubQuery     items `[start, stop)` of a query. Made by `scheduling.node`.
-    Batch        sub-queries that run together on one worker. Made by `scheduling.node`.
-    QueryResult  the answer. Filled by the driver when the last sub-query is done.
+Query        one user's ranking request. Filled by serving (or the simulator, which leaves the tensors out).
+SubQuery     items `[start, stop)` of a query. Made by `scheduling.node`.
+Batch        sub-queries that run together on one worker. Made by `scheduling.node`.
+QueryResult  the answer. Filled by the driver when the last sub-query is done.
 """
 
 from __future__ import annotations
