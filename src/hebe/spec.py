@@ -177,6 +177,10 @@ class ModelSpec:
         object.__setattr__(self, "towers", MappingProxyType(towers))
         object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The read-only mappings can be neither copied nor pickled; their content can.
+        return ModelSpec.from_dict, (self.to_dict(),)
+
     def table(self, name: str) -> EmbeddingTableSpec:
         """The table called `name`; raises KeyError."""
         for table in self.tables:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -90,6 +91,14 @@ def test_forward_is_the_dense_net_over_the_sparse_net(any_spec: ModelSpec) -> No
         assert torch.equal(scores, model(None, features))
     scores.sum().backward()
     assert all(weight.grad is not None for weight in model.parameters())
+
+
+def test_can_be_copied(small_spec: Make) -> None:
+    model = RankingModel(small_spec("dlrm-dot"), seed=3)
+    twin = copy.deepcopy(model)
+    assert twin.spec == model.spec
+    features = {f.name: torch.zeros(2, f.lookups, dtype=torch.int64) for f in model.spec.features}
+    assert torch.equal(twin(torch.ones(2, 5), features), model(torch.ones(2, 5), features))
 
 
 def test_features_of_one_table_share_its_rows(small_spec: Make) -> None:

@@ -103,10 +103,10 @@ class RankingModel(nn.Module):
     def _unreduced(self, weight: Tensor, keys: FeatureInput, lookups: int) -> tuple[Tensor, Tensor]:
         if not isinstance(keys, tuple):
             rows = functional.embedding(keys, weight, sparse=self.sparse_gradients)
-            return rows.flatten(1), torch.full((len(keys),), lookups, dtype=torch.int64)
+            return rows.flatten(1), keys.new_full((len(keys),), lookups)
         values, lengths = keys
-        item = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-        position = torch.arange(len(values)) - (torch.cumsum(lengths, 0) - lengths)[item]
+        item = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+        position = torch.arange(len(values), device=lengths.device) - (torch.cumsum(lengths, 0) - lengths)[item]
         rows = functional.embedding(values, weight, sparse=self.sparse_gradients)
         padded = rows.new_zeros((len(lengths), lookups, weight.shape[1]))
         return padded.index_put((item, position), rows).flatten(1), lengths
