@@ -71,6 +71,7 @@ class FakeModel:
         self.queue_depth = 0
         self.ready = True
         self.sla_s = spec.sla.latency_s
+        self.percentile = spec.sla.percentile
         self.load_time_s = time.time()
         self.queries: list[Query] = []
         self.cancelled = 0

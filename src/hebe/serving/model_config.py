@@ -49,7 +49,8 @@ def model_metadata(model: HostedModel, versions: list[str]) -> dict[str, Any]:
 def model_config(model: HostedModel) -> dict[str, Any]:
     """`GET /v2/models/NAME/config`: the fields of Triton's `ModelConfig` that its clients read, and what is so here.
 
-    64-bit whole numbers are JSON numbers, as Triton writes them.
+    64-bit whole numbers are JSON numbers, as Triton writes them. Its parameters tell load generators what the
+    protocol does not: the rows that each feature's keys may name (`rows.FEATURE`), and the SLA.
     """
     spec = model.spec
     inputs = [_config_input(feature.name, "TYPE_INT64", feature.lookups) for feature in spec.features]
@@ -83,8 +84,12 @@ def model_config(model: HostedModel) -> dict[str, Any]:
         "metric_tags": {},
         "parameters": {
             "architecture": {"string_value": spec.architecture},
-            "sla_latency_ms": {"string_value": f"{spec.sla.latency_ms:g}"},
-            "sla_percentile": {"string_value": f"{spec.sla.percentile:g}"},
+            "sla_ms": {"string_value": f"{model.sla_s * 1e3:g}"},
+            "sla_percentile": {"string_value": f"{model.percentile:g}"},
+            **{
+                f"rows.{feature.name}": {"string_value": str(spec.table(feature.table).rows)}
+                for feature in spec.features
+            },
         },
         "model_warmup": [],
         "model_transaction_policy": {"decoupled": False},

@@ -1,0 +1,32 @@
+"""Models that benchmarks measure, made from the catalog once and kept under out/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.progress import Progress
+
+BENCH_MODELS = Path("out/bench/models")
+
+
+def bench_repository(name: str, size: str | None, progress: Progress) -> Path:
+    """A repository that holds catalog model `name` alone, initialised from seed 1; made if it is not there."""
+    from hebe.models.architectures import build_dense_net
+    from hebe.models.catalog import entry
+    from hebe.models.ranking_model import initial_rows
+    from hebe.models.repository import ModelRepository
+
+    spec = entry(name, size=size)
+    repository = ModelRepository(BENCH_MODELS / f"{name}-{size or 'default'}")
+    if repository.versions(name) and repository.open(name).spec == spec:
+        return repository.root
+    task = progress.add_task(f"making {name}", total=spec.table_bytes)
+    repository.write(
+        spec,
+        {table.name: initial_rows(spec, table.name, seed=1) for table in spec.tables},
+        build_dense_net(spec, seed=1).state_dict(),
+        provenance={"initialised_from_seed": 1},
+        progress=lambda done, total: progress.update(task, completed=done, total=total),
+    )
+    progress.remove_task(task)
+    return repository.root

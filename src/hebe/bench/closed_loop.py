@@ -1,0 +1,135 @@
+"""A closed loop in a process of its own: so many queries under way at all times, nothing computed between them.
+
+    python -m hebe.bench.closed_loop http://127.0.0.1:8000 --model dlrm-rmc1 --items 256 --concurrency 4 --seconds 5
+
+Prints one JSON line. Measures saturation and added latency; what a server can take under an SLA is the open loop's
+question (`hebe load`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import uvloop
+
+from hebe.load_generator.discovery import discover
+from hebe.load_generator.grpc_sender import GrpcSender
+from hebe.load_generator.http_sender import HttpSender
+from hebe.load_generator.query_pool import QueryPool
+from hebe.load_generator.request_body import request_body
+from hebe.load_generator.sender import Outcome, Sender
+from hebe.load_generator.target import Target, parse_endpoint
+from hebe.runtime.pinning import pin_thread
+from hebe.workload.forms import query_sizes
+from hebe.workload.key_skew import UniformKeys
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoopResult:
+    """Answers per second, their latency in milliseconds, and how many queries were refused or failed."""
+
+    throughput_qps: float
+    p50_ms: float
+    p99_ms: float
+    answered: int
+    refused: int
+    failed: int
+
+
+def closed_loop(
+    url: str, model: str, sizes: str, concurrency: int, seconds: float, cores: Sequence[int] | None = None
+) -> ClosedLoopResult:
+    """Run this module as a child process on `cores` and return what it measured. Raises RuntimeError if it fails."""
+    command = [sys.executable, "-m", "hebe.bench.closed_loop", url, "--model", model, "--sizes", sizes]
+    command += ["--concurrency", str(concurrency), "--seconds", str(seconds)]
+    if cores:
+        command += ["--cores", ",".join(map(str, cores))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120, check=False)
+    if done.returncode:
+        raise RuntimeError(f"closed loop against {url} failed: {done.stderr.strip()[-2000:]}")
+    return ClosedLoopResult(**json.loads(done.stdout.splitlines()[-1]))
+
+
+async def _measure(target: Target, sizes: str, concurrency: int, seconds: float) -> ClosedLoopResult:
+    distribution = query_sizes(sizes)
+    rng = np.random.default_rng(1)
+    model = await asyncio.to_thread(discover, target)
+    pool = QueryPool(model, UniformKeys(), distribution.largest, rng)
+    sender: Sender = (GrpcSender if target.endpoint.protocol == "grpc" else HttpSender)(
+        target, request_body(target, pool)
+    )
+    await sender.open()
+    drawn = distribution.draw(4096, rng)
+    offsets = pool.offsets(drawn, rng)
+    sent_s: dict[int, float] = {}
+    latencies: list[float] = []
+    counts = {Outcome.REFUSED: 0, Outcome.FAILED: 0}
+    warm_s = time.perf_counter() + min(1.0, seconds / 3)
+    end_s = warm_s + seconds
+    finished = asyncio.Event()
+    following = concurrency
+
+    def send(index: int) -> None:
+        sent_s[index] = time.perf_counter()
+        sender.send(index, int(drawn[index % 4096]), int(offsets[index % 4096]))
+
+    def done(index: int, outcome: Outcome, kind: str, message: str) -> None:  # noqa: ARG001
+        nonlocal following
+        now = time.perf_counter()
+        if now >= end_s:
+            finished.set()
+            return
+        if now >= warm_s:
+            if outcome is Outcome.ANSWERED:
+                latencies.append(now - sent_s[index])
+            else:
+                counts[outcome] += 1
+        del sent_s[index]
+        send(following)
+        following += 1
+
+    sender.on_done = done
+    for index in range(concurrency):
+        send(index)
+    await finished.wait()
+    await sender.close()
+    if not latencies:
+        raise RuntimeError(f"no query was answered: {counts[Outcome.REFUSED]} refused, {counts[Outcome.FAILED]} failed")
+    p50_s, p99_s = np.percentile(latencies, [50, 99])
+    return ClosedLoopResult(
+        len(latencies) / seconds,
+        float(p50_s) * 1e3,
+        float(p99_s) * 1e3,
+        len(latencies),
+        counts[Outcome.REFUSED],
+        counts[Outcome.FAILED],
+    )
+
+
+def main() -> None:
+    """Measure as the command line says and print one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--sizes", required=True, help="query sizes as for hebe load")
+    parser.add_argument("--concurrency", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--cores", default="", help="comma-separated; default: all")
+    arguments = parser.parse_args()
+    if arguments.cores:
+        pin_thread([int(core) for core in arguments.cores.split(",")])
+    target = Target(parse_endpoint(arguments.url), arguments.model)
+    result = uvloop.run(_measure(target, arguments.sizes, arguments.concurrency, arguments.seconds))
+    print(json.dumps(asdict(result)))
+
+
+if __name__ == "__main__":
+    main()
