@@ -107,15 +107,6 @@ def test_features_of_one_table_share_its_rows(small_spec: Make) -> None:
     assert model.table_weight("item").shape == (50, 6)
 
 
-def test_sparse_gradients_on_demand() -> None:
-    features = {feature.name: torch.zeros(2, feature.lookups, dtype=torch.int64) for feature in SPEC.features}
-    for wanted in (False, True):
-        model = RankingModel(SPEC, sparse_gradients=wanted)
-        model(torch.zeros(2, 2), features).sum().backward()
-        gradients = [model.table_weight(table.name).grad for table in SPEC.tables]
-        assert [gradient is not None and gradient.is_sparse for gradient in gradients] == [wanted] * 2
-
-
 def test_weights_come_from_the_seed_alone() -> None:
     torch.manual_seed(1)
     before = torch.random.get_rng_state()

@@ -1,7 +1,7 @@
 """A whole ranking model in plain PyTorch: one embedding module per table and the DenseNet.
 
-The reference that the serving path is compared with, what training fits, and where the rows of a new model come
-from. It holds all tables in memory; `initial_rows` draws a table's rows chunk by chunk for models that are larger.
+The reference that the serving path is compared with. It holds all tables in memory; `initial_rows`, where every new
+model's rows come from, draws a table chunk by chunk, for models that are larger.
 """
 
 from __future__ import annotations
@@ -29,16 +29,14 @@ class RankingModel(nn.Module):
     """SparseNet and DenseNet of `spec` as ordinary modules; rows and weights are drawn from `seed`.
 
     `tables` holds one `nn.EmbeddingBag` per table, in the order of `spec.tables`; features that share a table share
-    the module. With `sparse_gradients` backward gives tables sparse gradients (SparseAdam, SGD, Adagrad).
+    the module.
     """
 
-    def __init__(self, spec: ModelSpec, seed: int = 0, sparse_gradients: bool = False) -> None:
+    def __init__(self, spec: ModelSpec, seed: int = 0) -> None:
         super().__init__()
         self.spec = spec
-        self.sparse_gradients = sparse_gradients
         self.tables = nn.ModuleList(
-            nn.EmbeddingBag(table.rows, table.dim, sparse=sparse_gradients, _weight=_filled(spec, table, seed))
-            for table in spec.tables
+            nn.EmbeddingBag(table.rows, table.dim, _weight=_filled(spec, table, seed)) for table in spec.tables
         )
         self._position = {table.name: i for i, table in enumerate(spec.tables)}
         self.dense_net = build_dense_net(spec, seed)
@@ -98,16 +96,16 @@ class RankingModel(nn.Module):
         offsets = None
         if isinstance(keys, tuple):
             keys, offsets = keys[0], torch.cumsum(keys[1], 0) - keys[1]
-        return functional.embedding_bag(keys, weight, offsets, mode=str(pooling), sparse=self.sparse_gradients)
+        return functional.embedding_bag(keys, weight, offsets, mode=str(pooling))
 
     def _unreduced(self, weight: Tensor, keys: FeatureInput, lookups: int) -> tuple[Tensor, Tensor]:
         if not isinstance(keys, tuple):
-            rows = functional.embedding(keys, weight, sparse=self.sparse_gradients)
+            rows = functional.embedding(keys, weight)
             return rows.flatten(1), keys.new_full((len(keys),), lookups)
         values, lengths = keys
         item = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
         position = torch.arange(len(values), device=lengths.device) - (torch.cumsum(lengths, 0) - lengths)[item]
-        rows = functional.embedding(values, weight, sparse=self.sparse_gradients)
+        rows = functional.embedding(values, weight)
         padded = rows.new_zeros((len(lengths), lookups, weight.shape[1]))
         return padded.index_put((item, position), rows).flatten(1), lengths
 
