@@ -1,7 +1,7 @@
 """A model's ops as plain data: what a captured DenseNet is stored as, and what stream schedulers will read.
 
 Plain data so that it can be written to JSON, read without torch and checked before anything runs. Turning it
-into something that computes is `hebe.models.graph_capture`'s work.
+into something that computes is `hebe.models.graph_module`'s work.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Op:
         def walk(value: Any) -> None:
             if isinstance(value, Mapping):
                 if set(value) == {"op"}:
+                    if not isinstance(value["op"], str):
+                        raise OpGraphError(f"op {self.name}: {value!r} does not name an op")
                     found.append(value["op"])
                 else:
                     for inner in value.values():
@@ -91,6 +93,12 @@ class OpGraph:
             ops = tuple(
                 Op(op["name"], op["target"], tuple(op["arguments"]), dict(op["keywords"])) for op in data["ops"]
             )
-            return cls(tuple(data["inputs"]), ops, data["output"])
-        except (KeyError, TypeError) as fault:
+            inputs = tuple(data["inputs"])
+            for name in (*inputs, data["output"], *(text for op in ops for text in (op.name, op.target))):
+                if not isinstance(name, str):
+                    raise OpGraphError(f"op graph: {name!r} stands where a name should")
+            return cls(inputs, ops, data["output"])
+        except (KeyError, TypeError, ValueError) as fault:
+            if isinstance(fault, OpGraphError):
+                raise
             raise OpGraphError(f"op graph: malformed field {fault}") from None

@@ -112,7 +112,7 @@ class StoredModel:
         path = self.path / _GRAPH_FILE
         try:
             return OpGraph.from_dict(json.loads(read_checked(path, self.files[_GRAPH_FILE])))
-        except (OpGraphError, ValueError) as fault:
+        except (OpGraphError, ValueError, RecursionError) as fault:
             raise RepositoryError(f"{path}: not an op graph: {fault}; import the model again") from None
 
     def dense_net(self) -> torch.nn.Module:
@@ -124,7 +124,7 @@ class StoredModel:
         net: torch.nn.Module
         try:
             if graph is not None:
-                from hebe.models.graph_capture import build
+                from hebe.models.graph_module import build
 
                 net = build(graph, state)
             else:

@@ -1,0 +1,141 @@
+"""Import of any PyTorch ranking model: `torch.export` gives its ops, its embedding layers are cut out.
+
+What is cut out becomes the SparseNet: each `nn.Embedding` and `nn.EmbeddingBag` a table, each of their inputs a
+feature. What remains becomes the DenseNet: an `OpGraph` over `sparse`, sliced and reshaped to what each layer gave.
+`split_check.check_split` shows that both together compute what the module does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from hebe.models.embedding_cut import FeatureSource, Weight, cut_embeddings
+from hebe.models.graph_writer import write_op_graph
+from hebe.models.module_inputs import FlatModule, GraphCaptureError
+from hebe.models.table_file import RowArray
+from hebe.op_graph import OpGraph
+from hebe.spec import ModelSpec, SlaTarget
+
+__all__ = ["CapturedModel", "FeatureSource", "GraphCaptureError", "capture"]
+
+ARCHITECTURE = "imported"
+"""The architecture of a spec whose DenseNet is a stored graph."""
+
+
+@dataclass(frozen=True)
+class CapturedModel:
+    """A module split in two, ready for `ModelRepository.write`.
+
+    `tables` float32 `[rows, dim]` by table name, views of the module's weights; `dense_state` the weights that
+    `graph` reads; `sources` which input of the module each feature's keys come from; `dense_inputs` the float
+    inputs that stand side by side in `dense`.
+    """
+
+    spec: ModelSpec
+    tables: Mapping[str, RowArray]
+    dense_state: Mapping[str, Tensor]
+    graph: OpGraph
+    sources: Mapping[str, FeatureSource]
+    dense_inputs: tuple[str, ...]
+
+
+def capture(
+    module: nn.Module,
+    example_inputs: Mapping[str, Any] | Sequence[Any] | Tensor,
+    name: str,
+    sla: SlaTarget | None = None,
+    lookups: Mapping[str, int] | None = None,
+    notes: str = "",
+) -> CapturedModel:
+    """Split `module`, given inputs of at least two items as it is called with.
+
+    A mapping of inputs is passed by keyword, or as it is where `forward` takes one mapping. `lookups` says how many
+    keys an item may have for a jagged feature (values and offsets); without it, as many as in the example.
+    Raises `GraphCaptureError` naming the layer, input or op that cannot be captured.
+    """
+    flat = FlatModule(module, example_inputs)
+    program = _export(flat)
+    program.graph.eliminate_dead_code()
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    inputs = {
+        placeholders[placeholder]: source
+        for placeholder, source in zip(program.graph_signature.user_inputs, flat.inputs, strict=True)
+    }
+    _check_pure(program, {node.name: source.name for node, source in inputs.items()})
+    weights = _weights(program, placeholders)
+    cut = cut_embeddings(program.graph, inputs, weights, lookups or {})
+    dense = [source for source in inputs.values() if not source.is_keys]
+    spec = ModelSpec(
+        name=name,
+        architecture=ARCHITECTURE,
+        tables=cut.tables,
+        features=cut.features,
+        dense_dim=sum(source.columns for source in dense),
+        outputs=flat.outputs,
+        sla=sla or SlaTarget(100.0),
+        source=f"imported {type(module).__module__}.{type(module).__qualname__}",
+        notes=notes,
+    )
+    graph, dense_state = write_op_graph(program.graph, spec, cut, inputs, weights)
+    return CapturedModel(spec, cut.rows, dense_state, graph, cut.sources, tuple(source.name for source in dense))
+
+
+def _export(flat: FlatModule) -> torch.export.ExportedProgram:
+    items = torch.export.Dim("items")
+    shapes: list[dict[int, Any]] = []
+    for i, source in enumerate(flat.inputs):
+        if source.items_offset is None:
+            shapes.append({0: torch.export.Dim(f"values_{i}")})
+        else:
+            shapes.append({0: items + 1 if source.items_offset else items})
+    examples = tuple(source.example for source in flat.inputs)
+    faults: list[Exception] = []
+    # Strict mode (by bytecode) is pickier about Python but keeps the number of items open through `len`.
+    for strict in (False, True):
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                program: torch.export.ExportedProgram = torch.export.export(
+                    flat, examples, dynamic_shapes=(tuple(shapes),), strict=strict
+                )
+                # No decompositions: composite ops (linear, layer_norm, gru) run faster whole.
+                captured: torch.export.ExportedProgram = program.run_decompositions({})
+            return captured
+        except Exception as fault:  # torch.export raises errors of many kinds, all of them about the module
+            faults.append(fault)
+    reason = next((line for line in str(faults[0]).splitlines() if line.strip()), type(faults[0]).__name__)
+    if reason.startswith("Constraints violated"):
+        reason = (
+            f"it fixes the number of items to that of the example, {flat.items}: use x.shape[0] as it is, without "
+            "len(), int() or a condition on it"
+        )
+    raise GraphCaptureError(f"torch.export cannot capture the module: {reason}") from faults[0]
+
+
+def _check_pure(program: torch.export.ExportedProgram, input_names: Mapping[str, str]) -> None:
+    signature = program.graph_signature
+    changed = [name.removeprefix("module.") for name in signature.buffers_to_mutate.values()]
+    changed += [f"input {input_names[name]}" for name in signature.user_inputs_to_mutate.values()]
+    if changed:
+        raise GraphCaptureError(f"the module changes {', '.join(changed)} while it scores: it must not")
+
+
+def _weights(program: torch.export.ExportedProgram, placeholders: Mapping[str, fx.Node]) -> dict[fx.Node, Weight]:
+    signature = program.graph_signature
+    targets = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    found: dict[fx.Node, Weight] = {}
+    for placeholder, target in targets.items():
+        value = program.state_dict.get(target, program.constants.get(target))
+        assert isinstance(value, Tensor)
+        found[placeholders[placeholder]] = Weight(target.removeprefix("module."), value.detach())
+    return found

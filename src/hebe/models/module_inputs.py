@@ -1,0 +1,149 @@
+"""The inputs of a module to import: one flat list of named tensors, whatever the form of its arguments."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+
+class GraphCaptureError(ValueError):
+    """A module that cannot be split; names the layer, input or op, and says what is supported."""
+
+
+@dataclass(frozen=True)
+class ModuleInput:
+    """One tensor that the module takes.
+
+    `items_offset` is its first dimension less the number of items: 0, or 1 for offsets that end with the total;
+    None where its first dimension is not the number of items (the values of a jagged feature).
+    """
+
+    name: str
+    example: Tensor
+    items_offset: int | None
+
+    @property
+    def is_keys(self) -> bool:
+        """Whether it holds keys or offsets rather than dense features."""
+        return not self.example.dtype.is_floating_point
+
+    @property
+    def columns(self) -> int:
+        """Values per item."""
+        return self.example[0].numel()
+
+
+class FlatModule(nn.Module):
+    """A module to import, in evaluation mode, with its tensors as positional arguments in the order of `inputs`.
+
+    A mapping of example inputs gives keyword arguments, or the single argument of a `forward` that takes a mapping;
+    a sequence gives positional arguments. `items` is the number of items of the example, and `outputs` the scores
+    per item. Raises `GraphCaptureError` for inputs and results of other dtypes and shapes than documented.
+    """
+
+    def __init__(self, module: nn.Module, example_inputs: Mapping[str, Any] | Sequence[Any] | Tensor) -> None:
+        super().__init__()
+        self.module = module.eval()
+        arguments, keywords = _arguments(module, example_inputs)
+        leaves, self._structure = pytree.tree_flatten_with_path((arguments, keywords))
+        names = _names(module, [path for path, _ in leaves], arguments)
+        tensors = [_checked(name, leaf) for name, (_, leaf) in zip(names, leaves, strict=True)]
+        try:
+            with torch.no_grad():
+                result = self(*tensors)
+        except Exception as fault:  # whatever the user's module raises
+            reason = next(iter(str(fault).splitlines()), "")
+            raise GraphCaptureError(
+                f"the module fails on the example inputs: {type(fault).__name__}: {reason}"
+            ) from fault
+        self.items, self.outputs = _checked_result(result)
+        self.inputs = tuple(_classified(n, t, self.items) for n, t in zip(names, tensors, strict=True))
+
+    def forward(self, *tensors: Tensor) -> Any:
+        """The module's result on the flat inputs."""
+        arguments, keywords = pytree.tree_unflatten(list(tensors), self._structure)
+        return self.module(*arguments, **keywords)
+
+
+def _arguments(
+    module: nn.Module, example_inputs: Mapping[str, Any] | Sequence[Any] | Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example_inputs, Tensor):
+        return (example_inputs,), {}
+    if not isinstance(example_inputs, Mapping):
+        return tuple(example_inputs), {}
+    parameters = inspect.signature(module.forward).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    if takes_any or set(example_inputs) <= set(parameters):
+        return (), dict(example_inputs)
+    return (dict(example_inputs),), {}
+
+
+def _names(module: nn.Module, paths: list[Any], arguments: tuple[Any, ...]) -> list[str]:
+    """A name for each input: its parameter's; below it, the keys of the mapping, the positions of the sequence."""
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    positional = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+    rest_name = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "input")
+    names: list[str] = []
+    for path in paths:
+        steps: list[Any] = [getattr(key, "key", getattr(key, "idx", None)) for key in path]
+        group, first, *below = steps
+        parts = [str(part) for part in below]
+        if not (len(arguments) == 1 and below and isinstance(below[0], str)):
+            if group == 0:
+                known = first < len(positional)
+                parts.insert(0, positional[first] if known else f"{rest_name}_{first - len(positional)}")
+            else:
+                parts.insert(0, str(first))
+        name = re.sub(r"[^A-Za-z0-9_]+", "_", "_".join(parts)).lstrip("_") or "input"
+        while name in names:
+            name += "_"
+        names.append(name)
+    return names
+
+
+def _checked(name: str, leaf: Any) -> Tensor:
+    if not isinstance(leaf, Tensor):
+        raise GraphCaptureError(f"example input {name} is {type(leaf).__name__}: every input must be a torch tensor")
+    if leaf.dtype not in (torch.int64, torch.int32, torch.float32):
+        dtype = str(leaf.dtype).removeprefix("torch.")
+        raise GraphCaptureError(f"example input {name} is {dtype}: must be float32 (dense features) or int64 (keys)")
+    return leaf.detach()
+
+
+def _checked_result(result: Any) -> tuple[int, int]:
+    """(items, outputs) of what the module returned."""
+    if not isinstance(result, Tensor):
+        raise GraphCaptureError(
+            f"the module returns {type(result).__name__}: it must return one tensor of scores, [items] or "
+            "[items, outputs]; wrap it in a module that does (torch.cat joins several heads)"
+        )
+    if result.dtype != torch.float32 or result.dim() not in (1, 2):
+        raise GraphCaptureError(
+            f"the module returns {str(result.dtype).removeprefix('torch.')} {list(result.shape)}: "
+            "must be float32 [items] or [items, outputs]"
+        )
+    if result.shape[0] < 2:
+        raise GraphCaptureError(
+            f"the example inputs give {result.shape[0]} score(s): give an example of at least two items, so that "
+            "the dimension of the items can be told"
+        )
+    return result.shape[0], 1 if result.dim() == 1 else result.shape[1]
+
+
+def _classified(name: str, tensor: Tensor, items: int) -> ModuleInput:
+    if tensor.dim() and tensor.shape[0] == items:
+        return ModuleInput(name, tensor, 0)
+    if tensor.dim() == 1 and not tensor.dtype.is_floating_point:
+        return ModuleInput(name, tensor, 1 if tensor.shape[0] == items + 1 else None)
+    raise GraphCaptureError(
+        f"example input {name} has shape {list(tensor.shape)} but there are {items} scores: the first dimension of "
+        "every input must be the items (only the values of a jagged feature may have another)"
+    )

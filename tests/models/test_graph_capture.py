@@ -1,0 +1,390 @@
+import dataclasses
+import functools
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hebe.models.graph_capture import GraphCaptureError, capture
+from hebe.models.module_inputs import FlatModule
+from hebe.models.repository import ModelRepository
+from hebe.models.split_check import check_split, dense_net_inputs
+from hebe.spec import Pooling, SlaTarget
+
+
+class Scored(nn.Module):
+    """Base of the modules below."""
+
+    def __init__(self, width, outputs=1):
+        super().__init__()
+        torch.manual_seed(width)
+        self.top = nn.Linear(width, outputs)
+
+    def score(self, *vectors):
+        return torch.sigmoid(self.top(torch.cat([v.flatten(1) for v in vectors], 1)))
+
+
+def keys(rows, *shape):
+    return torch.randint(0, rows, shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def floats(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+class TwoBags(Scored):
+    def __init__(self):
+        super().__init__(3 + 8 + 4)
+        self.user = nn.EmbeddingBag(50, 8, mode="sum")
+        self.item = nn.EmbeddingBag(30, 4, mode="mean")
+
+    def forward(self, dense, user, item):
+        return self.score(dense, self.user(user), self.item(item))
+
+
+class Jagged(Scored):
+    def __init__(self, ends_with_total=False):
+        super().__init__(8)
+        self.bag = nn.EmbeddingBag(50, 8, mode="mean", include_last_offset=ends_with_total)
+
+    def forward(self, values, offsets):
+        return self.score(self.bag(values, offsets))
+
+
+class Columns(Scored):
+    """One input whose columns go to layers of their own, one of them shared."""
+
+    def __init__(self):
+        super().__init__(4 + 4 + 2 + 4)
+        self.first = nn.Embedding(20, 4)
+        self.other = nn.Embedding(30, 2, padding_idx=0)
+
+    def forward(self, x):
+        a, b, c = x.unbind(1)
+        return self.score(self.first(a), self.first(x[:, 1:2]).squeeze(1), self.other(c), self.first(b))
+
+
+class Fields(Scored):
+    """Fields side by side in one table, as in factorisation machines."""
+
+    def __init__(self, rows=(5, 7, 3)):
+        super().__init__(len(rows) * 4 + 1 + 2)
+        self.embedding = nn.Embedding(sum(rows), 4)
+        self.linear = nn.Embedding(sum(rows), 1)
+        self.bag = nn.EmbeddingBag(sum(rows), 2, mode="mean")
+        self.register_buffer("offsets", torch.tensor([0, *itertools.accumulate(rows)][:-1]))
+
+    def forward(self, x):
+        x = x + self.offsets
+        return self.score(self.embedding(x), self.linear(x).sum(1), self.bag(x))
+
+
+class PooledSequence(Scored):
+    def __init__(self):
+        super().__init__(4 + 4 + 8)
+        self.embedding = nn.Embedding(20, 4)
+
+    def forward(self, history):
+        return self.score(
+            self.embedding(history).sum(1), self.embedding(history).mean(dim=-2), self.embedding(history[:, :2])
+        )
+
+
+class Interacting(Scored):
+    """Attention, a GRU, normalisation, sizes computed from the number of items, assignment in place."""
+
+    def __init__(self):
+        super().__init__(4 + 12 + 4 + 3)
+        self.embedding = nn.Embedding(20, 4)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.gru = nn.GRU(4, 4, batch_first=True)
+        self.norm = nn.BatchNorm1d(4)
+        self.norm.running_mean.uniform_()
+        self.dropout = nn.Dropout(0.5)
+        self.dense = nn.Linear(2, 4)
+
+    def forward(self, dense, history):
+        rows = self.embedding(history)
+        attended, _ = self.attention(rows, rows, rows)
+        attended = attended.clone()
+        attended[:, 0] = attended[:, 0] * 2
+        _, last = self.gru(rows)
+        i, j = torch.tril_indices(3, 3, -1)
+        pairs = torch.bmm(rows, rows.transpose(1, 2))[:, i, j]
+        ones = torch.ones(len(dense), 3).cumsum(1).repeat(2, 1)[: len(dense)]
+        return self.score(self.norm(self.dropout(self.dense(dense))), attended, last[0], pairs * ones)
+
+
+class ManyFloats(Scored):
+    def __init__(self):
+        super().__init__(1 + 6 + 4)
+        self.embedding = nn.Embedding(20, 4)
+
+    def forward(self, price, image, item):
+        return self.score(price[:, None], image.transpose(1, 2), self.embedding(item))
+
+
+class TakesMapping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 4)
+
+    def forward(self, batch):
+        return self.embedding(batch["item"]).sum(1) * batch["weight"]
+
+
+class Stacked(Scored):
+    """Two inputs stacked for one layer, then pooled by the module."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.bag = nn.EmbeddingBag(20, 4, mode="sum")
+
+    def forward(self, a, b):
+        return self.score(self.bag(torch.stack([a, b], 1)))
+
+
+class ManyOutputs(Scored):
+    def __init__(self):
+        super().__init__(4, outputs=3)
+        self.bag = nn.EmbeddingBag(20, 4)
+
+    def forward(self, x):
+        return self.score(self.bag(x))
+
+
+SUPPORTED = {
+    "two bags": (TwoBags(), (floats(6, 3), keys(50, 6, 2), keys(30, 6, 5))),
+    "jagged": (Jagged(), (keys(50, 9), torch.tensor([0, 2, 2, 5]))),
+    "jagged with total": (Jagged(True), (keys(50, 9), torch.tensor([0, 2, 2, 9]))),
+    "columns": (Columns(), (keys(20, 6, 3),)),
+    "int32 keys": (Columns(), (keys(20, 6, 3).int(),)),
+    "fields": (Fields(), (keys(3, 6, 3),)),
+    "pooled sequence": (PooledSequence(), (keys(20, 6, 3),)),
+    "interacting": (Interacting(), (floats(6, 2), keys(20, 6, 3))),
+    "many floats": (ManyFloats(), (floats(6), floats(6, 2, 3), keys(20, 6))),
+    "mapping": (TakesMapping(), {"item": keys(20, 6, 4), "weight": floats(6, 4)}),
+    "stacked": (Stacked(), (keys(20, 6), keys(20, 6) // 2)),
+    "many outputs": (ManyOutputs(), keys(20, 6, 2)),
+}
+
+
+@functools.cache
+def captured_case(case):
+    module, example = SUPPORTED[case]
+    return module, example, capture(module, example, "model", SlaTarget(7.0, 99.0))
+
+
+@pytest.mark.parametrize("case", SUPPORTED)
+def test_the_split_model_equals_the_module(case):
+    module, example, captured = captured_case(case)
+    assert check_split(module, example, captured) <= 1e-6
+
+
+@pytest.mark.parametrize("case", SUPPORTED)
+def test_a_stored_import_gives_the_scores_of_the_module(tmp_path, case):
+    module, example, captured = captured_case(case)
+    stored = ModelRepository(tmp_path).write(captured.spec, captured.tables, captured.dense_state, captured.graph)
+    assert stored.spec == captured.spec
+    assert stored.spec.sla == SlaTarget(7.0, 99.0)
+    assert stored.graph() == captured.graph
+    flat = FlatModule(module, example)
+    inputs = {source.name: source.example for source in flat.inputs}
+    scores = stored.dense_net()(*dense_net_inputs(captured, inputs))
+    expected = flat(*inputs.values())
+    torch.testing.assert_close(scores, expected.reshape(len(scores), -1), rtol=0, atol=1e-6)
+
+
+def test_what_the_features_of_a_module_are():
+    _, _, captured = captured_case("columns")
+    described = [(f.name, f.table, f.lookups, str(captured.sources[f.name])) for f in captured.spec.features]
+    assert described == [
+        ("x_0", "first", 1, "x columns 0"),
+        ("x_1", "first", 1, "x columns 1"),
+        ("x_2", "other", 1, "x columns 2"),
+    ]
+    assert [(t.name, t.rows, t.dim) for t in captured.spec.tables] == [("first", 20, 4), ("other", 30, 2)]
+    assert captured.spec.sequences == ()
+    assert captured.spec.architecture == "imported"
+
+
+def test_fields_side_by_side_become_tables_of_their_own():
+    module, _, captured = captured_case("fields")
+    tables = {table.name: table.rows for table in captured.spec.tables if table.name.startswith("embedding")}
+    assert tables == {"embedding.0": 5, "embedding.1": 7, "embedding.2": 3}
+    weight = module.embedding.weight.detach()
+    torch.testing.assert_close(torch.from_numpy(captured.tables["embedding.1"]), weight[5:12], rtol=0, atol=0)
+    assert captured.tables["embedding.1"].base is not None, "tables are views of the module's weights"
+
+
+def test_sums_and_means_over_a_sequence_are_pooled_by_the_sparse_net():
+    _, _, captured = captured_case("pooled sequence")
+    pooling = {feature.name: (feature.pooling, feature.lookups) for feature in captured.spec.features}
+    assert pooling == {
+        "history": (Pooling.SUM, 3),
+        "history.embedding": (Pooling.MEAN, 3),
+        "history_0_1": (Pooling.CONCAT, 2),
+    }
+
+
+def test_dense_inputs_stand_side_by_side_in_order():
+    _, _, captured = captured_case("many floats")
+    assert captured.dense_inputs == ("price", "image")
+    assert captured.spec.dense_dim == 7
+
+
+def test_a_jagged_feature_may_have_more_keys_than_the_example():
+    module, example = SUPPORTED["jagged"]
+    assert capture(module, example, "model").spec.features[0].lookups == 4
+    captured = capture(module, example, "model", lookups={"values": 20})
+    assert captured.spec.features[0].lookups == 20
+    assert check_split(module, example, captured) <= 1e-6
+    with pytest.raises(GraphCaptureError, match="an item with 4 keys, more than allowed"):
+        capture(module, example, "model", lookups={"values": 3})
+    with pytest.raises(GraphCaptureError, match="lookups are given for users, which gives no jagged feature"):
+        capture(module, example, "model", lookups={"users": 3})
+
+
+def test_a_feature_is_never_called_what_the_protocol_reserves():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bag = nn.EmbeddingBag(9, 2)
+
+        def forward(self, score):
+            return self.bag(score)
+
+    captured = capture(Named(), (keys(9, 4, 2),), "model")
+    assert captured.spec.features[0].name == "score.bag"
+
+
+def from_function(function, **layers):
+    class Made(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, layer in layers.items():
+                setattr(self, name, layer)
+
+        def forward(self, *inputs):
+            return function(self, *inputs)
+
+    return Made()
+
+
+def bag(**options):
+    return nn.EmbeddingBag(20, 2, **options)
+
+
+X = keys(20, 6, 3)
+REFUSED = {
+    "layer bag: mode 'max'": (from_function(lambda m, x: m.bag(x), bag=bag(mode="max")), (X,)),
+    "layer bag: per_sample_weights": (
+        from_function(lambda m, x, w: m.bag(x, per_sample_weights=w), bag=bag(mode="sum")),
+        (X, floats(6, 3)),
+    ),
+    "layer bag: padding_idx": (from_function(lambda m, x: m.bag(x), bag=bag(padding_idx=0)), (X,)),
+    "layer e: max_norm": (from_function(lambda m, x: m.e(x).sum(1), e=nn.Embedding(20, 2, max_norm=1.0)), (X,)),
+    r"layer bag: its keys go through aten.remainder": (
+        from_function(lambda m, x: m.bag(x % 7), bag=bag()),
+        (X,),
+    ),
+    r"layer bag: its keys go through aten.add": (
+        from_function(lambda m, x, y: m.bag(x + y), bag=bag()),
+        (X // 2, X // 2),
+    ),
+    "layer bag: its keys are made from float input inputs_0": (
+        from_function(lambda m, x: m.bag(x.long()), bag=bag()),
+        (X.float(),),
+    ),
+    "layer bag: an item's keys must be columns of that item's own inputs": (
+        from_function(lambda m, x: m.bag(torch.cat([x[1:], x[:1]])), bag=bag()),
+        (X,),
+    ),
+    "layer bag: its keys are constants": (
+        from_function(lambda m, x: m.bag(torch.zeros_like(x, dtype=torch.int64)), bag=bag()),
+        (floats(6, 3),),
+    ),
+    "has no nn.Embedding": (from_function(lambda m, x: m.top(x)[:, 0], top=nn.Linear(3, 1)), (floats(6, 3),)),
+    "input inputs_0 holds keys but is read by aten.gt.Scalar": (
+        from_function(lambda m, x: (m.e(x) * (x > 0)[..., None]).sum(1), e=nn.Embedding(20, 2)),
+        (X,),
+    ),
+    "layer e: its rows are read outside of embedding lookups": (
+        from_function(lambda m, x: (m.e(x).sum(1) @ m.e.weight.T)[:, :2], e=nn.Embedding(20, 2)),
+        (X,),
+    ),
+    "its rows are computed by aten.mul.Tensor": (
+        from_function(lambda m, x: functional.embedding(x, m.e.weight * 2).sum(1), e=nn.Embedding(20, 2)),
+        (X,),
+    ),
+    r"layer e: constants \[0\] are added to its keys in one call and \[1\] in another": (
+        from_function(lambda m, x: m.e(x[:, 0]) + m.e(x[:, 1] + 1), e=nn.Embedding(30, 2)),
+        (X,),
+    ),
+    "the constant -1 that is added to its keys lies outside": (
+        from_function(lambda m, x: m.e(x[:, 0] - 1), e=nn.Embedding(30, 2)),
+        (X + 1,),
+    ),
+    "input inputs_0: the example has key 19, outside of the 2 rows of table e.0": (
+        from_function(lambda m, x: m.e(x + torch.tensor([0, 2, 4])).sum(1), e=nn.Embedding(30, 2)),
+        (X.clamp(19),),
+    ),
+    "layer e: its rows are torch.float64: must be float32": (
+        from_function(lambda m, x: m.e(x).sum(1).float(), e=nn.Embedding(20, 2).double()),
+        (X,),
+    ),
+    "example input inputs_0 is float64": (from_function(lambda m, x: m.e(x), e=bag()), (floats(6, 3).double(),)),
+    "example input inputs_1 is float: every input": (from_function(lambda m, x, y: m.e(x) * y, e=bag()), (X, 3.0)),
+    "returns tuple: it must return one tensor": (from_function(lambda m, x: (m.e(x), m.e(x)), e=bag()), (X,)),
+    r"returns float32 \[6, 3, 2\]": (from_function(lambda m, x: m.e(x), e=nn.Embedding(20, 2)), (X,)),
+    r"give 1 score\(s\): give an example of at least two": (from_function(lambda m, x: m.e(x), e=bag()), (X[:1],)),
+    r"input inputs_1 has shape \[1, 3\] but there are 6 scores": (
+        from_function(lambda m, x, y: m.e(x) + y.sum(), e=bag()),
+        (X, floats(1, 3)),
+    ),
+    r"it fixes the number of items to that of the example, 6": (
+        from_function(lambda m, x: m.e(x.view(6, -1)), e=bag()),
+        (X,),
+    ),
+    "the module fails on the example inputs: ": (from_function(lambda m, x: m.e(x), e=bag()), (X + 20,)),
+    "the module changes input inputs_1 while it scores": (
+        from_function(lambda m, x, y: m.e(x) + y.add_(1)[:, :2], e=bag()),
+        (X, floats(6, 3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_captured_is_named(message):
+    module, example = REFUSED[message]
+    with pytest.raises(GraphCaptureError, match=message):
+        check_split(module, example, capture(module, example, "model"))
+
+
+def test_scores_that_depend_on_other_items_are_refused():
+    module = from_function(lambda m, x: torch.softmax(m.e(x), 0), e=bag())
+    captured = capture(module, (X,), "model")
+    with pytest.raises(GraphCaptureError, match="an item's score depends on the other items of its batch"):
+        check_split(module, (X,), captured)
+
+
+def test_a_split_that_differs_is_refused():
+    module, example, captured = captured_case("two bags")
+    state = {name: weight + 1e-3 for name, weight in captured.dense_state.items()}
+    with pytest.raises(GraphCaptureError, match=r"the captured model differs on the example: by .*, more than 1e-05"):
+        check_split(module, example, dataclasses.replace(captured, dense_state=state))
+
+
+def test_scores_that_are_not_finite_are_refused():
+    module = from_function(lambda m, x: m.e(x) / 0, e=bag())
+    with pytest.raises(GraphCaptureError, match="scores that are not finite"):
+        check_split(module, (X,), capture(module, (X,), "model"))
+
+
+def test_progress_counts_the_comparisons():
+    module, example, captured = captured_case("stacked")
+    seen = []
+    check_split(module, example, captured, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(i, 5) for i in range(1, 6)]
