@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import uvloop
 
 from hebe.query import FloatArray, JaggedKeys, Query, QueryResult
 from hebe.serving.auth import Gate
@@ -42,6 +43,14 @@ LONE = ModelSpec(
     features=(FeatureSpec("thing", "things", 2, Pooling.SUM),),
     outputs=3,
 )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The server runs on uvloop; a program that embeds it may not, so connections are tested on both."""
+    if item.path.stem == "test_http_connection":
+        return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
 
 
 def scores_of(spec: ModelSpec, query: Query) -> FloatArray:
@@ -182,7 +191,7 @@ def serve(gate: Gate | None = None, limits: HttpLimits | None = None) -> Iterato
     limits = limits or HttpLimits(max_request_bytes=1 << 20)
     gate = gate or Gate()
     log = RequestLog(host.clock)
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 

@@ -6,6 +6,7 @@ answer alike.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from hebe.serving.tensors import WireTensor
 
 if TYPE_CHECKING:
     from hebe.serving.model_host import HostedModel, ModelHost
+    from hebe.serving.tracing import Tracer
 
 ALLOW_DEFAULTED = "allow_defaulted_keys"
 """Request parameter: false refuses an answer in which a key was answered with a default vector."""
@@ -69,8 +71,9 @@ class _Endpoint:
 class DataPlane:
     """Answers inference requests from the models of `host`."""
 
-    def __init__(self, host: ModelHost, statistics: Statistics) -> None:
+    def __init__(self, host: ModelHost, statistics: Statistics, tracer: Tracer | None = None) -> None:
         self.host = host
+        self._tracer = tracer
         self.clock = host.clock
         self.statistics = statistics
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
@@ -116,12 +119,19 @@ class DataPlane:
             model = self.host.find(request.model, request.version or None)
             endpoint = self._endpoint(model)
             return await self._infer(request, model, endpoint)
+        except asyncio.CancelledError:
+            if endpoint is not None:
+                endpoint.statistics.query_refused("cancelled", self.clock() - request.arrival_s)
+            raise
         except Exception as fault:
             error = as_request_error(fault)
+            after_s = self.clock() - request.arrival_s
             if endpoint is None:
                 self.statistics.refused[error.reason] += 1
             else:
-                endpoint.statistics.query_refused(error.reason, self.clock() - request.arrival_s)
+                endpoint.statistics.query_refused(error.reason, after_s)
+            if self._tracer is not None:
+                self._tracer.refused(request, error, after_s)
             if error is fault:
                 raise
             raise error from fault
@@ -161,6 +171,8 @@ class DataPlane:
                 reason="defaulted",
             )
         endpoint.statistics.query_answered(decoded.items, result, decoded_s - start_s)
+        if self._tracer is not None:
+            self._tracer.answered(request, model.version, decoded.items, result)
         parameters = {}
         if result.defaulted_keys:
             parameters = {"defaulted_keys": result.defaulted_keys, "total_keys": result.total_keys}

@@ -1,0 +1,103 @@
+"""OpenTelemetry spans, one for each inference request, where the extra `otel` is installed and asked for.
+
+A span is written when its request is answered: from arrival to answer, a child of the client's span if the request
+carries a W3C `traceparent`, with two children of its own, `queue` and `compute`. Where spans go is set by
+OpenTelemetry's own environment (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`, ...).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from hebe import __version__
+from hebe.serving.errors import RequestError, ServeError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+    from hebe.query import QueryResult
+    from hebe.serving.data_plane import InferRequest
+
+_INSTALL = "tracing needs OpenTelemetry: pip install 'hebe-serve[otel]', or start without --otel"
+
+
+class Tracer:
+    """Writes spans; made by `start_tracing`."""
+
+    def __init__(self, provider: Any) -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._provider = provider
+        self._tracer = provider.get_tracer("hebe", __version__)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def answered(self, request: InferRequest, version: int, items: int, result: QueryResult) -> None:
+        """The span of an answered request, which ends now."""
+        from opentelemetry.trace import set_span_in_context
+
+        end_ns = time.time_ns()
+        arrival_ns = end_ns - round(result.latency_s * 1e9)
+        span = self._start(request, arrival_ns)
+        span.set_attributes(
+            {
+                "hebe.model.version": version,
+                "hebe.items": items,
+                "hebe.sparse_s": result.sparse_s,
+                "hebe.dense_s": result.dense_s,
+                "hebe.defaulted_keys": result.defaulted_keys,
+            }
+        )
+        started_ns = min(end_ns, arrival_ns + round(result.queue_s * 1e9))
+        inside = set_span_in_context(span)
+        for name, start_ns, stop_ns in (("queue", arrival_ns, started_ns), ("compute", started_ns, end_ns)):
+            self._tracer.start_span(name, inside, start_time=start_ns).end(stop_ns)
+        span.end(end_ns)
+
+    def refused(self, request: InferRequest, error: RequestError, after_s: float) -> None:
+        """The span of a request that was answered with `error`, `after_s` after its arrival."""
+        from opentelemetry.trace import Status, StatusCode
+
+        end_ns = time.time_ns()
+        span = self._start(request, end_ns - round(after_s * 1e9))
+        span.set_attribute("hebe.reason", error.reason)
+        span.set_status(Status(StatusCode.ERROR, error.message))
+        span.end(end_ns)
+
+    def _start(self, request: InferRequest, arrival_ns: int) -> Any:
+        from opentelemetry.trace import SpanKind
+
+        parent = None
+        if request.trace_parent is not None:
+            parent = self._propagator.extract({"traceparent": request.trace_parent})
+        attributes = {"hebe.model": request.model}
+        if request.request_id:
+            attributes["hebe.request_id"] = request.request_id
+        return self._tracer.start_span(
+            "infer", parent, kind=SpanKind.SERVER, start_time=arrival_ns, attributes=attributes
+        )
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._provider.shutdown()
+
+
+def start_tracing(exporter: SpanExporter | None = None) -> Tracer:
+    """A tracer that sends spans to `exporter`, by default over OTLP/HTTP.
+
+    Raises `ServeError` naming the extra if OpenTelemetry is not installed.
+    """
+    try:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        if exporter is None:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+            exporter = OTLPSpanExporter()
+    except ImportError:
+        raise ServeError(_INSTALL) from None
+    provider = TracerProvider(resource=Resource.create({"service.name": "hebe", "service.version": __version__}))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return Tracer(provider)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hebe.serving.content_coding import accepted_coding, compress, decompress
+from hebe.serving.errors import ErrorKind, RequestError
+
+
+def raw_deflate(data):
+    encoder = zlib.compressobj(wbits=-15)
+    return encoder.compress(data) + encoder.flush()
+
+
+CODERS = {"gzip": gzip.compress, "x-gzip": gzip.compress, "deflate": zlib.compress, "GZIP": gzip.compress}
+
+
+@pytest.mark.parametrize("coding", sorted(CODERS))
+@pytest.mark.parametrize("size", [0, 1, 1000, 300_000])
+async def test_what_was_packed_unfolds(coding, size):
+    data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    assert await decompress(memoryview(CODERS[coding](data)), coding, 1 << 20) == data
+
+
+async def test_raw_deflate_is_understood_too():
+    assert await decompress(memoryview(raw_deflate(b"hello" * 100)), "deflate", 1000) == b"hello" * 100
+
+
+async def test_long_bodies_unfold_in_a_thread_alike():
+    data = bytes(100_000) + bytes(range(256)) * 1000
+    packed = zlib.compress(data, 0)
+    assert await decompress(memoryview(packed), "deflate", 1 << 20) == data
+
+
+@pytest.mark.parametrize("coding", ["", "identity"])
+async def test_identity_leaves_the_body_alone(coding):
+    body = memoryview(b"abc")
+    assert await decompress(body, coding, 1) is body
+
+
+async def test_a_bomb_is_refused_at_the_limit():
+    bomb = gzip.compress(bytes(50_000_000))
+    with pytest.raises(RequestError, match="more than the maximum request size of 1000000 bytes") as error:
+        await decompress(memoryview(bomb), "gzip", 1_000_000)
+    assert error.value.kind is ErrorKind.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("body", "coding", "message"),
+    [
+        (gzip.compress(b"a" * 100)[:-5], "gzip", "cut off"),
+        (gzip.compress(b"a") + b"junk", "gzip", "followed by 4 bytes"),
+        (b"not gzip", "gzip", "damaged"),
+        (b"\xff\xff\xff", "deflate", "damaged"),
+        (b"x", "br", "Content-Encoding 'br' is not supported; use gzip, deflate or identity"),
+        (b"x", "gzip, gzip", "not supported"),
+    ],
+)
+async def test_damaged_or_unknown_codings(body, coding, message):
+    with pytest.raises(RequestError, match=message):
+        await decompress(memoryview(body), coding, 1000)
+
+
+@pytest.mark.parametrize(
+    ("header", "coding"),
+    [
+        (None, None), ("", None), ("gzip", "gzip"), ("deflate, GZIP;q=0.5", "gzip"), ("deflate", "deflate"),
+        ("gzip;q=0, deflate", "deflate"), ("gzip; q=0", None), ("br", None), ("*", "gzip"), ("identity", None),
+    ],
+)  # fmt: skip
+def test_what_a_client_accepts(header, coding):
+    assert accepted_coding(header) == coding
+
+
+@given(st.binary(max_size=5000), st.sampled_from(["gzip", "deflate"]))
+def test_compressed_answers_unfold(body, coding):
+    packed = compress(body, coding)
+    assert (gzip.decompress if coding == "gzip" else zlib.decompress)(packed) == body

@@ -1,0 +1,357 @@
+"""HTTP/1.1 itself, byte by byte on a socket, against a handler that answers with what it got."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+
+import numpy as np
+import pytest
+
+from hebe.serving.errors import RequestError
+from hebe.serving.http_connection import HttpLimits, HttpRequest, HttpResponse, aligned_buffer
+from hebe.serving.http_server import start_http
+
+LIMITS = HttpLimits(
+    max_request_bytes=100_000,
+    max_head_bytes=2000,
+    max_connections=5,
+    head_timeout_s=0.3,
+    body_timeout_s=0.3,
+    write_timeout_s=0.3,
+    idle_timeout_s=0.3,
+    linger_s=0.3,
+)
+
+
+class Echo:
+    """Answers `METHOD path?query body`; /refused without reading the body, /slow after a while."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.bodies: list[memoryview] = []
+
+    def screen(self, head: HttpRequest) -> HttpResponse | None:
+        return HttpResponse(403, b"refused") if head.path == "/refused" else None
+
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        self.bodies.append(request.body)
+        if request.path == "/slow":
+            self.started.set()
+            try:
+                await asyncio.sleep(float(request.query or 5))
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+        if request.path == "/large":
+            return HttpResponse(200, bytes(50_000_000))
+        text = f"{request.method} {request.path}?{request.query} ".encode()
+        return HttpResponse(200, text + bytes(request.body), b"text/plain", ((b"x-kind", b"echo"),))
+
+    def refuse(self, error: RequestError, head: HttpRequest | None) -> HttpResponse:  # noqa: ARG002
+        return HttpResponse(error.kind.http_status, error.message.encode(), b"text/plain")
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def response(self, *, head_only: bool = False) -> tuple[int, bytes, bytes]:
+        """(status, head, body) of the next response."""
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)
+        status = int(head.split()[1])
+        if status == 100:
+            return status, head, b""
+        length = int(re.search(rb"content-length: (\d+)", head).group(1))
+        body = b"" if head_only else await asyncio.wait_for(self.reader.readexactly(length), 5)
+        return status, head, body
+
+    async def closed(self) -> bool:
+        """Whether the server closes without sending more, within five seconds."""
+        try:
+            return await asyncio.wait_for(self.reader.read(1), 5) == b""
+        except ConnectionError:
+            return True
+
+
+@contextlib.asynccontextmanager
+async def serving(limits: HttpLimits = LIMITS):
+    """An echo server and a function that connects to it."""
+    echo = Echo()
+    loop = asyncio.get_running_loop()
+    server = await start_http(echo, "127.0.0.1", 0, clock=loop.time, limits=limits)
+    writers = []
+
+    async def connect() -> Client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writers.append(writer)
+        return Client(reader, writer)
+
+    try:
+        yield echo, connect, server
+    finally:
+        for writer in writers:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+        await server.stop(1.0)
+
+
+async def test_a_connection_answers_one_request_after_another():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        for number in range(3):
+            body = b"x" * number
+            await client.send(b"POST /a?b=%d HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s" % (number, number, body))
+            status, head, answer = await client.response()
+            assert (status, answer) == (200, b"POST /a?b=%d " % number + body)
+            assert b"x-kind: echo\r\n" in head
+            assert b"date: " in head
+
+
+@pytest.mark.parametrize("piece", [1, 7, 50])
+async def test_bytes_may_come_in_any_pieces(piece):
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        data = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
+        for at in range(0, len(data), piece):
+            await client.send(data[at : at + piece])
+            await asyncio.sleep(0)
+        assert (await client.response())[2] == b"POST /a? hello"
+
+
+async def test_a_large_body_arrives_whole_and_writable_views_of_it_are_aligned():
+    async with serving() as (echo, connect, _server):
+        client = await connect()
+        body = np.random.default_rng(0).bytes(99_997)
+        await client.send(
+            b"POST /a HTTP/1.1\r\nContent-Length: 99997\r\nInference-Header-Content-Length: 13\r\n\r\n" + body
+        )
+        assert (await client.response())[2] == b"POST /a? " + body
+        assert np.frombuffer(echo.bodies[0][13:], np.int8).ctypes.data % 8 == 0
+
+
+@pytest.mark.parametrize("header", [b"", b"x", b"-1", b"99999999999999999999", b"0", b"8", b"13"])
+def test_a_buffer_is_as_long_as_asked_whatever_the_header(header):
+    assert len(aligned_buffer(20, {b"inference-header-content-length": header})) == 20
+
+
+async def test_pipelined_requests_are_answered_in_order():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(
+            b"".join(b"POST /%d HTTP/1.1\r\nContent-Length: 3\r\n\r\n%03d" % (n, n) for n in range(200))
+            + b"GET /last HTTP/1.1\r\n\r\n"
+        )
+        for number in range(200):
+            assert (await client.response())[2] == b"POST /%d? %03d" % (number, number)
+        assert (await client.response())[2] == b"GET /last? "
+
+
+async def test_much_pipelined_while_a_request_is_answered_is_kept_back_and_answered():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(b"GET /slow?0.05 HTTP/1.1\r\n\r\n")
+        later = b"".join(b"POST /%d HTTP/1.1\r\nContent-Length: 90000\r\n\r\n%s" % (n, b"z" * 90000) for n in range(5))
+        sending = asyncio.ensure_future(client.send(later))
+        assert (await client.response())[0] == 200
+        for number in range(5):
+            assert (await client.response())[2].startswith(b"POST /%d? zzz" % number)
+        await sending
+
+
+async def test_a_chunked_body_is_joined():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+        await client.send(b"1;x=y\r\n!\r\n0\r\nTrailer: t\r\n\r\n")
+        assert (await client.response())[2] == b"POST /a? hello!"
+
+
+async def test_a_client_may_wait_for_permission_to_send():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(b"POST /a HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+        assert (await client.response())[0] == 100
+        await client.send(b"ok")
+        assert (await client.response())[2] == b"POST /a? ok"
+
+
+async def test_head_has_the_length_but_no_body():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(b"HEAD /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n")
+        status, head, _ = await client.response(head_only=True)
+        assert (status, b"content-length: 9" in head) == (200, True)
+        assert (await client.response())[2] == b"GET /b? "
+
+
+@pytest.mark.parametrize(
+    ("request_head", "stays"),
+    [
+        (b"GET / HTTP/1.1\r\n", True),
+        (b"GET / HTTP/1.1\r\nConnection: close\r\n", False),
+        (b"GET / HTTP/1.0\r\n", False),
+        (b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n", True),
+        (b"GET / HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n", True),
+        (b"GET http://elsewhere/ HTTP/1.1\r\n", True),
+    ],
+)
+async def test_whether_a_connection_stays_open(request_head, stays):
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(request_head + b"\r\n")
+        status, _head, body = await client.response()
+        assert (status, body) == (200, b"GET /? ")
+        if not stays:
+            assert await client.closed()
+        else:
+            await client.send(b"GET /again HTTP/1.1\r\n\r\n")
+            assert (await client.response())[2] == b"GET /again? "
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "message"),
+    [
+        (b"nonsense\r\n\r\n", 400, b"not an HTTP/1.1 request"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400, b"not an HTTP/1.1 request"),
+        (b"GET / HTTP/3.9\r\n\r\n", 400, b"not an HTTP/1.1 request"),
+        (b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400, b"not an HTTP/1.1 request"),
+        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, b"not an HTTP/1.1 request"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400, b"not an HTTP/1.1 request"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400, b"not an HTTP/1.1"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 400, b"not an HTTP/1.1 request"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, b"malformed chunked body"),
+        (b"GET / HTTP/1.1\r\nA: b\r\n c\r\n\x00\r\n\r\n", 400, b"not an HTTP/1.1 request"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 100001\r\n\r\n", 413, b"100001 bytes exceeds the maximum request size of 100000"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n186A1\r\n" + bytes(100001), 413, b"maximum request size"),
+        (b"GET / HTTP/1.1\r\nA: " + b"a" * 3000, 431, b"exceed 2000 bytes"),
+        (b"GET / HTTP/1.1\r\nA: " + b"a" * 3000 + b"\r\n\r\n", 431, b"exceed 2000 bytes"),
+        (b"POST /refused HTTP/1.1\r\nContent-Length: 50000\r\n\r\nabc", 403, b"refused"),
+    ],
+)  # fmt: skip
+async def test_what_is_not_a_proper_request_is_answered_and_the_connection_closed(data, status, message):
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(data)
+        got, head, body = await client.response()
+        assert got == status
+        assert message in body
+        assert b"connection: close" in head
+        assert await client.closed()
+        other = await connect()
+        await other.send(b"GET /next HTTP/1.1\r\n\r\n")
+        assert (await other.response())[2] == b"GET /next? "
+
+
+async def test_a_refusal_reaches_a_client_that_goes_on_sending():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(b"POST /a HTTP/1.1\r\nContent-Length: 90000000\r\n\r\n")
+        for _ in range(50):
+            client.writer.write(bytes(10_000))
+        assert (await client.response())[0] == 413
+
+
+async def test_a_refused_request_that_has_come_whole_leaves_the_connection_open():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(b"POST /refused HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcGET /next HTTP/1.1\r\n\r\n")
+        assert (await client.response())[0] == 403
+        assert (await client.response())[2] == b"GET /next? "
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "message"),
+    [
+        (b"GET / HT", 408, b"head did not come within 0.3 s"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab", 408, b"body did not come within 0.3 s"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", 408, b"body did not come within 0.3 s"),
+    ],
+)
+async def test_slow_clients_are_told_and_left(data, status, message):
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(data)
+        got, _, body = await client.response()
+        assert got == status
+        assert message in body
+        assert await client.closed()
+
+
+async def test_silent_and_idle_connections_are_closed():
+    async with serving() as (_, connect, _server):
+        silent, idle = await connect(), await connect()
+        await idle.send(b"GET / HTTP/1.1\r\n\r\n")
+        await idle.response()
+        assert await silent.closed()
+        assert await idle.closed()
+
+
+async def test_a_client_that_does_not_read_its_answer_is_left():
+    async with serving() as (_, connect, server):
+        client = await connect()
+        client.writer.transport.pause_reading()
+        await client.send(b"GET /large HTTP/1.1\r\n\r\n")
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if not server._connections.open:
+                break
+        assert not server._connections.open
+
+
+async def test_a_vanished_client_cancels_its_request():
+    async with serving() as (echo, connect, _server):
+        client = await connect()
+        await client.send(b"GET /slow HTTP/1.1\r\n\r\n")
+        await asyncio.wait_for(echo.started.wait(), 5)
+        client.writer.transport.abort()
+        await asyncio.wait_for(echo.cancelled.wait(), 5)
+
+
+async def test_a_client_too_many_is_told_so():
+    async with serving() as (_, connect, _server):
+        clients = [await connect() for _ in range(LIMITS.max_connections)]
+        for client in clients:
+            await client.send(b"GET / HTTP/1.1\r\n\r\n")
+            await client.response()
+        status, _, body = await (await connect()).response()
+        assert status == 503
+        assert b"more than 5 connections" in body
+        await clients[0].send(b"GET /still HTTP/1.1\r\n\r\n")
+        assert (await clients[0].response())[2] == b"GET /still? "
+
+
+async def test_stopping_lets_what_is_under_way_finish():
+    async with serving() as (echo, connect, server):
+        busy, idle = await connect(), await connect()
+        await idle.send(b"GET / HTTP/1.1\r\n\r\n")
+        await idle.response()
+        await busy.send(b"GET /slow?0.2 HTTP/1.1\r\n\r\n")
+        await asyncio.wait_for(echo.started.wait(), 5)
+        stopping = asyncio.ensure_future(server.stop(5.0))
+        assert await idle.closed()
+        status, head, _ = await busy.response()
+        assert status == 200
+        assert b"connection: close" in head
+        assert await busy.closed()
+        busy.writer.close()
+        await stopping
+        with pytest.raises(ConnectionError):
+            await connect()
+
+
+async def test_stopping_does_not_wait_longer_than_asked():
+    async with serving() as (echo, connect, server):
+        client = await connect()
+        await client.send(b"GET /slow HTTP/1.1\r\n\r\n")
+        await asyncio.wait_for(echo.started.wait(), 5)
+        await asyncio.wait_for(server.stop(0.1), 3)
+        await asyncio.wait_for(echo.cancelled.wait(), 5)
