@@ -1,0 +1,115 @@
+"""Threads or processes, eager, scripted or compiled: the measurements behind how workers run.
+
+Queries per second of `peers-dlrm` (32 items) with one worker, two worker threads, and two forked worker processes
+that share the tables, for each form of the DenseNet. The forms take turns, round by round.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import numpy as np
+import torch
+from rich.progress import Progress
+
+from hebe.bench.bench_model import bench_repository
+from hebe.query import Batch, SubQuery
+from hebe.report.figures import Figure, median_and_spread
+from hebe.runtime.dense_graph import GraphMode
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions
+from hebe.runtime.pinning import available_cores, pin_thread
+
+DESCRIPTION = "How workers should run: threads or processes, eager, scripted or compiled DenseNet."
+
+_MODEL, _ITEMS, _QUERIES = "peers-dlrm", 32, 64
+_ARRANGEMENTS = {"one": (1, "threads"), "two_threads": (2, "threads"), "two_processes": (2, "processes")}
+
+
+def run(quick: bool, progress: Progress) -> list[Figure]:
+    """Measure every arrangement of every form; without `quick` the compiled form too (needs a C++ compiler)."""
+    rounds, seconds = (2, 0.5) if quick else (7, 1.5)
+    modes = [GraphMode.EAGER, GraphMode.SCRIPTED] + ([] if quick else [GraphMode.COMPILED])
+    repository = bench_repository(_MODEL, None, progress)
+    task = progress.add_task("loading", total=len(modes))
+    models = {}
+    for mode in modes:
+        models[mode] = LoadedModel.load(repository, _MODEL, options=LoadOptions(mode), workers=2)
+        progress.advance(task)
+    measured: dict[tuple[GraphMode, str], list[float]] = {}
+    task = progress.add_task("running workers", total=rounds * len(modes) * len(_ARRANGEMENTS))
+    for _ in range(rounds):
+        for mode, model in models.items():
+            for name, (workers, kind) in _ARRANGEMENTS.items():
+                # AOTInductor's runners do not survive a fork: a process of its own would load its own.
+                if kind == "processes" and mode is GraphMode.COMPILED:
+                    continue
+                work = _in_threads if kind == "threads" else _in_processes
+                measured.setdefault((mode, name), []).append(work(model, workers, seconds))
+                progress.advance(task)
+    figures = []
+    for (mode, name), throughputs in measured.items():
+        value, low, high = median_and_spread(throughputs)
+        figures.append(Figure(f"execution.{mode}.{name}", value, "queries/s", low, high, rounds))
+    for model in models.values():
+        model.close()
+    return figures
+
+
+def _loop(model: LoadedModel, core: int, seconds: float, wait: Callable[[], object]) -> float:
+    """Queries per second of one worker on `core`, from when `wait` returns."""
+    pin_thread([core])
+    torch.set_num_threads(1)
+    executor = model.new_executor(_ITEMS)
+    queries = [model.random_query(_ITEMS, seed) for seed in range(_QUERIES)]
+    batches = [Batch(0, (SubQuery(query, 0, _ITEMS),), _ITEMS) for query in queries]
+    for batch in batches:
+        executor.run(batch)
+    wait()
+    done, started_s = 0, time.perf_counter()
+    while (now := time.perf_counter()) < started_s + seconds:
+        executor.run(batches[done % _QUERIES])
+        done += 1
+    return done / (now - started_s)
+
+
+def _in_threads(model: LoadedModel, workers: int, seconds: float) -> float:
+    cores = available_cores()
+    barrier = threading.Barrier(workers)
+    throughputs: list[float] = []
+    threads = [
+        threading.Thread(
+            target=lambda core: throughputs.append(_loop(model, core, seconds, barrier.wait)),
+            args=(cores[worker % len(cores)],),
+        )
+        for worker in range(workers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return float(np.sum(throughputs))
+
+
+def _in_processes(model: LoadedModel, workers: int, seconds: float) -> float:
+    """Forked, so that the tables are shared as they are."""
+    cores = available_cores()
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(workers)
+    pipes = [context.Pipe(duplex=False) for _ in range(workers)]
+
+    def child(core: int, answer: Connection) -> None:
+        answer.send(_loop(model, core, seconds, barrier.wait))
+
+    children = [
+        context.Process(target=child, args=(cores[worker % len(cores)], pipe[1])) for worker, pipe in enumerate(pipes)
+    ]
+    for process in children:
+        process.start()
+    throughput = sum(receiving.recv() for receiving, _ in pipes)
+    for process in children:
+        process.join()
+    return float(throughput)
