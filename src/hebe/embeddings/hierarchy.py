@@ -16,7 +16,15 @@ import numpy as np
 
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
-from hebe.embeddings.table_memory import Progress, TableMemory, TableSource, planned_bytes
+from hebe.embeddings.table_memory import (
+    ALIGNMENT_BYTES,
+    HUGE_PAGE_BYTES,
+    Progress,
+    TableMemory,
+    TableSource,
+    chunks_of,
+    planned_bytes,
+)
 from hebe.kernels import fused_lookup as kernel
 from hebe.kernels import padding
 from hebe.spec import EmbeddingTableSpec, ModelSpec, Pooling
@@ -90,8 +98,8 @@ class EmbeddingHierarchy:
         Raises `StoreError` when memory, files or tables are not as needed; nothing is left allocated then.
         """
         shapes = resident_shapes(spec, table_memory_bytes)
-        spilled = [table for table in spec.tables if shapes.get(table.name, (0, 0))[0] < table.rows]
-        if spilled and persistent_dir is None:
+        all_resident = shapes == all_shapes(spec)
+        if not all_resident and persistent_dir is None:
             raise StoreError(
                 f"model {spec.name}: tables need {planned_bytes(all_shapes(spec)):,} bytes and the table memory is "
                 f"{table_memory_bytes:,}: allow more, or give a persistent directory for the rest"
@@ -99,8 +107,11 @@ class EmbeddingHierarchy:
         memory = TableMemory(shapes)
         persistent: EmbeddingStore | None = None
         try:
-            if spilled and persistent_dir is not None:
-                persistent = RocksDbStore.load(persistent_dir, spilled, tables, identity or _checksum(tables), progress)
+            if not all_resident and persistent_dir is not None:
+                writing = _LoadProgress(progress, after=memory.rows_bytes)
+                content = identity or _checksum(spec, tables)
+                persistent = RocksDbStore.load(persistent_dir, spec.tables, tables, content, writing)
+                progress = _LoadProgress(progress, before=writing.done)
             memory.fill(tables, progress)
             return cls(spec, memory, persistent)
         except BaseException:
@@ -139,7 +150,8 @@ class EmbeddingHierarchy:
             raise StoreError(f"model {self.spec.name}: its tables are closed")
         if keys.shape[1] != self._key_columns or out.shape[1] != self._width:
             raise ValueError(
-                f"keys {list(keys.shape)} and out {list(out.shape)}: must be [n, {self._key_columns}] and [n, {self._width}]"
+                f"keys {list(keys.shape)}, out {list(out.shape)}: "
+                f"must be [n, {self._key_columns}] and [n, {self._width}]"
             )
         defaulted = 0
         if self._partial:
@@ -193,6 +205,19 @@ class EmbeddingHierarchy:
             self._persistent = None
 
 
+class _LoadProgress:
+    """One of two stages of a load, told as a part of the whole."""
+
+    def __init__(self, progress: Progress | None, before: int = 0, after: int = 0) -> None:
+        self._progress, self._before, self._after = progress, before, after
+        self.done = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self.done = done
+        if self._progress is not None:
+            self._progress(self._before + done, self._before + total + self._after)
+
+
 def all_shapes(spec: ModelSpec) -> dict[str, tuple[int, int]]:
     """(rows, dim) of every table."""
     return {table.name: (table.rows, table.dim) for table in spec.tables}
@@ -203,9 +228,9 @@ def resident_shapes(spec: ModelSpec, table_memory_bytes: int | None) -> dict[str
     shapes = all_shapes(spec)
     if table_memory_bytes is None or planned_bytes(shapes) <= table_memory_bytes:
         return shapes
-    left = table_memory_bytes - planned_bytes({})
-    if left < 0:
+    if table_memory_bytes < planned_bytes({}):
         raise StoreError(f"table memory of {table_memory_bytes:,} bytes: must be at least {planned_bytes({}):,}")
+    left = table_memory_bytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES - ALIGNMENT_BYTES * len(shapes)
     by_size = sorted(spec.tables, key=lambda table: table.size_bytes)
     while by_size and by_size[0].size_bytes <= left:
         left -= by_size.pop(0).size_bytes
@@ -242,11 +267,15 @@ def _partly_resident(spec: ModelSpec, memory: TableMemory) -> list[tuple[Embeddi
     return [(t, resident[t.name], columns[t.name]) for t in spec.tables if resident[t.name] < t.rows]
 
 
-def _checksum(tables: Mapping[str, TableSource]) -> str:
+def _checksum(spec: ModelSpec, tables: Mapping[str, TableSource]) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for name, source in sorted(tables.items()):
-        if not isinstance(source, np.ndarray):
-            raise StoreError(f"table {name} comes in pieces: give an identity for what the persistent store holds")
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(source).view(np.uint8).data)
+    for table in spec.tables:
+        if table.name not in tables:
+            raise StoreError(f"table {table.name} is missing")
+        if not isinstance(tables[table.name], np.ndarray):
+            raise StoreError(
+                f"table {table.name} comes in pieces: give an identity for what the persistent store holds"
+            )
+        for chunk in chunks_of(table.name, tables[table.name], table.rows, table.dim):
+            digest.update(np.ascontiguousarray(chunk).view(np.uint8).data)
     return digest.hexdigest()

@@ -133,13 +133,17 @@ class RocksDbStore:
         family, _ = self._family(table)
         with _faults(self.path, f"cannot read table {table}"):
             batch: list[bytes] = []
-            for key in family.keys():  # noqa: SIM118 (a database, not a dict)
-                batch.append(key)
+            iterator = family.iter()
+            iterator.seek_to_first()
+            while iterator.valid():
+                batch.append(iterator.key())
+                iterator.next()
                 if len(batch) == batch_size:
-                    yield np.frombuffer(b"".join(batch), ">i8").astype(np.int64)
+                    yield _keys_of(batch)
                     batch = []
+            iterator.status()  # a broken file ends the walk as the last key does; this tells them apart
             if batch:
-                yield np.frombuffer(b"".join(batch), ">i8").astype(np.int64)
+                yield _keys_of(batch)
 
     def size(self, table: str) -> int:
         """See `EmbeddingStore.size`. Walks over all keys: RocksDB itself only estimates."""
@@ -274,7 +278,8 @@ def _faults(path: Path, what: str) -> Iterator[None]:
     except (StoreError, GeneratorExit):
         raise
     except Exception as fault:  # rocksdict raises plain Exception
-        raise StoreError(f"persistent store {path}: {what}: {fault}") from fault
+        advice = ": remove the directory and load it anew" if str(fault).startswith("Corruption") else ""
+        raise StoreError(f"persistent store {path}: {what}: {fault}{advice}") from fault
 
 
 def _options() -> Any:
@@ -296,6 +301,10 @@ def _family_name(table: str) -> str:
 
 def _key_bytes(keys: KeyArray) -> list[bytes]:
     return keys.astype(">i8").view("V8").tolist()  # type: ignore[no-any-return]
+
+
+def _keys_of(keys: list[bytes]) -> KeyArray:
+    return np.frombuffer(b"".join(keys), ">i8").astype(np.int64)
 
 
 def _row_bytes(rows: RowArray) -> list[bytes]:

@@ -17,7 +17,8 @@ from hebe.embeddings.store import RowArray, StoreError
 
 HUGE_PAGE_BYTES = 2 << 20
 CHUNK_BYTES = 16 << 20
-_ROW_ALIGNMENT = 16  # floats: a cache line
+ALIGNMENT_BYTES = 64
+"""Tables begin on a cache line."""
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while tables are loaded."""
@@ -30,12 +31,14 @@ class TableMemory:
     """The rows of all tables of a model in one flat float32 array.
 
     `flat` is that array; table `name` occupies `flat[start[name] : start[name] + rows * dim]`, row after row, from a
-    cache line on. Rows are zeros until filled. Raises `StoreError` when the memory cannot be had.
+    cache line on. `rows_bytes` is the size of all rows, `memory_bytes` what is taken.
+    Rows are zeros until filled. Raises `StoreError` when the memory cannot be had.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, int]]) -> None:
         self.shapes = dict(shapes)
         self.start, floats = _layout(self.shapes)
+        self.rows_bytes = sum(4 * rows * dim for rows, dim in self.shapes.values())
         self.memory_bytes = planned_bytes(self.shapes)
         available = available_bytes()
         if available is not None and self.memory_bytes > available:
@@ -64,17 +67,15 @@ class TableMemory:
     def fill(self, sources: Mapping[str, TableSource], progress: Progress | None = None) -> None:
         """Copy every table in, at most `CHUNK_BYTES` at a time; a source with more rows than ours gives its first.
 
-        Source pages that were mapped from a file are unmapped behind the copy, so the tables are never resident twice.
         Raises `StoreError` for a missing table, wrong shape or dtype.
         """
-        done, total = 0, sum(4 * rows * dim for rows, dim in self.shapes.values())
+        done, total = 0, self.rows_bytes
         for name, (rows, dim) in self.shapes.items():
             if name not in sources:
                 raise StoreError(f"table {name} is missing")
             target, filled = self.rows(name), 0
             for chunk in chunks_of(name, sources[name], rows, dim):
                 target[filled : filled + len(chunk)] = chunk
-                drop_mapped_pages(chunk)
                 filled += len(chunk)
                 done += chunk.nbytes
                 if progress is not None:
@@ -113,13 +114,18 @@ def available_bytes() -> int | None:
 
 
 def chunks_of(name: str, source: TableSource, rows: int, dim: int) -> Iterable[RowArray]:
-    """The first `rows` rows of a table in pieces of at most `CHUNK_BYTES`, checked. Raises `StoreError`."""
+    """The first `rows` rows of a table in pieces of at most `CHUNK_BYTES`, checked. Raises `StoreError`.
+
+    Pages that were mapped from a file are unmapped behind the reader, so a table is never resident twice.
+    """
     left, step = rows, max(1, CHUNK_BYTES // (4 * dim))
     for piece in [source] if isinstance(source, np.ndarray) else source:
         if piece.dtype != np.float32 or piece.ndim != 2 or piece.shape[1] != dim:
             raise StoreError(f"table {name} is {piece.dtype} {list(piece.shape)}: must be float32 [{rows}, {dim}]")
         for first in range(0, min(left, len(piece)), step):
-            yield piece[first : min(first + step, left)]
+            chunk = piece[first : min(first + step, left)]
+            yield chunk
+            drop_mapped_pages(chunk)
         left -= min(left, len(piece))
     if left:
         raise StoreError(f"table {name} has {rows - left} rows: must have {rows}")
@@ -152,7 +158,7 @@ def _layout(shapes: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], int]
     start, floats = {}, 0
     for name, (rows, dim) in shapes.items():
         start[name] = floats
-        floats += -(-rows * dim // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
+        floats += -(-4 * rows * dim // ALIGNMENT_BYTES) * ALIGNMENT_BYTES // 4
     return start, floats
 
 

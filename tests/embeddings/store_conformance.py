@@ -1,0 +1,131 @@
+"""What every `EmbeddingStore` must do, checked against a plain dict. A store's tests subclass `StoreConformance`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from hebe.embeddings.store import EmbeddingStore, StoreError
+
+TABLES = {"users": 3, "items": 1}
+CAPACITY = 12
+"""Keys used lie in [0, CAPACITY); no other key is ever present."""
+
+KEYS = st.lists(st.integers(0, CAPACITY - 1), max_size=8).map(lambda keys: np.array(keys, np.int64))
+ANY_KEYS = st.lists(st.integers(-2, CAPACITY + 2) | st.just(2**62), max_size=8).map(
+    lambda keys: np.array(keys, np.int64)
+)
+TABLE = st.sampled_from(sorted(TABLES))
+
+
+def rows_for(table: str, keys: np.ndarray, stamp: int) -> np.ndarray:
+    """A row that tells its table, its place in the call and the call."""
+    places = np.arange(len(keys) * TABLES[table], dtype=np.float32).reshape(len(keys), TABLES[table])
+    return places + 1000 * stamp
+
+
+class StoreConformance:
+    """Subclasses define the fixture `make_store`: a callable that gives an empty store of `TABLES`."""
+
+    def test_behaves_as_a_dict_of_rows(self, make_store: Callable[[], EmbeddingStore]) -> None:
+        class Machine(RuleBasedStateMachine):
+            @initialize()
+            def start(self) -> None:
+                self.store = make_store()
+                self.model: dict[str, dict[int, np.ndarray]] = {table: {} for table in TABLES}
+                self.stamp = 0
+
+            @rule(table=TABLE, keys=KEYS)
+            def insert(self, table: str, keys: np.ndarray) -> None:
+                self.stamp += 1
+                rows = rows_for(table, keys, self.stamp)
+                self.store.insert(table, keys, rows)
+                self.model[table].update(zip(keys.tolist(), rows, strict=True))
+
+            @rule(table=TABLE, keys=ANY_KEYS)
+            def update(self, table: str, keys: np.ndarray) -> None:
+                self.stamp += 1
+                rows = rows_for(table, keys, self.stamp)
+                there = {key: row for key, row in zip(keys.tolist(), rows, strict=True) if key in self.model[table]}
+                assert self.store.update(table, keys, rows) == len(there)
+                self.model[table].update(there)
+
+            @rule(table=TABLE, keys=ANY_KEYS)
+            def delete(self, table: str, keys: np.ndarray) -> None:
+                there = set(keys.tolist()) & set(self.model[table])
+                assert self.store.delete(table, keys) == len(there)
+                for key in there:
+                    del self.model[table][key]
+
+            @rule(table=TABLE, keys=ANY_KEYS)
+            def query(self, table: str, keys: np.ndarray) -> None:
+                keys.flags.writeable = False
+                rows = np.full((len(keys), TABLES[table]), np.nan, np.float32)
+                found = np.zeros(len(keys), np.bool_)
+                count = self.store.query(table, keys, rows, found)
+                assert found.tolist() == [key in self.model[table] for key in keys.tolist()]
+                assert count == found.sum()
+                for key, row in zip(keys.tolist(), rows, strict=True):
+                    expected = self.model[table].get(key)
+                    assert np.isnan(row).all() if expected is None else np.array_equal(row, expected)
+
+            @rule(table=TABLE, batch_size=st.integers(1, 5))
+            def dump_keys(self, table: str, batch_size: int) -> None:
+                batches = [batch.tolist() for batch in self.store.dump_keys(table, batch_size)]
+                assert all(1 <= len(batch) <= batch_size for batch in batches)
+                assert sorted(key for batch in batches for key in batch) == sorted(self.model[table])
+
+            @invariant()
+            def sizes(self) -> None:
+                if hasattr(self, "store"):
+                    assert {t: self.store.size(t) for t in TABLES} == {t: len(rows) for t, rows in self.model.items()}
+
+            def teardown(self) -> None:
+                if hasattr(self, "store"):
+                    self.store.close()
+
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            Machine,
+            settings=settings(
+                max_examples=15, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+            ),
+        )
+
+    def test_large_batches(self, make_store: Callable[[], EmbeddingStore]) -> None:
+        store = make_store()
+        keys = np.random.default_rng(0).integers(0, CAPACITY, 40_000)
+        rows = rows_for("users", keys, 0)
+        store.insert("users", keys, rows)
+        last = dict(zip(keys.tolist(), rows, strict=True))
+        got, found = np.zeros_like(rows), np.zeros(len(keys), np.bool_)
+        assert store.query("users", keys, got, found) == len(keys)
+        assert np.array_equal(got, np.stack([last[key] for key in keys.tolist()]))
+        store.close()
+
+    def test_unknown_tables_and_closed_stores_are_errors(self, make_store: Callable[[], EmbeddingStore]) -> None:
+        store = make_store()
+        keys, rows, found = np.array([1]), np.zeros((1, 3), np.float32), np.zeros(1, np.bool_)
+
+        def calls(table: str) -> list[Callable[[], object]]:
+            return [
+                lambda: store.query(table, keys, rows, found),
+                lambda: store.insert(table, keys, rows),
+                lambda: store.update(table, keys, rows),
+                lambda: store.delete(table, keys),
+                lambda: list(store.dump_keys(table, 10)),
+                lambda: store.size(table),
+            ]
+
+        for call in calls("nobody"):
+            with pytest.raises(StoreError, match="no table nobody"):
+                call()
+        store.close()
+        store.close()
+        for call in calls("users"):
+            with pytest.raises(StoreError, match="closed"):
+                call()

@@ -1,0 +1,149 @@
+import mmap
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hebe.embeddings import table_memory
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.table_memory import HUGE_PAGE_BYTES, TableMemory, drop_mapped_pages, planned_bytes
+
+MIB = 1 << 20
+
+
+def resident_bytes(pattern: str = "") -> int:
+    """Resident size of the mappings whose line in smaps holds `pattern`."""
+    total = 0
+    for mapping in re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())[1:]:
+        if pattern in mapping.split("\n", 1)[0]:
+            total += 1024 * int(re.search(r"^Rss:\s+(\d+)", mapping, re.MULTILINE)[1])
+    return total
+
+
+def table_file(path: Path, rows: np.ndarray) -> np.ndarray:
+    """`rows` as a read-only memory map of a file."""
+    path.write_bytes(rows.tobytes())
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return np.frombuffer(mapped, np.float32).reshape(rows.shape)
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 50), st.integers(1, 70))))
+def test_tables_lie_apart_on_cache_lines_within_the_planned_bytes(shapes):
+    memory = TableMemory(shapes)
+    assert memory.memory_bytes == planned_bytes(shapes)
+    assert memory.flat.nbytes <= memory.memory_bytes
+    for number, (name, shape) in enumerate(shapes.items()):
+        rows = memory.rows(name)
+        assert rows.shape == shape
+        assert rows.ctypes.data % 64 == 0
+        assert not rows.any()
+        rows[:] = number + 1
+    for number, name in enumerate(shapes):
+        assert (memory.rows(name) == number + 1).all()
+    memory.close()
+
+
+def test_filled_from_arrays_and_pieces_with_progress(monkeypatch):
+    monkeypatch.setattr(table_memory, "CHUNK_BYTES", 100)
+    rng = np.random.default_rng(0)
+    a, b = rng.random((50, 7), np.float32), rng.random((9, 64), np.float32)
+    memory, calls = TableMemory({"a": (50, 7), "b": (8, 64)}), []
+    memory.fill({"a": iter([a[:20], a[20:20], a[20:]]), "b": b}, lambda done, total: calls.append((done, total)))
+    assert np.array_equal(memory.rows("a"), a)
+    assert np.array_equal(memory.rows("b"), b[:8])  # the first rows of a longer source
+    total = a.nbytes + b[:8].nbytes
+    assert calls[-1] == (total, total)
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert len(calls) > 10
+    memory.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (np.zeros((4, 3)), r"table a is float64 \[4, 3\]: must be float32 \[4, 3\]"),
+        (np.zeros((4, 2), np.float32), r"table a is float32 \[4, 2\]: must be float32 \[4, 3\]"),
+        (np.zeros(12, np.float32), r"table a is float32 \[12\]"),
+        (np.zeros((3, 3), np.float32), "table a has 3 rows: must have 4"),
+        ([], "table a has 0 rows: must have 4"),
+    ],
+)
+def test_sources_that_do_not_fit_are_errors(source, message):
+    memory = TableMemory({"a": (4, 3)})
+    with pytest.raises(StoreError, match=message):
+        memory.fill({"a": source})
+    with pytest.raises(StoreError, match="table a is missing"):
+        memory.fill({})
+    with pytest.raises(StoreError, match="no table b in memory"):
+        memory.rows("b")
+    memory.close()
+
+
+def test_memory_comes_back_on_close_even_if_a_view_is_held():
+    before = resident_bytes()
+    memory = TableMemory({"a": (64 * MIB // 256, 64)})
+    memory.flat[:] = 1.0
+    view = memory.rows("a")
+    assert resident_bytes() - before > 63 * MIB
+    memory.close()
+    memory.close()
+    assert resident_bytes() - before < 2 * MIB
+    assert not view[:10].any()  # harmless
+    with pytest.raises(StoreError, match="table memory is closed"):
+        memory.rows("a")
+
+
+def test_loading_a_mapped_file_never_holds_it_twice(tmp_path):
+    rows = np.random.default_rng(0).random((40 * MIB // 256, 64), np.float32)
+    source = table_file(tmp_path / "a.table", rows)
+    memory, most = TableMemory({"a": rows.shape}), []
+    memory.fill({"a": source}, lambda *_: most.append(resident_bytes("a.table")))
+    assert max(most) <= 2 * mmap.PAGESIZE * len(most)  # at most the torn pages at the ends of chunks
+    assert np.array_equal(memory.rows("a"), rows)
+    assert np.array_equal(source, rows)
+    memory.close()
+
+
+def test_only_pages_that_can_be_had_again_are_dropped(tmp_path):
+    rows = np.random.default_rng(0).random((5000, 8), np.float32)
+    (tmp_path / "file").write_bytes(rows.tobytes())
+    private = np.memmap(tmp_path / "file", np.float32, "c", shape=rows.shape)
+    private[:] += 1  # changes that are not in the file
+    anonymous = np.frombuffer(mmap.mmap(-1, rows.nbytes), np.float32).reshape(rows.shape)
+    anonymous[:] = rows + 1
+    for source in (private, anonymous, rows + 1):
+        source.flags.writeable = False
+        drop_mapped_pages(source)
+        drop_mapped_pages(source[::2])
+        assert np.array_equal(source, rows + 1)
+    mapped = table_file(tmp_path / "other", rows)
+    drop_mapped_pages(mapped[100:][::3])  # not one piece: left alone
+    drop_mapped_pages(mapped[17:4000])
+    assert np.array_equal(mapped, rows)
+
+
+def test_more_than_there_is_is_refused_before_it_is_taken(monkeypatch):
+    monkeypatch.setattr(table_memory, "available_bytes", lambda: 3 * MIB)
+    with pytest.raises(StoreError, match=r"tables need 4,194,304 bytes of memory and 3,145,728 are available"):
+        TableMemory({"a": (HUGE_PAGE_BYTES // 4 + 1, 1)})
+    monkeypatch.setattr(table_memory, "available_bytes", lambda: None)
+    with pytest.raises(StoreError, match=r"cannot map .* bytes for tables"):
+        TableMemory({"a": (2**50, 64)})
+
+
+def test_available_bytes_is_what_the_machine_says():
+    available = table_memory.available_bytes()
+    assert available is not None
+    assert 0 < available < 1 << 50
+
+
+def test_works_without_huge_pages(monkeypatch):
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    memory = TableMemory({"a": (4, 3)})
+    memory.fill({"a": np.ones((4, 3), np.float32)})
+    assert (memory.rows("a") == 1).all()
+    memory.close()

@@ -1,0 +1,144 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hebe.kernels.fused_lookup import (
+    COPY,
+    PLAN_COLUMNS,
+    POOL_MEAN,
+    POOL_SUM,
+    fused_lookup,
+    fused_lookup_reference,
+)
+
+NOTHING_FETCHED = np.empty(0, np.float32)
+
+
+class Lookup:
+    """A flat table array, a plan, and the widths of the matrices that fit it."""
+
+    def __init__(self, features: list[tuple[int, int, int, int]], seed: int = 0) -> None:
+        """`features`: (rows, dim, lookups, pooling) each with a table of its own."""
+        self.rng = np.random.default_rng(seed)
+        self.features = features
+        self.plan = np.zeros((len(features), PLAN_COLUMNS), np.int64)
+        self.key_columns = self.width = floats = 0
+        for entry, (rows, dim, lookups, pooling) in zip(self.plan, features, strict=True):
+            entry[:] = (self.key_columns, lookups, floats, dim, rows, self.width, pooling)
+            self.key_columns += lookups
+            self.width += dim * lookups if pooling == COPY else dim
+            floats += rows * dim
+        self.tables = self.rng.standard_normal(floats).astype(np.float32)
+
+    def keys(self, items: int, least: int = 0) -> np.ndarray:
+        columns = [self.rng.integers(least, rows, (items, lookups)) for rows, _, lookups, _ in self.features]
+        return np.concatenate(columns, axis=1)
+
+    def check(self, keys: np.ndarray, fetched: np.ndarray = NOTHING_FETCHED) -> tuple[int, int]:
+        out = np.full((len(keys) + 1, self.width), np.nan, np.float32)
+        expected = out.copy()
+        counts = fused_lookup(self.tables, fetched, keys, self.plan, out)
+        assert counts == fused_lookup_reference(self.tables, fetched, keys, self.plan, expected)
+        np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+        assert np.isnan(out[-1]).all()  # rows past the batch are not ours
+        return counts
+
+
+FEATURES = st.lists(
+    st.tuples(
+        st.sampled_from([1, 2, 50]),
+        st.sampled_from([1, 3, 4, 7, 16, 33, 64, 100, 1024]),
+        st.sampled_from([1, 2, 20]),
+        st.sampled_from([POOL_SUM, POOL_MEAN, COPY]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(FEATURES, st.sampled_from([0, 1, 2, 40]), st.integers(0, 2**32 - 1))
+def test_agrees_with_the_reference(features, items, seed):
+    lookup = Lookup(features, seed)
+    found, refused = lookup.check(lookup.keys(items, least=-1))
+    assert found <= items * lookup.key_columns
+    assert refused == 0
+
+
+@pytest.mark.parametrize("pooling", [POOL_SUM, POOL_MEAN, COPY])
+@pytest.mark.parametrize("lookups", [1, 5])
+def test_items_of_padding_alone_are_zeros(pooling, lookups):
+    lookup = Lookup([(10, 7, lookups, pooling)])
+    out = np.full((3, lookup.width), np.nan, np.float32)
+    keys = np.full((3, lookups), -1)
+    assert fused_lookup(lookup.tables, NOTHING_FETCHED, keys, lookup.plan, out) == (0, 0)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("dim", [1, 16, 64, 90])
+def test_sum_and_mean_agree_with_torch(dim):
+    for pooling, mode in ((POOL_SUM, "sum"), (POOL_MEAN, "mean")):
+        lookup = Lookup([(1000, dim, 80, pooling)])
+        keys = lookup.keys(20)
+        out = np.empty((20, dim), np.float32)
+        fused_lookup(lookup.tables, NOTHING_FETCHED, keys, lookup.plan, out)
+        weight = torch.from_numpy(lookup.tables.reshape(1000, dim))
+        expected = torch.nn.functional.embedding_bag(torch.from_numpy(keys), weight, mode=mode)
+        np.testing.assert_allclose(out, expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", [POOL_SUM, POOL_MEAN, COPY])
+def test_keys_below_minus_one_name_fetched_rows(pooling):
+    lookup = Lookup([(10, 7, 4, pooling), (5, 1, 1, POOL_SUM)])
+    fetched = lookup.rng.standard_normal(7 * 3).astype(np.float32)
+    keys = np.array([[-2, 3, -2 - 7, -1, 4], [-2 - 14, -1, -1, 9, -2 - 20]])
+    assert lookup.check(keys, fetched) == (7, 0)
+
+
+@pytest.mark.parametrize("pooling", [POOL_SUM, COPY])
+@pytest.mark.parametrize("key", [10, 2**62, -(2**63), -2 - 15])
+def test_keys_out_of_range_are_refused_and_read_nothing(pooling, key):
+    lookup = Lookup([(10, 7, 2, pooling)])
+    fetched = np.ones(7 * 3, np.float32)
+    keys = np.array([[1, key]])
+    assert lookup.check(keys, fetched) == (1, 1)
+
+
+def test_read_only_and_unaligned_keys_are_welcome():
+    lookup = Lookup([(10, 7, 3, POOL_SUM)])
+    keys = lookup.keys(4)
+    raw = b"xyz" + keys.tobytes()
+    received = np.frombuffer(raw, np.int64, offset=3).reshape(4, 3)
+    assert not received.flags.aligned
+    assert lookup.check(received) == (12, 0)
+
+
+def test_wrong_arguments_are_errors():
+    lookup = Lookup([(10, 7, 3, POOL_SUM)])
+    keys, out = lookup.keys(4), np.empty((4, 7), np.float32)
+    with pytest.raises(ValueError, match="4 items into an output of 2"):
+        fused_lookup(lookup.tables, NOTHING_FETCHED, keys, lookup.plan, out[:2])
+    with pytest.raises(TypeError):
+        fused_lookup(lookup.tables, NOTHING_FETCHED, keys.astype(np.int32), lookup.plan, out)
+    with pytest.raises(TypeError):
+        fused_lookup(lookup.tables, NOTHING_FETCHED, keys, lookup.plan, out.astype(np.float64))
+
+
+def test_threads_share_the_tables():
+    lookup = Lookup([(5000, 64, 20, POOL_SUM), (100, 7, 1, COPY)])
+    batches = [lookup.keys(64, least=-1) for _ in range(32)]
+
+    def run(keys):
+        out = np.empty((64, lookup.width), np.float32)
+        for _ in range(5):
+            fused_lookup(lookup.tables, NOTHING_FETCHED, keys, lookup.plan, out)
+        return out
+
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(run, batches))
+    for keys, out in zip(batches, together, strict=True):
+        assert np.array_equal(out, run(keys))

@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hebe.kernels.padding import count_present, pad_jagged
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.data())
+def test_items_are_padded_and_counted(lengths, data):
+    start = data.draw(st.integers(0, len(lengths)))
+    stop = data.draw(st.integers(start, len(lengths)))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    values = np.arange(100, 100 + offsets[-1])
+    out = np.full((stop - start + 2, 8), 7)
+    pad_jagged(values, offsets, start, stop, 5, out, 1, 2)
+    for row, item in enumerate(range(start, stop), start=1):
+        mine = values[offsets[item] : offsets[item + 1]].tolist()
+        assert out[row].tolist() == [7, 7, *mine, *[-1] * (5 - len(mine)), 7]
+    assert (out[0] == 7).all()
+    assert (out[-1] == 7).all()
+    counts = np.zeros((len(out), 3), np.int64)
+    count_present(out[1:-1], 2, 5, counts, 1)
+    assert counts[: stop - start, 1].tolist() == lengths[start:stop]
+    assert not counts[:, [0, 2]].any()
+
+
+def test_received_bytes_are_read_as_they_are():
+    raw = b"abc" + np.array([4, 5, 6]).tobytes()
+    values = np.frombuffer(raw, np.int64, offset=3)
+    out = np.zeros((2, 2), np.int64)
+    pad_jagged(values, np.array([0, 1, 3]), 0, 2, 2, out, 0, 0)
+    assert out.tolist() == [[4, -1], [5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "start", "stop", "row", "column"),
+    [
+        ([0, 1, 4], 0, 2, 0, 0),  # past the values
+        ([0, 1, 3], 0, 3, 0, 0),  # past the items
+        ([0, 1, 3], 0, 2, 1, 0),  # past the rows
+        ([0, 1, 3], 0, 2, 0, 1),  # past the columns
+    ],
+)
+def test_nothing_is_touched_out_of_bounds(offsets, start, stop, row, column):
+    out = np.zeros((2, 2), np.int64)
+    with pytest.raises(ValueError, match=r"reach past|do not fit"):
+        pad_jagged(np.arange(3), np.array(offsets), start, stop, 2, out, row, column)
+    with pytest.raises(ValueError, match="columns"):
+        count_present(out, 1, 2, out, 0)
