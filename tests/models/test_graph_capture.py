@@ -201,9 +201,9 @@ def test_what_the_features_of_a_module_are():
     _, _, captured = captured_case("columns")
     described = [(f.name, f.table, f.lookups, str(captured.sources[f.name])) for f in captured.spec.features]
     assert described == [
-        ("x_0", "first", 1, "x columns 0"),
-        ("x_1", "first", 1, "x columns 1"),
-        ("x_2", "other", 1, "x columns 2"),
+        ("x_0", "first", 1, "x column 0"),
+        ("x_1", "first", 1, "x column 1"),
+        ("x_2", "other", 1, "x column 2"),
     ]
     assert [(t.name, t.rows, t.dim) for t in captured.spec.tables] == [("first", 20, 4), ("other", 30, 2)]
     assert captured.spec.sequences == ()

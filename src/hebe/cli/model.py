@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from hebe.cli.model_import import import_model
 from hebe.cli.model_tables import (
+    byte_progress,
     features_table,
     list_table,
     plain_table,
+    print_stored,
     size_text,
     spec_table,
+    stored_summary,
     summary,
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
@@ -74,7 +76,7 @@ def list_models(
             )
         console.print(table if stored else f"{escape(str(repository))}: no models yet")
         if as_json:
-            print_json({"models": [_stored_summary(model) for model in stored]})
+            print_json({"models": [stored_summary(model) for model in stored]})
         return
     from hebe.models import catalog
 
@@ -120,7 +122,7 @@ def show(
         table.add_row("checksums", "[green]all files are as they were written[/]")
     console.print(table)
     if as_json:
-        print_json(_stored_summary(stored) | {"spec": stored.spec.to_dict(), "verified": verify})
+        print_json(stored_summary(stored) | {"spec": stored.spec.to_dict(), "verified": verify})
 
 
 @app.command(epilog="Example: hebe model new dlrm-rmc1 --size small --scale 0.1 --seed 7 --repository models")
@@ -198,6 +200,12 @@ def train(
     print_stored(opened.open(spec.name, report.version), repository, as_json, **measured)
 
 
+app.command(
+    "import",
+    epilog="Example: hebe model import --factory net.py:make --weights net.safetensors --name mine --repository models",
+)(import_model)
+
+
 def catalog_entry(name: str, size: str | None, scale: float) -> ModelSpec:
     """The catalog's entry; a wrong name, size or scale is wrong usage."""
     from hebe.models import catalog
@@ -217,43 +225,7 @@ def stored_model(repository: Path, name: str, version: int | None, size: str | N
     return ModelRepository(repository).open(name, version)
 
 
-@contextmanager
-def byte_progress(description: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar over bytes, counted in MiB: gives the callback (bytes done, bytes in all)."""
-    with make_progress() as bar:
-        task = bar.add_task(f"{description} (MiB)", total=None)
-        yield lambda done, total: bar.update(task, completed=-(-done >> 20), total=-(-total >> 20))
-
-
-def print_stored(stored: StoredModel, repository: Path, as_json: bool, **more: Any) -> None:
-    """What was stored, and what to type next."""
-    console = make_console(as_json)
-    size = size_text(sum(stored.file_bytes.values()))
-    console.print(
-        f"stored [bold]{escape(stored.name)}[/] version {stored.version}: {size} at {escape(str(stored.path))}"
-    )
-    for field, value in more.items():
-        console.print(
-            f"  {field.replace('_', ' ')}: {value:.6g}" if isinstance(value, float) else f"  {field}: {value}"
-        )
-    console.print(f"serve it: hebe serve {escape(str(repository))}")
-    if as_json:
-        print_json(_stored_summary(stored) | more)
-
-
-def _stored_summary(stored: StoredModel) -> dict[str, Any]:
-    return {
-        "name": stored.name,
-        "version": stored.version,
-        "path": str(stored.path),
-        "architecture": stored.spec.architecture,
-        "disk_bytes": sum(stored.file_bytes.values()),
-        "table_bytes": stored.spec.table_bytes,
-        "provenance": dict(stored.provenance),
-    }
-
-
 def _provenance_text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} = {inner}" for name, inner in value.items())
-    return str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

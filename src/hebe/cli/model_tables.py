@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from hebe.cli.output import make_console, make_progress, print_json
 from hebe.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from hebe.models.repository import StoredModel
 
 
 def size_text(size_bytes: float) -> str:
@@ -132,3 +138,40 @@ def _abridged(names: list[str]) -> str:
     if len(names) <= 3:
         return escape(", ".join(names))
     return escape(f"{names[0]}, {names[1]} ... {names[-1]} ({len(names)})")
+
+
+@contextmanager
+def byte_progress(description: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over bytes, counted in MiB: gives the callback (bytes done, bytes in all)."""
+    with make_progress() as bar:
+        task = bar.add_task(f"{description} (MiB)", total=None)
+        yield lambda done, total: bar.update(task, completed=-(-done >> 20), total=-(-total >> 20))
+
+
+def print_stored(stored: StoredModel, repository: Path, as_json: bool, **more: Any) -> None:
+    """What was stored, and what to type next."""
+    console = make_console(as_json)
+    size = size_text(sum(stored.file_bytes.values()))
+    console.print(
+        f"stored [bold]{escape(stored.name)}[/] version {stored.version}: {size} at {escape(str(stored.path))}"
+    )
+    for field, value in more.items():
+        console.print(
+            f"  {field.replace('_', ' ')}: {value:.6g}" if isinstance(value, float) else f"  {field}: {value}"
+        )
+    console.print(f"serve it: hebe serve {escape(str(repository))}")
+    if as_json:
+        print_json(stored_summary(stored) | more)
+
+
+def stored_summary(stored: StoredModel) -> dict[str, Any]:
+    """What `--json` says of a stored model."""
+    return {
+        "name": stored.name,
+        "version": stored.version,
+        "path": str(stored.path),
+        "architecture": stored.spec.architecture,
+        "disk_bytes": sum(stored.file_bytes.values()),
+        "table_bytes": stored.spec.table_bytes,
+        "provenance": dict(stored.provenance),
+    }

@@ -49,6 +49,11 @@ class FeatureSource:
     def __str__(self) -> str:
         if self.offsets is not None:
             return f"{self.input} by {self.offsets}"
+        first, last = self.columns[0], self.columns[-1]
+        if len(self.columns) == 1:
+            return f"{self.input} column {first}"
+        if self.columns == tuple(range(first, last + 1)):
+            return f"{self.input} columns {first} to {last}"
         return f"{self.input} columns {', '.join(map(str, self.columns))}"
 
 

@@ -79,7 +79,7 @@ def capture(
         dense_dim=sum(source.columns for source in dense),
         outputs=flat.outputs,
         sla=sla or SlaTarget(100.0),
-        source=f"imported {type(module).__module__}.{type(module).__qualname__}",
+        source=f"imported PyTorch module {type(module).__qualname__}",
         notes=notes,
     )
     graph, dense_state = write_op_graph(program.graph, spec, cut, inputs, weights)

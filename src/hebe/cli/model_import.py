@@ -1,0 +1,248 @@
+"""`hebe model import`: split a PyTorch module and store it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from hebe.cli.model_tables import plain_table, print_stored
+from hebe.cli.output import JsonOption, make_console, make_progress
+from hebe.spec import SlaTarget, SpecError, check_name
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from hebe.models.graph_capture import CapturedModel
+
+
+class ModelImportError(RuntimeError):
+    """A factory or weights file that cannot be used; says which and why."""
+
+
+def import_model(
+    factory: Annotated[
+        str,
+        typer.Option(
+            "--factory",
+            metavar="FILE.py:CALLABLE",
+            help="Called without arguments; returns a torch.nn.Module, or (module, example_inputs). "
+            "[bold]This runs the file's Python code.[/]",
+        ),
+    ],
+    name: Annotated[str, typer.Option("--name", help="What the model is called from now on.")],
+    repository: Annotated[
+        Path, typer.Option("--repository", help="Directory of the model repository; made if missing.")
+    ],
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            "--weights",
+            help="Safetensors file, or a state dict saved by torch.save; it is read without running code. "
+            "Without it, the weights are those that the factory made.",
+        ),
+    ] = None,
+    example: Annotated[
+        str | None,
+        typer.Option(
+            "--example",
+            metavar="FILE.py:CALLABLE",
+            help="Returns example inputs of at least two items, a tuple of tensors or a mapping of them, where the "
+            "factory does not. Runs code too.",
+        ),
+    ] = None,
+    lookups: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lookups",
+            metavar="INPUT=N",
+            help="Most keys an item may have in a jagged input (values of an EmbeddingBag with offsets); by default "
+            "as many as in the example. May be repeated.",
+        ),
+    ] = None,
+    sla_ms: Annotated[float, typer.Option("--sla-ms", help="Latency bound of the SLA target.")] = 100.0,
+    percentile: Annotated[float, typer.Option("--percentile", help="Percentile of the SLA target.")] = 95.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Import any PyTorch module with Embedding or EmbeddingBag layers: its tables, and the rest as a graph.
+
+    The embedding layers become tables and features, one INT64 input each; all float inputs become one `dense` input,
+    side by side. What remains is stored as a graph of torch's own ops, so that serving needs none of the module's
+    code. The import is refused unless the split model gives the module's scores, to 1e-5, on the example and on
+    random inputs of other sizes.
+    """
+    try:
+        check_name("model", name)
+        sla = SlaTarget(sla_ms, percentile)
+    except SpecError as fault:
+        raise typer.BadParameter(str(fault)) from None
+    most_lookups = _parse_lookups(lookups or [])
+    make, make_example = _parse_callable(factory, "--factory"), None
+    if example is not None:
+        make_example = _parse_callable(example, "--example")
+
+    import torch
+
+    from hebe.models.graph_capture import capture
+    from hebe.models.repository import ModelRepository
+    from hebe.models.split_check import check_split
+
+    with make_progress() as bar:
+        task = bar.add_task("running the factory", total=None)
+        module, example_inputs = _made(make, make_example, factory)
+        if weights is not None:
+            bar.update(task, description="reading the weights")
+            _load_weights(module, weights)
+        bar.update(task, description="capturing the graph")
+        captured = capture(module, example_inputs, name, sla, most_lookups)
+        bar.update(task, description="comparing with the module")
+        difference = check_split(
+            module, example_inputs, captured, progress=lambda done, total: bar.update(task, completed=done, total=total)
+        )
+        bar.update(task, description="writing (MiB)", completed=0)
+        stored = ModelRepository(repository).write(
+            captured.spec,
+            captured.tables,
+            captured.dense_state,
+            captured.graph,
+            provenance={
+                "made_by": "hebe model import",
+                "factory": f"{Path(factory.rpartition(':')[0]).name}:{factory.rpartition(':')[2]}",
+                "weights": weights.name if weights is not None else "the factory's",
+                "torch": torch.__version__,
+                "greatest_difference": difference,
+                "inputs": {feature: str(source) for feature, source in captured.sources.items()},
+                "dense_inputs": list(captured.dense_inputs),
+            },
+            progress=lambda done, total: bar.update(task, completed=-(-done >> 20), total=-(-total >> 20)),
+        )
+    _print_inputs(captured, as_json)
+    print_stored(stored, repository, as_json, greatest_difference=difference)
+
+
+def _parse_lookups(lookups: list[str]) -> dict[str, int]:
+    parsed = {}
+    for text in lookups:
+        name, _, number = text.partition("=")
+        if not (name and number.isdecimal() and int(number) > 0):
+            raise typer.BadParameter(f"{text!r}: give INPUT=N, N at least 1", param_hint="--lookups")
+        parsed[name] = int(number)
+    return parsed
+
+
+def _parse_callable(text: str, option: str) -> Callable[[], Any]:
+    """The callable that FILE.py:CALLABLE names; the file is run when it is called."""
+    file, separator, attribute = text.rpartition(":")
+    if not separator or not attribute.isidentifier():
+        raise typer.BadParameter(f"{text!r}: give FILE.py:CALLABLE", param_hint=option)
+    path = Path(file)
+    if not path.is_file():
+        raise typer.BadParameter(f"{file}: no such file", param_hint=option)
+
+    def call() -> Any:
+        try:
+            return _attribute(path, attribute)()
+        except ModelImportError:
+            raise
+        except Exception as fault:  # whatever the user's code raises
+            raise ModelImportError(f"{text} raised {type(fault).__name__}: {fault}") from fault
+
+    return call
+
+
+def _attribute(path: Path, attribute: str) -> Any:
+    module_name = f"hebe_imported_{path.stem}"
+    module = sys.modules.get(module_name)
+    if module is None:
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        if spec is None or spec.loader is None:
+            raise ModelImportError(f"{path}: not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        sys.path.insert(0, str(path.parent.resolve()))  # the file may import its neighbours
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[module_name]
+            raise
+        finally:
+            sys.path.pop(0)
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        raise ModelImportError(f"{path}: has no callable {attribute}")
+    return found
+
+
+def _made(make: Callable[[], Any], make_example: Callable[[], Any] | None, factory: str) -> tuple[nn.Module, Any]:
+    """(module, example inputs)."""
+    from torch import nn
+
+    made = make()
+    module, example_inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, nn.Module):
+        raise ModelImportError(f"{factory} returned {type(module).__name__}: must return a torch.nn.Module")
+    if make_example is not None:
+        example_inputs = make_example()
+    if example_inputs is None:
+        raise ModelImportError(
+            f"{factory} returned no example inputs: return (module, example_inputs), or give --example"
+        )
+    return module, example_inputs
+
+
+def _load_weights(module: nn.Module, path: Path) -> None:
+    state = _read_state(path)
+    try:
+        module.load_state_dict(state, strict=True)
+    except RuntimeError as fault:
+        reason = " ".join(str(fault).split())
+        raise ModelImportError(f"{path}: its weights are not those of the module: {reason[:400]}") from None
+
+
+def _read_state(path: Path) -> Mapping[str, Tensor]:
+    """A state dict from safetensors, or from torch's format restricted to tensors and containers."""
+    import safetensors
+    import safetensors.torch
+    import torch
+
+    if not path.is_file():
+        raise typer.BadParameter(f"{path}: no such file", param_hint="--weights")
+    try:
+        return dict(safetensors.torch.load_file(path))
+    except safetensors.SafetensorError:
+        pass
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception:  # torch.load raises errors of many kinds for a file that is none of its own
+        raise ModelImportError(
+            f"{path}: neither a safetensors file nor a state dict that can be read without running code; save one "
+            "with safetensors.torch.save_file(module.state_dict(), FILE)"
+        ) from None
+    if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
+        state = state["state_dict"]
+    if not isinstance(state, Mapping) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise ModelImportError(f"{path}: is not a state dict (names to tensors); save module.state_dict()")
+    return state
+
+
+def _print_inputs(captured: CapturedModel, as_json: bool) -> None:
+    """Which inputs the served model takes, and from which of the module's they come."""
+    table = plain_table("served input", "shape", "from the module's input", "table")
+    for feature in captured.spec.features:
+        source = captured.sources[feature.name]
+        jagged = source.offsets is not None
+        table.add_row(
+            escape(f"{feature.name}.values + .lengths" if jagged else feature.name),
+            f"jagged, at most {feature.lookups}" if jagged else escape(f"INT64 [items, {feature.lookups}]"),
+            escape(str(source)),
+            escape(feature.table),
+        )
+    if captured.spec.dense_dim:
+        shape = escape(f"FP32 [items, {captured.spec.dense_dim}]")
+        table.add_row("dense", shape, escape(", ".join(captured.dense_inputs)), "")
+    make_console(as_json).print(table, "")
