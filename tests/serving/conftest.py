@@ -212,6 +212,11 @@ def serve(gate: Gate | None = None, limits: HttpLimits | None = None) -> Iterato
         loop.close()
 
 
+@pytest.fixture(name="scores_of")
+def scores_of_fixture() -> Callable[[ModelSpec, Query], FloatArray]:
+    return scores_of
+
+
 @pytest.fixture
 def front_ends() -> Iterator[FrontEnds]:
     yield from serve()

@@ -1,0 +1,557 @@
+"""The protocol over HTTP, as a client without a library of its own would speak it."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from hebe.serving.auth import Gate
+from hebe.serving.errors import QueryFailed, QueryRefused
+from hebe.serving.http_connection import HttpLimits
+
+
+def call(front_ends, method, path, body=None, headers=None):
+    """(status, headers in lower case, body) of one request."""
+    connection = http.client.HTTPConnection(front_ends.http_url, timeout=10)
+    try:
+        if isinstance(body, dict | list):
+            body = json.dumps(body)
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
+    finally:
+        connection.close()
+
+
+def get(front_ends, path):
+    status, _, body = call(front_ends, "GET", path)
+    assert status == 200, body
+    return json.loads(body)
+
+
+ITEMS = 4
+USER = np.arange(ITEMS)[:, None] * 11
+HISTORY = np.arange(3 * ITEMS).reshape(ITEMS, 3)
+DENSE = np.linspace(0, 1, 2 * ITEMS, dtype=np.float32).reshape(ITEMS, 2)
+
+
+def binary_input(name, array):
+    datatype = {"int64": "INT64", "int32": "INT32", "float32": "FP32"}[array.dtype.name]
+    return {
+        "name": name,
+        "datatype": datatype,
+        "shape": list(array.shape),
+        "parameters": {"binary_data_size": array.nbytes},
+    }
+
+
+def binary_request(front_ends, arrays=None, *, path="/v2/models/ranker/infer", headers=None, coding=None, **fields):
+    """Send `arrays` (by input name) as binary tensors; (status, headers, body)."""
+    if arrays is None:
+        arrays = {"user": USER, "history": HISTORY, "dense": DENSE}
+    head = json.dumps({"inputs": [binary_input(name, a) for name, a in arrays.items()], **fields}).encode()
+    body = head + b"".join(a.tobytes() for a in arrays.values())
+    headers = {"Inference-Header-Content-Length": str(len(head)), **(headers or {})}
+    if coding is not None:
+        body = (gzip.compress if coding == "gzip" else zlib.compress)(body)
+        headers["Content-Encoding"] = coding
+    return call(front_ends, "POST", path, body, headers)
+
+
+def json_request(front_ends, fields=None, path="/v2/models/ranker/infer", headers=None):
+    document = {
+        "inputs": [
+            {"name": "user", "datatype": "INT64", "shape": [ITEMS, 1], "data": USER.tolist()},
+            {"name": "history", "datatype": "INT64", "shape": [ITEMS, 3], "data": HISTORY.reshape(-1).tolist()},
+            {"name": "dense", "datatype": "FP32", "shape": [ITEMS, 2], "data": DENSE.tolist()},
+        ]
+    }
+    document.update(fields or {})
+    return call(front_ends, "POST", path, document, headers)
+
+
+def expected(front_ends, scores_of):
+    model = front_ends.host.models["ranker"]
+    return scores_of(model.spec, model.queries[-1])
+
+
+def error_of(answer, status):
+    got, _, body = answer
+    message = json.loads(body)["error"]
+    assert got == status, message
+    return message
+
+
+def test_health(front_ends):
+    assert get(front_ends, "/v2/health/live") == {"live": True}
+    assert get(front_ends, "/v2/health/ready") == {"ready": True}
+    front_ends.host.ready = False
+    assert error_of(call(front_ends, "GET", "/v2/health/ready"), 503) == "the server is not ready"
+    assert get(front_ends, "/v2/health/live") == {"live": True}
+    front_ends.host.live = False
+    assert error_of(call(front_ends, "GET", "/v2/health/live"), 503) == "the server is not live"
+
+
+def test_metadata(front_ends):
+    server = get(front_ends, "/v2")
+    assert server["name"] == "hebe"
+    assert {"binary_tensor_data", "statistics", "model_repository"} <= set(server["extensions"])
+    for path in ("/v2/models/ranker", "/v2/models/ranker/versions/1", "/v2/models/ranker/"):
+        model = get(front_ends, path)
+        assert model["versions"] == ["1"]
+        assert model["inputs"] == [
+            {"name": "user", "datatype": "INT64", "shape": [-1, 1]},
+            {"name": "history", "datatype": "INT64", "shape": [-1, 3]},
+            {"name": "dense", "datatype": "FP32", "shape": [-1, 2]},
+        ]
+        assert model["outputs"] == [{"name": "score", "datatype": "FP32", "shape": [-1, 1]}]
+
+
+def test_config_is_in_tritons_form(front_ends):
+    config = get(front_ends, "/v2/models/ranker/config")
+    assert config["max_batch_size"] == 64
+    assert [(i["name"], i["data_type"], i["dims"]) for i in config["input"]] == [
+        ("user", "TYPE_INT64", [1]),
+        ("history", "TYPE_INT64", [3]),
+        ("dense", "TYPE_FP32", [2]),
+    ]
+    assert config["output"][0]["dims"] == [1]
+    assert config["model_transaction_policy"] == {"decoupled": False}
+    assert "sequence_batching" not in config
+
+
+def test_model_ready(front_ends):
+    assert get(front_ends, "/v2/models/ranker/ready") == {"name": "ranker", "ready": True}
+    front_ends.host.models["ranker"].ready = False
+    assert error_of(call(front_ends, "GET", "/v2/models/ranker/ready"), 503) == "model ranker is not ready"
+    del front_ends.host.models["ranker"]
+    assert error_of(call(front_ends, "GET", "/v2/models/ranker/ready"), 503) == "model ranker is being loaded"
+
+
+@pytest.mark.parametrize("coding", [None, "gzip", "deflate"])
+def test_binary_in_and_out(front_ends, scores_of, coding):
+    status, headers, body = binary_request(
+        front_ends, coding=coding, id='a "b"\n', parameters={"binary_data_output": True}
+    )
+    assert status == 200, body
+    assert headers["content-type"] == "application/octet-stream"
+    length = int(headers["inference-header-content-length"])
+    document = json.loads(body[:length])
+    assert document == {
+        "model_name": "ranker",
+        "model_version": "1",
+        "id": 'a "b"\n',
+        "outputs": [
+            {"name": "score", "datatype": "FP32", "shape": [ITEMS, 1], "parameters": {"binary_data_size": 4 * ITEMS}}
+        ],
+    }
+    np.testing.assert_array_equal(np.frombuffer(body[length:], np.float32)[:, None], expected(front_ends, scores_of))
+    query = front_ends.host.models["ranker"].queries[-1]
+    assert query.items == ITEMS
+    assert query.deadline_s == float("inf")
+    np.testing.assert_array_equal(query.features["history"], HISTORY)
+    np.testing.assert_array_equal(query.dense, DENSE)
+
+
+def test_json_in_and_out(front_ends, scores_of):
+    status, headers, body = json_request(front_ends)
+    assert status == 200, body
+    assert "inference-header-content-length" not in headers
+    (output,) = json.loads(body)["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("score", "FP32", [ITEMS, 1])
+    np.testing.assert_array_equal(np.float32(output["data"])[:, None], expected(front_ends, scores_of))
+
+
+@pytest.mark.parametrize(
+    ("fields", "binary"),
+    [
+        ({}, False),
+        ({"parameters": {"binary_data_output": True}}, True),
+        ({"outputs": []}, False),
+        ({"outputs": [{"name": "score"}]}, False),
+        ({"outputs": [{"name": "score", "parameters": {"binary_data": True}}]}, True),
+        ({"outputs": [{"name": "score", "parameters": {"binary_data": False}}],
+          "parameters": {"binary_data_output": True}}, False),
+        ({"outputs": [{"name": "score"}], "parameters": {"binary_data_output": True}}, True),
+    ],
+)  # fmt: skip
+def test_which_form_the_scores_come_in(front_ends, fields, binary):
+    for request in (json_request(front_ends, fields), binary_request(front_ends, **fields)):
+        status, headers, _ = request
+        assert status == 200
+        assert ("inference-header-content-length" in headers) == binary
+
+
+def test_inputs_may_mix_forms(front_ends, scores_of):
+    document = {
+        "inputs": [
+            binary_input("user", USER),
+            {"name": "dense", "datatype": "FP32", "shape": [ITEMS, 2], "data": DENSE.tolist()},
+            binary_input("history.values", np.arange(5)),
+            binary_input("history.lengths", np.array([0, 3, 0, 2], np.int32)),
+        ]
+    }
+    head = json.dumps(document).encode()
+    tail = USER.tobytes() + np.arange(5).tobytes() + np.array([0, 3, 0, 2], np.int32).tobytes()
+    status, _, body = call(
+        front_ends,
+        "POST",
+        "/v2/models/ranker/versions/1/infer",
+        head + tail,
+        {"Inference-Header-Content-Length": str(len(head))},
+    )
+    assert status == 200, body
+    np.testing.assert_array_equal(
+        np.float32(json.loads(body)["outputs"][0]["data"])[:, None], expected(front_ends, scores_of)
+    )
+    assert front_ends.host.models["ranker"].queries[-1].features["history"].offsets.tolist() == [0, 0, 3, 3, 5]
+
+
+def test_a_raw_body_is_the_only_input(front_ends):
+    keys = np.arange(6)
+    headers = {"Inference-Header-Content-Length": "0"}
+    status, answer, body = call(front_ends, "POST", "/v2/models/lone/infer", keys.tobytes(), headers)
+    assert status == 200, body
+    document = json.loads(body[: int(answer["inference-header-content-length"])])
+    assert document["outputs"][0]["shape"] == [3, 3]
+    np.testing.assert_array_equal(front_ends.host.models["lone"].queries[-1].features["thing"], keys.reshape(3, 2))
+
+    def raw(model, data):
+        return error_of(call(front_ends, "POST", f"/v2/models/{model}/infer", data, headers), 400)
+
+    assert "must be a multiple of 16 (2 INT64 an item)" in raw("lone", keys.tobytes()[:-1])
+    assert "has no items" in raw("lone", b"")
+    assert "which means one raw input; model ranker has 3 inputs" in raw("ranker", keys.tobytes())
+
+
+def test_timeout_and_priority_reach_the_query(front_ends):
+    assert json_request(front_ends, {"parameters": {"timeout": 250_000, "priority": 3}})[0] == 200
+    query = front_ends.host.models["ranker"].queries[-1]
+    assert query.deadline_s - query.arrival_s == pytest.approx(0.25)
+    assert query.priority == 3
+    assert json_request(front_ends, {"parameters": {"timeout": 0}})[0] == 200
+    assert front_ends.host.models["ranker"].queries[-1].deadline_s == float("inf")
+
+
+def test_a_deadline_that_is_over_before_the_query_is_read(front_ends):
+    message = error_of(json_request(front_ends, {"parameters": {"timeout": 1}}), 408)
+    assert "deadline passed" in message
+    assert not front_ends.host.models["ranker"].queries
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "retry"),
+    [
+        (QueryRefused("deadline", "overloaded", 2.3), 503, "3"),
+        (QueryRefused("queue_full", "full", 0.01), 503, "1"),
+        (QueryRefused("expired", "too late"), 408, None),
+        (QueryRefused("no_worker", "none"), 503, None),
+        (QueryRefused("shutting_down", "bye"), 503, None),
+        (QueryFailed("worker 1 died"), 500, None),
+    ],
+)
+def test_refusals_and_failures_have_their_status(front_ends, fault, status, retry):
+    front_ends.host.models["ranker"].fault = fault
+    got, headers, body = json_request(front_ends)
+    assert (got, json.loads(body)["error"]) == (status, str(fault))
+    assert headers.get("retry-after") == retry
+
+
+def test_an_unforeseen_fault_is_a_plain_500_that_tells_nothing_of_the_inside(front_ends):
+    front_ends.host.models["ranker"].fault = ZeroDivisionError("secret detail")
+    message = error_of(json_request(front_ends), 500)
+    assert "secret" not in message
+    front_ends.host.models["ranker"].fault = None
+    assert json_request(front_ends)[0] == 200
+
+
+def test_defaulted_keys_are_told_and_may_be_forbidden(front_ends):
+    front_ends.host.models["ranker"].defaulted_keys = 2
+    status, _, body = json_request(front_ends)
+    assert status == 200
+    assert json.loads(body)["parameters"] == {"defaulted_keys": 2, "total_keys": 10}
+    message = error_of(json_request(front_ends, {"parameters": {"allow_defaulted_keys": False}}), 503)
+    assert message.startswith("2 of 10 keys had no row in time")
+
+
+HEAD = "Inference-Header-Content-Length"
+ONE = {"name": "user", "datatype": "INT64", "shape": [1, 1], "data": [1]}
+
+
+def with_input(**changed):
+    entry = {k: v for k, v in (ONE | changed).items() if v is not ...}
+    return {"inputs": [entry]}
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "message"),
+    [
+        (b"", {}, "field 'inputs' is missing or empty"),
+        (b"{", {}, "the request's body is not JSON"),
+        (b"\xff\xfe", {}, "the request's body is not JSON"),
+        (b"[" * 100_000, {}, "the request's body is not JSON"),
+        (b'{"id": ' + b"9" * 10_000 + b"}", {}, "not JSON"),
+        (b"[]", {}, "is a JSON list; it must be an object"),
+        (b"null", {}, "is a JSON NoneType; it must be an object"),
+        (b"{}", {HEAD: "-1"}, "header Inference-Header-Content-Length is '-1'"),
+        (b"{}", {HEAD: "2x"}, "it must be a whole number of bytes"),
+        (b"{}", {HEAD: "3"}, "is 3; the body has only 2 bytes"),
+        (b'{"inputs": []}', {HEAD: "5"}, "the request's JSON header is not JSON"),
+        ({"inputs": {}}, {}, "field 'inputs' is missing or empty"),
+        ({"inputs": [3]}, {}, "inputs[0] is 3; it must be an object"),
+        (with_input(name=...), {}, "inputs[0]: field 'name' is None"),
+        (with_input(name=7), {}, "inputs[0]: field 'name' is 7"),
+        (with_input(datatype=...), {}, "input 'user': field 'datatype' is None"),
+        (with_input(datatype="BYTES"), {}, "datatype 'BYTES' is not supported"),
+        (with_input(shape=...), {}, "input 'user': field 'shape' is None"),
+        (with_input(shape=[-1, 1]), {}, "sizes must be whole numbers"),
+        (with_input(shape=[10**30]), {}, "needs 1000000000000000000000000000000"),
+        (with_input(data=...), {}, "has neither field 'data' nor parameter 'binary_data_size'"),
+        (with_input(data=[1.5]), {}, "data must be whole numbers for INT64"),
+        (with_input(parameters={"binary_data_size": 8}), {}, "has both field 'data' and parameter 'binary_data_size'"),
+        (with_input(parameters={"binary_data_size": 8}, data=...), {}, "needs header Inference-Header-Content-Length"),
+        (with_input(parameters={"binary_data_size": True}, data=...), {}, "'binary_data_size' is True"),
+        (with_input(parameters={"binary_data_size": -8}, data=...), {}, "'binary_data_size' is -8"),
+        (with_input(parameters={"shared_memory_region": "r"}), {}, "asks for shared memory, which is not supported"),
+        (with_input(parameters=[1]), {}, "field 'parameters' of input 'user' is [1]"),
+        (with_input(parameters=None), {}, "input(s) missing: history, dense"),
+        (with_input() | {"id": 4}, {}, "field 'id' is 4; it must be a string"),
+        (with_input() | {"parameters": 4}, {}, "field 'parameters' of the request is 4"),
+        (with_input() | {"parameters": {"timeout": "1"}}, {}, "parameter 'timeout' is '1'"),
+        (with_input() | {"parameters": {"timeout": -1}}, {}, "parameter 'timeout' is -1"),
+        (with_input() | {"parameters": {"timeout": 1.5}}, {}, "parameter 'timeout' is 1.5"),
+        (with_input() | {"parameters": {"priority": True}}, {}, "parameter 'priority' is True"),
+        (with_input() | {"parameters": {"sequence_id": 4}}, {}, "keep no state between requests"),
+        (with_input() | {"parameters": {"binary_data_output": 1}}, {}, "'binary_data_output' of the request is 1"),
+        (with_input() | {"parameters": {"allow_defaulted_keys": 1}}, {}, "'allow_defaulted_keys' is 1"),
+        (with_input() | {"outputs": "score"}, {}, "field 'outputs' is 'score'; it must be a list"),
+        (with_input() | {"outputs": ["score"]}, {}, "outputs[0] is 'score'"),
+        (with_input() | {"outputs": [{"name": "logit"}]}, {}, "output 'logit' is unknown; the only output is 'score'"),
+        (with_input() | {"outputs": [{"name": "score"}] * 2}, {}, "requested 2 times"),
+        (with_input() | {"outputs": [{"name": "score", "parameters": {"classification": 3}}]}, {}, "'classification'"),
+        (with_input() | {"outputs": [{"name": "score", "parameters": {"binary_data": 3}}]}, {}, "'binary_data' of output"),
+        (with_input() | {"outputs": [{"name": "score", "parameters": {"shared_memory_region": "r"}}]}, {}, "shared memory"),
+        (b"{}", {"Content-Encoding": "gzip"}, "the gzip body is damaged"),
+    ],
+)  # fmt: skip
+def test_malformed_requests_name_what_is_wrong(front_ends, body, headers, message):
+    assert message in error_of(call(front_ends, "POST", "/v2/models/ranker/infer", body, headers), 400)
+    assert json_request(front_ends)[0] == 200
+
+
+def test_binary_sections_must_match_what_the_header_says(front_ends):
+    document = {"inputs": [binary_input("user", USER), binary_input("dense", DENSE)]}
+    head = json.dumps(document).encode()
+    whole = head + USER.tobytes() + DENSE.tobytes()
+
+    def send(body):
+        headers = {HEAD: str(len(head))}
+        return error_of(call(front_ends, "POST", "/v2/models/ranker/infer", body, headers), 400)
+
+    assert "input 'dense': binary_data_size is 32; only 31 bytes of the body are left" in send(whole[:-1])
+    assert "the body has 1 bytes more than its inputs' binary_data_size add up to" in send(whole + b"x")
+    assert "input 'user': binary_data_size is 32; only 0 bytes" in send(head)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("GET", "/", 404, None),
+        ("GET", "/v1/models/ranker", 404, None),
+        ("GET", "/v2/models", 404, None),
+        ("GET", "/v2/models/ranker/weights", 404, None),
+        ("GET", "/v2/models/ranker/versions", 404, None),
+        ("GET", "/v2/models/ranker/versions/1/infer/now", 404, None),
+        ("GET", "/v2/models/nothing", 404, None),
+        ("GET", "/v2/models/ranker/versions/2", 404, None),
+        ("GET", "/v2/models/ranker/versions/x/config", 404, None),
+        ("GET", "/v2/models/%ff%00/ready", 404, None),
+        ("GET", "/v2/models/nothing/stats", 404, None),
+        ("GET", "/v2/models/ranker/infer", 405, "POST"),
+        ("POST", "/v2", 405, "GET"),
+        ("DELETE", "/v2/models/ranker", 405, "GET"),
+        ("GET", "/v2/repository/index", 405, "POST"),
+        ("GET", "/v2/repository/models/ranker/load", 405, "POST"),
+        ("PUT", "/v2/logging", 405, "GET, POST"),
+        ("POST", "/v2/systemsharedmemory/region/r/status", 405, "GET"),
+        ("POST", "/v2/models/nothing/infer", 404, None),
+    ],
+)
+def test_paths_and_methods_that_are_not_served(front_ends, method, path, status, allow):
+    body = json.dumps(with_input()).encode() if path.endswith("infer") else None
+    got, headers, answer = call(front_ends, method, path, body)
+    assert got == status
+    assert headers.get("allow") == allow
+    assert json.loads(answer)["error"]
+
+
+def test_inference_needs_a_length(front_ends):
+    connection = http.client.HTTPConnection(front_ends.http_url, timeout=10)
+    connection.putrequest("POST", "/v2/models/ranker/infer")
+    connection.endheaders()
+    response = connection.getresponse()
+    assert response.status == 411
+    assert "Content-Length" in json.loads(response.read())["error"]
+    connection.close()
+
+
+def test_oversized_requests(front_ends):
+    status, _, body = call(front_ends, "POST", "/v2/models/ranker/infer", bytes((1 << 20) + 1))
+    assert status == 413
+    assert "maximum request size of 1048576 bytes" in json.loads(body)["error"]
+    bomb = gzip.compress(bytes(4 << 20))
+    message = error_of(
+        call(front_ends, "POST", "/v2/models/ranker/infer", bomb, {"Content-Encoding": "gzip"}), 413
+    )
+    assert "unfolds to more than the maximum request size" in message
+    assert error_of(call(front_ends, "POST", "/v2/models/ranker/infer", b"x", {"Content-Encoding": "br"}), 415)
+
+
+def test_answers_are_compressed_if_asked_and_worthwhile(front_ends):
+    many = {
+        "inputs": [
+            {"name": "user", "datatype": "INT64", "shape": [64, 1], "data": [1] * 64},
+            {"name": "history", "datatype": "INT64", "shape": [64, 3], "data": [1] * 192},
+            {"name": "dense", "datatype": "FP32", "shape": [64, 2], "data": [0.5] * 128},
+        ]
+    }
+    path = "/v2/models/ranker/infer"
+    _, plain_headers, plain = call(front_ends, "POST", path, many)
+    assert "content-encoding" not in plain_headers
+    for coding, unpack in (("gzip", gzip.decompress), ("deflate", zlib.decompress)):
+        _, headers, body = call(front_ends, "POST", path, many, {"Accept-Encoding": coding})
+        assert headers["content-encoding"] == coding
+        assert json.loads(unpack(body)) == json.loads(plain)
+        assert len(body) < len(plain)
+    _, headers, _ = call(front_ends, "GET", "/v2", headers={"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in headers
+
+
+def test_statistics_count_what_happened(front_ends):
+    json_request(front_ends)
+    binary_request(front_ends)
+    json_request(front_ends, {"inputs": [ONE]})
+    (one,) = get(front_ends, "/v2/models/ranker/stats")["model_stats"]
+    assert one["inference_count"] == 2 * ITEMS
+    assert one["execution_count"] == 2
+    assert one["inference_stats"]["success"]["count"] == 2
+    assert one["inference_stats"]["fail"]["count"] == 1
+    assert one["inference_stats"]["compute_infer"]["ns"] == 600_000
+    assert one["batch_stats"][0]["batch_size"] == ITEMS
+    assert get(front_ends, "/v2/models/ranker/versions/1/stats")["model_stats"][0]["name"] == "ranker"
+    everything = get(front_ends, "/v2/models/stats")["model_stats"]
+    assert sorted(stats["name"] for stats in everything) == ["lone", "ranker"]
+
+
+def test_the_repository_can_be_listed_and_changed(front_ends):
+    def index(body=None):
+        status, _, answer = call(front_ends, "POST", "/v2/repository/index", body)
+        assert status == 200, answer
+        return [(entry["name"], entry["state"]) for entry in json.loads(answer)]
+
+    assert index() == [("lone", "READY"), ("ranker", "READY")]
+    assert call(front_ends, "POST", "/v2/repository/models/lone/unload", {})[0] == 200
+    assert index() == [("lone", "UNAVAILABLE"), ("ranker", "READY")]
+    assert index({"ready": True}) == [("ranker", "READY")]
+    assert error_of(call(front_ends, "POST", "/v2/repository/models/lone/unload"), 400) == "model 'lone' is not loaded"
+    assert call(front_ends, "POST", "/v2/repository/models/lone/load")[0] == 200
+    assert call(front_ends, "POST", "/v2/repository/models/lone/load", {"parameters": {"version": "2"}})[0] == 200
+    assert front_ends.host.loads == [("lone", None), ("lone", 2)]
+    assert error_of(call(front_ends, "POST", "/v2/repository/models/none/load"), 400)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"parameters": {"config": "{}"}}, "parameter 'config' of load is not supported"),
+        ({"parameters": {"version": 0}}, "parameter 'version' is 0"),
+        ({"parameters": {"version": "x"}}, "parameter 'version' is 'x'"),
+        ({"parameters": {"version": True}}, "parameter 'version' is True"),
+        ({"parameters": [1]}, "field 'parameters' is [1]"),
+        (b"{", "is not JSON"),
+    ],
+)
+def test_bad_load_requests(front_ends, body, message):
+    assert message in error_of(call(front_ends, "POST", "/v2/repository/models/lone/load", body), 400)
+    assert not front_ends.host.loads
+
+
+def test_an_index_request_must_make_sense(front_ends):
+    assert error_of(call(front_ends, "POST", "/v2/repository/index", {"ready": 1}), 400)
+
+
+def test_settings_and_shared_memory_are_answered_cleanly(front_ends):
+    assert get(front_ends, "/v2/logging")["log_info"] is True
+    assert get(front_ends, "/v2/trace/setting")["trace_level"] == ["OFF"]
+    assert get(front_ends, "/v2/models/ranker/trace/setting")["trace_level"] == ["OFF"]
+    for path in ("/v2/logging", "/v2/trace/setting", "/v2/models/ranker/trace/setting"):
+        assert "fixed when the server starts" in error_of(call(front_ends, "POST", path, {}), 501)
+    for kind in ("systemsharedmemory", "cudasharedmemory"):
+        assert get(front_ends, f"/v2/{kind}/status") == []
+        assert get(front_ends, f"/v2/{kind}/region/r/status") == []
+        assert call(front_ends, "POST", f"/v2/{kind}/unregister")[0] == 200
+        assert call(front_ends, "POST", f"/v2/{kind}/region/r/unregister")[0] == 200
+        message = error_of(call(front_ends, "POST", f"/v2/{kind}/region/r/register", {}), 501)
+        assert "shared memory is not supported" in message
+
+
+def test_tokens_guard_everything_but_health(serve_with):
+    front_ends = serve_with(gate=Gate(["secret"]))
+    assert call(front_ends, "GET", "/v2/health/live")[0] == 200
+    assert call(front_ends, "GET", "/v2/health/ready")[0] == 200
+    for path in ("/v2", "/v2/models/ranker", "/v2/models/stats", "/v2/logging"):
+        status, headers, _ = call(front_ends, "GET", path)
+        assert status == 401
+        assert headers["www-authenticate"] == "Bearer"
+    assert json_request(front_ends)[0] == 401
+    assert json_request(front_ends, headers={"Authorization": "Bearer wrong"})[0] == 401
+    assert json_request(front_ends, headers={"Authorization": "Bearer secret"})[0] == 200
+    assert front_ends.data_plane.statistics.refused["unauthenticated"] == 6
+
+
+def test_rates_are_limited(serve_with):
+    front_ends = serve_with(gate=Gate(rate_limit_per_s=2.0))
+    statuses = [call(front_ends, "GET", "/v2")[0] for _ in range(4)]
+    assert statuses[:2] == [200, 200]
+    status, headers, _ = call(front_ends, "GET", "/v2")
+    assert status == 429
+    assert headers["retry-after"] == "1"
+    assert call(front_ends, "GET", "/v2/health/live")[0] == 200
+
+
+def test_a_client_that_goes_away_withdraws_its_query(front_ends):
+    model = front_ends.host.models["ranker"]
+    model.delay_s = 10.0
+    with ThreadPoolExecutor(1) as pool:
+        connection = http.client.HTTPConnection(front_ends.http_url, timeout=10)
+        body = {"inputs": [
+            {"name": "user", "datatype": "INT64", "shape": [1, 1], "data": [1]},
+            {"name": "history", "datatype": "INT64", "shape": [1, 3], "data": [1, 2, 3]},
+            {"name": "dense", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]},
+        ]}  # fmt: skip
+        pool.submit(connection.request, "POST", "/v2/models/ranker/infer", json.dumps(body)).result()
+        wait_until(lambda: len(model.queries) == 1)
+        connection.close()
+        wait_until(lambda: model.cancelled == 1)
+    statistics = front_ends.data_plane.statistics.find("ranker")[0]
+    wait_until(lambda: statistics.refused["cancelled"] == 1)
+
+
+def wait_until(condition):
+    end_s = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < end_s, "did not happen within 5 s"
+        time.sleep(0.005)
+
+
+def test_limits_reach_the_connection(serve_with):
+    front_ends = serve_with(limits=HttpLimits(max_request_bytes=200))
+    assert json_request(front_ends)[0] == 413
+    assert get(front_ends, "/v2")["name"] == "hebe"
