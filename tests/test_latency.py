@@ -50,7 +50,7 @@ def test_one_by_one_is_the_same_as_all_at_once():
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 2**32), st.floats(-12, 4), st.floats(0, 3), st.integers(EXACT_ANSWERS + 1, 60_000))
 def test_percentiles_of_many_are_within_the_stated_error(seed, mu, sigma, count):
-    latencies = np.random.default_rng(seed).lognormal(mu, sigma, count)
+    latencies = np.random.default_rng(seed).lognormal(mu, sigma, count).clip(max=1e5)
     recorder = LatencyRecorder()
     for part in np.array_split(latencies, 7):
         recorder.record_many(part)

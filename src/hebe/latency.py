@@ -55,7 +55,7 @@ class LatencyRecorder:
 
     def __init__(self, sla: SlaTarget | None = None) -> None:
         self.sla = sla
-        self.answers = 0
+        self._answers = 0
         self.items = 0
         self.refused: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
@@ -106,20 +106,25 @@ class LatencyRecorder:
             return
         self._spill()
         self._counts += other._counts
-        self.answers += other.answers
+        self._answers += other._answers
         self._within_sla += other._within_sla
         self._sum_s += other._sum_s
         self._largest_s = max(self._largest_s, other._largest_s)
 
     @property
+    def answers(self) -> int:
+        """Queries that were answered."""
+        return self._answers + len(self._pending)
+
+    @property
     def arrivals(self) -> int:
         """Answers, refusals and failures."""
-        self._settle()
         return self.answers + self.refused.total() + self.failed.total()
 
     @property
     def sla_attainment(self) -> float:
         """The share of all arrivals that were answered within the SLA's latency; nan without arrivals or SLA."""
+        self._settle()
         arrivals = self.arrivals
         return self._within_sla / arrivals if arrivals and self.sla is not None else math.nan
 
@@ -132,6 +137,8 @@ class LatencyRecorder:
             return math.nan
         # The small step back undoes the rounding of, say, 99.9 / 100 * 1000 to just above 999.
         rank = max(math.ceil(percentile / 100 * self.answers - 1e-9), 1)
+        if rank == self.answers:
+            return self._largest_s
         if self._exact is not None:
             return float(np.partition(self._exact, rank - 1)[rank - 1])
         bucket = int(np.searchsorted(np.cumsum(self._counts), rank))
@@ -188,12 +195,12 @@ class LatencyRecorder:
     def _add(self, latencies: Floats) -> None:
         if not latencies.size:
             return
-        self.answers += latencies.size
+        self._answers += latencies.size
         self._sum_s += float(latencies.sum())
         self._largest_s = max(self._largest_s, float(latencies.max()))
         if self.sla is not None:
             self._within_sla += int(np.count_nonzero(latencies <= self.sla.latency_s))
-        if self._exact is not None and self.answers <= EXACT_ANSWERS:
+        if self._exact is not None and self._answers <= EXACT_ANSWERS:
             self._exact = np.concatenate((self._exact, latencies))
             return
         self._spill()

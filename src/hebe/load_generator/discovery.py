@@ -1,0 +1,147 @@
+"""Asking a server about a model, over HTTP or gRPC."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import grpc
+
+from hebe.load_generator.error import LoadError
+from hebe.load_generator.model_inputs import ModelInputs, model_inputs
+from hebe.load_generator.protobuf_wire import (
+    WireError,
+    model_request,
+    parse_config_parameters,
+    parse_model_metadata,
+)
+from hebe.load_generator.target import Target
+
+ASK_TIMEOUT_S = 10.0
+
+GRPC_SERVICE = "/inference.GRPCInferenceService/"
+
+
+def discover(target: Target) -> ModelInputs:
+    """Ask the server. Raises `LoadError` if it cannot be reached, speaks otherwise, or has no such model."""
+    metadata, parameters = _ask_grpc(target) if target.endpoint.protocol == "grpc" else _ask_http(target)
+    return model_inputs(target, metadata, parameters)
+
+
+def _ask_http(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
+    path = f"{target.endpoint.prefix}/v2/models/{quote(target.model, safe='')}"
+    if target.version:
+        path += f"/versions/{quote(target.version, safe='')}"
+    status, answer = _get(target, path)
+    if status != 200 or not isinstance(answer, dict):
+        raise LoadError(_no_model(target, status, answer))
+    status, config = _get(target, path + "/config")
+    parameters = config.get("parameters") if status == 200 and isinstance(config, dict) else None
+    told = {}
+    if isinstance(parameters, dict):
+        told = {k: v["string_value"] for k, v in parameters.items() if isinstance(v, dict) and "string_value" in v}
+    inputs = answer.get("inputs")
+    return inputs if isinstance(inputs, list) else [], told
+
+
+def _no_model(target: Target, status: int, answer: Any) -> str:
+    message = answer.get("error", "") if isinstance(answer, dict) else ""
+    if status in (401, 403):
+        return f"{target.endpoint.url} wants an API token, or another one ({status}): give --api-token"
+    return (
+        f"{target.endpoint.url} has no model {target.model}{' ' + target.version if target.version else ''}:"
+        f" it answers {status}{f' ({message})' if message else ''}"
+    )
+
+
+def _get(target: Target, path: str) -> tuple[int, Any]:
+    """Status and parsed JSON (None if it is not JSON)."""
+    endpoint = target.endpoint
+    headers = {"Host": endpoint.address, "Accept": "application/json"}
+    if target.api_token is not None:
+        headers["Authorization"] = f"Bearer {target.api_token}"
+    connection: http.client.HTTPConnection
+    if (context := target.ssl_context()) is not None:
+        connection = http.client.HTTPSConnection(endpoint.host, endpoint.port, timeout=ASK_TIMEOUT_S, context=context)
+    else:
+        connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=ASK_TIMEOUT_S)
+    try:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        body = response.read()
+    except (http.client.HTTPException, ConnectionResetError) as fault:
+        raise LoadError(
+            f"{endpoint.url} does not speak HTTP ({fault.__class__.__name__});"
+            f" for gRPC give grpc://{endpoint.address} or --protocol grpc"
+        ) from None
+    except OSError as fault:
+        raise LoadError(f"{endpoint.url} cannot be reached: {fault.strerror or fault}") from None
+    finally:
+        connection.close()
+    try:
+        return response.status, json.loads(body)
+    except ValueError:
+        return response.status, None
+
+
+def _ask_grpc(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
+    request = model_request(target.model, target.version)
+    with grpc_channel(target) as channel:
+        try:
+            metadata = parse_model_metadata(_call(channel, target, "ModelMetadata", request))
+        except WireError as fault:
+            raise LoadError(f"{target.endpoint.url}: ModelMetadata cannot be read: {fault}") from None
+        except grpc.RpcError as fault:
+            raise LoadError(_grpc_fault(target, fault)) from None
+        try:
+            parameters = parse_config_parameters(_call(channel, target, "ModelConfig", request))
+        except (grpc.RpcError, WireError):
+            parameters = {}
+    return list(metadata), parameters
+
+
+def _grpc_fault(target: Target, fault: Any) -> str:
+    code, details, endpoint = fault.code(), fault.details(), target.endpoint
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return (
+            f"{endpoint.url} cannot be reached over gRPC: {details};"
+            f" if the port speaks HTTP, give http://{endpoint.address} or --protocol http"
+        )
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return f"{endpoint.url} wants an API token, or another one ({code.name}): give --api-token"
+    if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
+        return f"{endpoint.url} has no model {target.model}: it answers {code.name} ({details})"
+    return f"{endpoint.url} does not tell about model {target.model}: it answers {code.name} ({details})"
+
+
+def _call(channel: grpc.Channel, target: Target, method: str, request: bytes) -> bytes:
+    answer: bytes = channel.unary_unary(GRPC_SERVICE + method)(
+        request, timeout=ASK_TIMEOUT_S, metadata=call_metadata(target)
+    )
+    return answer
+
+
+def call_metadata(target: Target) -> tuple[tuple[str, str], ...]:
+    """gRPC metadata of every call."""
+    return () if target.api_token is None else (("authorization", f"Bearer {target.api_token}"),)
+
+
+CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Without a pool of its own, channels to one address share one connection.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+)
+
+
+def grpc_channel(target: Target) -> grpc.Channel:
+    """A blocking channel to the target."""
+    address = target.endpoint.address
+    if target.endpoint.tls:
+        credentials = grpc.ssl_channel_credentials(target.ca_certificates())
+        return grpc.secure_channel(address, credentials, CHANNEL_OPTIONS)
+    return grpc.insecure_channel(address, CHANNEL_OPTIONS)

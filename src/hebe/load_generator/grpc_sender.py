@@ -1,0 +1,120 @@
+"""gRPC for the open loop: many calls at once on a few channels, with messages that are bytes already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+import grpc
+import grpc.aio
+
+from hebe.load_generator.discovery import CHANNEL_OPTIONS, GRPC_SERVICE, call_metadata
+from hebe.load_generator.error import LoadError
+from hebe.load_generator.request_body import RequestBody
+from hebe.load_generator.sender import OnDone, OnSent, Outcome, ignore_done, ignore_sent
+from hebe.load_generator.target import Target
+
+REFUSALS = frozenset(
+    (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
+)
+"""A server that answers these declines the query: out of time, over a limit, overloaded."""
+
+CHANNELS = 4
+"""HTTP/2 carries any number of calls on a connection, but each connection is written and read in order."""
+
+OPEN_TIMEOUT_S = 10.0
+
+
+class GrpcSender:
+    """Sends the requests of `body` to `target`."""
+
+    def __init__(self, target: Target, body: RequestBody) -> None:
+        self._target = target
+        self._body = body
+        self._metadata = call_metadata(target)
+        self._channels: list[grpc.aio.Channel] = []
+        self._calls: list[grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = []
+        self._next = 0
+        self._busy: dict[int, asyncio.Task[None]] = {}
+        self._waiting: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self.on_sent: OnSent = ignore_sent
+        self.on_done: OnDone = ignore_done
+
+    @property
+    def connections(self) -> int:
+        """Open channels."""
+        return len(self._channels)
+
+    @property
+    def full(self) -> bool:
+        """Whether no further call may be started."""
+        return len(self._busy) >= self._target.connections
+
+    async def open(self) -> None:
+        """Open the channels and wait until they are connected."""
+        endpoint = self._target.endpoint
+        for number in range(min(CHANNELS, self._target.connections)):
+            # Channels with different options do not share a connection.
+            options = (*CHANNEL_OPTIONS, ("hebe.channel", number))
+            if endpoint.tls:
+                credentials = grpc.ssl_channel_credentials(self._target.ca_certificates())
+                channel = grpc.aio.secure_channel(endpoint.address, credentials, options)
+            else:
+                channel = grpc.aio.insecure_channel(endpoint.address, options)
+            self._channels.append(channel)
+            self._calls.append(channel.unary_unary(GRPC_SERVICE + "ModelInfer"))
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                await asyncio.gather(*(channel.channel_ready() for channel in self._channels))
+        except TimeoutError:
+            raise LoadError(f"{endpoint.url} cannot be reached over gRPC within {OPEN_TIMEOUT_S:g} s") from None
+
+    def send(self, index: int, items: int, offset: int) -> None:
+        """Start the call, or line it up if as many as allowed are under way."""
+        if self.full:
+            self._waiting[index] = (items, offset)
+            return
+        self._start(index, items, offset)
+
+    def give_up(self, index: int) -> None:
+        """Cancel the call."""
+        task = self._busy.pop(index, None)
+        if task is not None:
+            task.cancel()
+            self._take_waiting()
+        else:
+            self._waiting.pop(index, None)
+
+    async def close(self) -> None:
+        """Cancel what is under way and close all channels."""
+        self._waiting.clear()
+        tasks = list(self._busy.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(channel.close() for channel in self._channels))
+        self._channels = []
+
+    def _start(self, index: int, items: int, offset: int) -> None:
+        self.on_sent(index)
+        call = self._calls[self._next]
+        self._next = (self._next + 1) % len(self._calls)
+        request = b"".join(self._body.parts(items, offset))
+        self._busy[index] = asyncio.get_running_loop().create_task(self._call(call, index, request))
+
+    async def _call(self, call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes], index: int, request: bytes) -> None:
+        outcome, kind, message = Outcome.ANSWERED, "", ""
+        try:
+            await call(request, metadata=self._metadata)
+        except grpc.aio.AioRpcError as fault:
+            code = fault.code()
+            outcome = Outcome.REFUSED if code in REFUSALS else Outcome.FAILED
+            kind, message = code.name, fault.details() or ""
+        if self._busy.pop(index, None) is not None:
+            self.on_done(index, outcome, kind, message)
+            self._take_waiting()
+
+    def _take_waiting(self) -> None:
+        if self._waiting and not self.full:
+            index, (items, offset) = self._waiting.popitem(last=False)
+            self._start(index, items, offset)

@@ -1,0 +1,140 @@
+"""What one run of the load generator found."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from hebe.latency import LatencyRecorder
+from hebe.spec import SlaTarget
+
+MOST_LAG_S = 5e-3
+MOST_LAG_SHARE_OF_SLA = 0.1
+MOST_CPU_SHARE = 0.9
+MOST_WAITED_SHARE = 0.01
+"""Beyond these, the generator says that it was itself the bottleneck: p99 of the schedule lag (the smaller of 5 ms and
+a tenth of the SLA), its thread's share of a core, and the share of queries that waited for a free connection."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadReport:
+    """One run, warm-up left out.
+
+    `requested_qps`     the mean arrival rate asked for.
+    `duration_s`        length of the measured window: from the end of the warm-up to the last scheduled arrival.
+    `latencies`         all arrivals of the window: answers with latency from the *scheduled* send, refusals, failures.
+    `answered_in_window` answers that came within the window.
+    `lag`               by how much sends were late, waiting for a free connection included.
+    `cpu_share`         of one core, used by the generator's thread.
+    `waited`            queries that found no connection free.
+    `connections`       open at the end.
+    `cut_short`         "" or why the run ended early: "interrupted", "the SLA is out of reach".
+    `messages`          one message of the server for each code or kind among refusals and failures.
+    """
+
+    requested_qps: float
+    duration_s: float
+    warm_up_s: float
+    latencies: LatencyRecorder
+    answered_in_window: int
+    items_in_window: int
+    lag: LatencyRecorder
+    cpu_share: float
+    waited: int
+    connections: int
+    cut_short: str
+    messages: dict[str, str]
+
+    @property
+    def sla(self) -> SlaTarget | None:
+        """The target that the run was held to."""
+        return self.latencies.sla
+
+    @property
+    def achieved_qps(self) -> float:
+        """Queries per second that were due (the arrivals really drawn)."""
+        return self.latencies.arrivals / self.duration_s if self.duration_s else math.nan
+
+    @property
+    def throughput_qps(self) -> float:
+        """Answers per second in the measured window."""
+        return self.answered_in_window / self.duration_s if self.duration_s else math.nan
+
+    @property
+    def throughput_items(self) -> float:
+        """Items scored per second in the measured window."""
+        return self.items_in_window / self.duration_s if self.duration_s else math.nan
+
+    @property
+    def tail_latency_ms(self) -> float:
+        """Latency at the SLA's percentile (p95 without an SLA), of the answers; nan without any."""
+        percentile = self.sla.percentile if self.sla is not None else 95.0
+        return self.latencies.percentile_s(percentile) * 1e3
+
+    @property
+    def sla_met(self) -> bool | None:
+        """Whether so large a share of *all* arrivals was answered in time as the SLA asks; None without an SLA."""
+        if self.sla is None or not self.latencies.arrivals:
+            return None
+        return self.cut_short != FAILING and self.latencies.sla_attainment * 100 >= self.sla.percentile
+
+    @property
+    def generator_limits(self) -> tuple[str, ...]:
+        """Why the generator, not the server, may have limited the run; empty if it did not."""
+        found = []
+        bound_s = MOST_LAG_S
+        if self.sla is not None:
+            bound_s = min(bound_s, self.sla.latency_s * MOST_LAG_SHARE_OF_SLA)
+        late_s = self.lag.percentile_s(99)
+        # Queries that wait for a connection are late as well, but for want of a connection.
+        if late_s > bound_s and not self._waited_much:
+            found.append(f"1% of queries were sent over {late_s * 1e3:.2g} ms late (bound {bound_s * 1e3:.2g} ms)")
+        if self.cpu_share > MOST_CPU_SHARE:
+            found.append(f"the generator's thread used {self.cpu_share:.0%} of a core")
+        return tuple(found)
+
+    @property
+    def bottlenecks(self) -> tuple[str, ...]:
+        """`generator_limits`, and whether the bound on connections was reached, which is mostly the server's doing."""
+        if not self._waited_much:
+            return self.generator_limits
+        waited = f"{self.waited} of {self.latencies.arrivals} queries waited for one of {self.connections} connections"
+        return (*self.generator_limits, f"{waited}: the server is overloaded, or the run needs more --connections")
+
+    @property
+    def _waited_much(self) -> bool:
+        return self.waited > MOST_WAITED_SHARE * self.latencies.arrivals
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; what cannot be told is None."""
+        lag = self.lag.summary()
+        numbers = {
+            "requested_qps": self.requested_qps,
+            "achieved_qps": self.achieved_qps,
+            "throughput_qps": self.throughput_qps,
+            "throughput_items_per_s": self.throughput_items,
+            "duration_s": self.duration_s,
+            "warm_up_s": self.warm_up_s,
+            "tail_latency_ms": self.tail_latency_ms,
+            "lag_p50_ms": lag.p50_s * 1e3,
+            "lag_p99_ms": lag.p99_s * 1e3,
+            "cpu_share": self.cpu_share,
+        }
+        return {
+            **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+            **self.latencies.to_dict(),
+            "sla_ms": None if self.sla is None else self.sla.latency_ms,
+            "sla_percentile": None if self.sla is None else self.sla.percentile,
+            "sla_met": self.sla_met,
+            "waited_for_connection": self.waited,
+            "connections": self.connections,
+            "bottlenecks": list(self.bottlenecks),
+            "cut_short": self.cut_short,
+            "messages": self.messages,
+            "histogram_ms": [[middle_s * 1e3, answers] for middle_s, answers in self.latencies.histogram()],
+        }
+
+
+INTERRUPTED = "interrupted"
+FAILING = "the SLA is out of reach"

@@ -1,0 +1,291 @@
+"""The open loop: queries go out when the schedule says so, whatever became of those before.
+
+    arrivals, sizes, offsets (drawn block by block) -> due? -> sender.send -> on_sent: lag
+                                                                           -> on_done: latency since the schedule
+
+A closed loop, in which each client waits for its answer, sends less just when the server is slow, and so hides the
+very latencies that it should measure ("coordinated omission"). Here a late answer delays nothing, and a late send
+counts as latency and, being the generator's own fault, also as lag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hebe.latency import LatencyRecorder
+from hebe.load_generator.load_report import FAILING, INTERRUPTED, LoadReport
+from hebe.load_generator.precise_timer import PreciseTimer
+from hebe.load_generator.query_pool import QueryPool
+from hebe.load_generator.sender import Outcome, Sender
+from hebe.spec import SlaTarget
+from hebe.workload.arrivals import ArrivalProcess
+from hebe.workload.query_sizes import QuerySizes
+
+TICK_S = 0.05
+MOST_SENDS_IN_A_ROW = 32
+"""A generator that is behind sends at most so many queries before it looks at what has arrived."""
+
+MOST_BEHIND_S = 1.0
+"""So long after the end of a run a generator that is behind may still send; what is left counts as failed."""
+
+NOT_SENT = "not sent in time"
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What one run sends. `stop_when_failing`: end the run when the SLA can no longer be met."""
+
+    rate_qps: float
+    duration_s: float
+    warm_up_s: float
+    arrivals: ArrivalProcess
+    sizes: QuerySizes
+    seed: int
+    sla: SlaTarget | None = None
+    answer_timeout_s: float = 30.0
+    stop_when_failing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands: seconds of the whole run, arrivals and answers of the measured window so far."""
+
+    elapsed_s: float
+    total_s: float
+    arrivals: int
+    answers: int
+
+
+OnProgress = Callable[[Progress], None]
+Query = tuple[float, int, int]
+"""When it is due (seconds after the start), items, offset in the pool."""
+
+
+def scheduled(plan: RunPlan, pool: QueryPool) -> Iterator[Query]:
+    """All queries of the run in the order of their times; the same for the same plan and pool."""
+    arrivals_rng, queries_rng = (np.random.default_rng(s) for s in np.random.SeedSequence(plan.seed).spawn(2))
+    total_s = plan.warm_up_s + plan.duration_s
+    for times in plan.arrivals.blocks(plan.rate_qps, total_s, arrivals_rng):
+        sizes = plan.sizes.draw(len(times), queries_rng)
+        offsets = pool.offsets(sizes, queries_rng)
+        yield from zip(times.tolist(), sizes.tolist(), offsets.tolist(), strict=True)
+
+
+async def run_open_loop(
+    plan: RunPlan,
+    pool: QueryPool,
+    sender: Sender,
+    stop: asyncio.Event | None = None,
+    on_progress: OnProgress | None = None,
+) -> LoadReport:
+    """Send the whole schedule of `plan` through `sender`, wait for the last answers, report.
+
+    `stop` ends the run early; what was measured so far is reported.
+    """
+    run = _Run(plan, pool, sender)
+    # What exists now will exist at the end: collecting it again during the run would only stop the clock.
+    gc.collect()
+    gc.freeze()
+    try:
+        return await run.run(stop or asyncio.Event(), on_progress)
+    finally:
+        gc.unfreeze()
+
+
+class _Run:
+    def __init__(self, plan: RunPlan, pool: QueryPool, sender: Sender) -> None:
+        self._plan = plan
+        self._sender = sender
+        self._schedule = scheduled(plan, pool)
+        self._next: Query | None = next(self._schedule, None)
+        self._index = 0
+        self._in_flight: dict[int, tuple[float, int]] = {}
+        self._unsent: set[int] = set()
+        self._latencies = LatencyRecorder(plan.sla)
+        self._lag = LatencyRecorder()
+        self._answered_in_window = 0
+        self._items_in_window = 0
+        self._waited = 0
+        self._messages: dict[str, str] = {}
+        self._window_end_s = math.inf
+        self._cut_short = ""
+        self._all_done = asyncio.Event()
+        sender.on_sent, sender.on_done = self._sent, self._done
+
+    async def run(self, stop: asyncio.Event, on_progress: OnProgress | None) -> LoadReport:
+        plan = self._plan
+        loop = asyncio.get_running_loop()
+        self._timer = PreciseTimer(loop, self._send_due)
+        self._start_s = time.monotonic() + 0.01
+        self._window_start_s = self._start_s + plan.warm_up_s
+        self._window_end_s = self._window_start_s + plan.duration_s
+        cpu_s = wall_s = 0.0
+        self._send_due()
+        try:
+            while not self._cut_short and not self._over(time.monotonic()):
+                await _either(stop, TICK_S)
+                now = time.monotonic()
+                if not wall_s and now >= self._window_start_s:
+                    wall_s, cpu_s = now, time.thread_time()
+                if stop.is_set():
+                    self._cut_short = INTERRUPTED
+                elif plan.stop_when_failing and self._out_of_reach(now):
+                    self._cut_short = FAILING
+                self._give_up_overdue(now)
+                if on_progress is not None:
+                    total_s = plan.warm_up_s + plan.duration_s
+                    on_progress(
+                        Progress(
+                            min(now - self._start_s, total_s),
+                            total_s,
+                            self._latencies.arrivals + self._in_window_and_in_flight(),
+                            self._latencies.answers,
+                        )
+                    )
+            now = time.monotonic()
+            cpu_share = (time.thread_time() - cpu_s) / (now - wall_s) if wall_s and now > wall_s else math.nan
+        finally:
+            self._timer.close()
+        self._window_end_s = min(self._window_end_s, now)
+        self._end_schedule()
+        await self._drain(stop)
+        return LoadReport(
+            requested_qps=plan.rate_qps,
+            duration_s=max(self._window_end_s - self._window_start_s, 0.0),
+            warm_up_s=plan.warm_up_s,
+            latencies=self._latencies,
+            answered_in_window=self._answered_in_window,
+            items_in_window=self._items_in_window,
+            lag=self._lag,
+            cpu_share=cpu_share,
+            waited=self._waited,
+            connections=self._sender.connections,
+            cut_short=self._cut_short,
+            messages=self._messages,
+        )
+
+    # -- sending
+
+    def _send_due(self) -> None:
+        """Send what is due, and arm the timer for what is not."""
+        for _ in range(MOST_SENDS_IN_A_ROW):
+            query = self._next
+            if query is None or self._cut_short:
+                return
+            due_s = self._start_s + query[0]
+            if due_s > time.monotonic():
+                self._timer.arm(due_s)
+                return
+            index, self._index = self._index, self._index + 1
+            self._next = next(self._schedule, None)
+            self._in_flight[index] = (due_s, query[1])
+            self._unsent.add(index)
+            self._sender.send(index, query[1], query[2])
+            if index in self._unsent and self._sender.full and due_s >= self._window_start_s:
+                self._waited += 1
+        self._timer.arm(0.0)
+
+    def _sent(self, index: int) -> None:
+        self._unsent.discard(index)
+        due_s = self._in_flight[index][0]
+        if due_s >= self._window_start_s:
+            self._lag.record(max(time.monotonic() - due_s, 0.0))
+
+    def _done(self, index: int, outcome: Outcome, kind: str, message: str) -> None:
+        now = time.monotonic()
+        due_s, items = self._in_flight.pop(index)
+        self._unsent.discard(index)
+        if not self._in_flight:
+            self._all_done.set()
+        if outcome is Outcome.ANSWERED and self._window_start_s <= now <= self._window_end_s:
+            self._answered_in_window += 1
+            self._items_in_window += items
+        if kind and kind not in self._messages:
+            self._messages[kind] = message
+        if due_s < self._window_start_s:
+            return
+        if outcome is Outcome.ANSWERED:
+            self._latencies.record(max(now - due_s, 0.0), items)
+        elif outcome is Outcome.REFUSED:
+            self._latencies.refuse(kind)
+        else:
+            self._latencies.fail(kind)
+
+    # -- ending
+
+    def _in_window_and_in_flight(self) -> int:
+        return sum(due_s >= self._window_start_s for due_s, _ in self._in_flight.values())
+
+    def _over(self, now: float) -> bool:
+        """Whether the window is; a generator that is behind gets a moment to send the rest."""
+        return now >= self._window_end_s and (self._next is None or now >= self._window_end_s + MOST_BEHIND_S)
+
+    def _end_schedule(self) -> None:
+        """Send nothing any more. What was due and could not be sent counts as failed, unless somebody interrupted."""
+        if not self._cut_short:
+            while self._next is not None:
+                if self._next[0] >= self._plan.warm_up_s:
+                    self._latencies.fail(NOT_SENT)
+                self._next = next(self._schedule, None)
+            return
+        for index in list(self._unsent):
+            self._sender.give_up(index)
+            if self._cut_short == INTERRUPTED:
+                self._forget(index)
+            else:
+                self._done(index, Outcome.FAILED, NOT_SENT, "")
+
+    def _forget(self, index: int) -> None:
+        self._unsent.discard(index)
+        del self._in_flight[index]
+
+    def _out_of_reach(self, now: float) -> bool:
+        """Whether more queries have missed the SLA than may miss it in the whole run."""
+        sla = self._plan.sla
+        if sla is None or now < self._window_start_s:
+            return False
+        expected = self._plan.rate_qps * self._plan.duration_s
+        may_miss = (1 - sla.percentile / 100) * (expected + 3 * math.sqrt(expected))
+        recorded = self._latencies
+        missed = recorded.arrivals * (1 - recorded.sla_attainment) if recorded.arrivals else 0.0
+        late_s = now - sla.latency_s
+        missed += sum(self._window_start_s <= due_s < late_s for due_s, _ in self._in_flight.values())
+        return missed > may_miss + 1
+
+    def _give_up_overdue(self, now: float) -> None:
+        bound_s = now - self._plan.answer_timeout_s
+        for index in [index for index, (due_s, _) in self._in_flight.items() if due_s < bound_s]:
+            self._sender.give_up(index)
+            self._done(index, Outcome.FAILED, f"no answer in {self._plan.answer_timeout_s:g} s", "")
+
+    async def _drain(self, stop: asyncio.Event) -> None:
+        """Wait for the answers to what was sent; once interrupted, only for a moment."""
+        while self._in_flight:
+            self._all_done.clear()
+            interrupted = stop.is_set()
+            try:
+                async with asyncio.timeout(0.5 if interrupted else TICK_S):
+                    await self._all_done.wait()
+            except TimeoutError:
+                if interrupted:
+                    break
+            self._give_up_overdue(time.monotonic())
+        for index in list(self._in_flight):
+            self._sender.give_up(index)
+            self._forget(index)
+
+
+async def _either(event: asyncio.Event, seconds: float) -> None:
+    """Wait for the event, at most so long."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,125 @@
+"""Whom to send queries to, and how: the address, the protocol, what every request carries."""
+
+from __future__ import annotations
+
+import math
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from hebe.load_generator.error import LoadError
+
+_SCHEMES = {"http": ("http", False), "https": ("http", True), "grpc": ("grpc", False), "grpcs": ("grpc", True)}
+_DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
+PROTOCOLS = ("http", "grpc")
+ENCODINGS = ("binary", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a server listens. `protocol` is http or grpc; `prefix` is the path in front of /v2, HTTP only."""
+
+    protocol: str
+    host: str
+    port: int
+    tls: bool = False
+    prefix: str = ""
+
+    @property
+    def address(self) -> str:
+        """host:port, as in a Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The whole address."""
+        return f"{self.protocol}{'s' if self.tls else ''}://{self.address}{self.prefix}"
+
+
+def parse_endpoint(url: str, protocol: str | None = None) -> Endpoint:
+    """The endpoint of `http[s]://HOST[:PORT]`, `grpc[s]://HOST[:PORT]`, or `HOST:PORT`.
+
+    Without a scheme, port 8001 means gRPC and any other HTTP; `protocol` (http or grpc) overrides what the address
+    says. Raises `LoadError`.
+    """
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise LoadError(f"protocol {protocol!r}: must be http or grpc")
+    parts = urlsplit(url if "://" in url else f"//{url}")
+    try:
+        port, host = parts.port, parts.hostname
+    except ValueError:
+        raise LoadError(f"URL {url!r}: the port must be a number from 1 to 65535") from None
+    if not host or (parts.scheme and parts.scheme not in _SCHEMES) or parts.query or parts.fragment:
+        raise LoadError(f"URL {url!r}: must be http://HOST:PORT, https://, grpc://, grpcs:// or HOST:PORT")
+    known, tls = _SCHEMES.get(parts.scheme) or ("grpc" if port == _DEFAULT_PORTS["grpc"] else "http", False)
+    spoken = protocol or known
+    if parts.path.strip("/") and spoken == "grpc":
+        raise LoadError(f"URL {url!r}: a gRPC address has no path")
+    return Endpoint(spoken, host, port or _DEFAULT_PORTS[spoken], tls, parts.path.rstrip("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One model of one server, and what every request carries.
+
+    `encoding`          of HTTP tensors: binary (the binary tensor extension) or json.
+    `timeout_ms`        the request's own `timeout` parameter: the server may refuse or drop it afterwards.
+    `priority`          the request's `priority` parameter; 0 leaves it out.
+    `connections`       the most HTTP connections at once, or the most gRPC calls.
+    `max_key`           largest key to send for inputs of which the server does not tell the number of rows.
+    `answer_timeout_s`  after how long the generator gives a request up.
+    """
+
+    endpoint: Endpoint
+    model: str
+    version: str = ""
+    encoding: str = "binary"
+    api_token: str | None = None
+    ca_file: Path | None = None
+    timeout_ms: float | None = None
+    priority: int = 0
+    connections: int = 256
+    max_key: int | None = None
+    answer_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.encoding not in ENCODINGS:
+            raise LoadError(f"encoding {self.encoding!r}: must be binary or json")
+        if self.connections < 1:
+            raise LoadError(f"connections is {self.connections}: must be at least 1")
+        if self.priority < 0:
+            raise LoadError(f"priority is {self.priority}: must be at least 0")
+        if self.max_key is not None and self.max_key < 0:
+            raise LoadError(f"max_key is {self.max_key}: must be at least 0")
+        for name, value in (("timeout_ms", self.timeout_ms), ("answer_timeout_s", self.answer_timeout_s)):
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise LoadError(f"{name} is {value}: must be a positive number")
+        if self.api_token is not None and not (self.api_token.isascii() and self.api_token.isprintable()):
+            raise LoadError("api_token: must be printable ASCII")
+
+    def parameters(self) -> dict[str, int]:
+        """The protocol's request parameters: `timeout` in microseconds, `priority`."""
+        parameters = {}
+        if self.timeout_ms is not None:
+            parameters["timeout"] = max(round(self.timeout_ms * 1e3), 1)
+        if self.priority:
+            parameters["priority"] = self.priority
+        return parameters
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """The TLS settings, None for a plain connection. Raises `LoadError` if `ca_file` cannot be used."""
+        if not self.endpoint.tls:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.ca_file)
+        except (OSError, ssl.SSLError) as fault:
+            raise LoadError(f"CA file {self.ca_file}: cannot be used: {fault}") from None
+
+    def ca_certificates(self) -> bytes | None:
+        """The content of `ca_file`, which gRPC wants instead of an SSL context."""
+        try:
+            return None if self.ca_file is None else self.ca_file.read_bytes()
+        except OSError as fault:
+            raise LoadError(f"CA file {self.ca_file}: cannot be read: {fault}") from None

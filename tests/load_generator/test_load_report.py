@@ -1,0 +1,81 @@
+import json
+import math
+
+import pytest
+
+from hebe.latency import LatencyRecorder
+from hebe.load_generator.load_report import FAILING, LoadReport
+from hebe.spec import SlaTarget
+
+SLA = SlaTarget(100.0)
+
+
+def report(latencies=(0.01,) * 100, sla=SLA, lag=(0.0001,) * 100, **changes):
+    recorded, late = LatencyRecorder(sla), LatencyRecorder()
+    recorded.record_many(list(latencies), items=300)
+    late.record_many(list(lag))
+    fields = {
+        "requested_qps": 50.0,
+        "duration_s": 2.0,
+        "warm_up_s": 1.0,
+        "latencies": recorded,
+        "answered_in_window": 90,
+        "items_in_window": 270,
+        "lag": late,
+        "cpu_share": 0.2,
+        "waited": 0,
+        "connections": 8,
+        "cut_short": "",
+        "messages": {},
+    }
+    return LoadReport(**(fields | changes))
+
+
+def test_rates():
+    r = report()
+    assert r.achieved_qps == 50
+    assert r.throughput_qps == 45
+    assert r.throughput_items == 135
+    assert r.bottlenecks == ()
+
+
+def test_the_sla_is_held_against_all_arrivals():
+    assert report().sla_met is True
+    slow = [0.01] * 94 + [0.2] * 6
+    assert report(latencies=slow).sla_met is False
+    assert report(latencies=slow).tail_latency_ms == pytest.approx(200)
+    refused = report()
+    refused.latencies.refuse("503", 6)
+    assert refused.tail_latency_ms == pytest.approx(10)
+    assert refused.sla_met is False
+    assert report(cut_short=FAILING).sla_met is False
+    assert report(sla=None).sla_met is None
+
+
+def test_it_says_when_the_generator_is_the_bottleneck():
+    late = report(lag=[0.0001] * 98 + [0.02] * 2)
+    assert late.generator_limits == ("1% of queries were sent over 20 ms late (bound 5 ms)",)
+    # A tight SLA wants a punctual generator.
+    assert report(lag=[0.002] * 100, sla=SlaTarget(10.0)).generator_limits[0].endswith("(bound 1 ms)")
+    assert report(lag=[0.002] * 100).generator_limits == ()
+    assert report(cpu_share=0.95).generator_limits == ("the generator's thread used 95% of a core",)
+    waited = report(lag=[0.5] * 100, waited=50)
+    assert waited.generator_limits == ()
+    assert "50 of 100 queries waited for one of 8 connections" in waited.bottlenecks[0]
+
+
+def test_json():
+    data = report().to_dict()
+    text = json.dumps(data, allow_nan=False)
+    assert json.loads(text)["p95_ms"] == pytest.approx(10)
+    assert data["sla_met"] is True
+    assert sum(count for _, count in data["histogram_ms"]) == 100
+
+
+def test_json_of_an_empty_run():
+    empty = report(latencies=(), lag=(), duration_s=0.0, cpu_share=math.nan)
+    data = json.loads(json.dumps(empty.to_dict(), allow_nan=False))
+    assert data["achieved_qps"] is None
+    assert data["tail_latency_ms"] is None
+    assert data["sla_met"] is None
+    assert data["bottlenecks"] == []
