@@ -34,7 +34,7 @@ ROOMS = {
     "studies": {"root", "scheduling", "planning", "workload", "simulation", "report"},
 }
 """The rooms of hebe that each room may import, besides itself."""
-ROOMS["bench"] = set(ROOMS)
+ROOMS["bench"] = {*ROOMS, "package"}
 ROOMS["cli"] = {*ROOMS, "package"}
 ROOMS["package"] = {"runtime", "serving", "cli"}
 """The package itself: `hebe.load` and `hebe.Server`, imported when first used, and `python -m hebe`."""
@@ -96,13 +96,9 @@ def module_name(path: Path) -> str:
 
 
 def imports_of(tree: ast.AST, package: str) -> list[Import]:
-    """Every import of a file, those within functions (lazy) too; `package` resolves relative ones."""
-    within = {
-        id(inner)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for inner in ast.walk(function)
-    }
+    """Every import of a file, those within functions, `try` and `if` (lazy) too; `package` resolves relative ones."""
+    conditional = ast.FunctionDef | ast.AsyncFunctionDef | ast.Try | ast.If
+    within = {id(inner) for outer in ast.walk(tree) if isinstance(outer, conditional) for inner in ast.walk(outer)}
     found = []
     for node in ast.walk(tree):
         names = []
@@ -271,7 +267,9 @@ def test_importing_hebe_imports_nothing_heavy():
         ("hebe.serving.metadata", "from hebe import __version__", None),
         ("hebe.serving.metadata", "import hebe", "room serving may not import hebe"),
         ("hebe.kernels.gather", "def f():\n    import triton", None),
+        ("hebe.kernels.gather", "try:\n    import triton\nexcept ImportError:\n    pass", None),
         ("hebe.cli.main", "import hebe\nimport torch, time", None),
+        ("hebe.bench.serve", "import hebe", None),
     ],
 )
 def test_the_import_check_itself(module, source, fault):
