@@ -49,7 +49,7 @@ def main() -> int:
         console.print(line, markup=False)
 
     try:
-        with _alone(root):
+        with alone(root):
             run = Run(root, Installation(root, say), _servers(arguments), say)
             results = run.measure(arguments.rounds, arguments.seconds, arguments.concurrency)
     except (ModelError, RuntimeError) as fault:
@@ -91,8 +91,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--root", type=Path, default=Path("out/peers"), help="where all is installed")
     parser.add_argument("--out", type=Path, default=Path("out/figures"), help="where peers.json goes")
     arguments = parser.parse_args()
-    arguments.seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
-    arguments.rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
+    if arguments.seconds is None:
+        arguments.seconds = QUICK_SECONDS if arguments.quick else SECONDS
+    if arguments.rounds is None:
+        arguments.rounds = QUICK_ROUNDS if arguments.quick else ROUNDS
     unknown = set(arguments.only.split(",")) - {server.name for server in SERVERS}
     if unknown:
         parser.error(f"--only: no server {', '.join(sorted(unknown))}; there are {known}")
@@ -114,7 +116,7 @@ def _servers(arguments: argparse.Namespace) -> list[Server]:
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[None]:
+def alone(root: Path) -> Iterator[None]:
     """One run at a time in `root`; ends what a killed earlier one left. Raises RuntimeError if another runs."""
     with (root / "lock").open("w") as lock:
         try:

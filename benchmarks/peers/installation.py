@@ -1,4 +1,7 @@
-"""What the peers need, installed under one folder and nowhere else (but for Debian packages). Idempotent."""
+"""What the peers need, installed under one folder and nowhere else (but for Debian packages). Idempotent.
+
+TORCH_INDEX in the environment names a package index for torch alone, as for `make setup`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,11 @@ class Installation:
         shutil.rmtree(home, ignore_errors=True)
         home.parent.mkdir(parents=True, exist_ok=True)
         _run(name, [python, "-m", "venv", str(home)])
-        _run(name, [str(home / "bin" / "pip"), "install", "--quiet", *requirements])
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        if index := os.environ.get("TORCH_INDEX"):
+            torch = [requirement for requirement in requirements if requirement.startswith("torch==")]
+            _run(name, [*pip, "--index-url", index, *torch])
+        _run(name, [*pip, *requirements])
         self._stamp(home, [python, *requirements])
         self._say(f"installed {name} in {time.monotonic() - started_s:.0f} s")
         return home / "bin"

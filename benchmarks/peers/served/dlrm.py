@@ -29,8 +29,6 @@ class Dlrm(nn.Module):
     returns scores float32 [items, 1] in [0, 1].
     """
 
-    pair_columns: torch.Tensor
-
     def __init__(self, tables: int, rows: int, dim: int, dense_dim: int, bottom: list[int], top: list[int]) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.EmbeddingBag(rows, dim, mode="sum") for _ in range(tables))
