@@ -130,6 +130,10 @@ class EmbeddingHierarchy:
         """Table memory taken."""
         return self._memory.memory_bytes
 
+    def rows(self, table: str) -> RowArray:
+        """The resident rows of `table`, float32 `[resident rows, dim]`: the memory itself. Raises `StoreError`."""
+        return self._memory.rows(table)
+
     def new_scratch(self, max_items: int) -> LookupScratch:
         """Scratch for one worker whose batches have at most `max_items` items."""
         return LookupScratch(max_items if self._partial else 0, self.spec.lookups_per_item)
