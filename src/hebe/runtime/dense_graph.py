@@ -57,16 +57,15 @@ def _script(module: torch.nn.Module, spec: ModelSpec) -> DenseFunction:
     # threads without a copy of the weights for each (docs/serving.md); it stays behind this one function.
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)
-        traced = torch.jit.trace(module, example_inputs(spec, 3), check_trace=False)
-        frozen: Any = torch.jit.freeze(traced)
-    function: DenseFunction = frozen
+        script: Any = torch.jit
+        warnings.simplefilter("ignore", script.TracerWarning)
+        function: DenseFunction = script.freeze(script.trace(module, example_inputs(spec, 3), check_trace=False))
     return function
 
 
 def _compile(module: torch.nn.Module, spec: ModelSpec, threads: int) -> DenseFunction:
     from torch._inductor import aoti_compile_and_package
-    from torch._inductor.package import load_package
+    from torch._inductor.package.package import load_package
 
     inputs = example_inputs(spec, 16)
     items = torch.export.Dim("items", min=2, max=1 << 20)

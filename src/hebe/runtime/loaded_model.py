@@ -108,12 +108,19 @@ class LoadedModel:
         items = -1
         for feature in self.spec.features:
             keys = features[feature.name]
-            values = keys.values if not isinstance(keys, np.ndarray) else keys
             if isinstance(keys, np.ndarray):
-                keys = values = np.ascontiguousarray(keys, dtype=np.int64).reshape(len(keys), -1)
-                if values.shape[1] != feature.lookups:
-                    raise ValueError(f"feature {feature.name}: has {values.shape[1]} lookups, not {feature.lookups}")
-            count = len(keys) if isinstance(keys, np.ndarray) else len(keys.offsets) - 1
+                keys = values = np.ascontiguousarray(keys, dtype=np.int64)
+                if values.ndim != 2 or values.shape[1] != feature.lookups:
+                    raise ValueError(
+                        f"feature {feature.name}: has shape {list(values.shape)}: must be [items, {feature.lookups}]"
+                    )
+                count = len(values)
+            else:
+                values, count, lengths = keys.values, len(keys.offsets) - 1, np.diff(keys.offsets)
+                if lengths.size and (lengths.min() < 0 or lengths.max() > feature.lookups):
+                    raise ValueError(f"feature {feature.name}: lengths must lie in [0, {feature.lookups}]")
+                if keys.offsets[0] != 0 or keys.offsets[-1] != len(values):
+                    raise ValueError(f"feature {feature.name}: offsets must run from 0 to the {len(values)} values")
             items = count if items < 0 else items
             if count != items:
                 raise ValueError(f"feature {feature.name}: has {count} items where the others have {items}")

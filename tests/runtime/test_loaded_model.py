@@ -1,0 +1,142 @@
+"""Loaded models against the plain PyTorch model with the same weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import hebe
+from hebe.models.ranking_model import RankingModel
+from hebe.models.repository import ModelRepository, RepositoryError
+from hebe.query import Batch, JaggedKeys, SubQuery
+from hebe.runtime.dense_graph import GraphMode
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions, stored_versions
+
+NAMES = ["peers-dlrm", "din", "dlrm-rmc1", "wnd"]
+
+
+def reference_scores(repository, name: str, query) -> np.ndarray:
+    stored = ModelRepository(repository).open(name)
+    model = RankingModel(stored.spec, seed=0)
+    for table in stored.spec.tables:
+        with torch.no_grad():
+            model.table_weight(table.name).copy_(torch.from_numpy(stored.table(table.name).copy()))
+    model.dense_net.load_state_dict(stored.dense_state())
+    features = {
+        feature: torch.from_numpy(keys)
+        if isinstance(keys, np.ndarray)
+        else (torch.from_numpy(keys.values), torch.from_numpy(np.diff(keys.offsets)))
+        for feature, keys in query.features.items()
+    }
+    with torch.no_grad():
+        return model(None if query.dense is None else torch.from_numpy(query.dense), features).numpy()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mode", [GraphMode.EAGER, GraphMode.SCRIPTED])
+def test_scores_are_those_of_the_plain_model(repository, name, mode):
+    model = LoadedModel.load(repository, name, options=LoadOptions(mode))
+    for items in (1, 2, 37):
+        query = model.random_query(items, seed=items)
+        scores = model.predict(query.features, query.dense)
+        assert scores.shape == (items, model.spec.outputs)
+        np.testing.assert_allclose(scores, reference_scores(repository, name, query), atol=1e-5)
+    model.close()
+
+
+@pytest.mark.parametrize("name", ["peers-dlrm", "din"])
+def test_jagged_keys_are_scored_as_the_plain_model_does(repository, name):
+    model = hebe.load(repository, name)
+    rng = np.random.default_rng(5)
+    features = {}
+    for feature in model.spec.features:
+        lengths = rng.integers(1, feature.lookups + 1, 19)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        rows = model.spec.table(feature.table).rows
+        features[feature.name] = JaggedKeys(rng.integers(0, rows, offsets[-1]), offsets)
+    dense = rng.random((19, model.spec.dense_dim), dtype=np.float32) if model.spec.dense_dim else None
+    query = model.query(features, dense)
+    np.testing.assert_allclose(model.predict(features, dense), reference_scores(repository, name, query), atol=1e-5)
+    model.close()
+
+
+def test_a_batch_of_parts_gives_each_query_its_own_scores(repository):
+    model = hebe.load(repository, "peers-dlrm")
+    queries = [model.random_query(items, seed=items) for items in (30, 7, 50)]
+    whole = [model.predict(query.features, query.dense) for query in queries]
+    parts = (SubQuery(queries[0], 10, 30), SubQuery(queries[1], 0, 7), SubQuery(queries[2], 25, 33))
+    executor = model.new_executor(64)
+    executor.run(Batch(0, (SubQuery(queries[2], 0, 50),), 50))  # leaves its keys in the buffers
+    outcome = executor.run(Batch(1, parts, 35))
+    expected = np.concatenate([whole[0][10:30], whole[1], whole[2][25:33]])
+    np.testing.assert_allclose(outcome.scores, expected, atol=1e-6)
+    assert outcome.total_keys == 35 * model.spec.lookups_per_item
+    assert outcome.defaulted_keys == 0
+    assert outcome.service_s == outcome.sparse_s + outcome.dense_s > 0
+    model.close()
+
+
+def test_a_batch_beyond_the_executors_buffers_is_refused(repository):
+    model = hebe.load(repository, "peers-dlrm")
+    query = model.random_query(9)
+    with pytest.raises(ValueError, match="at most 8"):
+        model.new_executor(8).run(Batch(0, (SubQuery(query, 0, 9),), 9))
+    model.close()
+
+
+def test_bounded_table_memory_gives_the_same_scores(repository, tmp_path):
+    whole = hebe.load(repository, "peers-dlrm")
+    options = LoadOptions(table_memory_bytes=4 << 20, persistent_dir=tmp_path)
+    model = LoadedModel.load(repository, "peers-dlrm", options=options)
+    assert model.hierarchy.memory_bytes <= 4 << 20 < whole.hierarchy.memory_bytes
+    query = whole.random_query(40, seed=8)
+    np.testing.assert_allclose(
+        model.predict(query.features, query.dense), whole.predict(query.features, query.dense), atol=1e-6
+    )
+    model.close()
+    whole.close()
+
+
+def test_wrong_inputs_are_named(repository):
+    model = hebe.load(repository, "peers-dlrm")
+    good = model.random_query(3)
+    cases = [
+        ({**good.features, "extra": good.features["feature0"]}, good.dense, "extra"),
+        ({**good.features, "feature0": good.features["feature0"][:, :5]}, good.dense, "feature0: has shape .3, 5."),
+        ({**good.features, "feature1": good.features["feature1"][:2]}, good.dense, "feature1: has 2 items"),
+        ({**good.features, "feature2": good.features["feature2"] - 10**9}, good.dense, "feature2: keys must lie"),
+        ({name: keys[:0] for name, keys in good.features.items()}, good.dense, "at least one item"),
+        (good.features, None, "dense"),
+        ({**good.features, "feature3": JaggedKeys(np.arange(90), np.array([0, 81, 85, 90]))}, good.dense, "lengths"),
+        ({**good.features, "feature3": JaggedKeys(np.arange(90), np.array([0, 5, 9, 80]))}, good.dense, "offsets"),
+    ]
+    for features, dense, named in cases:
+        with pytest.raises(ValueError, match=named):
+            model.predict(features, dense)
+    model.close()
+
+
+def test_warm_up_measures_rising_sizes_and_refuses_models_that_score_nonsense(repository):
+    model = hebe.load(repository, "wnd")
+    executor = model.new_executor(64)
+    sizes = [items for items, _ in model.warm_up(executor, 64, repeats=1)]
+    assert sizes == [1, 4, 16, 64]
+
+    class Broken:
+        def run(self, batch):
+            outcome = executor.run(batch)
+            outcome.scores[0] = np.nan
+            return outcome
+
+    with pytest.raises(ValueError, match="not finite"):
+        model.warm_up(Broken(), 64)
+    model.close()
+
+
+def test_unknown_models_and_directories_are_named(repository, tmp_path):
+    with pytest.raises(RepositoryError, match="nothing-of-that-name"):
+        hebe.load(repository, "nothing-of-that-name")
+    with pytest.raises(RepositoryError, match="not a model repository"):
+        stored_versions(tmp_path / "missing")
+    assert stored_versions(repository)["din"] == (1,)

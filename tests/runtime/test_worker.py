@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from hebe.query import Batch
+from hebe.runtime.pinning import available_cores
+from hebe.runtime.worker import Worker
+
+
+class Executor:
+    """Answers a batch with its id; fails batch 13."""
+
+    def run(self, batch):
+        if batch.batch_id == 13:
+            raise RuntimeError("unlucky")
+        return batch.batch_id
+
+
+def batch(batch_id: int) -> Batch:
+    return Batch(batch_id, (), 0)
+
+
+@pytest.fixture
+def outcomes():
+    return []
+
+
+def test_runs_batches_in_order_and_reports_faults_without_dying(outcomes):
+    core = available_cores()[-1:]
+    cores_seen = []
+
+    def finished(worker_id, done, outcome):
+        cores_seen.append(available_cores())
+        outcomes.append((worker_id, done.batch_id, outcome))
+
+    worker = Worker(7, Executor(), core, lambda _: [(1, None)], finished)
+    assert worker.started.result(5) == [(1, None)]
+    for batch_id in (1, 13, 2):
+        worker.submit(batch(batch_id))
+    worker.stop()
+    assert not worker.alive
+    assert [(w, b) for w, b, _ in outcomes] == [(7, 1), (7, 13), (7, 2)]
+    assert isinstance(outcomes[1][2], RuntimeError)
+    assert set(cores_seen) == {core}
+
+
+def test_the_next_batch_can_be_returned_instead_of_submitted(outcomes):
+    done = threading.Event()
+
+    def finished(_, ended, outcome):
+        outcomes.append(outcome)
+        if ended.batch_id < 5:
+            return batch(ended.batch_id + 1)
+        done.set()
+        return None
+
+    worker = Worker(0, Executor(), available_cores(), lambda _: [], finished)
+    worker.submit(batch(1))
+    assert done.wait(5)
+    worker.stop()
+    assert outcomes == [1, 2, 3, 4, 5]
+
+
+def test_a_failed_warm_up_is_told_and_ends_the_thread():
+    def warm_up(_):
+        raise ValueError("no scores")
+
+    worker = Worker(0, Executor(), available_cores(), warm_up, lambda *_: None)
+    with pytest.raises(ValueError, match="no scores"):
+        worker.started.result(5)
+    worker.stop()
+    assert not worker.alive
