@@ -161,3 +161,11 @@ def test_what_cannot_be_trained_is_said_before_training(data, tmp_path):
 def test_a_diverging_loss_stops_training(data, tmp_path):
     with pytest.raises(TrainingError, match="diverged"):
         train(SPEC, small(data, tmp_path / "rows.tsv", 2000), ModelRepository(tmp_path / "models"), learning_rate=1e30)
+
+
+def test_most_rows_is_as_if_the_file_ended_there(data, tmp_path):
+    repository = ModelRepository(tmp_path / "models")
+    first = train(SPEC, small(data, tmp_path / "rows.tsv", 300), repository)
+    second = train(SPEC, data, repository, most_rows=300)
+    assert (second.rows, second.held_out_rows, second.auc) == (240, 60, first.auc)
+    assert all(np.array_equal(a, b) for a, b in zip(weights(repository, 1), weights(repository, 2), strict=True))

@@ -16,6 +16,7 @@ import io
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -74,9 +75,12 @@ class CriteoFile:
         self._width = len(names)
         self._columns = self._find_columns(names) if self.has_header else self._count_columns(first)
 
-    def count_rows(self) -> int:
-        """Lines that are neither header nor blank; malformed ones count, so that splits by row stay put."""
-        return sum(1 for _ in self._lines())
+    def count_rows(self, most: int | None = None) -> int:
+        """Lines that are neither header nor blank, counted up to `most`.
+
+        Malformed ones count, so that splits by row stay put.
+        """
+        return sum(1 for _ in islice(self._lines(), most))
 
     def batches(self, batch_rows: int, start: int = 0, stop: int | None = None) -> Iterator[CriteoRows]:
         """Rows `[start, stop)` of the file (as `count_rows` counts them), in order, `batch_rows` at a time.

@@ -84,25 +84,27 @@ def train(
     table_learning_rate: float = TABLE_LEARNING_RATE,
     seed: int = 0,
     skip_bad_lines: bool = False,
+    most_rows: int | None = None,
     progress: TrainingProgress | None = None,
 ) -> TrainingReport:
     """Train `spec` on the head of the file `data`, score the held-out tail, and store a new version.
 
-    Adam on the DenseNet, row-wise Adagrad on the tables, rows shuffled within 16,384 at a time. The same file and
-    arguments give the same model. Nothing is stored before the end, so an interruption leaves nothing behind.
+    Adam on the DenseNet, row-wise Adagrad on the tables, rows shuffled within 16,384 at a time. With `most_rows`, the
+    file counts as if it ended after so many. The same file and arguments give the same model. Nothing is stored
+    before the end, so an interruption leaves nothing behind.
     Raises `SpecError` (the model's inputs are not of Criteo's shape), `CriteoFormatError`, `TrainingError` (too few
     rows, loss not finite), `RepositoryError` (cannot be stored; checked first as far as possible).
     """
     started_s = time.perf_counter()
-    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-        if value < 1:
+    for name, value in (("epochs", epochs), ("batch_size", batch_size), ("most_rows", most_rows)):
+        if value is not None and value < 1:
             raise TrainingError(f"{name} is {value}: must be at least 1")
     transform = CriteoTransform.for_model(spec)
     if spec.outputs != 1:
         raise SpecError(f"model {spec.name}: outputs is {spec.outputs}: Criteo data has one label")
     _check_writable(repository.root)
     file = CriteoFile(data, skip_bad_lines=skip_bad_lines)
-    total_rows = file.count_rows()
+    total_rows = file.count_rows(most_rows)
     split = held_out_start(total_rows)
     if split == total_rows:
         raise TrainingError(f"{file.path}: {total_rows} row(s): at least 5 are needed, one of each five is held out")
@@ -115,7 +117,7 @@ def train(
                     progress(epoch * split + state.rows + state.bad_lines, epochs * split, state.loss)
             if not state.rows:
                 raise CriteoFormatError(f"{file.path}: every one of the {split} lines to train on is malformed")
-        labels, logits, bad_held_out = fit.score(file, split)
+        labels, logits, bad_held_out = fit.score(file, split, total_rows)
     if not len(labels):
         raise CriteoFormatError(f"{file.path}: every one of the {total_rows - split} held-out lines is malformed")
     log_loss = float(np.mean(np.logaddexp(0.0, logits.astype(np.float64)) - labels * logits))
@@ -220,11 +222,13 @@ class _Fit:
         self._tables.step(keys, sparse.grad, self._table_learning_rate)
         return loss.item()
 
-    def score(self, file: CriteoFile, start: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], int]:
-        """(labels float32 `[n]`, logits float32 `[n]`, bad lines) of rows `[start, end)`."""
+    def score(
+        self, file: CriteoFile, start: int, stop: int
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], int]:
+        """(labels float32 `[n]`, logits float32 `[n]`, bad lines) of rows `[start, stop)`."""
         labels, logits, bad_lines = [], [], 0
         with torch.inference_mode():
-            for chunk in file.batches(_SCORE_ROWS, start):
+            for chunk in file.batches(_SCORE_ROWS, start, stop):
                 keys = torch.from_numpy(self._transform.keys(chunk.categories))
                 dense = torch.from_numpy(self._transform.dense(chunk.integers))
                 scored = self._dense_net.logits(dense, self._tables.gather(keys), self._lengths(len(keys)))

@@ -1,0 +1,167 @@
+"""The demo's page: what was trained, what it can take, where the time goes."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+
+import hebe
+from hebe.cli.demo_result import DemoResult, LoadedRun
+from hebe.report.html import KeyNumber, Page
+from hebe.report.machine import current_commit, describe_machine
+from hebe.report.plots import grouped_bars, latency_histogram, latency_tail, throughput_against_latency, time_per_stage
+from hebe.report.tables import format_number
+
+
+def write_page(result: DemoResult, next_commands: list[str], path: Path) -> None:
+    """Write the page to `path`."""
+    spec, training = result.spec, result.training
+    page = Page(
+        "A ranking model, trained and served here",
+        f"{spec.name}: a {spec.architecture.upper()} with {len(spec.tables)} embedding tables of "
+        f"{max(table.rows for table in spec.tables):,} rows, trained on {training.rows:,} rows of {_data(result)}, "
+        "then served by hebe serve while queries came as a Poisson process with production query sizes.",
+        _footer(result),
+    )
+    page.key_numbers(_key_numbers(result))
+    _throughput(page, result)
+    if result.runs:
+        _latency(page, result)
+        _stages(page, result)
+    _predictions(page, result)
+    page.heading("What to type next")
+    page.commands(next_commands)
+    page.write(path)
+
+
+def percentiles_ms(run: LoadedRun) -> tuple[float, float, float]:
+    """p50, p95, p99 of a run in milliseconds."""
+    summary = run.report.latencies.summary()
+    return summary.p50_s * 1e3, summary.p95_s * 1e3, summary.p99_s * 1e3
+
+
+def _data(result: DemoResult) -> str:
+    return "made-up click data of Criteo's form" if result.generated else result.data
+
+
+def _key_numbers(result: DemoResult) -> list[KeyNumber]:
+    sla = f"p{result.sla.percentile:g} within {result.sla.latency_ms:g} ms"
+    numbers = []
+    if result.crossing is not None:
+        crossing = result.crossing
+        interval = f"{format_number(_round3(crossing.low_qps))} to {format_number(_round3(crossing.high_qps))} (95%)"
+        value = format_number(_round3(crossing.qps))
+        numbers.append(KeyNumber("latency-bounded throughput", value, "queries/s", f"{sla}; {interval}"))
+    if result.runs:
+        run = result.runs[-1]
+        items = format_number(_round3(run.report.throughput_items))
+        numbers.append(KeyNumber("items scored", items, "items/s", f"at {run.share:.0%} of that rate"))
+        middle = result.runs[len(result.runs) // 2]
+        p50, _, p99 = percentiles_ms(middle)
+        label = f"median latency at {middle.share:.0%}"
+        numbers.append(KeyNumber(label, format_number(_round3(p50)), "ms", f"p99 {format_number(_round3(p99))} ms"))
+    if result.auc_agrees is None:
+        numbers.append(KeyNumber("AUC over HTTP", "-", "", "the held-out rows have labels of one kind only"))
+    else:
+        note = "equal to the offline AUC" if result.auc_agrees else f"offline it is {result.training.auc:.6f}"
+        numbers.append(KeyNumber("AUC over HTTP", f"{result.http_auc:.4f}", "", note, result.auc_agrees))
+    return numbers
+
+
+def _throughput(page: Page, result: DemoResult) -> None:
+    page.heading("How much it takes")
+    crossing = result.crossing
+    page.plot(
+        throughput_against_latency(
+            {"measured": result.load_points()},
+            result.sla,
+            None if crossing is None else crossing.qps,
+            None if crossing is None else (crossing.low_qps, crossing.high_qps),
+        ),
+        "Each point is a run of its own at one arrival rate (close ones are merged). Latency counts from the moment "
+        "at which a query was due, so a queue that grows shows. The band is the 95% confidence interval.",
+    )
+    if result.limits:
+        page.paragraph(
+            f"The load generator shares this machine with the server, and near this rate it was itself a limit: "
+            f"{result.limits[-1]}. With a machine of its own it may find more."
+        )
+
+
+def _latency(page: Page, result: DemoResult) -> None:
+    page.heading("Latency")
+    busiest = result.runs[-1]
+    page.plot(
+        latency_histogram(
+            busiest.report.latencies.samples_s() * 1e3,
+            result.sla,
+            f"Latency at {busiest.share:.0%} of the throughput found",
+        ),
+        f"{busiest.report.latencies.answers:,} answers over {busiest.report.duration_s:.0f} s.",
+    )
+    page.plot(
+        latency_tail({run.name: run.report.latencies.samples_s() * 1e3 for run in result.runs}, result.sla),
+        "The same by percentile, at several loads.",
+    )
+    page.table(
+        ["load", "queries/s", "p50 ms", "p95 ms", "p99 ms", "within the SLA", "refused"],
+        [
+            [
+                f"{run.share:.0%}",
+                format_number(_round3(run.report.requested_qps)),
+                *(format_number(_round3(value)) for value in percentiles_ms(run)),
+                f"{run.report.latencies.sla_attainment:.2%}",
+                run.report.latencies.refused.total(),
+            ]
+            for run in result.runs
+        ],
+    )
+
+
+def _stages(page: Page, result: DemoResult) -> None:
+    page.heading("Where the time goes")
+    page.plot(
+        time_per_stage({run.name: run.stages_ms for run in result.runs if run.stages_ms}, title="Mean time per query"),
+        "By the server's own metrics (hebe_stage_seconds): waiting for a worker, looking up and pooling embedding rows "
+        "(sparse), the towers (dense). A query that was split counts the time of all its parts.",
+    )
+
+
+def _predictions(page: Page, result: DemoResult) -> None:
+    training = result.training
+    page.heading("What it predicts")
+    page.paragraph(
+        f"The last {training.held_out_rows:,} rows were held out. Their AUC was computed twice: by the model in plain "
+        f"PyTorch right after training, and from the scores that the server answered over HTTP, row for row."
+    )
+    page.plot(
+        grouped_bars(result.calibration(), "clicks per 100 rows", "Predicted and seen"),
+        "The held-out rows in ten groups by rising score, as the server scored them: bars of equal height side by "
+        "side mean good calibration, and bars that rise a good ranking.",
+    )
+    rows: list[list[str]] = []
+    if result.auc_agrees is not None:
+        difference = abs(result.http_auc - training.auc)
+        rows.append(["AUC offline", f"{training.auc:.8f}"])
+        rows.append(["AUC over HTTP", f"{result.http_auc:.8f}"])
+        rows.append(["difference", f"{difference:.1e}" if difference else "0"])
+    rows.append(["log-loss of the held-out rows", f"{training.log_loss:.4f}"])
+    rows.append(["log-loss while training", f"{training.loss:.4f}"])
+    rows.append(["training", f"{training.seconds:.1f} s"])
+    page.table(["", "value"], rows)
+
+
+def _footer(result: DemoResult) -> str:
+    machine = describe_machine()
+    steps = ", ".join(f"{step} {seconds:.0f} s" for step, seconds in result.seconds.items())
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {int(machine['memory_bytes']) / 2**30:.0f} GiB, "
+        f"{machine['kernel']}; server and load generator shared it.\n"
+        f"Hebe {hebe.__version__} at {current_commit()}, torch {machine['torch']}, Python {machine['python']}; "
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC.\n{steps}."
+    )
+
+
+def _round3(value: float) -> float:
+    return float(f"{value:.3g}") if math.isfinite(value) else value

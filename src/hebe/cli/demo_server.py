@@ -1,0 +1,116 @@
+"""`hebe serve` as a child process: started on free ports, awaited until ready, always stopped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+_POLL_S = 0.05
+_STOP_S = 15.0
+_LOG_LINES = 15
+
+
+class DemoServerError(RuntimeError):
+    """The server did not come up, or died; carries the end of its log."""
+
+
+class DemoServer:
+    """One server of every model in `repository`, between `start` and `stop`.
+
+    `http_url`, `grpc_address` and `metrics_url` say where; its log goes to the file `log`. Ctrl-C reaches only this
+    process, not the server, so that what is under way ends in order: whoever starts it has to stop it.
+    """
+
+    def __init__(self, repository: Path, log: Path, options: Sequence[str] = (), ready_timeout_s: float = 60.0) -> None:
+        self._command = [sys.executable, "-c", "from hebe.cli.main import main; main()", "serve", str(repository)]
+        self._command += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0", "--json", *options]
+        self._log = log
+        self._ready_timeout_s = ready_timeout_s
+        self._process: subprocess.Popen[str] | None = None
+        self.http_url = ""
+        self.grpc_address = ""
+        self.metrics_url = ""
+
+    def start(self) -> None:
+        """Start it and wait until it is ready. Raises `DemoServerError`; nothing is left running then."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            deadline_s = time.monotonic() + self._ready_timeout_s
+            listening = self._announced(deadline_s)["listening"]
+            self.http_url, self.grpc_address = listening["http"], listening["grpc"]
+            self.metrics_url = listening["metrics"]
+            while not self._ready():
+                self.check()
+                if time.monotonic() > deadline_s:
+                    raise self._failure(f"is not ready after {self._ready_timeout_s:g} s")
+                time.sleep(_POLL_S)
+        except BaseException:
+            self.stop()
+            raise
+
+    def check(self) -> None:
+        """Raise `DemoServerError` if the server is not running any more."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise self._failure(f"ended with exit status {self._process.returncode}")
+
+    def stop(self) -> None:
+        """Ask it to stop, and kill it if it has not after a while. Does nothing if it does not run."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        finally:
+            assert process.stdout is not None
+            process.stdout.close()
+
+    def _announced(self, deadline_s: float) -> dict[str, Any]:
+        """The JSON line by which the server tells its ports."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        lines: list[str] = []
+        reader = Thread(
+            target=lambda stream: lines.append(stream.readline()), args=(self._process.stdout,), daemon=True
+        )
+        reader.start()
+        reader.join(max(deadline_s - time.monotonic(), 0.0))
+        if not lines:
+            raise self._failure(f"tells no address after {self._ready_timeout_s:g} s")
+        if not lines[0]:
+            self._process.wait()
+            self.check()
+        try:
+            announced: dict[str, Any] = json.loads(lines[0])
+        except ValueError:
+            raise self._failure(f"announced {lines[0]!r:.100} instead of its addresses") from None
+        return announced
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.http_url}/v2/health/ready", timeout=5.0) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _failure(self, what: str) -> DemoServerError:
+        lines = self._log.read_text(errors="replace").splitlines()
+        end = "\n".join(f"    {line}" for line in lines[-_LOG_LINES:])
+        return DemoServerError(f"the server {what}; its log, {self._log}, ends:\n{end}")

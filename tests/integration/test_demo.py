@@ -1,0 +1,95 @@
+"""The demo as a whole, with little of everything; and that its server never outlives it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hebe.cli import demo as demo_module
+from hebe.cli.demo import Effort, demo
+from hebe.cli.demo_server import DemoServer, DemoServerError
+from hebe.load_generator import session
+from hebe.load_generator.rate_search import Crossing, Phase
+from hebe.models.criteo_sample import generate_criteo
+
+LITTLE = Effort(rows=2000, search_s=0.0, probe_s=0.3, rounds=2, resolution=0.3, run_s=0.5)
+
+
+def served_at(line: str) -> str:
+    return line.split(" at ")[1].split(",")[0]
+
+
+def listens(url: str) -> bool:
+    port = int(url.rsplit(":", 1)[1])
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("criteo") / "rows.tsv"
+    generate_criteo(path, 1500, seed=4)
+    return path
+
+
+def a_short_search(target, workload, sla, on_probe, on_progress, **_options):
+    """In the place of `find_qps`, whose length and result depend on the machine: one probe, and a low rate found."""
+    report = session.run_load(target, workload, 30.0, 0.5, 0.1, sla, on_progress)
+    probe, crossing = session.Probe(Phase.ROUND, 30.0, True, report), Crossing(60.0, 50.0, 72.0)
+    on_probe(probe, crossing)
+    return session.LatencyBoundedThroughput(sla, crossing, (probe,), False)
+
+
+def test_the_demo_trains_serves_checks_loads_and_reports(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo_module, "QUICK", LITTLE)
+    monkeypatch.setattr(session, "find_qps", a_short_search)
+    before = signal.getsignal(signal.SIGTERM)
+    demo(data=data, out=tmp_path, quick=True, as_json=True)
+    assert signal.getsignal(signal.SIGTERM) is before
+    printed = capsys.readouterr()
+    document = json.loads(printed.out.splitlines()[-1])
+    assert document == json.loads((tmp_path / "demo.json").read_text())
+    assert (document["rows"], document["held_out_rows"], document["rows_scored_over_http"]) == (1200, 300, 300)
+    assert abs(document["auc_http"] - document["auc_offline"]) <= 1e-6
+    assert document["auc_agrees"] is True
+    assert document["latency_bounded_throughput_qps"] == 60.0
+    assert len(document["probes"]) == 1
+    assert [run["share"] for run in document["runs"]] == [0.3, 0.6, 0.9]
+    assert all(run["answers"] > 0 for run in document["runs"])
+    assert all(set(run["stages_ms"]) == {"queue", "sparse", "dense"} for run in document["runs"])
+    assert (tmp_path / "index.html").read_text().count("<svg") == 5
+    assert "equal to the offline AUC" in printed.err
+    assert f" serve {tmp_path / 'models'}" in printed.err
+    assert not listens(served_at(printed.err.splitlines()[1]))
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path):
+    server = DemoServer(tmp_path / "nothing", tmp_path / "server.log")
+    with pytest.raises(DemoServerError, match=r"(?s)ended with exit status 1; its log.*nothing"):
+        server.start()
+    server.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_is_stopped_takes_its_server_along(data, tmp_path, number):
+    command = [sys.executable, "-c", "from hebe.cli.main import main; main()", "demo"]
+    command += ["--data", str(data), "--out", str(tmp_path / "out")]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        assert running.stdout is not None
+        lines = [running.stdout.readline() for _ in range(3)]
+        url = served_at(lines[1])
+        assert listens(url)
+        running.send_signal(number)
+        assert running.wait(30) != 0
+        assert not listens(url)
+    finally:
+        running.kill()
+        running.wait()
+        running.stdout.close()
+    assert not (tmp_path / "out" / "index.html").exists()
