@@ -59,6 +59,19 @@ def test_rows_survive_reopening(tmp_path):
     store.close()
 
 
+def test_rows_survive_a_crash(tmp_path):
+    store = RocksDbStore(tmp_path / "running", {"users": 3})
+    store.insert("users", np.array([7]), np.ones((1, 3), np.float32))
+    shutil.copytree(tmp_path / "running", tmp_path / "crashed")  # what is on disk while it runs
+    store.close()
+    for how in ({"read_only": True}, {}):
+        store = RocksDbStore(tmp_path / "crashed", **how)
+        rows, found = np.zeros((1, 3), np.float32), np.zeros(1, np.bool_)
+        assert store.query("users", np.array([7]), rows, found) == 1
+        assert rows.tolist() == [[1, 1, 1]]
+        store.close()
+
+
 def test_load_writes_once_for_one_identity(tmp_path, monkeypatch):
     monkeypatch.setattr(rocksdb_store, "LOAD_FILE_BYTES", 20_000)  # several files a table
     tables, calls = rows_of(SPECS), []

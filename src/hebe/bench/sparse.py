@@ -74,6 +74,8 @@ def _pooled(effort: _Effort, progress: Progress) -> list[Figure]:
     gathered = ITEMS * 80 * DIM * 4
     limit = min(limits, key=lambda name: float(np.median(times[name])))
     size = f"one table of {spec.table_bytes / 2**30:.3g} GiB, {ITEMS} items of 80 lookups, dim {DIM}"
+    if rows < effort.pooled_rows:
+        size += f" ({effort.pooled_rows * DIM * 4 / 2**30:.3g} GiB do not fit twice)"
     return [
         _ratio("sparse.over_torch.pooled80", times["torch"], times["ours"], ">= 1.25", f"{size}; {_huge_pages()}"),
         _ratio("sparse.share_of_gather_limit", times[limit], times["ours"], ">= 0.9", f"{size}; limit: {limit}"),
@@ -107,9 +109,9 @@ def _take_turns(
         return {f.name: rng.integers(0, rows, (ITEMS, f.lookups)) for f in spec.features}
 
     keys = batch()
-    answers = {name: np.array(competitor(keys)) for name, competitor in competitors.items()}
+    answers = {name: torch.as_tensor(competitor(keys)).clone() for name, competitor in competitors.items()}
     for name, answer in answers.items():
-        if not np.allclose(answer, answers["ours"], rtol=1e-4, atol=1e-4):
+        if not torch.allclose(answer, answers["ours"], rtol=1e-4, atol=1e-4):
             raise RuntimeError(f"{what}: the lookup and {name} disagree")
     task = progress.add_task(what, total=effort.runs)
     times: dict[str, list[float]] = {name: [] for name in competitors}

@@ -89,7 +89,8 @@ class EmbeddingHierarchy:
     ) -> EmbeddingHierarchy:
         """Load `tables`, float32 `[rows, dim]` by table name, as the spec has them.
 
-        At most `table_memory_bytes` of table memory are taken (None: what it needs). If that is not enough for all
+        At most `table_memory_bytes` of table memory are taken (None: what it needs; the persistent store's cache of
+        64 MiB and index come on top). If that is not enough for all
         rows, `persistent_dir` must be given: all rows are put into a RocksDB there, or those found there are used if
         they were written for the same tables under the same `identity`, a string that changes with their content
         (None: a checksum of the tables, which reads them once more; a source of pieces needs an identity).

@@ -163,7 +163,11 @@ class RocksDbStore:
         location = str(self.path / "rows")
         options = _options()
         existing = rocksdict.Rdict.list_cf(location) if (self.path / "rows" / "CURRENT").exists() else []
-        access = rocksdict.AccessType.read_only() if read_only else rocksdict.AccessType.read_write()
+        access = (
+            rocksdict.AccessType.read_only(error_if_log_file_exist=False)
+            if read_only
+            else rocksdict.AccessType.read_write()
+        )
         self._database = rocksdict.Rdict(
             location, options, {name: options for name in existing if name != "default"}, access
         )
