@@ -1,4 +1,4 @@
-"""A model host without models: its scores are simple functions of what was sent, so that every byte is accounted for."""
+"""A model host without models: scores are simple functions of what was sent, so that every byte is accounted for."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from hebe.serving.grpc_server import GrpcServer, start_grpc
 from hebe.serving.http import HttpFrontEnd
 from hebe.serving.http_connection import HttpLimits
 from hebe.serving.http_server import HttpServer, start_http
+from hebe.serving.listening import TlsFiles
 from hebe.serving.logs import RequestLog
 from hebe.serving.statistics import Statistics
+from hebe.serving.tracing import Tracer
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
 
 RANKER = ModelSpec(
@@ -146,7 +148,7 @@ class FakeHost:
 
     def index(self) -> list[FakeEntry]:
         return [
-            FakeEntry(name, 1, "READY" if name in self.models else "UNAVAILABLE", "" if name in self.models else "unloaded")
+            FakeEntry(name, 1, "READY") if name in self.models else FakeEntry(name, 1, "UNAVAILABLE", "unloaded")
             for name in sorted(self.stored)
         ]
 
@@ -182,31 +184,41 @@ class FrontEnds:
         return f"127.0.0.1:{self.grpc.port}"
 
 
-def serve(gate: Gate | None = None, limits: HttpLimits | None = None) -> Iterator[FrontEnds]:
+def serve(
+    gate: Gate | None = None,
+    limits: HttpLimits | None = None,
+    tls: TlsFiles | None = None,
+    tracer: Tracer | None = None,
+    http_port: int = 0,
+    grpc_port: int = 0,
+) -> Iterator[FrontEnds]:
     """Start the front ends in a thread, yield them, stop them."""
     host = FakeHost()
-    data_plane = DataPlane(host, Statistics())  # type: ignore[arg-type]
+    data_plane = DataPlane(host, Statistics(), tracer)  # type: ignore[arg-type]
     for model in host.hosted:
         data_plane.model_loaded(model)  # type: ignore[arg-type]
     limits = limits or HttpLimits(max_request_bytes=1 << 20)
     gate = gate or Gate()
     log = RequestLog(host.clock)
+    front_end = HttpFrontEnd(data_plane, gate, log, limits)
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
+    running: list[HttpServer | GrpcServer] = []
 
     def on_loop(work):
         return asyncio.run_coroutine_threadsafe(work, loop).result(20)
 
-    http = on_loop(
-        start_http(HttpFrontEnd(data_plane, gate, log, limits), "127.0.0.1", 0, clock=host.clock, limits=limits)
-    )
-    grpc = on_loop(start_grpc(data_plane, gate, log, "127.0.0.1", 0, max_request_bytes=limits.max_request_bytes))
     try:
+        address = "127.0.0.1"
+        http = on_loop(start_http(front_end, address, http_port, clock=host.clock, tls=tls, limits=limits))
+        running.append(http)
+        grpc = on_loop(start_grpc(data_plane, gate, log, address, grpc_port, tls, limits.max_request_bytes))
+        running.append(grpc)
         yield FrontEnds(host, data_plane, loop, http, grpc)
     finally:
-        on_loop(grpc.stop(1.0))
-        on_loop(http.stop(1.0))
+        for server in running:
+            on_loop(server.stop(1.0))
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -215,6 +227,11 @@ def serve(gate: Gate | None = None, limits: HttpLimits | None = None) -> Iterato
 @pytest.fixture(name="scores_of")
 def scores_of_fixture() -> Callable[[ModelSpec, Query], FloatArray]:
     return scores_of
+
+
+@pytest.fixture
+def fake_host() -> FakeHost:
+    return FakeHost()
 
 
 @pytest.fixture

@@ -38,7 +38,9 @@ def test_a_known_token_is_admitted(header):
     Gate(["other", "secret"]).admit(header, 0.0)
 
 
-@pytest.mark.parametrize("header", [None, "", "secret", "Basic secret", "Bearer", "Bearer ", "Bearer secre", "Bearer \udcff"])
+@pytest.mark.parametrize(
+    "header", [None, "", "secret", "Basic secret", "Bearer", "Bearer ", "Bearer secre", "Bearer \udcff"]
+)
 def test_anything_else_is_not(header):
     with pytest.raises(RequestError) as error:
         Gate(["secret"]).admit(header, 0.0)

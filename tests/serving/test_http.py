@@ -336,8 +336,8 @@ def with_input(**changed):
         (with_input() | {"outputs": [{"name": "logit"}]}, {}, "output 'logit' is unknown; the only output is 'score'"),
         (with_input() | {"outputs": [{"name": "score"}] * 2}, {}, "requested 2 times"),
         (with_input() | {"outputs": [{"name": "score", "parameters": {"classification": 3}}]}, {}, "'classification'"),
-        (with_input() | {"outputs": [{"name": "score", "parameters": {"binary_data": 3}}]}, {}, "'binary_data' of output"),
-        (with_input() | {"outputs": [{"name": "score", "parameters": {"shared_memory_region": "r"}}]}, {}, "shared memory"),
+        (with_input() | {"outputs": [{"name": "score", "parameters": {"binary_data": 3}}]}, {}, "'binary_data' of"),
+        (with_input() | {"outputs": [{"name": "score", "parameters": {"shared_memory_region": ""}}]}, {}, "shared mem"),
         (b"{}", {"Content-Encoding": "gzip"}, "the gzip body is damaged"),
     ],
 )  # fmt: skip
@@ -407,9 +407,7 @@ def test_oversized_requests(front_ends):
     assert status == 413
     assert "maximum request size of 1048576 bytes" in json.loads(body)["error"]
     bomb = gzip.compress(bytes(4 << 20))
-    message = error_of(
-        call(front_ends, "POST", "/v2/models/ranker/infer", bomb, {"Content-Encoding": "gzip"}), 413
-    )
+    message = error_of(call(front_ends, "POST", "/v2/models/ranker/infer", bomb, {"Content-Encoding": "gzip"}), 413)
     assert "unfolds to more than the maximum request size" in message
     assert error_of(call(front_ends, "POST", "/v2/models/ranker/infer", b"x", {"Content-Encoding": "br"}), 415)
 

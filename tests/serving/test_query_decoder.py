@@ -82,7 +82,7 @@ def test_a_key_out_of_range_is_named_with_its_item(item, column, key):
 def test_a_jagged_key_out_of_range_is_named_with_its_item():
     values = tensor("three.values", np.array([1, 2, 7]))
     lengths = tensor("three.lengths", np.array([0, 2, 0, 1]))
-    with pytest.raises(InvalidInput, match="input 'three.values': key 7 of item 3 is out of range"):
+    with pytest.raises(InvalidInput, match=r"input 'three\.values': key 7 of item 3 is out of range"):
         DECODER.decode(inputs(4, three=None, three__values=values, three__lengths=lengths))
 
 
@@ -111,7 +111,7 @@ NONE = np.empty(0, np.int64)
         (inputs(one=tensor("one", np.zeros(2, np.int64))), "input 'one': shape is [2]; it must be [items, 1]"),
         (inputs(three=tensor("three", np.zeros((2, 2), np.int64))), "shape is [2, 2]; it must be [items, 3]"),
         (inputs(dense=tensor("dense", np.zeros((2, 3), np.float32))), "shape is [2, 3]; it must be [items, 2]"),
-        (inputs(dense=tensor("dense", np.zeros((3, 2), np.float32))), "input 'dense': has 3 item(s); input 'one' has 2"),
+        (inputs(dense=tensor("dense", np.zeros((3, 2), np.float32))), "'dense': has 3 item(s); input 'one' has 2"),
         (inputs(0), "input 'one': has no items; a query needs at least 1"),
         (inputs(21), "input 'one': has 21 items; a query may have at most 20"),
         (inputs(**jagged(NONE, np.array([0]))), "input 'three.lengths': has 1 item(s); input 'one' has 2"),

@@ -101,5 +101,5 @@ def test_too_deeply_nested_data_is_ragged():
     data = 1
     for _ in range(100):
         data = [data]
-    with pytest.raises(InvalidInput, match="nested too deeply|element"):
+    with pytest.raises(InvalidInput, match=r"nested too deeply|element"):
         tensor_from_values("keys", "INT64", [1], data)

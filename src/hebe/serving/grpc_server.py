@@ -18,7 +18,15 @@ from grpc_health.v1 import health_pb2
 
 from hebe.serving.auth import Gate
 from hebe.serving.data_plane import DataPlane
-from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, ServeError, as_request_error
+from hebe.serving.errors import (
+    ErrorKind,
+    InvalidInput,
+    ModelNotReady,
+    RequestError,
+    ServeError,
+    UnknownModel,
+    as_request_error,
+)
 from hebe.serving.grpc_infer import decode_infer, encode_answer, parameters_of
 from hebe.serving.listening import TlsFiles, open_port
 from hebe.serving.logs import RequestLog
@@ -198,7 +206,12 @@ class GrpcFrontEnd:
         return message("ServerReadyResponse")(ready=self._host.ready)
 
     async def _model_ready(self, request: Any, _context: Any) -> Any:
-        return message("ModelReadyResponse")(ready=self._host.find(request.name, request.version or None).ready)
+        """False also where there is no such model, as Triton answers."""
+        try:
+            ready = self._host.find(request.name, request.version or None).ready
+        except (UnknownModel, ModelNotReady):
+            ready = False
+        return message("ModelReadyResponse")(ready=ready)
 
     async def _server_metadata(self, _request: Any, _context: Any) -> Any:
         return message("ServerMetadataResponse")(**server_metadata())
@@ -223,9 +236,9 @@ class GrpcFrontEnd:
         else:
             try:
                 ready = self._host.find(service, None).ready
-            except Exception as fault:
-                if as_request_error(fault).kind is ErrorKind.NOT_FOUND:
-                    return None
+            except UnknownModel:
+                return None
+            except ModelNotReady:
                 ready = False
         status = health_pb2.HealthCheckResponse
         return int(status.SERVING if ready else status.NOT_SERVING)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import structlog
+import structlog.tracebacks
 
 from hebe.serving.errors import ErrorKind, RequestError
 
@@ -20,18 +21,23 @@ LogFormat = Literal["json", "console"]
 
 def configure_logging(log_format: LogFormat = "console", level: str = "info") -> None:
     """Send this process's structured logs to stderr in `log_format`, from `level` up."""
-    render: Any = (
-        structlog.processors.JSONRenderer()
+    # Neither form of traceback shows local variables: those would be payloads and tokens.
+    renderers: list[Any] = (
+        [
+            structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
+            structlog.processors.JSONRenderer(),
+        ]
         if log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
     )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks if log_format == "json" else structlog.dev.set_exc_info,
-            render,
+            *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -1,0 +1,365 @@
+"""The protocol over gRPC, with messages written by hand."""
+
+from __future__ import annotations
+
+import time
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from hebe.serving.auth import Gate
+from hebe.serving.errors import QueryFailed, QueryRefused
+from hebe.serving.http_connection import HttpLimits
+from hebe.serving.protocol import SERVICE, message, methods
+
+Code = grpc.StatusCode
+ITEMS = 3
+USER = np.arange(ITEMS)[:, None] * 7
+HISTORY = np.arange(3 * ITEMS).reshape(ITEMS, 3)
+DENSE = np.linspace(0, 1, 2 * ITEMS, dtype=np.float32).reshape(ITEMS, 2)
+ARRAYS = {"user": USER, "history": HISTORY, "dense": DENSE}
+
+
+class Client:
+    def __init__(self, url: str, metadata=()) -> None:
+        self.channel = grpc.insecure_channel(url)
+        self.metadata = metadata
+
+    def __call__(self, method, request=None, *, data=None, timeout=10.0, **options):
+        """Call `method` with a message, or with bytes."""
+        request_class, response_class = methods()[method]
+        data = (request or request_class()).SerializeToString() if data is None else data
+        call = self.channel.unary_unary(f"/{SERVICE}/{method}", response_deserializer=response_class.FromString)
+        return call(data, timeout=timeout, metadata=self.metadata, **options)
+
+    def stream(self, requests):
+        """Send messages or bytes on one stream; yields the responses."""
+        call = self.channel.stream_stream(
+            f"/{SERVICE}/ModelStreamInfer",
+            response_deserializer=message("ModelStreamInferResponse").FromString,
+        )
+        return call(
+            (r if isinstance(r, bytes) else r.SerializeToString() for r in requests),
+            timeout=10,
+            metadata=self.metadata,
+        )
+
+
+@pytest.fixture
+def client(front_ends):
+    client = Client(front_ends.grpc_url)
+    yield client
+    client.channel.close()
+
+
+def infer_request(arrays=None, *, raw=True, model="ranker", **fields):
+    request = message("ModelInferRequest")(model_name=model, **fields)
+    datatypes = {"int64": "INT64", "int32": "INT32", "float32": "FP32"}
+    for name, array in (ARRAYS if arrays is None else arrays).items():
+        entry = request.inputs.add(name=name, datatype=datatypes[array.dtype.name], shape=array.shape)
+        if raw:
+            request.raw_input_contents.append(array.tobytes())
+        else:
+            field = {"INT64": "int64_contents", "INT32": "int_contents", "FP32": "fp32_contents"}[entry.datatype]
+            getattr(entry.contents, field).extend(array.reshape(-1).tolist())
+    return request
+
+
+def refused(call, *arguments, **options):
+    """(status code, message) of a call that fails."""
+    with pytest.raises(grpc.RpcError) as error:
+        call(*arguments, **options)
+    return error.value.code(), error.value.details()
+
+
+def expected(front_ends, scores_of):
+    model = front_ends.host.models["ranker"]
+    return scores_of(model.spec, model.queries[-1])
+
+
+def test_raw_in_and_out(client, front_ends, scores_of):
+    response = client("ModelInfer", infer_request(id="seven"))
+    assert (response.model_name, response.model_version, response.id) == ("ranker", "1", "seven")
+    (output,) = response.outputs
+    assert (output.name, output.datatype, list(output.shape)) == ("score", "FP32", [ITEMS, 1])
+    scores = np.frombuffer(response.raw_output_contents[0], np.float32)
+    np.testing.assert_array_equal(scores[:, None], expected(front_ends, scores_of))
+
+
+def test_typed_in_and_out(client, front_ends, scores_of):
+    arrays = {
+        "user": USER,
+        "dense": DENSE,
+        "history.values": np.array([5, 6, 7]),
+        "history.lengths": np.array([1, 0, 2], np.int32),
+    }
+    response = client("ModelInfer", infer_request(arrays, raw=False, model_version="1"))
+    assert not response.raw_output_contents
+    scores = np.float32(response.outputs[0].contents.fp32_contents)
+    np.testing.assert_array_equal(scores[:, None], expected(front_ends, scores_of))
+    assert front_ends.host.models["ranker"].queries[-1].features["history"].offsets.tolist() == [0, 1, 1, 3]
+
+
+def test_health_and_metadata(client, front_ends):
+    assert client("ServerLive").live
+    assert client("ServerReady").ready
+    assert client("ModelReady", message("ModelReadyRequest")(name="ranker")).ready
+    assert client("ServerMetadata").name == "hebe"
+    metadata = client("ModelMetadata", message("ModelMetadataRequest")(name="ranker"))
+    assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [
+        ("user", "INT64", [-1, 1]),
+        ("history", "INT64", [-1, 3]),
+        ("dense", "FP32", [-1, 2]),
+    ]
+    config = client("ModelConfig", message("ModelConfigRequest")(name="ranker")).config
+    assert config.max_batch_size == 64
+    assert config.WhichOneof("scheduling_choice") == "dynamic_batching"
+    front_ends.host.ready = front_ends.host.models["ranker"].ready = False
+    assert not client("ServerReady").ready
+    assert not client("ModelReady", message("ModelReadyRequest")(name="ranker")).ready
+    assert not client("ModelReady", message("ModelReadyRequest")(name="nothing")).ready
+    code, text = refused(client, "ModelMetadata", message("ModelMetadataRequest")(name="ranker", version="9"))
+    assert (code, text) == (Code.NOT_FOUND, "model ranker has no version '9'")
+
+
+def test_statistics(client):
+    client("ModelInfer", infer_request())
+    (stats,) = client("ModelStatistics", message("ModelStatisticsRequest")(name="ranker")).model_stats
+    assert (stats.name, stats.inference_count, stats.execution_count) == ("ranker", ITEMS, 1)
+    assert stats.inference_stats.success.count == 1
+    assert len(client("ModelStatistics").model_stats) == 2
+
+
+def test_the_repository(client, front_ends):
+    client("RepositoryModelUnload", message("RepositoryModelUnloadRequest")(model_name="lone"))
+    index = client("RepositoryIndex").models
+    assert [(m.name, m.state) for m in index] == [("lone", "UNAVAILABLE"), ("ranker", "READY")]
+    assert len(client("RepositoryIndex", message("RepositoryIndexRequest")(ready=True)).models) == 1
+    load = message("RepositoryModelLoadRequest")(model_name="lone")
+    load.parameters["version"].int64_param = 3
+    client("RepositoryModelLoad", load)
+    assert front_ends.host.loads == [("lone", 3)]
+    load.parameters["config"].string_param = "{}"
+    code, text = refused(client, "RepositoryModelLoad", load)
+    assert (code, "parameter 'config' of load is not supported" in text) == (Code.INVALID_ARGUMENT, True)
+    code, _ = refused(client, "RepositoryModelLoad", message("RepositoryModelLoadRequest")(model_name="none"))
+    assert code is Code.INVALID_ARGUMENT
+
+
+def test_settings_and_shared_memory(client):
+    assert client("TraceSetting").settings["trace_level"].value == ["OFF"]
+    assert client("LogSettings").settings["log_info"].bool_param
+    for method in ("TraceSetting", "LogSettings"):
+        request = message(f"{method}Request")()
+        request.settings["x"].SetInParent()
+        assert refused(client, method, request)[0] is Code.UNIMPLEMENTED
+    for kind in ("System", "Cuda"):
+        assert not client(f"{kind}SharedMemoryStatus").regions
+        client(f"{kind}SharedMemoryUnregister")
+        code, text = refused(client, f"{kind}SharedMemoryRegister")
+        assert code is Code.UNIMPLEMENTED
+        assert "shared memory is not supported" in text
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "pushback"),
+    [
+        (QueryRefused("deadline", "overloaded", 0.25), Code.UNAVAILABLE, "250"),
+        (QueryRefused("queue_full", "full"), Code.UNAVAILABLE, None),
+        (QueryRefused("expired", "too late"), Code.DEADLINE_EXCEEDED, None),
+        (QueryRefused("shutting_down", "bye"), Code.UNAVAILABLE, None),
+        (QueryFailed("worker 1 died"), Code.INTERNAL, None),
+    ],
+)
+def test_refusals_have_their_code(client, front_ends, fault, code, pushback):
+    front_ends.host.models["ranker"].fault = fault
+    with pytest.raises(grpc.RpcError) as error:
+        client("ModelInfer", infer_request())
+    assert (error.value.code(), error.value.details()) == (code, str(fault))
+    assert dict(error.value.trailing_metadata()).get("grpc-retry-pushback-ms") == pushback
+
+
+def test_an_unforeseen_fault_tells_nothing_of_the_inside(client, front_ends):
+    front_ends.host.models["ranker"].fault = ZeroDivisionError("secret detail")
+    code, text = refused(client, "ModelInfer", infer_request())
+    assert (code, "secret" in text) == (Code.INTERNAL, False)
+
+
+def shared_memory(entry):
+    entry.parameters["shared_memory_region"].string_param = "r"
+
+
+def edit(change, **options):
+    request = infer_request(**options)
+    change(request)
+    return request
+
+
+MALFORMED = [
+    (edit(lambda r: r.ClearField("inputs")), "there are 0 inputs"),
+    (edit(lambda r: r.ClearField("inputs"), raw=False), "field 'inputs' is empty"),
+    (edit(lambda r: r.raw_input_contents.pop()), "'raw_input_contents' has 2 element(s); there are 3 inputs"),
+    (edit(lambda r: r.raw_input_contents.append(b"")), "'raw_input_contents' has 4 element(s)"),
+    (edit(lambda r: r.inputs[0].contents.int64_contents.append(1)), "has both contents and raw_input_contents"),
+    (edit(lambda r: r.inputs[0].contents.int64_contents.append(1), raw=False), "data has 4 element(s)"),
+    (edit(lambda r: r.inputs[0].contents.int_contents.append(1), raw=False), "INT64 belongs in int64_contents"),
+    (edit(lambda r: setattr(r.inputs[0], "datatype", "BYTES"), raw=False), "datatype 'BYTES' is not supported"),
+    (edit(lambda r: setattr(r.inputs[0], "datatype", "INT32")), "INT32 of shape [3, 1] needs 12"),
+    (edit(lambda r: setattr(r.inputs[0], "name", "nobody")), "input 'nobody' is unknown"),
+    (edit(lambda r: r.inputs[0].shape.append(-1)), "not negative"),
+    (edit(lambda r: shared_memory(r.inputs[0])), "asks for shared memory"),
+    (edit(lambda r: shared_memory(r.outputs.add(name="score"))), "asks for shared memory"),
+    (edit(lambda r: r.outputs.add(name="logit")), "output 'logit' is unknown"),
+    (edit(lambda r: r.outputs.add(name="score").parameters["classification"].SetInParent()), "'classification'"),
+    (edit(lambda r: setattr(r.parameters["timeout"], "string_param", "1")), "parameter 'timeout' is '1'"),
+    (edit(lambda r: r.parameters["priority"].SetInParent()), "parameter 'priority' is None"),
+    (edit(lambda r: setattr(r.parameters["sequence_id"], "int64_param", 4)), "keep no state"),
+]
+
+
+@pytest.mark.parametrize(("request_", "text"), MALFORMED)
+def test_malformed_requests_name_what_is_wrong(client, request_, text):
+    code, got = refused(client, "ModelInfer", request_)
+    assert code is Code.INVALID_ARGUMENT
+    assert text in got
+    client("ModelInfer", infer_request())
+
+
+@pytest.mark.parametrize("method", [name for name in methods() if name != "ModelStreamInfer"])
+def test_bytes_that_are_no_message(client, method):
+    code, text = refused(client, method, data=b"\xff\xff\xff\xff")
+    assert code is Code.INVALID_ARGUMENT
+    assert "not a " in text
+
+
+def test_unknown_methods_and_models(client):
+    call = client.channel.unary_unary(f"/{SERVICE}/Nothing")
+    assert refused(call, b"")[0] is Code.UNIMPLEMENTED
+    assert refused(client, "ModelInfer", infer_request(model="nothing"))[0] is Code.NOT_FOUND
+
+
+def test_oversized_messages(serve_with):
+    front_ends = serve_with(limits=HttpLimits(max_request_bytes=1000))
+    client = Client(front_ends.grpc_url)
+    for compression in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
+        code, _ = refused(client, "ModelInfer", data=bytes(3_000_000), compression=compression)
+        assert code is Code.RESOURCE_EXHAUSTED
+    assert client("ServerLive").live
+    client.channel.close()
+
+
+def test_compressed_messages(client, front_ends):
+    client("ModelInfer", infer_request(), compression=grpc.Compression.Gzip)
+    assert front_ends.host.models["ranker"].queries[-1].items == ITEMS
+
+
+def test_timeout_priority_and_the_calls_own_deadline_reach_the_query(client, front_ends):
+    request = infer_request()
+    request.parameters["timeout"].int64_param = 2_000_000
+    request.parameters["priority"].uint64_param = 2
+    client("ModelInfer", request, timeout=10)
+    query = front_ends.host.models["ranker"].queries[-1]
+    assert query.deadline_s - query.arrival_s == pytest.approx(2.0)
+    assert query.priority == 2
+    client("ModelInfer", infer_request(), timeout=1)
+    query = front_ends.host.models["ranker"].queries[-1]
+    assert 0.5 < query.deadline_s - query.arrival_s < 1.5
+    client("ModelInfer", infer_request(), timeout=None)
+    assert front_ends.host.models["ranker"].queries[-1].deadline_s == float("inf")
+
+
+def wait_until(condition):
+    end_s = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < end_s, "did not happen within 5 s"
+        time.sleep(0.005)
+
+
+def test_a_call_that_is_given_up_withdraws_its_query(client, front_ends):
+    model = front_ends.host.models["ranker"]
+    model.delay_s = 10.0
+    assert refused(client, "ModelInfer", infer_request(), timeout=0.1)[0] is Code.DEADLINE_EXCEEDED
+    wait_until(lambda: model.cancelled == 1)
+
+
+def test_a_stream_answers_in_order_and_survives_errors(client, front_ends):
+    model = front_ends.host.models["ranker"]
+    requests = [infer_request(id=str(number)) for number in range(100)]
+    requests[10] = infer_request({"user": USER}, id="10")
+    requests[20] = b"\xff\xff"
+    requests[30] = infer_request(model="nothing", id="30")
+    responses = list(client.stream(requests))
+    assert [r.infer_response.id for r in responses] == [str(n) if n != 20 else "" for n in range(100)]
+    failed = {number: r.error_message for number, r in enumerate(responses) if r.error_message}
+    assert set(failed) == {10, 20, 30}
+    assert failed[10] == "input(s) missing: history, dense"
+    assert responses[0].infer_response.parameters["triton_final_response"].bool_param
+    assert len(model.queries) == 97
+
+
+def test_requests_of_one_stream_run_side_by_side(client, front_ends):
+    front_ends.host.models["ranker"].delay_s = 0.2
+    start_s = time.monotonic()
+    assert len(list(client.stream([infer_request() for _ in range(20)]))) == 20
+    assert time.monotonic() - start_s < 2.0
+
+
+def test_a_stream_that_is_given_up_withdraws_its_queries(client, front_ends):
+    model = front_ends.host.models["ranker"]
+    model.delay_s = 10.0
+    call = client.stream([infer_request() for _ in range(5)])
+    wait_until(lambda: len(model.queries) == 5)
+    call.cancel()
+    wait_until(lambda: model.cancelled == 5)
+
+
+def test_tokens_guard_everything_but_health(serve_with):
+    front_ends = serve_with(gate=Gate(["secret"]))
+    stranger = Client(front_ends.grpc_url)
+    assert stranger("ServerLive").live
+    assert stranger("ServerReady").ready
+    health = health_pb2_grpc.HealthStub(stranger.channel)
+    assert health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
+    for method in set(methods()) - {"ServerLive", "ServerReady", "ModelStreamInfer"}:
+        assert refused(stranger, method)[0] is Code.UNAUTHENTICATED
+    assert refused(lambda: list(stranger.stream([infer_request()])))[0] is Code.UNAUTHENTICATED
+    stranger.channel.close()
+    friend = Client(front_ends.grpc_url, [("authorization", "Bearer secret")])
+    friend("ModelInfer", infer_request())
+    assert len(list(friend.stream([infer_request()] * 3))) == 3
+    friend.channel.close()
+
+
+def test_rates_are_limited_on_streams_too(serve_with):
+    front_ends = serve_with(gate=Gate(rate_limit_per_s=1.0))
+    client = Client(front_ends.grpc_url)
+    errors = [r.error_message for r in client.stream([infer_request()] * 3)]
+    assert not errors[0]
+    assert all("limit of 1 requests a second" in error for error in errors[1:])
+    code, _ = refused(client, "ServerMetadata")
+    assert code is Code.RESOURCE_EXHAUSTED
+    client.channel.close()
+
+
+def test_the_standard_health_service(client, front_ends):
+    health = health_pb2_grpc.HealthStub(client.channel)
+    status = health_pb2.HealthCheckResponse
+
+    def check(service):
+        return health.Check(health_pb2.HealthCheckRequest(service=service)).status
+
+    assert check("") == check(SERVICE) == check("ranker") == status.SERVING
+    assert refused(check, "nothing")[0] is Code.NOT_FOUND
+    watch = health.Watch(health_pb2.HealthCheckRequest(service=""), timeout=10)
+    assert next(watch).status == status.SERVING
+    front_ends.host.ready = False
+    assert next(watch).status == status.NOT_SERVING
+    watch.cancel()
+    assert check("") == status.NOT_SERVING
+    unknown = health.Watch(health_pb2.HealthCheckRequest(service="nothing"), timeout=10)
+    assert next(unknown).status == status.SERVICE_UNKNOWN
+    unknown.cancel()
+    del front_ends.host.models["lone"]
+    assert check("lone") == status.NOT_SERVING

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import contextlib
+import datetime
+import http.client
+import ipaddress
+import os
+import socket
+import ssl
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from hebe.serving.errors import ServeError
+from hebe.serving.listening import TlsFiles, open_port
+from hebe.serving.protocol import SERVICE
+
+
+def certificate(directory, name):
+    """A self-signed certificate for 127.0.0.1 and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost"), address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    files = TlsFiles(directory / f"{name}.crt", directory / f"{name}.key")
+    files.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    files.key.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return files
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory):
+    return certificate(tmp_path_factory.mktemp("tls"), "server")
+
+
+def test_both_protocols_speak_tls(serve_with, tls):
+    front_ends = serve_with(tls=tls)
+    context = ssl.create_default_context(cafile=tls.certificate)
+    connection = http.client.HTTPSConnection(front_ends.http_url, context=context, timeout=10)
+    for body in (b"{}", b'{"pad": "' + b"x" * 300_000 + b'"}'):
+        connection.request("POST", "/v2/models/ranker/infer", body)
+        response = connection.getresponse()
+        assert (response.status, b"inputs" in response.read()) == (400, True)
+    connection.request("POST", "/v2/models/ranker/infer", bytes(2 << 20))
+    assert connection.getresponse().status == 413
+    connection.close()
+    credentials = grpc.ssl_channel_credentials(tls.certificate.read_bytes())
+    with grpc.secure_channel(front_ends.grpc_url, credentials) as channel:
+        assert channel.unary_unary(f"/{SERVICE}/ServerLive")(b"", timeout=10) == b"\x08\x01"
+
+
+def test_a_client_without_tls_does_not_disturb_it(serve_with, tls):
+    front_ends = serve_with(tls=tls)
+    with socket.create_connection(("127.0.0.1", front_ends.http.port)) as plain:
+        plain.sendall(b"GET /v2 HTTP/1.1\r\n\r\n")
+        plain.settimeout(5)
+        with contextlib.suppress(ConnectionError):
+            assert not plain.recv(100).startswith(b"HTTP")
+    context = ssl.create_default_context(cafile=tls.certificate)
+    connection = http.client.HTTPSConnection(front_ends.http_url, context=context, timeout=10)
+    connection.request("GET", "/v2/health/live")
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+def test_tls_files_that_do_not_fit(tls, tmp_path):
+    other = certificate(tmp_path, "other")
+    with pytest.raises(ServeError, match="not a PEM certificate and its unencrypted key"):
+        TlsFiles(tls.certificate, other.key).context()
+    with pytest.raises(ServeError, match=r"TLS key .*absent: no such file"):
+        TlsFiles(tls.certificate, tmp_path / "absent").context()
+    with pytest.raises(ServeError, match=r"TLS certificate .*absent: No such file"):
+        TlsFiles(tmp_path / "absent", tls.key).read()
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(ServeError, match="not a PEM certificate"):
+        TlsFiles(tmp_path / "text", tls.key).context()
+
+
+def test_an_encrypted_key_is_refused_without_asking(tls, tmp_path):
+    key = serialization.load_pem_private_key(tls.key.read_bytes(), None)
+    encrypted = tmp_path / "encrypted.key"
+    encrypted.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"pass"),
+        )
+    )
+    with pytest.raises(ServeError, match="unencrypted key"):
+        TlsFiles(tls.certificate, encrypted).context()
+
+
+@pytest.fixture
+def taken():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        yield holder.getsockname()[1]
+
+
+def test_a_taken_port_is_named(taken):
+    with pytest.raises(ServeError) as error:
+        open_port("HTTP", "127.0.0.1", taken)
+    assert str(error.value) == (
+        f"HTTP port {taken} on 127.0.0.1: already in use; stop what listens there, or choose another with --http-port"
+    )
+
+
+def test_a_taken_port_is_named_by_both_servers(taken, serve_with):
+    with pytest.raises(ServeError, match=f"HTTP port {taken} on 127.0.0.1: already in use"):
+        serve_with(http_port=taken)
+    with pytest.raises(ServeError, match=f"gRPC port {taken} on 127.0.0.1: already in use"):
+        serve_with(grpc_port=taken)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("127.0.0.1", 70000, "must lie in 0..65535"),
+        ("127.0.0.1", -1, "must lie in 0..65535"),
+        ("192.0.2.1", 0, "not an address of this machine; choose another with --host"),
+        ("no such host", 0, "use an address of this machine"),
+    ],
+)
+def test_ports_that_cannot_be_opened(host, port, message):
+    with pytest.raises(ServeError) as error:
+        open_port("metrics", host, port)
+    assert message in str(error.value)
+
+
+def test_a_port_that_is_not_permitted(monkeypatch):
+    def deny(_self, _address):
+        raise PermissionError(13, os.strerror(13))
+
+    monkeypatch.setattr(socket.socket, "bind", deny)
+    with pytest.raises(ServeError, match="ports below 1024 need privileges, choose a higher one with --grpc-port"):
+        open_port("gRPC", "127.0.0.1", 80)
+
+
+def test_a_port_can_be_used_again_at_once():
+    first = open_port("HTTP", "127.0.0.1", 0)
+    port = first.getsockname()[1]
+    first.close()
+    open_port("HTTP", "127.0.0.1", port).close()

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from hebe.serving.errors import ErrorKind, InvalidInput, RequestError
+from hebe.serving.logs import RequestLog, configure_logging
+
+
+@pytest.fixture(autouse=True)
+def defaults():
+    yield
+    structlog.reset_defaults()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_refusals_are_sampled_by_kind_and_the_rest_counted():
+    clock = Clock()
+    with capture_logs() as lines:
+        log = RequestLog(clock, lines_per_s=2.0)
+        for _ in range(5):
+            log.refused("http", "POST /v2/models/m/infer", InvalidInput("bad key"), "1.2.3.4")
+        log.refused("grpc", "ModelInfer", RequestError(ErrorKind.OVERLOADED, "full", reason="queue_full"))
+        clock.now = 0.5
+        log.refused("http", "POST /v2/models/m/infer", InvalidInput("bad key"))
+    assert [(line["protocol"], line["reason"], line.get("not_logged")) for line in lines] == [
+        ("http", "invalid", None),
+        ("grpc", "queue_full", None),
+        ("http", "invalid", 4),
+    ]
+    assert lines[0]["request"] == "POST /v2/models/m/infer"
+    assert lines[0]["peer"] == "1.2.3.4"
+    assert lines[0]["log_level"] == "warning"
+
+
+def test_failures_are_errors_with_their_cause():
+    with capture_logs() as lines:
+        fault = RequestError(ErrorKind.INTERNAL, "the batch failed")
+        fault.__cause__ = ZeroDivisionError("by zero")
+        RequestLog(Clock()).refused("http", "POST /x", fault)
+    assert lines[0]["log_level"] == "error"
+    assert lines[0]["exc_info"] is fault.__cause__
+
+
+def test_long_texts_are_cut():
+    with capture_logs() as lines:
+        RequestLog(Clock()).refused("http", "GET /" + "x" * 10_000, InvalidInput("y" * 10_000))
+    assert len(lines[0]["request"]) == 200
+    assert len(lines[0]["message"]) == 500
+
+
+def fail(payload):
+    raise ValueError(f"cause of {len(payload)}")
+
+
+def log_a_failure():
+    try:
+        fail("the user's " + "".join(reversed("terkes")) + " keys")
+    except ValueError as fault:
+        structlog.get_logger().error("failed", exc_info=fault)
+
+
+def test_json_lines_are_json(capsys):
+    configure_logging("json", "warning")
+    log = structlog.get_logger()
+    log.info("not shown")
+    log.warning("shown", model="m")
+    log_a_failure()
+    shown, failed = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert (shown["event"], shown["model"], shown["level"]) == ("shown", "m", "warning")
+    assert shown["timestamp"].endswith("Z")
+    assert failed["exception"][0]["exc_value"] == "cause of 22"
+
+
+def test_console_lines_are_for_people(capsys):
+    configure_logging("console")
+    structlog.get_logger().info("model loaded", model="m")
+    log_a_failure()
+    shown = capsys.readouterr().err
+    assert "model loaded" in shown
+    assert "model=m" in shown
+    assert "ValueError: cause of 22" in shown
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_tracebacks_do_not_show_local_variables(capsys, log_format):
+    configure_logging(log_format)
+    log_a_failure()
+    shown = capsys.readouterr().err
+    assert "cause of 22" in shown
+    assert "sekret" not in shown
