@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from hebe.cli.model_tables import (
     byte_progress,
     features_table,
     list_table,
+    memory_table,
     plain_table,
     print_stored,
     size_text,
@@ -21,9 +23,12 @@ from hebe.cli.model_tables import (
     summary,
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.serve import parse_bytes
 from hebe.spec import ModelSpec, SpecError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from hebe.models.repository import StoredModel
 
 app = typer.Typer(
@@ -198,6 +203,50 @@ def train(
     }
     measured |= {"auc": report.auc, "log_loss": report.log_loss, "seconds": report.seconds}
     print_stored(opened.open(spec.name, report.version), repository, as_json, **measured)
+
+
+@app.command(epilog="Example: hebe model memory dlrm-rmc2 --size production --scale 0.1 --workers 4")
+def memory(
+    name: AnyName,
+    size: SizeOption = None,
+    scale: ScaleOption = 1.0,
+    repository: StoredOption = None,
+    version: VersionOption = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Workers of `hebe serve` (default: one a core).")
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Its largest batch, in items.")] = 256,
+    table_memory: Annotated[
+        str | None, typer.Option("--table-memory", metavar="BYTES", help="Its bound on rows in memory, such as 12G.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what RAM serving a model will need, before anything is loaded: in all, and for what."""
+    table_memory_bytes = None if table_memory is None else parse_bytes(table_memory, "--table-memory")
+    if repository is None:
+        if version is not None:
+            raise typer.BadParameter("needs --repository DIR", param_hint="--version")
+        from hebe.models.architectures import build_dense_net
+
+        spec = catalog_entry(name, size, scale)
+        dense_net: nn.Module = build_dense_net(spec)
+    else:
+        stored = stored_model(repository, name, version, size, scale)
+        spec, dense_net = stored.spec, stored.dense_net()
+    from hebe.embeddings.table_memory import available_bytes
+    from hebe.models.memory_estimate import estimate_memory
+    from hebe.runtime.pinning import available_cores
+
+    workers = len(available_cores()) if workers is None else workers
+    estimate = estimate_memory(spec, dense_net, workers, batch_size, table_memory_bytes)
+    available = available_bytes()
+    make_console(as_json).print(memory_table(spec, estimate, available))
+    if as_json:
+        print_json(
+            {"name": spec.name, "size": spec.size, "scale": spec.scale, "available_bytes": available}
+            | {"total_bytes": estimate.total_bytes, "model_bytes": estimate.model_bytes}
+            | dataclasses.asdict(estimate)
+        )
 
 
 app.command(

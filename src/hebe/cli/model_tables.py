@@ -15,6 +15,7 @@ from hebe.cli.output import make_console, make_progress, print_json
 from hebe.spec import ModelSpec
 
 if TYPE_CHECKING:
+    from hebe.models.memory_estimate import MemoryEstimate
     from hebe.models.repository import StoredModel
 
 
@@ -132,6 +133,41 @@ def features_table(spec: ModelSpec) -> Table:
             _abridged(tables),
         )
     return table
+
+
+def memory_table(spec: ModelSpec, estimate: MemoryEstimate, available_bytes: int | None) -> Table:
+    """What an estimate consists of, and whether it fits."""
+    table = plain_table("memory of", escape(spec.name), "", right=(escape(spec.name),))
+    workers = "worker" if estimate.workers == 1 else f"{estimate.workers} workers"
+    held = f"{len(spec.tables)} tables in whole huge pages"
+    if estimate.table_bytes < spec.table_bytes:
+        held = "a part of the rows; what RocksDB caches of the others is not counted"
+    rows = (
+        ("tables", estimate.table_bytes, held),
+        ("DenseNet", estimate.dense_net_bytes, "weights"),
+        (workers, estimate.workers * estimate.worker_bytes, f"buffers and activations, {estimate.batch_size} items"),
+        ("process", estimate.process_bytes, "Python, torch, front ends: once, however many models"),
+    )
+    for part, size_bytes, note in rows:
+        table.add_row(part, size_text(size_bytes), f"[dim]{note}[/]")
+    table.add_row("[bold]in all[/]", f"[bold]{size_text(estimate.total_bytes)}[/]", _fits(estimate, available_bytes))
+    table.add_row(
+        "each query",
+        size_text(estimate.query_bytes),
+        f"[dim]on top, of {estimate.batch_size} items while it waits or runs[/]",
+    )
+    return table
+
+
+def _fits(estimate: MemoryEstimate, available_bytes: int | None) -> str:
+    if available_bytes is None:
+        return ""
+    if estimate.total_bytes <= available_bytes:
+        return f"[green]fits: {size_text(available_bytes)} are available here[/]"
+    return (
+        f"[bold red]does not fit: {size_text(available_bytes)} are available here[/]; "
+        "shrink it with --scale, or bound it with --table-memory"
+    )
 
 
 def _abridged(names: list[str]) -> str:

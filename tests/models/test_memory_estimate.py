@@ -1,0 +1,82 @@
+import torch
+from torch import nn
+
+from hebe.models import catalog
+from hebe.models.architectures import build_dense_net
+from hebe.models.memory_estimate import (
+    DENSE_NET_COPIES,
+    PROCESS_BYTES,
+    WORKER_BYTES,
+    activation_bytes,
+    buffer_bytes,
+    estimate_memory,
+)
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
+
+SPEC = ModelSpec(
+    "m",
+    "dlrm",
+    (EmbeddingTableSpec("a", 1_000_000, 8), EmbeddingTableSpec("b", 3, 4)),
+    (FeatureSpec("a", "a", 5, Pooling.SUM), FeatureSpec("b", "b", 2, Pooling.CONCAT)),
+    dense_dim=3,
+)
+
+
+class Doubling(nn.Module):
+    """Makes [n, 16], then [n, 32], then drops both; 8 weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, dense, sparse, lengths):  # noqa: ARG002
+        doubled = torch.cat([sparse, sparse], 1)
+        doubled = torch.cat([doubled, doubled], 1)
+        score = doubled.sum(1) * self.weight[0]
+        del doubled
+        return torch.sigmoid(score)
+
+
+def test_activations_are_the_most_bytes_alive_at_once():
+    width = SPEC.sparse_width
+    # While the second cat runs, its argument (2 widths) and its result (4 widths) live.
+    assert activation_bytes(SPEC, Doubling(), 100) == 100 * 4 * (2 * width + 4 * width)
+
+
+def test_views_inputs_and_weights_are_not_activations():
+    class Views(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1000, 1000))
+
+        def forward(self, dense, sparse, lengths):  # noqa: ARG002
+            return sparse[:, 1:].t().view(-1, 10), self.weight.t()[:, 1]
+
+    assert activation_bytes(SPEC, Views(), 10) == 0
+
+
+def test_buffers_are_the_keys_and_the_dense_nets_inputs():
+    assert buffer_bytes(SPEC, 100) == 100 * (8 * (5 + 2) + 8 * 1 + 4 * (3 + 8 + 8))
+
+
+def test_the_parts_add_up():
+    estimate = estimate_memory(SPEC, Doubling(), workers=3, batch_size=100)
+    tables = 32_000_000 + 64  # each table on a cache line, all on whole huge pages of 2 MiB
+    assert estimate.table_bytes == -(-tables // (2 << 20)) * (2 << 20)
+    assert estimate.dense_net_bytes == round(DENSE_NET_COPIES * 32)
+    assert estimate.worker_bytes == WORKER_BYTES + buffer_bytes(SPEC, 100) + activation_bytes(SPEC, Doubling(), 100)
+    assert estimate.query_bytes == 100 * (8 * 7 + 4 * 3)
+    assert estimate.model_bytes == estimate.table_bytes + estimate.dense_net_bytes + 3 * estimate.worker_bytes
+    assert estimate.total_bytes == PROCESS_BYTES + estimate.model_bytes
+
+
+def test_bounded_table_memory_bounds_the_tables():
+    assert estimate_memory(SPEC, Doubling(), table_memory_bytes=8 << 20).table_bytes == 8 << 20
+    assert estimate_memory(SPEC, Doubling(), table_memory_bytes=8 << 30).table_bytes < 64 << 20
+
+
+def test_a_catalog_model_of_production_size_is_estimated_without_its_tables():
+    spec = catalog.entry("din", "production")
+    estimate = estimate_memory(spec, build_dense_net(spec), workers=2)
+    assert spec.table_bytes < estimate.table_bytes < 1.001 * spec.table_bytes
+    assert estimate.worker_bytes > 256 * 4 * spec.sparse_width, "attention makes results larger than its input"
