@@ -35,6 +35,7 @@ from hebe.serving.logs import RequestLog
 from hebe.serving.metrics import MetricsPage
 from hebe.serving.model_host import HostedModel, HostOptions, ModelHost
 from hebe.serving.statistics import Statistics
+from hebe.serving.tracing import start_tracing
 
 log = structlog.get_logger("hebe.server")
 
@@ -147,7 +148,8 @@ class Server:
         pin_thread(front_end_cores(host.worker_cores, available_cores()))
         torch.set_num_threads(1)
         statistics = Statistics()
-        plane = DataPlane(host, statistics)
+        tracer = start_tracing() if options.otel else None
+        plane = DataPlane(host, statistics, tracer)
         host.on_loaded = lambda model: model.observe_batches(plane.statistics_of(model).batch_ran)
         gate = Gate(options.api_tokens, options.rate_limit_per_s)
         request_log = RequestLog(clock)
@@ -156,6 +158,8 @@ class Server:
         if options.tls_certificate is not None and options.tls_key is not None:
             tls = TlsFiles(options.tls_certificate, options.tls_key)
         async with contextlib.AsyncExitStack() as running:
+            if tracer is not None:
+                running.callback(tracer.close)
             running.push_async_callback(host.close)
             front_end = HttpFrontEnd(plane, gate, request_log, limits)
             http = await start_http(front_end, options.host, options.http_port, clock=clock, tls=tls, limits=limits)
