@@ -137,17 +137,22 @@ class HttpSender:
         else:
             self._idle.append(connection)
 
-    def answered(self, connection: _Connection, status: int, body: bytes) -> None:
+    def answered(self, connection: _Connection, status: int, body: bytes, reusable: bool) -> None:
         """An answer is complete."""
-        if status == 200:
-            self._done(connection, Outcome.ANSWERED, "", "")
-        else:
-            outcome = Outcome.REFUSED if status in REFUSALS else Outcome.FAILED
-            self._done(connection, outcome, str(status), _message(body))
+        outcome = Outcome.ANSWERED if status == 200 else Outcome.REFUSED if status in REFUSALS else Outcome.FAILED
+        index = self._release(connection)
+        # First the connection, then the news: whoever hears it may send the next query at once.
+        if reusable:
+            self.free(connection)
+        if index >= 0:
+            answered = outcome is Outcome.ANSWERED
+            self.on_done(index, outcome, "" if answered else str(status), "" if answered else _message(body))
 
     def broken(self, connection: _Connection, kind: str, message: str) -> None:
         """A connection cannot go on; whatever it waits for will not come."""
-        self._done(connection, Outcome.FAILED, kind, message)
+        index = self._release(connection)
+        if index >= 0:
+            self.on_done(index, Outcome.FAILED, kind, message)
 
     def lost(self, connection: _Connection) -> None:
         """A connection is gone."""
@@ -156,11 +161,11 @@ class HttpSender:
             self._idle.remove(connection)
         self._grow()
 
-    def _done(self, connection: _Connection, outcome: Outcome, kind: str, message: str) -> None:
+    def _release(self, connection: _Connection) -> int:
+        """The query that the connection waited for, -1 if none; it waits no more."""
         index, connection.index = connection.index, -1
-        if index >= 0:
-            del self._busy[index]
-            self.on_done(index, outcome, kind, message)
+        self._busy.pop(index, None)
+        return index
 
 
 class _Connection(asyncio.Protocol):
@@ -172,6 +177,8 @@ class _Connection(asyncio.Protocol):
         self.index = -1
         self._parser = httptools.HttpResponseParser(self)
         self._error_body = b""
+        self._complete = False
+        self._reusable = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -191,23 +198,24 @@ class _Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as fault:
             self._sender.broken(self, "not HTTP", str(fault))
             self.transport.abort()
+            return
+        if self._complete:
+            # Not from within the parser, which would take a fault of ours for one of the server's.
+            self._complete = False
+            body, self._error_body = self._error_body, b""
+            self._sender.answered(self, self._parser.get_status_code(), body, self._reusable)
+            if not self._reusable:
+                self.transport.close()
 
     def on_body(self, body: bytes) -> None:
         if self._parser.get_status_code() != 200 and len(self._error_body) < _MOST_MESSAGE:
             self._error_body += body
 
     def on_message_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if 100 <= status < 200:
-            return
-        body, self._error_body = self._error_body, b""
-        # An answer that nobody asked for is a server's last word on an idle connection.
-        reusable = self._parser.should_keep_alive() and self.index >= 0
-        self._sender.answered(self, status, body)
-        if reusable:
-            self._sender.free(self)
-        else:
-            self.transport.close()
+        if self._parser.get_status_code() >= 200:
+            self._complete = True
+            # An answer that nobody asked for is a server's last word on an idle connection.
+            self._reusable = self._parser.should_keep_alive() and self.index >= 0
 
 
 def _message(body: bytes) -> str:

@@ -207,10 +207,10 @@ class _Run:
         if outcome is Outcome.ANSWERED and self._window_start_s <= now <= self._window_end_s:
             self._answered_in_window += 1
             self._items_in_window += items
-        if kind and kind not in self._messages:
-            self._messages[kind] = message
         if due_s < self._window_start_s:
             return
+        if kind:
+            self._messages.setdefault(kind, message)
         if outcome is Outcome.ANSWERED:
             self._latencies.record(max(now - due_s, 0.0), items)
         elif outcome is Outcome.REFUSED:

@@ -25,7 +25,7 @@ from enum import Enum
 from typing import TypeVar
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 
@@ -107,7 +107,7 @@ class RateSearch:
         spread = math.log1p(self.resolution) / 2
         if len(logs) > 1:
             error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
-            spread = max(float(student_t.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1)) * error, spread)
+            spread = max(float(stdtrit(len(logs) - 1, 0.5 + CONFIDENCE / 2)) * error, spread)
         middle = float(logs.mean())
         return Crossing(math.exp(middle), math.exp(middle - spread), math.exp(middle + spread))
 

@@ -39,6 +39,12 @@ FIRST_QUERIES = 20
 QUERIES_TO_MISS = 10
 """A probe lasts until so many queries may miss the SLA: the percentile of fewer is chance."""
 
+LONGEST_PROBE = 4
+"""How many times as long as asked for a probe may last for that."""
+
+FEWEST_ARRIVALS = 20
+"""Rates at which not even so many queries arrive in the longest probe are not tried."""
+
 Result = TypeVar("Result")
 
 
@@ -140,9 +146,9 @@ def find_qps(
 ) -> LatencyBoundedThroughput:
     """Search the largest arrival rate at which the SLA holds; see `rate_search` for how.
 
-    Each probe is a run of its own with its own arrivals, of `probe_s` (up to four times that at low rates, so that
-    the percentile means something); it ends early once the SLA is out of reach. `sla` defaults to what the server
-    says is the model's. Raises `LoadError` if there is none, or if the server cannot be driven.
+    Each probe is a run of its own with its own arrivals, of `probe_s` (up to `LONGEST_PROBE` times that at low rates,
+    so that the percentile means something); it ends early once the SLA is out of reach. `sla` defaults to what the
+    server says is the model's. Raises `LoadError` if there is none, or if the server cannot be driven.
     """
 
     async def run(stop: asyncio.Event) -> LatencyBoundedThroughput:
@@ -151,11 +157,12 @@ def find_qps(
             if bound is None:
                 raise LoadError(f"the server does not tell an SLA for {target.model}: give --sla-ms")
             start_qps = 0.5 / await session.one_at_a_time_s()
-            search = RateSearch(start_qps, min(0.1, highest_qps), highest_qps, resolution, rounds)
+            lowest_qps = min(FEWEST_ARRIVALS / (LONGEST_PROBE * probe_s), highest_qps)
+            search = RateSearch(start_qps, lowest_qps, highest_qps, resolution, rounds)
             probes: list[Probe] = []
             while (rate := search.next_rate()) is not None and not stop.is_set():
                 enough_s = QUERIES_TO_MISS / (1 - bound.percentile / 100) / rate
-                duration_s = min(max(probe_s, enough_s), 4 * probe_s)
+                duration_s = min(max(probe_s, enough_s), LONGEST_PROBE * probe_s)
                 plan = session.plan(rate, duration_s, warm_up_s, bound)
                 plan = replace(plan, seed=workload.seed + 1 + len(probes), stop_when_failing=True)
                 phase = search.phase

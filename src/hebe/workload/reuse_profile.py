@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
-from scipy.stats import poisson
+from scipy.special import pdtr
 
 from hebe.workload.error import WorkloadError
 
@@ -118,7 +118,8 @@ def fit_reuse_profile(histogram: ReuseHistogram) -> ReuseProfile:
 
 def _poisson_between(lower: Floats, upper: Floats, rates: Floats) -> Floats:
     """P(lower < Poisson(rate) <= upper), float64 `[bins, rates]`."""
-    cumulative = poisson.cdf(np.stack((lower, upper))[:, :, None], rates)
+    bounds = np.stack((lower, upper))[:, :, None]
+    cumulative = np.where(bounds < 0, 0.0, np.where(np.isinf(bounds), 1.0, pdtr(np.clip(bounds, 0, 1e15), rates)))
     return np.asarray(cumulative[1] - cumulative[0])
 
 

@@ -1,0 +1,226 @@
+"""`hebe load`: send queries to a server in an open loop, and tell what it can take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+
+if TYPE_CHECKING:
+    from hebe.load_generator.load_report import LoadReport
+    from hebe.load_generator.open_loop import Progress
+    from hebe.load_generator.rate_search import Crossing
+    from hebe.load_generator.session import LatencyBoundedThroughput, Probe, Workload
+    from hebe.load_generator.target import Target
+    from hebe.spec import SlaTarget
+
+_MEASURE, _QUERIES, _CONNECTION = "What to measure", "Queries", "Server and connection"
+_INTERRUPTED = 130
+
+
+def load(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL", help="http(s)://HOST:PORT, grpc(s)://HOST:PORT, or HOST:PORT (port 8001 means gRPC)."
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="The model to query.")],
+    rate: Annotated[
+        float | None, typer.Option(rich_help_panel=_MEASURE, metavar="QPS", help="Mean arrival rate, queries/s.")
+    ] = None,
+    find_qps: Annotated[
+        bool,
+        typer.Option("--find-qps", rich_help_panel=_MEASURE, help="Search the largest rate at which the SLA holds."),
+    ] = False,
+    sla_ms: Annotated[
+        float | None, typer.Option(rich_help_panel=_MEASURE, help="Latency bound (default: what the server tells).")
+    ] = None,
+    percentile: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=_MEASURE, help="Percentile at which it must hold (default: the server's, or 95)."),
+    ] = None,
+    duration: Annotated[
+        float, typer.Option(rich_help_panel=_MEASURE, help="Seconds of a run, or of each probe of a search.")
+    ] = 10.0,
+    warm_up: Annotated[float, typer.Option(rich_help_panel=_MEASURE, help="Seconds before each, not counted.")] = 1.0,
+    rounds: Annotated[
+        int, typer.Option(rich_help_panel=_MEASURE, help="How often --find-qps finds the rate anew, for its interval.")
+    ] = 5,
+    sizes: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=_QUERIES,
+            help="Query sizes: production, mlperf, fixed:ITEMS, normal:MEAN:DEVIATION, lognormal[:MU:SIGMA],"
+            " quantiles:ITEMS,ITEMS,...",
+        ),
+    ] = "production",
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=_QUERIES,
+            help="poisson, constant, burst[:FACTOR:BURST_S:PERIOD_S], or trace:FILE[:SPEED], a CSV of time and rate.",
+        ),
+    ] = "poisson",
+    keys: Annotated[
+        str, typer.Option(rich_help_panel=_QUERIES, help="Which rows: uniform, zipf:ALPHA, or reuse[:FILE[:NAME]].")
+    ] = "uniform",
+    seed: Annotated[int, typer.Option(rich_help_panel=_QUERIES, help="The same seed sends the same queries.")] = 0,
+    max_key: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=_QUERIES, help="Largest key, for servers that do not tell their tables' rows."),
+    ] = None,
+    timeout_ms: Annotated[
+        float | None, typer.Option(rich_help_panel=_QUERIES, help="The requests' timeout parameter.")
+    ] = None,
+    priority: Annotated[
+        int, typer.Option(rich_help_panel=_QUERIES, help="The requests' priority parameter; 0 leaves it out.")
+    ] = 0,
+    version: Annotated[str, typer.Option(rich_help_panel=_CONNECTION, help="Model version (default: any).")] = "",
+    protocol: Annotated[
+        str | None, typer.Option(rich_help_panel=_CONNECTION, help="http or grpc, whatever URL looks like.")
+    ] = None,
+    encoding: Annotated[
+        str, typer.Option(rich_help_panel=_CONNECTION, help="Tensors over HTTP: binary or json.")
+    ] = "binary",
+    connections: Annotated[
+        int, typer.Option(rich_help_panel=_CONNECTION, help="Most HTTP connections, or gRPC calls, at once.")
+    ] = 256,
+    api_token: Annotated[
+        str | None, typer.Option(rich_help_panel=_CONNECTION, envvar="HEBE_API_TOKEN", help="Token to send.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=_CONNECTION, help="PEM certificates to trust instead of the system's."),
+    ] = None,
+    answer_timeout: Annotated[
+        float, typer.Option(rich_help_panel=_CONNECTION, help="Seconds after which a query is given up.")
+    ] = 30.0,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write plots to FILE: .html (a page) or .svg (one plot).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send queries to any Open Inference Protocol server, and measure what it can take.
+
+    Open loop: a query is sent when it is due, whatever became of those before it, and its latency counts from when
+    it was due. Refused and failed queries count as outside the SLA. Ctrl-C ends a run early and prints what was
+    measured.
+
+    Example: hebe load http://127.0.0.1:8000 --model dlrm-rmc1 --rate 100 --duration 30
+
+    Example: hebe load grpc://127.0.0.1:8001 --model dlrm-rmc1 --find-qps --sla-ms 20 --plot load.html
+    """
+    from hebe.load_generator.session import Workload
+    from hebe.load_generator.target import Target, parse_endpoint
+    from hebe.workload import forms
+
+    if (rate is None) != find_qps:
+        raise typer.BadParameter("give either --rate QPS or --find-qps", param_hint="--rate")
+    for hint, value in (("--rate", rate), ("--duration", duration)):
+        if value is not None and not 0 < value < float("inf"):
+            raise typer.BadParameter(f"{value}: must be a positive number", param_hint=hint)
+    if not 0 <= warm_up < float("inf"):
+        raise typer.BadParameter(f"{warm_up}: must be at least 0", param_hint="--warm-up")
+    if rounds < 2:
+        raise typer.BadParameter(f"{rounds}: a confidence interval needs at least 2", param_hint="--rounds")
+    if plot is not None and plot.suffix not in (".html", ".svg"):
+        raise typer.BadParameter(f"{plot}: must end in .html or .svg", param_hint="--plot")
+    target = Target(
+        parse_endpoint(url, protocol),
+        model,
+        version=version,
+        encoding=encoding,
+        api_token=api_token,
+        ca_file=ca_file,
+        timeout_ms=timeout_ms,
+        priority=priority,
+        connections=connections,
+        max_key=max_key,
+        answer_timeout_s=answer_timeout,
+    )
+    workload = Workload(forms.query_sizes(sizes), forms.arrivals(arrivals), forms.key_skew(keys), seed)
+    sla = _sla(target, sla_ms, percentile)
+    console = make_console(as_json)
+    # Plots draw with matplotlib, tables with rich: not before the run, which wants the machine for itself.
+    if rate is not None:
+        report = _run(target, workload, rate, duration, warm_up, sla)
+        from hebe.cli.load_results import plot_run, run_table
+
+        console.print(run_table(report))
+        results, interrupted = {"run": report.to_dict()}, report.cut_short == "interrupted"
+        if plot is not None:
+            plot_run(report, model, plot)
+    else:
+        found = _search(target, workload, duration, warm_up, rounds, sla)
+        from hebe.cli.load_results import plot_search, search_table
+
+        console.print(search_table(found))
+        results, interrupted = {"find_qps": found.to_dict()}, found.interrupted
+        if plot is not None:
+            plot_search(found, model, plot)
+    if plot is not None:
+        console.print(f"Plots: {plot}")
+    if as_json:
+        asked = {"url": target.endpoint.url, "model": model, "sizes": sizes, "arrivals": arrivals, "keys": keys}
+        print_json({**asked, "seed": seed, "plot": plot, **results})
+    if interrupted:
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _sla(target: Target, sla_ms: float | None, percentile: float | None) -> SlaTarget | None:
+    """What the options say, completed by what the server says."""
+    from hebe.load_generator.discovery import discover
+    from hebe.spec import SlaTarget
+
+    told = discover(target).sla
+    if sla_ms is None and told is None:
+        if percentile is not None:
+            raise typer.BadParameter("the server tells no latency bound: give --sla-ms too", param_hint="--percentile")
+        return None
+    bound_ms = sla_ms if sla_ms is not None else told.latency_ms  # type: ignore[union-attr]
+    at = percentile if percentile is not None else told.percentile if told is not None else 95.0
+    return SlaTarget(bound_ms, at)
+
+
+def _run(
+    target: Target, workload: Workload, rate: float, duration_s: float, warm_up_s: float, sla: SlaTarget | None
+) -> LoadReport:
+    from hebe.load_generator.session import run_load
+
+    with make_progress() as bar:
+        task = bar.add_task("drawing queries", total=int(warm_up_s + duration_s))
+
+        def show(progress: Progress) -> None:
+            doing = "warming up" if progress.elapsed_s < warm_up_s else f"{progress.answers} answers"
+            bar.update(task, description=f"{doing} (s)", completed=int(progress.elapsed_s))
+
+        return run_load(target, workload, rate, duration_s, warm_up_s, sla, on_progress=show, catch_interrupt=True)
+
+
+def _search(
+    target: Target, workload: Workload, probe_s: float, warm_up_s: float, rounds: int, sla: SlaTarget | None
+) -> LatencyBoundedThroughput:
+    from hebe.load_generator.session import find_qps
+
+    with make_progress() as bar:
+        task = bar.add_task("looking for the first rate", total=None)
+
+        def show(probe: Probe, crossing: Crossing | None) -> None:
+            so_far = f", so far {crossing.qps:.4g}" if crossing is not None else ""
+            verdict = "holds" if probe.passed else "does not hold"
+            bar.update(task, description=f"{verdict} at {probe.rate_qps:.4g} queries/s{so_far} (probes)", advance=1)
+
+        return find_qps(
+            target,
+            workload,
+            sla,
+            probe_s=probe_s,
+            warm_up_s=warm_up_s,
+            rounds=rounds,
+            on_probe=show,
+            catch_interrupt=True,
+        )

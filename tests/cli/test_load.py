@@ -1,0 +1,202 @@
+"""The command itself; the load that it sends is `tests/integration/test_load_generator.py`."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from hebe.cli.main import main
+from hebe.latency import LatencyRecorder
+from hebe.load_generator import discovery, session
+from hebe.load_generator.error import LoadError
+from hebe.load_generator.load_report import LoadReport
+from hebe.load_generator.model_inputs import ModelInputs
+from hebe.load_generator.rate_search import Crossing, Phase
+from hebe.load_generator.session import LatencyBoundedThroughput, Probe
+from hebe.spec import SlaTarget
+
+SLA = SlaTarget(20.0, 99.0)
+
+
+def report(sla=SLA, cut_short="", refused=0):
+    recorded, lag = LatencyRecorder(sla), LatencyRecorder()
+    recorded.record_many([0.001 * n for n in range(1, 101)], items=500)
+    lag.record_many([0.0001] * 100)
+    recorded.refused = Counter({"503": refused} if refused else {})
+    return LoadReport(50.0, 2.0, 1.0, recorded, 100, 500, lag, 0.1, 0, 8, cut_short, {"503": "full"} if refused else {})
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Stands in for the server and the load: what was asked for, and what is answered."""
+    asked = {}
+
+    def run_load(target, workload, rate, duration_s, warm_up_s, sla, **_options):
+        asked.update(target=target, workload=workload, rate=rate, duration_s=duration_s, warm_up_s=warm_up_s, sla=sla)
+        return asked.get("report") or report(sla)
+
+    def find_qps(target, workload, sla, **options):
+        asked.update(target=target, workload=workload, sla=sla, **options)
+        probes = (Probe(Phase.RAMP, 100.0, True, report()), Probe(Phase.ROUND, 200.0, False, report(refused=3)))
+        return LatencyBoundedThroughput(SLA, asked.get("crossing", Crossing(150.0, 140.0, 160.0)), probes, False)
+
+    monkeypatch.setattr(session, "run_load", run_load)
+    monkeypatch.setattr(session, "find_qps", find_qps)
+    monkeypatch.setattr(discovery, "discover", lambda _: ModelInputs((), asked.get("told", SLA)))
+    return asked
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit_:
+        main(["load", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return exit_.value.code or 0, captured.out, captured.err
+
+
+def test_help_has_examples(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert "Example: hebe load http://127.0.0.1:8000 --model dlrm-rmc1 --rate 100" in " ".join(out.split())
+
+
+def test_a_run_is_a_table(server, capsys):
+    code, out, _ = run(capsys, "h:8000", "--model", "m", "--rate", 50)
+    assert code == 0
+    assert server["target"].endpoint.url == "http://h:8000"
+    assert (server["rate"], server["duration_s"], server["sla"]) == (50, 10.0, SLA)
+    for row in ("latency p50", "latency p95", "latency p99", "latency p99.9", "SLA p99", "refused", "answered"):
+        assert row in out
+    assert "20.0% of arrivals in 20 ms, missed" in out
+
+
+def test_a_search_is_a_table_of_probes_and_a_result(server, capsys):
+    code, out, _ = run(capsys, "grpc://h", "--model", "m", "--find-qps", "--duration", 3, "--rounds", 4)
+    assert code == 0
+    assert (server["probe_s"], server["rounds"]) == (3.0, 4)
+    assert "150 queries/s (95% interval 140 to 160)" in " ".join(out.split())
+    assert "503: full" in out
+
+
+@pytest.mark.parametrize(
+    ("crossing", "text"),
+    [
+        (None, "Interrupted before there was an estimate"),
+        (Crossing(0, 0, 0), "No rate keeps p99 within 20 ms"),
+        (Crossing(1e6, 1e6, 1e6, capped=True), "At least 1,000,000 queries/s"),
+    ],
+)
+def test_searches_without_a_result_say_why(server, capsys, crossing, text):
+    server["crossing"] = crossing
+    _, out, _ = run(capsys, "h:8000", "--model", "m", "--find-qps")
+    assert text in " ".join(out.split())
+
+
+def test_json_is_one_object_and_the_table_goes_elsewhere(server, capsys):  # noqa: ARG001
+    code, out, err = run(capsys, "h:8000", "--model", "m", "--rate", 50, "--json")
+    assert code == 0
+    printed = json.loads(out)
+    assert (printed["model"], printed["run"]["answers"], printed["run"]["sla_met"]) == ("m", 100, False)
+    assert "latency p50" in err
+    _, out, _ = run(capsys, "h:8000", "--model", "m", "--find-qps", "--json")
+    assert json.loads(out)["find_qps"]["qps"] == 150
+
+
+@pytest.mark.parametrize("mode", [["--rate", "50"], ["--find-qps"]])
+@pytest.mark.parametrize("suffix", [".html", ".svg"])
+def test_plots(server, capsys, tmp_path, mode, suffix):  # noqa: ARG001
+    plot = tmp_path / "plots" / f"load{suffix}"
+    code, out, _ = run(capsys, "h:8000", "--model", "m", *mode, "--plot", plot)
+    assert code == 0
+    assert "Plots:" in out
+    assert "<svg" in plot.read_text()
+
+
+def test_options_reach_target_and_workload(server, capsys, monkeypatch):
+    monkeypatch.setenv("HEBE_API_TOKEN", "secret")
+    options = ["--sizes", "fixed:7", "--arrivals", "constant", "--keys", "zipf:1.1", "--seed", 5, "--version", "3"]
+    options += ["--timeout-ms", 40, "--priority", 2, "--connections", 9, "--max-key", 99, "--encoding", "json"]
+    run(capsys, "h:8000", "--model", "m", "--rate", 1, *options)
+    target, workload = server["target"], server["workload"]
+    assert (target.version, target.timeout_ms, target.priority, target.connections) == ("3", 40.0, 2, 9)
+    assert (target.max_key, target.encoding, target.api_token) == (99, "json", "secret")
+    assert (workload.sizes.size, workload.keys.alpha, workload.seed) == (7, 1.1, 5)
+
+
+@pytest.mark.parametrize(
+    ("told", "options", "expected"),
+    [
+        (SLA, [], SLA),
+        (SLA, ["--sla-ms", "5"], SlaTarget(5.0, 99.0)),
+        (SLA, ["--percentile", "90"], SlaTarget(20.0, 90.0)),
+        (None, ["--sla-ms", "5"], SlaTarget(5.0, 95.0)),
+        (None, [], None),
+    ],
+)
+def test_the_sla_is_the_options_completed_by_the_server(server, capsys, told, options, expected):
+    server["told"] = told
+    code, _, _ = run(capsys, "h:8000", "--model", "m", "--rate", 1, *options)
+    assert code == 0
+    assert server["sla"] == expected
+
+
+def test_an_interrupted_run_still_prints(server, capsys):
+    server["report"] = report(cut_short="interrupted")
+    code, out, _ = run(capsys, "h:8000", "--model", "m", "--rate", 1)
+    assert code == 130
+    assert "latency p50" in out
+    assert "interrupted" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "either --rate QPS or --find-qps"),
+        (["--rate", "1", "--find-qps"], "either --rate QPS or --find-qps"),
+        (["--rate", "0"], "must be a positive number"),
+        (["--rate", "1", "--duration", "-1"], "must be a positive number"),
+        (["--rate", "1", "--warm-up", "-1"], "must be at least 0"),
+        (["--find-qps", "--rounds", "1"], "at least 2"),
+        (["--rate", "1", "--plot", "x.png"], "must end in .html or .svg"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(server, capsys, arguments, message):
+    code, _, err = run(capsys, "h:8000", "--model", "m", *arguments)
+    assert code == 2
+    assert message in " ".join(err.replace("│", " ").split())
+    assert "target" not in server
+
+
+def test_a_percentile_needs_a_bound(server, capsys):
+    server["told"] = None
+    code, _, err = run(capsys, "h:8000", "--model", "m", "--rate", "1", "--percentile", "90")
+    assert code == 2
+    assert "give --sla-ms too" in " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ftp://h", "--model", "m", "--rate", "1"], "must be http://HOST:PORT"),
+        (["h:1", "--model", "m", "--rate", "1", "--sizes", "huge"], "production, mlperf"),
+        (["h:1", "--model", "m", "--rate", "1", "--arrivals", "trace:none.csv"], "none.csv: cannot be read"),
+        (["h:1", "--model", "m", "--rate", "1", "--keys", "zipf:-1"], "alpha"),
+        (["h:1", "--model", "m", "--rate", "1", "--protocol", "thrift"], "must be http or grpc"),
+        (["h:1", "--model", "m", "--rate", "1", "--connections", "0"], "connections is 0"),
+        (["h:1", "--model", "m", "--rate", "1", "--sla-ms", "0"], "latency_ms"),
+    ],
+)
+def test_faults_are_one_line_and_exit_code_1(server, capsys, arguments, message):  # noqa: ARG001
+    code, _, err = run(capsys, *arguments)
+    assert code == 1
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_server_that_cannot_be_reached_is_one_line(server, capsys, monkeypatch):  # noqa: ARG001
+    def refuse(_target):
+        raise LoadError("http://h:1 cannot be reached: Connection refused")
+
+    monkeypatch.setattr(discovery, "discover", refuse)
+    assert run(capsys, "h:1", "--model", "m", "--rate", 1) == (
+        1, "", "error: http://h:1 cannot be reached: Connection refused\n",
+    )  # fmt: skip

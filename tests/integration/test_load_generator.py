@@ -1,0 +1,186 @@
+"""The load generator against servers in processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from hebe.load_generator.discovery import discover
+from hebe.load_generator.error import LoadError
+from hebe.load_generator.session import Workload, find_qps, run_load
+from hebe.load_generator.target import Target, parse_endpoint
+from hebe.spec import SlaTarget
+from hebe.workload.query_sizes import FixedSizes
+
+SMALL = Workload(sizes=FixedSizes(5))
+
+
+@contextmanager
+def echo_process(*options):
+    """An echo server: the process and its ports."""
+    command = [sys.executable, "-m", "hebe.bench.echo_server", "--inputs", "2x3", "--dense", "4", *options]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def ports():
+    with echo_process() as (_, ports):
+        yield ports
+
+
+@pytest.fixture(scope="module")
+def unwell():
+    with echo_process("--status", "503") as (_, ports):
+        yield ports
+
+
+def target(ports, protocol, **options):
+    endpoint = parse_endpoint(f"{protocol}://127.0.0.1:{ports[protocol + '_port']}")
+    return Target(endpoint, options.pop("model", "echo"), **options)
+
+
+def test_both_protocols_tell_the_same_about_a_model(ports):
+    over_http, over_grpc = discover(target(ports, "http")), discover(target(ports, "grpc"))
+    assert over_http == over_grpc
+    assert [(i.name, i.columns, i.rows) for i in over_http.inputs] == [
+        ("feature_0", (3,), 1_000_000),
+        ("feature_1", (3,), 1_000_000),
+        ("dense", (4,), None),
+    ]
+    assert over_http.sla == SlaTarget(100.0, 95.0)
+
+
+@pytest.mark.parametrize(("protocol", "encoding"), [("http", "binary"), ("http", "json"), ("grpc", "binary")])
+def test_all_queries_of_a_run_are_answered(ports, protocol, encoding):
+    report = run_load(target(ports, protocol, encoding=encoding), SMALL, 300, 1.0, warm_up_s=0.2)
+    assert report.latencies.answers == report.latencies.arrivals == pytest.approx(300, rel=0.25)
+    assert report.latencies.items == 5 * report.latencies.answers
+    assert report.sla == SlaTarget(100.0, 95.0)
+    assert report.connections >= 1
+
+
+def test_large_queries_over_few_connections(ports):
+    workload = Workload(sizes=FixedSizes(5000))
+    report = run_load(target(ports, "http", connections=2), workload, 100, 0.5, warm_up_s=0.1)
+    assert report.latencies.answers == report.latencies.arrivals > 0
+    assert report.connections == 2
+
+
+@pytest.mark.parametrize(("protocol", "kind"), [("http", "503"), ("grpc", "UNAVAILABLE")])
+def test_refusals_are_refusals(unwell, protocol, kind):
+    report = run_load(target(unwell, protocol), SMALL, 100, 0.5, warm_up_s=0.1)
+    assert report.latencies.refused[kind] == report.latencies.arrivals > 0
+    assert report.latencies.sla_attainment == 0
+    assert report.messages == {kind: "refused by request"}
+
+
+def test_a_server_that_understands_nothing_is_not_loaded():
+    with echo_process("--status", "400") as (_, ports):
+        with pytest.raises(LoadError, match="does not answer a query to echo: 400 refused by request"):
+            run_load(target(ports, "http"), SMALL, 100, 0.5)
+
+
+def test_a_server_that_dies_fails_the_rest_and_ends_the_run():
+    with echo_process("--service-ms", "1") as (process, ports):
+        killed = []
+
+        def kill(progress):
+            if progress.elapsed_s > 0.3 and not killed:
+                process.kill()
+                killed.append(progress)
+
+        report = run_load(target(ports, "http"), SMALL, 200, 1.0, warm_up_s=0, on_progress=kill)
+    assert report.latencies.answers > 0
+    assert set(report.latencies.failed) <= {"connection closed", "connection refused"}
+    assert report.latencies.failed["connection refused"] > 0
+    assert report.latencies.arrivals == pytest.approx(200, rel=0.3)
+
+
+def test_a_run_with_one_connection_says_that_queries_waited():
+    with echo_process("--service-ms", "20") as (_, ports):
+        report = run_load(target(ports, "http", connections=1), SMALL, 200, 0.5, warm_up_s=0)
+    assert report.waited > 0
+    assert any("--connections" in reason for reason in report.bottlenecks)
+    assert report.latencies.percentile_s(99) > 0.1
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_what_cannot_be_driven_is_one_line(ports, protocol):
+    with pytest.raises(LoadError, match="has no model other"):
+        discover(target(ports, protocol, model="other"))
+    other = {"http": "grpc", "grpc": "http"}[protocol]
+    swapped = replace(target(ports, protocol), endpoint=replace(target(ports, protocol).endpoint, protocol=other))
+    with pytest.raises(LoadError, match=f"--protocol {protocol}"):
+        discover(swapped)
+    nowhere = Target(parse_endpoint(f"{protocol}://127.0.0.1:1"), "echo")
+    with pytest.raises(LoadError, match="cannot be reached"):
+        discover(nowhere)
+
+
+def test_the_search_finds_the_limit_of_a_server_of_known_speed():
+    # One query every 4 ms, one after the other: 250 queries/s at most, and 95% within 60 ms only somewhat below.
+    with echo_process("--service-ms", "4") as (_, ports):
+        seen = []
+        found = find_qps(
+            target(ports, "http"),
+            SMALL,
+            SlaTarget(60.0, 95.0),
+            probe_s=0.5,
+            warm_up_s=0.1,
+            rounds=2,
+            resolution=0.1,
+            on_probe=lambda probe, crossing: seen.append((probe, crossing)),
+        )
+    assert 100 < found.crossing.qps < 300
+    assert found.crossing.low_qps < found.crossing.qps < found.crossing.high_qps
+    assert [probe for probe, _ in seen] == list(found.probes)
+    assert {probe.passed for probe in found.probes} == {True, False}
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["qps"] == found.crossing.qps
+
+
+def test_ctrl_c_ends_a_run_and_keeps_what_was_measured(ports):
+    interrupted = []
+
+    def interrupt(progress):
+        if progress.answers > 20 and not interrupted:
+            interrupted.append(progress)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    report = run_load(target(ports, "http"), SMALL, 200, 60, 0.1, on_progress=interrupt, catch_interrupt=True)
+    assert report.cut_short == "interrupted"
+    assert 20 < report.latencies.answers < 6000
+    assert report.latencies.failed.total() == 0
+
+
+def test_ctrl_c_ends_a_search(ports):
+    def interrupt(_probe, _crossing):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    found = find_qps(target(ports, "http"), SMALL, probe_s=0.3, warm_up_s=0, on_probe=interrupt, catch_interrupt=True)
+    assert found.interrupted
+    assert found.crossing is None
+    assert len(found.probes) == 1
+
+
+def test_command_line_in_a_process_of_its_own(ports):
+    url = f"grpc://127.0.0.1:{ports['grpc_port']}"
+    options = ["--rate", "100", "--duration", "0.3", "--warm-up", "0", "--sizes", "fixed:5", "--json"]
+    command = [sys.executable, "-m", "hebe", "load", url, "--model", "echo", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    run = json.loads(done.stdout)["run"]
+    assert run["answers"] == run["arrivals"] > 0
+    assert "latency p99.9" in done.stderr
