@@ -1,9 +1,7 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hebe.embeddings.key_matrix import check_keys, fill_keys, fill_lengths
+from hebe.embeddings.key_matrix import fill_keys, fill_lengths
 from hebe.query import JaggedKeys
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
@@ -55,17 +53,6 @@ def test_received_bytes_are_read_as_they_are():
     out = np.zeros((2, 7), np.int64)
     fill_keys(out, 0, features, 0, 2, SPEC)
     assert out.tolist() == [[0, 1, 2, 0, 1, 0, -1], [3, 4, 5, 2, 3, 1, 2]]
-    assert check_keys(features["history"], 5) == (1, 5)
-    assert check_keys(features["likes"], 2) == (1, 2)
-
-
-@given(st.lists(st.lists(st.integers(-3, 12) | st.sampled_from([2**62, -(2**63)]), max_size=3), max_size=6))
-def test_the_first_key_out_of_range_is_named(lists):
-    bad = [(item, key) for item, keys in enumerate(lists) for key in keys if not 0 <= key < 10]
-    assert check_keys(jagged(lists), 10) == (bad[0] if bad else None)
-    if lists and all(len(keys) == len(lists[0]) for keys in lists):
-        fixed = np.array(lists, np.int64).reshape(len(lists), -1)
-        assert check_keys(fixed, 10) == (bad[0] if bad else None)
 
 
 def test_a_query_that_does_not_fit_the_batch_is_an_error():

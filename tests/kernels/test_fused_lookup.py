@@ -122,6 +122,14 @@ def test_wrong_arguments_are_errors():
     keys, out = lookup.keys(4), np.empty((4, 7), np.float32)
     with pytest.raises(ValueError, match="4 items into an output of 2"):
         fused_lookup(lookup.tables, NOTHING_FETCHED, keys, lookup.plan, out[:2])
+    for arrays in (
+        (lookup.tables[1:], keys, lookup.plan, out),
+        (lookup.tables, keys[:, 1:].copy(), lookup.plan, out),
+        (lookup.tables, keys, -lookup.plan, out),
+        (lookup.tables, keys, lookup.plan, out[:, 1:].copy()),
+    ):
+        with pytest.raises(ValueError, match="the plan reaches past"):
+            fused_lookup(arrays[0], NOTHING_FETCHED, *arrays[1:])
     with pytest.raises(TypeError):
         fused_lookup(lookup.tables, NOTHING_FETCHED, keys.astype(np.int32), lookup.plan, out)
     with pytest.raises(TypeError):

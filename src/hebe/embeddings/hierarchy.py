@@ -89,12 +89,12 @@ class EmbeddingHierarchy:
     ) -> EmbeddingHierarchy:
         """Load `tables`, float32 `[rows, dim]` by table name, as the spec has them.
 
-        At most `table_memory_bytes` of table memory are taken (None: what it needs; the persistent store's cache of
-        64 MiB and index come on top). If that is not enough for all
+        At most `table_memory_bytes` of table memory are taken (None: what it needs). If that is not enough for all
         rows, `persistent_dir` must be given: all rows are put into a RocksDB there, or those found there are used if
         they were written for the same tables under the same `identity`, a string that changes with their content
-        (None: a checksum of the tables, which reads them once more; a source of pieces needs an identity).
-        `progress(bytes done, bytes in all)` is called while loading.
+        (None: a checksum of the tables, which reads them once more; a source of pieces needs an identity, and is read
+        twice). The RocksDB's cache, 64 MiB, and its index come on top. `progress(bytes done, bytes in all)` is called
+        while loading.
 
         Raises `StoreError` when memory, files or tables are not as needed; nothing is left allocated then.
         """
@@ -151,6 +151,7 @@ class EmbeddingHierarchy:
         counted as defaulted. Raises ValueError for keys out of range or arrays of the wrong shape, `StoreError` when
         a tier fails or the hierarchy is closed.
         """
+        flat = self._memory.flat  # held from here on, so that a lookup which close() overtakes reads memory, if zeros
         if self._memory.closed:
             raise StoreError(f"model {self.spec.name}: its tables are closed")
         if keys.shape[1] != self._key_columns or out.shape[1] != self._width:
@@ -161,7 +162,7 @@ class EmbeddingHierarchy:
         defaulted = 0
         if self._partial:
             keys, defaulted = self._fetch(keys, scratch)
-        found, refused = kernel.fused_lookup(self._memory.flat, scratch.fetched, keys, self._plan, out)
+        found, refused = kernel.fused_lookup(flat, scratch.fetched, keys, self._plan, out)
         if refused:
             raise ValueError(f"{refused} keys of the batch are out of range: check keys before they are looked up")
         return LookupReport(found, defaulted)
@@ -172,7 +173,9 @@ class EmbeddingHierarchy:
         Per table: find the missing keys, drop repeats, ask the next tier once. Returns the renamed key matrix
         and how many keys were defaulted.
         """
-        assert self._persistent is not None
+        persistent = self._persistent
+        if persistent is None:
+            raise StoreError(f"model {self.spec.name}: its tables are closed")
         if len(keys) > len(scratch.keys):
             raise ValueError(f"lookup of {len(keys)} items with scratch for {len(scratch.keys)}")
         if keys.size and keys.min() < -1:
@@ -192,7 +195,7 @@ class EmbeddingHierarchy:
                 raise ValueError(f"key {missing[-1]} of table {table.name} is out of range: it has {table.rows} rows")
             rows = scratch.reserve(used, missing.size * table.dim).reshape(-1, table.dim)
             found = np.zeros(missing.size, np.bool_)
-            if self._persistent.query(table.name, missing, rows, found) < missing.size:
+            if persistent.query(table.name, missing, rows, found) < missing.size:
                 rows[~found] = 0.0
                 defaulted += int((~found)[inverse].sum())
             names = -2 - (used + inverse * table.dim)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from hebe.kernels.padding import count_present, pad_jagged
 from hebe.query import FeatureKeys, JaggedKeys, KeyArray
 from hebe.spec import ModelSpec
@@ -42,17 +40,3 @@ def fill_lengths(out: KeyArray, keys: KeyArray, spec: ModelSpec) -> None:
             count_present(keys, column, feature.lookups, out, sequence)
             sequence += 1
         column += feature.lookups
-
-
-def check_keys(keys: FeatureKeys, rows: int) -> tuple[int, int] | None:
-    """The first (item, key) with a key outside `0 <= key < rows`, or None if there is none. One pass."""
-    values = keys.values if isinstance(keys, JaggedKeys) else keys
-    unsigned = values.view(np.uint64)  # a negative key becomes a huge one
-    if values.size == 0 or unsigned.max() < rows:
-        return None
-    position = int(np.argmax(unsigned.reshape(-1) >= rows))
-    if isinstance(keys, JaggedKeys):
-        item = int(np.searchsorted(keys.offsets, position, side="right")) - 1
-    else:
-        item = position // keys.shape[1]
-    return item, int(values.reshape(-1)[position])

@@ -146,8 +146,19 @@ def _copy(  # type: ignore[no-untyped-def]
 def _lookup(tables, fetched, keys, plan, out):  # type: ignore[no-untyped-def]
     copied_rows = 0
     for feature in range(plan.shape[0]):
-        if plan[feature, POOLING] == COPY or plan[feature, LOOKUPS] == 1:
-            copied_rows += plan[feature, LOOKUPS]
+        lookups = plan[feature, LOOKUPS]
+        dim = plan[feature, DIM]
+        width = dim
+        if plan[feature, POOLING] == COPY or lookups == 1:
+            copied_rows += lookups
+            width = dim * lookups
+        if (
+            plan[feature].min() < 0
+            or plan[feature, KEY_COLUMN] + lookups > keys.shape[1]
+            or plan[feature, TABLE_START] + plan[feature, ROWS] * dim > tables.size
+            or plan[feature, OUT_COLUMN] + width > out.shape[1]
+        ):
+            return -1, 0
     items_ahead = 1 + PREFETCH_ROWS // max(1, copied_rows)
     flat_out = out.reshape(-1)
     all_found = 0
@@ -189,12 +200,18 @@ def fused_lookup(
     """Look up a batch: `out[:n]` becomes the SparseNet's output for the key matrix `keys` `[n, lookups_per_item]`.
 
     `tables` and `fetched` are flat float32; `out` float32 `[>= n, sparse_width]`; all C-contiguous. Returns how many
-    keys had a row and how many were refused; the rest were padding. Releases the GIL and allocates nothing. The plan
-    must fit the tables: it is not checked here. Raises ValueError or TypeError for arrays of the wrong shape or kind.
+    keys had a row and how many were refused; the rest were padding. Releases the GIL and allocates nothing. Raises
+    ValueError for a plan that does not fit the arrays, TypeError for arrays of another kind.
     """
     if keys.shape[0] > out.shape[0]:
         raise ValueError(f"lookup of {keys.shape[0]} items into an output of {out.shape[0]} rows")
-    return _kernel()(tables, fetched, keys, plan, out)
+    found, refused = _kernel()(tables, fetched, keys, plan, out)
+    if found < 0:
+        raise ValueError(
+            f"the plan reaches past {tables.size} floats of tables, {keys.shape[1]} keys an item, "
+            f"or {out.shape[1]} columns of output"
+        )
+    return found, refused
 
 
 def fused_lookup_reference(
