@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hebe.cli import demo as demo_module
-from hebe.cli.demo import Effort, demo
+from hebe.cli.demo import Effort, bracketed, demo
 from hebe.cli.demo_server import DemoServer, DemoServerError
 from hebe.load_generator import session
 from hebe.load_generator.rate_search import Crossing, Phase
@@ -73,6 +73,17 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
     with pytest.raises(DemoServerError, match=r"(?s)ended with exit status 1; its log.*nothing"):
         server.start()
     server.stop()
+
+
+def test_a_search_cut_short_tells_the_largest_rate_that_held():
+    def probe(rate_qps: float, passed: bool) -> session.Probe:
+        return session.Probe(Phase.RAMP, rate_qps, passed, None)
+
+    assert bracketed([]) is None
+    assert bracketed([probe(80, False), probe(40, False)]) is None
+    assert bracketed([probe(40, True)]) == Crossing(40, 40, 40)
+    tried = [probe(20, True), probe(160, False), probe(40, False), probe(60, True), probe(80, False)]
+    assert bracketed(tried) == Crossing(60, 60, 80)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

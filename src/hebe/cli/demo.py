@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,7 @@ class Effort:
     run_s: float
 
 
-FULL = Effort(rows=300_000, search_s=75.0, probe_s=3.0, rounds=4, resolution=0.04, run_s=10.0)
+FULL = Effort(rows=300_000, search_s=75.0, probe_s=3.0, rounds=4, resolution=0.04, run_s=8.0)
 QUICK = Effort(rows=20_000, search_s=15.0, probe_s=1.0, rounds=2, resolution=0.1, run_s=3.0)
 
 _MADE_UP_DATA = "made-up.tsv"
@@ -72,7 +72,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 class _TimeUp(Exception):
-    """The search has had its time, and an estimate."""
+    """The search has had its time."""
 
 
 def demo(
@@ -200,7 +200,8 @@ def _search(server: DemoServer, result: DemoResult, effort: Effort) -> None:
             result.crossing = crossing
             held = "held" if probe.passed else "missed"
             bar.update(task, description=f"finding the throughput: {probe.rate_qps:.0f} queries/s {held} the SLA (s)")
-            if crossing is not None and time.perf_counter() - started_s > effort.search_s:
+            if time.perf_counter() - started_s > effort.search_s:
+                result.crossing = crossing or bracketed(result.probes)
                 raise _TimeUp
 
         def on_progress(_: object) -> None:
@@ -219,6 +220,17 @@ def _search(server: DemoServer, result: DemoResult, effort: Effort) -> None:
                 on_progress=on_progress,
             )
             result.crossing, result.limits = found.crossing, found.bottlenecks
+
+
+def bracketed(probes: Sequence[Probe]) -> Crossing | None:
+    """What a search that was cut short knows: the largest rate that held, and the next that did not."""
+    from hebe.load_generator.rate_search import Crossing
+
+    held = max((probe.rate_qps for probe in probes if probe.passed), default=None)
+    if held is None:
+        return None
+    missed = min((probe.rate_qps for probe in probes if not probe.passed and probe.rate_qps > held), default=held)
+    return Crossing(held, held, missed)
 
 
 def _load(server: DemoServer, result: DemoResult, effort: Effort) -> None:
@@ -276,7 +288,7 @@ def _verdict(result: DemoResult) -> str:
 def _bound(result: DemoResult) -> str:
     sla = f"p{result.sla.percentile:g} within {result.sla.latency_ms:g} ms"
     if result.crossing is None or not result.crossing.qps:
-        return f"[bold red]no arrival rate keeps {sla}[/] on this machine"
+        return f"[bold red]no arrival rate that was tried kept {sla}[/]"
     crossing = result.crossing
     return (
         f"latency-bounded throughput [bold]{crossing.qps:.0f} queries/s[/] "
@@ -307,7 +319,8 @@ def _print_table(console: Console, result: DemoResult) -> None:
 
 
 def _next_commands(data: Path | None, out: Path) -> list[str]:
-    hebe = "hebe" if shutil.which("hebe") else shlex.quote(sys.argv[0])
+    called = Path(sys.argv[0])
+    hebe = shlex.quote(str(called)) if called.name == "hebe" and not shutil.which("hebe") else "hebe"
     models = shlex.quote(str(out / "models"))
     rows = shlex.quote(str(out / _MADE_UP_DATA if data is None else data))
     return [
