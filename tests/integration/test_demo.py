@@ -97,7 +97,7 @@ def test_a_demo_that_is_stopped_takes_its_server_along(data, tmp_path, number):
         url = served_at(lines[1])
         assert listens(url)
         running.send_signal(number)
-        assert running.wait(30) != 0
+        assert running.wait(60) != 0
         assert not listens(url)
     finally:
         running.kill()
