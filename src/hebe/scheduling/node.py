@@ -215,6 +215,7 @@ class NodeScheduler:
             if not (self.config.admission and too_late and waited and not admitted.started):
                 return part
             self._forget(query.query_id)
+            self._admission.observe(admitted.predicted_s, query.deadline_s - admitted.arrived_s)
             actions.append(RejectQuery(query, RejectReason.EXPIRED))
         return None
 
