@@ -13,7 +13,7 @@ from hebe.cli.model_import import import_model
 from hebe.cli.model_tables import (
     byte_progress,
     features_table,
-    list_table,
+    list_text,
     memory_table,
     plain_table,
     print_stored,
@@ -86,8 +86,8 @@ def list_models(
     from hebe.models import catalog
 
     specs = [catalog.entry(name, size) for name in catalog.names() for size in catalog.sizes(name)]
-    console.print(list_table(specs))
-    console.print("\n`hebe model show NAME` tells more; `hebe model new NAME --repository DIR` makes one.")
+    console.print(list_text(specs))
+    console.print("`hebe model show NAME` tells more; `hebe model new NAME --repository DIR` makes one.")
     if as_json:
         print_json({"models": [summary(spec) for spec in specs]})
 

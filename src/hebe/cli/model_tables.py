@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from hebe.cli.output import make_console, make_progress, print_json
 from hebe.spec import ModelSpec
@@ -17,6 +19,10 @@ from hebe.spec import ModelSpec
 if TYPE_CHECKING:
     from hebe.models.memory_estimate import MemoryEstimate
     from hebe.models.repository import StoredModel
+
+
+_SOURCE_PATTERN = re.compile(r"[^(,;:]*(\([^)]*\))?")
+"""A source without its table, section and remarks: `Hera (Choi et al., HPCA 2023)`."""
 
 
 def size_text(size_bytes: float) -> str:
@@ -53,25 +59,46 @@ def summary(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def list_table(specs: Iterable[ModelSpec]) -> Table:
-    """One row a configuration."""
-    numbers = ("tables", "rows", "lookups", "table memory", "SLA")
-    table = plain_table("model", "size", "architecture", *numbers, "source", right=numbers)
-    last = None
+def list_text(specs: Iterable[ModelSpec]) -> Text:
+    """One line a configuration, under a line for each source; narrow enough for 80 columns."""
+    headings = ("model", "size", "tables", "rows", "lookups", "memory", "SLA")
+    by_source: dict[str, list[tuple[str, ...]]] = {}
     for spec in specs:
-        table.add_row(
-            "" if spec.name == last else f"[bold]{escape(spec.name)}[/]",
+        cells = (
+            spec.name,
             spec.size,
-            spec.architecture,
             str(len(spec.tables)),
-            f"{sum(table.rows for table in spec.tables):,}",
+            _count_text(sum(table.rows for table in spec.tables)),
             str(spec.lookups_per_item),
             size_text(spec.table_bytes),
-            sla_text(spec),
-            escape(spec.source.partition(";")[0]),
+            f"p{spec.sla.percentile:g} {spec.sla.latency_ms:g} ms",
         )
-        last = spec.name
-    return table
+        by_source.setdefault(_SOURCE_PATTERN.match(spec.source)[0], []).append(cells)  # type: ignore[index]
+    every = [headings, *(cells for rows in by_source.values() for cells in rows)]
+    widths = [max(len(cells[i]) for cells in every) for i in range(len(headings))]
+
+    def line(cells: tuple[str, ...]) -> str:
+        left = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
+        right = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
+        return "  ".join(left + right) + "\n"
+
+    text = Text(no_wrap=True)
+    text.append(line(headings), "bold")
+    for source, rows in by_source.items():
+        text.append(f"{source}\n", "dim italic")
+        for row in rows:
+            text.append(line(row))
+    return text
+
+
+def _count_text(count: int) -> str:
+    """A count for people: 640, 20 k, 10 M, 1.1 G."""
+    value, unit = float(count), ""
+    for unit in ("", "k", "M", "G"):
+        if value < 1000 or unit == "G":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}".strip()
 
 
 def sla_text(spec: ModelSpec) -> str:
