@@ -1,6 +1,6 @@
 """A server that speaks the Open Inference Protocol and computes nothing: what a load generator is measured against.
 
-    python -m hebe.bench.echo_server --inputs 10x80 --dense 128 [--service-ms MS] [--status CODE]
+    python -m hebe.bench.echo_server --inputs 10x80 --dense 128 [--service-ms MS] [--status CODE] [--core N]
 
 It prints one JSON line with its ports once it listens, and ends when its standard input is closed, so that it
 cannot outlive whoever started it. With `--service-ms` it answers as a server with one worker would that takes so long
@@ -22,6 +22,7 @@ import grpc.aio
 import uvloop
 
 from hebe.load_generator.protobuf_wire import delimited, delimited_head, varint
+from hebe.runtime.pinning import pin_thread
 
 _SCRATCH_BYTES = 1 << 20
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -199,7 +200,10 @@ def main() -> None:
     parser.add_argument("--dense", type=int, default=128)
     parser.add_argument("--service-ms", type=float, default=0.0)
     parser.add_argument("--status", type=int, default=200)
+    parser.add_argument("--core", type=int, help="the core to run on")
     given = parser.parse_args()
+    if given.core is not None:
+        pin_thread([given.core])
     features, lookups = (int(part) for part in given.inputs.split("x"))
     model = EchoModel(
         features=features,

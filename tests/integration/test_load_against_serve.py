@@ -1,0 +1,127 @@
+"""The load generator against `hebe serve`."""
+
+import datetime
+import ipaddress
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from hebe.load_generator.discovery import discover
+from hebe.load_generator.error import LoadError
+from hebe.load_generator.session import Workload, run_load
+from hebe.load_generator.target import Target, parse_endpoint
+from hebe.workload.key_skew import ReuseKeys
+from hebe.workload.query_sizes import QuantileSizes
+
+from .served import eventually, hebe_serve, small_dlrm, store
+
+WORKLOAD = Workload(sizes=QuantileSizes((1, 7, 300)), keys=ReuseKeys())
+
+
+@pytest.mark.parametrize("model", ["ranker", "din"])
+@pytest.mark.parametrize(("protocol", "encoding"), [("http", "binary"), ("http", "json"), ("grpc", "binary")])
+def test_every_query_is_understood_and_answered(served, protocol, encoding, model):
+    endpoint = parse_endpoint(getattr(served, protocol), protocol)
+    target = Target(endpoint, model, encoding=encoding, priority=1, timeout_ms=60_000.0)
+    report = run_load(target, WORKLOAD, 20, 1.0, warm_up_s=0.2)
+    assert report.latencies.failed == {}
+    assert report.latencies.refused == {}
+    assert report.latencies.answers > 5
+    assert report.sla_met
+    assert report.sla.latency_ms == 3_600_000
+
+
+def test_the_server_tells_the_rows_of_every_feature(served):
+    for url, protocol in ((served.http, "http"), (served.grpc, "grpc")):
+        told = discover(Target(parse_endpoint(url, protocol), "ranker"))
+        spec = served.spec("ranker")
+        assert {i.name: i.rows for i in told.inputs if i.rows is not None} == {
+            feature.name: spec.table(feature.table).rows for feature in spec.features
+        }
+
+
+def test_more_items_than_the_server_takes_is_said_before_the_run(served):
+    target = Target(parse_endpoint(served.http), "ranker")
+    with pytest.raises(LoadError, match="at most 1500"):
+        run_load(target, Workload(sizes=QuantileSizes((1501,))), 10, 0.5)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A server with TLS and a token: HTTP and gRPC addresses, and the certificate."""
+    root = tmp_path_factory.mktemp("guarded")
+    certificate, key = _self_signed(root)
+    store(root / "models", small_dlrm("ranker"))
+    options = ["--tls-certificate", str(certificate), "--tls-key", str(key), "--api-token", "secret"]
+    with hebe_serve(root / "models", root / "log", *options, "--sla-ms", "3600000", "--workers", "1") as server:
+        addresses = server.addresses()
+
+        def ready():
+            try:
+                return discover(_target(addresses["http"], certificate))
+            except LoadError:
+                return None
+
+        eventually(ready, "the model is loaded")
+        yield addresses, certificate
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_tls_and_token(guarded, protocol):
+    addresses, certificate = guarded
+    report = run_load(_target(addresses[protocol], certificate), WORKLOAD, 20, 0.5, warm_up_s=0.1)
+    assert report.latencies.answers == report.latencies.arrivals > 0
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_wrong_token_is_one_clear_line(guarded, protocol):
+    addresses, certificate = guarded
+    for token in (None, "guess"):
+        with pytest.raises(LoadError, match="give --api-token"):
+            discover(_target(addresses[protocol], certificate, token))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_certificate_that_is_not_trusted(guarded, protocol):
+    with pytest.raises(LoadError, match="cannot be reached"):
+        discover(_target(guarded[0][protocol], None))
+
+
+def test_plain_http_where_tls_is_spoken(guarded):
+    address = guarded[0]["http"].replace("https", "http")
+    with pytest.raises(LoadError, match="does not speak HTTP"):
+        discover(Target(parse_endpoint(address), "ranker"))
+
+
+def _target(address, certificate, token="secret"):
+    if "://" not in address:
+        address = f"grpcs://{address}"
+    return Target(parse_endpoint(address), "ranker", ca_file=certificate, api_token=token)
+
+
+def _self_signed(directory):
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hebe test")])
+    now = datetime.datetime.now(datetime.UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate, key_file = directory / "certificate.pem", directory / "key.pem"
+    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate, key_file
