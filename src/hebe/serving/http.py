@@ -39,13 +39,14 @@ _Action = Callable[[HttpRequest, "_Route"], Awaitable[HttpResponse]]
 
 @dataclass(slots=True)
 class _Route:
-    """What a path and method ask for; `open` needs no token, `infer` needs a body."""
+    """What a path and method ask for; `open` needs no token, `infer` needs a body, `poll` is asked again and again."""
 
     act: _Action
     model: str = ""
     version: str = ""
     open: bool = False
     infer: bool = False
+    poll: bool = False
 
 
 class HttpFrontEnd:
@@ -89,8 +90,11 @@ class HttpFrontEnd:
                 request.body = await decompress(request.body, coding, self._max_bytes)
             response = await route.act(request, route)
         except Exception as fault:
-            return self.refuse(as_request_error(fault), request)
-        if len(response.body) >= MIN_COMPRESS_BYTES and response.content_type == b"application/json":
+            error = as_request_error(fault)
+            # That a server is not ready yet is the answer to such a question, not an event.
+            return _refusal(error) if route.poll else self.refuse(error, request)
+        # Only scores: tritonclient.http.aio accepts gzip for everything, and unpacks these alone.
+        if route.infer and len(response.body) >= MIN_COMPRESS_BYTES and response.content_type == b"application/json":
             return _compressed(request, response)
         return response
 
@@ -98,14 +102,7 @@ class HttpFrontEnd:
         """The answer to what is refused or failed, logged."""
         what, peer = (f"{head.method} {head.path}", head.peer) if head is not None else ("", "")
         self._log.refused("http", what, error, peer)
-        headers: list[tuple[bytes, bytes]] = []
-        if error.retry_after_s > 0:
-            headers.append((b"retry-after", str(math.ceil(min(error.retry_after_s, 3600.0))).encode()))
-        if error.kind is ErrorKind.UNAUTHENTICATED:
-            headers.append((b"www-authenticate", b"Bearer"))
-        if error.kind is ErrorKind.WRONG_METHOD:
-            headers.append((b"allow", error.message.rpartition("use ")[2].encode()))
-        return _json({"error": error.message}, error.kind.http_status, tuple(headers))
+        return _refusal(error)
 
     # -- paths
 
@@ -117,8 +114,8 @@ class HttpFrontEnd:
             shared_memory[f"{kind}/unregister"] = {"POST": _Route(self._nothing)}
         return {
             "": {"GET": _Route(self._server_metadata)},
-            "health/live": {"GET": _Route(self._live, open=True)},
-            "health/ready": {"GET": _Route(self._ready, open=True)},
+            "health/live": {"GET": _Route(self._live, open=True, poll=True)},
+            "health/ready": {"GET": _Route(self._ready, open=True, poll=True)},
             "models/stats": {"GET": _Route(self._statistics)},
             "repository/index": {"POST": _Route(self._index)},
             "trace/setting": {"GET": _Route(self._trace_settings), "POST": _Route(self._fixed_settings)},
@@ -155,17 +152,16 @@ class HttpFrontEnd:
                 version, rest = rest[1], rest[2:]
             acts = self._by_model.get("/".join(rest))
             if acts is not None:
-                return _Route(acts[_method(method, acts)], model, version, infer=rest == ["infer"])
+                act = acts[_method(method, acts)]
+                return _Route(act, model, version, infer=rest == ["infer"], poll=rest == ["ready"])
         if parts[1:3] == ["repository", "models"] and len(parts) == 5 and parts[4] in ("load", "unload"):
             _method(method, {"POST": None})
             return _Route(self._load if parts[4] == "load" else self._unload, parts[3])
         if len(parts) == 5 and parts[1] in _SHARED_MEMORY and parts[2] == "region":
-            act = {"status": self._no_regions, "unregister": self._nothing, "register": self._no_shared_memory}.get(
-                parts[4]
-            )
-            if act is not None:
+            shared = {"status": self._no_regions, "unregister": self._nothing, "register": self._no_shared_memory}
+            if parts[4] in shared:
                 _method(method, {"GET" if parts[4] == "status" else "POST": None})
-                return _Route(act)
+                return _Route(shared[parts[4]])
         raise _no_such_path(path)
 
     # -- answers
@@ -273,6 +269,17 @@ def _no_such_path(path: str) -> RequestError:
 
 def _json(document: Any, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> HttpResponse:
     return HttpResponse(status, json.dumps(document, separators=(",", ":")).encode(), headers=headers)
+
+
+def _refusal(error: RequestError) -> HttpResponse:
+    headers: list[tuple[bytes, bytes]] = []
+    if error.retry_after_s > 0:
+        headers.append((b"retry-after", str(math.ceil(min(error.retry_after_s, 3600.0))).encode()))
+    if error.kind is ErrorKind.UNAUTHENTICATED:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if error.kind is ErrorKind.WRONG_METHOD:
+        headers.append((b"allow", error.message.rpartition("use ")[2].encode()))
+    return _json({"error": error.message}, error.kind.http_status, tuple(headers))
 
 
 def _compressed(request: HttpRequest, response: HttpResponse) -> HttpResponse:

@@ -1,0 +1,79 @@
+"""One server for the tests that only send queries; those that change it start their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hebe.bench.server_process import ServerProcess
+from hebe.models.catalog import entry
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
+
+from .served import Reference, small_dlrm, store
+
+RAW_BODY = ModelSpec(
+    "one-input",
+    "multi-task-wide-and-deep",
+    tables=(EmbeddingTableSpec("things", 100, 4),),
+    features=(FeatureSpec("thing", "things", 3, Pooling.CONCAT),),
+    outputs=2,
+    towers={"task": (8,)},
+)
+
+
+@dataclass
+class Served:
+    """A running server, where its models lie, and plain PyTorch's opinion of each."""
+
+    process: ServerProcess
+    repository: Path
+    references: dict[str, Reference]
+
+    @property
+    def http(self) -> str:
+        """HOST:PORT, as tritonclient wants it."""
+        return self.process.http_url.removeprefix("http://")
+
+    @property
+    def grpc(self) -> str:
+        """HOST:PORT."""
+        return self.process.grpc_address
+
+    def spec(self, name: str) -> ModelSpec:
+        """The spec of a served model."""
+        return self.references[name].spec
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Two workers, batches of at most 128 items (so that queries are split and fused), all models that tests send to.
+
+    The SLA is an hour, since a machine that runs tests may be slow.
+    """
+    root = tmp_path_factory.mktemp("served")
+    repository = root / "models"
+    specs = [
+        entry("dlrm-rmc1", "small", scale=0.1),
+        entry("din", "small", scale=0.001),
+        entry("dien", "small", scale=0.001),
+        entry("recos-bst", scale=0.001),
+        small_dlrm("ranker"),
+        RAW_BODY,
+    ]
+    for seed, spec in enumerate(specs):
+        store(repository, spec, seed)
+    options = ["--workers", "2", "--batch-size", "128", "--sla-ms", "3600000"]
+    options += ["--max-items", "1500", "--max-request-bytes", "12M"]
+    with ServerProcess(repository, root / "server.log", options, ready_timeout_s=300.0) as process:
+        yield Served(process, repository, {spec.name: Reference(repository, spec.name) for spec in specs})
+        process.check()
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """The same stream for every test."""
+    return np.random.default_rng(20240)
