@@ -201,7 +201,8 @@ def _search(server: DemoServer, result: DemoResult, effort: Effort) -> None:
             held = "held" if probe.passed else "missed"
             bar.update(task, description=f"finding the throughput: {probe.rate_qps:.0f} queries/s {held} the SLA (s)")
             if time.perf_counter() - started_s > effort.search_s:
-                result.crossing = crossing or bracketed(result.probes)
+                if crossing is None:
+                    result.crossing, result.search_cut_short = bracketed(result.probes), True
                 raise _TimeUp
 
         def on_progress(_: object) -> None:
@@ -293,6 +294,7 @@ def _bound(result: DemoResult) -> str:
     return (
         f"latency-bounded throughput [bold]{crossing.qps:.0f} queries/s[/] "
         f"({crossing.low_qps:.0f} to {crossing.high_qps:.0f}) with {sla}"
+        + (" [yellow](the search ran out of time)[/]" if result.search_cut_short else "")
     )
 
 

@@ -50,7 +50,8 @@ def _key_numbers(result: DemoResult) -> list[KeyNumber]:
     numbers = []
     if result.crossing is not None:
         crossing = result.crossing
-        interval = f"{format_number(_round3(crossing.low_qps))} to {format_number(_round3(crossing.high_qps))} (95%)"
+        why = "the search ran out of time" if result.search_cut_short else "95%"
+        interval = f"{format_number(_round3(crossing.low_qps))} to {format_number(_round3(crossing.high_qps))} ({why})"
         value = format_number(_round3(crossing.qps))
         numbers.append(KeyNumber("latency-bounded throughput", value, "queries/s", f"{sla}; {interval}"))
     if result.runs:
@@ -80,7 +81,12 @@ def _throughput(page: Page, result: DemoResult) -> None:
             None if crossing is None else (crossing.low_qps, crossing.high_qps),
         ),
         "Each point is a run of its own at one arrival rate (close ones are merged). Latency counts from the moment "
-        "at which a query was due, so a queue that grows shows. The band is the 95% confidence interval.",
+        "at which a query was due, so a queue that grows shows. The band is "
+        + (
+            "between the largest rate that held and the next."
+            if result.search_cut_short
+            else "the 95% confidence interval."
+        ),
     )
     if result.limits:
         page.paragraph(

@@ -36,7 +36,11 @@ class LoadedRun:
 
 @dataclass(slots=True, eq=False)
 class DemoResult:
-    """Filled step by step. `scored` are the held-out rows with the server's scores."""
+    """Filled step by step. `scored` are the held-out rows with the server's scores.
+
+    With `search_cut_short` the interval of `crossing` is from a rate that held to one that did not; else it is a 95%
+    confidence interval.
+    """
 
     spec: ModelSpec
     data: str
@@ -45,6 +49,7 @@ class DemoResult:
     scored: ScoredRows
     sla: SlaTarget
     crossing: Crossing | None = None
+    search_cut_short: bool = False
     probes: list[Probe] = field(default_factory=list)
     limits: tuple[str, ...] = ()
     runs: list[LoadedRun] = field(default_factory=list)
@@ -107,6 +112,7 @@ class DemoResult:
             "latency_bounded_throughput_qps": None if crossing is None else crossing.qps,
             "latency_bounded_throughput_low_qps": None if crossing is None else crossing.low_qps,
             "latency_bounded_throughput_high_qps": None if crossing is None else crossing.high_qps,
+            "search_cut_short": self.search_cut_short,
             "generator_limits": list(self.limits),
             "probes": [
                 {
