@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hebe.latency import LatencyRecorder
@@ -30,6 +30,7 @@ class LoadReport:
     `waited`            queries that found no connection free.
     `connections`       open at the end.
     `cut_short`         "" or why the run ended early: "interrupted", "the SLA is out of reach".
+    `refusals`          time from the scheduled send to the refusal, of the queries that were refused.
     `messages`          one message of the server for each code or kind among refusals and failures.
     """
 
@@ -45,6 +46,7 @@ class LoadReport:
     connections: int
     cut_short: str
     messages: dict[str, str]
+    refusals: LatencyRecorder = field(default_factory=LatencyRecorder)
 
     @property
     def sla(self) -> SlaTarget | None:
@@ -108,7 +110,7 @@ class LoadReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; what cannot be told is None."""
-        lag = self.lag.summary()
+        lag, refusals = self.lag.summary(), self.refusals.summary()
         numbers = {
             "requested_qps": self.requested_qps,
             "achieved_qps": self.achieved_qps,
@@ -117,6 +119,8 @@ class LoadReport:
             "duration_s": self.duration_s,
             "warm_up_s": self.warm_up_s,
             "tail_latency_ms": self.tail_latency_ms,
+            "refusal_p50_ms": refusals.p50_s * 1e3,
+            "refusal_p99_ms": refusals.p99_s * 1e3,
             "lag_p50_ms": lag.p50_s * 1e3,
             "lag_p99_ms": lag.p99_s * 1e3,
             "cpu_share": self.cpu_share,

@@ -109,6 +109,7 @@ class _Run:
         self._in_flight: dict[int, tuple[float, int]] = {}
         self._unsent: set[int] = set()
         self._latencies = LatencyRecorder(plan.sla)
+        self._refusals = LatencyRecorder()
         self._lag = LatencyRecorder()
         self._answered_in_window = 0
         self._items_in_window = 0
@@ -169,6 +170,7 @@ class _Run:
             connections=self._sender.connections,
             cut_short=self._cut_short,
             messages=self._messages,
+            refusals=self._refusals,
         )
 
     # -- sending
@@ -215,6 +217,7 @@ class _Run:
             self._latencies.record(max(now - due_s, 0.0), items)
         elif outcome is Outcome.REFUSED:
             self._latencies.refuse(kind)
+            self._refusals.record(max(now - due_s, 0.0))
         else:
             self._latencies.fail(kind)
 

@@ -1,0 +1,111 @@
+"""What is left of a server's useful work when twice as much is asked of it as it can do.
+
+`dlrm-rmc1`, small, production query sizes, Poisson arrivals; one worker on a core of its own, the front end and the
+load generator on the others. Saturation is the closed-loop throughput without admission. Goodput is answers within
+the SLA target per second; its peak is taken over a ladder of rates, then the rate goes to twice saturation.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from rich.progress import Progress
+
+from hebe.bench.bench_model import bench_repository
+from hebe.bench.closed_loop import closed_loop
+from hebe.bench.server_process import ServerProcess
+from hebe.load_generator.load_report import LoadReport
+from hebe.load_generator.session import Workload, run_load
+from hebe.load_generator.target import Target, parse_endpoint
+from hebe.report.figures import Figure
+from hebe.runtime.pinning import available_cores, pin_thread
+
+DESCRIPTION = "Goodput, refusals and memory at twice the load that saturates the server."
+
+_MODEL, _SIZE = "dlrm-rmc1", "small"
+_LADDER = (0.5, 0.7, 0.85, 1.0, 1.2)
+_OVERLOAD = 2.0
+
+
+def run(quick: bool, progress: Progress) -> list[Figure]:
+    """Measure all of it; needs two cores."""
+    probe_s, overload_s = (3.0, 8.0) if quick else (12.0, 60.0)
+    repository = bench_repository(_MODEL, _SIZE, progress)
+    cores = available_cores()
+    if len(cores) < 2:
+        raise RuntimeError("this benchmark needs two cores: one for the worker, one for front end and load generator")
+    pin_thread(cores[:-1])
+    try:
+        with tempfile.TemporaryDirectory(prefix="hebe-bench-") as directory:
+            return _measure(repository, Path(directory), cores[:-1], probe_s, overload_s, progress)
+    finally:
+        pin_thread(cores)
+
+
+def _measure(
+    repository: Path,
+    directory: Path,
+    client_cores: tuple[int, ...],
+    probe_s: float,
+    overload_s: float,
+    progress: Progress,
+) -> list[Figure]:
+    task = progress.add_task("overload", total=len(_LADDER) + 2)
+    with ServerProcess(repository, directory / "saturation.log", ["--workers", "1", "--no-admission"]) as server:
+        saturation_qps = closed_loop(server.http_url, _MODEL, "production", 4, probe_s, client_cores).throughput_qps
+    progress.advance(task)
+    reports: dict[float, LoadReport] = {}
+    with ServerProcess(repository, directory / "overload.log", ["--workers", "1"]) as server:
+        target = Target(parse_endpoint(server.http_url), _MODEL)
+        for share in _LADDER:
+            reports[share] = run_load(target, Workload(seed=1), share * saturation_qps, probe_s)
+            progress.advance(task)
+        resident_before = server.resident_bytes
+        beyond = run_load(target, Workload(seed=2), _OVERLOAD * saturation_qps, overload_s)
+        resident_after = server.resident_bytes
+        progress.advance(task)
+    peak_share = max(reports, key=lambda share: _goodput_qps(reports[share]))
+    peak_qps, goodput_qps = _goodput_qps(reports[peak_share]), _goodput_qps(beyond)
+    sla = beyond.sla
+    assert sla is not None
+    refused = sum(beyond.latencies.refused.values())
+    admitted = beyond.latencies.arrivals - refused
+    bottleneck = f"; the generator was a bottleneck: {'; '.join(beyond.bottlenecks)}" if beyond.bottlenecks else ""
+    return [
+        Figure("overload.saturation_qps", saturation_qps, "queries/s", note="closed loop, no admission"),
+        Figure(
+            "overload.goodput",
+            goodput_qps / peak_qps,
+            "ratio",
+            target=">= 0.9",
+            note=f"{goodput_qps:.1f} of {peak_qps:.1f} answers/s within {sla.latency_ms:g} ms (peak at {peak_share:g} x "
+            f"saturation); {refused} of {beyond.latencies.arrivals} refused in {overload_s:g} s{bottleneck}",
+        ),
+        Figure(
+            "overload.attainment_of_admitted",
+            goodput_qps * beyond.duration_s / max(admitted, 1),
+            "ratio",
+            target=f">= {sla.percentile / 100:g}",
+            note=f"share of the {admitted} queries not refused that were answered within the SLA target",
+        ),
+        Figure(
+            "overload.refusal_p99_ms",
+            beyond.refusals.percentile_s(99) * 1e3,
+            "ms",
+            target="< 5",
+            note=f"p50 {beyond.refusals.percentile_s(50) * 1e3:.2f} ms, from the scheduled send of the whole query",
+        ),
+        Figure(
+            "overload.memory_growth",
+            resident_after / resident_before,
+            "ratio",
+            target="<= 1.05",
+            note=f"{resident_before / 2**20:.0f} MiB before, {resident_after / 2**20:.0f} MiB after",
+        ),
+    ]
+
+
+def _goodput_qps(report: LoadReport) -> float:
+    """Answers within the SLA target per second of the measured window."""
+    return report.latencies.sla_attainment * report.latencies.arrivals / report.duration_s
