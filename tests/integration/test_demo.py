@@ -12,7 +12,7 @@ import pytest
 
 from hebe.cli import demo as demo_module
 from hebe.cli.demo import Effort, bracketed, demo
-from hebe.cli.demo_server import DemoServer, DemoServerError
+from hebe.bench.server_process import ServerProcess, ServerProcessError
 from hebe.load_generator import session
 from hebe.load_generator.rate_search import Crossing, Phase
 from hebe.models.criteo_sample import generate_criteo
@@ -69,8 +69,8 @@ def test_the_demo_trains_serves_checks_loads_and_reports(data, tmp_path, monkeyp
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path):
-    server = DemoServer(tmp_path / "nothing", tmp_path / "server.log")
-    with pytest.raises(DemoServerError, match=r"(?s)ended with exit status 1; its log.*nothing"):
+    server = ServerProcess(tmp_path / "nothing", tmp_path / "server.log")
+    with pytest.raises(ServerProcessError, match=r"(?s)ended with exit status 1; its log.*nothing"):
         server.start()
     server.stop()
 

@@ -79,8 +79,8 @@ def _measure(
             goodput_qps / peak_qps,
             "ratio",
             target=">= 0.9",
-            note=f"{goodput_qps:.1f} of {peak_qps:.1f} answers/s within {sla.latency_ms:g} ms (peak at {peak_share:g} x "
-            f"saturation); {refused} of {beyond.latencies.arrivals} refused in {overload_s:g} s{bottleneck}",
+            note=f"{goodput_qps:.1f} of {peak_qps:.1f} answers/s within {sla.latency_ms:g} ms (peak at "
+            f"{peak_share:g} x saturation); {refused} of {beyond.latencies.arrivals} refused in {overload_s:g} s{bottleneck}",
         ),
         Figure(
             "overload.attainment_of_admitted",

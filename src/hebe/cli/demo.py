@@ -26,7 +26,7 @@ from hebe.cli.output import JsonOption, make_console, make_progress, plain, prin
 if TYPE_CHECKING:
     from hebe.cli.demo_result import DemoResult
     from hebe.cli.demo_scoring import ScoredRows
-    from hebe.cli.demo_server import DemoServer
+    from hebe.bench.server_process import ServerProcess
     from hebe.load_generator.rate_search import Crossing
     from hebe.load_generator.session import Probe
     from hebe.models.training import TrainingReport
@@ -116,7 +116,7 @@ def demo(
 
 def _run(data: Path | None, out: Path, effort: Effort, skip_bad_lines: bool, console: Console) -> DemoResult:
     from hebe.cli.demo_result import DemoResult
-    from hebe.cli.demo_server import DemoServer
+    from hebe.bench.server_process import ServerProcess
     from hebe.models.catalog import entry
 
     out.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def _run(data: Path | None, out: Path, effort: Effort, skip_bad_lines: bool, con
         f"1  trained {MODEL} version {training.version} on {training.rows:,} rows of {escape(path.name)}{bad}{auc}",
         soft_wrap=True,
     )
-    server = DemoServer(out / "models", out / "server.log")
+    server = ServerProcess(out / "models", out / "server.log")
     try:
         with _timed(seconds, "start of the server"):
             server.start()
@@ -172,7 +172,7 @@ def _train(
         return path, train(spec, path, repository, skip_bad_lines=skip_bad_lines, most_rows=most_rows, progress=show)
 
 
-def _score(server: DemoServer, spec: ModelSpec, path: Path, skip_bad_lines: bool, most_rows: int) -> ScoredRows:
+def _score(server: ServerProcess, spec: ModelSpec, path: Path, skip_bad_lines: bool, most_rows: int) -> ScoredRows:
     """The held-out rows with the server's scores."""
     from hebe.cli.demo_scoring import HttpScorer, score_rows
     from hebe.models.criteo import CriteoFile
@@ -186,7 +186,7 @@ def _score(server: DemoServer, spec: ModelSpec, path: Path, skip_bad_lines: bool
         return score_rows(scorer, CriteoTransform.for_model(spec), file, held_out_start(total), total, _ITEMS_PER_QUERY)
 
 
-def _search(server: DemoServer, result: DemoResult, effort: Effort) -> None:
+def _search(server: ServerProcess, result: DemoResult, effort: Effort) -> None:
     """Find the latency-bounded throughput, within the time that the demo has for it."""
     from hebe.load_generator.session import Workload, find_qps
     from hebe.load_generator.target import Target, parse_endpoint
@@ -234,7 +234,7 @@ def bracketed(probes: Sequence[Probe]) -> Crossing | None:
     return Crossing(held, held, missed)
 
 
-def _load(server: DemoServer, result: DemoResult, effort: Effort) -> None:
+def _load(server: ServerProcess, result: DemoResult, effort: Effort) -> None:
     """Runs at shares of the throughput found, each with the stages' times from the server's metrics."""
     from hebe.cli.demo_result import LoadedRun
     from hebe.cli.demo_stages import read_stages
@@ -257,7 +257,7 @@ def _load(server: DemoServer, result: DemoResult, effort: Effort) -> None:
 
 
 @contextmanager
-def _explained(server: DemoServer) -> Iterator[None]:
+def _explained(server: ServerProcess) -> Iterator[None]:
     """Where the load cannot be sent because the server has died, say that rather than what the client saw."""
     from hebe.load_generator.error import LoadError
 
