@@ -71,6 +71,7 @@ def _measure(
     assert sla is not None
     refused = sum(beyond.latencies.refused.values())
     admitted = beyond.latencies.arrivals - refused
+    share_refused = f"{refused} of {beyond.latencies.arrivals} refused in {overload_s:g} s"
     bottleneck = f"; the generator was a bottleneck: {'; '.join(beyond.bottlenecks)}" if beyond.bottlenecks else ""
     return [
         Figure("overload.saturation_qps", saturation_qps, "queries/s", note="closed loop, no admission"),
@@ -80,7 +81,7 @@ def _measure(
             "ratio",
             target=">= 0.9",
             note=f"{goodput_qps:.1f} of {peak_qps:.1f} answers/s within {sla.latency_ms:g} ms (peak at "
-            f"{peak_share:g} x saturation); {refused} of {beyond.latencies.arrivals} refused in {overload_s:g} s{bottleneck}",
+            f"{peak_share:g} x saturation); {share_refused}{bottleneck}",
         ),
         Figure(
             "overload.attainment_of_admitted",

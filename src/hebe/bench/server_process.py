@@ -25,10 +25,10 @@ class ServerProcessError(RuntimeError):
 
 
 class ServerProcess:
-    """A context: inside it, the repository is served and every model is ready.
+    """Between `start` and `stop`, or inside the context, the repository is served and every model is ready.
 
     `http_url`, `grpc_address` and `metrics_url` say where. The log goes to `log`. Ctrl-C reaches only this process,
-    so that what is under way ends in order; the server is stopped when the context is left, however that happens.
+    so that what is under way ends in order.
     """
 
     def __init__(self, repository: Path, log: Path, options: Sequence[str] = (), ready_timeout_s: float = 60.0) -> None:
@@ -42,6 +42,11 @@ class ServerProcess:
         self.metrics_url = ""
 
     def __enter__(self) -> ServerProcess:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start it and wait until it is ready. Raises `ServerProcessError`; nothing is left running then."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
@@ -61,7 +66,6 @@ class ServerProcess:
         except BaseException:
             self.stop()
             raise
-        return self
 
     @property
     def pid(self) -> int:

@@ -24,9 +24,9 @@ from rich.markup import escape
 from hebe.cli.output import JsonOption, make_console, make_progress, plain, print_json
 
 if TYPE_CHECKING:
+    from hebe.bench.server_process import ServerProcess
     from hebe.cli.demo_result import DemoResult
     from hebe.cli.demo_scoring import ScoredRows
-    from hebe.bench.server_process import ServerProcess
     from hebe.load_generator.rate_search import Crossing
     from hebe.load_generator.session import Probe
     from hebe.models.training import TrainingReport
@@ -115,8 +115,8 @@ def demo(
 
 
 def _run(data: Path | None, out: Path, effort: Effort, skip_bad_lines: bool, console: Console) -> DemoResult:
-    from hebe.cli.demo_result import DemoResult
     from hebe.bench.server_process import ServerProcess
+    from hebe.cli.demo_result import DemoResult
     from hebe.models.catalog import entry
 
     out.mkdir(parents=True, exist_ok=True)
