@@ -121,13 +121,14 @@ def throughput_against_latency(
                 if bound_interval_qps is not None:
                     axes.axvspan(*bound_interval_qps, color=SERIES[2], alpha=0.18, linewidth=0)
                 axes.axvline(bound_qps, color=SERIES[2], linewidth=1.4)
+                right_half = bound_qps > 0.5 * axes.get_xlim()[1]
                 axes.annotate(
                     f"{format_number(_round3(bound_qps))} queries/s within the SLA",
                     (bound_qps, 0.03),
                     xycoords=("data", "axes fraction"),
-                    xytext=(-6, 0),
+                    xytext=(-6 if right_half else 6, 0),
                     textcoords="offset points",
-                    ha="right",
+                    ha="right" if right_half else "left",
                     fontsize=9,
                 )
             if len(series) > 1:
