@@ -113,7 +113,7 @@ class Interacting(Scored):
         _, last = self.gru(rows)
         i, j = torch.tril_indices(3, 3, -1)
         pairs = torch.bmm(rows, rows.transpose(1, 2))[:, i, j]
-        ones = torch.ones(len(dense), 3).cumsum(1).repeat(2, 1)[: len(dense)]
+        ones = history.new_full((len(history), 3), 2) * torch.ones(len(dense), 3).cumsum(1).repeat(2, 1)[: len(dense)]
         return self.score(self.norm(self.dropout(self.dense(dense))), attended, last[0], pairs * ones)
 
 

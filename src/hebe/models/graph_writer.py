@@ -30,6 +30,8 @@ _SCALAR_TARGETS: dict[Callable[..., Any], str] = {
     operator.neg: "aten.neg.int",
     operator.getitem: GET_ITEM,
 }
+_NEW = frozenset({"new_zeros", "new_ones", "new_full"})
+
 _END = (1 << 63) - 1
 """The end of a slice that has none."""
 
@@ -94,7 +96,7 @@ class _Writer:
                 continue
             found.add(node)
             if node not in self._outputs and self._sized_input(node) is None:
-                waiting.extend(node.all_input_nodes)
+                waiting.extend(n for n in node.all_input_nodes if not self._is_pattern(node, n))
         return found
 
     def emit(self, name: str, target: str, *arguments: Any, **keywords: Any) -> dict[str, str]:
@@ -123,9 +125,18 @@ class _Writer:
         elif _is_identity(node):
             self._references[node] = self._references[node.all_input_nodes[0]]
         else:
+            pattern = node.args[0] if node.args else None
+            if isinstance(pattern, fx.Node) and self._is_pattern(node, pattern):
+                self._references[pattern] = _SPARSE
             arguments = [self._argument(node, value) for value in node.args]
             keywords = {name: self._argument(node, value) for name, value in node.kwargs.items()}
+            if op_name(node) in _NEW:
+                keywords["dtype"] = self._argument(node, node.meta["val"].dtype)
             self._references[node] = self.emit(node.name, _target(node), *arguments, **keywords)
+
+    def _is_pattern(self, node: fx.Node, argument: fx.Node) -> bool:
+        """Whether an op makes a new tensor of its own size, and has a key input only as a pattern of its kind."""
+        return op_name(node) in _NEW and argument is node.args[0] and argument in self._inputs
 
     def _sized_input(self, node: fx.Node) -> ModuleInput | None:
         """The input whose first dimension `node` is, if it is one."""
