@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import itertools
 import os
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from hebe.models.architectures import build_dense_net
 from hebe.models.repository import ModelRepository, RepositoryError
+from hebe.op_graph import Op, OpGraph
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
 
 SPEC = ModelSpec(
@@ -41,6 +43,22 @@ def rows_of(table, seed=0):
 def write(repository, spec=SPEC, **options):
     tables = {table.name: rows_of(table) for table in spec.tables}
     return repository.write(spec, tables, build_dense_net(spec, 7).state_dict(), **options)
+
+
+GRAPH = OpGraph(
+    ("dense", "sparse", "lengths"),
+    (
+        Op("columns", "aten.slice.Tensor", ({"input": "sparse"}, 1, 0, 3)),
+        Op("score", "aten.linear.default", ({"op": "columns"}, {"weight": "top"})),
+    ),
+    "score",
+)
+IMPORTED = dataclasses.replace(SPEC, architecture="imported", towers={}, settings={})
+
+
+def write_imported(repository):
+    tables = {table.name: rows_of(table) for table in SPEC.tables}
+    return repository.write(IMPORTED, tables, {"top": torch.arange(3.0)[None]}, GRAPH)
 
 
 @pytest.fixture
@@ -198,6 +216,7 @@ WRITER_THAT_DIES = """
 import os, signal, sys
 import numpy as np
 from hebe.models.repository import ModelRepository
+from hebe.op_graph import Op, OpGraph
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
 table = EmbeddingTableSpec("user", 300, 4)
@@ -230,7 +249,28 @@ def test_writers_at_once_each_get_a_version(repository):
     assert repository.versions("small") == (1, 2, 3, 4, 5, 6)
 
 
-FILES = ["model.toml", "dense.safetensors", "tables/user.safetensors", "tables/item.safetensors"]
+def test_an_imported_model_is_run_from_its_graph(repository):
+    stored = write_imported(repository)
+    assert stored.imported
+    assert stored.graph() == GRAPH
+    net = stored.dense_net()
+    sparse = torch.randn(5, SPEC.sparse_width)
+    scores = net(torch.zeros(5, 5), sparse, torch.zeros(5, 0, dtype=torch.int64))
+    torch.testing.assert_close(scores, (sparse[:, :3] @ torch.arange(3.0))[:, None])
+    assert not any(tensor.requires_grad for tensor in net.buffers())
+
+
+def test_a_graph_that_does_not_fit_its_weights_is_refused(repository):
+    tables = {table.name: rows_of(table) for table in SPEC.tables}
+    with pytest.raises(RepositoryError, match=r"weights do not fit graph.json: op score: argument"):
+        repository.write(IMPORTED, tables, {"bottom": torch.zeros(1, 3)}, GRAPH)
+    forbidden = OpGraph(GRAPH.inputs, (Op("x", "os.system.default", ("true",)),), "x")
+    with pytest.raises(RepositoryError, match=r"'os.system.default' is not an ATen op"):
+        repository.write(IMPORTED, tables, {}, forbidden)
+    assert repository.names() == ()
+
+
+FILES = ["model.toml", "dense.safetensors", "tables/user.safetensors", "tables/item.safetensors", "graph.json"]
 
 
 def read_everything(repository):
@@ -240,7 +280,7 @@ def read_everything(repository):
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_missing_file_is_an_error(repository, file):
-    path = write(repository).path / file
+    path = write_imported(repository).path / file
     path.unlink()
     with pytest.raises(RepositoryError, match=rf"{file}: missing; restore it"):
         repository.open("small")
@@ -250,7 +290,7 @@ def test_a_missing_file_is_an_error(repository, file):
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_corruption_is_an_error_that_names_the_file(tmp_path, file, data):
     repository = ModelRepository(tmp_path / "models")
-    stored = repository.open("small") if repository.versions("small") else write(repository)
+    stored = repository.open("small") if repository.versions("small") else write_imported(repository)
     path = stored.path / file
     content = path.read_bytes()
     how = data.draw(st.sampled_from(["flip", "truncate", "append", "zeros"]))
