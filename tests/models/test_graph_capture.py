@@ -260,6 +260,13 @@ def test_a_feature_is_never_called_what_the_protocol_reserves():
     assert captured.spec.features[0].name == "score.bag"
 
 
+def test_layers_that_begin_with_an_underscore_get_names_that_may_be_stored():
+    module = from_function(lambda m, x: m._e(x) + m.e(x), e=bag(), _e=bag())
+    captured = capture(module, (keys(20, 6, 3),), "model")
+    assert [table.name for table in captured.spec.tables] == ["e", "e_"]
+    assert check_split(module, (keys(20, 6, 3),), captured) <= 1e-6
+
+
 def from_function(function, **layers):
     class Made(nn.Module):
         def __init__(self):

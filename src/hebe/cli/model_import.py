@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hebe.models.graph_capture import CapturedModel
+
+
+_modules: dict[Path, ModuleType] = {}
+"""The user's files that have been run, so that a factory and an example in one file share it."""
 
 
 class ModelImportError(RuntimeError):
@@ -156,22 +162,25 @@ def _parse_callable(text: str, option: str) -> Callable[[], Any]:
 
 
 def _attribute(path: Path, attribute: str) -> Any:
-    module_name = f"hebe_imported_{path.stem}"
-    module = sys.modules.get(module_name)
+    module = _modules.get(path.resolve())
     if module is None:
+        module_name = f"hebe_imported_{len(_modules)}_{path.stem}"
         spec = importlib.util.spec_from_file_location(module_name, path)
         if spec is None or spec.loader is None:
             raise ModelImportError(f"{path}: not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
-        sys.path.insert(0, str(path.parent.resolve()))  # the file may import its neighbours
+        directory = str(path.parent.resolve())
+        sys.path.insert(0, directory)  # the file may import its neighbours
         try:
             spec.loader.exec_module(module)
         except BaseException:
             del sys.modules[module_name]
             raise
         finally:
-            sys.path.pop(0)
+            with contextlib.suppress(ValueError):
+                sys.path.remove(directory)
+        _modules[path.resolve()] = module
     found = getattr(module, attribute, None)
     if not callable(found):
         raise ModelImportError(f"{path}: has no callable {attribute}")

@@ -252,7 +252,10 @@ class _Tables:
                 f"keys lies outside of its {len(weight)} rows"
             )
         for i, (start, stop) in enumerate(itertools.pairwise((*starts, len(weight)))):
-            name = use.layer if len(starts) == 1 else f"{use.layer}.{i}"
+            name = use.layer.lstrip("_") or "table"  # names begin with a letter or digit
+            name = name if len(starts) == 1 else f"{name}.{i}"
+            while name in self.specs:
+                name += "_"
             self.specs[name] = EmbeddingTableSpec(name, stop - start, weight.shape[1])
             self.rows[name] = weight[start:stop].numpy(force=True)
             self._name_of[_address(use.weight), start] = name
