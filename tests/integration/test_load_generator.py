@@ -138,10 +138,10 @@ def test_the_search_finds_the_limit_of_a_server_of_known_speed():
             target(ports, "http"),
             SMALL,
             SlaTarget(60.0, 95.0),
-            probe_s=0.5,
+            probe_s=0.4,
             warm_up_s=0.1,
             rounds=2,
-            resolution=0.1,
+            resolution=0.2,
             on_probe=lambda probe, crossing: seen.append((probe, crossing)),
         )
     assert 100 < found.crossing.qps < 300

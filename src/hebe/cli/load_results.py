@@ -116,7 +116,7 @@ def _run_rows(report: LoadReport) -> list[tuple[str, str | Text]]:
         share = f"{_share(latencies.sla_attainment)} of arrivals in {format_number(sla.latency_ms)} ms, "
         rows.append((_tail_name(sla), Text.assemble(share, _met(report.sla_met))))
     rows += [
-        ("refused", _counts(latencies.refused)),
+        ("refused", _counts(latencies.refused) + _told_after(report.refusals.percentile_s(99))),
         ("failed", _counts(latencies.failed)),
         ("sent late", f"p50 {_number(lag.p50_s * 1e3)} ms, p99 {_number(lag.p99_s * 1e3)} ms"),
         ("generator", f"{_share(report.cpu_share)} of a core, {report.connections} connections"),
@@ -160,6 +160,10 @@ def _two_columns() -> Table:
 
 def _counts(counted: dict[str, int]) -> str:
     return ", ".join(f"{count:,} ({kind})" for kind, count in counted.items()) or "0"
+
+
+def _told_after(late_s: float) -> str:
+    return f", told within {format_number(late_s * 1e3)} ms (p99)" if math.isfinite(late_s) else ""
 
 
 def _met(met: bool | None) -> Text:

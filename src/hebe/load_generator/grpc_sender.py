@@ -19,7 +19,7 @@ REFUSALS = frozenset(
 )
 """A server that answers these declines the query: out of time, over a limit, overloaded."""
 
-CHANNELS = 4
+CHANNELS = 8
 """HTTP/2 carries any number of calls on a connection, but each connection is written and read in order."""
 
 OPEN_TIMEOUT_S = 10.0

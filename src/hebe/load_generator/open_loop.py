@@ -258,13 +258,18 @@ class _Run:
         may_miss = (1 - sla.percentile / 100) * (expected + 3 * math.sqrt(expected))
         recorded = self._latencies
         missed = recorded.arrivals * (1 - recorded.sla_attainment) if recorded.arrivals else 0.0
-        late_s = now - sla.latency_s
-        missed += sum(self._window_start_s <= due_s < late_s for due_s, _ in self._in_flight.values())
+        missed += sum(due_s >= self._window_start_s for _, due_s in self._due_before(now - sla.latency_s))
         return missed > may_miss + 1
 
+    def _due_before(self, bound_s: float) -> Iterator[tuple[int, float]]:
+        """Index and time of the queries in flight that were due before `bound_s`; they stand in that order."""
+        for index, (due_s, _) in self._in_flight.items():
+            if due_s >= bound_s:
+                return
+            yield index, due_s
+
     def _give_up_overdue(self, now: float) -> None:
-        bound_s = now - self._plan.answer_timeout_s
-        for index in [index for index, (due_s, _) in self._in_flight.items() if due_s < bound_s]:
+        for index, _ in list(self._due_before(now - self._plan.answer_timeout_s)):
             self._sender.give_up(index)
             self._done(index, Outcome.FAILED, f"no answer in {self._plan.answer_timeout_s:g} s", "")
 
