@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from hebe.cli.output import JsonOption, make_console, print_json
 
@@ -14,24 +19,33 @@ _SERVING, _RUNNING, _ACCESS, _LOGGING = "Where", "How models run", "Access and l
 
 def serve(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The model repository.")],
-    http_port: Annotated[int, typer.Option(rich_help_panel=_SERVING, help="0: any free port.")] = 8000,
-    grpc_port: Annotated[int, typer.Option(rich_help_panel=_SERVING, help="0: any free port.")] = 8001,
-    metrics_port: Annotated[int, typer.Option(rich_help_panel=_SERVING, help="0: any free port.")] = 8002,
+    http_port: Annotated[
+        int, typer.Option(min=0, max=65535, rich_help_panel=_SERVING, help="0: any free port.")
+    ] = 8000,
+    grpc_port: Annotated[
+        int, typer.Option(min=0, max=65535, rich_help_panel=_SERVING, help="0: any free port.")
+    ] = 8001,
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65535, rich_help_panel=_SERVING, help="0: any free port.")
+    ] = 8002,
     host: Annotated[
         str, typer.Option(rich_help_panel=_SERVING, help="Address to listen on; 0.0.0.0 is every interface.")
     ] = "127.0.0.1",
     workers: Annotated[
         int | None,
-        typer.Option(rich_help_panel=_RUNNING, help="Workers per model (default: one a core)."),
+        typer.Option(min=1, rich_help_panel=_RUNNING, help="Workers per model (default: one a core)."),
     ] = None,
-    worker_cores: Annotated[int, typer.Option(rich_help_panel=_RUNNING, help="Cores of each worker.")] = 1,
+    worker_cores: Annotated[int, typer.Option(min=1, rich_help_panel=_RUNNING, help="Cores of each worker.")] = 1,
     batch_size: Annotated[
         int,
-        typer.Option(rich_help_panel=_RUNNING, help="Most items in a batch: larger queries are split, smaller fused."),
+        typer.Option(
+            min=1, rich_help_panel=_RUNNING, help="Most items in a batch: larger queries are split, smaller fused."
+        ),
     ] = 256,
     fuse: Annotated[bool, typer.Option(rich_help_panel=_RUNNING, help="Let several queries share a batch.")] = True,
     max_wait_ms: Annotated[
-        float, typer.Option(rich_help_panel=_RUNNING, help="How long a batch that is not full may wait for company.")
+        float,
+        typer.Option(min=0, rich_help_panel=_RUNNING, help="How long a batch that is not full may wait for company."),
     ] = 0.0,
     graph: Annotated[
         str, typer.Option(rich_help_panel=_RUNNING, help="How the DenseNet runs: scripted, eager or compiled.")
@@ -56,8 +70,10 @@ def serve(
     admission: Annotated[
         bool, typer.Option(rich_help_panel=_RUNNING, help="Refuse at once what cannot meet its deadline.")
     ] = True,
-    max_queue: Annotated[int, typer.Option(rich_help_panel=_ACCESS, help="Most queries waiting, per model.")] = 1024,
-    max_items: Annotated[int, typer.Option(rich_help_panel=_ACCESS, help="Largest query size taken.")] = 8192,
+    max_queue: Annotated[
+        int, typer.Option(min=1, rich_help_panel=_ACCESS, help="Most queries waiting, per model.")
+    ] = 1024,
+    max_items: Annotated[int, typer.Option(min=1, rich_help_panel=_ACCESS, help="Largest query size taken.")] = 8192,
     max_request_bytes: Annotated[
         str, typer.Option(rich_help_panel=_ACCESS, metavar="BYTES", help="Largest request taken, unpacked.")
     ] = "64M",
@@ -69,7 +85,7 @@ def serve(
         Path | None, typer.Option(rich_help_panel=_ACCESS, help="File with tokens, one a line.")
     ] = None,
     rate_limit: Annotated[
-        float, typer.Option(rich_help_panel=_ACCESS, help="Requests a second per token; 0: no limit.")
+        float, typer.Option(min=0, rich_help_panel=_ACCESS, help="Requests a second per token; 0: no limit.")
     ] = 0.0,
     tls_certificate: Annotated[
         Path | None, typer.Option(rich_help_panel=_ACCESS, help="PEM certificate for HTTPS and secure gRPC.")
@@ -89,13 +105,14 @@ def serve(
 
     Example: hebe serve models --workers 2 --batch-size 128 --sla-ms 20
     """
-    from hebe.runtime.dense_graph import GraphMode
-    from hebe.runtime.loaded_model import LoadOptions
-    from hebe.runtime.pinning import available_cores
-    from hebe.serving.auth import read_tokens
-    from hebe.serving.logs import configure_logging
-    from hebe.serving.model_host import HostOptions
-    from hebe.serving.server import Server, ServerOptions
+    with _interrupt_ends_at_once():
+        from hebe.runtime.dense_graph import GraphMode
+        from hebe.runtime.loaded_model import LoadOptions
+        from hebe.runtime.pinning import available_cores
+        from hebe.serving.auth import read_tokens
+        from hebe.serving.logs import configure_logging
+        from hebe.serving.model_host import HostOptions
+        from hebe.serving.server import Server, ServerOptions
 
     if graph not in list(GraphMode):
         raise typer.BadParameter(f"{graph!r}: choose {', '.join(GraphMode)}", param_hint="--graph")
@@ -103,9 +120,6 @@ def serve(
         raise typer.BadParameter(f"{log_format!r}: choose console or json", param_hint="--log-format")
     if log_level not in ("debug", "info", "warning", "error"):
         raise typer.BadParameter(f"{log_level!r}: choose debug, info, warning or error", param_hint="--log-level")
-    for hint, value in (("--worker-cores", worker_cores), ("--batch-size", batch_size), ("--max-items", max_items)):
-        if value < 1:
-            raise typer.BadParameter(f"{value}: must be at least 1", param_hint=hint)
     if (table_memory is None) != (persistent_dir is None):
         raise typer.BadParameter("--table-memory and --persistent-dir belong together", param_hint="--table-memory")
     if (tls_certificate is None) != (tls_key is None):
@@ -151,13 +165,27 @@ def serve(
             "metrics": f"http://{host}:{server.metrics_port}/metrics",
         }
         console.print(
-            f"[bold]Hebe[/] serves [bold]{directory}[/]  HTTP {address['http']}  gRPC {address['grpc']}  "
-            f"metrics {address['metrics']}\nReady: GET {address['http']}/v2/health/ready.  Ctrl-C stops."
+            f"[bold]Hebe[/] serves [bold]{escape(str(directory))}[/]  HTTP {address['http']}  gRPC {address['grpc']}  "
+            f"metrics {address['metrics']}\nReady: GET {address['http']}/v2/health/ready.  Ctrl-C stops.",
+            soft_wrap=True,
         )
         if as_json:
-            print_json({"listening": address, "models": [model.spec.name for model in server.hosted]})
+            print_json({"listening": address})
 
     Server(directory, options).run(announce)
+
+
+@contextlib.contextmanager
+def _interrupt_ends_at_once() -> Iterator[None]:
+    """Let Ctrl-C end the process while nothing runs yet: raised amid an import, it may come out as a traceback."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def parse_bytes(text: str, hint: str) -> int:

@@ -250,7 +250,7 @@ class GrpcFrontEnd:
         return health_pb2.HealthCheckResponse(status=status)
 
     async def _health_watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        """The status now, and every change of it, for as long as the client listens."""
+        """The status now, and every change of it, for as long as the client listens and the server lives."""
         try:
             service = _parse(health_pb2.HealthCheckRequest, data).service
         except RequestError as error:
@@ -264,6 +264,8 @@ class GrpcFrontEnd:
             if status != told:
                 told = status
                 yield health_pb2.HealthCheckResponse(status=status).SerializeToString()
+            if not self._host.live:
+                return
             await asyncio.sleep(_HEALTH_POLL_S)
 
     # -- repository and settings

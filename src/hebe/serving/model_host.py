@@ -8,6 +8,7 @@ changes nothing but the reason that the index shows.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,7 +23,7 @@ from hebe.runtime.loaded_model import LoadedModel, LoadOptions, stored_versions
 from hebe.runtime.pinning import allot_cores, available_cores, front_end_cores, lower_priority, pin_thread
 from hebe.scheduling.node import NodeConfig
 from hebe.serving.driver import BatchObserver, NodeDriver, clock
-from hebe.serving.errors import LoadFailed, ModelNotReady, UnknownModel
+from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel
 from hebe.spec import ModelSpec
 
 log = structlog.get_logger("hebe.models")
@@ -33,7 +34,8 @@ class HostOptions:
     """How every model of this server is run.
 
     `workers` of `worker_cores` cores each; `batch_size`, `fuse`, `max_wait_s`, `max_queue`, `admission` as in
-    `NodeConfig`; `max_items`: the largest query size taken. SLA overrides apply to all models.
+    `NodeConfig`; `max_items`: the largest query size taken. SLA overrides apply to all models. Raises `ServeError`
+    naming the field that is out of range.
     """
 
     workers: int = 1
@@ -47,6 +49,21 @@ class HostOptions:
     sla_ms: float | None = None
     percentile: float | None = None
     load: LoadOptions = field(default_factory=LoadOptions)
+
+    def __post_init__(self) -> None:
+        cores = len(available_cores())
+        for name, fits, limits in (
+            ("workers", self.workers >= 1, "at least 1"),
+            ("worker_cores", 1 <= self.worker_cores <= cores, f"in 1..{cores}, the cores that may be used here"),
+            ("batch_size", self.batch_size >= 1, "at least 1 item"),
+            ("max_wait_s", 0 <= self.max_wait_s < math.inf, "0 or more seconds"),
+            ("max_queue", self.max_queue >= 1, "at least 1 query"),
+            ("max_items", self.max_items >= 1, "at least 1"),
+            ("sla_ms", self.sla_ms is None or 0 < self.sla_ms < math.inf, "more than 0 milliseconds"),
+            ("percentile", self.percentile is None or 0 < self.percentile < 100, "between 0 and 100, both excluded"),
+        ):
+            if not fits:
+                raise ServeError(f"{name} is {getattr(self, name)}: must be {limits}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,47 +177,72 @@ class ModelHost:
     def index(self) -> list[ModelIndexEntry]:
         """Every model of the repository with its state, by name."""
         entries = dict(self._entries)
-        for name, versions in stored_versions(self.directory).items():
+        for name, versions in self.stored().items():
             entries.setdefault(name, ModelIndexEntry(name, versions[-1], "UNAVAILABLE", "not loaded"))
         return [entries[name] for name in sorted(entries)]
+
+    def stored(self) -> dict[str, tuple[int, ...]]:
+        """The models of the repository with their versions, oldest first. Raises `LoadFailed` if it cannot be read."""
+        try:
+            return stored_versions(self.directory)
+        except Exception as fault:
+            raise LoadFailed(_reason(fault)) from fault
+
+    def check_repository(self) -> None:
+        """Raise `LoadFailed` unless there is a model to load."""
+        if not self.stored():
+            raise LoadFailed(
+                f"{self.directory} has no models; make one with `hebe model new NAME --repository {self.directory}`"
+            )
 
     async def load_all(self) -> None:
         """Load the newest version of every model of the repository; failures are logged and kept in the index.
 
-        Raises `LoadFailed` if there is none to load.
+        Raises `LoadFailed` if none can be loaded.
         """
-        names = list(stored_versions(self.directory))
-        if not names:
-            raise LoadFailed(
-                f"{self.directory} has no models; make one with `hebe model new NAME --repository {self.directory}`"
-            )
+        self.check_repository()
+        names = list(self.stored())
         self._wanted.update(names)
         for name in names:
             try:
                 await self.load(name)
             except LoadFailed as fault:
+                if len(names) == 1:
+                    raise
                 log.error("load failed", model=name, reason=str(fault))
+        if not self._hosted:
+            raise LoadFailed(f"none of the {len(names)} models of {self.directory} could be loaded; the log says why")
 
     async def load(self, name: str, version: int | None = None) -> None:
         """Load a version (default: the newest) and let it take over. Raises `LoadFailed` saying why."""
         async with self._locks.setdefault(name, asyncio.Lock()):
-            if name not in stored_versions(self.directory):
+            versions = self.stored().get(name)
+            if versions is None:
                 raise LoadFailed(f"repository {self.directory} has no model {name!r}")
+            version = version or versions[-1]
             before = self._hosted.get(name)
             if before is None:
-                self._entries[name] = ModelIndexEntry(name, version or 0, "LOADING")
+                self._entries[name] = ModelIndexEntry(name, version, "LOADING")
+            started_s = self.clock()
             try:
                 model = await asyncio.to_thread(self._open, name, version)
-                await self._answer_one(model)
+                try:
+                    await self._answer_one(model)
+                except BaseException:
+                    self._retire(model)
+                    raise
             except Exception as fault:
-                self._keep(name, before, version, str(fault))
-                raise LoadFailed(f"model {name}: {fault}") from fault
+                if not _speaks_for_itself(fault):
+                    log.error("unexpected fault while loading", model=name, exc_info=fault)
+                self._keep(name, before, version, _reason(fault))
+                raise LoadFailed(f"model {name}: {_reason(fault)}") from fault
             self._hosted[name] = model
             self._wanted.add(name)
             self._entries[name] = ModelIndexEntry(name, model.version, "READY")
             if self.on_loaded is not None:
                 self.on_loaded(model)
-            log.info("model loaded", model=name, version=model.version, workers=model.workers)
+            seconds = round(self.clock() - started_s, 3)
+            log.info("model loaded", model=name, version=model.version, workers=model.workers, seconds=seconds)
             if before is not None:
                 self._retire(before)
 
@@ -222,7 +264,7 @@ class ModelHost:
         models, self._hosted = list(self._hosted.values()), {}
         await asyncio.gather(*self._closing, *(self._close_model(model) for model in models))
 
-    def _open(self, name: str, version: int | None) -> HostedModel:
+    def _open(self, name: str, version: int) -> HostedModel:
         """Everything about a load that takes time; not on the event loop."""
         options = self.options
         loaded = self._read(name, version)
@@ -242,19 +284,23 @@ class ModelHost:
             loaded.close()
             raise
 
-    def _read(self, name: str, version: int | None) -> LoadedModel:
+    def _read(self, name: str, version: int) -> LoadedModel:
         """Bring the tables into memory on a thread that gives way to the workers; it ends with the load, since a
         thread cannot raise its priority again and those that it starts would inherit it.
         """
         outcome: Future[LoadedModel] = Future()
         options = self.options
 
+        def go_on(_done: int, _total: int) -> None:
+            if not self.live:
+                raise LoadFailed("the server stopped while it was being loaded")
+
         def read() -> None:
             try:
                 lower_priority()
                 pin_thread(front_end_cores(self.worker_cores, available_cores()))
                 outcome.set_result(
-                    LoadedModel.load(self.directory, name, version, options.load, workers=options.workers)
+                    LoadedModel.load(self.directory, name, version, options.load, options.workers, progress=go_on)
                 )
             except BaseException as fault:
                 outcome.set_exception(fault)
@@ -269,11 +315,11 @@ class ModelHost:
         query.deadline_s = query.arrival_s + 60.0
         await model.infer(query)
 
-    def _keep(self, name: str, before: HostedModel | None, version: int | None, reason: str) -> None:
+    def _keep(self, name: str, before: HostedModel | None, version: int, reason: str) -> None:
         if before is None:
-            self._entries[name] = ModelIndexEntry(name, version or 0, "UNAVAILABLE", reason)
+            self._entries[name] = ModelIndexEntry(name, version, "UNAVAILABLE", reason)
         else:
-            reason = f"version {version or 'latest'} failed to load: {reason}"
+            reason = f"version {version} failed to load: {reason}"
             self._entries[name] = ModelIndexEntry(name, before.version, "READY", reason)
 
     def _retire(self, model: HostedModel) -> None:
@@ -285,3 +331,12 @@ class ModelHost:
         if self.on_unloaded is not None:
             self.on_unloaded(model)
         await asyncio.to_thread(model.close)
+
+
+def _speaks_for_itself(fault: Exception) -> bool:
+    """Whether the message alone says what to do: of our own errors, and of those that name a value or a file."""
+    return type(fault).__module__.startswith("hebe.") or isinstance(fault, ValueError | OSError)
+
+
+def _reason(fault: Exception) -> str:
+    return str(fault) if _speaks_for_itself(fault) else f"{type(fault).__name__}: {fault}"

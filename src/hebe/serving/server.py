@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from hebe.runtime.pinning import available_cores, front_end_cores, pin_thread
 from hebe.serving.auth import Gate
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.driver import clock
+from hebe.serving.errors import LoadFailed, ServeError
 from hebe.serving.grpc_server import start_grpc
 from hebe.serving.http import HttpFrontEnd
 from hebe.serving.http_connection import HttpLimits
@@ -46,7 +48,10 @@ batch and should not wait for the event loop's usual 5 ms."""
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where to listen, how models run, who may ask for what. Port 0 is any free port."""
+    """Where to listen, how models run, who may ask for what. Port 0 is any free port.
+
+    Raises `ServeError` naming the field that is out of range.
+    """
 
     host: str = "127.0.0.1"
     http_port: int = 8000
@@ -60,6 +65,12 @@ class ServerOptions:
     tls_key: Path | None = None
     otel: bool = False
     grace_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.max_request_bytes < 1:
+            raise ServeError(f"max_request_bytes is {self.max_request_bytes}: must be at least 1")
+        if not 0 <= self.rate_limit_per_s < math.inf:
+            raise ServeError(f"rate_limit_per_s is {self.rate_limit_per_s}: must be 0 (no limit) or more")
 
 
 class Server:
@@ -145,6 +156,7 @@ class Server:
         self._loop, self._stop = asyncio.get_running_loop(), stop
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         host = self._host = ModelHost(self.directory, options.models)
+        host.check_repository()
         pin_thread(front_end_cores(host.worker_cores, available_cores()))
         torch.set_num_threads(1)
         statistics = Statistics()
@@ -181,6 +193,10 @@ class Server:
                 log.info("all models loaded" if host.ready else "not every model is loaded", ready=host.ready)
                 on_loaded()
             await stopping
-            loading.cancel()
             host.live = False
             log.info("stopping: answering what was admitted")
+            loading.cancel()
+            with contextlib.suppress(asyncio.CancelledError, LoadFailed):
+                await loading
+            await asyncio.gather(http.stop(options.grace_s), grpc.stop(options.grace_s))
+        log.info("stopped")

@@ -1,0 +1,218 @@
+"""What keeps a server from starting is one line on stderr and exit status 1, at once; wrong usage is status 2."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import structlog
+import torch
+
+from hebe.cli.main import main
+
+from .served import PATIENCE_S, small_dlrm, store
+
+
+@dataclass
+class Failure:
+    """A way to fail: `arrange(own directory)` makes the arguments of `hebe serve`; `says` is in the one line."""
+
+    arrange: Callable[[Path], list[str]]
+    says: str
+    status: int = 1
+
+
+def _model(root: Path, rows: int = 1000) -> Path:
+    store(root / "models", small_dlrm("ranker", rows))
+    return root / "models"
+
+
+def _damaged(change: Callable[[Path], None]) -> Callable[[Path], list[str]]:
+    def arrange(root: Path) -> list[str]:
+        models = _model(root)
+        change(models / "ranker" / "1")
+        return [str(models)]
+
+    return arrange
+
+
+def _truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 100)
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def _edited(version: Path) -> None:
+    path = version / "model.toml"
+    path.write_text(path.read_text().replace("rows = 1000", "rows = 2000"))
+
+
+def _taken(option: str) -> Callable[[Path], list[str]]:
+    """`hebe serve` on a port that this process listens on, until it ends."""
+
+    def arrange(root: Path) -> list[str]:
+        listener = socket.create_server(("127.0.0.1", 0))
+        _LISTENERS.append(listener)
+        return [str(_model(root)), option, str(listener.getsockname()[1])]
+
+    return arrange
+
+
+_LISTENERS: list[socket.socket] = []
+
+
+def _unreadable(root: Path) -> list[str]:
+    """A directory that may not be read; where this user may read everything, a file in its place."""
+    directory = root / "secret"
+    directory.mkdir(mode=0)
+    if os.access(directory, os.R_OK):
+        directory.rmdir()
+        directory.write_text("")
+    return [str(directory)]
+
+
+def _bad_certificate(root: Path) -> list[str]:
+    for name in ("certificate.pem", "key.pem"):
+        (root / name).write_text("-----BEGIN NOTHING-----\n")
+    return [
+        str(_model(root)),
+        "--tls-certificate",
+        str(root / "certificate.pem"),
+        "--tls-key",
+        str(root / "key.pem"),
+    ]
+
+
+def _no_tokens(root: Path) -> list[str]:
+    (root / "tokens").write_text("# none yet\n")
+    return [str(_model(root)), "--api-token-file", str(root / "tokens")]
+
+
+FAILURES = {
+    "no such directory": Failure(lambda root: [str(root / "nowhere")], "not a model repository: No such file"),
+    "empty repository": Failure(lambda root: [str(root)], "has no models; make one with `hebe model new"),
+    "unreadable": Failure(_unreadable, "secret: not a model repository: "),
+    "model.toml edited": Failure(_damaged(_edited), "model.toml: truncated, damaged or edited by hand"),
+    "table truncated": Failure(_damaged(lambda v: _truncate(v / "tables" / "ads.safetensors")), "ads.safetensors: "),
+    "table missing": Failure(_damaged(lambda v: (v / "tables" / "users.safetensors").unlink()), "users.safetensors: "),
+    "model.toml missing": Failure(_damaged(lambda v: (v / "model.toml").unlink()), "model.toml: missing; restore it"),
+    "dense damaged": Failure(_damaged(lambda v: _flip(v / "dense.safetensors")), "dense.safetensors: "),
+    "directory renamed": Failure(
+        lambda root: [str(shutil.move(_model(root) / "ranker", root / "models" / "other").parent)],
+        "a model cannot be renamed by renaming its directory",
+    ),
+    "HTTP port taken": Failure(_taken("--http-port"), "already in use; stop what listens there, or choose another"),
+    "gRPC port taken": Failure(_taken("--grpc-port"), "already in use; stop what listens there, or choose another"),
+    "metrics port taken": Failure(_taken("--metrics-port"), "already in use; stop what listens there"),
+    "no such address": Failure(lambda r: [str(_model(r)), "--host", "192.0.2.1"], "not an address of this machine"),
+    "no such certificate": Failure(
+        lambda root: [str(_model(root)), "--tls-certificate", "none.pem", "--tls-key", "none.pem"],
+        "TLS certificate none.pem: no such file",
+    ),
+    "not a certificate": Failure(_bad_certificate, "certificate.pem and key "),
+    "token file without tokens": Failure(_no_tokens, "tokens: has no token; write one a line"),
+    "SLA of nothing": Failure(lambda root: [str(_model(root)), "--sla-ms", "0"], "sla_ms is 0.0: must be more than 0"),
+    "a persistent directory of someone else's": Failure(
+        lambda root: [str(_model(root, 100_000)), "--table-memory", "2M", "--persistent-dir", str(_others(root))],
+        "is not empty and holds no store: give another path",
+    ),
+    "no workers": Failure(lambda root: [str(root), "--workers", "0"], "Invalid value for '--workers'", status=2),
+    "half of TLS": Failure(lambda root: [str(root), "--tls-key", "k.pem"], "Invalid value for --tls-certificate", 2),
+    "not a size": Failure(lambda root: [str(root), "--max-request-bytes", "much"], "write bytes as 4096, 64K", 2),
+}
+
+
+def _others(root: Path) -> Path:
+    """A directory for rows in which something else lies where this model's would go."""
+    place = root / "rows" / "ranker" / "1"
+    place.mkdir(parents=True)
+    (place / "thesis.txt").write_text("important")
+    return root / "rows"
+
+
+Outcome = tuple[int, str]
+"""Exit status and stderr."""
+
+
+def run_here(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Outcome:
+    """`hebe serve` in this process, which it leaves as it was; stopped if it serves after all."""
+    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    threads, interval = torch.get_num_threads(), sys.getswitchinterval()
+    stop = threading.Timer(PATIENCE_S, os.kill, (os.getpid(), signal.SIGTERM))
+    stop.start()
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["serve", *arguments])
+    finally:
+        stop.cancel()
+        structlog.reset_defaults()
+        torch.set_num_threads(threads)
+        sys.setswitchinterval(interval)
+        if affinity is not None:
+            os.sched_setaffinity(0, affinity)
+    return int(ended.value.code or 0), capsys.readouterr().err
+
+
+def run_process(arguments: list[str]) -> Outcome:
+    """`hebe serve` as a user runs it."""
+    command = [sys.executable, "-m", "hebe", "serve", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return done.returncode, done.stderr
+
+
+def check(failure: Failure, outcome: Outcome) -> list[str]:
+    """That it failed as it should; returns the lines on stderr."""
+    status, stderr = outcome
+    assert status == failure.status, stderr
+    assert failure.says in " ".join(stderr.split()), stderr
+    assert "Traceback" not in stderr
+    return stderr.splitlines()
+
+
+def with_free_ports(arguments: list[str]) -> list[str]:
+    ports = (port for port in ("--http-port", "--grpc-port", "--metrics-port") if port not in arguments)
+    return [*arguments, *(f"{port}=0" for port in ports)]
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_keeps_a_server_from_starting(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    failure = FAILURES[name]
+    try:
+        lines = check(failure, run_here(with_free_ports(failure.arrange(tmp_path)), capsys))
+    finally:
+        while _LISTENERS:
+            _LISTENERS.pop().close()
+    if failure.status == 1:
+        assert len(lines) == 1
+        assert lines[0].startswith("error: ")
+
+
+@pytest.mark.parametrize("name", ["no such directory", "table truncated"])
+def test_the_same_from_a_shell(name: str, tmp_path: Path):
+    lines = check(FAILURES[name], run_process(with_free_ports(FAILURES[name].arrange(tmp_path))))
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+
+
+def test_the_reason_is_logged_for_each_of_several_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for name in ("one", "two"):
+        store(tmp_path, small_dlrm(name))
+        _truncate(tmp_path / name / "1" / "dense.safetensors")
+    failure = Failure(lambda root: [str(root)], "none of the 2 models of ")
+    lines = check(failure, run_here(with_free_ports(failure.arrange(tmp_path)), capsys))
+    for name in ("one", "two"):
+        assert any(f"model={name}" in line and "dense.safetensors" in line for line in lines)
+    assert [line for line in lines if line.startswith("error: ")] == lines[-1:]
