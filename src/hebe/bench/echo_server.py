@@ -11,20 +11,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import re
+import socket
 import sys
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import grpc.aio
 import uvloop
 
+from hebe.load_generator.large_allocations import keep_large_allocations
 from hebe.load_generator.protobuf_wire import delimited, delimited_head, varint
 from hebe.runtime.pinning import pin_thread
 
-_SCRATCH_BYTES = 1 << 20
+_HEAD_BYTES = 4096
+_SCRATCH = bytearray(1 << 22)
+_DROP = socket.MSG_TRUNC
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _SCORES = bytes(1024)
 
@@ -71,9 +76,11 @@ class EchoServer:
 
     async def start(self) -> None:
         """Listen."""
-        loop = asyncio.get_running_loop()
-        self._http = await loop.create_server(lambda: _HttpEcho(self), "127.0.0.1", 0)
-        self.http_port = self._http.sockets[0].getsockname()[1]
+        self._http = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._http.setblocking(False)
+        self.http_port = self._http.getsockname()[1]
+        asyncio.get_running_loop().add_reader(self._http, self._accept)
+        keep_large_allocations()
         self._grpc = grpc.aio.server(options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)])
         methods = {
             "ModelMetadata": self._metadata,
@@ -88,9 +95,14 @@ class EchoServer:
         await self._grpc.start()
 
     async def stop(self) -> None:
-        """Stop listening, and close what is open."""
+        """Stop listening; connections end with the process."""
+        asyncio.get_running_loop().remove_reader(self._http)
         self._http.close()
         await self._grpc.stop(None)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            _HttpEcho(self, self._http.accept()[0])
 
     def delay_s(self) -> float:
         """How long the query that has just arrived takes: its turn, and its own service time."""
@@ -125,44 +137,56 @@ class EchoServer:
         return delimited(1, self.model.name) + delimited_head(6, len(_SCORES)) + _SCORES
 
 
-class _HttpEcho(asyncio.BufferedProtocol):
-    """One connection: drops bodies, answers at their end."""
+class _HttpEcho:
+    """One connection: drops bodies, answers at their end.
 
-    def __init__(self, server: EchoServer) -> None:
+    On the bare socket, since the kernel can drop the bytes of a TCP stream without copying them (MSG_TRUNC).
+    """
+
+    def __init__(self, server: EchoServer, connection: socket.socket) -> None:
         self._server = server
-        self._scratch = bytearray(_SCRATCH_BYTES)
+        self._socket = connection
         self._head = b""
         self._missing = 0
-        self._transport: asyncio.Transport
+        self._loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._loop.add_reader(connection, self._readable)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
-        return self._scratch
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._missing > nbytes:
-            self._missing -= nbytes
+    def _readable(self) -> None:
+        try:
+            if self._missing:
+                dropped = self._socket.recv_into(_SCRATCH, min(self._missing, len(_SCRATCH)), _DROP)
+                self._missing -= dropped
+                if not dropped:
+                    self.close()
+                elif not self._missing:
+                    self._answer_inference()
+                return
+            received = self._socket.recv(_HEAD_BYTES)
+        except BlockingIOError:
             return
-        if self._missing:
-            self._missing = 0
-            self._answer_inference()
+        except OSError:
+            self.close()
             return
-        self._head += self._scratch[:nbytes]
+        self._head += received
         end = self._head.find(b"\r\n\r\n")
-        if end < 0:
-            return
-        head, rest = self._head[:end], len(self._head) - end - 4
-        self._head = b""
-        if head.startswith(b"GET "):
-            self._answer_page(head.split(b" ", 2)[1].decode())
-            return
-        length = _CONTENT_LENGTH.search(head)
-        self._missing = int(length.group(1)) - rest if length else 0
-        if self._missing <= 0:
-            self._missing = 0
-            self._answer_inference()
+        if not received:
+            self.close()
+        elif end >= 0:
+            head, rest, self._head = self._head[:end], len(self._head) - end - 4, b""
+            if head.startswith(b"GET "):
+                self._answer_page(head.split(b" ", 2)[1].decode())
+                return
+            length = _CONTENT_LENGTH.search(head)
+            self._missing = max(int(length.group(1)) - rest, 0) if length else 0
+            if not self._missing:
+                self._answer_inference()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
 
     def _answer_page(self, path: str) -> None:
         page = self._server.pages.get(path)
@@ -172,7 +196,7 @@ class _HttpEcho(asyncio.BufferedProtocol):
     def _answer_inference(self) -> None:
         delay_s = self._server.delay_s()
         if delay_s > 0:
-            asyncio.get_running_loop().call_later(delay_s, self._write_scores)
+            self._loop.call_later(delay_s, self._write_scores)
         else:
             self._write_scores()
 
@@ -181,8 +205,9 @@ class _HttpEcho(asyncio.BufferedProtocol):
         self._write(status, _SCORES if status == 200 else b'{"error": "refused by request"}')
 
     def _write(self, status: int, body: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(b"HTTP/1.1 %d -\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
+        # A kilobyte always fits into the socket of a client that waits for it.
+        with contextlib.suppress(OSError):
+            self._socket.send(b"HTTP/1.1 %d -\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
 
 
 async def _serve(model: EchoModel) -> None:
