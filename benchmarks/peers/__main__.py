@@ -32,6 +32,14 @@ SERVERS: tuple[type[Server], ...] = (Hebe, TritonPythonBackend, Triton, BentoML,
 UNASKED = tuple(server.name for server in SERVERS if server is not Floor)
 QUICK_SECONDS, QUICK_ROUNDS = 1.0, 1
 SECONDS, ROUNDS = 3.0, 3
+TUNED = tuple(
+    Settings(workers, threads, scripted) for scripted in (False, True) for workers, threads in ((1, 1), (1, 2), (2, 1))
+)
+"""The settings that `--tune` compares; each server's own `settings` are the best of them for it."""
+
+
+class InUseError(RuntimeError):
+    """Another run uses the same folder."""
 
 
 def main() -> int:
@@ -52,7 +60,7 @@ def main() -> int:
         with alone(root):
             run = Run(root, Installation(root, say), _servers(arguments), say)
             results = run.measure(arguments.rounds, arguments.seconds, arguments.concurrency)
-    except (ModelError, RuntimeError) as fault:
+    except (ModelError, InUseError) as fault:
         console.print(f"error: {fault}", markup=False)
         return 1
     except KeyboardInterrupt:
@@ -71,8 +79,8 @@ def main() -> int:
                 f"{figure.name:34} {figure.value:6.2f}  {figure.target:7} {met:7} {figure.note}", markup=False
             )
     console.print(f"{len(measured)} figures in {file.write(arguments.out)}; {seconds:.0f} s", markup=False)
-    for name, reason in results.faults.items():
-        console.print(f"left out: {name}: {reason.splitlines()[0]}", markup=False)
+    for fault in results.faults:
+        console.print(fault.splitlines()[0], markup=False)
     return 1 if results.faults else 0
 
 
@@ -85,9 +93,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help=f"repeats, taken in turns (default: {ROUNDS})")
     parser.add_argument("--concurrency", type=int, nargs="+", default=list(CONCURRENCIES), help="closed-loop callers")
     parser.add_argument("--cores", type=int, default=2, help="cores for servers and client together (default: 2)")
-    parser.add_argument("--workers", type=int, help="override every peer's worker count")
-    parser.add_argument("--threads", type=int, help="override every peer's threads a worker")
-    parser.add_argument("--graph", choices=["eager", "scripted"], help="override how every peer runs the model")
+    parser.add_argument("--tune", action="store_true", help="run every peer in every setting, to choose from")
     parser.add_argument("--root", type=Path, default=Path("out/peers"), help="where all is installed")
     parser.add_argument("--out", type=Path, default=Path("out/figures"), help="where peers.json goes")
     arguments = parser.parse_args()
@@ -104,25 +110,28 @@ def _arguments() -> argparse.Namespace:
 
 
 def _servers(arguments: argparse.Namespace) -> list[Server]:
-    chosen = [server() for server in SERVERS if server.name in arguments.only.split(",")]
+    chosen = [server for server in SERVERS if server.name in arguments.only.split(",")]
+    if not arguments.tune:
+        return [server() for server in chosen]
+    tuned = []
     for server in chosen:
-        if server.settings is not None:
-            server.settings = Settings(
-                workers=arguments.workers or server.settings.workers,
-                threads=arguments.threads or server.settings.threads,
-                scripted=arguments.graph == "scripted" if arguments.graph else server.settings.scripted,
-            )
-    return chosen
+        for settings in TUNED if server.settings is not None else ():
+            one = server()
+            one.settings = settings
+            graph = "scripted" if settings.scripted else "eager"
+            one.name = f"{server.name}-{graph}-{settings.workers}x{settings.threads}"
+            tuned.append(one)
+    return tuned
 
 
 @contextmanager
 def alone(root: Path) -> Iterator[None]:
-    """One run at a time in `root`; ends what a killed earlier one left. Raises RuntimeError if another runs."""
+    """One run at a time in `root`; ends what a killed earlier one left. Raises `InUseError` if another runs."""
     with (root / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RuntimeError(f"another run is using {root}; wait for it, or give another --root") from None
+            raise InUseError(f"another run is using {root}; wait for it, or give another --root") from None
         end_marked(f"{root}:")
         yield
 

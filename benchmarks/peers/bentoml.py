@@ -24,7 +24,7 @@ class BentoML(Server):
     """`bentoml serve` of `served/bentoml_service.py`."""
 
     name = "bentoml"
-    speaks_protocol = False
+    clients = ("wrk",)
     settings: Settings = Settings(workers=2, threads=1, scripted=True)
 
     def install(self, installation: Installation) -> None:
@@ -36,7 +36,7 @@ class BentoML(Server):
         (port,) = free_ports(1)
         environment = {
             **model_environment(model, self.settings),
-            "BENTOML_HOME": str((workspace / "bentoml").resolve()),
+            "BENTOML_HOME": str((workspace / f"{self.name}-home").resolve()),
             "BENTOML_DO_NOT_TRACK": "True",
         }
         service = ["bentoml_service:Ranker", "--host", HOST, "--port", str(port)]

@@ -23,7 +23,7 @@ class Floor(Server):
     """`uvicorn` of `served/floor_app.py`."""
 
     name = "floor"
-    speaks_protocol = False
+    clients = ("wrk",)
     settings: Settings = Settings(workers=1, threads=1, scripted=True)
 
     def install(self, installation: Installation) -> None:

@@ -29,7 +29,7 @@ class Hebe(Server):
     """`hebe serve` with nothing but ports given."""
 
     name = "hebe"
-    speaks_protocol = True
+    clients = ("perf_analyzer", "wrk")
     settings = None
 
     def install(self, installation: Installation) -> None:

@@ -22,7 +22,7 @@ from .perf_analyzer import PerfAnalyzer
 from .processes import ServerError
 from .queries import QuerySet
 from .served.dlrm import RawModel
-from .server import ProtocolEndpoint, RunningServer, ServedModel, Server, post
+from .server import ProtocolEndpoint, RawEndpoint, RunningServer, ServedModel, Server, post
 from .wrk import Wrk
 
 MODEL = "peers-dlrm"
@@ -55,16 +55,15 @@ class Results:
     """All measurements, a list of rounds for each contender and concurrency, and what went wrong."""
 
     rounds: dict[tuple[Contender, int], list[Measurement]] = field(default_factory=dict)
-    faults: dict[str, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
     servers: dict[str, dict[str, float | str]] = field(default_factory=dict)
 
     def add(self, contender: Contender, concurrency: int, measurement: Measurement) -> None:
         """Record one round."""
         self.rounds.setdefault((contender, concurrency), []).append(measurement)
 
-    def drop(self, server: str, fault: Exception | str) -> None:
-        """Forget a server that failed: a figure of it would be of what it did before."""
-        self.faults[server] = str(fault)
+    def drop(self, server: str) -> None:
+        """Forget a server that went down: a figure of it would be of what it did before."""
         self.rounds = {key: value for key, value in self.rounds.items() if key[0].server != server}
 
     def samples(self, contender: Contender, concurrency: int, quantity: str) -> list[float]:
@@ -114,12 +113,12 @@ class Run:
             try:
                 self._clients[client.name] = client.install(self._installation)
             except InstallError as fault:
-                self._fault(client.name, fault)
+                self._fault(f"{client.name} is left out", fault)
         for server in list(self._servers):
             try:
                 server.install(self._installation)
             except InstallError as fault:
-                self._fault(server.name, fault)
+                self._fault(f"{server.name} is left out", fault)
                 self._servers.remove(server)
 
     def _prepare_queries(self, model: ServedModel) -> None:
@@ -153,7 +152,7 @@ class Run:
             try:
                 running = server.start(model, self.workspace)
             except (ServerError, OSError) as fault:
-                self._fault(server.name, fault)
+                self._fault(f"{server.name} is left out", fault)
                 continue
             self._running.append(running)
             try:
@@ -163,7 +162,7 @@ class Run:
             except (OSError, ValueError, KeyError) as fault:
                 running.process.stop()
                 self._running.remove(running)
-                self._fault(server.name, f"a query failed: {fault}; its log is {running.process.log}")
+                self._fault(f"{server.name} is left out", f"a query failed: {fault}; its log is {running.process.log}")
                 continue
             settings = f" ({server.settings})" if server.settings else ""
             self._say(
@@ -180,9 +179,8 @@ class Run:
                 url = running.endpoint.infer_url(model)
                 scores = protocol_scores(*post(url, self._bodies["http"][index], self._headers))
             else:
-                scores = np.frombuffer(
-                    post(running.endpoint.url, self._bodies["raw"][index], RAW_HEADERS)[1], np.float32
-                )
+                _, answer = post(running.endpoint.url, self._bodies["raw"][index], RAW_HEADERS)
+                scores = np.frombuffer(answer, np.float32)
             if scores.shape != expected.shape:
                 raise ValueError(f"answered {scores.size} scores to a query of {expected.size} items")
             error = max(error, float(np.abs(scores - expected).max()))
@@ -203,15 +201,18 @@ class Run:
             self._say(f"{running.name}: {idle:.2f} cores when idle, {resident / 2**20:,.0f} MiB resident")
 
     def _contenders(self) -> list[tuple[Contender, RunningServer]]:
-        found = []
-        for running in self._running:
-            protocols = ("http", "grpc") if running.server.speaks_protocol else ()
-            found += [(Contender(running.name, "perf_analyzer", protocol), running) for protocol in protocols]
-            raw = "http" if running.server.speaks_protocol else "raw"
-            found.append((Contender(running.name, "wrk", raw), running))
-        found = [(contender, running) for contender, running in found if contender.client in self._clients]
         # One client after the other, so that the servers that are compared stand side by side in time.
-        return sorted(found, key=lambda pair: pair[0].client)
+        found = []
+        for client in self._clients:
+            for running in self._running:
+                if client not in running.server.clients:
+                    continue
+                if isinstance(running.endpoint, RawEndpoint):
+                    protocols: tuple[str, ...] = ("raw",)
+                else:
+                    protocols = ("http", "grpc") if client == PerfAnalyzer.name else ("http",)
+                found += [(Contender(running.name, client, protocol), running) for protocol in protocols]
+        return found
 
     def _time(self, rounds: int, seconds: float, concurrencies: Sequence[int]) -> None:
         self._say("warming up")
@@ -219,7 +220,8 @@ class Run:
             self._measure_once(contender, running, max(concurrencies), min(1.0, seconds))
         for index in range(rounds):
             for concurrency in concurrencies:
-                for contender, running in self._contenders():
+                contenders = self._contenders()
+                for contender, running in contenders if index % 2 == 0 else reversed(contenders):
                     measurement = self._measure_once(contender, running, concurrency, seconds)
                     if measurement is None:
                         continue
@@ -233,7 +235,7 @@ class Run:
     def _measure_once(
         self, contender: Contender, running: RunningServer, concurrency: int, seconds: float
     ) -> Measurement | None:
-        if contender.server in self.results.faults:
+        if running not in self._running:
             return None
         client, endpoint = self._clients[contender.client], running.endpoint
         try:
@@ -249,14 +251,18 @@ class Run:
                 url, form, headers = endpoint.url, "raw", RAW_HEADERS
             bodies = self._query_files / form
             return client.measure(url, bodies, len(self._bodies["raw"]), headers, concurrency, seconds)
-        except (MeasurementError, ServerError) as fault:
-            self._fault(contender.server, f"{contender} at concurrency {concurrency}: {fault}")
+        except MeasurementError as fault:
+            self._fault(f"{contender} at concurrency {concurrency} does not count", fault)
+        except ServerError as fault:
             running.process.stop()
-            return None
+            self._running.remove(running)
+            self.results.drop(contender.server)
+            self._fault(f"{contender.server} is left out", fault)
+        return None
 
-    def _fault(self, name: str, fault: Exception | str) -> None:
-        self.results.drop(name, fault)
-        self._say(f"{name} is left out: {fault}")
+    def _fault(self, what: str, fault: Exception | str) -> None:
+        self.results.faults.append(f"{what}: {fault}")
+        self._say(f"{what}: {fault}")
 
 
 def new_model(repository: Path, say: Callable[[str], None]) -> ServedModel:

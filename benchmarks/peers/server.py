@@ -29,7 +29,7 @@ class Settings:
 
     def __str__(self) -> str:
         graph = "scripted" if self.scripted else "eager"
-        return f"{graph}, {self.workers} worker(s) x {self.threads} thread(s)"
+        return f"{graph}, workers x threads: {self.workers} x {self.threads}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,10 @@ class RawEndpoint:
 
 
 class Server(ABC):
-    """One server. `speaks_protocol`: the Open Inference Protocol, so perf_analyzer and wrk; else raw bodies, so wrk."""
+    """One server. `clients`: which measure it; `settings`: None where its own defaults stand."""
 
     name: str
-    speaks_protocol: bool
+    clients: tuple[str, ...]
     settings: Settings | None
 
     @abstractmethod

@@ -39,7 +39,7 @@ class TorchServe(Server):
     """`torchserve --start --foreground` of `served/torchserve_handler.py`."""
 
     name = "torchserve"
-    speaks_protocol = False
+    clients = ("wrk",)
     settings: Settings = Settings(workers=2, threads=1, scripted=True)
 
     def install(self, installation: Installation) -> None:
@@ -49,7 +49,7 @@ class TorchServe(Server):
 
     def start(self, model: ServedModel, workspace: Path) -> RunningServer:
         """Archive the handler and start the front end with it."""
-        store = (workspace / "torchserve-store").resolve()
+        store = (workspace / f"{self.name}-store").resolve()
         shutil.rmtree(store, ignore_errors=True)
         store.mkdir(parents=True)
         self._archive(store)

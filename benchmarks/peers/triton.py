@@ -35,7 +35,7 @@ class Triton(Server):
     """Through pytriton."""
 
     name = "triton"
-    speaks_protocol = True
+    clients = ("perf_analyzer",)
     settings: Settings = Settings(workers=1, threads=2, scripted=True)
 
     def install(self, installation: Installation) -> None:
@@ -48,7 +48,7 @@ class Triton(Server):
         command = [str(self._bin / "python"), str(SERVED / "triton_server.py"), str(http), str(grpc)]
         environment = {
             **model_environment(model, self.settings),
-            "PYTRITON_HOME": str((workspace / "pytriton").resolve()),
+            "PYTRITON_HOME": str((workspace / f"{self.name}-home").resolve()),
         }
         ready = f"http://{HOST}:{http}/v2/models/{model.name}/ready"
         process = start_process(self.name, command, workspace, environment, ready)
@@ -59,7 +59,7 @@ class TritonPythonBackend(Server):
     """Triton's own Python backend, `settings.workers` instances."""
 
     name = "triton-backend"
-    speaks_protocol = True
+    clients = ("perf_analyzer",)
     settings: Settings = Settings(workers=2, threads=1, scripted=True)
 
     def install(self, installation: Installation) -> None:
@@ -70,7 +70,7 @@ class TritonPythonBackend(Server):
         """Lay out a repository and a backend folder, and start tritonserver on them."""
         site, python_version = _site_packages(self._bin)
         triton = site / "pytriton" / "tritonserver"
-        repository, backends = workspace / "triton-repository", workspace / "triton-backends"
+        repository, backends = workspace / f"{self.name}-repository", workspace / f"{self.name}-backends"
         for folder in (repository, backends):
             shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(triton / "backends", backends)

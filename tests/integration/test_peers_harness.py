@@ -15,7 +15,7 @@ from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.peers.__main__ import alone, main  # noqa: E402
+from benchmarks.peers.__main__ import InUseError, alone, main  # noqa: E402
 from benchmarks.peers.comparison import figures  # noqa: E402
 from benchmarks.peers.floor import Floor  # noqa: E402
 from benchmarks.peers.installation import Installation, InstallError  # noqa: E402
@@ -155,7 +155,7 @@ def test_hebe_is_compared_with_the_better_protocol():
 
 def test_what_was_not_measured_is_absent():
     results = results_of({HEBE: [1000], TRITON[0]: [400]})
-    results.drop("triton", "went down")
+    results.drop("triton")
     names = [figure.name for figure in figures(results, [1, 4, 16])]
     assert names == ["peers.hebe.http.perf_analyzer.c4"]
 
@@ -227,5 +227,5 @@ def test_the_command_refuses_bad_arguments(arguments, message, monkeypatch, caps
 
 
 def test_one_run_at_a_time(tmp_path):
-    with alone(tmp_path), pytest.raises(RuntimeError, match="another run"), alone(tmp_path):
+    with alone(tmp_path), pytest.raises(InUseError, match="another run"), alone(tmp_path):
         pass
