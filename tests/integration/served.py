@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -245,7 +246,7 @@ class HebeServe:
         for port in ("--http-port", "--grpc-port", "--metrics-port"):
             if port not in options:
                 command += [port, "0"]
-        self.log = log
+        self._log = log
         with log.open("w") as file:
             self.process = subprocess.Popen(
                 command,
@@ -255,22 +256,52 @@ class HebeServe:
                 text=True,
                 start_new_session=True,
             )
-        self._lines: list[str] = []
 
     @property
-    def errors(self) -> str:
+    def log(self) -> str:
         """What it wrote to stderr so far."""
-        return self.log.read_text()
+        return self._log.read_text()
 
-    def addresses(self) -> dict[str, str]:
-        """Its `http`, `grpc` and `metrics` addresses, once it listens."""
+    @cached_property
+    def _listening(self) -> dict[str, str]:
         assert self.process.stdout is not None
-        reader = Thread(target=lambda out: self._lines.append(out.readline()), args=(self.process.stdout,), daemon=True)
+        lines: list[str] = []
+        reader = Thread(target=lambda out: lines.append(out.readline()), args=(self.process.stdout,), daemon=True)
         reader.start()
         reader.join(PATIENCE_S)
-        assert self._lines, self.errors
-        assert self._lines[0], self.errors
-        return json.loads(self._lines[0])["listening"]
+        assert lines, self.log
+        assert lines[0], self.log
+        listening: dict[str, str] = json.loads(lines[0])["listening"]
+        return listening
+
+    @property
+    def http(self) -> str:
+        """HOST:PORT, once it listens."""
+        return self._listening["http"].partition("://")[2]
+
+    @property
+    def grpc(self) -> str:
+        """HOST:PORT, once it listens."""
+        return self._listening["grpc"]
+
+    def metrics(self) -> Metrics:
+        """A scrape of its metrics page."""
+        return Metrics(self._listening["metrics"])
+
+    @property
+    def resident_bytes(self) -> int:
+        """Its resident size now."""
+        fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def wait_until_ready(self) -> None:
+        """Return once it answers that it is ready; fail if it ends instead."""
+
+        def ready() -> bool:
+            assert self.process.poll() is None, self.log
+            return is_ready(self.http)
+
+        eventually(ready, "ready", 5 * PATIENCE_S)
 
     def end(self, number: signal.Signals | None = None) -> int:
         """Send a signal, or none, and wait for the end; returns the exit status."""
@@ -297,9 +328,9 @@ def hebe_serve(repository: Path, log: Path, *options: str) -> Iterator[HebeServe
         server.close()
 
 
-def is_ready(http_url: str) -> bool:
-    """Whether the server at `http_url` says that it is ready."""
-    connection = http.client.HTTPConnection(*address(http_url), timeout=PATIENCE_S)
+def is_ready(where: str) -> bool:
+    """Whether the server at HOST:PORT says that it is ready."""
+    connection = http.client.HTTPConnection(*address(where), timeout=PATIENCE_S)
     try:
         connection.request("GET", "/v2/health/ready")
         return connection.getresponse().status == 200

@@ -117,10 +117,14 @@ class HostedModel:
         return await self._driver.infer(query)
 
     def warm_up_query(self) -> Query:
-        """A query of one item with keys of its own making."""
-        query = self._driver.model.random_query(1)
+        """A query with keys of its own making, as large as a batch, so that it waits for no company."""
+        query = self._driver.model.random_query(self.batch_size)
         query.query_id = self.new_query_id()
         return query
+
+    def begin_shutdown(self) -> None:
+        """Refuse queries from now on, and let none of those admitted wait for company any more."""
+        self._driver.begin_shutdown()
 
     def close(self) -> None:
         """Answer what was admitted, stop the workers, free the memory. Blocks."""
@@ -257,6 +261,12 @@ class ModelHost:
             await self._close_model(model)
             self._entries[name] = ModelIndexEntry(name, model.version, "UNAVAILABLE", "unloaded")
             log.info("model unloaded", model=name, version=model.version)
+
+    def begin_shutdown(self) -> None:
+        """Be live and ready no more; every model answers what it has admitted and refuses the rest."""
+        self.live = False
+        for model in self._hosted.values():
+            model.begin_shutdown()
 
     async def close(self) -> None:
         """Answer what was admitted, then free every model."""

@@ -193,8 +193,8 @@ class Server:
                 log.info("all models loaded" if host.ready else "not every model is loaded", ready=host.ready)
                 on_loaded()
             await stopping
-            host.live = False
             log.info("stopping: answering what was admitted")
+            host.begin_shutdown()
             loading.cancel()
             with contextlib.suppress(asyncio.CancelledError, LoadFailed):
                 await loading

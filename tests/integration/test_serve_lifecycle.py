@@ -1,0 +1,308 @@
+"""From start to stop: loading, replacing, failing to load, unloading, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc as grpc_core
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.grpc.aio
+import tritonclient.http
+import tritonclient.http.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from hebe.models.architectures import build_dense_net
+from hebe.models.ranking_model import initial_rows
+from hebe.models.repository import ModelRepository
+
+from .served import (
+    PATIENCE_S,
+    TOLERANCE,
+    HebeServe,
+    Inputs,
+    Reference,
+    address,
+    binary_body,
+    draw,
+    error_of,
+    eventually,
+    hebe_serve,
+    is_ready,
+    post,
+    small_dlrm,
+    store,
+    triton_inputs,
+)
+
+WATCHED = small_dlrm("watched", 800_000, 16)
+"""A model large enough, 77 MB, to see in the process's size whether it is there."""
+
+
+@dataclass
+class Changing:
+    """A server whose models the tests change, each test its own."""
+
+    server: HebeServe
+    repository: Path
+
+    def index(self) -> dict[str, dict[str, str]]:
+        """The repository index by name."""
+        status, _, body = post(self.server.http, "/v2/repository/index", b"")
+        assert status == 200
+        return {model["name"]: model for model in json.loads(body)}
+
+    def load(self, name: str, version: int | None = None) -> tuple[int, Any, bytes]:
+        """The answer to a request to load."""
+        parameters = {} if version is None else {"parameters": {"version": str(version)}}
+        return post(self.server.http, f"/v2/repository/models/{name}/load", json.dumps(parameters).encode())
+
+    def scores(self, name: str, inputs: Inputs) -> tuple[int, np.ndarray]:
+        """(version that answered, scores), over HTTP."""
+        with tritonclient.http.InferenceServerClient(self.server.http) as client:
+            result = client.infer(name, triton_inputs(tritonclient.http, inputs))
+        return int(result.get_response()["model_version"]), result.as_numpy("score")
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Changing]:
+    """`damaged` cannot be loaded when the server starts."""
+    root = tmp_path_factory.mktemp("changing")
+    for spec in (small_dlrm("swapped", 100_000, 16), small_dlrm("kept"), small_dlrm("damaged"), WATCHED):
+        store(root / "models", spec, seed=1)
+    table = root / "models" / "damaged" / "1" / "tables" / "ads.safetensors"
+    shutil.copy(table, root / "ads.safetensors")
+    os.truncate(table, table.stat().st_size - 4)
+    with hebe_serve(root / "models", root / "log", "--sla-ms", "3600000") as server:
+        eventually(lambda: "not every model is loaded" in server.log, "loading ends", 5 * PATIENCE_S)
+        yield Changing(server, root / "models")
+        assert server.end(signal.SIGTERM) == 0
+        assert "Traceback" not in server.log
+
+
+def test_a_server_without_one_of_its_models_serves_the_others_and_is_not_ready(changing: Changing, rng):
+    server = changing.server
+
+    def health() -> Any:
+        with grpc_core.insecure_channel(server.grpc) as channel:
+            return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest()).status
+
+    assert not is_ready(server.http)
+    assert health() == health_pb2.HealthCheckResponse.NOT_SERVING
+    inputs = draw(small_dlrm("kept"), 5, rng)
+    wanted = Reference(changing.repository, "kept").scores(inputs)
+    np.testing.assert_allclose(changing.scores("kept", inputs)[1], wanted, rtol=0, atol=TOLERANCE)
+    entry = changing.index()["damaged"]
+    assert (entry["state"], entry["version"]) == ("UNAVAILABLE", "1")
+    assert "ads.safetensors" in entry["reason"]
+    assert "request refused" not in server.log, "that it is not ready is no news"
+    body, header_length = binary_body(inputs)
+    headers = {"Inference-Header-Content-Length": str(header_length)}
+    message = error_of(post(server.http, "/v2/models/damaged/infer", body, headers), 503)
+    assert message == f"model damaged is unavailable: {entry['reason']}"
+
+    shutil.copy(changing.repository.parent / "ads.safetensors", changing.repository / "damaged" / "1" / "tables")
+    assert changing.load("damaged")[0] == 200
+    assert is_ready(server.http)
+    assert health() == health_pb2.HealthCheckResponse.SERVING
+    assert changing.index()["damaged"]["reason"] == ""
+    wanted = Reference(changing.repository, "damaged").scores(inputs)
+    np.testing.assert_allclose(changing.scores("damaged", inputs)[1], wanted, rtol=0, atol=TOLERANCE)
+
+
+async def test_versions_change_under_load_without_a_failed_or_wrong_answer(changing: Changing):
+    """Versions 1 -> 2 -> 1 while four clients ask without pause."""
+    server, name = changing.server, "swapped"
+    assert store(changing.repository, small_dlrm(name, 100_000, 16), seed=2) == 2
+    spec = small_dlrm(name, 100_000, 16)
+    asked = [draw(spec, items, np.random.default_rng(items)) for items in (1, 3, 20, 400)]
+    wanted = {
+        version: [Reference(changing.repository, name, version).scores(inputs) for inputs in asked]
+        for version in (1, 2)
+    }
+    for one, other in zip(*wanted.values(), strict=True):
+        assert np.abs(one - other).min() > 10 * TOLERANCE, "the versions must be told apart by their scores"
+    answered: list[int] = []
+    over = False
+
+    async def ask(module: Any, url: str) -> None:
+        async with module.InferenceServerClient(url) as client:
+            number = 0
+            while not over:
+                inputs = asked[number % len(asked)]
+                result = await client.infer(name, triton_inputs(module, inputs))
+                response = result.get_response()
+                version = int(response["model_version"] if isinstance(response, dict) else response.model_version)
+                np.testing.assert_allclose(
+                    result.as_numpy("score"), wanted[version][number % len(asked)], rtol=0, atol=TOLERANCE
+                )
+                answered.append(version)
+                number += 1
+
+    async def answers(more: int) -> None:
+        enough = len(answered) + more
+        while len(answered) < enough:
+            assert not any(client.done() for client in clients)
+            await asyncio.sleep(0.01)
+
+    clients = [
+        asyncio.ensure_future(ask(module, url))
+        for module, url in ((tritonclient.http.aio, server.http), (tritonclient.grpc.aio, server.grpc))
+        for _ in range(2)
+    ]
+    try:
+        await asyncio.wait_for(answers(40), PATIENCE_S)
+        assert set(answered) == {1}
+        for version in (2, 1):
+            status, _, body = await asyncio.to_thread(changing.load, name, None if version == 2 else 1)
+            assert status == 200, body
+            loaded = len(answered) + len(clients)  # those under way may still be the old one's
+            await asyncio.wait_for(answers(40), PATIENCE_S)
+            assert set(answered[loaded:]) == {version}
+            assert changing.index()[name] == {"name": name, "version": str(version), "state": "READY", "reason": ""}
+    finally:
+        over = True
+        await asyncio.gather(*clients)
+    changes = sum(before != after for before, after in itertools.pairwise(answered))
+    assert changes >= 2
+
+
+def _write_with_nan(repository: Path, name: str) -> None:
+    spec = ModelRepository(repository).open(name).spec
+    state = build_dense_net(spec, 5).state_dict()
+    next(iter(state.values())).view(-1)[0] = float("nan")
+    ModelRepository(repository).write(spec, {t.name: initial_rows(spec, t.name, 5) for t in spec.tables}, state)
+
+
+def _damage_dense(version: Path) -> None:
+    content = bytearray((version / "dense.safetensors").read_bytes())
+    content[-3] ^= 8
+    (version / "dense.safetensors").write_bytes(content)
+
+
+def _edit(version: Path) -> None:
+    text = (version / "model.toml").read_text()
+    (version / "model.toml").write_text(text.replace("dense_dim = 4", "dense_dim = 5"))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None] | None, str]] = {
+    "truncated table": (lambda v: os.truncate(v / "tables" / "users.safetensors", 1000), "users.safetensors"),
+    "missing table": (lambda v: (v / "tables" / "ads.safetensors").unlink(), "ads.safetensors"),
+    "damaged weights": (_damage_dense, "dense.safetensors"),
+    "edited model.toml": (_edit, "model.toml: truncated, damaged or edited by hand"),
+    "weights that are not numbers": (None, "a score that is not finite"),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_version_that_fails_to_load_changes_nothing_but_the_reason(changing: Changing, rng, how: str):
+    damage, says = DAMAGE[how]
+    inputs = draw(small_dlrm("kept"), 30, rng)
+    wanted = Reference(changing.repository, "kept", 1).scores(inputs)
+    if damage is None:
+        _write_with_nan(changing.repository, "kept")
+    else:
+        store(changing.repository, small_dlrm("kept"), seed=3)
+        damage(changing.repository / "kept" / "2")
+    try:
+        message = error_of(changing.load("kept"), 400)
+        assert message.startswith("model kept: ")
+        assert says in message
+        entry = changing.index()["kept"]
+        assert (entry["version"], entry["state"]) == ("1", "READY")
+        assert entry["reason"].startswith("version 2 failed to load: ")
+        assert says in entry["reason"]
+        version, scores = changing.scores("kept", inputs)
+        assert version == 1
+        np.testing.assert_allclose(scores, wanted, rtol=0, atol=TOLERANCE)
+    finally:
+        shutil.rmtree(changing.repository / "kept" / "2")
+    assert changing.load("kept")[0] == 200
+    assert changing.index()["kept"]["reason"] == ""
+
+
+def test_memory_comes_back(changing: Changing, rng):
+    """After unloading, after a replacement, and after a load that fails once the tables are in memory."""
+    server, table_bytes = changing.server, WATCHED.table_bytes
+    inputs = draw(WATCHED, 10, rng)
+    wanted = Reference(changing.repository, "watched").scores(inputs)
+    with_it = server.resident_bytes
+    assert post(server.http, "/v2/repository/models/watched/unload", b"")[0] == 200
+    without = server.resident_bytes
+    assert with_it - without > 0.8 * table_bytes
+    for _ in range(2):
+        assert changing.load("watched")[0] == 200
+    eventually(lambda: server.resident_bytes < without + 1.3 * table_bytes, "the replaced one's memory is back")
+    np.testing.assert_allclose(changing.scores("watched", inputs)[1], wanted, rtol=0, atol=TOLERANCE)
+    _write_with_nan(changing.repository, "watched")
+    error_of(changing.load("watched"), 400)
+    assert server.resident_bytes < without + 1.3 * table_bytes
+    assert post(server.http, "/v2/repository/models/watched/unload", b"")[0] == 200
+    assert server.resident_bytes < without + 0.3 * table_bytes
+
+
+@pytest.fixture
+def small_repository(tmp_path: Path) -> Path:
+    store(tmp_path / "models", small_dlrm("ranker"))
+    return tmp_path / "models"
+
+
+def test_readiness_comes_once_and_means_that_queries_are_answered(small_repository: Path, tmp_path: Path, rng):
+    inputs = draw(small_dlrm("ranker"), 3, rng)
+    with hebe_serve(small_repository, tmp_path / "log") as server:
+        body = b'{"inputs": []}'
+        while not is_ready(server.http):
+            status, headers, content = post(server.http, "/v2/models/ranker/infer", body)
+            if status == 503:
+                assert "ranker is being loaded" in json.loads(content)["error"]
+                assert int(headers["retry-after"]) >= 1
+        with tritonclient.http.InferenceServerClient(server.http) as client:
+            assert client.infer("ranker", triton_inputs(tritonclient.http, inputs)).as_numpy("score").shape == (3, 1)
+        assert is_ready(server.http)
+        # Connections that hang about do not hold the end up.
+        idle = socket.create_connection(address(server.http))
+        with grpc_core.insecure_channel(server.grpc) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+            assert server.end(signal.SIGINT) == 0
+            assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert idle.recv(1) == b""
+        idle.close()
+        assert "Traceback" not in server.log
+        assert server.log.rstrip().splitlines()[-1].endswith("stopped")
+
+
+def test_sigterm_answers_what_was_admitted(small_repository: Path, tmp_path: Path, rng):
+    """Queries that wait for company, so that they are under way when the signal comes; then they wait no more."""
+    reference = Reference(small_repository, "ranker")
+    options = ["--max-wait-ms", "300000", "--sla-ms", "600000", "--workers", "1"]
+    with hebe_serve(small_repository, tmp_path / "log", *options) as server:
+        server.wait_until_ready()
+        asked = [draw(reference.spec, 4, rng) for _ in range(6)]
+
+        def ask(number: int) -> np.ndarray:
+            module, url = ((tritonclient.http, server.http), (tritonclient.grpc, server.grpc))[number % 2]
+            with module.InferenceServerClient(url) as client:
+                return client.infer("ranker", triton_inputs(module, asked[number])).as_numpy("score")
+
+        with ThreadPoolExecutor(len(asked)) as pool:
+            answers = [pool.submit(ask, number) for number in range(len(asked))]
+            eventually(lambda: server.metrics().value("hebe_queue_depth") == len(asked), "all wait")
+            assert server.end(signal.SIGTERM) == 0
+            for inputs, answer in zip(asked, answers, strict=True):
+                np.testing.assert_allclose(answer.result(), reference.scores(inputs), rtol=0, atol=TOLERANCE)
+        assert "Traceback" not in server.log
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address(server.http))
