@@ -1,0 +1,87 @@
+"""A model larger than its table memory: the same scores, the rows on disk used again, whatever ended the last run."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+from pathlib import Path
+
+import numpy as np
+import tritonclient.grpc
+import tritonclient.http
+
+from hebe.spec import ModelSpec
+
+from .served import (
+    PATIENCE_S,
+    TOLERANCE,
+    HebeServe,
+    Reference,
+    address,
+    draw,
+    eventually,
+    hebe_serve,
+    small_dlrm,
+    store,
+    triton_inputs,
+)
+
+SPEC: ModelSpec = small_dlrm("large", 600_000, 16)
+"""58 MB of rows."""
+
+TABLE_MEMORY = "12M"
+
+
+def check_scores(server: HebeServe, reference: Reference) -> None:
+    """Fixed and jagged queries of several sizes over both protocols; no key is answered with a default."""
+    rng = np.random.default_rng(5)
+    for module, url in ((tritonclient.http, server.http), (tritonclient.grpc, server.grpc)):
+        with module.InferenceServerClient(url) as client:
+            for items, jagged in ((1, ()), (40, ("history",)), (700, ())):
+                inputs = draw(SPEC, items, rng, jagged)
+                scores = client.infer(SPEC.name, triton_inputs(module, inputs)).as_numpy("score")
+                np.testing.assert_allclose(scores, reference.scores(inputs), rtol=0, atol=TOLERANCE)
+    metrics = server.metrics()
+    assert metrics.value("hebe_keys_total") > 0
+    assert metrics.value("hebe_keys_defaulted_total") == 0
+
+
+def test_a_model_larger_than_its_table_memory(tmp_path: Path):
+    """Stopped while it fills the store, killed while it does, killed while it serves; each next start is right."""
+    store(tmp_path / "models", SPEC)
+    reference = Reference(tmp_path / "models", SPEC.name)
+    rows = tmp_path / "rows"
+    record = rows / SPEC.name / "1" / "store.json"
+    bounded = ["--table-memory", TABLE_MEMORY, "--persistent-dir", str(rows), "--sla-ms", "3600000", "--workers", "2"]
+
+    def stopped_while_loading() -> bool:
+        shutil.rmtree(rows, ignore_errors=True)
+        with hebe_serve(tmp_path / "models", tmp_path / "log1", *bounded) as server:
+            eventually(record.parent.exists, "the store is begun")
+            assert server.end(signal.SIGTERM) == 0
+            assert "Traceback" not in server.log
+            return "model loaded" not in server.log
+
+    # A machine that is slow to send the signal may be given the whole model for once.
+    assert any(stopped_while_loading() for _ in range(4)), "a load under way is not given up"
+
+    with hebe_serve(tmp_path / "models", tmp_path / "log2", *bounded) as server:
+        eventually(record.exists, "the store is begun anew")
+        assert server.end(signal.SIGKILL) == -signal.SIGKILL
+
+    with hebe_serve(tmp_path / "models", tmp_path / "log3", *bounded) as server:
+        server.wait_until_ready()
+        check_scores(server, reference)
+        ports = ["--http-port", str(address(server.http)[1]), "--grpc-port", str(address(server.grpc)[1])]
+        kept = socket.create_connection(address(server.http), timeout=PATIENCE_S)
+        written = record.stat()
+        server.end(signal.SIGKILL)
+        kept.close()
+
+    with hebe_serve(tmp_path / "models", tmp_path / "log4", *bounded, *ports) as server:
+        server.wait_until_ready()
+        check_scores(server, reference)
+        again = record.stat()
+        assert (again.st_ino, again.st_mtime_ns) == (written.st_ino, written.st_mtime_ns), "the rows were written again"
+        assert server.end(signal.SIGTERM) == 0
