@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import uvloop
 
-from hebe.load_generator.discovery import discover
+from hebe.load_generator.discovery import call_metadata, discover, grpc_channel
 from hebe.load_generator.grpc_sender import GrpcSender
 from hebe.load_generator.http_sender import HttpSender
 from hebe.load_generator.query_pool import QueryPool
@@ -56,6 +56,34 @@ def closed_loop(
     if done.returncode:
         raise RuntimeError(f"closed loop against {url} failed: {done.stderr.strip()[-2000:]}")
     return ClosedLoopResult(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _measure_grpc_alone(target: Target, sizes: str, seconds: float) -> ClosedLoopResult:
+    """One blocking call after the other: gRPC's asyncio client has hand-overs that would count as the server's."""
+    distribution = query_sizes(sizes)
+    rng = np.random.default_rng(1)
+    pool = QueryPool(discover(target), UniformKeys(), distribution.largest, rng)
+    body = request_body(target, pool)
+    drawn = distribution.draw(256, rng)
+    requests = [
+        b"".join(body.parts(int(items), int(offset)))
+        for items, offset in zip(drawn, pool.offsets(drawn, rng), strict=True)
+    ]
+    latencies: list[float] = []
+    with grpc_channel(target) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        started_s = now = time.perf_counter()
+        warm_s = started_s + min(1.0, seconds / 3)
+        while now < warm_s + seconds:
+            infer(requests[len(latencies) % 256], timeout=target.answer_timeout_s, metadata=call_metadata(target))
+            before, now = now, time.perf_counter()
+            latencies.append(now - before)
+            if before < warm_s:
+                latencies.clear()
+    p50_s, p99_s = np.percentile(latencies, [50, 99])
+    return ClosedLoopResult(
+        len(latencies) / seconds, float(p50_s) * 1e3, float(p99_s) * 1e3, len(latencies), refused=0, failed=0
+    )
 
 
 async def _measure(target: Target, sizes: str, concurrency: int, seconds: float) -> ClosedLoopResult:
@@ -127,7 +155,10 @@ def main() -> None:
     if arguments.cores:
         pin_thread([int(core) for core in arguments.cores.split(",")])
     target = Target(parse_endpoint(arguments.url), arguments.model)
-    result = uvloop.run(_measure(target, arguments.sizes, arguments.concurrency, arguments.seconds))
+    if target.endpoint.protocol == "grpc" and arguments.concurrency == 1:
+        result = _measure_grpc_alone(target, arguments.sizes, arguments.seconds)
+    else:
+        result = uvloop.run(_measure(target, arguments.sizes, arguments.concurrency, arguments.seconds))
     print(json.dumps(asdict(result)))
 
 

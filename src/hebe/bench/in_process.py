@@ -1,6 +1,6 @@
 """The executor in a loop on one core, with nothing around it: what serving is measured against.
 
-    python -m hebe.bench.in_process REPOSITORY MODEL ITEMS SECONDS CORE
+    python -m hebe.bench.in_process REPOSITORY MODEL ITEMS SECONDS CORE GRAPH
 
 Prints one JSON line with the throughput and p50 of queries of ITEMS items, one after the other.
 """
@@ -8,26 +8,50 @@ Prints one JSON line with the throughput and p50 of queries of ITEMS items, one 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
-import hebe
 from hebe.query import Batch, SubQuery
+from hebe.runtime.dense_graph import GraphMode
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.runtime.pinning import pin_thread
 
 _QUERIES = 64
 
 
+@dataclass(frozen=True, slots=True)
+class InProcessResult:
+    """Queries per second and the median milliseconds of one."""
+
+    throughput_qps: float
+    p50_ms: float
+
+
+def in_process(
+    repository: Path, name: str, items: int, seconds: float, core: int, mode: GraphMode = GraphMode.SCRIPTED
+) -> InProcessResult:
+    """Run this module as a child process on `core`. Raises RuntimeError if it fails."""
+    command = [sys.executable, "-m", "hebe.bench.in_process", str(repository), name]
+    command += [str(items), str(seconds), str(core), str(mode)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 120)
+    if done.returncode:
+        raise RuntimeError(f"in-process loop failed: {done.stderr.strip()[-2000:]}")
+    return InProcessResult(**json.loads(done.stdout.splitlines()[-1]))
+
+
 def main() -> None:
     """Measure as the command line says and print one JSON line."""
     directory, name = sys.argv[1:3]
-    items, seconds, core = int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+    items, seconds, core, mode = int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]), GraphMode(sys.argv[6])
     pin_thread([core])
     torch.set_num_threads(1)
-    model = hebe.load(directory, name)
+    model = LoadedModel.load(directory, name, options=LoadOptions(mode))
     executor = model.new_executor(items)
     model.warm_up(executor, items)
     queries = [model.random_query(items, seed) for seed in range(_QUERIES)]
@@ -35,14 +59,14 @@ def main() -> None:
     for batch in batches:
         executor.run(batch)
     times: list[float] = []
-    end_s = time.perf_counter() + seconds
     started_s = now = time.perf_counter()
+    end_s = started_s + seconds
     while now < end_s:
         executor.run(batches[len(times) % _QUERIES])
         before, now = now, time.perf_counter()
         times.append(now - before)
-    throughput = len(times) / (now - started_s)
-    print(json.dumps({"throughput_qps": throughput, "p50_ms": float(np.median(times)) * 1e3}))
+    result = InProcessResult(len(times) / (now - started_s), float(np.median(times)) * 1e3)
+    print(json.dumps(asdict(result)))
 
 
 if __name__ == "__main__":

@@ -7,18 +7,15 @@ in process take turns, round by round, and figures are ratios of medians over th
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.progress import Progress
 
 from hebe.bench.bench_model import bench_repository
 from hebe.bench.closed_loop import ClosedLoopResult, closed_loop
+from hebe.bench.in_process import in_process
 from hebe.bench.server_process import ServerProcess
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.runtime.pinning import available_cores
@@ -28,7 +25,7 @@ DESCRIPTION = "Serving against the same worker in process: throughput at saturat
 _MODEL, _SIZE = "dlrm-rmc1", "small"
 _SATURATING_ITEMS = 256
 _SMALL_QUERY_BYTES = 64 * 1024
-_CONCURRENCY = 4
+_CONCURRENCY = 8
 
 
 def run(quick: bool, progress: Progress) -> list[Figure]:
@@ -61,7 +58,7 @@ def _over_inprocess(
     alone, served = [], {protocol: [] for protocol in urls}  # type: ignore[var-annotated]
     task = progress.add_task("throughput at saturation", total=rounds * 3)
     for _ in range(rounds):
-        alone.append(_in_process(repository, _SATURATING_ITEMS, seconds, worker_core)["throughput_qps"])
+        alone.append(in_process(repository, _MODEL, _SATURATING_ITEMS, seconds, worker_core).throughput_qps)
         progress.advance(task)
         for protocol, url in urls.items():
             result = _checked(
@@ -94,7 +91,7 @@ def _overhead(
     alone, served = [], {protocol: [] for protocol in urls}  # type: ignore[var-annotated]
     task = progress.add_task("added latency", total=rounds * 3)
     for _ in range(rounds):
-        alone.append(_in_process(repository, items, seconds, worker_core)["p50_ms"])
+        alone.append(in_process(repository, _MODEL, items, seconds, worker_core).p50_ms)
         progress.advance(task)
         for protocol, url in urls.items():
             served[protocol].append(
@@ -134,22 +131,3 @@ def _items_of(repository: Path, size_bytes: int) -> int:
 
     spec = ModelRepository(repository).open(_MODEL).spec
     return max(round(size_bytes / (8 * spec.lookups_per_item + 4 * spec.dense_dim)), 1)
-
-
-def _in_process(repository: Path, items: int, seconds: float, core: int) -> dict[str, Any]:
-    """Call the executor in a loop, in a child process on `core`."""
-    command = [
-        sys.executable,
-        "-m",
-        "hebe.bench.in_process",
-        str(repository),
-        _MODEL,
-        str(items),
-        str(seconds),
-        str(core),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 120)
-    if done.returncode:
-        raise RuntimeError(f"in-process loop failed: {done.stderr.strip()[-2000:]}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
