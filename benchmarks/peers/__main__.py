@@ -73,11 +73,10 @@ def main() -> int:
     seconds = time.monotonic() - started_s
     file = FigureFile.here("peers", command, seconds, arguments.quick, measured)
     for figure in measured:
-        if figure.target is not None:
-            met = "met" if figure.met else "MISSED"
-            console.print(
-                f"{figure.name:34} {figure.value:6.2f}  {figure.target:7} {met:7} {figure.note}", markup=False
-            )
+        if figure.unit == "ratio":
+            met = {None: "", True: "met", False: "MISSED"}[figure.met]
+            line = f"{figure.name:36} {figure.value:6.2f}  {figure.target or '':7} {met:7} {figure.note}"
+            console.print(line, markup=False)
     console.print(f"{len(measured)} figures in {file.write(arguments.out)}; {seconds:.0f} s", markup=False)
     for fault in results.faults:
         console.print(fault.splitlines()[0], markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any
 
@@ -15,6 +16,8 @@ from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 HTTP_PORT, GRPC_PORT = map(int, sys.argv[1:3])
 MAX_ITEMS = 1024
 
+# Leaving the `with` below unlinks pytriton's shared memory; without this, SIGTERM would not.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 model = model_from_environment()
 
 
