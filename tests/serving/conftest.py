@@ -202,6 +202,8 @@ def serve(
     log = RequestLog(host.clock)
     front_end = HttpFrontEnd(data_plane, gate, log, limits)
     loop = uvloop.new_event_loop()
+    faults: list[dict] = []
+    loop.set_exception_handler(lambda _loop, context: faults.append(context))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     running: list[HttpServer | GrpcServer] = []
@@ -222,6 +224,7 @@ def serve(
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+        assert not faults, "a callback or task of the server failed"
 
 
 @pytest.fixture(name="scores_of")
@@ -242,6 +245,16 @@ def front_ends() -> Iterator[FrontEnds]:
 @pytest.fixture
 def serve_with() -> Iterator[Callable[..., FrontEnds]]:
     """Front ends with a gate or limits of the test's own."""
+    yield from serving()
+
+
+@pytest.fixture(scope="module")
+def serve_for_module() -> Iterator[Callable[..., FrontEnds]]:
+    """Front ends that a whole module of tests shares."""
+    yield from serving()
+
+
+def serving() -> Iterator[Callable[..., FrontEnds]]:
     running = []
 
     def start(**options) -> FrontEnds:

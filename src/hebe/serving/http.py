@@ -76,7 +76,8 @@ class HttpFrontEnd:
                 raise RequestError(
                     ErrorKind.NO_LENGTH, "inference needs a body with header Content-Length, or a chunked one"
                 )
-        except RequestError as error:
+        except Exception as fault:
+            error = as_request_error(fault)
             self._data_plane.statistics.refused[error.reason] += 1
             return self.refuse(error, head)
         head.route = route
@@ -139,7 +140,7 @@ class HttpFrontEnd:
         parts = path.split("/")[1:]
         if "%" in path:
             parts = [unquote(part) for part in parts]
-        if parts[-1] == "":
+        if parts[-1:] == [""]:
             parts.pop()
         if parts[:1] != ["v2"]:
             raise _no_such_path(path)
