@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,53 @@ def parameters_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def decode_infer(request: Any, arrival_s: float, deadline_s: float = math.inf) -> tuple[InferRequest, bool]:
-    """(what `request`, a ModelInferRequest, asks; whether its tensors are raw). Raises `InvalidInput`."""
-    raw = request.raw_input_contents
+_RAW_INPUT_CONTENTS = 7 << 3 | 2
+"""The tag of ModelInferRequest's field `raw_input_contents`: number 7, length-delimited."""
+
+
+def split_raw_contents(data: bytes) -> tuple[bytes, list[memoryview]]:
+    """(a ModelInferRequest without its `raw_input_contents`, views of those in `data`).
+
+    The tensors are most of a request, and parsing them as protobuf copies them twice. Where `data` is not made of
+    whole length-delimited fields, as every proper request is, all of it is left to the protobuf parser.
+    """
+    view, end = memoryview(data), len(data)
+    rest: list[memoryview] = []
+    raw: list[memoryview] = []
+    at = 0
+    while at < end:
+        start, tag = at, data[at]
+        at += 1
+        if tag & 7 != 2 or tag > 0x7F:
+            return data, []
+        size = shift = 0
+        while True:
+            if at >= end or shift > 28:
+                return data, []
+            byte = data[at]
+            at += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        if at + size > end:
+            return data, []
+        if tag == _RAW_INPUT_CONTENTS:
+            raw.append(view[at : at + size])
+        else:
+            rest.append(view[start : at + size])
+        at += size
+    return b"".join(rest), raw
+
+
+def decode_infer(
+    request: Any, arrival_s: float, deadline_s: float = math.inf, raw_contents: Sequence[memoryview] = ()
+) -> tuple[InferRequest, bool]:
+    """(what `request`, a ModelInferRequest, asks; whether its tensors are raw). Raises `InvalidInput`.
+
+    `raw_contents` are those that were split off before it was parsed.
+    """
+    raw = raw_contents or request.raw_input_contents
     tensors = _raw_inputs(request.inputs, raw) if len(raw) else [_typed_input(entry) for entry in request.inputs]
     if not tensors:
         raise InvalidInput("field 'inputs' is empty; it must list the model's inputs")

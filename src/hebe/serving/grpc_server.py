@@ -27,7 +27,7 @@ from hebe.serving.errors import (
     UnknownModel,
     as_request_error,
 )
-from hebe.serving.grpc_infer import decode_infer, encode_answer, parameters_of
+from hebe.serving.grpc_infer import decode_infer, encode_answer, parameters_of, split_raw_contents
 from hebe.serving.listening import TlsFiles, open_port
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
@@ -63,7 +63,6 @@ class GrpcFrontEnd:
             "ModelReady": self._model_ready,
             "ServerMetadata": self._server_metadata,
             "ModelMetadata": self._model_metadata,
-            "ModelInfer": self._model_infer,
             "ModelConfig": self._model_config,
             "ModelStatistics": self._model_statistics,
             "RepositoryIndex": self._repository_index,
@@ -77,8 +76,10 @@ class GrpcFrontEnd:
                 self._unary(name, request, served.get(name) or _shared_memory(name, response))
             )
             for name, (request, response) in methods().items()
-            if name != "ModelStreamInfer"
+            if name not in ("ModelInfer", "ModelStreamInfer")
         }
+        infer = self._unary("ModelInfer", bytes, self._model_infer)
+        inference["ModelInfer"] = grpc.unary_unary_rpc_method_handler(infer)
         inference["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._model_stream_infer)
         health = {
             "Check": grpc.unary_unary_rpc_method_handler(
@@ -94,14 +95,15 @@ class GrpcFrontEnd:
     # -- calls
 
     def _unary(self, name: str, request_class: Any, act: Method) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        """`act` as gRPC calls it: admitted, parsed, its errors turned into status codes."""
+        """`act` as gRPC calls it: admitted, parsed (unless `request_class` is bytes), errors made status codes."""
         is_open = name in _OPEN_METHODS or name == "Check"
 
         async def call(data: bytes, context: Any) -> bytes:
             try:
                 if not is_open:
                     self._admit(context)
-                response: bytes = (await act(_parse(request_class, data), context)).SerializeToString()
+                request = data if request_class is bytes else _parse(request_class, data)
+                response: bytes = (await act(request, context)).SerializeToString()
                 return response
             except Exception as fault:
                 error = as_request_error(fault)
@@ -132,11 +134,13 @@ class GrpcFrontEnd:
 
     # -- inference
 
-    async def _infer(self, request: Any, context: Any, arrival_s: float) -> Any:
+    async def _infer(self, data: bytes, context: Any, arrival_s: float) -> Any:
+        rest, raw_contents = split_raw_contents(data)
+        request = _parse(message("ModelInferRequest"), rest)
         remaining_s = context.time_remaining()
         deadline_s = math.inf if remaining_s is None else arrival_s + remaining_s
         try:
-            decoded, raw = decode_infer(request, arrival_s, deadline_s)
+            decoded, raw = decode_infer(request, arrival_s, deadline_s, raw_contents)
         except InvalidInput as error:
             self._data_plane.statistics.refused[error.reason] += 1
             raise
@@ -149,8 +153,8 @@ class GrpcFrontEnd:
         answer.statistics.answer_encoded(self._clock() - start_s)
         return response
 
-    async def _model_infer(self, request: Any, context: Any) -> Any:
-        return await self._infer(request, context, self._clock())
+    async def _model_infer(self, data: bytes, context: Any) -> Any:
+        return await self._infer(data, context, self._clock())
 
     async def _model_stream_infer(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Answers in the order of the requests; an error is an answer and does not end the stream."""
@@ -186,9 +190,8 @@ class GrpcFrontEnd:
         try:
             if not admitted:
                 self._admit(context)
-            request = _parse(message("ModelInferRequest"), data)
-            response.infer_response.id = request.id
-            response.infer_response.CopyFrom(await self._infer(request, context, arrival_s))
+            response.infer_response.id = _parse(message("ModelInferRequest"), split_raw_contents(data)[0]).id
+            response.infer_response.CopyFrom(await self._infer(data, context, arrival_s))
             response.infer_response.parameters["triton_final_response"].bool_param = True
         except Exception as fault:
             error = as_request_error(fault)
