@@ -27,6 +27,13 @@ def test_waiting_as_long_as_told_is_enough():
     assert bucket.take(0.5) == 0
 
 
+def test_time_that_runs_back_costs_nothing():
+    bucket = TokenBucket(1.0)
+    assert bucket.take(10.0) == 0
+    assert bucket.take(9.0) == pytest.approx(1.0)
+    assert bucket.take(11.0) == 0
+
+
 def test_without_tokens_everybody_is_admitted():
     gate = Gate()
     gate.admit(None, 0.0)

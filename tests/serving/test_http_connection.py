@@ -233,6 +233,7 @@ async def test_whether_a_connection_stays_open(request_head, stays):
         (b"POST / HTTP/1.1\r\nContent-Length: 100001\r\n\r\n", 413, b"100001 bytes exceeds the maximum"),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n186A1\r\n" + bytes(100001), 413, b"100000 bytes"),
         (b"GET / HTTP/1.1\r\nA: " + b"a" * 3000, 431, b"exceed 2000 bytes"),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n", 431, b"more than 100 headers"),
         (b"GET / HTTP/1.1\r\nA: " + b"a" * 3000 + b"\r\n\r\n", 431, b"exceed 2000 bytes"),
         (b"POST /refused HTTP/1.1\r\nContent-Length: 50000\r\n\r\nabc", 403, b"refused"),
     ],

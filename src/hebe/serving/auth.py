@@ -21,13 +21,13 @@ class TokenBucket:
         self.rate_per_s = rate_per_s
         self.burst = max(1.0, rate_per_s)
         self._left = self.burst
-        self._at_s: float | None = None
+        self._at_s = float("-inf")
 
     def take(self, now: float) -> float:
-        """0 if a request is allowed at `now` (seconds, never less than before), else the seconds until one is."""
-        if self._at_s is not None:
+        """0 if a request is allowed at `now` (seconds), else the seconds until one is. Time never runs back."""
+        if now > self._at_s:
             self._left = min(self.burst, self._left + (now - self._at_s) * self.rate_per_s)
-        self._at_s = now
+            self._at_s = now
         if self._left >= 1.0:
             self._left -= 1.0
             return 0.0

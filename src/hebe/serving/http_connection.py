@@ -31,6 +31,7 @@ BINARY_OFFSET_HEADER = b"inference-header-content-length"
 _READ_BYTES = 64 * 1024
 _PIPELINED_BYTES = 64 * 1024
 _ALIGNMENT = 8
+_MAX_HEADER_LINES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +168,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._request: HttpRequest | None = None
         self._body: memoryview = self._scratch
         self._filled = 0
-        self._chunks: list[bytes] = []
-        self._chunks_bytes = 0
+        self._header_lines = 0
+        self._joined = bytearray()
         self._message_complete = False
         self._keep_alive = True
         self._arrival_s = 0.0
@@ -237,6 +238,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The answer is on its way: go on."""
         self._writing_paused = False
+        if self._state is _State.IDLE:
+            self.give_up_s = self._shared.clock() + self._limits.idle_timeout_s
         self._next_request()
 
     # -- bytes in
@@ -283,6 +286,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._head = bytearray()
         self._url = b""
         self._headers = {}
+        self._header_lines = 0
         self._message_complete = False
         self._parser = httptools.HttpRequestParser(self)
         try:
@@ -292,6 +296,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         except httptools.HttpParserError as fault:
             self._refuse(RequestError(ErrorKind.INVALID, f"not an HTTP/1.1 request: {fault}"))
             return
+        if self._header_lines > _MAX_HEADER_LINES:
+            self._refuse(
+                RequestError(ErrorKind.HEAD_TOO_LARGE, f"the request has more than {_MAX_HEADER_LINES} headers")
+            )
+            return
         self._head_complete(rest)
 
     def on_url(self, url: bytes) -> None:
@@ -300,14 +309,16 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by the parser."""
+        self._header_lines += 1
+        if self._header_lines > _MAX_HEADER_LINES:
+            return
         name = name.lower()
         known = self._headers.get(name)
         self._headers[name] = value if known is None else known + b", " + value
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser for a chunked body."""
-        self._chunks.append(body)
-        self._chunks_bytes += len(body)
+        self._joined += body
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
@@ -318,6 +329,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         assert parser is not None
         headers = self._headers
         version = parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            message = f"HTTP/{version} is not spoken here; use HTTP/1.1 (gRPC has a port of its own)"
+            self._refuse(RequestError(ErrorKind.INVALID, message))
+            return
         self._keep_alive = parser.should_keep_alive() and not self._shared.stopping
         if version == "1.0":
             self._keep_alive = headers.get(b"connection", b"").lower() == b"keep-alive"
@@ -360,8 +375,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if chunked:
             self._state = _State.CHUNKED
-            self._chunks = []
-            self._chunks_bytes = 0
+            self._joined = bytearray()
             if rest:
                 self._take_chunks(bytes(rest))
             return
@@ -392,16 +406,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         except httptools.HttpParserError as fault:
             self._refuse(RequestError(ErrorKind.INVALID, f"malformed chunked body: {fault}"))
             return
-        if self._chunks_bytes > self._limits.max_request_bytes:
+        if len(self._joined) > self._limits.max_request_bytes:
             self._refuse(self._too_large("a chunked body"))
         elif self._message_complete:
-            body = aligned_buffer(self._chunks_bytes, self._headers)
-            at = 0
-            for chunk in self._chunks:
-                body[at : at + len(chunk)] = chunk
-                at += len(chunk)
-            self._chunks = []
-            self._body = body
+            self._body = aligned_buffer(len(self._joined), self._headers)
+            self._body[:] = self._joined
             # What a client sent after a chunked body without waiting cannot be told from it any more.
             self._keep_alive = False
             self._start_answer()
@@ -470,7 +479,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Let go of the request's buffers."""
         self._request = None
         self._parser = None
-        self._chunks = []
+        self._joined = bytearray()
         self._body = self._scratch
 
     def _close_after_answer(self) -> None:
