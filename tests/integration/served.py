@@ -205,6 +205,36 @@ def read_to_end(connection: socket.socket) -> bytes:
     return received
 
 
+class Dripping:
+    """A client that sends a request byte by byte, and notes what it got and when the server had enough of it."""
+
+    def __init__(self, where: str, at_once: bytes, then: bytes) -> None:
+        self._connection = socket.create_connection(address(where), timeout=PATIENCE_S)
+        self._connection.sendall(at_once)
+        self._then = then
+        self.answer = b""
+        self.took_s = 0.0
+        self.thread = Thread(target=self._drip)
+        self.thread.start()
+
+    def _drip(self) -> None:
+        started_s = time.monotonic()
+        self._connection.settimeout(0.25)
+        for number in range(4 * int(PATIENCE_S)):
+            try:
+                self._connection.send(self._then[number : number + 1])
+                if part := self._connection.recv(65536):
+                    self.answer += part
+                    continue
+                break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        self.took_s = time.monotonic() - started_s
+        self._connection.close()
+
+
 # Metrics
 
 
