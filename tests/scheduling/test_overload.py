@@ -41,8 +41,12 @@ class Outcome:
         return self.in_time + self.late + self.expired
 
 
-def serve(overload: float, sla_s: float, workers: int = 1) -> Outcome:
-    """`overload` times the capacity for a while; service times vary by 10% and now and then stall for 5 ms."""
+def serve(overload: float, sla_s: float, workers: int = 1, calm_qps: float = 0.0) -> Outcome:
+    """`overload` times the capacity for a while; service times vary by 10% and now and then stall for 5 ms.
+
+    With `calm_qps`, stalls are of 100 ms and every third batch has one; then they end, the rate falls to `calm_qps`,
+    and only what arrives from then on is counted.
+    """
     rng = np.random.default_rng(11)
     sizes = ProductionSizes().draw(20_000, rng)
     batches = np.ceil(sizes / BATCH_SIZE)
@@ -52,6 +56,10 @@ def serve(overload: float, sla_s: float, workers: int = 1) -> Outcome:
     for worker_id in range(workers):
         node.handle(WorkerChanged(worker_id, WorkerState.UP), 0.0)
     arrivals_s = np.cumsum(rng.exponential(1 / rate_qps, int(rate_qps * DURATION_S)))
+    if calm_qps:
+        calm_s = DURATION_S + np.cumsum(rng.exponential(1 / calm_qps, int(20 * calm_qps)))
+        arrivals_s = np.concatenate([arrivals_s[arrivals_s < DURATION_S], calm_s])
+    counted_from_s = DURATION_S if calm_qps else 0.0
     order = itertools.count()
     heap = [
         (at_s, next(order), QueryArrived(Query(i, int(size), at_s)))
@@ -65,9 +73,14 @@ def serve(overload: float, sla_s: float, workers: int = 1) -> Outcome:
             match action:
                 case StartBatch(worker_id, batch):
                     service_s = (FIXED_S + PER_ITEM_S * batch.items) * rng.lognormal(0.0, 0.1)
-                    service_s += rng.exponential(0.005) if rng.random() < 0.02 else 0.0
+                    if calm_qps and now < DURATION_S:
+                        service_s += 0.1 if rng.random() < 0.33 else 0.0
+                    elif not calm_qps:
+                        service_s += rng.exponential(0.005) if rng.random() < 0.02 else 0.0
                     finished = BatchFinished(worker_id, batch.batch_id, service_s)
                     heapq.heappush(heap, (now + service_s, next(order), finished))
+                case CompleteQuery(query) | RejectQuery(query) if query.arrival_s < counted_from_s:
+                    pass
                 case CompleteQuery(query) if now - query.arrival_s <= sla_s:
                     outcome.in_time += 1
                     outcome.items_in_time += query.items
@@ -94,3 +107,12 @@ def test_below_capacity_hardly_anything_is_refused():
     outcome = serve(0.5, 0.1)
     assert outcome.refused + outcome.expired <= 0.005 * outcome.in_time
     assert outcome.late <= 0.005 * outcome.in_time
+
+
+@pytest.mark.parametrize("calm_qps", [2.0, 60.0])
+def test_after_bad_times_a_calm_server_answers_again(calm_qps):
+    """Whatever an overloaded and stalling server has learned must not keep queries out afterwards."""
+    outcome = serve(3.0, 0.05, calm_qps=calm_qps)
+    arrived = outcome.in_time + outcome.late + outcome.expired + outcome.refused
+    assert arrived >= 39
+    assert outcome.in_time >= 0.8 * arrived  # the first seconds go to unlearning

@@ -23,10 +23,11 @@ class DeadlineAdmission:
     def admits(self, predicted_s: float, budget_s: float, idle: bool) -> bool:
         """Whether a query predicted to take `predicted_s` from now may be expected within `budget_s`.
 
-        `idle`: no work is ahead of it. An idle server that refuses learns nothing, so one in `_PROBE_EVERY` of
-        such refusals is let through: a prediction spoilt by a stall heals.
+        `idle`: no work is ahead of it. Then the margin, which is about what happens in queues, does not count; and
+        since an idle server that refuses learns nothing, one in `_PROBE_EVERY` of such refusals is let through, so
+        that a prediction spoilt by a stall heals.
         """
-        if predicted_s + self.margin_s <= budget_s:
+        if predicted_s + (0.0 if idle else self.margin_s) <= budget_s:
             return True
         if not idle:
             return False
@@ -37,10 +38,11 @@ class DeadlineAdmission:
         """Learn from an answered query: stochastic approximation of the error's quantile.
 
         Each error above the margin raises it by `quantile` steps, each below lowers it by `1 - quantile`; it
-        settles where that share of errors lies below. The step is a share of the usual latency.
+        settles where that share of errors lies below. The step is a share of the usual latency, or of the margin
+        where that is larger: what bad times have raised must fall as fast as it rose.
         """
         self._scale_s += 0.02 * (actual_s - self._scale_s)
-        step = self._step_share * self._scale_s
+        step = self._step_share * max(self._scale_s, self.margin_s)
         late = actual_s - predicted_s > self.margin_s
         self.margin_s += step * (self._quantile if late else self._quantile - 1.0)
         self.margin_s = max(self.margin_s, 0.0)
