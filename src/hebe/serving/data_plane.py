@@ -83,8 +83,11 @@ class DataPlane:
         model.observe_batches(self._endpoint(model).statistics.batch_ran)
 
     def model_unloaded(self, model: HostedModel) -> None:
-        """Forget how to decode for `model`; for `ModelHost.on_unloaded`. Its counters stay."""
-        self._endpoints.pop((model.spec.name, model.version), None)
+        """Forget `model` and its counters, unless the same version is loaded again; for `ModelHost.on_unloaded`."""
+        key = (model.spec.name, model.version)
+        if key not in ((hosted.spec.name, hosted.version) for hosted in self.host.hosted):
+            self._endpoints.pop(key, None)
+            self.statistics.forget(*key)
 
     def statistics_of(self, model: HostedModel) -> ModelStatistics:
         """Where the queries of `model` are counted."""

@@ -55,9 +55,9 @@ def open_port(what: str, host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ServeError(f"{what} port {port}: must lie in 0..65535")
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # A name such as localhost may mean several addresses: IPv4 is what clients try first.
+        family, kind, proto, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     except socket.gaierror as fault:
         raise ServeError(f"{what} host {host!r}: {fault.strerror}; use an address of this machine") from None
     listener = socket.socket(family, kind, proto)

@@ -173,13 +173,17 @@ class Statistics:
         self.refused: Counter[str] = Counter()
 
     def of(self, name: str, version: int, sla_latency_s: float) -> ModelStatistics:
-        """The counters of one model version, made on first use; they outlive an unload."""
+        """The counters of one model version, made on first use."""
         key = (name, version)
         found = self._models.get(key)
         if found is None:
             found = self._models[key] = ModelStatistics(name, version, sla_latency_s)
         found.sla_latency_s = sla_latency_s
         return found
+
+    def forget(self, name: str, version: int) -> None:
+        """Drop the counters of a model version, so that versions that come and go do not pile up."""
+        self._models.pop((name, version), None)
 
     def find(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         """Counters of all models, of one, or of one version, sorted."""

@@ -1,0 +1,112 @@
+"""What is the same whatever the protocol: options, refusals, counting, forgetting."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import numpy as np
+import pytest
+
+from hebe.serving.data_plane import DataPlane, InferRequest
+from hebe.serving.errors import ErrorKind, QueryRefused, RequestError
+from hebe.serving.statistics import Statistics
+from hebe.serving.tensors import WireTensor
+
+
+@pytest.fixture
+def plane(fake_host):
+    plane = DataPlane(fake_host, Statistics())
+    for model in fake_host.hosted:
+        plane.model_loaded(model)
+    return plane
+
+
+def request(plane, *, model="lone", version="", **fields):
+    tensors = [WireTensor("thing", "INT64", (2, 2), np.array([1, 2, 3, 4]))]
+    return InferRequest(model, version, "id", tensors, plane.clock(), **fields)
+
+
+def counters(plane, name="lone"):
+    return plane.statistics.find(name)[0]
+
+
+async def test_an_answer_is_counted_with_its_batch(plane, scores_of):
+    answer = await plane.infer(request(plane))
+    model = plane.host.models["lone"]
+    np.testing.assert_array_equal(answer.scores, scores_of(model.spec, model.queries[0]))
+    assert (answer.model, answer.version, answer.request_id, answer.parameters) == ("lone", 1, "id", {})
+    assert (counters(plane).success.count, counters(plane).items_answered, counters(plane).executions) == (1, 2, 1)
+    assert counters(plane).query_items.sum == counters(plane).batch_items.sum == 2
+
+
+@pytest.mark.parametrize(
+    ("transport_s", "parameters", "deadline_s"),
+    [
+        (math.inf, {}, math.inf),
+        (math.inf, {"timeout": 0}, math.inf),
+        (math.inf, {"timeout": 2_000_000}, 2.0),
+        (5.0, {"timeout": 2_000_000}, 2.0),
+        (5.0, {"timeout": 9_000_000}, 5.0),
+        (5.0, {}, 5.0),
+    ],
+)
+async def test_the_nearer_deadline_counts(plane, transport_s, parameters, deadline_s):
+    asked = request(plane, parameters=parameters)
+    asked.deadline_s = asked.arrival_s + transport_s
+    await plane.infer(asked)
+    query = plane.host.models["lone"].queries[-1]
+    assert query.deadline_s - query.arrival_s == pytest.approx(deadline_s)
+
+
+async def test_parameters_of_other_servers_are_ignored(plane):
+    await plane.infer(request(plane, parameters={"sequence_id": 0, "triton_x": "y", "headers": {}, "priority": 7}))
+    assert plane.host.models["lone"].queries[-1].priority == 7
+
+
+async def test_refusals_are_counted_where_they_belong(plane):
+    with pytest.raises(RequestError) as error:
+        await plane.infer(request(plane, model="nothing"))
+    assert error.value.kind is ErrorKind.NOT_FOUND
+    assert plane.statistics.refused == {"not_found": 1}
+    plane.host.models["lone"].fault = QueryRefused("queue_full", "full")
+    with pytest.raises(RequestError) as error:
+        await plane.infer(request(plane))
+    assert error.value.kind is ErrorKind.OVERLOADED
+    with pytest.raises(RequestError):
+        await plane.infer(request(plane, outputs=["logit"]))
+    assert counters(plane).refused == {"queue_full": 1, "invalid": 1}
+    assert (counters(plane).fail.count, counters(plane).success.count) == (2, 0)
+
+
+async def test_a_cancelled_request_is_counted_and_withdrawn(plane):
+    model = plane.host.models["lone"]
+    model.delay_s = 10.0
+    task = asyncio.ensure_future(plane.infer(request(plane)))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert model.cancelled == 1
+    assert counters(plane).refused == {"cancelled": 1}
+
+
+async def test_an_unloaded_model_leaves_nothing_behind(plane):
+    await plane.infer(request(plane))
+    model = plane.host.models["lone"]
+    plane.model_unloaded(model)
+    assert counters(plane).success.count == 1, "the version is still hosted: it was loaded again"
+    del plane.host.models["lone"]
+    plane.model_unloaded(model)
+    assert not plane.statistics.find("lone")
+    assert plane.statistics.find("ranker")
+
+
+async def test_a_version_loaded_again_is_decoded_by_its_new_specification(plane):
+    await plane.infer(request(plane))
+    model = plane.host.models["lone"]
+    model.spec = type(model.spec).from_dict(
+        model.spec.to_dict() | {"tables": [{"name": "things", "rows": 3, "dim": 4}]}
+    )
+    with pytest.raises(RequestError, match=r"key 3 of item 1 is out of range; keys must lie in 0\.\.2"):
+        await plane.infer(request(plane))
