@@ -143,6 +143,7 @@ async def test_overload_is_refused_at_once(make_driver, model):
     outcomes = await asyncio.gather(*(driver.infer(new_query(driver, 100)) for _ in range(200)), return_exceptions=True)
     refused = [o for o in outcomes if isinstance(o, QueryRefused)]
     assert {refusal.reason for refusal in refused} <= {"deadline", "expired"}
+    assert not any(refusal.timed_out for refusal in refused)
     assert len(refused) > 150
     assert clock() - started_s < 2.0
 
@@ -154,6 +155,7 @@ async def test_an_answer_after_the_callers_own_timeout_is_a_refusal(make_driver,
     with pytest.raises(QueryRefused) as refusal:
         await driver.infer(new_query(driver, 1, deadline_s=clock() + 0.02))
     assert refusal.value.reason == "expired"
+    assert refusal.value.timed_out
 
 
 async def test_a_wait_bound_starts_a_part_filled_batch_in_time(make_driver, model):

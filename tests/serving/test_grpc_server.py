@@ -168,7 +168,8 @@ def test_settings_and_shared_memory(client):
     [
         (QueryRefused("deadline", "overloaded", 0.25), Code.UNAVAILABLE, "250"),
         (QueryRefused("queue_full", "full"), Code.UNAVAILABLE, None),
-        (QueryRefused("expired", "too late"), Code.DEADLINE_EXCEEDED, None),
+        (QueryRefused("expired", "too late"), Code.UNAVAILABLE, None),
+        (QueryRefused("expired", "too late", timed_out=True), Code.DEADLINE_EXCEEDED, None),
         (QueryRefused("shutting_down", "bye"), Code.UNAVAILABLE, None),
         (QueryFailed("worker 1 died"), Code.INTERNAL, None),
     ],

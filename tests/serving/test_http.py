@@ -251,7 +251,8 @@ def test_a_deadline_that_is_over_before_the_query_is_read(front_ends):
     [
         (QueryRefused("deadline", "overloaded", 2.3), 503, "3"),
         (QueryRefused("queue_full", "full", 0.01), 503, "1"),
-        (QueryRefused("expired", "too late"), 408, None),
+        (QueryRefused("expired", "too late"), 503, None),
+        (QueryRefused("expired", "too late", timed_out=True), 408, None),
         (QueryRefused("no_worker", "none"), 503, None),
         (QueryRefused("shutting_down", "bye"), 503, None),
         (QueryFailed("worker 1 died"), 500, None),

@@ -51,6 +51,7 @@ _MESSAGES = {
     RejectReason.NO_WORKER: "refused: no worker is up",
     RejectReason.SHUTTING_DOWN: "refused: the model is being unloaded",
 }
+_TOO_LATE = "refused: after waiting it could not be answered within the latency bound any more"
 
 
 @dataclass(slots=True, eq=False)
@@ -176,7 +177,7 @@ class NodeDriver:
             left = list(self._pending.values())
             self._pending.clear()
         reason = RejectReason.SHUTTING_DOWN
-        self._deliver([(pending, QueryRefused(reason, _MESSAGES[reason])) for pending in left])
+        self._deliver([(pending, _refusal(pending, reason)) for pending in left])
 
     def _is_idle(self) -> bool:
         with self._lock:
@@ -251,7 +252,7 @@ class NodeDriver:
             case RejectQuery(query, reason, retry_after_s):
                 pending = self._pending.pop(query.query_id, None)
                 if pending is not None:
-                    effects.answers.append((pending, QueryRefused(reason, _MESSAGES[reason], retry_after_s)))
+                    effects.answers.append((pending, _refusal(pending, reason, retry_after_s)))
             case FailQuery(query):
                 pending = self._pending.pop(query.query_id, None)
                 if pending is not None:
@@ -269,7 +270,7 @@ class NodeDriver:
     def _result(self, pending: _Pending, now: float) -> QueryResult | Exception:
         query = pending.query
         if pending.has_timeout and now > query.deadline_s:
-            return QueryRefused(RejectReason.EXPIRED, _MESSAGES[RejectReason.EXPIRED])
+            return _refusal(pending, RejectReason.EXPIRED)
         return QueryResult(
             query.query_id,
             pending.scores,
@@ -292,6 +293,12 @@ class NodeDriver:
                 _settle(pending.future, answer)
             elif not pending.loop.is_closed():
                 pending.loop.call_soon_threadsafe(_settle, pending.future, answer)
+
+
+def _refusal(pending: _Pending, reason: RejectReason, retry_after_s: float = 0.0) -> QueryRefused:
+    timed_out = reason is RejectReason.EXPIRED and pending.has_timeout
+    message = _MESSAGES[reason] if timed_out or reason is not RejectReason.EXPIRED else _TOO_LATE
+    return QueryRefused(reason, message, retry_after_s, timed_out=timed_out)
 
 
 def _settle(future: asyncio.Future[QueryResult], answer: QueryResult | Exception) -> None:

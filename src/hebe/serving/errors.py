@@ -14,7 +14,7 @@
 | HEAD_TOO_LARGE | 431 | RESOURCE_EXHAUSTED | request line and headers beyond their limit |
 | INTERNAL | 500 | INTERNAL | a worker or store failed |
 | UNSUPPORTED | 501 | UNIMPLEMENTED | a part of the protocol that Hebe does not have |
-| OVERLOADED | 503 | UNAVAILABLE | refused on arrival: queue full, or the deadline cannot be met |
+| OVERLOADED | 503 | UNAVAILABLE | refused: queue full, or too late for the latency bound, on arrival or after waiting |
 | UNAVAILABLE | 503 | UNAVAILABLE | model not ready, server shutting down |
 
 429, and 503 where it helps, carry `Retry-After`.
@@ -86,13 +86,17 @@ class ServeError(Exception):
 
 
 class QueryRefused(Exception):
-    """The scheduler will not answer a query: `reason` is one of `scheduling.events.RejectReason`."""
+    """The scheduler will not answer a query: `reason` is one of `scheduling.events.RejectReason`.
 
-    def __init__(self, reason: str, message: str, retry_after_s: float = 0.0) -> None:
+    `timed_out`: the time that the request itself allowed is over, rather than the model's latency bound.
+    """
+
+    def __init__(self, reason: str, message: str, retry_after_s: float = 0.0, *, timed_out: bool = False) -> None:
         super().__init__(message)
         self.reason = str(reason)
         self.message = message
         self.retry_after_s = retry_after_s
+        self.timed_out = timed_out
 
 
 class QueryFailed(Exception):
@@ -114,7 +118,7 @@ class LoadFailed(Exception):
 _REFUSALS = {
     "deadline": ErrorKind.OVERLOADED,
     "queue_full": ErrorKind.OVERLOADED,
-    "expired": ErrorKind.TIMED_OUT,
+    "expired": ErrorKind.OVERLOADED,
 }
 
 
@@ -124,7 +128,7 @@ def as_request_error(fault: Exception) -> RequestError:
         case RequestError():
             return fault
         case QueryRefused():
-            kind = _REFUSALS.get(fault.reason, ErrorKind.UNAVAILABLE)
+            kind = ErrorKind.TIMED_OUT if fault.timed_out else _REFUSALS.get(fault.reason, ErrorKind.UNAVAILABLE)
             return RequestError(kind, fault.message, retry_after_s=fault.retry_after_s, reason=fault.reason)
         case UnknownModel():
             return RequestError(ErrorKind.NOT_FOUND, str(fault))
