@@ -27,6 +27,7 @@ from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.request_body import request_body
 from hebe.load_generator.sender import Outcome, Sender
 from hebe.load_generator.target import Target, parse_endpoint
+from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.pinning import pin_thread
 from hebe.workload.forms import query_sizes
 from hebe.workload.key_skew import UniformKeys
@@ -154,6 +155,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.cores:
         pin_thread([int(core) for core in arguments.cores.split(",")])
+    keep_large_allocations()
     target = Target(parse_endpoint(arguments.url), arguments.model)
     if target.endpoint.protocol == "grpc" and arguments.concurrency == 1:
         result = _measure_grpc_alone(target, arguments.sizes, arguments.seconds)

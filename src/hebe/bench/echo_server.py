@@ -23,8 +23,8 @@ import grpc
 import grpc.aio
 import uvloop
 
-from hebe.load_generator.large_allocations import keep_large_allocations
 from hebe.load_generator.protobuf_wire import delimited, delimited_head, varint
+from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.pinning import pin_thread
 
 _HEAD_BYTES = 4096

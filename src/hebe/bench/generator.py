@@ -23,6 +23,7 @@ from hebe.bench.server_process import ServerProcess
 from hebe.load_generator.session import Workload, run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
+from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.pinning import available_cores, pin_thread
 from hebe.workload.query_sizes import FixedSizes, ProductionSizes, QuerySizes
 
@@ -45,6 +46,7 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
     cores = available_cores()
     if len(cores) < 2:
         raise RuntimeError("this benchmark needs two cores: one for the generator, one for the echo server")
+    keep_large_allocations()
     served = _served_qps(bench_repository(_MODEL, _SIZE, progress), cores, rounds, seconds, progress)
     needed_qps = _WANTED * median_and_spread(served)[0]
     task = progress.add_task("sending to an echo", total=3 * rounds)

@@ -19,6 +19,7 @@ from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.session import Workload, run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.report.figures import Figure
+from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.pinning import available_cores, pin_thread
 
 DESCRIPTION = "Goodput, refusals and memory at twice the load that saturates the server."
@@ -36,6 +37,7 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
     if len(cores) < 2:
         raise RuntimeError("this benchmark needs two cores: one for the worker, one for front end and load generator")
     pin_thread(cores[:-1])
+    keep_large_allocations()
     try:
         with tempfile.TemporaryDirectory(prefix="hebe-bench-") as directory:
             return _measure(repository, Path(directory), cores[:-1], probe_s, overload_s, progress)

@@ -116,7 +116,10 @@ def load(
     """
     from hebe.load_generator.session import Workload
     from hebe.load_generator.target import Target, parse_endpoint
+    from hebe.runtime.large_allocations import keep_large_allocations
     from hebe.workload import forms
+
+    keep_large_allocations()
 
     if (rate is None) != find_qps:
         raise typer.BadParameter("give either --rate QPS or --find-qps", param_hint="--rate")

@@ -10,7 +10,6 @@ import grpc.aio
 
 from hebe.load_generator.discovery import CHANNEL_OPTIONS, GRPC_SERVICE, call_metadata
 from hebe.load_generator.error import LoadError
-from hebe.load_generator.large_allocations import keep_large_allocations
 from hebe.load_generator.request_body import RequestBody
 from hebe.load_generator.sender import OnDone, OnSent, Outcome, ignore_done, ignore_sent
 from hebe.load_generator.target import Target
@@ -53,7 +52,6 @@ class GrpcSender:
 
     async def open(self) -> None:
         """Open the channels and wait until they are connected."""
-        keep_large_allocations()
         endpoint = self._target.endpoint
         for number in range(min(CHANNELS, self._target.connections)):
             # Channels with different options do not share a connection.

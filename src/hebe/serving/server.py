@@ -23,6 +23,7 @@ import structlog
 import torch
 import uvloop
 
+from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.pinning import available_cores, front_end_cores, pin_thread
 from hebe.serving.auth import Gate
 from hebe.serving.data_plane import DataPlane
@@ -155,6 +156,7 @@ class Server:
         options = self.options
         self._loop, self._stop = asyncio.get_running_loop(), stop
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        keep_large_allocations()
         host = self._host = ModelHost(self.directory, options.models)
         host.check_repository()
         pin_thread(front_end_cores(host.worker_cores, available_cores()))

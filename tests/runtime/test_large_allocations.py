@@ -2,12 +2,12 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-from hebe.load_generator import large_allocations
+from hebe.runtime import large_allocations
 
 # In a process of its own, since the setting is for good.
 FAULTS = """
 import resource
-from hebe.load_generator.large_allocations import keep_large_allocations
+from hebe.runtime.large_allocations import keep_large_allocations
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
