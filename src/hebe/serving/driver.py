@@ -193,9 +193,9 @@ class NodeDriver:
         with self._lock:
             self._collect(batch, outcome)
             effects = self._handle(BatchFinished(worker_id, batch.batch_id, service_s, failed), worker_id)
-        self._deliver(effects.answers)
-        if self.on_batch is not None and not isinstance(outcome, Exception):
+        if self.on_batch is not None and not isinstance(outcome, Exception):  # counted before anybody hears of it
             self.on_batch(batch.items, outcome.sparse_s, outcome.dense_s)
+        self._deliver(effects.answers)
         return effects.next_batch
 
     def _collect(self, batch: Batch, outcome: BatchOutcome | Exception) -> None:
