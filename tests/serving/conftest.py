@@ -19,7 +19,7 @@ from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import LoadFailed, ModelNotReady, UnknownModel
 from hebe.serving.grpc_server import GrpcServer, start_grpc
 from hebe.serving.http import HttpFrontEnd
-from hebe.serving.http_connection import HttpLimits
+from hebe.serving.http_message import HttpLimits
 from hebe.serving.http_server import HttpServer, start_http
 from hebe.serving.listening import TlsFiles
 from hebe.serving.logs import RequestLog

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hebe.serving.errors import RequestError
-from hebe.serving.http_connection import HttpLimits
 from hebe.serving.http_infer import decode_infer, parse_header_length
+from hebe.serving.http_message import HttpLimits
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "http").iterdir())
 

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hebe.serving.auth import Gate
 from hebe.serving.errors import QueryFailed, QueryRefused
-from hebe.serving.http_connection import HttpLimits
+from hebe.serving.http_message import HttpLimits
 from hebe.serving.protocol import SERVICE, message, methods
 
 Code = grpc.StatusCode

@@ -14,7 +14,7 @@ import pytest
 
 from hebe.serving.auth import Gate
 from hebe.serving.errors import QueryFailed, QueryRefused
-from hebe.serving.http_connection import HttpLimits
+from hebe.serving.http_message import HttpLimits
 
 
 def call(front_ends, method, path, body=None, headers=None):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from hebe.serving.errors import RequestError
-from hebe.serving.http_connection import HttpLimits, HttpRequest, HttpResponse, aligned_buffer
+from hebe.serving.http_connection import aligned_buffer
+from hebe.serving.http_message import HttpLimits, HttpRequest, HttpResponse
 from hebe.serving.http_server import start_http
 
 LIMITS = HttpLimits(

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hebe.query import QueryResult
-from hebe.serving.http_connection import HttpRequest
+from hebe.serving.http_message import HttpRequest
 from hebe.serving.metrics import MetricsPage
 from hebe.serving.statistics import LATENCY_BOUNDS_S, Statistics
 

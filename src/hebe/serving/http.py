@@ -18,7 +18,6 @@ from hebe.serving.auth import Gate
 from hebe.serving.content_coding import MIN_COMPRESS_BYTES, accepted_coding, compress, decompress
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error
-from hebe.serving.http_connection import HttpLimits, HttpRequest, HttpResponse
 from hebe.serving.http_infer import (
     HEADER_LENGTH,
     decode_infer,
@@ -27,6 +26,7 @@ from hebe.serving.http_infer import (
     parse_header_length,
     parse_json_object,
 )
+from hebe.serving.http_message import HttpLimits, HttpRequest, HttpResponse
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
 from hebe.serving.repository_control import RepositoryControl
@@ -50,7 +50,7 @@ class _Route:
 
 
 class HttpFrontEnd:
-    """Answers HTTP requests from a data plane; a `http_connection.Handler`."""
+    """Answers HTTP requests from a data plane; a `http_message.Handler`."""
 
     def __init__(self, data_plane: DataPlane, gate: Gate, log: RequestLog, limits: HttpLimits | None = None) -> None:
         self._data_plane = data_plane

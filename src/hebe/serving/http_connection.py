@@ -14,84 +14,24 @@ head, body and response, number of connections.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from email.utils import formatdate
+from collections.abc import Mapping
 from enum import Enum
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
 import numpy as np
 
 from hebe.serving.errors import ErrorKind, RequestError
+from hebe.serving.http_message import HttpRequest, HttpResponse
+
+if TYPE_CHECKING:
+    from hebe.serving.http_server import HttpConnections
 
 BINARY_OFFSET_HEADER = b"inference-header-content-length"
-_READ_BYTES = 64 * 1024
 _PIPELINED_BYTES = 64 * 1024
 _ALIGNMENT = 8
 _MAX_HEADER_LINES = 100
-
-
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
-    """What a connection may cost. Times in seconds."""
-
-    max_request_bytes: int = 64 * 1024 * 1024
-    max_head_bytes: int = 64 * 1024
-    max_connections: int = 1024
-    head_timeout_s: float = 10.0
-    body_timeout_s: float = 30.0
-    write_timeout_s: float = 30.0
-    idle_timeout_s: float = 75.0
-    linger_s: float = 2.0
-
-
-@dataclass(slots=True)
-class HttpRequest:
-    """One request. Header names are lower-case bytes; `body` is empty until it has been read.
-
-    `arrival_s` is when the first byte of the request was read, on the server's clock. `peer` is the client's address.
-    `route` is the handler's: what `screen` found, for `answer`.
-    """
-
-    method: str
-    path: str
-    query: str
-    headers: dict[bytes, bytes]
-    arrival_s: float
-    peer: str
-    route: Any = None
-    body: memoryview = field(default_factory=lambda: memoryview(b""))
-
-    def header(self, name: bytes) -> str | None:
-        """The header `name` (lower-case) as text, or None."""
-        value = self.headers.get(name)
-        return None if value is None else value.decode("latin-1").strip()
-
-
-@dataclass(slots=True)
-class HttpResponse:
-    """Status, body and headers of an answer; lengths and dates are the connection's business."""
-
-    status: int
-    body: bytes = b""
-    content_type: bytes = b"application/json"
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-
-
-class Handler(Protocol):
-    """What a connection asks of the application."""
-
-    def screen(self, head: HttpRequest) -> HttpResponse | None:
-        """The answer to a request whose body is not worth reading, or None to read it."""
-
-    async def answer(self, request: HttpRequest) -> HttpResponse:
-        """The answer to a whole request; never raises but CancelledError."""
-
-    def refuse(self, error: RequestError, head: HttpRequest | None) -> HttpResponse:
-        """The answer to what is not a proper request, or took too much or too long."""
 
 
 class _State(Enum):
@@ -104,51 +44,7 @@ class _State(Enum):
     CLOSED = "closed"
 
 
-def _status_lines() -> dict[int, bytes]:
-    return {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
-
-
-_STATUS_LINES = _status_lines()
-
-
-class HttpConnections:
-    """The connections of one server: what they share, and the timer that ends those that take too long."""
-
-    def __init__(self, handler: Handler, limits: HttpLimits, clock: Callable[[], float]) -> None:
-        self.handler = handler
-        self.limits = limits
-        self.clock = clock
-        self.open: set[HttpConnection] = set()
-        self.stopping = False
-        self.date_header = b""
-        self.scratch = memoryview(bytearray(_READ_BYTES))
-        """Where heads are read to. One for all: reading and taking are one step of the event loop."""
-        self._sweeper: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Begin watching the time; needs a running loop."""
-        self._sweep()
-
-    def _sweep(self) -> None:
-        now = self.clock()
-        self.date_header = b"date: " + formatdate(time.time(), usegmt=True).encode() + b"\r\n"
-        for connection in list(self.open):
-            if now >= connection.give_up_s:
-                connection.out_of_time()
-        self._sweeper = asyncio.get_running_loop().call_later(0.25, self._sweep)
-
-    async def stop(self, grace_s: float) -> None:
-        """Let requests under way finish for at most `grace_s`, then close everything."""
-        self.stopping = True
-        for connection in list(self.open):
-            connection.finish()
-        end_s = self.clock() + grace_s
-        while self.open and self.clock() < end_s:
-            await asyncio.sleep(0.02)
-        for connection in list(self.open):
-            connection.abort()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+_STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 
 
 class HttpConnection(asyncio.BufferedProtocol):

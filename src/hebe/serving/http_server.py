@@ -3,10 +3,55 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from email.utils import formatdate
 
-from hebe.serving.http_connection import Handler, HttpConnection, HttpConnections, HttpLimits
+from hebe.serving.http_connection import HttpConnection
+from hebe.serving.http_message import Handler, HttpLimits
 from hebe.serving.listening import TlsFiles, open_port
+
+_READ_BYTES = 64 * 1024
+
+
+class HttpConnections:
+    """The connections of one server: what they share, and the timer that ends those that take too long."""
+
+    def __init__(self, handler: Handler, limits: HttpLimits, clock: Callable[[], float]) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.clock = clock
+        self.open: set[HttpConnection] = set()
+        self.stopping = False
+        self.date_header = b""
+        self.scratch = memoryview(bytearray(_READ_BYTES))
+        """Where heads are read to. One for all: reading and taking are one step of the event loop."""
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin watching the time; needs a running loop."""
+        self._sweep()
+
+    def _sweep(self) -> None:
+        now = self.clock()
+        self.date_header = b"date: " + formatdate(time.time(), usegmt=True).encode() + b"\r\n"
+        for connection in list(self.open):
+            if now >= connection.give_up_s:
+                connection.out_of_time()
+        self._sweeper = asyncio.get_running_loop().call_later(0.25, self._sweep)
+
+    async def stop(self, grace_s: float) -> None:
+        """Let requests under way finish for at most `grace_s`, then close everything."""
+        self.stopping = True
+        for connection in list(self.open):
+            connection.finish()
+        end_s = self.clock() + grace_s
+        while self.open and self.clock() < end_s:
+            await asyncio.sleep(0.02)
+        for connection in list(self.open):
+            connection.abort()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
 
 
 class HttpServer:

@@ -26,7 +26,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from hebe.serving.errors import ErrorKind, RequestError
-from hebe.serving.http_connection import HttpRequest, HttpResponse
+from hebe.serving.http_message import HttpRequest, HttpResponse
 from hebe.serving.statistics import Histogram, ModelStatistics, Statistics
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _counters(models: list[ModelStatistics], statistics: Statistics) -> Iterator
 
 
 class MetricsPage:
-    """Serves `GET /metrics`; a `http_connection.Handler`."""
+    """Serves `GET /metrics`; a `http_message.Handler`."""
 
     def __init__(self, host: ModelHost, statistics: Statistics) -> None:
         self.registry = CollectorRegistry()

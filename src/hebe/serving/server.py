@@ -31,7 +31,7 @@ from hebe.serving.driver import clock
 from hebe.serving.errors import LoadFailed, ServeError
 from hebe.serving.grpc_server import start_grpc
 from hebe.serving.http import HttpFrontEnd
-from hebe.serving.http_connection import HttpLimits
+from hebe.serving.http_message import HttpLimits
 from hebe.serving.http_server import start_http
 from hebe.serving.listening import TlsFiles
 from hebe.serving.logs import RequestLog

@@ -1,0 +1,68 @@
+"""HTTP requests and responses as handlers see them, and the limits that both ends keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hebe.serving.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What a connection may cost. Times in seconds."""
+
+    max_request_bytes: int = 64 * 1024 * 1024
+    max_head_bytes: int = 64 * 1024
+    max_connections: int = 1024
+    head_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
+    write_timeout_s: float = 30.0
+    idle_timeout_s: float = 75.0
+    linger_s: float = 2.0
+
+
+@dataclass(slots=True)
+class HttpRequest:
+    """One request. Header names are lower-case bytes; `body` is empty until it has been read.
+
+    `arrival_s` is when the first byte of the request was read, on the server's clock. `peer` is the client's address.
+    `route` is the handler's: what `screen` found, for `answer`.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: dict[bytes, bytes]
+    arrival_s: float
+    peer: str
+    route: Any = None
+    body: memoryview = field(default_factory=lambda: memoryview(b""))
+
+    def header(self, name: bytes) -> str | None:
+        """The header `name` (lower-case) as text, or None."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1").strip()
+
+
+@dataclass(slots=True)
+class HttpResponse:
+    """Status, body and headers of an answer; lengths and dates are the connection's business."""
+
+    status: int
+    body: bytes = b""
+    content_type: bytes = b"application/json"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Handler(Protocol):
+    """What a connection asks of the application."""
+
+    def screen(self, head: HttpRequest) -> HttpResponse | None:
+        """The answer to a request whose body is not worth reading, or None to read it."""
+
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """The answer to a whole request; never raises but CancelledError."""
+
+    def refuse(self, error: RequestError, head: HttpRequest | None) -> HttpResponse:
+        """The answer to what is not a proper request, or took too much or too long."""
