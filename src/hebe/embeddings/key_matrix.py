@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hebe.kernels.padding import count_present, pad_jagged
+from hebe.kernels.padding import copy_fixed, count_present, pad_jagged
 from hebe.query import FeatureKeys, JaggedKeys, KeyArray
 from hebe.spec import ModelSpec
 
@@ -20,14 +20,19 @@ def fill_keys(
     `features` are those of a `Query` that was checked against the spec: fixed `[items, lookups]` or jagged, perhaps
     read-only or unaligned views of received bytes. `out` int64, C-contiguous.
     """
-    row_stop, column = row_start + stop - start, 0
+    fixed: list[KeyArray] = []
+    columns: list[int] = []
+    column = 0
     for feature in spec.features:
         keys = features[feature.name]
         if isinstance(keys, JaggedKeys):
             pad_jagged(keys.values, keys.offsets, start, stop, feature.lookups, out, row_start, column)
         else:
-            out[row_start:row_stop, column : column + feature.lookups] = keys[start:stop]
+            fixed.append(keys)
+            columns.append(column)
         column += feature.lookups
+    if fixed:
+        copy_fixed(fixed, columns, start, stop, out, row_start)
 
 
 def fill_lengths(out: KeyArray, keys: KeyArray, spec: ModelSpec) -> None:

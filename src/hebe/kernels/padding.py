@@ -1,17 +1,43 @@
-"""Between jagged keys and the rectangular key matrix: pad to the feature's lookups with -1, count what is there."""
+"""Into the rectangular key matrix: copy fixed keys, pad jagged ones with -1; and count what is there."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
+from numba import carray, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from hebe.kernels.compiled import array_type, compile_kernel
 
 IntArray = npt.NDArray[np.int64]
+
+
+ADDRESS, COLUMN, LOOKUPS = range(3)
+"""Rows of the description of fixed keys that `copy_fixed` takes: int64 `[3, features]`."""
+
+
+@cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
+def _pointer_to(_typing: Any, address: Any) -> Any:
+    """The address, an integer, as a pointer."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), codegen
+
+
+def _copy(described, start, stop, out, row):  # type: ignore[no-untyped-def]
+    for feature in range(described.shape[1]):
+        column, lookups = described[COLUMN, feature], described[LOOKUPS, feature]
+        keys = carray(_pointer_to(described[ADDRESS, feature]), (stop, lookups), np.int64)
+        for item in range(start, stop):
+            for position in range(lookups):
+                out[row + item - start, column + position] = keys[item, position]
 
 
 def _pad(values, offsets, start, stop, lookups, out, row, column):  # type: ignore[no-untyped-def]
@@ -34,6 +60,13 @@ def _count(keys, column, lookups, out, out_column):  # type: ignore[no-untyped-d
 
 
 @functools.cache
+def _copy_kernel() -> Callable[..., None]:
+    index = types.intp
+    matrix = array_type(types.int64, 2, writable=True)
+    return compile_kernel(_copy, types.void(array_type(types.int64, 2), index, index, matrix, index))
+
+
+@functools.cache
 def _pad_kernel() -> Callable[..., None]:
     vector, index = array_type(types.int64, 1), types.intp
     matrix = array_type(types.int64, 2, writable=True)
@@ -45,6 +78,27 @@ def _count_kernel() -> Callable[..., None]:
     index = types.intp
     written = array_type(types.int64, 2, writable=True)
     return compile_kernel(_count, types.void(array_type(types.int64, 2), index, index, written, index))
+
+
+def copy_fixed(
+    keys: Sequence[IntArray], columns: Sequence[int], start: int, stop: int, out: IntArray, row: int
+) -> None:
+    """Copy items `[start, stop)` of each of `keys`, int64 `[items, lookups]`, to `out[row : row + stop - start]`.
+
+    The first key of `keys[i]` goes to column `columns[i]`. All in one call, because each return from compiled code
+    waits for the interpreter lock while the front end may hold it.
+    """
+    addresses, widths = [], []
+    for array, column in zip(keys, columns, strict=True):
+        if array.dtype != np.int64 or not array.flags.c_contiguous:
+            raise TypeError(f"keys must be C-contiguous int64, not {array.dtype}")
+        if not 0 <= start <= stop <= array.shape[0] or column < 0 or column + array.shape[1] > out.shape[1]:
+            raise ValueError(f"items [{start}, {stop}) of {array.shape} at column {column} do not fit {out.shape}")
+        addresses.append(array.__array_interface__["data"][0])
+        widths.append(array.shape[1])
+    if row < 0 or row + stop - start > out.shape[0]:
+        raise ValueError(f"{stop - start} items at row {row} do not fit {out.shape}")
+    _copy_kernel()(np.array([addresses, columns, widths], np.int64), start, stop, out, row)
 
 
 def pad_jagged(
@@ -70,6 +124,7 @@ def count_present(keys: IntArray, column: int, lookups: int, out: IntArray, out_
 
 
 def warm_up() -> None:
-    """Compile both kernels now, or load them from disk."""
+    """Compile the kernels now, or load them from disk."""
+    _copy_kernel()
     _pad_kernel()
     _count_kernel()
