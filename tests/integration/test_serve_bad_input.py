@@ -438,6 +438,38 @@ def test_clients_that_vanish_amid_their_query(served: Served, protocol: str):
     eventually(lambda: open_files(served) <= files, "their connections are closed")
 
 
+@pytest.mark.parametrize("what", ["JSON that breaks off", "a key out of range", "gRPC", "clients that go"])
+def test_large_bad_requests_leave_no_memory_behind(served: Served, what: str):
+    """Each kind many times, ten megabytes a time: the process does not grow with their number."""
+    inputs = draw(served.spec("dlrm-rmc1"), MAX_ITEMS, np.random.default_rng(5))
+    inputs.arrays["feature9"][-1, -1] = -1
+    body, header_length = binary_body(inputs)
+    whole = request_bytes("dlrm-rmc1", body, header_length)
+
+    def ask() -> None:
+        if what == "gRPC":
+            with tritonclient.grpc.InferenceServerClient(served.grpc) as client:
+                with pytest.raises(tritonclient.utils.InferenceServerException):
+                    client.infer("dlrm-rmc1", triton_inputs(tritonclient.grpc, inputs))
+        elif what == "clients that go":
+            with socket.create_connection(address(served.http), timeout=PATIENCE_S) as connection:
+                connection.sendall(whole[:-1])
+        elif what == "a key out of range":
+            headers = {"Inference-Header-Content-Length": str(header_length)}
+            assert "key -1 of item 1499" in error_of(
+                post(served.http, "/v2/models/dlrm-rmc1/infer", body, headers), 400
+            )
+        else:
+            assert "is not JSON" in error_of(post(served.http, INFER, b'{"inputs": [' + b"1," * 2_500_000), 400)
+
+    for _ in range(4):
+        ask()
+    before = served.process.resident_bytes
+    for _ in range(20):
+        ask()
+    assert served.process.resident_bytes < before + (80 << 20)
+
+
 def test_idle_connections_disturb_nobody(served: Served):
     before = open_files(served)
     with ExitStack() as idle:

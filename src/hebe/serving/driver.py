@@ -158,6 +158,8 @@ class NodeDriver:
                     effects = self._handle(QueryWithdrawn(query.query_id))
             self._deliver(effects.answers)
             raise
+        finally:
+            del pending  # a refusal's traceback holds this frame, which would hold the refusal and the query's buffers
 
     def begin_shutdown(self) -> None:
         """Refuse queries from now on; those admitted are still answered."""

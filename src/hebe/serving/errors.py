@@ -139,6 +139,16 @@ def as_request_error(fault: Exception) -> RequestError:
         case QueryFailed():
             return RequestError(ErrorKind.INTERNAL, str(fault), reason="failed")
         case _:
-            return RequestError(
-                ErrorKind.INTERNAL, "internal error; the server's log has the details", reason="internal"
-            )
+            message = "internal error; the server's log has the details"
+            error = RequestError(ErrorKind.INTERNAL, message, reason="internal")
+            error.__cause__ = fault
+            return error
+
+
+def release(error: RequestError) -> None:
+    """Let go of the frames that `error`, now answered, came through, and of what caused it.
+
+    Those frames hold the request, and they and the error hold each other: its buffers would stay until the next full
+    garbage collection, which thousands of refused queries may not bring about.
+    """
+    error.__traceback__ = error.__cause__ = error.__context__ = None

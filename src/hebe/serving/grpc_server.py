@@ -26,6 +26,7 @@ from hebe.serving.errors import (
     ServeError,
     UnknownModel,
     as_request_error,
+    release,
 )
 from hebe.serving.grpc_infer import decode_infer, encode_answer, parameters_of, split_raw_contents
 from hebe.serving.listening import TlsFiles, open_port
@@ -102,11 +103,12 @@ class GrpcFrontEnd:
             try:
                 if not is_open:
                     self._admit(context)
-                request = data if request_class is bytes else _parse(request_class, data)
-                response: bytes = (await act(request, context)).SerializeToString()
+                answer = await act(data if request_class is bytes else _parse(request_class, data), context)
+                response: bytes = answer.SerializeToString()
                 return response
             except Exception as fault:
                 error = as_request_error(fault)
+            del data  # gRPC keeps what abort raises, and with it this frame, until the next full garbage collection
             await self._abort(context, name, error)
             raise AssertionError("abort raises")
 
@@ -126,6 +128,7 @@ class GrpcFrontEnd:
 
     async def _abort(self, context: Any, name: str, error: RequestError) -> None:
         self._log.refused("grpc", name, error, context.peer())
+        release(error)
         metadata: tuple[tuple[str, str], ...] = ()
         if error.retry_after_s > 0:
             wait_ms = math.ceil(min(error.retry_after_s, 3600.0) * 1e3)
@@ -197,6 +200,7 @@ class GrpcFrontEnd:
             error = as_request_error(fault)
             self._log.refused("grpc", "ModelStreamInfer", error, context.peer())
             response.error_message = error.message
+            release(error)
         serialized: bytes = response.SerializeToString()
         return serialized
 

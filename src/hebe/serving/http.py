@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from hebe.serving.auth import Gate
 from hebe.serving.content_coding import MIN_COMPRESS_BYTES, accepted_coding, compress, decompress
 from hebe.serving.data_plane import DataPlane
-from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error
+from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error, release
 from hebe.serving.http_infer import (
     HEADER_LENGTH,
     decode_infer,
@@ -93,7 +93,9 @@ class HttpFrontEnd:
         except Exception as fault:
             error = as_request_error(fault)
             # That a server is not ready yet is the answer to such a question, not an event.
-            return _refusal(error) if route.poll else self.refuse(error, request)
+            response = _refusal(error) if route.poll else self.refuse(error, request)
+            release(error)
+            return response
         # Only scores: tritonclient.http.aio accepts gzip for everything, and unpacks these alone.
         if route.infer and len(response.body) >= MIN_COMPRESS_BYTES and response.content_type == b"application/json":
             return _compressed(request, response)
