@@ -67,7 +67,7 @@ def test_fixed_keys_are_copied_where_they_belong(lookups, items, data):
 
 
 def test_fixed_keys_may_be_read_only_views_of_received_bytes():
-    keys = np.frombuffer(np.arange(6).tobytes(), np.int64).reshape(3, 2)
+    keys = np.frombuffer(b"abc" + np.arange(6).tobytes(), np.int64, offset=3).reshape(3, 2)
     out = np.zeros((2, 2), np.int64)
     copy_fixed([keys], [0], 1, 3, out, 0)
     assert out.tolist() == [[2, 3], [4, 5]]

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from numba import carray, types
-from numba.core import cgutils
+from llvmlite import ir
+from numba import types
 from numba.extending import intrinsic
 
 from hebe.kernels.compiled import array_type, compile_kernel
@@ -22,22 +22,22 @@ ADDRESS, COLUMN, LOOKUPS = range(3)
 
 
 @cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
-def _pointer_to(_typing: Any, address: Any) -> Any:
-    """The address, an integer, as a pointer."""
+def _key_at(_typing: Any, address: Any) -> Any:
+    """The int64 at a memory address, which need not be a multiple of 8: received bytes lie as they came."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
 
-    return types.voidptr(address), codegen
+    return types.int64(address), codegen
 
 
 def _copy(described, start, stop, out, row):  # type: ignore[no-untyped-def]
     for feature in range(described.shape[1]):
         column, lookups = described[COLUMN, feature], described[LOOKUPS, feature]
-        keys = carray(_pointer_to(described[ADDRESS, feature]), (stop, lookups), np.int64)
         for item in range(start, stop):
+            address = described[ADDRESS, feature] + 8 * item * lookups
             for position in range(lookups):
-                out[row + item - start, column + position] = keys[item, position]
+                out[row + item - start, column + position] = _key_at(address + 8 * position)
 
 
 def _pad(values, offsets, start, stop, lookups, out, row, column):  # type: ignore[no-untyped-def]

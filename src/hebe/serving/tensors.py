@@ -29,7 +29,7 @@ MAX_RANK = 8
 
 
 class WireTensor(NamedTuple):
-    """One input of a request: `values` is flat, native byte order, aligned, in row-major order of `shape`."""
+    """One input of a request: `values` is flat, native byte order, row-major, perhaps unaligned."""
 
     name: str
     datatype: str
@@ -55,7 +55,7 @@ def _count(name: str, datatype: str, shape: Sequence[int]) -> tuple[np.dtype[Any
 def tensor_from_buffer(
     name: str, datatype: str, shape: Sequence[int], buffer: bytes | bytearray | memoryview
 ) -> WireTensor:
-    """A tensor whose values are a view of `buffer` (little-endian, row-major), copied only if misaligned.
+    """A tensor whose values are a view of `buffer` (little-endian, row-major), wherever it lies.
 
     Raises `InvalidInput` if the size of `buffer` is not what datatype and shape make.
     """
@@ -66,8 +66,6 @@ def tensor_from_buffer(
             f"input {name!r}: has {len(buffer)} bytes of data; {datatype} of shape {list(shape)} needs {size_bytes}"
         )
     values: npt.NDArray[Any] = np.frombuffer(buffer, dtype) if count else np.empty(0, dtype)
-    if not values.flags.aligned:
-        values = values.copy()
     return WireTensor(name, datatype, tuple(shape), values)
 
 
