@@ -167,7 +167,7 @@ class Server:
         statistics = Statistics()
         tracer = start_tracing() if options.otel else None
         plane = DataPlane(host, statistics, tracer)
-        host.on_loaded = lambda model: model.observe_batches(plane.statistics_of(model).batch_ran)
+        host.on_loaded, host.on_unloaded = plane.model_loaded, plane.model_unloaded
         gate = Gate(options.api_tokens, options.rate_limit_per_s)
         request_log = RequestLog(clock)
         limits = HttpLimits(max_request_bytes=options.max_request_bytes)
