@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from hebe.bench.server_process import ServerProcess
 from hebe.models.catalog import entry
@@ -82,6 +86,19 @@ def slow_clients(served: Served) -> Iterator[tuple[Dripping, Dripping]]:
     yield clients
     for client in clients:
         client.thread.join()
+
+
+@pytest.fixture
+def this_process() -> Iterator[None]:
+    """For tests that run a server in this process: leaves it as it was."""
+    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    threads, interval = torch.get_num_threads(), sys.getswitchinterval()
+    yield
+    gc.unfreeze()
+    torch.set_num_threads(threads)
+    sys.setswitchinterval(interval)
+    if affinity is not None:
+        os.sched_setaffinity(0, affinity)
 
 
 @pytest.fixture

@@ -159,14 +159,16 @@ def serve(
 
     def announce(server: Server) -> None:
         scheme = "https" if tls_certificate else "http"
+        name = f"[{host}]" if ":" in host else host
         address = {
-            "http": f"{scheme}://{host}:{server.http_port}",
-            "grpc": f"{host}:{server.grpc_port}",
-            "metrics": f"http://{host}:{server.metrics_port}/metrics",
+            "http": f"{scheme}://{name}:{server.http_port}",
+            "grpc": f"{name}:{server.grpc_port}",
+            "metrics": f"http://{name}:{server.metrics_port}/metrics",
         }
         console.print(
-            f"[bold]Hebe[/] serves [bold]{escape(str(directory))}[/]  HTTP {address['http']}  gRPC {address['grpc']}  "
-            f"metrics {address['metrics']}\nReady: GET {address['http']}/v2/health/ready.  Ctrl-C stops.",
+            f"[bold]Hebe[/] serves [bold]{escape(str(directory))}[/]  "
+            + escape(f"HTTP {address['http']}  gRPC {address['grpc']}  metrics {address['metrics']}\n")
+            + escape(f"Ready: GET {address['http']}/v2/health/ready.  Ctrl-C stops."),
             soft_wrap=True,
         )
         if as_json:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.models.repository import ModelRepository
-from hebe.query import Batch, FeatureKeys, FloatArray, KeyArray, Query, SubQuery
+from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery
 from hebe.runtime.dense_graph import GraphMode, prepare
 from hebe.runtime.executor import BatchOutcome, ModelExecutor
 from hebe.spec import ModelSpec
@@ -91,7 +91,7 @@ class LoadedModel:
     def predict(self, features: Mapping[str, FeatureKeys], dense: FloatArray | None = None) -> FloatArray:
         """Scores float32 `[items, outputs]` of one query, on the calling thread.
 
-        `features` gives int64 keys by feature name, `[items, lookups]` or `JaggedKeys`; `dense` float32
+        `features` gives keys by feature name, whole numbers `[items, lookups]` or `JaggedKeys`; `dense` numbers
         `[items, dense_dim]` where the model has one. Raises ValueError naming a wrong input.
         """
         query = self.query(features, dense)
@@ -108,7 +108,10 @@ class LoadedModel:
         items = -1
         for feature in self.spec.features:
             keys = features[feature.name]
-            if isinstance(keys, np.ndarray):
+            if not isinstance(keys, JaggedKeys):
+                keys = np.asarray(keys)
+                if keys.dtype.kind not in "iu":
+                    raise ValueError(f"feature {feature.name}: keys are {keys.dtype}: must be whole numbers")
                 keys = values = np.ascontiguousarray(keys, dtype=np.int64)
                 if values.ndim != 2 or values.shape[1] != feature.lookups:
                     raise ValueError(
@@ -131,7 +134,7 @@ class LoadedModel:
         if items < 1:
             raise ValueError("a query needs at least one item")
         if self.spec.dense_dim:
-            if dense is None or dense.shape != (items, self.spec.dense_dim):
+            if dense is None or np.shape(dense) != (items, self.spec.dense_dim):
                 raise ValueError(f"dense: must be float32 [{items}, {self.spec.dense_dim}]")
             dense = np.ascontiguousarray(dense, dtype=np.float32)
         return Query(0, items, 0.0, features=checked, dense=dense if self.spec.dense_dim else None)

@@ -228,6 +228,7 @@ class ModelHost:
             if before is None:
                 self._entries[name] = ModelIndexEntry(name, version, "LOADING")
             started_s = self.clock()
+            log.info("loading model", model=name, version=version)
             try:
                 model = await asyncio.to_thread(self._open, name, version)
                 try:

@@ -102,8 +102,10 @@ class Server:
     def start(self) -> Server:
         """Serve from a thread of this process; returns when all models are loaded.
 
-        Raises what prevents it: `ServeError` (port, TLS), `RepositoryError`, `LoadFailed`.
+        Raises what prevents it: `ServeError` (port, TLS, it runs already), `LoadFailed` (no model can be loaded).
         """
+        if self._thread is not None and self._thread.is_alive():
+            raise ServeError("the server runs already; stop it first")
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run_thread, args=(started,), name="hebe-server", daemon=True)
         self._thread.start()
@@ -128,13 +130,21 @@ class Server:
         self.stop()
 
     def run(self, announce: Callable[[Server], None] | None = None) -> None:
-        """Serve until SIGINT or SIGTERM; `announce` is called once the ports are open."""
+        """Serve until SIGINT or SIGTERM, a second of which ends the process at once; `announce` is called once the
+        ports are open.
+        """
 
         async def main() -> None:
             stop = asyncio.Event()
+
+            def end(number: int) -> None:
+                if stop.is_set():
+                    os._exit(128 + number)
+                stop.set()
+
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, stop.set)
+                loop.add_signal_handler(number, end, number)
             await self._serve(stop, lambda: announce(self) if announce is not None else None, _settle_down)
 
         uvloop.run(main())

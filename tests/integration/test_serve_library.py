@@ -1,0 +1,71 @@
+"""`hebe.Server` and `hebe.load` in a program of one's own."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+import hebe
+from hebe.serving.errors import LoadFailed, ServeError
+
+from .served import TOLERANCE, Reference, draw, small_dlrm, store, triton_inputs
+
+FREE_PORTS = hebe.ServerOptions(http_port=0, grpc_port=0, metrics_port=0)
+
+pytestmark = pytest.mark.usefixtures("this_process")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    store(tmp_path / "models", small_dlrm("ranker"))
+    return tmp_path / "models"
+
+
+def test_a_server_starts_answers_stops_and_starts_again(repository: Path, rng):
+    inputs = draw(small_dlrm("ranker"), 9, rng)
+    wanted = Reference(repository, "ranker").scores(inputs)
+    server = hebe.Server(str(repository), FREE_PORTS)
+    for _ in range(2):
+        with server:
+            assert server.ready
+            assert [model.spec.name for model in server.hosted] == ["ranker"]
+            for module, port in ((tritonclient.http, server.http_port), (tritonclient.grpc, server.grpc_port)):
+                with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+                    scores = client.infer("ranker", triton_inputs(module, inputs)).as_numpy("score")
+                np.testing.assert_allclose(scores, wanted, rtol=0, atol=TOLERANCE)
+            with pytest.raises(ServeError, match="runs already; stop it first"):
+                server.start()
+        assert not server.ready
+        assert server.hosted == ()
+    server.stop()
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("hebe-")]
+
+
+def test_what_keeps_it_from_starting_is_raised(repository: Path, tmp_path: Path):
+    with pytest.raises(LoadFailed, match="nowhere: not a model repository"):
+        hebe.Server(tmp_path / "nowhere", FREE_PORTS).start()
+    with hebe.Server(repository, FREE_PORTS) as running:
+        taken = hebe.ServerOptions(http_port=running.http_port, grpc_port=0, metrics_port=0)
+        with pytest.raises(ServeError, match=f"HTTP port {running.http_port} on 127.0.0.1: already in use"):
+            hebe.Server(repository, taken).start()
+        assert running.ready
+    with pytest.raises(ServeError, match=r"rate_limit_per_s is -1\.0: must be 0"):
+        hebe.ServerOptions(rate_limit_per_s=-1.0)
+
+
+def test_a_model_scores_in_process_as_it_is_served(repository: Path, rng):
+    inputs = draw(small_dlrm("ranker"), 9, rng)
+    model = hebe.load(repository, "ranker")
+    features = {name: array.tolist() for name, array in inputs.arrays.items() if name != "dense"}
+    scores = model.predict(features, inputs.arrays["dense"].tolist())
+    np.testing.assert_allclose(scores, Reference(repository, "ranker").scores(inputs), rtol=0, atol=TOLERANCE)
+    with pytest.raises(ValueError, match="feature user: keys are float64: must be whole numbers"):
+        model.predict(features | {"user": [[1.5]] * 9}, inputs.arrays["dense"])
+    with pytest.raises(ValueError, match=r"dense: must be float32 \[9, 4\]"):
+        model.predict(features)
+    model.close()
