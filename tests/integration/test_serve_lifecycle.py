@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from hebe.models.architectures import build_dense_net
 from hebe.models.ranking_model import initial_rows
@@ -259,6 +261,16 @@ def small_repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
+def requests_until(ended: threading.Event, inputs: Inputs) -> Iterator[service_pb2.ModelInferRequest]:
+    """One request, then none, on a stream that stays open."""
+    request = service_pb2.ModelInferRequest(model_name="ranker")
+    for tensor in triton_inputs(tritonclient.grpc, inputs):
+        request.inputs.append(tensor._get_tensor())
+        request.raw_input_contents.append(tensor._get_content())
+    yield request
+    ended.wait(PATIENCE_S)
+
+
 def test_readiness_comes_once_and_means_that_queries_are_answered(small_repository: Path, tmp_path: Path, rng):
     inputs = draw(small_dlrm("ranker"), 3, rng)
     with hebe_serve(small_repository, tmp_path / "log") as server:
@@ -276,8 +288,13 @@ def test_readiness_comes_once_and_means_that_queries_are_answered(small_reposito
         with grpc_core.insecure_channel(server.grpc) as channel:
             watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
             assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+            ended = threading.Event()
+            stream = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(requests_until(ended, inputs))
+            assert next(stream).infer_response.model_name == "ranker"
             assert server.end(signal.SIGINT) == 0
             assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            assert list(stream) == [], "it ends as a stream that is over, not as an error"
+            ended.set()
         assert idle.recv(1) == b""
         idle.close()
         assert "Traceback" not in server.log

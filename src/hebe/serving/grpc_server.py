@@ -38,7 +38,7 @@ from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY
 
 _HEALTH = "grpc.health.v1.Health"
 _OPEN_METHODS = ("ServerLive", "ServerReady")
-_HEALTH_POLL_S = 0.25
+_POLL_S = 0.25
 _STREAM_AHEAD = 64
 """Requests of one stream that may be under way at once; answers keep their order."""
 
@@ -181,11 +181,21 @@ class GrpcFrontEnd:
         reader = asyncio.ensure_future(read())
         tasks.add(reader)
         try:
-            while (task := await under_way.get()) is not None:
+            while (task := await self._next_answer(under_way)) is not None:
                 yield await task
         finally:
             for left in list(tasks):
                 left.cancel()
+
+    async def _next_answer(self, under_way: asyncio.Queue[asyncio.Task[bytes] | None]) -> asyncio.Task[bytes] | None:
+        """None at the stream's end, and when the server stops while the client asks nothing."""
+        while True:
+            try:
+                async with asyncio.timeout(_POLL_S):
+                    return await under_way.get()
+            except TimeoutError:
+                if not self._host.live:
+                    return None
 
     async def _stream_answer(self, data: bytes, context: Any, *, admitted: bool) -> bytes:
         response = message("ModelStreamInferResponse")()
@@ -273,7 +283,7 @@ class GrpcFrontEnd:
                 yield health_pb2.HealthCheckResponse(status=status).SerializeToString()
             if not self._host.live:
                 return
-            await asyncio.sleep(_HEALTH_POLL_S)
+            await asyncio.sleep(_POLL_S)
 
     # -- repository and settings
 
