@@ -9,15 +9,15 @@ from rich.progress import Progress
 BENCH_MODELS = Path("out/bench/models")
 
 
-def bench_repository(name: str, size: str | None, progress: Progress) -> Path:
+def bench_repository(name: str, size: str | None, progress: Progress, scale: float = 1.0) -> Path:
     """A repository that holds catalog model `name` alone, initialised from seed 1; made if it is not there."""
     from hebe.models.architectures import build_dense_net
     from hebe.models.catalog import entry
     from hebe.models.ranking_model import initial_rows
     from hebe.models.repository import ModelRepository
 
-    spec = entry(name, size=size)
-    repository = ModelRepository(BENCH_MODELS / f"{name}-{size or 'default'}")
+    spec = entry(name, size=size, scale=scale)
+    repository = ModelRepository(BENCH_MODELS / f"{name}-{size or 'default'}-{scale:g}")
     if repository.versions(name) and repository.open(name).spec == spec:
         return repository.root
     task = progress.add_task(f"making {name}", total=spec.table_bytes)

@@ -30,7 +30,7 @@ class LoadReport:
     `waited`            queries that found no connection free.
     `connections`       open at the end.
     `cut_short`         "" or why the run ended early: "interrupted", "the SLA is out of reach".
-    `refusals`          time from the scheduled send to the refusal, of the queries that were refused.
+    `refusals`          time from the scheduled send to the refusal, of queries not accepted (408 is not one).
     `messages`          one message of the server for each code or kind among refusals and failures.
     """
 

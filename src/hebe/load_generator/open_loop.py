@@ -36,6 +36,8 @@ MOST_BEHIND_S = 1.0
 """So long after the end of a run a generator that is behind may still send; what is left counts as failed."""
 
 NOT_SENT = "not sent in time"
+OUT_OF_TIME = frozenset(("408", "DEADLINE_EXCEEDED"))
+"""Kinds of refusal that say that the query was accepted and its time ran out, which takes until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,8 @@ class _Run:
             self._latencies.record(max(now - due_s, 0.0), items)
         elif outcome is Outcome.REFUSED:
             self._latencies.refuse(kind)
-            self._refusals.record(max(now - due_s, 0.0))
+            if kind not in OUT_OF_TIME:
+                self._refusals.record(max(now - due_s, 0.0))
         else:
             self._latencies.fail(kind)
 
