@@ -19,9 +19,13 @@ from .served import (
     HebeServe,
     Reference,
     address,
+    binary_body,
     draw,
+    error_of,
     eventually,
     hebe_serve,
+    is_ready,
+    post,
     small_dlrm,
     store,
     triton_inputs,
@@ -84,4 +88,26 @@ def test_a_model_larger_than_its_table_memory(tmp_path: Path):
         check_scores(server, reference)
         again = record.stat()
         assert (again.st_ino, again.st_mtime_ns) == (written.st_ino, written.st_mtime_ns), "the rows were written again"
+        assert server.end(signal.SIGTERM) == 0
+
+
+def test_rows_that_are_damaged_on_disk_are_an_error_and_the_server_is_not_ready(tmp_path: Path):
+    """No wrong score: RocksDB's checksums are verified; the reason is answered and logged."""
+    store(tmp_path / "models", SPEC)
+    bounded = ["--table-memory", TABLE_MEMORY, "--persistent-dir", str(tmp_path / "rows"), "--sla-ms", "3600000"]
+    with hebe_serve(tmp_path / "models", tmp_path / "log", *bounded) as server:
+        server.wait_until_ready()
+        for file in (tmp_path / "rows" / SPEC.name / "1" / "rows").glob("*.sst"):
+            with file.open("r+b") as damaged:
+                damaged.seek(file.stat().st_size // 10)
+                damaged.write(bytes(8 * file.stat().st_size // 10))
+        body, header_length = binary_body(draw(SPEC, 200, np.random.default_rng(6)))
+        headers = {"Inference-Header-Content-Length": str(header_length)}
+        for _ in range(3):
+            message = error_of(post(server.http, f"/v2/models/{SPEC.name}/infer", body, headers), 500)
+            assert "Corruption" in message
+            assert "remove the directory and load it anew" in message
+        assert not is_ready(server.http)
+        assert "request failed" in server.log
+        assert "StoreError" in server.log, "where it failed is in the log"
         assert server.end(signal.SIGTERM) == 0

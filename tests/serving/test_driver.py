@@ -113,8 +113,9 @@ async def test_a_failing_batch_fails_its_query_and_not_the_next(make_driver, mod
     driver = make_driver()
     model.fault = RuntimeError("store is gone")
     for _ in range(3):
-        with pytest.raises(QueryFailed, match="store is gone"):
+        with pytest.raises(QueryFailed, match="store is gone") as failure:
             await driver.infer(new_query(driver, 5))
+        assert failure.value.__cause__ is model.fault
     assert not driver.healthy
     model.fault = None
     await driver.infer(new_query(driver, 5))

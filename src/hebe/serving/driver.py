@@ -258,7 +258,9 @@ class NodeDriver:
             case FailQuery(query):
                 pending = self._pending.pop(query.query_id, None)
                 if pending is not None:
-                    effects.answers.append((pending, QueryFailed(f"the batch failed on its worker: {pending.fault}")))
+                    failure = QueryFailed(f"the batch failed on its worker: {pending.fault}")
+                    failure.__cause__ = pending.fault  # for the log: where on the worker
+                    effects.answers.append((pending, failure))
             case SetTimer(at_s):
                 loop = self._timer_loop
                 if loop is not None:

@@ -168,8 +168,8 @@ class ModelHost:
         model = self._hosted.get(name)
         if model is None:
             entry = self._entries.get(name)
-            if entry is not None and entry.state == "LOADING":
-                raise ModelNotReady(f"model {name} is being loaded")
+            if entry is not None and entry.state in ("LOADING", "UNLOADING"):
+                raise ModelNotReady(f"model {name} is being {entry.state.lower().removesuffix('ing')}ed")
             if entry is not None and entry.reason:
                 raise ModelNotReady(f"model {name} is unavailable: {entry.reason}")
             known = ", ".join(sorted(self._hosted)) or "none"
