@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import resource
 import socket
 import struct
 import time
@@ -471,6 +472,9 @@ def test_large_bad_requests_leave_no_memory_behind(served: Served, what: str):
 
 
 def test_idle_connections_disturb_nobody(served: Served):
+    """Nor do they run into the usual soft limit of open files."""
+    soft, hard = resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE)
+    assert soft == resource.RLIM_INFINITY or soft >= min(hard, 65_536) or hard == resource.RLIM_INFINITY
     before = open_files(served)
     with ExitStack() as idle:
         for number in range(200):

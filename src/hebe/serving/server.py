@@ -46,6 +46,7 @@ log = structlog.get_logger("hebe.server")
 _SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter lock when another wants it. A worker needs it for microseconds per
 batch and should not wait for the event loop's usual 5 ms."""
+_OPEN_FILES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ class Server:
                 loop.add_signal_handler(number, end, number)
             await self._serve(stop, lambda: announce(self) if announce is not None else None, _settle_down)
 
+        _allow_many_connections()
         uvloop.run(main())
 
     def _run_thread(self, started: Future[None]) -> None:
@@ -215,6 +217,19 @@ class Server:
                 await loading
             await asyncio.gather(http.stop(options.grace_s), grpc.stop(options.grace_s))
         log.info("stopped")
+
+
+def _allow_many_connections() -> None:
+    """Raise the soft limit of open files, often 1024, towards the hard one: a server that has run out of them can
+    neither accept a connection nor say so.
+    """
+    if sys.platform != "win32":
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _settle_down() -> None:
