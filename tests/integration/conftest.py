@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import structlog
 import torch
+import tritonclient.http
 
 from hebe.bench.server_process import ServerProcess
 from hebe.models.catalog import entry
@@ -50,6 +52,16 @@ class Served:
     def spec(self, name: str) -> ModelSpec:
         """The spec of a served model."""
         return self.references[name].spec
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clients_are_closed_once() -> Iterator[None]:
+    """tritonclient.http closes a client once more when it is collected, on whatever thread the collector happens to
+    run; gevent, below it, takes that for an error. Tests close their clients themselves.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(tritonclient.http.InferenceServerClient, "__del__")
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -95,6 +107,7 @@ def this_process() -> Iterator[None]:
     threads, interval = torch.get_num_threads(), sys.getswitchinterval()
     yield
     gc.unfreeze()
+    structlog.reset_defaults()
     torch.set_num_threads(threads)
     sys.setswitchinterval(interval)
     if affinity is not None:

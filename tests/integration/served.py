@@ -293,7 +293,7 @@ class HebeServe:
         return self._log.read_text()
 
     @cached_property
-    def _listening(self) -> dict[str, str]:
+    def listening(self) -> dict[str, str]:
         assert self.process.stdout is not None
         lines: list[str] = []
         reader = Thread(target=lambda out: lines.append(out.readline()), args=(self.process.stdout,), daemon=True)
@@ -307,16 +307,16 @@ class HebeServe:
     @property
     def http(self) -> str:
         """HOST:PORT, once it listens."""
-        return self._listening["http"].partition("://")[2]
+        return self.listening["http"].partition("://")[2]
 
     @property
     def grpc(self) -> str:
         """HOST:PORT, once it listens."""
-        return self._listening["grpc"]
+        return self.listening["grpc"]
 
     def metrics(self) -> Metrics:
         """A scrape of its metrics page."""
-        return Metrics(self._listening["metrics"])
+        return Metrics(self.listening["metrics"])
 
     @property
     def resident_bytes(self) -> int:

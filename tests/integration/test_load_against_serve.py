@@ -57,7 +57,7 @@ def guarded(tmp_path_factory):
     store(root / "models", small_dlrm("ranker"))
     options = ["--tls-certificate", str(certificate), "--tls-key", str(key), "--api-token", "secret"]
     with hebe_serve(root / "models", root / "log", *options, "--sla-ms", "3600000", "--workers", "1") as server:
-        addresses = server.addresses()
+        addresses = server.listening
 
         def ready():
             try:

@@ -26,7 +26,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def test_a_server_starts_answers_stops_and_starts_again(repository: Path, rng):
+def test_a_server_starts_answers_stops_and_starts_again(repository: Path, rng, capsys: pytest.CaptureFixture[str]):
     inputs = draw(small_dlrm("ranker"), 9, rng)
     wanted = Reference(repository, "ranker").scores(inputs)
     server = hebe.Server(str(repository), FREE_PORTS)
@@ -43,6 +43,9 @@ def test_a_server_starts_answers_stops_and_starts_again(repository: Path, rng):
         assert not server.ready
         assert server.hosted == ()
     server.stop()
+    logged = capsys.readouterr()
+    assert "all models loaded" in logged.err
+    assert logged.out == "", "stdout is the program's own"
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("hebe-")]
 
 

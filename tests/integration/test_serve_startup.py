@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import structlog
 
 from hebe.cli.main import main
 
@@ -155,7 +154,6 @@ def run_here(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Outcom
             main(["serve", *arguments])
     finally:
         stop.cancel()
-        structlog.reset_defaults()
     return int(ended.value.code or 0), capsys.readouterr().err
 
 

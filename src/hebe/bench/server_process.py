@@ -123,7 +123,11 @@ class ServerProcess:
         try:
             announced: dict[str, Any] = json.loads(lines[0])
         except ValueError:
-            raise self._failure(f"announced {lines[0]!r:.100} instead of its addresses") from None
+            announced = {}
+        if "listening" not in announced:
+            self._process.wait(_STOP_S)
+            self.check()
+            raise self._failure(f"announced {lines[0]!r:.100} instead of its addresses")
         return announced
 
     def _ready(self) -> bool:
