@@ -33,7 +33,7 @@ _ARRANGEMENTS = {"one": (1, "threads"), "two_threads": (2, "threads"), "two_proc
 
 def run(quick: bool, progress: Progress) -> list[Figure]:
     """Measure every arrangement of every form; without `quick` the compiled form too (needs a C++ compiler)."""
-    rounds, seconds = (2, 0.5) if quick else (7, 1.5)
+    rounds, seconds = (2, 0.5) if quick else (5, 1.5)
     modes = [GraphMode.EAGER, GraphMode.SCRIPTED] + ([] if quick else [GraphMode.COMPILED])
     repository = bench_repository(_MODEL, None, progress)
     task = progress.add_task("loading", total=len(modes))
