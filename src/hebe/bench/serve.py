@@ -30,7 +30,7 @@ _CONCURRENCY = 8
 
 def run(quick: bool, progress: Progress) -> list[Figure]:
     """Measure all of it; needs two cores."""
-    rounds, seconds = (3, 2.0) if quick else (7, 4.0)
+    rounds, seconds = (3, 2.0) if quick else (5, 3.0)
     repository = bench_repository(_MODEL, _SIZE, progress)
     cores = available_cores()
     if len(cores) < 2:
