@@ -35,7 +35,7 @@ from hebe.serving.http import HttpFrontEnd
 from hebe.serving.http_message import HttpLimits
 from hebe.serving.http_server import start_http
 from hebe.serving.listening import TlsFiles
-from hebe.serving.logs import RequestLog
+from hebe.serving.logs import RequestLog, configure_logging
 from hebe.serving.metrics import MetricsPage
 from hebe.serving.model_host import HostedModel, HostOptions, ModelHost
 from hebe.serving.statistics import Statistics
@@ -172,6 +172,8 @@ class Server:
         self._loop, self._stop = asyncio.get_running_loop(), stop
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         keep_large_allocations()
+        if not structlog.is_configured():  # its own default is stdout, which is the program's
+            configure_logging()
         host = self._host = ModelHost(self.directory, options.models)
         host.check_repository()
         pin_thread(front_end_cores(host.worker_cores, available_cores()))
