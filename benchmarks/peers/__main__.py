@@ -6,6 +6,7 @@ import argparse
 import fcntl
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -58,7 +59,10 @@ def main() -> int:
 
     try:
         with alone(root):
-            run = Run(root, Installation(root, say), _servers(arguments), say)
+            workspace = root / "run"
+            shutil.rmtree(workspace, ignore_errors=True)
+            workspace.mkdir()
+            run = Run(workspace, Installation(root, say), _servers(arguments), say)
             results = run.measure(arguments.rounds, arguments.seconds, arguments.concurrency)
     except (ModelError, InUseError) as fault:
         console.print(f"error: {fault}", markup=False)
@@ -66,7 +70,7 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("interrupted; every server was ended, no figures written")
         return 130
-    results.write(root / "measurements.json")
+    results.write(workspace / "measurements.json")
     console.print(table(results, arguments.concurrency))
     command = shlex.join(["python", "-m", "benchmarks.peers", *sys.argv[1:]])
     measured = figures(results, arguments.concurrency)
@@ -75,11 +79,11 @@ def main() -> int:
     for figure in measured:
         if figure.unit == "ratio":
             met = {None: "", True: "met", False: "MISSED"}[figure.met]
-            line = f"{figure.name:36} {figure.value:6.2f}  {figure.target or '':7} {met:7} {figure.note}"
-            console.print(line, markup=False)
+            shown = f"{figure.name:36} {figure.value:6.2f}  {figure.target or '':7} {met:7} {figure.note}"
+            console.print(shown, markup=False)
     console.print(f"{len(measured)} figures in {file.write(arguments.out)}; {seconds:.0f} s", markup=False)
-    for fault in results.faults:
-        console.print(fault.splitlines()[0], markup=False)
+    for line in results.faults:
+        console.print(line.splitlines()[0], markup=False)
     return 1 if results.faults else 0
 
 
@@ -131,7 +135,7 @@ def alone(root: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InUseError(f"another run is using {root}; wait for it, or give another --root") from None
-        end_marked(f"{root}:")
+        end_marked(f"{root}/")
         yield
 
 

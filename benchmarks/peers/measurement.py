@@ -9,6 +9,10 @@ class MeasurementError(RuntimeError):
     """A measurement that does not count: the client failed, or the server answered with errors."""
 
 
+class ClientStalledError(MeasurementError):
+    """The client did not end in time: a server that stopped answering, or a machine that was suspended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What a client saw, latencies from its own clock."""

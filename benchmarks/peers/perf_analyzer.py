@@ -12,13 +12,13 @@ import subprocess
 from pathlib import Path
 
 from .installation import Installation
-from .measurement import Measurement, MeasurementError
+from .measurement import ClientStalledError, Measurement, MeasurementError
 from .queries import ITEMS
 
 WINDOWS = 3
 """perf_analyzer reports over this many windows at least; ours are a third of the asked time each."""
 WHEELS = ["tritonclient==2.51.0", "nvidia-cuda-runtime-cu12==12.9.79"]
-PATIENCE_S = 60.0
+PATIENCE_S = 30.0
 
 
 class PerfAnalyzer:
@@ -70,7 +70,7 @@ class PerfAnalyzer:
                 raise MeasurementError(f"perf_analyzer failed ({done.returncode}):\n{end}")
             return parse_report(report.read_text(), ITEMS if batched else 1)
         except subprocess.TimeoutExpired:
-            raise MeasurementError(f"perf_analyzer did not end within {seconds + PATIENCE_S:.0f} s") from None
+            raise ClientStalledError(f"perf_analyzer did not end within {seconds + PATIENCE_S:.0f} s") from None
         finally:
             report.unlink(missing_ok=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 import tomllib
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from .hebe_server import HEBE, HEBE_ENVIRONMENT
 from .installation import Installation, InstallError
-from .measurement import Measurement, MeasurementError
+from .measurement import ClientStalledError, Measurement, MeasurementError
 from .perf_analyzer import PerfAnalyzer
 from .processes import ServerError
 from .queries import QuerySet
@@ -132,7 +131,7 @@ class Run:
         )
         self._headers, protocol_bodies = self._queries.protocol_requests()
         raw_bodies = self._queries.raw_bodies()
-        self._query_files.mkdir(exist_ok=True)
+        self._query_files.mkdir()
         for name, bodies in (("protocol", protocol_bodies), ("raw", raw_bodies)):
             for index, body in enumerate(bodies):
                 (self._query_files / f"{name}-{index}").write_bytes(body)
@@ -217,12 +216,15 @@ class Run:
     def _time(self, rounds: int, seconds: float, concurrencies: Sequence[int]) -> None:
         self._say("warming up")
         for contender, running in self._contenders():
-            self._measure_once(contender, running, max(concurrencies), min(1.0, seconds))
+            try:
+                self._run_client(contender, running, max(concurrencies), min(1.0, seconds))
+            except MeasurementError as fault:
+                self._say(f"{contender} while warming up: {fault}")
         for index in range(rounds):
             for concurrency in concurrencies:
                 contenders = self._contenders()
                 for contender, running in contenders if index % 2 == 0 else reversed(contenders):
-                    measurement = self._measure_once(contender, running, concurrency, seconds)
+                    measurement = self._measure(contender, running, concurrency, seconds)
                     if measurement is None:
                         continue
                     self.results.add(contender, concurrency, measurement)
@@ -232,25 +234,19 @@ class Run:
                         f"p50 {measurement.p50_ms:.2f} ms, p99 {measurement.p99_ms:.2f} ms"
                     )
 
-    def _measure_once(
+    def _measure(
         self, contender: Contender, running: RunningServer, concurrency: int, seconds: float
     ) -> Measurement | None:
+        """One measurement, taken again if the client stalled; None if it does not count."""
         if running not in self._running:
             return None
-        client, endpoint = self._clients[contender.client], running.endpoint
         try:
             running.process.check_alive()
-            if isinstance(client, PerfAnalyzer):
-                assert isinstance(endpoint, ProtocolEndpoint)
-                address = endpoint.http_address if contender.protocol == "http" else endpoint.grpc_address
-                data = self._perf_analyzer_data(endpoint.batched)
-                return client.measure(MODEL, contender.protocol, address, data, endpoint.batched, concurrency, seconds)
-            if isinstance(endpoint, ProtocolEndpoint):
-                url, form, headers = endpoint.infer_url(MODEL), "protocol", self._headers
-            else:
-                url, form, headers = endpoint.url, "raw", RAW_HEADERS
-            bodies = self._query_files / form
-            return client.measure(url, bodies, len(self._bodies["raw"]), headers, concurrency, seconds)
+            try:
+                return self._run_client(contender, running, concurrency, seconds)
+            except ClientStalledError as fault:
+                self._say(f"{contender} at concurrency {concurrency} again: {fault}")
+                return self._run_client(contender, running, concurrency, seconds)
         except MeasurementError as fault:
             self._fault(f"{contender} at concurrency {concurrency} does not count", fault)
         except ServerError as fault:
@@ -260,14 +256,29 @@ class Run:
             self._fault(f"{contender.server} is left out", fault)
         return None
 
+    def _run_client(
+        self, contender: Contender, running: RunningServer, concurrency: int, seconds: float
+    ) -> Measurement:
+        client, endpoint = self._clients[contender.client], running.endpoint
+        if isinstance(client, PerfAnalyzer):
+            assert isinstance(endpoint, ProtocolEndpoint)
+            address = endpoint.http_address if contender.protocol == "http" else endpoint.grpc_address
+            data = self._perf_analyzer_data(endpoint.batched)
+            return client.measure(MODEL, contender.protocol, address, data, endpoint.batched, concurrency, seconds)
+        if isinstance(endpoint, ProtocolEndpoint):
+            url, form, headers = endpoint.infer_url(MODEL), "protocol", self._headers
+        else:
+            url, form, headers = endpoint.url, "raw", RAW_HEADERS
+        bodies = self._query_files / form
+        return client.measure(url, bodies, len(self._scores), headers, concurrency, seconds)
+
     def _fault(self, what: str, fault: Exception | str) -> None:
         self.results.faults.append(f"{what}: {fault}")
         self._say(f"{what}: {fault}")
 
 
 def new_model(repository: Path, say: Callable[[str], None]) -> ServedModel:
-    """Have Hebe write the model anew. Raises `ModelError`."""
-    shutil.rmtree(repository, ignore_errors=True)
+    """Have Hebe write the model. Raises `ModelError`."""
     say(f"writing {MODEL} with seed {SEED}")
     command = [*HEBE, "model", "new", MODEL, "--repository", str(repository), "--seed", str(SEED)]
     done = subprocess.run(command, env={**os.environ, **HEBE_ENVIRONMENT}, capture_output=True, text=True, check=False)

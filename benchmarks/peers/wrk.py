@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .installation import Installation
-from .measurement import Measurement, MeasurementError
+from .measurement import ClientStalledError, Measurement, MeasurementError
 
 SCRIPT = Path(__file__).with_name("post.lua")
 WARM_UP_S = 1
 ANSWER_TIMEOUT_S = 10
-PATIENCE_S = 30.0
+PATIENCE_S = 20.0
 
 
 class Wrk:
@@ -48,7 +48,7 @@ class Wrk:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + PATIENCE_S, check=False)
         except subprocess.TimeoutExpired:
-            raise MeasurementError(f"wrk did not end within {seconds + PATIENCE_S:.0f} s") from None
+            raise ClientStalledError(f"wrk did not end within {seconds + PATIENCE_S:.0f} s") from None
         return parse_output(done.stdout, done.stderr)
 
 
