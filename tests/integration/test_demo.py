@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hebe.bench.server_process import ServerProcess, ServerProcessError
 from hebe.cli import demo as demo_module
 from hebe.cli.demo import Effort, bracketed, demo
-from hebe.bench.server_process import ServerProcess, ServerProcessError
 from hebe.load_generator import session
 from hebe.load_generator.rate_search import Crossing, Phase
 from hebe.models.criteo_sample import generate_criteo
