@@ -27,7 +27,7 @@ class Floor(Server):
     settings: Settings = Settings(workers=1, threads=1, scripted=True)
 
     def install(self, installation: Installation) -> None:
-        """Nothing: uvicorn is a dependency of Hebe's."""
+        """Nothing: uvicorn is among what Hebe's tests need."""
 
     def start(self, model: ServedModel, workspace: Path) -> RunningServer:
         """Start uvicorn."""
