@@ -106,6 +106,8 @@ class OpGraphModule(nn.Module):
             return lambda _: value
         if len(value) == 1:
             ((kind, name),) = value.items()
+            if not isinstance(name, str):
+                raise OpGraphError(f"op {op.name}: argument {value!r} names nothing: its value must be a string")
             if kind == "op":
                 key = f"op {name}"
                 return lambda values: values[key]
