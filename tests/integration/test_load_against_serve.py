@@ -1,13 +1,6 @@
 """The load generator against `hebe serve`."""
 
-import datetime
-import ipaddress
-
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from hebe.load_generator.discovery import discover
 from hebe.load_generator.error import LoadError
@@ -16,7 +9,7 @@ from hebe.load_generator.target import Target, parse_endpoint
 from hebe.workload.key_skew import ReuseKeys
 from hebe.workload.query_sizes import QuantileSizes
 
-from .served import eventually, hebe_serve, small_dlrm, store
+from .served import eventually, hebe_serve, self_signed, small_dlrm, store
 
 WORKLOAD = Workload(sizes=QuantileSizes((1, 7, 300)), keys=ReuseKeys())
 
@@ -53,7 +46,7 @@ def test_more_items_than_the_server_takes_is_said_before_the_run(served):
 def guarded(tmp_path_factory):
     """A server with TLS and a token: HTTP and gRPC addresses, and the certificate."""
     root = tmp_path_factory.mktemp("guarded")
-    certificate, key = _self_signed(root)
+    certificate, key = self_signed(root)
     store(root / "models", small_dlrm("ranker"))
     options = ["--tls-certificate", str(certificate), "--tls-key", str(key), "--api-token", "secret"]
     with hebe_serve(root / "models", root / "log", *options, "--sla-ms", "3600000", "--workers", "1") as server:
@@ -100,28 +93,3 @@ def _target(address, certificate, token="secret"):
     if "://" not in address:
         address = f"grpcs://{address}"
     return Target(parse_endpoint(address), "ranker", ca_file=certificate, api_token=token)
-
-
-def _self_signed(directory):
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hebe test")])
-    now = datetime.datetime.now(datetime.UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate, key_file = directory / "certificate.pem", directory / "key.pem"
-    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate, key_file

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import ssl
 import urllib.request
 from collections.abc import Iterator
@@ -17,15 +15,11 @@ import tritonclient.grpc
 import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from tritonclient.utils import InferenceServerException
 
 from hebe.bench.server_process import ServerProcess
 
-from .served import PATIENCE_S, TOLERANCE, Reference, draw, small_dlrm, store, triton_inputs
+from .served import PATIENCE_S, TOLERANCE, Reference, draw, self_signed, small_dlrm, store, triton_inputs
 
 TOKEN, OTHER_TOKEN = "correct-horse", "battery-staple"
 RATE = 30
@@ -57,36 +51,11 @@ class Guarded:
         )
 
 
-def _self_signed(directory: Path) -> tuple[Path, Path]:
-    """(certificate, key) of 127.0.0.1, both PEM files."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hebe test")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    paths = directory / "certificate.pem", directory / "key.pem"
-    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return paths
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     root = tmp_path_factory.mktemp("guarded")
     store(root / "models", small_dlrm("ranker"))
-    certificate, key = _self_signed(root)
+    certificate, key = self_signed(root)
     (root / "tokens").write_text(f"# who may ask\n{OTHER_TOKEN}\n")
     options = ["--tls-certificate", str(certificate), "--tls-key", str(key), "--rate-limit", str(RATE)]
     options += ["--api-token", TOKEN, "--api-token-file", str(root / "tokens"), "--sla-ms", "3600000"]

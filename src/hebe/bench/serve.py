@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from hebe.bench.bench_model import bench_repository
 from hebe.bench.closed_loop import ClosedLoopResult, closed_loop
-from hebe.bench.in_process import in_process
+from hebe.bench.in_process import InProcessResult, in_process
 from hebe.bench.server_process import ServerProcess
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.runtime.pinning import available_cores
@@ -32,76 +32,71 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
     """Measure all of it; needs two cores."""
     rounds, seconds = (3, 2.0) if quick else (5, 3.0)
     repository = bench_repository(_MODEL, _SIZE, progress)
-    cores = available_cores()
-    if len(cores) < 2:
+    if len(available_cores()) < 2:
         raise RuntimeError("this benchmark needs two cores: one for the worker, one for front end and client")
-    worker_core, other_cores = cores[-1], cores[:-1]
     with tempfile.TemporaryDirectory(prefix="hebe-bench-") as directory:
         options = ["--workers", "1", "--no-admission", "--batch-size", str(_SATURATING_ITEMS)]
         with ServerProcess(repository, Path(directory) / "server.log", options) as server:
             urls = {"http": server.http_url, "grpc": f"grpc://{server.grpc_address}"}
-            figures = _over_inprocess(urls, repository, worker_core, other_cores, rounds, seconds, progress)
-            figures += _overhead(urls, repository, worker_core, other_cores, rounds, seconds, progress)
+            figures = _over_inprocess(urls, repository, rounds, seconds, progress)
+            figures += _overhead(urls, repository, rounds, seconds, progress)
         figures.append(_rss(repository, Path(directory), progress))
     return figures
 
 
-def _over_inprocess(
+def _in_turns(
     urls: dict[str, str],
     repository: Path,
-    worker_core: int,
-    other_cores: tuple[int, ...],
+    items: int,
+    concurrency: int,
     rounds: int,
     seconds: float,
+    what: str,
     progress: Progress,
-) -> list[Figure]:
-    alone, served = [], {protocol: [] for protocol in urls}  # type: ignore[var-annotated]
-    task = progress.add_task("throughput at saturation", total=rounds * 3)
+) -> tuple[list[InProcessResult], dict[str, list[ClosedLoopResult]]]:
+    """The executor alone and the server over each protocol, one after the other, `rounds` times."""
+    cores = available_cores()
+    task = progress.add_task(what, total=rounds * (1 + len(urls)))
+    alone: list[InProcessResult] = []
+    served: dict[str, list[ClosedLoopResult]] = {protocol: [] for protocol in urls}
     for _ in range(rounds):
-        alone.append(in_process(repository, _MODEL, _SATURATING_ITEMS, seconds, worker_core).throughput_qps)
+        alone.append(in_process(repository, _MODEL, items, seconds, cores[-1]))
         progress.advance(task)
         for protocol, url in urls.items():
-            result = _checked(
-                closed_loop(url, _MODEL, f"fixed:{_SATURATING_ITEMS}", _CONCURRENCY, seconds, other_cores)
+            served[protocol].append(
+                _checked(closed_loop(url, _MODEL, f"fixed:{items}", concurrency, seconds, cores[:-1]))
             )
-            served[protocol].append(result.throughput_qps)
             progress.advance(task)
-    figures = []
-    value, low, high = median_and_spread(alone)
-    figures.append(Figure("serve.inprocess_qps", value, "queries/s", low, high, rounds))
-    for protocol, throughputs in served.items():
-        value, low, high = ratio_of_medians(throughputs, alone)
+    return alone, served
+
+
+def _over_inprocess(
+    urls: dict[str, str], repository: Path, rounds: int, seconds: float, progress: Progress
+) -> list[Figure]:
+    alone, served = _in_turns(
+        urls, repository, _SATURATING_ITEMS, _CONCURRENCY, rounds, seconds, "throughput at saturation", progress
+    )
+    alone_qps = [result.throughput_qps for result in alone]
+    value, low, high = median_and_spread(alone_qps)
+    figures = [Figure("serve.inprocess_qps", value, "queries/s", low, high, rounds)]
+    for protocol, results in served.items():
+        throughputs = [result.throughput_qps for result in results]
+        value, low, high = ratio_of_medians(throughputs, alone_qps)
         note = f"{np.median(throughputs):.1f} queries/s of {_SATURATING_ITEMS} items, concurrency {_CONCURRENCY}"
         name = f"serve.over_inprocess.{protocol}"
         figures.append(Figure(name, value, "ratio", low, high, rounds, target=">= 0.90", note=note))
     return figures
 
 
-def _overhead(
-    urls: dict[str, str],
-    repository: Path,
-    worker_core: int,
-    other_cores: tuple[int, ...],
-    rounds: int,
-    seconds: float,
-    progress: Progress,
-) -> list[Figure]:
+def _overhead(urls: dict[str, str], repository: Path, rounds: int, seconds: float, progress: Progress) -> list[Figure]:
     items = _items_of(repository, _SMALL_QUERY_BYTES)
-    seconds = seconds / 2
-    alone, served = [], {protocol: [] for protocol in urls}  # type: ignore[var-annotated]
-    task = progress.add_task("added latency", total=rounds * 3)
-    for _ in range(rounds):
-        alone.append(in_process(repository, _MODEL, items, seconds, worker_core).p50_ms)
-        progress.advance(task)
-        for protocol, url in urls.items():
-            served[protocol].append(
-                _checked(closed_loop(url, _MODEL, f"fixed:{items}", 1, seconds, other_cores)).p50_ms
-            )
-            progress.advance(task)
+    alone, served = _in_turns(urls, repository, items, 1, rounds, seconds / 2, "added latency", progress)
+    alone_ms = np.array([result.p50_ms for result in alone])
     figures = []
-    for protocol, latencies in served.items():
-        value, low, high = median_and_spread(np.asarray(latencies) - np.asarray(alone))
-        note = f"p50 {np.median(latencies):.3f} ms served, {np.median(alone):.3f} ms in process; {items} items"
+    for protocol, results in served.items():
+        served_ms = np.array([result.p50_ms for result in results])
+        value, low, high = median_and_spread(served_ms - alone_ms)
+        note = f"p50 {np.median(served_ms):.3f} ms served, {np.median(alone_ms):.3f} ms in process; {items} items"
         name = f"serve.overhead_p50_ms.{protocol}"
         figures.append(Figure(name, value, "ms", low, high, rounds, target="< 1", note=note))
     return figures
