@@ -107,6 +107,18 @@ def test_a_query_that_cannot_meet_its_deadline_is_refused_at_once():
     assert action.retry_after_s == pytest.approx(0.150, rel=0.05)
 
 
+def test_a_refusal_can_be_foreseen_and_changes_nothing():
+    node = scheduler(sla_s=0.120)
+    late = query(2, 50)
+    assert node.refusal(late, 0.0) is None
+    node.handle(QueryArrived(query(1, 100)), 0.0)
+    foreseen = node.refusal(late, 0.0)
+    assert late.deadline_s == float("inf")
+    assert node.handle(QueryArrived(late), 0.0) == [foreseen]
+    assert foreseen.reason is RejectReason.DEADLINE
+    assert node.refusal(query(3, 50, deadline_s=1.0), 0.0) is None
+
+
 def test_its_own_deadline_goes_before_the_sla():
     node = scheduler(sla_s=0.120)
     node.handle(QueryArrived(query(1, 100)), 0.0)
@@ -299,7 +311,11 @@ def test_every_query_is_answered_once_and_every_item_run_once(
             gone.add(event.query_id)
         if isinstance(event, BatchFinished):
             del running[event.worker_id]
-        for action in node.handle(event, now):
+        foreseen = node.refusal(event.query, now) if isinstance(event, QueryArrived) else None
+        actions = node.handle(event, now)
+        if foreseen is not None:
+            assert foreseen in actions
+        for action in actions:
             match action:
                 case StartBatch(worker_id, batch):
                     assert worker_id not in running

@@ -16,7 +16,7 @@ import uvloop
 from hebe.query import FloatArray, JaggedKeys, Query, QueryResult
 from hebe.serving.auth import Gate
 from hebe.serving.data_plane import DataPlane
-from hebe.serving.errors import LoadFailed, ModelNotReady, UnknownModel
+from hebe.serving.errors import LoadFailed, ModelNotReady, QueryRefused, UnknownModel
 from hebe.serving.grpc_server import GrpcServer, start_grpc
 from hebe.serving.http import HttpFrontEnd
 from hebe.serving.http_message import HttpLimits
@@ -88,6 +88,7 @@ class FakeModel:
         self.cancelled = 0
         self.delay_s = 0.0
         self.fault: Exception | None = None
+        self.refuses: QueryRefused | None = None
         self.defaulted_keys = 0
         self._ids = itertools.count(1)
         self._observer: Callable[[int, float, float], None] | None = None
@@ -97,6 +98,10 @@ class FakeModel:
 
     def new_query_id(self) -> int:
         return next(self._ids)
+
+    def refusal(self, query: Query) -> QueryRefused | None:
+        assert not query.features
+        return self.refuses
 
     async def infer(self, query: Query) -> QueryResult:
         self.queries.append(query)

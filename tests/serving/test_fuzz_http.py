@@ -5,6 +5,7 @@ A request that ever broke something belongs into `corpus/http`, whole and raw; a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hebe.serving.errors import RequestError
-from hebe.serving.http_infer import decode_infer, parse_header_length
+from hebe.serving.http_infer import announce_infer, decode_infer, parse_header_length, parse_infer_document
 from hebe.serving.http_message import HttpLimits
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "http").iterdir())
@@ -133,7 +134,11 @@ def test_decoding_raises_nothing_but_request_errors(body_and_length):
     message = "fine"
     try:
         header_length = parse_header_length(None if length is None else str(length), len(body))
-        decode_infer("ranker", "", memoryview(body), header_length, 0.0)
+        document = parse_infer_document(memoryview(body), header_length)
+        binary = None if header_length is None else memoryview(body)[header_length:]
+        with contextlib.suppress(RequestError):
+            assert announce_infer("ranker", "", document, 0.0)[1] >= 1
+        decode_infer("ranker", "", document, binary, 0.0)
     except RequestError as error:
         message = error.message
     assert 0 < len(message) < 1000

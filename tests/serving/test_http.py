@@ -246,6 +246,51 @@ def test_a_deadline_that_is_over_before_the_query_is_read(front_ends):
     assert not front_ends.host.models["ranker"].queries
 
 
+class HalfSent:
+    """A binary request of which only the head and the JSON have been sent yet."""
+
+    def __init__(self, front_ends, **fields):
+        arrays = {"user": USER, "history": HISTORY, "dense": DENSE}
+        text = json.dumps({"inputs": [binary_input(name, a) for name, a in arrays.items()], **fields}).encode()
+        self.rest = b"".join(a.tobytes() for a in arrays.values())
+        self.connection = http.client.HTTPConnection(front_ends.http_url, timeout=10)
+        self.connection.putrequest("POST", "/v2/models/ranker/infer")
+        self.connection.putheader("Content-Length", str(len(text) + len(self.rest)))
+        self.connection.putheader("Inference-Header-Content-Length", str(len(text)))
+        self.connection.endheaders(text)
+
+    def answer(self):
+        response = self.connection.getresponse()
+        return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
+
+
+def test_what_admission_refuses_is_answered_before_its_tensors_have_come(front_ends):
+    model = front_ends.host.models["ranker"]
+    model.refuses = QueryRefused("deadline", "overloaded", 2.3)
+    half = HalfSent(front_ends, parameters={"timeout": 250_000})
+    answer = half.answer()
+    assert "overloaded" in error_of(answer, 503)
+    assert answer[1]["retry-after"] == "3"
+    half.connection.send(half.rest)
+    model.refuses = None
+    # The tensors that nobody wanted are skipped, and the connection goes on.
+    half.connection.request("GET", "/v2/health/live")
+    assert half.connection.getresponse().status == 200
+    half.connection.close()
+    assert not model.queries
+    (counted,) = front_ends.data_plane.statistics.find("ranker")
+    assert counted.refused == {"deadline": 1}
+
+
+@pytest.mark.parametrize("wrong", [{"parameters": {"timeout": -1}}, {"parameters": []}])
+def test_what_is_wrong_with_a_request_is_told_once_it_has_come(front_ends, wrong):
+    front_ends.host.models["ranker"].refuses = QueryRefused("deadline", "overloaded")
+    half = HalfSent(front_ends, **wrong)
+    half.connection.send(half.rest)
+    error_of(half.answer(), 400)
+    half.connection.close()
+
+
 @pytest.mark.parametrize(
     ("fault", "status", "retry"),
     [

@@ -37,6 +37,9 @@ class Echo:
     def screen(self, head: HttpRequest) -> HttpResponse | None:
         return HttpResponse(403, b"refused") if head.path == "/refused" else None
 
+    def preview(self, request: HttpRequest, start: memoryview) -> HttpResponse | None:  # noqa: ARG002
+        return HttpResponse(503, bytes(start)) if start[:6] == b"refuse" else None
+
     async def answer(self, request: HttpRequest) -> HttpResponse:
         self.bodies.append(request.body)
         if request.path == "/slow":
@@ -268,6 +271,52 @@ async def test_a_refused_request_that_has_come_whole_leaves_the_connection_open(
         await client.send(b"POST /refused HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcGET /next HTTP/1.1\r\n\r\n")
         assert (await client.response())[0] == 403
         assert (await client.response())[2] == b"GET /next? "
+
+
+REFUSED_EARLY = b"POST /a HTTP/1.1\r\nInference-Header-Content-Length: 6\r\nContent-Length: %d\r\n"
+
+
+@pytest.mark.parametrize("piece", [1, 30, 100_000])
+async def test_a_body_refused_by_its_start_is_skipped_and_the_connection_goes_on(piece):
+    async with serving() as (echo, connect, _server):
+        client = await connect()
+        data = (REFUSED_EARLY + b"\r\nrefuse%s" + b"GET /next HTTP/1.1\r\n\r\n") % (90, bytes(84))
+        for at in range(0, len(data), piece):
+            await client.send(data[at : at + piece])
+            await asyncio.sleep(0.001)
+        status, _, body = await client.response()
+        # What has come whole is not previewed: nothing is saved by it.
+        assert (status, body) == ((503, b"refuse") if piece < 100 else (200, b"POST /a? refuse" + bytes(84)))
+        assert (await client.response())[2] == b"GET /next? "
+        assert len(echo.bodies) == (1 if piece < 100 else 2)
+
+
+async def test_a_body_that_was_refused_and_does_not_come_ends_the_connection():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(REFUSED_EARLY % 90 + b"\r\nrefuse")
+        assert (await client.response())[0] == 503
+        assert await client.closed()
+
+
+async def test_a_refusal_by_the_start_closes_a_connection_that_was_not_to_be_kept():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(REFUSED_EARLY % 90 + b"Connection: close\r\n\r\nrefuse")
+        status, head, _ = await client.response()
+        assert status == 503
+        assert b"connection: close" in head
+        await client.send(bytes(84))
+        assert await client.closed()
+
+
+async def test_stopping_does_not_wait_for_a_body_that_was_refused():
+    async with serving() as (_, connect, server):
+        client = await connect()
+        await client.send(REFUSED_EARLY % 90 + b"\r\nrefuse")
+        assert (await client.response())[0] == 503
+        await server.stop(5.0)
+        assert await client.closed()
 
 
 @pytest.mark.parametrize(

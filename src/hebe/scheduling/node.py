@@ -126,11 +126,24 @@ class NodeScheduler:
 
     # Arrival
 
+    def refusal(self, query: Query, now: float) -> RejectQuery | None:
+        """The refusal that `query` would meet if it arrived now; asking changes nothing.
+
+        None does not promise that it will be admitted. An idle server is never sure, since it lets some of what it
+        would refuse through, to learn.
+        """
+        if not self._waiting and any(worker.batch is None for worker in self._workers.values()):
+            return None
+        deadline_s = query.deadline_s if query.deadline_s != float("inf") else query.arrival_s + self.config.sla_s
+        predicted_s = self._predicted_completion_s(query, now)
+        reason = self._reason_to_refuse(deadline_s, predicted_s, now)
+        return None if reason is None else RejectQuery(query, reason, retry_after_s=predicted_s)
+
     def _arrive(self, query: Query, now: float, actions: list[Action]) -> None:
         if query.deadline_s == float("inf"):
             query.deadline_s = query.arrival_s + self.config.sla_s
         predicted_s = self._predicted_completion_s(query, now)
-        reason = self._refusal(query, predicted_s, now)
+        reason = self._reason_to_refuse(query.deadline_s, predicted_s, now)
         if reason is not None:
             actions.append(RejectQuery(query, reason, retry_after_s=predicted_s))
             return
@@ -138,7 +151,7 @@ class NodeScheduler:
         for part in split(query, self.config.batch_size):
             self._waiting.push(part)
 
-    def _refusal(self, query: Query, predicted_s: float, now: float) -> RejectReason | None:
+    def _reason_to_refuse(self, deadline_s: float, predicted_s: float, now: float) -> RejectReason | None:
         if self._shutting_down:
             return RejectReason.SHUTTING_DOWN
         if not any(worker.state is WorkerState.UP for worker in self._workers.values()):
@@ -147,7 +160,7 @@ class NodeScheduler:
             return RejectReason.QUEUE_FULL
         if self.config.admission:
             idle = not self._waiting and any(worker.batch is None for worker in self._workers.values())
-            if not self._admission.admits(predicted_s, query.deadline_s - now, idle):
+            if not self._admission.admits(predicted_s, deadline_s - now, idle):
                 return RejectReason.DEADLINE
         return None
 

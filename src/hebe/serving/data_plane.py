@@ -115,6 +115,26 @@ class DataPlane:
             if (not name or model.spec.name == name) and (not version or str(model.version) == version)
         ]
 
+    def refusal(self, request: InferRequest, items: int) -> RequestError | None:
+        """The refusal of a request of `items` items whose tensors have not come yet, counted; None to go on reading.
+
+        Raises `RequestError`, uncounted, where the request is wrong: reading it whole will tell.
+        """
+        model = self.host.find(request.model, request.version or None)
+        priority, timeout_s, _ = _options(request.parameters)
+        deadline_s = min(request.deadline_s, request.arrival_s + timeout_s)
+        if items > model.max_items:
+            return None
+        refused = model.refusal(Query(0, items, request.arrival_s, deadline_s, priority))
+        if refused is None:
+            return None
+        error = as_request_error(refused)
+        after_s = self.clock() - request.arrival_s
+        self._endpoint(model).statistics.query_refused(error.reason, after_s)
+        if self._tracer is not None:
+            self._tracer.refused(request, error, after_s)
+        return error
+
     async def infer(self, request: InferRequest) -> InferAnswer:
         """Decode, run, count. Raises `RequestError`; cancelling the task withdraws the query."""
         endpoint: _Endpoint | None = None

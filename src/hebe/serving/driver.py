@@ -137,6 +137,14 @@ class NodeDriver:
         """An id that no other query of this driver has."""
         return next(self._ids)
 
+    def refusal(self, query: Query) -> QueryRefused | None:
+        """How `query`, of which only size and deadline need be known, would be refused now; None if it might run."""
+        with self._lock:
+            rejected = self._scheduler.refusal(query, clock())
+        if rejected is None:
+            return None
+        return QueryRefused(rejected.reason, _MESSAGES[rejected.reason], rejected.retry_after_s)
+
     async def infer(self, query: Query) -> QueryResult:
         """Score a checked query. Cancelling the task withdraws it.
 

@@ -20,10 +20,12 @@ from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error, release
 from hebe.serving.http_infer import (
     HEADER_LENGTH,
+    announce_infer,
     decode_infer,
     decode_raw_infer,
     encode_answer,
     parse_header_length,
+    parse_infer_document,
     parse_json_object,
 )
 from hebe.serving.http_message import HttpLimits, HttpRequest, HttpResponse
@@ -39,7 +41,10 @@ _Action = Callable[[HttpRequest, "_Route"], Awaitable[HttpResponse]]
 
 @dataclass(slots=True)
 class _Route:
-    """What a path and method ask for; `open` needs no token, `infer` needs a body, `poll` is asked again and again."""
+    """What a path and method ask for; `open` needs no token, `infer` needs a body, `poll` is asked again and again.
+
+    `document` is the JSON header of an inference request, once `preview` has read it.
+    """
 
     act: _Action
     model: str = ""
@@ -47,6 +52,7 @@ class _Route:
     open: bool = False
     infer: bool = False
     poll: bool = False
+    document: dict[str, Any] | None = None
 
 
 class HttpFrontEnd:
@@ -82,6 +88,20 @@ class HttpFrontEnd:
             return self.refuse(error, head)
         head.route = route
         return None
+
+    def preview(self, request: HttpRequest, start: memoryview) -> HttpResponse | None:
+        """Refuse an inference request by its JSON header what admission would refuse once the tensors were read."""
+        route: _Route = request.route
+        if not route.infer or request.header(b"content-encoding") is not None:
+            return None
+        try:
+            route.document = parse_infer_document(start, len(start))
+            announced, items = announce_infer(route.model, route.version, route.document, request.arrival_s)
+            announced.trace_parent = request.header(b"traceparent")
+            error = self._data_plane.refusal(announced, items)
+        except Exception:  # whatever is wrong with it is told once it has been read
+            return None
+        return None if error is None else self.refuse(error, request)
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """The answer to a whole request."""
@@ -177,7 +197,9 @@ class HttpFrontEnd:
                 spec = self._host.find(route.model, route.version or None).spec
                 infer = decode_raw_infer(route.model, route.version, body, spec, request.arrival_s)
             else:
-                infer = decode_infer(route.model, route.version, body, length, request.arrival_s)
+                document = route.document or parse_infer_document(body, length)
+                binary = None if length is None else body[length:]
+                infer = decode_infer(route.model, route.version, document, binary, request.arrival_s)
         except InvalidInput as error:
             self._data_plane.statistics.refused[error.reason] += 1
             raise

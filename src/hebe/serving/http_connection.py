@@ -6,7 +6,8 @@ parsed by llhttp (`httptools`). Everything that a peer can draw out is bounded: 
 head, body and response, number of connections.
 
     head -> handler.screen(head): answer now (no token, unknown path), or read the body
-         -> body, at most `max_request_bytes`
+         -> body, at most `max_request_bytes`; once its JSON header is there and the rest is not,
+            handler.preview(start): answer now and skip the rest, or read it
          -> await handler.answer(request), cancelled if the client goes away
          -> response -> next request
 """
@@ -38,6 +39,7 @@ class _State(Enum):
     IDLE = "idle"
     HEAD = "head"
     BODY = "body"
+    SKIPPING = "skipping"
     CHUNKED = "chunked"
     ANSWERING = "answering"
     DRAINING = "draining"
@@ -64,6 +66,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._request: HttpRequest | None = None
         self._body: memoryview = self._scratch
         self._filled = 0
+        self._preview_at = 0
+        self._skip = 0
         self._header_lines = 0
         self._joined = bytearray()
         self._message_complete = False
@@ -114,14 +118,20 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Where the kernel writes next: the body itself while one of known length is read."""
         if self._state is _State.BODY:
             return self._body[self._filled :]
+        if self._state is _State.SKIPPING:
+            return self._scratch[: self._skip]
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came in."""
         if self._state is _State.BODY:
             self._filled += nbytes
-            if self._filled == len(self._body):
-                self._start_answer()
+            self._look_at_body()
+            return
+        if self._state is _State.SKIPPING:
+            self._skip -= nbytes
+            if not self._skip:
+                self._skipped()
             return
         self._take(bytearray(self._scratch[:nbytes]))
 
@@ -288,9 +298,32 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._body[:have] = memoryview(rest)[:have]
         self._filled = have
         self._state = _State.BODY
-        if have == length:
-            self._pending = rest[have:]
+        self._pending = rest[have:]
+        text = self._headers.get(BINARY_OFFSET_HEADER, b"")
+        self._preview_at = int(text) if text.isdigit() and len(text) < 19 else 0
+        self._look_at_body()
+
+    def _look_at_body(self) -> None:
+        """Go on once the body is there, or ask the handler about its start as soon as that is."""
+        if self._filled == len(self._body):
             self._start_answer()
+        elif 0 < self._preview_at <= self._filled:
+            request, start = self._request, self._body[: self._preview_at]
+            assert request is not None
+            self._preview_at = 0
+            early = self._shared.handler.preview(request, start)
+            if early is not None:
+                self._skip = len(self._body) - self._filled
+                self._respond(early, close=not self._keep_alive)
+                if self._state is _State.IDLE:
+                    self._state = _State.SKIPPING
+                    self.give_up_s = self._shared.clock() + self._limits.body_timeout_s
+
+    def _skipped(self) -> None:
+        """The rest of a body that was not read has gone by."""
+        self._state = _State.IDLE
+        self.give_up_s = self._shared.clock() + self._limits.idle_timeout_s
+        self._next_request()
 
     def _take_chunks(self, data: bytes) -> None:
         parser = self._parser
@@ -423,7 +456,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         limits = self._limits
         if self._writing_paused or self._state in (_State.DRAINING, _State.CLOSED):
             self.abort()
-        elif self._state is _State.IDLE:
+        elif self._state in (_State.IDLE, _State.SKIPPING):
             self._transport.close()
         elif self._state is _State.HEAD:
             self._refuse(
@@ -439,6 +472,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._keep_alive = False
         if self._state in (_State.IDLE, _State.HEAD):
             self._transport.close()
+        elif self._state is _State.SKIPPING:
+            self._close_after_answer()
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""

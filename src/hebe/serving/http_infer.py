@@ -61,15 +61,20 @@ class HttpInfer:
         self.binary = binary
 
 
-def decode_infer(model: str, version: str, body: memoryview, header_length: int | None, arrival_s: float) -> HttpInfer:
-    """Read a body whose first `header_length` bytes are JSON (all of them if None).
+def parse_infer_document(body: memoryview, header_length: int | None) -> dict[str, Any]:
+    """The JSON of a request's body, which is its first `header_length` bytes, or all of it. Raises `InvalidInput`."""
+    if header_length is None:
+        return parse_json_object(body, "the request's body")
+    return parse_json_object(body[:header_length], "the request's JSON header")
+
+
+def decode_infer(
+    model: str, version: str, document: Mapping[str, Any], binary: memoryview | None, arrival_s: float
+) -> HttpInfer:
+    """Read a request's `document` and, where it had a JSON header, the `binary` section behind it.
 
     Raises `InvalidInput` naming the field that is wrong.
     """
-    if header_length is None:
-        document, binary = parse_json_object(body, "the request's body"), None
-    else:
-        document, binary = parse_json_object(body[:header_length], "the request's JSON header"), body[header_length:]
     request_id = document.get("id", "")
     if not isinstance(request_id, str):
         raise InvalidInput(f"field 'id' is {request_id!r:.60}; it must be a string")
@@ -77,6 +82,23 @@ def decode_infer(model: str, version: str, body: memoryview, header_length: int 
     outputs, out_binary = _outputs(document.get("outputs"), parameters)
     tensors = _inputs(document.get("inputs"), binary)
     return HttpInfer(InferRequest(model, version, request_id, tensors, arrival_s, outputs, parameters), out_binary)
+
+
+def announce_infer(model: str, version: str, document: Mapping[str, Any], arrival_s: float) -> tuple[InferRequest, int]:
+    """What the JSON header alone tells of a request: the request without its tensors, and its items.
+
+    Raises `InvalidInput` where it does not tell.
+    """
+    items = 0
+    inputs = document.get("inputs")
+    for entry in inputs if isinstance(inputs, list) else ():
+        shape = entry.get("shape") if isinstance(entry, dict) else None
+        if shape and isinstance(shape, list) and not str(entry.get("name")).endswith(".values"):
+            items = shape[0]
+            break
+    if type(items) is not int or items < 1:
+        raise InvalidInput("the request's JSON header does not tell how many items it has")
+    return InferRequest(model, version, "", (), arrival_s, None, _parameters(document, "the request")), items
 
 
 def decode_raw_infer(model: str, version: str, body: memoryview, spec: ModelSpec, arrival_s: float) -> HttpInfer:

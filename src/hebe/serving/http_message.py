@@ -61,6 +61,9 @@ class Handler(Protocol):
     def screen(self, head: HttpRequest) -> HttpResponse | None:
         """The answer to a request whose body is not worth reading, or None to read it."""
 
+    def preview(self, request: HttpRequest, start: memoryview) -> HttpResponse | None:
+        """The answer to a request of which only the `start`, its JSON header, has come, or None to read the rest."""
+
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """The answer to a whole request; never raises but CancelledError."""
 

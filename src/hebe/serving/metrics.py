@@ -131,6 +131,10 @@ class MetricsPage:
             return self.refuse(RequestError(ErrorKind.WRONG_METHOD, "use GET"), head)
         return HttpResponse(200, generate_latest(self.registry), CONTENT_TYPE_LATEST.encode())
 
+    def preview(self, request: HttpRequest, start: memoryview) -> HttpResponse | None:  # noqa: ARG002
+        """Nothing sent here is worth a look."""
+        return None
+
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """Never asked: `screen` has answered."""
         raise AssertionError(f"{request.path} was screened")

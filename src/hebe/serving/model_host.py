@@ -23,7 +23,7 @@ from hebe.runtime.loaded_model import LoadedModel, LoadOptions, stored_versions
 from hebe.runtime.pinning import allot_cores, available_cores, front_end_cores, lower_priority, pin_thread
 from hebe.scheduling.node import NodeConfig
 from hebe.serving.driver import BatchObserver, NodeDriver, clock
-from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel
+from hebe.serving.errors import LoadFailed, ModelNotReady, QueryRefused, ServeError, UnknownModel
 from hebe.spec import ModelSpec
 
 log = structlog.get_logger("hebe.models")
@@ -111,6 +111,10 @@ class HostedModel:
     def new_query_id(self) -> int:
         """An id that no other query of this model has."""
         return self._driver.new_query_id()
+
+    def refusal(self, query: Query) -> QueryRefused | None:
+        """How `query`, of which only size and deadline need be known, would be refused now; None if it might run."""
+        return self._driver.refusal(query)
 
     async def infer(self, query: Query) -> QueryResult:
         """Score a checked query; raises `QueryRefused`, `QueryFailed`. Cancelling the task withdraws it."""
