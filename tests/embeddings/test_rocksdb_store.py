@@ -149,8 +149,10 @@ class TestWhatCanGoWrong:
         largest = max((tmp_path / "rows").glob("*.sst"), key=lambda file: file.stat().st_size)
         damage(largest)
         store = RocksDbStore.load(tmp_path, SPECS, {}, "first")
-        with pytest.raises(StoreError, match=f"{tmp_path}: cannot read table users: .*[Cc]orruption"):
+        with pytest.raises(StoreError, match=f"{tmp_path}: cannot read table users: .*[Cc]orruption") as failure:
             all_rows(store, "users", 5000, 3)
+        assert "users" in failure.value.client_message
+        assert "/" not in failure.value.client_message
         with pytest.raises(StoreError, match="cannot read table users"):
             store.size("users")
         store.close()

@@ -105,9 +105,11 @@ def test_rows_that_are_damaged_on_disk_are_an_error_and_the_server_is_not_ready(
         headers = {"Inference-Header-Content-Length": str(header_length)}
         for _ in range(3):
             message = error_of(post(server.http, f"/v2/models/{SPEC.name}/infer", body, headers), 500)
-            assert "Corruption" in message
-            assert "remove the directory and load it anew" in message
+            assert message.endswith(": Corruption; the server's log has the details")
+            assert "/" not in message, "where the rows lie is not for clients"
         assert not is_ready(server.http)
         assert "request failed" in server.log
         assert "StoreError" in server.log, "where it failed is in the log"
+        assert str(tmp_path / "rows" / SPEC.name / "1") in server.log
+        assert "remove the directory and load it anew" in server.log
         assert server.end(signal.SIGTERM) == 0

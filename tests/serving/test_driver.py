@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hebe.embeddings.store import StoreError
 from hebe.query import Query
 from hebe.runtime.executor import BatchOutcome
 from hebe.runtime.pinning import available_cores
@@ -111,11 +112,16 @@ async def test_queries_that_wait_are_fused(make_driver, model):
 
 async def test_a_failing_batch_fails_its_query_and_not_the_next(make_driver, model):
     driver = make_driver()
-    model.fault = RuntimeError("store is gone")
-    for _ in range(3):
-        with pytest.raises(QueryFailed, match="store is gone") as failure:
+    said = "the server's log has the details"
+    for model.fault, told in (
+        (StoreError("persistent store /var/rows: IO error: /var/rows/7.sst", "persistent store: IO error"), "IO error"),
+        (StoreError("persistent store /var/rows: is gone"), "the tables of embedding rows cannot be read"),
+        (OSError(5, "Input/output error", "/var/model"), "OSError"),
+    ):
+        with pytest.raises(QueryFailed, match=f"^the batch failed on its worker: .*{told}; {said}$") as failure:
             await driver.infer(new_query(driver, 5))
-        assert failure.value.__cause__ is model.fault
+        assert failure.value.__cause__ is model.fault, "the log has all of it"
+        assert "/var" not in str(failure.value)
     assert not driver.healthy
     model.fault = None
     await driver.infer(new_query(driver, 5))

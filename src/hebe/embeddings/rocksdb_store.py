@@ -48,14 +48,12 @@ class RocksDbStore:
                 self.path.mkdir(parents=True, exist_ok=True)
             record = _read_record(self.path)
             if record is None and (dims is None or read_only):
-                raise StoreError(f"persistent store {self.path}: there is none")
+                raise _error(self.path, "there is none")
             self.dims = dict(record["dims"]) if record else {}
             self.identity: str | None = record["identity"] if record else None
             for table, dim in (dims or {}).items():
                 if self.dims.setdefault(table, dim) != dim:
-                    raise StoreError(
-                        f"persistent store {self.path}: table {table} has embedding dim {self.dims[table]}, not {dim}"
-                    )
+                    raise _error(self.path, f"table {table} has embedding dim {self.dims[table]}, not {dim}")
             self._lock = _take_lock(self.path, exclusive=not read_only)
             try:
                 self._open(read_only)
@@ -100,7 +98,7 @@ class RocksDbStore:
             found[part] = mask
             stored = b"".join(values) if mask.all() else b"".join(value for value in values if value is not None)
             if len(stored) != int(np.count_nonzero(mask)) * 4 * dim:
-                raise StoreError(f"persistent store {self.path}: table {table} has rows that are not {dim} floats")
+                raise _error(self.path, f"table {table} has rows that are not {dim} floats")
             rows[part][mask] = np.frombuffer(stored, "<f4").reshape(-1, dim)
         return int(np.count_nonzero(found))
 
@@ -180,9 +178,9 @@ class RocksDbStore:
 
     def _family(self, table: str) -> tuple[Any, int]:
         if self._database is None:
-            raise StoreError(f"persistent store {self.path}: is closed")
+            raise _error(self.path, "is closed")
         if table not in self._families:
-            raise StoreError(f"persistent store {self.path}: no table {table}; there are {', '.join(self.dims)}")
+            raise _error(self.path, f"no table {table}; there are {', '.join(self.dims)}")
         return self._families[table], self.dims[table]
 
     def _batch(self, table: str) -> Any:
@@ -219,7 +217,7 @@ class RocksDbStore:
         done, total = 0, sum(table.size_bytes for table in tables)
         free = shutil.disk_usage(self.path).free
         if free < total * 1.1:
-            raise StoreError(f"persistent store {self.path}: needs {total * 1.1:,.0f} bytes of disk, {free:,} are free")
+            raise _error(self.path, f"needs {total * 1.1:,.0f} bytes of disk, {free:,} are free")
         for table in tables:
             if table.name not in sources:
                 raise StoreError(f"table {table.name} is missing")
@@ -276,14 +274,24 @@ class _SortedFiles:
 
 @contextlib.contextmanager
 def _faults(path: Path, what: str) -> Iterator[None]:
-    """Turn whatever RocksDB and the file system raise into a `StoreError` that names the path."""
+    """Turn whatever RocksDB and the file system raise into a `StoreError` that names the path; their own words, which
+    name files too, are not for clients.
+    """
     try:
         yield
     except (StoreError, GeneratorExit):
         raise
     except Exception as fault:  # rocksdict raises plain Exception
-        advice = ": remove the directory and load it anew" if str(fault).startswith("Corruption") else ""
-        raise StoreError(f"persistent store {path}: {what}: {fault}{advice}") from fault
+        kind = next((kind for kind in ("Corruption", "IO error") if str(fault).startswith(kind)), "it failed")
+        advice = ": remove the directory and load it anew" if kind == "Corruption" else ""
+        raise StoreError(
+            f"persistent store {path}: {what}: {fault}{advice}", f"persistent store: {what}: {kind}"
+        ) from fault
+
+
+def _error(path: Path, what: str) -> StoreError:
+    """A fault that is told without naming files."""
+    return StoreError(f"persistent store {path}: {what}", f"persistent store: {what}")
 
 
 def _options() -> Any:
@@ -322,16 +330,16 @@ def _read_record(path: Path) -> dict[str, Any] | None:
         text = (path / "store.json").read_text()
     except FileNotFoundError:
         if path.exists() and any(entry.name != "store.lock" for entry in path.iterdir()):
-            raise StoreError(f"persistent store {path}: is not empty and holds no store: give another path") from None
+            raise _error(path, "is not empty and holds no store: give another path") from None
         return None
     try:
         record = json.loads(text)
         if record["format"] != FORMAT:
-            raise StoreError(f"persistent store {path}: has format {record['format']}, this version reads {FORMAT}")
+            raise _error(path, f"has format {record['format']}, this version reads {FORMAT}")
         dims = {str(table): int(dim) for table, dim in record["dims"].items()}
         return {"dims": dims, "identity": record["identity"]}
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
-        raise StoreError(f"persistent store {path}: store.json is corrupted ({fault}): remove the directory") from fault
+        raise _error(path, f"store.json is corrupted ({fault}): remove the directory") from fault
 
 
 def _take_lock(path: Path, *, exclusive: bool) -> IO[bytes]:
@@ -340,7 +348,7 @@ def _take_lock(path: Path, *, exclusive: bool) -> IO[bytes]:
         fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except OSError as fault:
         lock.close()
-        raise StoreError(f"persistent store {path}: is in use by another process or model") from fault
+        raise _error(path, "is in use by another process or model") from fault
     return lock
 
 

@@ -18,7 +18,14 @@ FoundMask = npt.NDArray[np.bool_]
 
 
 class StoreError(RuntimeError):
-    """A tier that cannot answer: missing table, broken file, full disk. Says what was wrong and what to do."""
+    """A tier that cannot answer: missing table, broken file, full disk. Says what was wrong and what to do.
+
+    `client_message` is what those may read who only send queries: it names no path of this machine's disk.
+    """
+
+    def __init__(self, message: str, client_message: str = "the tables of embedding rows cannot be read") -> None:
+        super().__init__(message)
+        self.client_message = client_message
 
 
 class EmbeddingStore(Protocol):

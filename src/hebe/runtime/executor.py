@@ -14,6 +14,7 @@ import torch
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.key_matrix import fill_keys, fill_lengths
+from hebe.embeddings.store import StoreError
 from hebe.query import Batch, FloatArray
 from hebe.runtime.dense_graph import DenseFunction
 from hebe.spec import ModelSpec
@@ -33,6 +34,12 @@ class BatchOutcome:
     def service_s(self) -> float:
         """Seconds on the worker."""
         return self.sparse_s + self.dense_s
+
+
+def told_to_clients(fault: Exception | None) -> str:
+    """What a client may read of a fault of `ModelExecutor.run`: other code's words may name files of this machine."""
+    message = fault.client_message if isinstance(fault, StoreError) else type(fault).__name__
+    return f"{message}; the server's log has the details"
 
 
 class ModelExecutor:

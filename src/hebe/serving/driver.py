@@ -18,7 +18,7 @@ import numpy as np
 
 from hebe.profile import LatencyProfile
 from hebe.query import Batch, FloatArray, Query, QueryResult
-from hebe.runtime.executor import BatchOutcome, ModelExecutor
+from hebe.runtime.executor import BatchOutcome, ModelExecutor, told_to_clients
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.worker import Measured, Worker
 from hebe.scheduling.events import (
@@ -266,7 +266,7 @@ class NodeDriver:
             case FailQuery(query):
                 pending = self._pending.pop(query.query_id, None)
                 if pending is not None:
-                    failure = QueryFailed(f"the batch failed on its worker: {pending.fault}")
+                    failure = QueryFailed(f"the batch failed on its worker: {told_to_clients(pending.fault)}")
                     failure.__cause__ = pending.fault  # for the log: where on the worker
                     effects.answers.append((pending, failure))
             case SetTimer(at_s):
