@@ -134,7 +134,7 @@ def test_new_stores_a_model_that_only_the_seed_decides(answer, models):
     np.testing.assert_array_equal(stored.table("table0"), reference.table_weight("table0").detach().numpy())
 
 
-def test_list_and_show_of_a_repository(answer, hebe, models):
+def test_list_and_show_of_a_repository(answer, hebe, models, monkeypatch):
     answer("new", "ncf", "--scale", 0.001, "--repository", models)
     answer("new", "ncf", "--scale", 0.002, "--repository", models)
     listed = answer("list", "--repository", models)["models"]
@@ -145,14 +145,19 @@ def test_list_and_show_of_a_repository(answer, hebe, models):
     code, out, _ = hebe("show", "ncf", "--repository", models)
     assert code == 0
     assert "made_by" in out
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = hebe("list", "--repository", models)[1].splitlines()
+    assert [line.split()[:2] for line in narrow[:3]] == [["model", "version"], ["ncf", "1"], ["ncf", "2"]]
+    assert narrow[3] == "(not enough room for: path)"
+    monkeypatch.delenv("COLUMNS")
+    assert str(models / "ncf" / "2") in hebe("list", "--repository", models)[1]
 
 
-def test_show_of_the_catalog(answer, hebe, monkeypatch):
+def test_show_of_the_catalog(answer, hebe):
     shown = answer("show", "din", "--size", "production", "--scale", 0.5)
     assert shown["name"] == "din"
     assert shown["scale"] == 0.5
     assert shown["table_bytes"] == catalog.entry("din", "production", 0.5).table_bytes
-    monkeypatch.setenv("COLUMNS", "150")
     code, out, _ = hebe("show", "dlrm-rmc1")
     assert code == 0
     assert "Hercules" in out

@@ -27,6 +27,16 @@ def test_console_leaves_stdout_to_json(capsys):
     assert (captured.out, captured.err) == ("result\n", "people\n")
 
 
+def test_a_pipe_gets_whole_lines(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    sentence = "word " * 200
+    make_console().print(sentence)
+    assert capsys.readouterr().out == f"{sentence}\n"
+    monkeypatch.setenv("COLUMNS", "50")
+    make_console().print(sentence)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 50
+
+
 def test_progress_is_silent_without_a_terminal(capsys):
     with make_progress() as progress:
         progress.advance(progress.add_task("work", total=2))

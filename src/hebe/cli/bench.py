@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 
@@ -22,13 +22,16 @@ def bench(
     Example: hebe bench sparse --quick
     """
     from hebe.bench.runner import benchmark_descriptions, run_benchmark
-    from hebe.report.tables import figure_table
+    from hebe.report.fitting_table import Column, FittingTable
+    from hebe.report.tables import figure_tables
 
     console = make_console(as_json)
     known = benchmark_descriptions()
     if name is None:
+        table = FittingTable("", Column(folds=True))
         for known_name, description in known.items():
-            console.print(f"[bold]{known_name:<12}[/] {escape(description)}")
+            table.add_row(Text(known_name, "bold"), description)
+        console.print(table, crop=False)
         if as_json:
             print_json({"benchmarks": known})
         return
@@ -40,6 +43,6 @@ def bench(
             file = run_benchmark(chosen, quick, progress)
         path = file.write(out)
         written.append((path, file))
-        console.print(figure_table([(path, file)]))
+        console.print(figure_tables([(path, file)]), crop=False)
     if as_json:
         print_json({"files": [{**file.to_dict(), "file": str(path)} for path, file in written]})

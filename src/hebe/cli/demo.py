@@ -300,12 +300,11 @@ def _bound(result: DemoResult) -> str:
 
 def _print_table(console: Console, result: DemoResult) -> None:
     from hebe.cli.demo_page import percentiles_ms
-    from hebe.cli.model_tables import plain_table
+    from hebe.report.fitting_table import Column, FittingTable
     from hebe.report.tables import format_number
 
-    headings = ("load", "queries/s", "items/s", "p50", "p95", "p99", "in SLA", "queue", "sparse", "dense")
-    table = plain_table(*headings, right=headings[1:])
-    table.caption, table.caption_justify = "latency, and mean time in each stage, in milliseconds", "left"
+    headings = ("queries/s", "items/s", "p50", "p95", "p99", "in SLA", "queue", "sparse", "dense")
+    table = FittingTable("load", *(Column(heading, right=True) for heading in headings))
     for run in result.runs:
         numbers = [run.report.requested_qps, run.report.throughput_items, *percentiles_ms(run)]
         stages = [run.stages_ms.get(stage, math.nan) for stage in ("queue", "sparse", "dense")]
@@ -316,8 +315,8 @@ def _print_table(console: Console, result: DemoResult) -> None:
             *(format_number(float(f"{number:.3g}")) for number in stages),
         )
     if result.runs:
-        console.print()
-        console.print(table)
+        console.print("", table, crop=False)
+        console.print("[dim]Latency, and mean time in each stage, in milliseconds.[/]")
 
 
 def _next_commands(data: Path | None, out: Path) -> list[str]:

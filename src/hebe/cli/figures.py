@@ -26,14 +26,14 @@ def figures(
     Example: hebe figures docs/figures --json
     """
     from hebe.report.figures import read_figures
-    from hebe.report.tables import figure_table
+    from hebe.report.tables import figure_tables
 
     if directory is not None and not directory.is_dir():
         raise typer.BadParameter(f"{directory} is not a directory", param_hint="DIRECTORY")
     found = [entry for place in ((directory,) if directory else DIRECTORIES) for entry in read_figures(place)]
     console = make_console(as_json)
     if found:
-        console.print(figure_table(found))
+        console.print(figure_tables(found), crop=False)
     else:
         console.print("No figures yet: run `hebe bench NAME` first.")
     if as_json:

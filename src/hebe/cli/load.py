@@ -153,7 +153,7 @@ def load(
         report = _run(target, workload, rate, duration, warm_up, sla)
         from hebe.cli.load_results import plot_run, run_table
 
-        console.print(run_table(report))
+        console.print(run_table(report), crop=False)
         results, interrupted = {"run": report.to_dict()}, report.cut_short == "interrupted"
         if plot is not None:
             plot_run(report, model, plot)
@@ -161,7 +161,7 @@ def load(
         found = _search(target, workload, duration, warm_up, rounds, sla)
         from hebe.cli.load_results import plot_search, search_table
 
-        console.print(search_table(found))
+        console.print(search_table(found), crop=False)
         results, interrupted = {"find_qps": found.to_dict()}, found.interrupted
         if plot is not None:
             plot_search(found, model, plot)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.rate_search import CONFIDENCE
 from hebe.load_generator.session import LatencyBoundedThroughput
+from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page
 from hebe.report.plots import LoadPoint, latency_histogram, latency_tail, throughput_against_latency
 from hebe.report.tables import format_number
@@ -21,19 +21,23 @@ from hebe.spec import SlaTarget
 
 def run_table(report: LoadReport) -> RenderableType:
     """One run."""
-    table = _two_columns()
+    table = FittingTable("", Column(folds=True))
     for name, value in _run_rows(report):
-        table.add_row(name, value)
+        table.add_row(Text(name, "bold"), value)
     return Group(table, *_remarks(report.bottlenecks, report.messages))
 
 
 def search_table(found: LatencyBoundedThroughput) -> RenderableType:
     """All probes of a search, and its result."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("probe", no_wrap=True)
-    for heading in ("queries/s", "p50 ms", f"p{found.sla.percentile:g} ms", "p99.9 ms", "in SLA", "refused", "failed"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("SLA", no_wrap=True)
+    table = FittingTable(
+        "probe",
+        Column("queries/s", right=True),
+        Column("p50 ms", right=True, spare=1),
+        Column(f"p{found.sla.percentile:g} ms", right=True),
+        Column("p99.9 ms", right=True, spare=2),
+        *(Column(heading, right=True) for heading in ("in SLA", "refused", "failed")),
+        "SLA",
+    )
     for probe in found.probes:
         latencies = probe.report.latencies
         table.add_row(
@@ -149,13 +153,6 @@ def _remarks(bottlenecks: tuple[str, ...], messages: dict[str, str]) -> list[Tex
     if bottlenecks:
         remarks.append(Text("The load generator was itself a bottleneck: " + "; ".join(bottlenecks), style="yellow"))
     return remarks
-
-
-def _two_columns() -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    return table
 
 
 def _counts(counted: dict[str, int]) -> str:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
+from rich.text import Text
 
 from hebe.cli.model_import import import_model
 from hebe.cli.model_tables import (
     byte_progress,
     features_table,
-    list_text,
+    list_table,
     memory_table,
-    plain_table,
     print_stored,
     size_text,
     spec_table,
@@ -24,6 +24,7 @@ from hebe.cli.model_tables import (
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 from hebe.cli.serve import parse_bytes
+from hebe.report.fitting_table import Column, FittingTable
 from hebe.spec import ModelSpec, SpecError
 
 if TYPE_CHECKING:
@@ -69,24 +70,24 @@ def list_models(
 
         opened = ModelRepository(repository)
         stored = [opened.open(name, version) for name in opened.names() for version in opened.versions(name)]
-        table = plain_table("model", "version", "architecture", "on disk", "path", right=("version", "on disk"))
+        table = FittingTable(
+            "model",
+            Column("version", right=True),
+            Column("architecture", spare=1),
+            Column("on disk", right=True),
+            Column("path", spare=2),
+        )
         for model in stored:
             size = size_text(sum(model.file_bytes.values()))
-            table.add_row(
-                escape(model.name),
-                str(model.version),
-                model.spec.architecture,
-                size,
-                escape(str(model.path)),
-            )
-        console.print(table if stored else f"{escape(str(repository))}: no models yet")
+            table.add_row(model.name, str(model.version), model.spec.architecture, size, str(model.path))
+        console.print(table if stored else f"{escape(str(repository))}: no models yet", crop=False)
         if as_json:
             print_json({"models": [stored_summary(model) for model in stored]})
         return
     from hebe.models import catalog
 
     specs = [catalog.entry(name, size) for name in catalog.names() for size in catalog.sizes(name)]
-    console.print(list_text(specs))
+    console.print(list_table(specs), crop=False)
     console.print("`hebe model show NAME` tells more; `hebe model new NAME --repository DIR` makes one.")
     if as_json:
         print_json({"models": [summary(spec) for spec in specs]})
@@ -110,7 +111,7 @@ def show(
         if verify or version is not None:
             raise typer.BadParameter("needs --repository DIR", param_hint="--verify" if verify else "--version")
         spec = catalog_entry(name, size, scale)
-        console.print(spec_table(spec), "", features_table(spec))
+        console.print(spec_table(spec), "", features_table(spec), crop=False)
         if as_json:
             print_json(spec.to_dict() | {"table_bytes": spec.table_bytes})
         return
@@ -118,14 +119,14 @@ def show(
     if verify:
         with byte_progress(f"verifying {stored.name}") as advance:
             stored.verify(advance)
-    console.print(spec_table(stored.spec), "", features_table(stored.spec), "")
-    table = plain_table("stored", f"version {stored.version} at {escape(str(stored.path))}")
+    console.print(spec_table(stored.spec), "", features_table(stored.spec), "", crop=False)
+    table = FittingTable("stored", Column(f"version {stored.version} at {stored.path}", folds=True))
     for field, value in stored.provenance.items():
-        table.add_row(escape(field), escape(_provenance_text(value)))
+        table.add_row(field, _provenance_text(value))
     table.add_row("on disk", size_text(sum(stored.file_bytes.values())))
     if verify:
-        table.add_row("checksums", "[green]all files are as they were written[/]")
-    console.print(table)
+        table.add_row("checksums", Text("all files are as they were written", "green"))
+    console.print(table, crop=False)
     if as_json:
         print_json(stored_summary(stored) | {"spec": stored.spec.to_dict(), "verified": verify})
 
@@ -240,7 +241,7 @@ def memory(
     workers = len(available_cores()) if workers is None else workers
     estimate = estimate_memory(spec, dense_net, workers, batch_size, table_memory_bytes)
     available = available_bytes()
-    make_console(as_json).print(memory_table(spec, estimate, available))
+    make_console(as_json).print(memory_table(spec, estimate, available), crop=False)
     if as_json:
         print_json(
             {"name": spec.name, "size": spec.size, "scale": spec.scale, "available_bytes": available}

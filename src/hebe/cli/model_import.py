@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from hebe.cli.model_tables import plain_table, print_stored
+from hebe.cli.model_tables import print_stored
 from hebe.cli.output import JsonOption, make_console, make_progress
+from hebe.report.fitting_table import Column, FittingTable
 from hebe.spec import SlaTarget, SpecError, check_name
 
 if TYPE_CHECKING:
@@ -241,17 +241,16 @@ def _read_state(path: Path) -> Mapping[str, Tensor]:
 
 def _print_inputs(captured: CapturedModel, as_json: bool) -> None:
     """Which inputs the served model takes, and from which of the module's they come."""
-    table = plain_table("served input", "shape", "from the module's input", "table")
+    table = FittingTable("served input", "shape", Column("from the module's input", folds=True), "table")
     for feature in captured.spec.features:
         source = captured.sources[feature.name]
         jagged = source.offsets is not None
         table.add_row(
-            escape(f"{feature.name}.values + .lengths" if jagged else feature.name),
-            f"jagged, at most {feature.lookups}" if jagged else escape(f"INT64 [items, {feature.lookups}]"),
-            escape(str(source)),
-            escape(feature.table),
+            f"{feature.name}.values + .lengths" if jagged else feature.name,
+            f"jagged, at most {feature.lookups}" if jagged else f"INT64 [items, {feature.lookups}]",
+            str(source),
+            feature.table,
         )
     if captured.spec.dense_dim:
-        shape = escape(f"FP32 [items, {captured.spec.dense_dim}]")
-        table.add_row("dense", shape, escape(", ".join(captured.dense_inputs)), "")
-    make_console(as_json).print(table, "")
+        table.add_row("dense", f"FP32 [items, {captured.spec.dense_dim}]", ", ".join(captured.dense_inputs), "")
+    make_console(as_json).print(table, "", crop=False)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from hebe.cli.output import make_console, make_progress, print_json
+from hebe.report.fitting_table import Column, FittingTable
 from hebe.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -35,14 +35,6 @@ def size_text(size_bytes: float) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
 
 
-def plain_table(*headings: str, right: Sequence[str] = ()) -> Table:
-    """A table without lines; the columns named in `right` are aligned to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    return table
-
-
 def summary(spec: ModelSpec) -> dict[str, Any]:
     """What `list` says of one configuration."""
     return {
@@ -59,36 +51,32 @@ def summary(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def list_text(specs: Iterable[ModelSpec]) -> Text:
-    """One line a configuration, under a line for each source; narrow enough for 80 columns."""
-    headings = ("model", "size", "tables", "rows", "lookups", "memory", "SLA")
-    by_source: dict[str, list[tuple[str, ...]]] = {}
+def list_table(specs: Iterable[ModelSpec]) -> FittingTable:
+    """One line a configuration, under a line for each source."""
+    table = FittingTable(
+        "model",
+        "size",
+        Column("tables", right=True, spare=1),
+        Column("rows", right=True),
+        Column("lookups", right=True, spare=2),
+        Column("memory", right=True),
+        Column("SLA", right=True),
+    )
+    source = ""
     for spec in specs:
-        cells = (
+        before, source = source, _SOURCE_PATTERN.match(spec.source)[0]  # type: ignore[index]
+        if source != before:
+            table.add_title(source)
+        table.add_row(
             spec.name,
             spec.size,
             str(len(spec.tables)),
-            _count_text(sum(table.rows for table in spec.tables)),
-            str(spec.lookups_per_item),
+            _count_text(sum(held.rows for held in spec.tables)),
+            f"{spec.lookups_per_item:,}",
             size_text(spec.table_bytes),
             f"p{spec.sla.percentile:g} {spec.sla.latency_ms:g} ms",
         )
-        by_source.setdefault(_SOURCE_PATTERN.match(spec.source)[0], []).append(cells)  # type: ignore[index]
-    every = [headings, *(cells for rows in by_source.values() for cells in rows)]
-    widths = [max(len(cells[i]) for cells in every) for i in range(len(headings))]
-
-    def line(cells: tuple[str, ...]) -> str:
-        left = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
-        right = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
-        return "  ".join(left + right) + "\n"
-
-    text = Text(no_wrap=True)
-    text.append(line(headings), "bold")
-    for source, rows in by_source.items():
-        text.append(f"{source}\n", "dim italic")
-        for row in rows:
-            text.append(line(row))
-    return text
+    return table
 
 
 def _count_text(count: int) -> str:
@@ -106,9 +94,9 @@ def sla_text(spec: ModelSpec) -> str:
     return f"p{spec.sla.percentile:g} <= {spec.sla.latency_ms:g} ms"
 
 
-def spec_table(spec: ModelSpec) -> Table:
+def spec_table(spec: ModelSpec) -> FittingTable:
     """What a model is, one field a row."""
-    table = plain_table("model", escape(spec.name))
+    table = FittingTable("model", Column(spec.name, folds=True))
     rows = {
         "architecture": spec.architecture,
         "size": spec.size or "-",
@@ -125,20 +113,19 @@ def spec_table(spec: ModelSpec) -> Table:
     }
     for field, value in rows.items():
         if value:
-            table.add_row(field, escape(value))
+            table.add_row(field, value)
     return table
 
 
-def features_table(spec: ModelSpec) -> Table:
+def features_table(spec: ModelSpec) -> FittingTable:
     """The embedding features; those alike in all but name and table share a row."""
-    table = plain_table(
-        "features",
-        "lookups",
+    table = FittingTable(
+        Column("features", folds=True),
+        Column("lookups", right=True),
         "pooling",
-        "dim",
-        "rows",
-        "tables",
-        right=("lookups", "dim", "rows"),
+        Column("dim", right=True),
+        Column("rows", right=True),
+        Column("tables", folds=True),
     )
     alike: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
     for feature in spec.features:
@@ -162,9 +149,9 @@ def features_table(spec: ModelSpec) -> Table:
     return table
 
 
-def memory_table(spec: ModelSpec, estimate: MemoryEstimate, available_bytes: int | None) -> Table:
+def memory_table(spec: ModelSpec, estimate: MemoryEstimate, available_bytes: int | None) -> FittingTable:
     """What an estimate consists of, and whether it fits."""
-    table = plain_table("memory of", escape(spec.name), "", right=(escape(spec.name),))
+    table = FittingTable("memory of", Column(spec.name, right=True), Column(folds=True))
     workers = "worker" if estimate.workers == 1 else f"{estimate.workers} workers"
     held = f"{len(spec.tables)} tables in whole huge pages"
     if estimate.table_bytes < spec.table_bytes:
@@ -176,31 +163,32 @@ def memory_table(spec: ModelSpec, estimate: MemoryEstimate, available_bytes: int
         ("process", estimate.process_bytes, "Python, torch, front ends: once, however many models"),
     )
     for part, size_bytes, note in rows:
-        table.add_row(part, size_text(size_bytes), f"[dim]{note}[/]")
-    table.add_row("[bold]in all[/]", f"[bold]{size_text(estimate.total_bytes)}[/]", _fits(estimate, available_bytes))
+        table.add_row(part, size_text(size_bytes), Text(note, "dim"))
+    in_all = Text("in all", "bold"), Text(size_text(estimate.total_bytes), "bold")
+    table.add_row(*in_all, _fits(estimate, available_bytes))
     table.add_row(
         "each query",
         size_text(estimate.query_bytes),
-        f"[dim]on top, of {estimate.batch_size} items while it waits or runs[/]",
+        Text(f"on top, of {estimate.batch_size} items while it waits or runs", "dim"),
     )
     return table
 
 
-def _fits(estimate: MemoryEstimate, available_bytes: int | None) -> str:
+def _fits(estimate: MemoryEstimate, available_bytes: int | None) -> Text:
     if available_bytes is None:
-        return ""
+        return Text()
     if estimate.total_bytes <= available_bytes:
-        return f"[green]fits: {size_text(available_bytes)} are available here[/]"
-    return (
-        f"[bold red]does not fit: {size_text(available_bytes)} are available here[/]; "
-        "shrink it with --scale, or bound it with --table-memory"
+        return Text(f"fits: {size_text(available_bytes)} are available here", "green")
+    return Text.assemble(
+        (f"does not fit: {size_text(available_bytes)} are available here", "bold red"),
+        "; shrink it with --scale, or bound it with --table-memory",
     )
 
 
 def _abridged(names: list[str]) -> str:
     if len(names) <= 3:
-        return escape(", ".join(names))
-    return escape(f"{names[0]}, {names[1]} ... {names[-1]} ({len(names)})")
+        return ", ".join(names)
+    return f"{names[0]}, {names[1]} ... {names[-1]} ({len(names)})"
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
@@ -27,6 +28,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+_NO_TERMINAL_COLUMNS = 1 << 16
+
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout, all else to stderr.")
 ]
@@ -34,8 +37,14 @@ JsonOption = Annotated[
 
 
 def make_console(as_json: bool = False) -> Console:
-    """Where results for people go: stdout, or stderr when stdout is kept for JSON."""
-    return Console(stderr=as_json, highlight=False)
+    """Where results for people go: stdout, or stderr when stdout is kept for JSON.
+
+    What is not a terminal has no width (unless COLUMNS says so): a file or another program gets whole lines.
+    """
+    console = Console(stderr=as_json, highlight=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
+        console.width = _NO_TERMINAL_COLUMNS
+    return console
 
 
 def make_progress(*, transient: bool = True) -> Progress:

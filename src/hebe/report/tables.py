@@ -1,40 +1,43 @@
-"""Tables for the terminal (rich)."""
+"""Figures as tables for the terminal (rich)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.markup import escape
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hebe.report.figures import Figure, FigureFile
+from hebe.report.fitting_table import Column, FittingTable
 
 
-def figure_table(files: Sequence[tuple[Path, FigureFile]]) -> Table:
-    """One row a figure: name, value, spread, unit, target, met or missed, the paper's, the file it stands in."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("figure", overflow="fold")
-    for heading in ("value", "spread"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("unit", "target", "met"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("paper")
-    table.add_column("file", overflow="fold")
+def figure_tables(files: Sequence[tuple[Path, FigureFile]]) -> Group:
+    """For each file its path, then one row a figure: name, value, spread, unit, target, met or missed, the paper's."""
+    parts: list[RenderableType] = []
     for path, file in files:
+        table = FittingTable(
+            "figure",
+            Column("value", right=True),
+            Column("spread", right=True, spare=2),
+            "unit",
+            "target",
+            "met",
+            Column("paper", folds=True, spare=1),
+        )
         for figure in file.figures:
             table.add_row(
-                escape(figure.name),
+                figure.name,
                 format_number(figure.value),
                 _spread(figure),
-                escape(figure.unit),
+                figure.unit,
                 figure.target or "",
                 _met(figure),
-                "" if figure.paper is None else escape(str(figure.paper)),
-                Text(f"{path}{' (quick)' if file.quick else ''}", style="dim"),
+                "" if figure.paper is None else str(figure.paper),
             )
-    return table
+        heading = Text(f"{path}{' (quick)' if file.quick else ''}", "bold", no_wrap=True, overflow="ignore")
+        parts += [*([Text()] if parts else []), heading, table]
+    return Group(*parts)
 
 
 def format_number(value: float) -> str:
