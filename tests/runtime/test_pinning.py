@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.runtime.pinning import allot_cores, available_cores, front_end_cores, lower_priority, pin_thread
+from hebe.runtime.pinning import allot_cores, available_cores, front_end_cores, lower_priority, pin_thread, pinned
 
 
 def test_workers_get_cores_of_their_own_from_the_highest_down():
@@ -54,3 +54,11 @@ def test_a_thread_is_pinned_and_lowered_alone():
     assert seen == {"cores": cores[:1], "nice": 10}
     assert available_cores() == cores
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) < 10
+
+
+def test_a_thread_gets_its_cores_back():
+    cores = available_cores()
+    with pytest.raises(KeyError), pinned(cores[:1]):
+        assert available_cores() == cores[:1]
+        raise KeyError
+    assert available_cores() == cores

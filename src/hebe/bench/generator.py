@@ -24,7 +24,7 @@ from hebe.load_generator.session import Workload, run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.runtime.large_allocations import keep_large_allocations
-from hebe.runtime.pinning import available_cores, pin_thread
+from hebe.runtime.pinning import available_cores, pinned
 from hebe.workload.query_sizes import FixedSizes, ProductionSizes, QuerySizes
 
 DESCRIPTION = "The load generator against an echo: how many times the server's rate it sustains."
@@ -51,7 +51,7 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
     needed_qps = _WANTED * median_and_spread(served)[0]
     task = progress.add_task("sending to an echo", total=3 * rounds)
     rates: dict[str, list[float]] = {"http": [], "grpc": [], "64kib": []}
-    with _echo(cores[-1]) as urls, _on(cores[0]):
+    with _echo(cores[-1]) as urls, pinned(cores[:1]):
         for _ in range(rounds):
             rates["http"].append(_sustained_qps(urls["http"], ProductionSizes(), needed_qps, seconds, step))
             progress.advance(task)
@@ -126,14 +126,3 @@ def _echo(core: int) -> Iterator[dict[str, str]]:
             yield {name: f"{name}://127.0.0.1:{ports[f'{name}_port']}" for name in ("http", "grpc")}
         finally:
             process.stdin.close()
-
-
-@contextmanager
-def _on(core: int) -> Iterator[None]:
-    """This thread, and those that it starts, on `core`."""
-    before = available_cores()
-    pin_thread([core])
-    try:
-        yield
-    finally:
-        pin_thread(before)

@@ -24,7 +24,7 @@ from hebe.load_generator.session import Workload, run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.report.figures import Figure
 from hebe.runtime.large_allocations import keep_large_allocations
-from hebe.runtime.pinning import available_cores, pin_thread
+from hebe.runtime.pinning import available_cores, pinned
 
 DESCRIPTION = "Goodput, refusals and memory at twice the load that saturates the server."
 
@@ -43,17 +43,13 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
     cores = available_cores()
     if len(cores) < 2:
         raise RuntimeError("this benchmark needs two cores: one for the worker, one for front end and load generator")
-    pin_thread(cores[:-1])
     keep_large_allocations()
-    try:
-        with tempfile.TemporaryDirectory(prefix="hebe-bench-") as directory:
-            return [
-                figure
-                for suffix, repository in repositories.items()
-                for figure in _measure(suffix, repository, Path(directory), cores[:-1], probe_s, overload_s, progress)
-            ]
-    finally:
-        pin_thread(cores)
+    with tempfile.TemporaryDirectory(prefix="hebe-bench-") as directory:
+        return [
+            figure
+            for suffix, repository in repositories.items()
+            for figure in _measure(suffix, repository, Path(directory), cores[:-1], probe_s, overload_s, progress)
+        ]
 
 
 def _measure(
@@ -71,7 +67,8 @@ def _measure(
         saturation_qps = closed_loop(server.http_url, model, "production", 4, probe_s, client_cores).throughput_qps
     progress.advance(task)
     reports: dict[float, LoadReport] = {}
-    with ServerProcess(repository, directory / "overload.log", ["--workers", "1"]) as server:
+    # Only once the server runs: it would inherit the cores, and its worker share them with the generator.
+    with ServerProcess(repository, directory / "overload.log", ["--workers", "1"]) as server, pinned(client_cores):
         target = Target(parse_endpoint(server.http_url), model)
         for share in _LADDER:
             reports[share] = run_load(target, Workload(seed=1), share * saturation_qps, probe_s)

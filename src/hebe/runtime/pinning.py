@@ -6,9 +6,10 @@ starts stays on the worker's cores.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 def available_cores() -> tuple[int, ...]:
@@ -45,6 +46,17 @@ def pin_thread(cores: Sequence[int], thread_id: int = 0) -> None:
     """Restrict a thread (0: the calling one) to `cores`, where the system can."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(thread_id, cores)
+
+
+@contextlib.contextmanager
+def pinned(cores: Sequence[int]) -> Iterator[None]:
+    """The calling thread restricted to `cores`, and afterwards to those it had. Threads and processes inherit it."""
+    before = available_cores()
+    pin_thread(cores)
+    try:
+        yield
+    finally:
+        pin_thread(before)
 
 
 def lower_priority() -> None:
