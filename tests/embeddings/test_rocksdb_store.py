@@ -90,12 +90,30 @@ def test_load_writes_once_for_one_identity(tmp_path, monkeypatch):
     store.close()
 
 
-def test_an_unfinished_load_is_done_again(tmp_path):
+def test_a_load_that_failed_is_done_again(tmp_path):
     tables = rows_of(SPECS)
     with pytest.raises(StoreError, match="table default is missing"):
         RocksDbStore.load(tmp_path, SPECS, {"users": tables["users"]}, "first")
+    assert not tmp_path.exists(), "a load that fails leaves nothing"
     store = RocksDbStore.load(tmp_path, SPECS, tables, "first")
     assert np.array_equal(all_rows(store, "default", 7, 16), tables["default"])
+    store.close()
+
+
+def test_a_load_that_was_killed_is_done_again(tmp_path):
+    tables = rows_of(SPECS)
+    code = (
+        "import os; import numpy as np; from hebe.embeddings.rocksdb_store import RocksDbStore as Store;"
+        "from hebe.spec import EmbeddingTableSpec as Table;"
+        f"Store.load({str(tmp_path)!r}, [Table('users', 9, 3)], {{'users': np.zeros((9, 3), 'f')}}, 'first',"
+        "lambda *_: os._exit(9))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=False)
+    assert run.returncode == 9
+    assert (tmp_path / "load.sst").exists()
+    store = RocksDbStore.load(tmp_path, SPECS, tables, "first")
+    assert np.array_equal(all_rows(store, "default", 7, 16), tables["default"])
+    assert not (tmp_path / "load.sst").exists()
     store.close()
 
 

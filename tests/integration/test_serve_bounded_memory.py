@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import socket
@@ -88,6 +89,33 @@ def test_a_model_larger_than_its_table_memory(tmp_path: Path):
         check_scores(server, reference)
         again = record.stat()
         assert (again.st_ino, again.st_mtime_ns) == (written.st_ino, written.st_mtime_ns), "the rows were written again"
+        assert server.end(signal.SIGTERM) == 0
+
+
+def test_the_rows_of_versions_that_are_gone_go_with_the_next_load(tmp_path: Path):
+    """The replaced version's too, once it has answered its last query; one that can still be served stays."""
+    spec = small_dlrm("ranker", 60_000, 16)
+    for seed in range(3):
+        store(tmp_path / "models", spec, seed)
+    rows = tmp_path / "rows" / spec.name
+    bounded = ["--table-memory", "3M", "--persistent-dir", str(tmp_path / "rows"), "--sla-ms", "3600000"]
+    with hebe_serve(tmp_path / "models", tmp_path / "log", *bounded) as server:
+        server.wait_until_ready()
+        load = f"/v2/repository/models/{spec.name}/load"
+        for version in ("1", "2"):
+            assert post(server.http, load, json.dumps({"parameters": {"version": version}}).encode())[0] == 200
+        assert sorted(path.name for path in rows.iterdir()) == ["1", "2", "3"], "all can still be served"
+        shutil.rmtree(tmp_path / "models" / spec.name / "2")
+        assert post(server.http, load, b"")[0] == 200
+        eventually(lambda: sorted(path.name for path in rows.iterdir()) == ["1", "3"], "the replaced one's rows go")
+        eventually(lambda: "old persistent store removed" in server.log, "it is logged")
+        assert f"path={rows / '2'}" in server.log
+        assert is_ready(server.http)
+        inputs = draw(spec, 40, np.random.default_rng(7))
+        with tritonclient.http.InferenceServerClient(server.http) as client:
+            scores = client.infer(spec.name, triton_inputs(tritonclient.http, inputs)).as_numpy("score")
+        wanted = Reference(tmp_path / "models", spec.name).scores(inputs)
+        np.testing.assert_allclose(scores, wanted, rtol=0, atol=TOLERANCE)
         assert server.end(signal.SIGTERM) == 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from hebe.models.ranking_model import RankingModel
 from hebe.models.repository import ModelRepository, RepositoryError
 from hebe.query import Batch, JaggedKeys, SubQuery
 from hebe.runtime.dense_graph import GraphMode
-from hebe.runtime.loaded_model import LoadedModel, LoadOptions, stored_versions
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_versions
 
 NAMES = ["peers-dlrm", "din", "dlrm-rmc1", "wnd"]
 
@@ -96,6 +98,42 @@ def test_bounded_table_memory_gives_the_same_scores(repository, tmp_path):
     )
     model.close()
     whole.close()
+
+
+def test_stores_of_versions_that_the_repository_has_no_more_are_removed(repository, tmp_path):
+    options = LoadOptions(table_memory_bytes=4 << 20, persistent_dir=tmp_path / "rows")
+    home, name = tmp_path / "rows" / "peers-dlrm", "peers-dlrm"
+    models = shutil.copytree(repository, tmp_path / "models")
+    for version in ("2", "3", "5"):
+        shutil.copytree(models / name / "1", models / name / version)
+    for version in (1, 2, 3):
+        LoadedModel.load(models, name, version, options).close()
+    serving = LoadedModel.load(models, name, 5, options)
+    for other in ("4", "6", "07"):
+        shutil.copytree(home / "3", home / other)
+    (home / "4" / "thesis.txt").write_text("years of work")
+    assert remove_old_stores(models, name, 5, options) == {home / "4": kept(home / "4", "thesis.txt")}
+    shutil.rmtree(models / name / "1")
+    shutil.rmtree(models / name / "3")
+    user = LoadedModel.load(models, name, 2, options)
+    shutil.rmtree(models / name / "2")
+    assert remove_old_stores(models, name, 5, LoadOptions()) == {}
+    outcomes = remove_old_stores(models, name, 5, options)
+    assert outcomes.pop(home / "2") == f"persistent store {home / '2'}: is in use by another process or model"
+    assert outcomes == {home / "1": "", home / "3": "", home / "4": kept(home / "4", "thesis.txt")}
+    assert sorted(path.name for path in home.iterdir()) == ["07", "2", "4", "5", "6"]
+    query = user.random_query(9)
+    np.testing.assert_array_equal(
+        user.predict(query.features, query.dense), serving.predict(query.features, query.dense)
+    )
+    user.close()
+    serving.close()
+    shutil.rmtree(models / name)
+    assert remove_old_stores(models, name, 5, options) == {}, "a repository that lost the model is not to be trusted"
+
+
+def kept(path, stranger):
+    return f"persistent store {path}: holds {stranger}, which is not the store's: move it away"
 
 
 def test_wrong_inputs_are_named(repository):

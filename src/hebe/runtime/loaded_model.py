@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.store_directory import remove
 from hebe.models.repository import ModelRepository
 from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery
 from hebe.runtime.dense_graph import GraphMode, prepare
 from hebe.runtime.executor import BatchOutcome, ModelExecutor
 from hebe.spec import ModelSpec
+
+_VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,17}\Z")
 
 LoadProgress = Callable[[int, int], None]
 """Called with (bytes loaded, bytes in all)."""
@@ -33,11 +38,39 @@ class LoadOptions:
     table_memory_bytes: int | None = None
     persistent_dir: Path | None = None
 
+    def store_directory(self, name: str, version: int) -> Path | None:
+        """Where the persistent store of a version lies, None without `persistent_dir`."""
+        return None if self.persistent_dir is None else self.persistent_dir / name / str(version)
+
 
 def stored_versions(directory: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
     """Models of a repository with their versions, oldest first. Raises `RepositoryError`."""
     repository = ModelRepository(directory)
     return {name: repository.versions(name) for name in repository.names()}
+
+
+def remove_old_stores(
+    directory: str | os.PathLike[str], name: str, version: int, options: LoadOptions
+) -> dict[Path, str]:
+    """Remove the persistent stores of those versions of model `name` below `version` that the repository at `directory`
+    has no more.
+
+    Returns their paths, each with the reason why it was kept, empty where it is gone: one that is in use or holds
+    anything but a store stays. Raises `RepositoryError`, OSError if a directory cannot be listed.
+    """
+    latest = options.store_directory(name, version)
+    stored = ModelRepository(directory).versions(name)
+    if latest is None or version not in stored or not latest.parent.is_dir():
+        return {}
+    outcomes: dict[Path, str] = {}
+    for path in sorted(latest.parent.iterdir()):
+        if _VERSION_PATTERN.match(path.name) and int(path.name) < version and int(path.name) not in stored:
+            try:
+                remove(path)
+                outcomes[path] = ""
+            except StoreError as fault:
+                outcomes[path] = str(fault)
+    return outcomes
 
 
 class LoadedModel:
@@ -75,9 +108,7 @@ class LoadedModel:
             spec,
             {table.name: stored.table(table.name) for table in spec.tables},
             table_memory_bytes=options.table_memory_bytes,
-            persistent_dir=None
-            if options.persistent_dir is None
-            else options.persistent_dir / name / str(stored.version),
+            persistent_dir=options.store_directory(name, stored.version),
             identity=hashlib.sha256(identity.encode()).hexdigest(),
             progress=progress,
         )

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import structlog
 
 from hebe.query import Query, QueryResult
-from hebe.runtime.loaded_model import LoadedModel, LoadOptions, stored_versions
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_versions
 from hebe.runtime.pinning import allot_cores, available_cores, front_end_cores, lower_priority, pin_thread
 from hebe.scheduling.node import NodeConfig
 from hebe.serving.driver import BatchObserver, NodeDriver, clock
@@ -238,7 +239,7 @@ class ModelHost:
                 try:
                     await self._answer_one(model)
                 except BaseException:
-                    self._retire(model)
+                    self._in_background(self._close_model(model))
                     raise
             except Exception as fault:
                 if not _speaks_for_itself(fault):
@@ -252,8 +253,7 @@ class ModelHost:
                 self.on_loaded(model)
             seconds = round(self.clock() - started_s, 3)
             log.info("model loaded", model=name, version=model.version, workers=model.workers, seconds=seconds)
-            if before is not None:
-                self._retire(before)
+            self._in_background(self._replaced(before, model))
 
     async def unload(self, name: str) -> None:
         """Take a model out and free its memory; returns when it is free. Raises `LoadFailed` if it is not loaded."""
@@ -337,10 +337,26 @@ class ModelHost:
             reason = f"version {version} failed to load: {reason}"
             self._entries[name] = ModelIndexEntry(name, before.version, "READY", reason)
 
-    def _retire(self, model: HostedModel) -> None:
-        task = asyncio.get_running_loop().create_task(self._close_model(model))
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+    async def _replaced(self, before: HostedModel | None, model: HostedModel) -> None:
+        """What is left to do once `model` has taken over: free the version before it, and the disk of older ones."""
+        if before is not None:
+            await self._close_model(before)
+        name, version = model.spec.name, model.version
+        try:
+            outcomes = await asyncio.to_thread(remove_old_stores, self.directory, name, version, self.options.load)
+        except Exception as fault:
+            log.error("old persistent stores were not looked for", model=name, reason=_reason(fault))
+            return
+        for path, kept in outcomes.items():
+            if kept:
+                log.warning("old persistent store kept", model=name, reason=kept)
+            else:
+                log.info("old persistent store removed", model=name, path=str(path))
 
     async def _close_model(self, model: HostedModel) -> None:
         if self.on_unloaded is not None:

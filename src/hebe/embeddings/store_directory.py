@@ -1,0 +1,165 @@
+"""The directory of a persistent store: whether it is ours, what it holds, who uses it, and how it goes.
+
+    store.json   format, tables, identity of what was loaded; without it there is no store
+    store.lock   readers share it, a writer has it alone
+    rows/        the database
+    load.sst     a file of rows on its way into the database
+
+Nothing is removed that is not by name one of these, and nothing that somebody uses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from hebe.embeddings.store import StoreError
+
+FORMAT = 1
+
+_RECORD, _LOCK, _ROWS, _LOAD_FILE = "store.json", "store.lock", "rows", "load.sst"
+_NEW_RECORD = f"{_RECORD}.new"
+_DATABASE_FILE = re.compile(
+    r"([0-9]+\.(sst|log)|CURRENT|IDENTITY|LOCK|LOG(\.old\.[0-9]+)?|MANIFEST-[0-9]+|OPTIONS-[0-9]+"
+    r"|[A-Z0-9-]+\.dbtmp|rocksdict-config\.json)\Z"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecord:
+    """What a store says of itself: embedding dim by table, and the identity of what was loaded, None until it is."""
+
+    dims: dict[str, int]
+    identity: str | None
+
+
+def database_path(path: Path) -> Path:
+    """Where the store in `path` has its database."""
+    return path / _ROWS
+
+
+def load_file_path(path: Path) -> Path:
+    """Where a load of the store in `path` writes rows for the database to take over."""
+    return path / _LOAD_FILE
+
+
+def read_record(path: Path) -> StoreRecord | None:
+    """The record of the store in `path`; None where there is nothing, or what a load or removal left unfinished.
+
+    Raises `StoreError` for a directory that is somebody else's, and a record that is corrupted or of another format.
+    """
+    try:
+        text = (path / _RECORD).read_text()
+    except FileNotFoundError:
+        if path.exists() and _foreign_entry(path) is not None:
+            raise store_error(path, "is not empty and holds no store: give another path") from None
+        return None
+    try:
+        record = json.loads(text)
+        if record["format"] != FORMAT:
+            raise store_error(path, f"has format {record['format']}, this version reads {FORMAT}")
+        dims = {str(table): int(dim) for table, dim in record["dims"].items()}
+        return StoreRecord(dims, record["identity"])
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise store_error(path, f"store.json is corrupted ({fault}): remove the directory") from fault
+
+
+def write_record(path: Path, record: StoreRecord) -> None:
+    """Replace the record of the store in `path`. The caller has the lock for itself."""
+    temporary = path / _NEW_RECORD
+    temporary.write_text(json.dumps({"format": FORMAT, "dims": record.dims, "identity": record.identity}, indent=1))
+    os.replace(temporary, path / _RECORD)
+
+
+def take_lock(path: Path, *, exclusive: bool) -> IO[bytes]:
+    """Lock the store in `path` until the returned file is closed. Raises `StoreError` if others are in the way."""
+    file = path / _LOCK
+    lock = open(file, "ab" if exclusive else "rb")  # noqa: SIM115 (held until the store is closed)
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(lock.fileno()), file.stat()):
+            raise BlockingIOError("removed meanwhile")
+    except OSError as fault:
+        lock.close()
+        raise store_error(path, "is in use by another process or model") from fault
+    return lock
+
+
+def clear(path: Path) -> None:
+    """Remove all of the store in `path` but its lock, which the caller has for itself.
+
+    Raises `StoreError`, having removed nothing, if there is anything that is not the store's.
+    """
+    foreign = _foreign_entry(path)
+    if foreign is not None:
+        raise store_error(path, f"holds {foreign}, which is not the store's: move it away")
+    (path / _RECORD).unlink(missing_ok=True)  # first: a removal that is interrupted leaves no store
+    if (path / _ROWS).exists():
+        shutil.rmtree(path / _ROWS)
+    for name in (_LOAD_FILE, _NEW_RECORD):
+        (path / name).unlink(missing_ok=True)
+
+
+def remove(path: Path, *, unless_loaded: bool = False) -> None:
+    """Remove the store in `path`, or what is left of one, and the directory; not a whole one if `unless_loaded`.
+
+    Raises `StoreError`, having removed nothing, if there is none, if it is in use, or if there is anything else.
+    """
+    with faults(path, "cannot be removed"):
+        if path.is_symlink() or (read_record(path) is None and not (path / _LOCK).exists()):
+            raise store_error(path, "there is none")
+        with take_lock(path, exclusive=True):
+            record = read_record(path)
+            if unless_loaded and record is not None and record.identity is not None:
+                return
+            clear(path)
+            (path / _LOCK).unlink()
+            with contextlib.suppress(OSError):  # somebody begins a store here, or has something mounted here
+                path.rmdir()
+
+
+@contextlib.contextmanager
+def faults(path: Path, what: str) -> Iterator[None]:
+    """Turn whatever RocksDB and the file system raise into a `StoreError` that names the path; their own words, which
+    name files too, are not for clients.
+    """
+    try:
+        yield
+    except (StoreError, GeneratorExit):
+        raise
+    except Exception as fault:  # rocksdict raises plain Exception
+        kind = next((kind for kind in ("Corruption", "IO error") if str(fault).startswith(kind)), "it failed")
+        advice = ": remove the directory and load it anew" if kind == "Corruption" else ""
+        raise StoreError(
+            f"persistent store {path}: {what}: {fault}{advice}", f"persistent store: {what}: {kind}"
+        ) from fault
+
+
+def store_error(path: Path, what: str) -> StoreError:
+    """A fault that is told without naming files."""
+    return StoreError(f"persistent store {path}: {what}", f"persistent store: {what}")
+
+
+def _foreign_entry(path: Path) -> str | None:
+    """The first entry below `path` that no store has; the lock makes the others ours."""
+    names = sorted(os.listdir(path))
+    if names and _LOCK not in names and _RECORD not in names:
+        return names[0]
+    for name in names:
+        if name not in (_RECORD, _NEW_RECORD, _LOCK, _ROWS, _LOAD_FILE) or (path / name).is_symlink():
+            return name
+    rows = path / _ROWS
+    if not rows.exists():
+        return None
+    if not rows.is_dir():
+        return _ROWS
+    strangers = [entry.name for entry in os.scandir(rows) if not _DATABASE_FILE.match(entry.name) or entry.is_dir()]
+    return f"{_ROWS}/{min(strangers)}" if strangers else None
