@@ -11,6 +11,7 @@ import tritonclient.grpc
 import tritonclient.http
 
 import hebe
+from hebe.runtime.pinning import available_cores
 from hebe.serving.errors import LoadFailed, ServeError
 
 from .served import TOLERANCE, Reference, draw, small_dlrm, store, triton_inputs
@@ -33,7 +34,7 @@ def test_a_server_starts_answers_stops_and_starts_again(repository: Path, rng, c
     for _ in range(2):
         with server:
             assert server.ready
-            assert [model.spec.name for model in server.hosted] == ["ranker"]
+            assert [(model.spec.name, model.workers) for model in server.hosted] == [("ranker", len(available_cores()))]
             for module, port in ((tritonclient.http, server.http_port), (tritonclient.grpc, server.grpc_port)):
                 with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
                     scores = client.infer("ranker", triton_inputs(module, inputs)).as_numpy("score")

@@ -33,7 +33,7 @@ def serve(
     ] = "127.0.0.1",
     workers: Annotated[
         int | None,
-        typer.Option(min=1, rich_help_panel=_RUNNING, help="Workers per model (default: one a core)."),
+        typer.Option(min=1, rich_help_panel=_RUNNING, help="Workers per model (default: as many as the cores make)."),
     ] = None,
     worker_cores: Annotated[int, typer.Option(min=1, rich_help_panel=_RUNNING, help="Cores of each worker.")] = 1,
     batch_size: Annotated[
@@ -108,7 +108,6 @@ def serve(
     with _interrupt_ends_at_once():
         from hebe.runtime.dense_graph import GraphMode
         from hebe.runtime.loaded_model import LoadOptions
-        from hebe.runtime.pinning import available_cores
         from hebe.serving.auth import read_tokens
         from hebe.serving.logs import configure_logging
         from hebe.serving.model_host import HostOptions
@@ -124,14 +123,13 @@ def serve(
         raise typer.BadParameter("--table-memory and --persistent-dir belong together", param_hint="--table-memory")
     if (tls_certificate is None) != (tls_key is None):
         raise typer.BadParameter("--tls-certificate and --tls-key belong together", param_hint="--tls-certificate")
-    cores = len(available_cores())
     options = ServerOptions(
         host=host,
         http_port=http_port,
         grpc_port=grpc_port,
         metrics_port=metrics_port,
         models=HostOptions(
-            workers=workers if workers is not None else max(cores // worker_cores, 1),
+            workers=workers,
             worker_cores=worker_cores,
             batch_size=batch_size,
             fuse=fuse,

@@ -34,12 +34,12 @@ log = structlog.get_logger("hebe.models")
 class HostOptions:
     """How every model of this server is run.
 
-    `workers` of `worker_cores` cores each; `batch_size`, `fuse`, `max_wait_s`, `max_queue`, `admission` as in
-    `NodeConfig`; `max_items`: the largest query size taken. SLA overrides apply to all models. Raises `ServeError`
-    naming the field that is out of range.
+    `workers` of `worker_cores` cores each (None: as many as the available cores make); `batch_size`, `fuse`,
+    `max_wait_s`, `max_queue`, `admission` as in `NodeConfig`; `max_items`: the largest query size taken. SLA overrides
+    apply to all models. Raises `ServeError` naming the field that is out of range.
     """
 
-    workers: int = 1
+    workers: int | None = None
     worker_cores: int = 1
     batch_size: int = 256
     fuse: bool = True
@@ -54,7 +54,7 @@ class HostOptions:
     def __post_init__(self) -> None:
         cores = len(available_cores())
         for name, fits, limits in (
-            ("workers", self.workers >= 1, "at least 1"),
+            ("workers", self.workers is None or self.workers >= 1, "at least 1"),
             ("worker_cores", 1 <= self.worker_cores <= cores, f"in 1..{cores}, the cores that may be used here"),
             ("batch_size", self.batch_size >= 1, "at least 1 item"),
             ("max_wait_s", 0 <= self.max_wait_s < math.inf, "0 or more seconds"),
@@ -152,7 +152,9 @@ class ModelHost:
         self._wanted: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self.worker_cores = allot_cores(options.workers, options.worker_cores, available_cores())
+        cores = available_cores()
+        workers = options.workers if options.workers is not None else max(len(cores) // options.worker_cores, 1)
+        self.worker_cores = allot_cores(workers, options.worker_cores, cores)
 
     @property
     def ready(self) -> bool:
@@ -315,7 +317,9 @@ class ModelHost:
                 lower_priority()
                 pin_thread(front_end_cores(self.worker_cores, available_cores()))
                 outcome.set_result(
-                    LoadedModel.load(self.directory, name, version, options.load, options.workers, progress=go_on)
+                    LoadedModel.load(
+                        self.directory, name, version, options.load, len(self.worker_cores), progress=go_on
+                    )
                 )
             except BaseException as fault:
                 outcome.set_exception(fault)
