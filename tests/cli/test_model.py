@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 
 from hebe.cli.main import main
-from hebe.models import catalog
+from hebe.models import catalog, memory_estimate
 from hebe.models.ranking_model import RankingModel
 from hebe.models.repository import ModelRepository
 
@@ -327,6 +327,24 @@ def test_what_fails_is_one_line_and_status_1(hebe, tmp_path, arguments, message)
     assert out == ""
     assert err.startswith("error: ")
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["new", "dlrm-rmc1"], "making dlrm-rmc1 needs"),
+        (["train", "criteo-dlrm", "--data", "FILE"], "training criteo-dlrm needs"),
+    ],
+)
+def test_what_there_is_no_memory_for_is_refused(hebe, tmp_path, models, monkeypatch, arguments, message):
+    monkeypatch.setattr(memory_estimate, "available_bytes", lambda: 12_345_678)
+    (tmp_path / "file").write_text("")
+    arguments = [argument.replace("FILE", str(tmp_path / "file")) for argument in arguments]
+    code, out, err = hebe(*arguments, "--repository", models)
+    assert (code, out) == (1, "")
+    assert message in err
+    assert "12,345,678 are available" in err
+    assert not models.exists()
 
 
 def test_a_damaged_model_is_named_by_verify(hebe, answer, models):

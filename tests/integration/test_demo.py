@@ -15,6 +15,7 @@ from hebe.cli import demo as demo_module
 from hebe.cli.demo import Effort, bracketed, demo
 from hebe.load_generator import session
 from hebe.load_generator.rate_search import Crossing, Phase
+from hebe.models import memory_estimate
 from hebe.models.criteo_sample import generate_criteo
 
 LITTLE = Effort(rows=2000, search_s=0.0, probe_s=0.3, rounds=2, resolution=0.3, run_s=0.5)
@@ -66,6 +67,13 @@ def test_the_demo_trains_serves_checks_loads_and_reports(data, tmp_path, monkeyp
     assert "equal to the offline AUC" in printed.err
     assert f" serve {tmp_path / 'models'}" in printed.err
     assert not listens(served_at(printed.err.splitlines()[1]))
+
+
+def test_a_demo_that_memory_does_not_suffice_for_does_not_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory_estimate, "available_bytes", lambda: 500 << 20)
+    with pytest.raises(memory_estimate.NotEnoughMemory, match=r"the demo needs 7\d\d,\d+,\d+ bytes"):
+        demo(out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path):

@@ -1,11 +1,42 @@
+import subprocess
+import sys
+
 import pytest
 
 from hebe.bench.server_process import ServerProcess
+from hebe.models.architectures import build_dense_net
 from hebe.models.catalog import entry
-from hebe.models.memory_estimate import estimate_memory
+from hebe.models.criteo_sample import generate_criteo
+from hebe.models.memory_estimate import estimate_memory, making_bytes
 from hebe.models.repository import ModelRepository
+from hebe.models.training import needed_bytes
 
 from .served import store
+
+GROWTH = """
+import sys
+from pathlib import Path
+from hebe.models.architectures import build_dense_net
+from hebe.models.catalog import entry
+from hebe.models.ranking_model import initial_rows
+from hebe.models.repository import ModelRepository
+from hebe.models.training import train
+
+def status_bytes(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+name, scale, models, data = sys.argv[1:]
+spec, repository = entry(name, scale=float(scale)), ModelRepository(models)
+before = status_bytes("VmRSS:")
+if data:
+    train(spec, data, repository)
+else:
+    rows = {table.name: initial_rows(spec, table.name, 0) for table in spec.tables}
+    repository.write(spec, rows, build_dense_net(spec).state_dict())
+print(status_bytes("VmHWM:") - before)
+"""
+"""Prints by how much the process grows while it trains or makes a model."""
 
 
 @pytest.mark.parametrize(
@@ -25,3 +56,18 @@ def test_the_estimate_is_within_a_tenth_of_what_a_server_takes(tmp_path, name, s
     with ServerProcess(tmp_path / "models", tmp_path / "log", options) as server:
         measured = server.resident_bytes
     assert measured == pytest.approx(estimate.total_bytes, rel=0.1)
+
+
+def growth_bytes(*arguments):
+    ran = subprocess.run([sys.executable, "-c", GROWTH, *map(str, arguments)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return int(ran.stdout)
+
+
+def test_training_and_making_take_what_their_estimates_say(tmp_path):
+    data = tmp_path / "data.tsv"
+    generate_criteo(data, 2_000)
+    for name, scale, path, needed in (("recos-dlrm", 0.15, data, needed_bytes), ("mt-wnd", 0.05, "", making_bytes)):
+        spec = entry(name, scale=scale)
+        needed = needed(spec, build_dense_net(spec))
+        assert 0.7 * needed < growth_bytes(name, scale, tmp_path / name, path) < 1.15 * needed

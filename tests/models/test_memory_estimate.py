@@ -1,15 +1,22 @@
+import pytest
 import torch
 from torch import nn
 
-from hebe.models import catalog
+from hebe.models import catalog, memory_estimate
 from hebe.models.architectures import build_dense_net
 from hebe.models.memory_estimate import (
     DENSE_NET_COPIES,
+    MAKING_BYTES,
     PROCESS_BYTES,
+    TRAINING_BYTES,
     WORKER_BYTES,
+    NotEnoughMemory,
     activation_bytes,
     buffer_bytes,
+    check_memory,
     estimate_memory,
+    making_bytes,
+    training_bytes,
 )
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
@@ -41,6 +48,11 @@ def test_activations_are_the_most_bytes_alive_at_once():
     width = SPEC.sparse_width
     # While the second cat runs, its argument (2 widths) and its result (4 widths) live.
     assert activation_bytes(SPEC, Doubling(), 100) == 100 * 4 * (2 * width + 4 * width)
+
+
+def test_a_batch_that_might_not_fit_is_not_run_but_reckoned():
+    thousand = activation_bytes(SPEC, Doubling(), 1000)
+    assert activation_bytes(SPEC, Doubling(), 10**12) == 10**9 * thousand
 
 
 def test_views_inputs_and_weights_are_not_activations():
@@ -80,3 +92,28 @@ def test_a_catalog_model_of_production_size_is_estimated_without_its_tables():
     estimate = estimate_memory(spec, build_dense_net(spec), workers=2)
     assert spec.table_bytes < estimate.table_bytes < 1.001 * spec.table_bytes
     assert estimate.worker_bytes > 256 * 4 * spec.sparse_width, "attention makes results larger than its input"
+
+
+def test_training_holds_rows_accumulators_gradients_and_moments():
+    rows = 4 * (1_000_000 * (8 + 1) + 3 * (4 + 1))
+    piece = 4 * 1_000_000 * 8
+    always = TRAINING_BYTES + rows + piece + 4 * 32
+    activations = activation_bytes(SPEC, Doubling(), 1)
+    assert training_bytes(SPEC, Doubling(), step_items=10, score_items=100) == always + 100 * activations
+    assert training_bytes(SPEC, Doubling(), step_items=100, score_items=10) == always + 250 * activations
+
+
+def test_making_holds_pieces_of_a_table_however_large_it_is():
+    assert making_bytes(SPEC, Doubling()) == MAKING_BYTES + 2 * 32_000_000 + 4 * 32
+    spec = catalog.entry("din", "production")
+    assert making_bytes(spec, build_dense_net(spec)) < 256 << 20 < spec.table_bytes
+
+
+def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
+    monkeypatch.setattr(memory_estimate, "available_bytes", lambda: 1_000_000)
+    check_memory("this", 1_000_000, "do that")
+    with pytest.raises(NotEnoughMemory) as refused:
+        check_memory("this", 1_000_001, "do that")
+    assert str(refused.value) == "this needs 1,000,001 bytes of memory and 1,000,000 are available: do that"
+    monkeypatch.setattr(memory_estimate, "available_bytes", lambda: None)
+    check_memory("this", 10**18, "do that")

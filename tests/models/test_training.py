@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from hebe.models import memory_estimate
 from hebe.models.auc import roc_auc
 from hebe.models.catalog import entry
 from hebe.models.criteo import CriteoFile, CriteoFormatError
@@ -155,6 +156,19 @@ def test_what_cannot_be_trained_is_said_before_training(data, tmp_path):
         train(SPEC, small(data, tmp_path / "rows.tsv", 4), repository)
     with pytest.raises(RepositoryError, match="not a directory"):
         train(SPEC, data, ModelRepository(data / "models"))
+    assert not repository.root.exists()
+
+
+def test_a_model_larger_than_memory_is_refused_before_it_is_drawn(data, tmp_path, monkeypatch):
+    repository = ModelRepository(tmp_path / "models")
+    huge = replace(SPEC, tables=tuple(replace(table, rows=10**13) for table in SPEC.tables))
+    with pytest.raises(
+        memory_estimate.NotEnoughMemory, match=r"training criteo-dlrm needs 17,680,\S+ bytes .* --scale"
+    ):
+        train(huge, data, repository)
+    monkeypatch.setattr(memory_estimate, "available_bytes", lambda: 100 << 20)
+    with pytest.raises(memory_estimate.NotEnoughMemory, match="104,857,600 are available"):
+        train(SPEC, data, repository)
     assert not repository.root.exists()
 
 

@@ -117,10 +117,17 @@ def demo(
 def _run(data: Path | None, out: Path, effort: Effort, skip_bad_lines: bool, console: Console) -> DemoResult:
     from hebe.bench.server_process import ServerProcess
     from hebe.cli.demo_result import DemoResult
+    from hebe.models.architectures import build_dense_net
     from hebe.models.catalog import entry
+    from hebe.models.memory_estimate import check_memory, estimate_memory
+    from hebe.models.training import needed_bytes
+    from hebe.runtime.pinning import available_cores
 
-    out.mkdir(parents=True, exist_ok=True)
     spec = entry(MODEL)
+    dense_net = build_dense_net(spec)
+    served = estimate_memory(spec, dense_net, workers=len(available_cores()))
+    check_memory("the demo", needed_bytes(spec, dense_net) + served.total_bytes, "free some")
+    out.mkdir(parents=True, exist_ok=True)
     seconds: dict[str, float] = {}
     with _timed(seconds, "training"):
         path, training = _train(spec, data, out, skip_bad_lines, effort.rows)

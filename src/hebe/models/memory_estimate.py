@@ -1,10 +1,12 @@
-"""What RAM serving a model will need, told before anything is loaded.
+"""What RAM serving, making or training a model will need, told before anything is allocated.
 
-    resident bytes = process + tables + DenseNet + workers x (buffers + activations)
+    serving  = process + tables + DenseNet + workers x (buffers + activations)
+    training = tables + an accumulator a row + DenseNet, its gradients and Adam's two moments + activations
+    making   = a piece of a table at a time + DenseNet
 
 Tables and buffers are known exactly from the spec; activations by running the DenseNet once; the
-rest are the constants below, measured on `hebe serve` (tests/integration/test_memory_estimate.py holds the
-estimate within 10% of it).
+rest are the constants below, measured (tests/integration/test_memory_estimate.py holds the estimate within 10% of
+what `hebe serve` takes).
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hebe.embeddings.table_memory import planned_bytes
+from hebe.embeddings.table_memory import available_bytes, planned_bytes
+from hebe.models.ranking_model import CHUNK_BYTES
 from hebe.spec import ModelSpec
 
 PROCESS_BYTES = 440 << 20
@@ -33,6 +36,23 @@ WORKER_BYTES = 4 << 20
 
 DENSE_NET_COPIES = 1.4
 """The weights in the frozen graph, and what the allocator keeps of the copy that they were read into."""
+
+
+TRAINING_BYTES = 144 << 20
+"""What training adds to the process whatever the model: torch's autograd, batches of the data file.
+
+This and the factors of `training_bytes` and `making_bytes`: growth of VmHWM over VmRSS before the call, criteo-dlrm and
+recos-dlrm at several scales and batch sizes (training), dlrm-rmc1 and mt-wnd (making).
+"""
+
+MAKING_BYTES = 48 << 20
+"""What `hebe model new` adds to the process whatever the model."""
+
+_MOST_SAMPLE_ITEMS = 1024
+
+
+class NotEnoughMemory(RuntimeError):
+    """Less memory is available than would be needed; says how much of either and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +96,48 @@ def estimate_memory(
     tables = planned_bytes({table.name: (table.rows, table.dim) for table in spec.tables})
     if table_memory_bytes is not None:
         tables = min(tables, table_memory_bytes)
-    weights = sum(t.numel() * t.element_size() for t in (*dense_net.parameters(), *dense_net.buffers()))
     return MemoryEstimate(
         process_bytes=PROCESS_BYTES,
         table_bytes=tables,
-        dense_net_bytes=round(DENSE_NET_COPIES * weights),
+        dense_net_bytes=round(DENSE_NET_COPIES * _weight_bytes(dense_net)),
         worker_bytes=WORKER_BYTES + buffer_bytes(spec, batch_size) + activation_bytes(spec, dense_net, batch_size),
         query_bytes=batch_size * (8 * spec.lookups_per_item + 4 * spec.dense_dim),
         workers=workers,
         batch_size=batch_size,
     )
+
+
+def training_bytes(spec: ModelSpec, dense_net: nn.Module, step_items: int, score_items: int) -> int:
+    """What training takes beside the process: steps of `step_items`, then scoring of `score_items` at a time."""
+    rows = sum(4 * table.rows * (table.dim + 1) for table in spec.tables)
+    # a step keeps its activations for the way back, and makes gradients of them
+    step_bytes = round(2.5 * activation_bytes(spec, dense_net, step_items))
+    activations = max(step_bytes, activation_bytes(spec, dense_net, score_items))
+    return TRAINING_BYTES + rows + _piece_bytes(spec) + 4 * _weight_bytes(dense_net) + activations
+
+
+def making_bytes(spec: ModelSpec, dense_net: nn.Module) -> int:
+    """What drawing and storing a new model takes beside the process: two pieces of a table, copies of the weights."""
+    return MAKING_BYTES + 2 * _piece_bytes(spec) + 4 * _weight_bytes(dense_net)
+
+
+def check_memory(what: str, needed_bytes: int, remedy: str) -> None:
+    """Raise `NotEnoughMemory` where `needed_bytes` are not available; no word where that is not known."""
+    available = available_bytes()
+    if available is not None and needed_bytes > available:
+        raise NotEnoughMemory(
+            f"{what} needs {needed_bytes:,} bytes of memory and {available:,} are available: {remedy}"
+        )
+
+
+def _piece_bytes(spec: ModelSpec) -> int:
+    """The largest piece of a table that is drawn at a time."""
+    return min(CHUNK_BYTES, max(table.size_bytes for table in spec.tables))
+
+
+def _weight_bytes(dense_net: nn.Module) -> int:
+    """Parameters and buffers."""
+    return sum(t.numel() * t.element_size() for t in (*dense_net.parameters(), *dense_net.buffers()))
 
 
 def buffer_bytes(spec: ModelSpec, batch_size: int) -> int:
@@ -95,16 +147,20 @@ def buffer_bytes(spec: ModelSpec, batch_size: int) -> int:
 
 
 def activation_bytes(spec: ModelSpec, dense_net: nn.Module, batch_size: int) -> int:
-    """The most bytes that the DenseNet's intermediate results take at once, found by running a full batch."""
+    """The most bytes that the DenseNet's intermediate results take at once, found by running a batch.
+
+    A batch above 1024 items is not run, which could itself take more than there is, but taken in proportion.
+    """
+    items = min(batch_size, _MOST_SAMPLE_ITEMS)
     inputs = (
-        torch.zeros(batch_size, spec.dense_dim),
-        torch.zeros(batch_size, spec.sparse_width),
-        torch.ones(batch_size, len(spec.sequences), dtype=torch.int64),
+        torch.zeros(items, spec.dense_dim),
+        torch.zeros(items, spec.sparse_width),
+        torch.ones(items, len(spec.sequences), dtype=torch.int64),
     )
     with torch.no_grad(), _LiveBytes((*dense_net.parameters(), *dense_net.buffers(), *inputs)) as live:
         dense_net(*inputs)
     peak: int = live.peak
-    return peak
+    return -(-peak * batch_size // items)
 
 
 class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]

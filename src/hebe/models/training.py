@@ -26,6 +26,7 @@ from hebe.models.auc import roc_auc
 from hebe.models.criteo import CriteoFile, CriteoFormatError
 from hebe.models.criteo_features import HASH_NAME, CriteoTransform
 from hebe.models.dense_net import DenseNet
+from hebe.models.memory_estimate import check_memory, training_bytes
 from hebe.models.repository import ModelRepository, RepositoryError
 from hebe.models.trained_tables import TrainedTables
 from hebe.spec import ModelSpec, SpecError
@@ -73,6 +74,11 @@ def held_out_start(total_rows: int) -> int:
     return total_rows - int(total_rows * HELD_OUT_SHARE)
 
 
+def needed_bytes(spec: ModelSpec, dense_net: DenseNet, batch_size: int = BATCH_SIZE) -> int:
+    """The memory that `train` takes beside the process."""
+    return training_bytes(spec, dense_net, min(batch_size, _SHUFFLE_ROWS), _SCORE_ROWS)
+
+
 def train(
     spec: ModelSpec,
     data: str | Path,
@@ -93,7 +99,8 @@ def train(
     file counts as if it ended after so many. The same file and arguments give the same model. Nothing is stored
     before the end, so an interruption leaves nothing behind.
     Raises `SpecError` (the model's inputs are not of Criteo's shape), `CriteoFormatError`, `TrainingError` (too few
-    rows, loss not finite), `RepositoryError` (cannot be stored; checked first as far as possible).
+    rows, loss not finite), `RepositoryError` (cannot be stored; checked first as far as possible) and
+    `NotEnoughMemory` (before anything large is allocated).
     """
     started_s = time.perf_counter()
     for name, value in (("epochs", epochs), ("batch_size", batch_size), ("most_rows", most_rows)):
@@ -103,13 +110,19 @@ def train(
     if spec.outputs != 1:
         raise SpecError(f"model {spec.name}: outputs is {spec.outputs}: Criteo data has one label")
     _check_writable(repository.root)
+    dense_net = build_dense_net(spec, seed)
+    check_memory(
+        f"training {spec.name}",
+        needed_bytes(spec, dense_net, batch_size),
+        "shrink its tables with --scale, take --size small where there is one, or free some",
+    )
     file = CriteoFile(data, skip_bad_lines=skip_bad_lines)
     total_rows = file.count_rows(most_rows)
     split = held_out_start(total_rows)
     if split == total_rows:
         raise TrainingError(f"{file.path}: {total_rows} row(s): at least 5 are needed, one of each five is held out")
     with _one_thread():
-        tables, dense_net = TrainedTables(spec, seed), build_dense_net(spec, seed)
+        tables = TrainedTables(spec, seed)
         fit = _Fit(spec, tables, dense_net, transform, learning_rate, table_learning_rate)
         for epoch in range(epochs):
             for state in fit.epoch(file, split, batch_size, np.random.default_rng([seed, epoch])):
