@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
 import hebe
+from hebe.embeddings.store import StoreError
 from hebe.models.ranking_model import RankingModel
 from hebe.models.repository import ModelRepository, RepositoryError
 from hebe.query import Batch, JaggedKeys, SubQuery
+from hebe.runtime import loaded_model
 from hebe.runtime.dense_graph import GraphMode
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_versions
 
@@ -77,6 +82,84 @@ def test_a_batch_of_parts_gives_each_query_its_own_scores(repository):
     assert outcome.defaulted_keys == 0
     assert outcome.service_s == outcome.sparse_s + outcome.dense_s > 0
     model.close()
+
+
+@pytest.fixture
+def executors_made(monkeypatch):
+    """How many items each executor was made for."""
+    made = []
+
+    class Counted(loaded_model.ModelExecutor):
+        def __init__(self, spec, hierarchy, dense, max_items):
+            made.append(max_items)
+            super().__init__(spec, hierarchy, dense, max_items)
+
+    monkeypatch.setattr(loaded_model, "ModelExecutor", Counted)
+    return made
+
+
+def test_predicting_again_makes_no_executor_again(repository, executors_made, monkeypatch):
+    monkeypatch.setattr(loaded_model, "_KEPT_ITEMS", 64)
+    model = hebe.load(repository, "din")
+    queries = {items: model.random_query(items, seed=items) for items in (33, 1, 64, 7, 65)}
+    kept = {}
+    for items in (33, 1, 64, 7, 33):
+        kept[items] = model.predict(queries[items].features, queries[items].dense)
+    assert executors_made == [64]
+    with pytest.raises(ValueError, match="at least one item"):
+        model.predict({name: keys[:0] for name, keys in queries[1].features.items()})
+    for _ in range(2):
+        model.predict(queries[65].features, queries[65].dense)
+        model.predict(queries[7].features, queries[7].dense)
+    assert executors_made[1:] == [65, 65], "what is too large is not kept"
+    for items, scores in kept.items():
+        np.testing.assert_allclose(scores, reference_scores(repository, "din", queries[items]), atol=1e-5)
+    model.close()
+
+
+def test_threads_that_predict_at_once_each_get_their_own_scores(repository, executors_made):
+    model = hebe.load(repository, "peers-dlrm")
+    queries = [model.random_query(items, seed=items) for items in (150, 90, 40)]
+    wanted = [reference_scores(repository, "peers-dlrm", query) for query in queries]
+    start = threading.Barrier(len(queries))
+
+    def predict(number):
+        start.wait(60)
+        for turn in range(30):
+            which = (number + turn) % len(queries)
+            scores = model.predict(queries[which].features, queries[which].dense)
+            np.testing.assert_allclose(scores, wanted[which], atol=1e-5)
+
+    with ThreadPoolExecutor(len(queries)) as pool:
+        list(pool.map(predict, range(len(queries))))
+    assert len(executors_made) < 30, "they are kept, if not for each size"
+    model.close()
+
+
+def test_a_kept_executor_does_not_change_scores_given_before(repository, monkeypatch):
+    """Of a DenseNet that answers with its own input."""
+    model = hebe.load(repository, "wnd")
+    executor = model.new_executor(8)
+    monkeypatch.setattr(executor, "_run_dense", lambda _dense, sparse, *_: sparse[:, :1])
+    monkeypatch.setattr(model, "_executor", lambda _items: executor)
+    first, second = model.random_query(8, seed=1), model.random_query(8, seed=2)
+    scores = model.predict(first.features, first.dense)
+    before = scores.copy()
+    assert not np.array_equal(model.predict(second.features, second.dense), before)
+    np.testing.assert_array_equal(scores, before)
+    model.close()
+
+
+def test_closing_lets_go_of_the_kept_executor(repository, executors_made):
+    model = hebe.load(repository, "wnd")
+    query = model.random_query(4)
+    model.predict(query.features, query.dense)
+    kept = weakref.ref(model._idle[0])
+    assert len(executors_made) == 1
+    model.close()
+    assert kept() is None
+    with pytest.raises(StoreError, match="closed"):
+        model.predict(query.features, query.dense)
 
 
 def test_a_batch_beyond_the_executors_buffers_is_refused(repository):

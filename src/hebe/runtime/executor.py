@@ -49,7 +49,7 @@ class ModelExecutor:
         self._spec = spec
         self._hierarchy = hierarchy
         self._run_dense = dense
-        self._max_items = max_items
+        self.max_items = max_items
         self._scratch = hierarchy.new_scratch(max_items)
         self._keys = np.full((max_items, spec.lookups_per_item), -1, dtype=np.int64)
         self._dense = torch.zeros(max_items, spec.dense_dim)
@@ -62,8 +62,8 @@ class ModelExecutor:
     def run(self, batch: Batch) -> BatchOutcome:
         """Score a batch of at most `max_items`. Raises `StoreError` if rows cannot be read."""
         items = batch.items
-        if items > self._max_items:
-            raise ValueError(f"batch of {items} items, but this executor holds at most {self._max_items}")
+        if items > self.max_items:
+            raise ValueError(f"batch of {items} items, but this executor holds at most {self.max_items}")
         started_s = time.perf_counter()
         row = 0
         for part in batch.sub_queries:

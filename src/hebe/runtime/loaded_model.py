@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -21,6 +22,9 @@ from hebe.runtime.executor import BatchOutcome, ModelExecutor
 from hebe.spec import ModelSpec
 
 _VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,17}\Z")
+
+_KEPT_ITEMS = 8192
+"""Executors for more items are not kept: their buffers are large, and such queries rare."""
 
 LoadProgress = Callable[[int, int], None]
 """Called with (bytes loaded, bytes in all)."""
@@ -83,6 +87,8 @@ class LoadedModel:
         self.version = version
         self.hierarchy = hierarchy
         self._executor = executor
+        self._idle: list[ModelExecutor] = []
+        self._closed = False
 
     @classmethod
     def load(
@@ -123,10 +129,26 @@ class LoadedModel:
         """Scores float32 `[items, outputs]` of one query, on the calling thread.
 
         `features` gives keys by feature name, whole numbers `[items, lookups]` or `JaggedKeys`; `dense` numbers
-        `[items, dense_dim]` where the model has one. Raises ValueError naming a wrong input.
+        `[items, dense_dim]` where the model has one. Any number of threads may call it at once; each call has an
+        executor to itself, which is kept for the next one. Raises ValueError naming a wrong input.
         """
         query = self.query(features, dense)
-        return self.new_executor(query.items).run(Batch(0, (SubQuery(query, 0, query.items),), query.items)).scores
+        executor = self._take_executor(query.items)
+        outcome = executor.run(Batch(0, (SubQuery(query, 0, query.items),), query.items))
+        scores = outcome.scores.copy()  # a DenseNet may answer with a view of the executor's buffers
+        if executor.max_items <= _KEPT_ITEMS and not self._closed:
+            self._idle.append(executor)
+        return scores
+
+    def _take_executor(self, items: int) -> ModelExecutor:
+        """An executor for `items` that nobody uses: one that was kept, unless it is too small."""
+        if items > _KEPT_ITEMS:
+            return self.new_executor(items)
+        with contextlib.suppress(IndexError):  # none is idle
+            executor = self._idle.pop()
+            if executor.max_items >= items:
+                return executor
+        return self.new_executor(1 << (items - 1).bit_length())
 
     def query(self, features: Mapping[str, FeatureKeys], dense: FloatArray | None = None) -> Query:
         """A checked query of these inputs, for callers in this process."""
@@ -201,4 +223,6 @@ class LoadedModel:
 
     def close(self) -> None:
         """Give the tables' memory back. No executor may run any more."""
+        self._closed = True
+        self._idle.clear()
         self.hierarchy.close()
