@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hebe.models.architectures import ARCHITECTURES, build_dense_net
+from hebe.models.dense_net import DenseNet
 from hebe.spec import ModelSpec, SpecError
 
 Make = Callable[..., Any]
@@ -16,6 +17,14 @@ Make = Callable[..., Any]
 
 def test_every_architecture_is_tested_here(small_specs: dict[str, ModelSpec]) -> None:
     assert {spec.architecture for spec in small_specs.values()} == set(ARCHITECTURES)
+
+
+def test_a_dense_net_without_logits_cannot_be_made() -> None:
+    class Unfinished(DenseNet):
+        pass
+
+    with pytest.raises(TypeError, match="logits"):
+        Unfinished()
 
 
 def test_scores_are_probabilities_of_the_right_shape(any_spec: ModelSpec, inputs_for: Make) -> None:

@@ -8,6 +8,7 @@ Python decision depends on the number of items, so that one trace or export serv
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 
 import torch
@@ -19,16 +20,16 @@ SPARSE_SETTINGS = frozenset({"row_bound"})
 """Settings about the tables rather than the DenseNet, allowed for every architecture (`ranking_model`)."""
 
 
-class DenseNet(nn.Module):
+class DenseNet(nn.Module, ABC):
     """Everything after pooling. Subclasses compute `logits`."""
 
+    @abstractmethod
     def logits(self, dense: Tensor, sparse: Tensor, lengths: Tensor) -> Tensor:
         """Scores before the sigmoid, float32 `[n, outputs]`; training uses them.
 
         `dense` float32 `[n, dense_dim]`; `sparse` float32 `[n, sparse_width]`, laid out as `spec.slots` says;
         `lengths` int64 `[n, len(spec.sequences)]`, the valid rows of each unreduced feature.
         """
-        raise NotImplementedError
 
     def forward(self, dense: Tensor, sparse: Tensor, lengths: Tensor) -> Tensor:
         """Probabilities in [0, 1], float32 `[n, outputs]`; arguments as for `logits`."""
