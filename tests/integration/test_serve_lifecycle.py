@@ -235,6 +235,40 @@ def test_a_version_that_fails_to_load_changes_nothing_but_the_reason(changing: C
     assert changing.index()["kept"]["reason"] == ""
 
 
+def test_a_load_by_request_is_verified_where_the_server_was_told_to(small_repository: Path, tmp_path: Path, rng):
+    """One bit of one row of version 2 differs, of which nothing but a checksum can know."""
+    assert store(small_repository, small_dlrm("ranker"), seed=4) == 2
+    damaged = small_repository / "ranker" / "2" / "tables" / "users.safetensors"
+    inputs = draw(small_dlrm("ranker"), 9, rng)
+
+    def flip() -> None:
+        with damaged.open("r+b") as file:
+            file.seek(-70, os.SEEK_END)
+            (byte,) = file.read(1)
+            file.seek(-70, os.SEEK_END)
+            file.write(bytes([byte ^ 1]))
+
+    with hebe_serve(small_repository, tmp_path / "log", "--verify", "--sla-ms", "3600000") as server:
+        server.wait_until_ready()
+        changing = Changing(server, small_repository)
+        assert changing.load("ranker", 1)[0] == 200
+        flip()
+        message = error_of(changing.load("ranker"), 400)
+        assert message.startswith(f"model ranker: {damaged}: checksum differs: ")
+        entry = changing.index()["ranker"]
+        assert (entry["version"], entry["state"]) == ("1", "READY")
+        assert "users.safetensors: checksum differs" in entry["reason"]
+        assert is_ready(server.http)
+        for version in (1, 2):
+            answered, scores = changing.scores("ranker", inputs)
+            assert answered == version
+            wanted = Reference(small_repository, "ranker", version).scores(inputs)
+            np.testing.assert_allclose(scores, wanted, rtol=0, atol=TOLERANCE)
+            if version == 1:
+                flip()
+                assert changing.load("ranker")[0] == 200
+
+
 def test_memory_comes_back(changing: Changing, rng):
     """After unloading, after a replacement, and after a load that fails once the tables are in memory."""
     server, table_bytes = changing.server, WATCHED.table_bytes

@@ -34,11 +34,11 @@ def _model(root: Path, rows: int = 1000) -> Path:
     return root / "models"
 
 
-def _damaged(change: Callable[[Path], None]) -> Callable[[Path], list[str]]:
+def _damaged(change: Callable[[Path], None], *options: str) -> Callable[[Path], list[str]]:
     def arrange(root: Path) -> list[str]:
         models = _model(root)
         change(models / "ranker" / "1")
-        return [str(models)]
+        return [str(models), *options]
 
     return arrange
 
@@ -108,6 +108,10 @@ FAILURES = {
     "table missing": Failure(_damaged(lambda v: (v / "tables" / "users.safetensors").unlink()), "users.safetensors: "),
     "model.toml missing": Failure(_damaged(lambda v: (v / "model.toml").unlink()), "model.toml: missing; restore it"),
     "dense damaged": Failure(_damaged(lambda v: _flip(v / "dense.safetensors")), "dense.safetensors: "),
+    "row damaged": Failure(
+        _damaged(lambda v: _flip(v / "tables" / "users.safetensors"), "--verify"),
+        "users.safetensors: checksum differs",
+    ),
     "directory renamed": Failure(
         lambda root: [str(shutil.move(_model(root) / "ranker", root / "models" / "other").parent)],
         "a model cannot be renamed by renaming its directory",

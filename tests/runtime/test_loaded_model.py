@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hebe
+from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.store import StoreError
 from hebe.models.ranking_model import RankingModel
 from hebe.models.repository import ModelRepository, RepositoryError
@@ -217,6 +218,22 @@ def test_stores_of_versions_that_the_repository_has_no_more_are_removed(reposito
 
 def kept(path, stranger):
     return f"persistent store {path}: holds {stranger}, which is not the store's: move it away"
+
+
+def test_with_verify_a_damaged_row_is_found_before_anything_is_loaded(repository, tmp_path, monkeypatch):
+    models, progress = shutil.copytree(repository, tmp_path / "models"), []
+    options = LoadOptions(verify=True)
+    LoadedModel.load(models, "peers-dlrm", options=options, progress=lambda *done: progress.append(done)).close()
+    everything = sum(ModelRepository(models).open("peers-dlrm").file_bytes.values())
+    assert (everything, everything) in progress
+    path = models / "peers-dlrm" / "1" / "tables" / "table1.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    LoadedModel.load(models, "peers-dlrm").close()
+    monkeypatch.setattr(EmbeddingHierarchy, "open", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(RepositoryError, match=f"{path}: checksum differs"):
+        LoadedModel.load(models, "peers-dlrm", options=options)
 
 
 def test_wrong_inputs_are_named(repository):

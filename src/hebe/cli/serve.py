@@ -61,6 +61,12 @@ def serve(
     persistent_dir: Annotated[
         Path | None, typer.Option(rich_help_panel=_RUNNING, help="Where rows beyond --table-memory are kept (RocksDB).")
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", rich_help_panel=_RUNNING, help="Check every byte of a version before it is loaded; takes time."
+        ),
+    ] = False,
     sla_ms: Annotated[
         float | None, typer.Option(rich_help_panel=_RUNNING, help="Latency bound instead of each model's own.")
     ] = None,
@@ -143,6 +149,7 @@ def serve(
                 GraphMode(graph),
                 None if table_memory is None else parse_bytes(table_memory, "--table-memory"),
                 persistent_dir,
+                verify,
             ),
         ),
         max_request_bytes=parse_bytes(max_request_bytes, "--max-request-bytes"),

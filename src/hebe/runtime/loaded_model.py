@@ -27,7 +27,7 @@ _KEPT_ITEMS = 8192
 """Executors for more items are not kept: their buffers are large, and such queries rare."""
 
 LoadProgress = Callable[[int, int], None]
-"""Called with (bytes loaded, bytes in all)."""
+"""Called with (bytes done, bytes in all), first of verifying where that is asked for, then of loading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,14 @@ class LoadOptions:
     """How a model is brought into memory.
 
     `graph`: how the DenseNet runs. `table_memory_bytes`: most memory for embedding rows; what is beyond it is
-    served from a persistent store under `persistent_dir`. None: all rows in memory.
+    served from a persistent store under `persistent_dir`. None: all rows in memory. `verify`: read every byte of
+    the stored model first, and refuse one whose checksums differ.
     """
 
     graph: GraphMode = GraphMode.SCRIPTED
     table_memory_bytes: int | None = None
     persistent_dir: Path | None = None
+    verify: bool = False
 
     def store_directory(self, name: str, version: int) -> Path | None:
         """Where the persistent store of a version lies, None without `persistent_dir`."""
@@ -102,11 +104,14 @@ class LoadedModel:
     ) -> LoadedModel:
         """Load a model from the repository at `directory`: the given version, or the newest.
 
-        Raises `RepositoryError` if the repository has no such model or its files are damaged, `StoreError` if
-        the tables do not fit or the persistent store cannot be used.
+        Raises `RepositoryError` if the repository has no such model or its files are damaged (rows of tables are only
+        looked at with `LoadOptions.verify`), `StoreError` if the tables do not fit or the persistent store cannot be
+        used.
         """
         options = options or LoadOptions()
         stored = ModelRepository(directory).open(name, version)
+        if options.verify:
+            stored.verify(progress)
         spec = stored.spec
         identity = " ".join(stored.files[name].sha256 for name in sorted(stored.files) if name.startswith("tables/"))
         dense = prepare(stored.dense_net(), spec, options.graph, compile_threads=workers)
