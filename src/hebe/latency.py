@@ -2,7 +2,7 @@
 
 Latency is completion minus *intended* arrival, whoever measures it; a recorder only counts. Its memory does not grow
 with the run: beyond `EXACT_ANSWERS` latencies it keeps a histogram with buckets `BUCKETS_PER_OCTAVE` to the factor
-of two, so that a percentile is off by at most `RELATIVE_ERROR`, the idea of HdrHistogram.
+of two, so that a percentile is off by at most half a bucket, 0.27 %, the idea of HdrHistogram.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ EXACT_ANSWERS = 1 << 14
 BUCKETS_PER_OCTAVE = 128
 SMALLEST_S = 1e-7
 """Latencies below are counted as this; the largest bucket starts at 2^40 times it, 30 hours."""
-
-RELATIVE_ERROR = 2 ** (0.5 / BUCKETS_PER_OCTAVE) - 1
-"""Half a bucket: 0.27 %."""
 
 _BUCKETS = 40 * BUCKETS_PER_OCTAVE + 1
 _PENDING = 4096

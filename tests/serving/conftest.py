@@ -83,7 +83,6 @@ class FakeModel:
         self.ready = True
         self.sla_s = spec.sla.latency_s
         self.percentile = spec.sla.percentile
-        self.load_time_s = time.time()
         self.queries: list[Query] = []
         self.cancelled = 0
         self.delay_s = 0.0

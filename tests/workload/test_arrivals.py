@@ -9,7 +9,6 @@ from hebe.workload.arrivals import (
     ConstantArrivals,
     PoissonArrivals,
     TraceArrivals,
-    arrival_times,
 )
 from hebe.workload.error import WorkloadError
 from hebe.workload.rate_trace import RateTrace
@@ -22,6 +21,11 @@ PROCESSES = [
     TraceArrivals(DAY),
     TraceArrivals(DAY, 7.0),
 ]
+
+
+def arrival_times(process, rate_qps, duration_s, rng):
+    """All arrivals of a run at once."""
+    return np.concatenate([np.empty(0), *process.blocks(rate_qps, duration_s, rng)])
 
 
 def test_poisson_gaps_are_exponential():

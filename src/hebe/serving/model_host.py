@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -85,7 +84,6 @@ class HostedModel:
         self.version = driver.model.version
         self.max_items = options.max_items
         self.batch_size = options.batch_size
-        self.load_time_s = time.time()
         self.sla_s = driver.config.sla_s
         self.percentile = driver.config.percentile
         self._driver = driver

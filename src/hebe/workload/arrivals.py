@@ -102,11 +102,6 @@ class TraceArrivals:
         return _Shape(self.trace.edges_s / speed, self.trace.rates_qps).blocks(rate_qps, duration_s, rng)
 
 
-def arrival_times(process: ArrivalProcess, rate_qps: float, duration_s: float, rng: np.random.Generator) -> Times:
-    """All arrival times of one run at once: float64 `[arrivals]`, ascending, in [0, duration_s)."""
-    return np.concatenate([np.empty(0), *process.blocks(rate_qps, duration_s, rng)])
-
-
 class _Shape:
     """A periodic, piecewise constant rate of mean 1, and its cumulative function."""
 

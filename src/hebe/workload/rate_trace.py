@@ -1,4 +1,4 @@
-"""A recorded load: the arrival rate over time, read from CSV and written back.
+"""A recorded load: the arrival rate over time, read from CSV.
 
 Two columns with a header. The first is the time at which an interval starts: seconds, or a date and time in ISO 8601;
 strictly increasing. The second is either the interval's rate (header `rate_qps` or `rate`) or the number of queries
@@ -44,11 +44,6 @@ class RateTrace:
         """How long the recording is."""
         return float(self.edges_s[-1])
 
-    @property
-    def mean_qps(self) -> float:
-        """Arrivals per second over the whole recording."""
-        return float(np.dot(np.diff(self.edges_s), self.rates_qps)) / self.duration_s
-
 
 def read_rate_trace(path: str | Path) -> RateTrace:
     """The trace in a CSV file as the module's docstring describes. Raises `WorkloadError` naming file, line, field."""
@@ -84,14 +79,6 @@ def read_rate_trace(path: str | Path) -> RateTrace:
     if value_name.lower() not in ("rate", "rate_qps"):
         rates /= np.diff(edges)
     return RateTrace(edges, rates)
-
-
-def write_rate_trace(path: str | Path, trace: RateTrace) -> None:
-    """Write `trace` as time_s,rate_qps; `read_rate_trace` gives it back if its last two intervals are equally long."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("time_s", "rate_qps"))
-        writer.writerows(zip(trace.edges_s[:-1].tolist(), trace.rates_qps.tolist(), strict=True))
 
 
 def _is_number(text: str) -> bool:

@@ -38,13 +38,8 @@ for _source, _entries in _SOURCES.items():
 
 
 def names() -> list[str]:
-    """The names of all entries, grouped by source; each may also be called SOURCE-NAME (`aliases`)."""
+    """The names of all entries, grouped by source; `entry` takes SOURCE-NAME for each as well."""
     return list(_ENTRIES)
-
-
-def aliases() -> dict[str, str]:
-    """SOURCE-NAME to name, for the entries whose name does not begin with their source."""
-    return dict(_ALIASES)
 
 
 def sizes(name: str) -> list[str]:
