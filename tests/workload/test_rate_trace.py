@@ -1,3 +1,4 @@
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,23 @@ def test_impossible_traces():
         RateTrace(np.array([0.0, 1.0, 1.0]), np.array([1.0, 2.0]))
     with pytest.raises(WorkloadError, match="not all 0"):
         RateTrace(np.array([0.0, 1.0]), np.array([0.0]))
+
+
+@pytest.mark.parametrize(
+    ("header", "start", "minutes", "intervals", "number"),
+    [
+        ("timestamp,value", "2014-07-01 00:00:00", 30, 10_320, str),  # as nyc_taxi.csv
+        ("timestamp,value", "2014-04-10 00:04:00", 5, 4_032, "{}.0".format),  # as elb_request_count_8c0756.csv
+        ("period,count", "1998-04-30 21:30:00", 1, 20_000, str),  # as worldcup98_per_minute.csv
+    ],
+)
+def test_made_up_loads_in_the_formats_of_the_recorded_ones(tmp_path, header, start, minutes, intervals, number):
+    counts = np.random.default_rng(intervals).integers(0, 30_000, intervals)
+    moments = (datetime.fromisoformat(start) + timedelta(minutes=minutes * i) for i in range(intervals))
+    rows = [f"{moment},{number(count)}" for moment, count in zip(moments, counts, strict=True)]
+    trace = read_rate_trace(written(tmp_path, "\n".join([header, *rows])))
+    np.testing.assert_array_equal(trace.edges_s, 60.0 * minutes * np.arange(intervals + 1))
+    np.testing.assert_allclose(trace.rates_qps, counts / (60.0 * minutes))
 
 
 @pytest.mark.skipif(not LOADS.exists(), reason="the recorded loads are not beside this checkout")
