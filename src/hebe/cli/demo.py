@@ -97,13 +97,14 @@ def demo(
     with _ended_by_signals():
         result = _run(data, out, QUICK if quick else FULL, skip_bad_lines, console)
     from hebe.cli.demo_page import write_page
+    from hebe.report.whole_file import write_whole
 
     result.seconds["all"] = time.perf_counter() - started_s
     next_commands = _next_commands(data, out)
     page = out / "index.html"
     write_page(result, next_commands, page)
     document = plain({**result.to_dict(), "page": page.resolve()})
-    (out / "demo.json").write_text(json.dumps(document, indent=1) + "\n")
+    write_whole(out / "demo.json", json.dumps(document, indent=1) + "\n")
     _print_table(console, result)
     console.print(f"\n[bold]The page:[/] {escape(str(page))}\n[bold]What to type next:[/]")
     for command in next_commands:

@@ -16,6 +16,7 @@ from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page
 from hebe.report.plots import LoadPoint, latency_histogram, latency_tail, throughput_against_latency
 from hebe.report.tables import format_number
+from hebe.report.whole_file import write_whole
 from hebe.spec import SlaTarget
 
 
@@ -60,7 +61,7 @@ def plot_run(report: LoadReport, model: str, path: Path) -> None:
     samples_ms = report.latencies.samples_s() * 1e3
     tail = latency_tail({"all": samples_ms}, report.sla)
     if path.suffix == ".svg":
-        _write_svg(tail, path)
+        write_whole(path, tail)
         return
     page = Page(
         f"Load on {model}",
@@ -86,7 +87,7 @@ def plot_search(found: LatencyBoundedThroughput, model: str, path: Path) -> None
     interval = None if crossing is None else (crossing.low_qps, crossing.high_qps)
     curve = throughput_against_latency({model: points}, found.sla, bound, interval)
     if path.suffix == ".svg":
-        _write_svg(curve, path)
+        write_whole(path, curve)
         return
     page = Page(f"Load on {model}", str(_result(found)))
     if crossing is not None:
@@ -179,8 +180,3 @@ def _number(value: float) -> str:
 
 def _share(value: float) -> str:
     return f"{np.floor(value * 1000) / 10:.1f}%" if math.isfinite(value) else "-"
-
-
-def _write_svg(svg: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(svg, encoding="utf-8")

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.report.machine import current_commit, describe_machine
+from hebe.report.whole_file import write_whole
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -173,17 +172,8 @@ class FigureFile:
 
     def write(self, directory: Path) -> Path:
         """Write DIRECTORY/NAME.json (made if missing), replacing an older one at once or not at all."""
-        directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{self.name}.json"
-        handle, temporary = tempfile.mkstemp(prefix=f".{self.name}.", suffix=".json", dir=directory)
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(json.dumps(self.to_dict(), indent=1) + "\n")
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_whole(path, json.dumps(self.to_dict(), indent=1) + "\n")
         return path
 
     @classmethod

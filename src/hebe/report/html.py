@@ -9,8 +9,6 @@ page.write(Path("out/demo/index.html"))
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+
+from hebe.report.whole_file import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +87,5 @@ class Page:
 
     def write(self, path: Path) -> Path:
         """Write the page (its directory is made if missing), replacing an older one at once or not at all."""
-        text = self.render()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_whole(path, self.render())
         return path

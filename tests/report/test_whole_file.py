@@ -1,0 +1,26 @@
+import os
+
+import pytest
+
+from hebe.report.whole_file import write_whole
+
+
+def test_an_older_file_is_replaced_and_nothing_else_is_left(tmp_path):
+    path = tmp_path / "made" / "page.html"
+    write_whole(path, "older and longer")
+    before = path.open()
+    write_whole(path, "new é")
+    assert path.read_text(encoding="utf-8") == "new é"
+    with before:
+        assert before.read() == "older and longer", "who has the older file open keeps it"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert os.listdir(path.parent) == ["page.html"]
+
+
+def test_a_failure_leaves_the_older_file(tmp_path):
+    path = tmp_path / "page.html"
+    write_whole(path, "older")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "x" * 100_000 + "\udc80")
+    assert path.read_text() == "older"
+    assert os.listdir(tmp_path) == ["page.html"]
