@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from hebe.spec import OutOfRange
+
 KeyArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 
@@ -31,6 +33,20 @@ class JaggedKeys:
 
 FeatureKeys = KeyArray | JaggedKeys
 """Either int64 `[items, lookups]` or jagged."""
+
+
+def bring_into_range(keys: KeyArray, rows: int, rule: OutOfRange) -> KeyArray:
+    """`keys` int64 of any shape as a feature with this rule reads them from a table of `rows`.
+
+    A rule that leaves some keys outside of the table leaves them as they are, to be refused.
+    """
+    if rule is OutOfRange.WRAP:
+        return keys - keys // rows * rows  # half the time of a remainder: NumPy divides by a constant without division
+    if rule in (OutOfRange.CLAMP, OutOfRange.CLAMP_LOW):
+        keys = np.maximum(keys, 0)
+    if rule in (OutOfRange.CLAMP, OutOfRange.CLAMP_HIGH):
+        keys = np.minimum(keys, rows - 1)
+    return keys
 
 
 @dataclass(slots=True, eq=False)

@@ -54,6 +54,20 @@ class Pooling(StrEnum):
         return self in (Pooling.SUM, Pooling.MEAN)
 
 
+class OutOfRange(StrEnum):
+    """What becomes of a key that is no row of its table: the query is refused, or the key is brought into the table.
+
+    WRAP takes it modulo the rows, never negative (the hash trick). CLAMP takes the nearest row, CLAMP_LOW and
+    CLAMP_HIGH only for keys below 0 and only for keys above the last row.
+    """
+
+    REFUSE = "refuse"
+    WRAP = "wrap"
+    CLAMP = "clamp"
+    CLAMP_LOW = "clamp_low"
+    CLAMP_HIGH = "clamp_high"
+
+
 @dataclass(frozen=True, slots=True)
 class EmbeddingTableSpec:
     """One embedding table: `rows` x `dim` float32."""
@@ -79,18 +93,26 @@ class FeatureSpec:
 
     Several features may share a table (DIN looks up the candidate and the behaviours in one item table).
     `lookups` is the rows per item of a fixed `[items, lookups]` input, and the most that a jagged one may have.
+    `out_of_range` says what becomes of keys outside of the table.
     """
 
     name: str
     table: str
     lookups: int
     pooling: Pooling
+    out_of_range: OutOfRange = OutOfRange.REFUSE
 
     def __post_init__(self) -> None:
         check_name("feature", self.name)
         check_name("table", self.table)
         _check_count(f"feature {self.name}: lookups", self.lookups, 1)
         object.__setattr__(self, "pooling", Pooling(self.pooling))
+        object.__setattr__(self, "out_of_range", OutOfRange(self.out_of_range))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for TOML and JSON: the fields, `out_of_range` only where it is not the default."""
+        fields = {"name": self.name, "table": self.table, "lookups": self.lookups, "pooling": str(self.pooling)}
+        return fields if self.out_of_range is OutOfRange.REFUSE else fields | {"out_of_range": str(self.out_of_range)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +232,14 @@ class ModelSpec:
         return tuple(feature for feature in self.features if not feature.pooling.reduces)
 
     @property
+    def reads_keys(self) -> bool:
+        """Whether the DenseNet has a fourth input, `keys`: int64 `[n, lookups_per_item]`, the batch's key matrix.
+
+        True of imported models that compute with keys (a mask `keys != 0`); it is their setting `reads_keys`.
+        """
+        return bool(self.settings.get("reads_keys", False))
+
+    @property
     def lookups_per_item(self) -> int:
         """Rows gathered for one item over all features: the columns of a batch's key matrix."""
         return sum(feature.lookups for feature in self.features)
@@ -234,10 +264,7 @@ class ModelSpec:
             "towers": {name: list(widths) for name, widths in self.towers.items()},
             "settings": dict(self.settings),
             "tables": [{"name": t.name, "rows": t.rows, "dim": t.dim} for t in self.tables],
-            "features": [
-                {"name": f.name, "table": f.table, "lookups": f.lookups, "pooling": str(f.pooling)}
-                for f in self.features
-            ],
+            "features": [feature.to_dict() for feature in self.features],
         }
 
     @classmethod

@@ -14,12 +14,14 @@ import torch
 import hebe
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.store import StoreError
+from hebe.models.architectures import build_dense_net
 from hebe.models.ranking_model import RankingModel
 from hebe.models.repository import ModelRepository, RepositoryError
 from hebe.query import Batch, JaggedKeys, SubQuery
 from hebe.runtime import loaded_model
 from hebe.runtime.dense_graph import GraphMode
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_versions
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
 
 NAMES = ["peers-dlrm", "din", "dlrm-rmc1", "wnd"]
 
@@ -66,6 +68,31 @@ def test_jagged_keys_are_scored_as_the_plain_model_does(repository, name):
     dense = rng.random((19, model.spec.dense_dim), dtype=np.float32) if model.spec.dense_dim else None
     query = model.query(features, dense)
     np.testing.assert_allclose(model.predict(features, dense), reference_scores(repository, name, query), atol=1e-5)
+    model.close()
+
+
+def test_keys_that_a_feature_brings_into_range_are_scored_as_those_in_range(tmp_path):
+    spec = ModelSpec(
+        "ruled",
+        "dlrm",
+        tables=(EmbeddingTableSpec("t", 50, 4),),
+        features=(
+            FeatureSpec("wrapped", "t", 2, Pooling.SUM, OutOfRange.WRAP),
+            FeatureSpec("low", "t", 2, Pooling.SUM, OutOfRange.CLAMP_LOW),
+        ),
+        dense_dim=2,
+        towers={"bottom": (8, 4), "top": (8, 1)},
+    )
+    tables = {"t": np.random.default_rng(1).standard_normal((50, 4), dtype=np.float32)}
+    ModelRepository(tmp_path).write(spec, tables, build_dense_net(spec, seed=1).state_dict())
+    model = hebe.load(tmp_path, "ruled")
+    dense = np.ones((2, 2), np.float32)
+    low = JaggedKeys(np.array([-7, 3, 49]), np.array([0, 2, 3]))
+    scores = model.predict({"wrapped": [[-1, 123], [50, 7]], "low": low}, dense)
+    in_range = JaggedKeys(np.array([0, 3, 49]), np.array([0, 2, 3]))
+    np.testing.assert_array_equal(scores, model.predict({"wrapped": [[49, 23], [0, 7]], "low": in_range}, dense))
+    with pytest.raises(ValueError, match=r"feature low: keys must lie in \[0, 50\)"):
+        model.predict({"wrapped": [[1, 1]], "low": [[1, 50]]}, dense[:1])
     model.close()
 
 

@@ -9,7 +9,7 @@ from hebe.query import JaggedKeys
 from hebe.serving.errors import InvalidInput
 from hebe.serving.query_decoder import QueryDecoder
 from hebe.serving.tensors import WireTensor
-from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
 
 MAX_ITEMS = 20
 SPEC = ModelSpec(
@@ -84,6 +84,42 @@ def test_a_jagged_key_out_of_range_is_named_with_its_item():
     lengths = tensor("three.lengths", np.array([0, 2, 0, 1]))
     with pytest.raises(InvalidInput, match=r"input 'three\.values': key 7 of item 3 is out of range"):
         DECODER.decode(inputs(4, three=None, three__values=values, three__lengths=lengths))
+
+
+def ruled(rule):
+    """A decoder of one feature `f` of up to 2 lookups in 10 rows."""
+    feature = FeatureSpec("f", "t", 2, Pooling.SUM, rule)
+    return QueryDecoder(ModelSpec("m", "dlrm", (EmbeddingTableSpec("t", 10, 4),), (feature,)), MAX_ITEMS)
+
+
+@pytest.mark.parametrize("form", ["fixed", "jagged"])
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (OutOfRange.WRAP, [3, 9, 7, 8]),
+        (OutOfRange.CLAMP, [3, 9, 9, 0]),
+        (OutOfRange.CLAMP_HIGH, "key -12 of item 1 is out of range; keys must not be negative"),
+        (OutOfRange.CLAMP_LOW, "key 10000000000007 of item 1 is out of range; keys must be at most 9"),
+    ],
+)
+def test_keys_out_of_range_are_taken_as_the_feature_says(rule, expected, form):
+    keys = np.array([3, 9, 10**13 + 7, -12])
+    tensors = [tensor("f", keys, shape=(2, 2))]
+    if form == "jagged":
+        tensors = [tensor("f.values", keys), tensor("f.lengths", np.array([2, 2]))]
+    if isinstance(expected, str):
+        with pytest.raises(InvalidInput, match=expected):
+            ruled(rule).decode(tensors)
+        return
+    decoded = ruled(rule).decode(tensors).features["f"]
+    decoded = decoded.values if isinstance(decoded, JaggedKeys) else decoded
+    assert decoded.ravel().tolist() == expected
+
+
+@pytest.mark.parametrize("rule", OutOfRange)
+def test_keys_in_range_are_never_copied(rule):
+    keys = np.array([[0, 9]])
+    assert np.shares_memory(ruled(rule).decode([tensor("f", keys)]).features["f"], keys)
 
 
 def jagged(values, lengths):

@@ -16,10 +16,10 @@ from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_directory import remove
 from hebe.models.repository import ModelRepository
-from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery
+from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery, bring_into_range
 from hebe.runtime.dense_graph import GraphMode, prepare
 from hebe.runtime.executor import BatchOutcome, ModelExecutor
-from hebe.spec import ModelSpec
+from hebe.spec import ModelSpec, OutOfRange
 
 _VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,17}\Z")
 
@@ -186,6 +186,9 @@ class LoadedModel:
             if count != items:
                 raise ValueError(f"feature {feature.name}: has {count} items where the others have {items}")
             rows = self.spec.table(feature.table).rows
+            if feature.out_of_range is not OutOfRange.REFUSE:
+                values = bring_into_range(values, rows, feature.out_of_range)
+                keys = JaggedKeys(values, keys.offsets) if isinstance(keys, JaggedKeys) else values
             if values.size and (values.min() < 0 or values.max() >= rows):
                 raise ValueError(f"feature {feature.name}: keys must lie in [0, {rows})")
             checked[feature.name] = keys

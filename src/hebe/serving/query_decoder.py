@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hebe.query import FeatureKeys, FloatArray, JaggedKeys, KeyArray
+from hebe.query import FeatureKeys, FloatArray, JaggedKeys, KeyArray, bring_into_range
 from hebe.serving.errors import InvalidInput
 from hebe.serving.tensors import WireTensor
-from hebe.spec import ModelSpec
+from hebe.spec import ModelSpec, OutOfRange
 
 DENSE = "dense"
 SCORE = "score"
@@ -34,13 +34,23 @@ class _Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """What one input name stands for. `rows` and `lookups` are the feature's; for DENSE `lookups` is the width."""
+    """What one input name stands for. `lookups`, `rows`, `rule` are the feature's; for DENSE `lookups` is the width."""
 
     name: str
     role: _Role
     feature: str
     lookups: int
     rows: int
+    rule: OutOfRange = OutOfRange.REFUSE
+
+    def in_range(self, keys: KeyArray) -> KeyArray | None:
+        """`keys`, or what the feature makes of those outside of its table; None if it refuses them."""
+        if not len(keys) or np.maximum.reduce(keys.view(np.uint64)) < self.rows:
+            return keys
+        if self.rule is OutOfRange.REFUSE:
+            return None
+        keys = bring_into_range(keys, self.rows, self.rule)
+        return keys if np.maximum.reduce(keys.view(np.uint64)) < self.rows else None
 
 
 @dataclass(slots=True)
@@ -59,13 +69,11 @@ class QueryDecoder:
         self.spec = spec
         self.max_items = max_items
         self._inputs: dict[str, _Input] = {}
-        self._rows: dict[str, int] = {}
         for feature in spec.features:
             rows = spec.table(feature.table).rows
-            self._rows[feature.name] = rows
             for suffix, role in (("", _Role.FIXED), (".values", _Role.VALUES), (".lengths", _Role.LENGTHS)):
                 name = feature.name + suffix
-                self._inputs[name] = _Input(name, role, feature.name, feature.lookups, rows)
+                self._inputs[name] = _Input(name, role, feature.name, feature.lookups, rows, feature.out_of_range)
         if spec.dense_dim:
             self._inputs[DENSE] = _Input(DENSE, _Role.DENSE, "", spec.dense_dim, 0)
 
@@ -93,9 +101,10 @@ class QueryDecoder:
                     raise _wrong_shape(name, shape, f"[items, {known.lookups}]")
                 if name in features:
                     raise _duplicate(name)
-                if shape[0] and np.maximum.reduce(flat.view(np.uint64)) >= known.rows:
-                    raise _key_out_of_range(name, flat, known.rows, np.arange(len(flat)) // known.lookups)
-                features[name] = flat.reshape(shape)
+                keys = known.in_range(flat)
+                if keys is None:
+                    raise _key_out_of_range(name, flat, known, np.arange(len(flat)) // known.lookups)
+                features[name] = keys.reshape(shape)
             elif role is _Role.VALUES:
                 if datatype != "INT64":
                     raise _wrong_datatype(name, datatype, "INT64")
@@ -170,11 +179,11 @@ class QueryDecoder:
                 f"input '{feature}.lengths': lengths sum to {int(offsets[-1])}; "
                 f"'{feature}.values' has {len(keys)} key(s)"
             )
-        rows = self._rows[feature]
-        if len(keys) and np.maximum.reduce(keys.view(np.uint64)) >= rows:
-            items_of_keys = np.repeat(np.arange(items), counts)
-            raise _key_out_of_range(f"{feature}.values", keys, rows, items_of_keys)
-        return JaggedKeys(keys, offsets)
+        known = self._inputs[feature]
+        in_range = known.in_range(keys)
+        if in_range is None:
+            raise _key_out_of_range(f"{feature}.values", keys, known, np.repeat(np.arange(items), counts))
+        return JaggedKeys(in_range, offsets)
 
     def _unknown_input(self, name: str) -> InvalidInput:
         return InvalidInput(f"input {name!r:.100} is unknown to model {self.spec.name}; {_expected(self.spec)}")
@@ -218,10 +227,14 @@ def _finite(name: str, flat: FloatArray, shape: tuple[int, ...]) -> FloatArray:
     return flat.reshape(shape)
 
 
-def _key_out_of_range(name: str, keys: KeyArray, rows: int, items_of_keys: npt.NDArray[Any]) -> InvalidInput:
-    """Names the first key that is not in `0..rows-1` (a negative key is a huge one when seen as unsigned)."""
-    at = int(np.argmax(keys.view(np.uint64) >= rows))
+def _key_out_of_range(name: str, keys: KeyArray, known: _Input, items_of_keys: npt.NDArray[Any]) -> InvalidInput:
+    """Names the first key that the feature refuses (a negative key is a huge one when seen as unsigned)."""
+    refused = bring_into_range(keys, known.rows, known.rule).view(np.uint64) >= known.rows
+    at = int(np.argmax(refused))
+    limits = {
+        OutOfRange.CLAMP_LOW: f"be at most {known.rows - 1}",
+        OutOfRange.CLAMP_HIGH: "not be negative",
+    }.get(known.rule, f"lie in 0..{known.rows - 1}")
     return InvalidInput(
-        f"input {name!r}: key {int(keys[at])} of item {int(items_of_keys[at])} is out of range; "
-        f"keys must lie in 0..{rows - 1}"
+        f"input {name!r}: key {int(keys[at])} of item {int(items_of_keys[at])} is out of range; keys must {limits}"
     )

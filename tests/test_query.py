@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hebe.query import bring_into_range
+from hebe.spec import FeatureSpec, OutOfRange, Pooling
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(st.lists(INT64, max_size=5), st.integers(1, 2**40), st.sampled_from(OutOfRange))
+def test_keys_come_into_the_range_of_their_table_as_the_rule_says(keys, rows, rule):
+    expected = {
+        OutOfRange.REFUSE: lambda key: key,
+        OutOfRange.WRAP: lambda key: key % rows,
+        OutOfRange.CLAMP: lambda key: min(max(key, 0), rows - 1),
+        OutOfRange.CLAMP_LOW: lambda key: max(key, 0),
+        OutOfRange.CLAMP_HIGH: lambda key: min(key, rows - 1),
+    }[rule]
+    found = bring_into_range(np.array(keys, np.int64), rows, rule)
+    assert found.dtype == np.int64
+    assert found.tolist() == [expected(key) for key in keys]
+
+
+def test_the_keys_that_were_sent_stay_as_they_are():
+    keys = np.arange(5)
+    keys.flags.writeable = False
+    for rule in OutOfRange:
+        bring_into_range(keys, 2, rule)
+    assert keys.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rule", OutOfRange)
+def test_the_rule_of_a_feature_is_plain_data_where_it_is_not_the_default(rule):
+    feature = FeatureSpec("item", "items", 3, Pooling.SUM, rule)
+    assert ("out_of_range" in feature.to_dict()) == (rule is not OutOfRange.REFUSE)
+    assert FeatureSpec(**feature.to_dict()) == feature
+    with pytest.raises(ValueError, match="'wrapped' is not a valid OutOfRange"):
+        FeatureSpec("item", "items", 3, Pooling.SUM, "wrapped")
