@@ -70,6 +70,19 @@ def test_command_help_is_the_commands_own_and_has_an_example(capsys, name):
     assert "Example" in out
 
 
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (["load"], "and its latency counts from when it was due. Refused and failed queries count"),
+        (["model", "import"], "other inputs become one `dense` input, side by side. What remains is stored as"),
+    ],
+)
+def test_help_is_wrapped_by_the_terminal_not_by_the_source(capsys, monkeypatch, command, line):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, *command, "--help")
+    assert line in [printed.strip() for printed in out.splitlines()]
+
+
 def test_known_error_is_one_line(capsys, failing):
     failing(SpecError("model x: rows is 0"))
     assert run(capsys, "figures") == (1, "", "error: model x: rows is 0\n")

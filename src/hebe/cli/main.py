@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +35,16 @@ class _Subcommand:
         else:
             holder.command(name)(target)
         group: Any = typer.main.get_command(holder)
-        return group.commands[name]
+        command = group.commands[name]
+        _join_lines(command)
+        return command
+
+
+def _join_lines(command: Any) -> None:
+    """Leave it to the terminal where the lines of a help text end: rich keeps those of the docstring."""
+    command.help = re.sub(r"(?<=\S)\n(?=\S)", " ", command.help or "")
+    for inner in getattr(command, "commands", {}).values():
+        _join_lines(inner)
 
 
 SUBCOMMANDS = {
