@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hebe.embeddings import rocksdb_store
-from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.rocksdb_store import RocksDbStore, disk_bytes
 from hebe.embeddings.store import StoreError
 from hebe.spec import EmbeddingTableSpec
 
@@ -228,8 +228,15 @@ class TestWhatCanGoWrong:
     def test_too_little_disk(self, tmp_path, monkeypatch):
         usage = namedtuple("usage", "total used free")
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**6, 10**6 - 5000, 5000))
-        with pytest.raises(StoreError, match=r"needs 66,493 bytes of disk, 5,000 are free"):
+        with pytest.raises(StoreError, match=r"needs 1,190,080 bytes of disk, 5,000 are free"):
             RocksDbStore.load(tmp_path, SPECS, rows_of(SPECS), "first")
+
+    @pytest.mark.parametrize(("rows", "dim"), [(40_000, 1), (40_000, 4), (40_000, 16), (20_000, 64), (2000, 700)])
+    def test_the_disk_that_is_asked_for_suffices_and_is_not_far_more(self, tmp_path, rows, dim):
+        specs = [EmbeddingTableSpec("users", rows, dim)]
+        RocksDbStore.load(tmp_path, specs, rows_of(specs), "first").close()
+        taken = sum(file.stat().st_size for file in tmp_path.rglob("*"))
+        assert taken <= disk_bytes(specs) < 1.15 * taken + (2 << 20)
 
     def test_a_disk_that_fills_up_while_loading(self, tmp_path):
         tables = rows_of(SPECS)

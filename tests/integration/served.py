@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import torch
+import tritonclient.http
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -362,6 +363,31 @@ def hebe_serve(repository: Path, log: Path, *options: str) -> Iterator[HebeServe
         yield server
     finally:
         server.close()
+
+
+@dataclass
+class Changing:
+    """A server whose models a test changes."""
+
+    server: HebeServe
+    repository: Path
+
+    def index(self) -> dict[str, dict[str, str]]:
+        """The repository index by name."""
+        status, _, body = post(self.server.http, "/v2/repository/index", b"")
+        assert status == 200
+        return {model["name"]: model for model in json.loads(body)}
+
+    def load(self, name: str, version: int | None = None) -> tuple[int, Any, bytes]:
+        """The answer to a request to load."""
+        parameters = {} if version is None else {"parameters": {"version": str(version)}}
+        return post(self.server.http, f"/v2/repository/models/{name}/load", json.dumps(parameters).encode())
+
+    def scores(self, name: str, inputs: Inputs) -> tuple[int, np.ndarray]:
+        """(version that answered, scores), over HTTP."""
+        with tritonclient.http.InferenceServerClient(self.server.http) as client:
+            result = client.infer(name, triton_inputs(tritonclient.http, inputs))
+        return int(result.get_response()["model_version"]), result.as_numpy("score")
 
 
 def is_ready(where: str) -> bool:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
+import resource
 import shutil
 import signal
 import socket
+import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc
 import tritonclient.http
 
+from hebe.embeddings.rocksdb_store import disk_bytes
 from hebe.spec import ModelSpec
 
 from .served import (
     PATIENCE_S,
     TOLERANCE,
+    Changing,
     HebeServe,
     Reference,
     address,
@@ -101,22 +108,130 @@ def test_the_rows_of_versions_that_are_gone_go_with_the_next_load(tmp_path: Path
     bounded = ["--table-memory", "3M", "--persistent-dir", str(tmp_path / "rows"), "--sla-ms", "3600000"]
     with hebe_serve(tmp_path / "models", tmp_path / "log", *bounded) as server:
         server.wait_until_ready()
-        load = f"/v2/repository/models/{spec.name}/load"
-        for version in ("1", "2"):
-            assert post(server.http, load, json.dumps({"parameters": {"version": version}}).encode())[0] == 200
+        changing = Changing(server, tmp_path / "models")
+        for version in (1, 2):
+            assert changing.load(spec.name, version)[0] == 200
         assert sorted(path.name for path in rows.iterdir()) == ["1", "2", "3"], "all can still be served"
         shutil.rmtree(tmp_path / "models" / spec.name / "2")
-        assert post(server.http, load, b"")[0] == 200
+        assert changing.load(spec.name)[0] == 200
         eventually(lambda: sorted(path.name for path in rows.iterdir()) == ["1", "3"], "the replaced one's rows go")
         eventually(lambda: "old persistent store removed" in server.log, "it is logged")
         assert f"path={rows / '2'}" in server.log
         assert is_ready(server.http)
         inputs = draw(spec, 40, np.random.default_rng(7))
-        with tritonclient.http.InferenceServerClient(server.http) as client:
-            scores = client.infer(spec.name, triton_inputs(tritonclient.http, inputs)).as_numpy("score")
         wanted = Reference(tmp_path / "models", spec.name).scores(inputs)
-        np.testing.assert_allclose(scores, wanted, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(changing.scores(spec.name, inputs)[1], wanted, rtol=0, atol=TOLERANCE)
         assert server.end(signal.SIGTERM) == 0
+
+
+def fill_up(disk: Path, once: Path, over: threading.Event) -> None:
+    """Take the room that is left on `disk` as soon as there is a file `once`; give it back when `over`."""
+    while not once.exists():
+        if over.wait(0.001):
+            return
+    with (disk / "filler").open("wb") as filler:
+        for size_bytes in (8 << 20, 1 << 20, 1 << 12):
+            with contextlib.suppress(OSError):
+                while True:
+                    os.posix_fallocate(filler.fileno(), os.fstat(filler.fileno()).st_size, size_bytes)
+        over.wait(PATIENCE_S)
+    (disk / "filler").unlink()
+
+
+def refused_as_the_disk_fills_up(changing: Changing, rows: Path) -> str:
+    """The error of loading version 2 while something else fills the disk on which `rows` lies."""
+    for _ in range(4):
+        over = threading.Event()
+        filler = threading.Thread(target=fill_up, args=(rows, rows / SPEC.name / "2" / "load.sst", over))
+        filler.start()
+        answer = changing.load(SPEC.name)
+        over.set()
+        filler.join()
+        if answer[0] != 200:
+            return error_of(answer, 400)
+        # A machine that is slow to fill the disk: back to version 1 and once more.
+        assert changing.load(SPEC.name, 1)[0] == 200
+        shutil.rmtree(rows / SPEC.name / "2")
+    raise AssertionError("the disk was never filled in time")
+
+
+def refused_beyond_a_file_size(changing: Changing, rows: Path) -> str:  # noqa: ARG001
+    """The error of loading version 2 while the server may write no file as large as the load needs."""
+    process, before = changing.server.process.pid, resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (20 << 20, before[1]))
+    try:
+        return error_of(changing.load(SPEC.name), 400)
+    finally:
+        resource.prlimit(process, resource.RLIMIT_FSIZE, before)
+
+
+def open_files(server: HebeServe) -> list[str]:
+    """The paths of all files that the server has open, also those that were removed."""
+    paths = []
+    for link in Path(f"/proc/{server.process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since
+            paths.append(os.readlink(link))
+    return paths
+
+
+@contextlib.contextmanager
+def small_disk(path: Path, size_bytes: int) -> Iterator[bool]:
+    """A file system of that size at `path`, and whether this user may have one."""
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def test_a_disk_that_fills_up_while_rows_are_loaded(tmp_path: Path):
+    """Said clearly; the running version stays, nothing of the new one does, and it loads once there is room.
+
+    A bound on the size of files, which anybody can set, is a disk that fills up at a known byte; where a file system
+    can be mounted, it is a real one as well.
+    """
+    models, rows = tmp_path / "models", tmp_path / "rows"
+    store(models, SPEC, seed=1)
+    inputs = draw(SPEC, 300, np.random.default_rng(8))
+    bounded = ["--table-memory", TABLE_MEMORY, "--persistent-dir", str(rows), "--sla-ms", "3600000"]
+    room = disk_bytes(SPEC.tables)
+    with (
+        small_disk(rows, 2 * room + (6 << 20)) as mounted,
+        hebe_serve(models, tmp_path / "log", *bounded) as server,
+    ):
+        server.wait_until_ready()
+        changing = Changing(server, models)
+        assert store(models, SPEC, seed=2) == 2
+        ways = [(refused_beyond_a_file_size, "File too large")]
+        if mounted:
+            ways.append((refused_as_the_disk_fills_up, "No space left on device"))
+        for refused, says in ways:
+            message = refused(changing, rows)
+            new = rows / SPEC.name / "2"
+            assert message.startswith(f"model {SPEC.name}: persistent store {new}: ")
+            assert says in message
+            assert not new.exists(), "what was written is gone"
+            assert not [path for path in open_files(server) if path.startswith(str(new))], "and its space given back"
+            entry = changing.index()[SPEC.name]
+            assert (entry["version"], entry["state"]) == ("1", "READY")
+            assert says in entry["reason"]
+            assert is_ready(server.http)
+            version, scores = changing.scores(SPEC.name, inputs)
+            assert version == 1
+            wanted = Reference(models, SPEC.name, 1).scores(inputs)
+            np.testing.assert_allclose(scores, wanted, rtol=0, atol=TOLERANCE)
+        assert changing.load(SPEC.name)[0] == 200
+        version, scores = changing.scores(SPEC.name, inputs)
+        assert version == 2
+        np.testing.assert_allclose(scores, Reference(models, SPEC.name, 2).scores(inputs), rtol=0, atol=TOLERANCE)
+        assert server.end(signal.SIGTERM) == 0
+        assert "Traceback" not in server.log
 
 
 def test_rows_that_are_damaged_on_disk_are_an_error_and_the_server_is_not_ready(tmp_path: Path):

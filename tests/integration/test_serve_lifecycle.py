@@ -12,7 +12,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from hebe.models.repository import ModelRepository
 from .served import (
     PATIENCE_S,
     TOLERANCE,
-    HebeServe,
+    Changing,
     Inputs,
     Reference,
     address,
@@ -51,31 +50,6 @@ from .served import (
 
 WATCHED = small_dlrm("watched", 800_000, 16)
 """A model large enough, 77 MB, to see in the process's size whether it is there."""
-
-
-@dataclass
-class Changing:
-    """A server whose models the tests change, each test its own."""
-
-    server: HebeServe
-    repository: Path
-
-    def index(self) -> dict[str, dict[str, str]]:
-        """The repository index by name."""
-        status, _, body = post(self.server.http, "/v2/repository/index", b"")
-        assert status == 200
-        return {model["name"]: model for model in json.loads(body)}
-
-    def load(self, name: str, version: int | None = None) -> tuple[int, Any, bytes]:
-        """The answer to a request to load."""
-        parameters = {} if version is None else {"parameters": {"version": str(version)}}
-        return post(self.server.http, f"/v2/repository/models/{name}/load", json.dumps(parameters).encode())
-
-    def scores(self, name: str, inputs: Inputs) -> tuple[int, np.ndarray]:
-        """(version that answered, scores), over HTTP."""
-        with tritonclient.http.InferenceServerClient(self.server.http) as client:
-            result = client.infer(name, triton_inputs(tritonclient.http, inputs))
-        return int(result.get_response()["model_version"]), result.as_numpy("score")
 
 
 @pytest.fixture(scope="module")

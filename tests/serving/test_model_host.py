@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
 
 from hebe.serving import model_host
-from hebe.serving.errors import ServeError
+from hebe.serving.errors import LoadFailed, ServeError, as_request_error, release
 from hebe.serving.model_host import HostOptions, ModelHost
+from hebe.serving.repository_control import RepositoryControl
 
 
 @pytest.mark.parametrize(
@@ -23,6 +27,42 @@ from hebe.serving.model_host import HostOptions, ModelHost
 def test_by_default_there_are_as_many_workers_as_the_cores_make(monkeypatch, options, cores):
     monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(7)))
     assert ModelHost(Path("models"), HostOptions(**options)).worker_cores == cores
+
+
+async def test_a_load_that_failed_is_let_go_of_without_the_garbage_collector(monkeypatch):
+    """Its traceback holds what was half loaded: files, mapped tables."""
+
+    class HalfLoaded:
+        pass
+
+    held = []
+
+    def fail(*_, **__):
+        half_loaded = HalfLoaded()
+        held.append(weakref.ref(half_loaded))
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model_host.LoadedModel, "load", fail)
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,)})
+    host = ModelHost(Path("models"), HostOptions())
+    control = RepositoryControl(host)
+    gc.disable()
+    try:
+        error = None
+        try:
+            await control.load("ranker", {})
+        except LoadFailed as fault:
+            error = as_request_error(fault)
+        assert "No space left on device" in error.message
+        release(error)
+        for _ in range(100):  # the load's threads end
+            await asyncio.sleep(0.05)
+            if held[0]() is None:
+                break
+        assert held[0]() is None
+    finally:
+        gc.enable()
+    assert [entry.state for entry in host.index()] == ["UNAVAILABLE"]
 
 
 def test_no_workers_at_all_are_refused():

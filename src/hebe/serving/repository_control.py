@@ -57,7 +57,10 @@ class RepositoryControl:
         task = asyncio.ensure_future(work)
         self._under_way.add(task)
         task.add_done_callback(self._done)
-        await asyncio.shield(task)
+        try:
+            await asyncio.shield(task)
+        finally:
+            del task  # as in `ModelHost._read`
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
