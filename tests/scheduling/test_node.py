@@ -78,6 +78,33 @@ def test_a_large_query_is_split_over_the_workers_and_completes_with_its_last_par
     assert node.handle(BatchFinished(1, batch_ids(actions)[0], 0.083), 0.17) == [CompleteQuery(large)]
 
 
+def test_a_query_that_finds_workers_idle_is_spread_over_them():
+    node = scheduler(workers=3)
+    node.handle(QueryArrived(query(1, 1)), 0.0)
+    actions = node.handle(QueryArrived(query(2, 40)), 0.0)
+    assert started(actions) == [(1, [(2, 0, 20)]), (2, [(2, 20, 40)])]
+    # No worker is idle any more: what comes now is whole, and is fused with its like.
+    node.handle(QueryArrived(query(3, 40)), 0.0)
+    node.handle(QueryArrived(query(4, 40)), 0.0)
+    actions = node.handle(BatchFinished(1, batch_ids(actions)[0], 0.020), 0.020)
+    assert started(actions) == [(1, [(3, 0, 40), (4, 0, 40)])]
+
+
+@pytest.mark.parametrize(
+    ("profile", "config"),
+    [
+        (LatencyProfile((1, 100), (0.010, 0.011), (0.0, 0.0)), {}),  # a batch costs the same whatever its size
+        (LatencyProfile((1, 100), (0.000001, 0.0001), (0.0, 0.0)), {}),  # too quick to be worth it
+        (PROFILE, {"spread": False}),
+        (PROFILE, {"max_wait_s": 0.001}),
+    ],
+)
+def test_a_query_is_not_spread_where_that_would_not_pay(profile, config):
+    node = scheduler(workers=2, profile=profile, **config)
+    node.handle(QueryArrived(query(1, 100)), 0.0)
+    assert [worker.batch.items for worker in node._workers.values() if worker.batch] == [100]
+
+
 def test_waiting_queries_are_fused_up_to_the_batch_size():
     node = scheduler()
     actions = node.handle(QueryArrived(query(1, 50)), 0.0)
@@ -206,7 +233,7 @@ def test_a_failed_batch_fails_its_queries_once_and_the_next_one_runs():
 
 
 def test_a_lost_workers_batch_is_run_by_another():
-    node = scheduler(workers=2)
+    node = scheduler(workers=2, spread=False)
     node.handle(QueryArrived(query(1, 60)), 0.0)
     actions = node.handle(QueryArrived(query(2, 60)), 0.0)
     assert node.handle(WorkerChanged(0, WorkerState.LOST), 0.01) == []
@@ -215,7 +242,7 @@ def test_a_lost_workers_batch_is_run_by_another():
 
 
 def test_a_draining_worker_finishes_and_takes_nothing_more():
-    node = scheduler(workers=2)
+    node = scheduler(workers=2, spread=False)
     actions = node.handle(QueryArrived(query(1, 10)), 0.0)
     node.handle(WorkerChanged(0, WorkerState.DRAINING), 0.0)
     assert started(node.handle(QueryArrived(query(2, 10)), 0.0)) == [(1, [(2, 0, 10)])]
@@ -284,16 +311,17 @@ def test_configuration_is_checked(field):
     ),
     workers=st.integers(1, 3),
     fuse=st.booleans(),
+    spread=st.booleans(),
     max_wait_s=st.sampled_from([0.0, 0.01]),
     sla_s=st.sampled_from([0.05, 0.5, float("inf")]),
     faults=st.sets(st.integers(0, 30), max_size=5),
     withdrawn=st.sets(st.integers(0, 39), max_size=5),
 )
 def test_every_query_is_answered_once_and_every_item_run_once(
-    arrivals, workers, fuse, max_wait_s, sla_s, faults, withdrawn
+    arrivals, workers, fuse, spread, max_wait_s, sla_s, faults, withdrawn
 ):
     """Any load, in virtual time, with batches that fail and queries that are withdrawn."""
-    node = scheduler(workers=workers, fuse=fuse, max_wait_s=max_wait_s, sla_s=sla_s)
+    node = scheduler(workers=workers, fuse=fuse, spread=spread, max_wait_s=max_wait_s, sla_s=sla_s)
     order = itertools.count()
     heap: list[tuple[float, int, object]] = []
     for query_id, (at_s, items, priority, patience_s) in enumerate(arrivals):

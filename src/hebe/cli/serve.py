@@ -43,6 +43,9 @@ def serve(
         ),
     ] = 256,
     fuse: Annotated[bool, typer.Option(rich_help_panel=_RUNNING, help="Let several queries share a batch.")] = True,
+    spread: Annotated[
+        bool, typer.Option(rich_help_panel=_RUNNING, help="Split a query over idle workers if that answers it sooner.")
+    ] = True,
     max_wait_ms: Annotated[
         float,
         typer.Option(min=0, rich_help_panel=_RUNNING, help="How long a batch that is not full may wait for company."),
@@ -139,6 +142,7 @@ def serve(
             worker_cores=worker_cores,
             batch_size=batch_size,
             fuse=fuse,
+            spread=spread,
             max_wait_s=max_wait_ms / 1e3,
             max_queue=max_queue,
             max_items=max_items,

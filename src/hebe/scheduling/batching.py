@@ -1,7 +1,8 @@
 """Splitting and fusion: from query sizes to batch sizes (DeepRecSys; Hercules III.B, data-parallelism).
 
-A CPU worker is fastest on batches that fit its caches, so a query larger than the batch size is split; an
-accelerator wants large batches, and any worker saves fixed cost when small queries share one, so they are fused.
+A CPU worker is fastest on batches that fit its caches, so a query larger than the batch size is split; so is one
+that several idle workers answer sooner than one does. An accelerator wants large batches, and any worker saves fixed
+cost when small queries share one, so they are fused.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from itertools import pairwise
 from hebe.query import Query, SubQuery
 
 
-def split(query: Query, batch_size: int) -> tuple[SubQuery, ...]:
-    """The query in as few parts of at most `batch_size` items as possible, of sizes that differ by at most one."""
-    parts = -(-query.items // batch_size)
+def split(query: Query, parts: int) -> tuple[SubQuery, ...]:
+    """The query in so many parts, of sizes that differ by at most one."""
     bounds = [query.items * part // parts for part in range(parts + 1)]
     return tuple(SubQuery(query, start, stop) for start, stop in pairwise(bounds))
 

@@ -42,7 +42,8 @@ from hebe.scheduling.latency_prediction import LatencyPredictor
 class NodeConfig:
     """How a server runs one model.
 
-    `batch_size`: most items in a batch; larger queries are split, smaller ones fused up to it if `fuse`.
+    `batch_size`: most items in a batch; larger queries are split, smaller ones fused up to it if `fuse`. `spread`: a
+    query that finds several workers idle is split over them if that answers it sooner at little more work.
     `max_wait_s`: how long an idle worker may wait for company before it starts a part-filled batch.
     `max_queue`: most queries waiting. `sla_s`: deadline of a query that names none (`inf`: none).
     `percentile`: share of admitted queries that should make their deadline. `admission`: refuse early or not.
@@ -50,6 +51,7 @@ class NodeConfig:
 
     batch_size: int
     fuse: bool = True
+    spread: bool = True
     max_wait_s: float = 0.0
     max_queue: int = 1024
     sla_s: float = float("inf")
@@ -63,6 +65,12 @@ class NodeConfig:
             raise ValueError(f"max_queue is {self.max_queue}: must be at least 1 query")
         if self.max_wait_s < 0 or self.sla_s <= 0:
             raise ValueError("max_wait_s must not be negative and sla_s must be positive")
+
+
+_WORTH_SPREADING_S = 0.5e-3
+"""A query that one worker answers within this is not spread: waking the others costs as much as they save."""
+_MOST_EXTRA_WORK = 1.25
+"""Spreading may cost this multiple of the query's work on one worker: each part pays a batch's fixed cost anew."""
 
 
 @dataclass(slots=True)
@@ -148,7 +156,7 @@ class NodeScheduler:
             actions.append(RejectQuery(query, reason, retry_after_s=predicted_s))
             return
         self._admitted[query.query_id] = _Admitted(query, query.items, now, predicted_s)
-        for part in split(query, self.config.batch_size):
+        for part in split(query, self._parts(query.items)):
             self._waiting.push(part)
 
     def _reason_to_refuse(self, deadline_s: float, predicted_s: float, now: float) -> RejectReason | None:
@@ -176,9 +184,25 @@ class NodeScheduler:
         ahead_s = full * self.predictor.service_time_s(size)
         if rest:
             ahead_s += self.predictor.service_time_s(rest)
-        parts = -(-query.items // size)
+        parts = self._parts(query.items)
         own_s = self.predictor.service_time_s(-(-query.items // parts)) * -(-parts // len(up))
         return (running_s + ahead_s) / len(up) + own_s
+
+    def _parts(self, items: int) -> int:
+        """Into how many parts a query of `items` that arrives now is split."""
+        fewest = -(-items // self.config.batch_size)
+        if not self.config.spread or self._waiting or self.config.max_wait_s > 0:
+            return fewest
+        parts = min(self._idle_workers(), items)
+        if parts <= fewest or self.predictor.service_time_s(items) < _WORTH_SPREADING_S:
+            return fewest
+        most_s = _MOST_EXTRA_WORK * fewest * self.predictor.service_time_s(-(-items // fewest))
+        while parts > fewest and parts * self.predictor.service_time_s(-(-items // parts)) > most_s:
+            parts -= 1
+        return parts
+
+    def _idle_workers(self) -> int:
+        return sum(worker.state is WorkerState.UP and worker.batch is None for worker in self._workers.values())
 
     # Start
 
@@ -186,7 +210,7 @@ class NodeScheduler:
         for worker_id, worker in self._workers.items():
             if worker.state is not WorkerState.UP or worker.batch is not None:
                 continue
-            sub_queries = self._gather(now, actions)
+            sub_queries = self._gather(now, actions, alone=self._idle_workers() == 1)
             if not sub_queries:
                 return
             items = sum(part.items for part in sub_queries)
@@ -196,8 +220,11 @@ class NodeScheduler:
             worker.busy_until_s = now + self.predictor.service_time_s(items)
             actions.append(StartBatch(worker_id, batch))
 
-    def _gather(self, now: float, actions: list[Action]) -> tuple[SubQuery, ...]:
-        """The next batch, in queue order; empty if nothing waits or what waits should wait for company."""
+    def _gather(self, now: float, actions: list[Action], *, alone: bool) -> tuple[SubQuery, ...]:
+        """The next batch, in queue order; empty if nothing waits or what waits should wait for company.
+
+        Unless this idle worker is `alone`, it takes one part of a query only: the others were cut for the others.
+        """
         config, items = self.config, 0
         gathered: list[SubQuery] = []
         while self._again and items + self._again[0].items <= config.batch_size:  # of lost workers: these go first
@@ -207,6 +234,8 @@ class NodeScheduler:
             return tuple(gathered)
         while (part := self._next_live_part(now, actions)) is not None:
             if items + part.items > config.batch_size:
+                break
+            if gathered and not alone and part.query is gathered[-1].query:
                 break
             if config.max_wait_s > 0 and not gathered and self._should_wait(now, actions):
                 break

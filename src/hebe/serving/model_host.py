@@ -33,7 +33,7 @@ log = structlog.get_logger("hebe.models")
 class HostOptions:
     """How every model of this server is run.
 
-    `workers` of `worker_cores` cores each (None: as many as the available cores make); `batch_size`, `fuse`,
+    `workers` of `worker_cores` cores each (None: as many as the available cores make); `batch_size`, `fuse`, `spread`,
     `max_wait_s`, `max_queue`, `admission` as in `NodeConfig`; `max_items`: the largest query size taken. SLA overrides
     apply to all models. Raises `ServeError` naming the field that is out of range.
     """
@@ -42,6 +42,7 @@ class HostOptions:
     worker_cores: int = 1
     batch_size: int = 256
     fuse: bool = True
+    spread: bool = True
     max_wait_s: float = 0.0
     max_queue: int = 1024
     max_items: int = 8192
@@ -287,6 +288,7 @@ class ModelHost:
         config = NodeConfig(
             batch_size=options.batch_size,
             fuse=options.fuse,
+            spread=options.spread,
             max_wait_s=options.max_wait_s,
             max_queue=options.max_queue,
             sla_s=(options.sla_ms or sla.latency_ms) / 1e3,
@@ -310,7 +312,7 @@ class ModelHost:
             if not self.live:
                 raise LoadFailed("the server stopped while it was being loaded")
 
-        def read() -> None:
+        def read(outcome: Future[LoadedModel]) -> None:
             try:
                 lower_priority()
                 pin_thread(front_end_cores(self.worker_cores, available_cores()))
@@ -321,9 +323,16 @@ class ModelHost:
                 )
             except BaseException as fault:
                 outcome.set_exception(fault)
+            finally:
+                # A fault's traceback holds this frame and the one below. Holding the fault in turn, they would keep
+                # what was half loaded, open files among it, until the next full garbage collection.
+                del outcome
 
-        Thread(target=read, name=f"hebe-load-{name}", daemon=True).start()
-        return outcome.result()
+        Thread(target=read, args=(outcome,), name=f"hebe-load-{name}", daemon=True).start()
+        try:
+            return outcome.result()
+        finally:
+            del outcome
 
     async def _answer_one(self, model: HostedModel) -> None:
         """The warm-up query, through the scheduler and a worker as any other."""
