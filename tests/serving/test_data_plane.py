@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from hebe.serving.data_plane import DataPlane, InferRequest
+from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import ErrorKind, QueryRefused, RequestError
+from hebe.serving.infer_request import InferRequest
 from hebe.serving.statistics import Statistics
 from hebe.serving.tensors import WireTensor
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hebe.query import FloatArray, Query
+from hebe.query import Query
 from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error
+from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE, QueryDecoder
 from hebe.serving.statistics import ModelStatistics, Statistics
-from hebe.serving.tensors import WireTensor
 
 if TYPE_CHECKING:
     from hebe.serving.model_host import HostedModel, ModelHost
@@ -24,38 +23,6 @@ if TYPE_CHECKING:
 
 ALLOW_DEFAULTED = "allow_defaulted_keys"
 """Request parameter: false refuses an answer in which a key was answered with a default vector."""
-
-
-@dataclass(slots=True)
-class InferRequest:
-    """One inference request, freed of its protocol.
-
-    `version` "" is the newest. `outputs` are the requested names, None for all. `arrival_s` and `deadline_s` are on
-    the host's clock; `deadline_s` is what the transport demands (a gRPC deadline), `inf` if nothing. `trace_parent`
-    is the client's W3C trace context.
-    """
-
-    model: str
-    version: str
-    request_id: str
-    tensors: Sequence[WireTensor]
-    arrival_s: float
-    outputs: Sequence[str] | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    deadline_s: float = math.inf
-    trace_parent: str | None = None
-
-
-@dataclass(slots=True)
-class InferAnswer:
-    """`scores` float32 `[items, outputs]`, C-contiguous; `parameters` are the response's."""
-
-    model: str
-    version: int
-    request_id: str
-    scores: FloatArray
-    parameters: dict[str, int]
-    statistics: ModelStatistics
 
 
 class _Endpoint:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hebe.serving.data_plane import InferAnswer, InferRequest
 from hebe.serving.errors import InvalidInput
+from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.protocol import message
 from hebe.serving.query_decoder import SCORE
 from hebe.serving.tensors import WireTensor, tensor_from_buffer, tensor_from_values

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hebe.serving.data_plane import InferAnswer, InferRequest
 from hebe.serving.errors import InvalidInput
+from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE
 from hebe.serving.tensors import WireTensor, tensor_from_buffer, tensor_from_values
 from hebe.spec import ModelSpec

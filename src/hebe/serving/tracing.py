@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from hebe import __version__
 from hebe.serving.errors import RequestError, ServeError
+from hebe.serving.infer_request import InferRequest
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from hebe.query import QueryResult
-    from hebe.serving.data_plane import InferRequest
 
 _INSTALL = "tracing needs OpenTelemetry: pip install 'hebe-serve[otel]', or start without --otel"
 
