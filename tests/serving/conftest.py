@@ -219,7 +219,8 @@ def serve(
         address = "127.0.0.1"
         http = on_loop(start_http(front_end, address, http_port, clock=host.clock, tls=tls, limits=limits))
         running.append(http)
-        grpc = on_loop(start_grpc(data_plane, gate, log, address, grpc_port, tls, limits.max_request_bytes))
+        most, calls = limits.max_request_bytes, limits.max_connections
+        grpc = on_loop(start_grpc(data_plane, gate, log, address, grpc_port, tls, most, calls))
         running.append(grpc)
         yield FrontEnds(host, data_plane, loop, http, grpc)
     finally:

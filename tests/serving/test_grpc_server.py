@@ -251,6 +251,18 @@ def test_oversized_messages(serve_with):
     client.channel.close()
 
 
+def test_calls_too_many_are_refused_and_the_rest_answered(serve_with):
+    front_ends = serve_with(limits=HttpLimits(max_connections=2))
+    front_ends.host.models["ranker"].delay_s = 0.3
+    client = Client(front_ends.grpc_url)
+    infer = client.channel.unary_unary(f"/{SERVICE}/ModelInfer")
+    calls = [infer.future(infer_request().SerializeToString(), timeout=10) for _ in range(6)]
+    codes = [call.code() for call in calls]
+    assert set(codes) == {Code.OK, Code.RESOURCE_EXHAUSTED}
+    assert client("ServerLive").live
+    client.channel.close()
+
+
 def test_compressed_messages(client, front_ends):
     client("ModelInfer", infer_request(), compression=grpc.Compression.Gzip)
     assert front_ends.host.models["ranker"].queries[-1].items == ITEMS

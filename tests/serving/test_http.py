@@ -458,6 +458,23 @@ def test_oversized_requests(front_ends):
     assert error_of(call(front_ends, "POST", "/v2/models/ranker/infer", b"x", {"Content-Encoding": "br"}), 415)
 
 
+def test_json_is_bounded_more_tightly_than_tensors(serve_with):
+    front_ends = serve_with(limits=HttpLimits(max_json_bytes=1000))
+    path = "/v2/models/ranker/infer"
+    for body, headers in (
+        (bytes(1001), {}),
+        (gzip.compress(b" " * 5000), {"Content-Encoding": "gzip"}),
+        (b" " * 1001, {"Inference-Header-Content-Length": "1001"}),
+    ):
+        message = error_of(call(front_ends, "POST", path, body, headers), 413)
+        assert "bytes of JSON exceed the maximum of 1000; send tensors as binary data" in message
+    items = 50
+    arrays = {"user": np.zeros((items, 1), np.int64), "history": np.zeros((items, 3), np.int64)}
+    arrays["dense"] = np.zeros((items, 2), np.float32)
+    assert sum(a.nbytes for a in arrays.values()) > 1000
+    assert binary_request(front_ends, arrays)[0] == 200
+
+
 def test_answers_are_compressed_if_asked_and_worthwhile(front_ends):
     many = {
         "inputs": [

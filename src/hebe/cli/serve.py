@@ -86,6 +86,12 @@ def serve(
     max_request_bytes: Annotated[
         str, typer.Option(rich_help_panel=_ACCESS, metavar="BYTES", help="Largest request taken, unpacked.")
     ] = "64M",
+    max_json_bytes: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=_ACCESS, metavar="BYTES", help="Most JSON in a request; reading it holds all others up."
+        ),
+    ] = "8M",
     api_token: Annotated[
         list[str] | None,
         typer.Option(rich_help_panel=_ACCESS, envvar="HEBE_API_TOKEN", help="Token that requests must carry."),
@@ -157,6 +163,7 @@ def serve(
             ),
         ),
         max_request_bytes=parse_bytes(max_request_bytes, "--max-request-bytes"),
+        max_json_bytes=parse_bytes(max_json_bytes, "--max-json-bytes"),
         api_tokens=tuple(api_token or ()) + (tuple(read_tokens(api_token_file)) if api_token_file else ()),
         rate_limit_per_s=rate_limit,
         tls_certificate=tls_certificate,

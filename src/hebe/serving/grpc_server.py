@@ -39,6 +39,9 @@ from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY
 _HEALTH = "grpc.health.v1.Health"
 _OPEN_METHODS = ("ServerLive", "ServerReady")
 _POLL_S = 0.25
+MAX_CALLS = 1024
+"""Calls under way at once; further ones are refused with RESOURCE_EXHAUSTED before they are read."""
+
 _STREAM_AHEAD = 64
 """Requests of one stream that may be under way at once; answers keep their order."""
 
@@ -355,6 +358,7 @@ async def start_grpc(
     port: int,
     tls: TlsFiles | None = None,
     max_request_bytes: int = 64 * 1024 * 1024,
+    max_calls: int = MAX_CALLS,
 ) -> GrpcServer:
     """Serve `data_plane` on `host`:`port`.
 
@@ -370,7 +374,8 @@ async def start_grpc(
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        ]
+        ],
+        maximum_concurrent_rpcs=max_calls,
     )
     server.add_generic_rpc_handlers(GrpcFrontEnd(data_plane, gate, log).handlers())
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -65,7 +65,8 @@ class HttpFrontEnd:
         self._clock = data_plane.clock
         self._gate = gate
         self._log = log
-        self._max_bytes = (limits or HttpLimits()).max_request_bytes
+        limits = limits or HttpLimits()
+        self._max_bytes, self._max_json_bytes = limits.max_request_bytes, limits.max_json_bytes
         self._fixed = self._routes()
         self._by_model = self._model_routes()
 
@@ -82,6 +83,8 @@ class HttpFrontEnd:
                 raise RequestError(
                     ErrorKind.NO_LENGTH, "inference needs a body with header Content-Length, or a chunked one"
                 )
+            if not (route.infer and HEADER_LENGTH in headers):
+                self._check_json_size(int(headers.get(b"content-length", b"0")))
         except Exception as fault:
             error = as_request_error(fault)
             self._data_plane.statistics.refused[error.reason] += 1
@@ -89,10 +92,18 @@ class HttpFrontEnd:
         head.route = route
         return None
 
+    def _check_json_size(self, size_bytes: int) -> None:
+        if size_bytes > self._max_json_bytes:
+            raise RequestError(
+                ErrorKind.TOO_LARGE,
+                f"{size_bytes} bytes of JSON exceed the maximum of {self._max_json_bytes}; send tensors as binary data "
+                "behind a JSON header, whose size header Inference-Header-Content-Length tells",
+            )
+
     def preview(self, request: HttpRequest, start: memoryview) -> HttpResponse | None:
         """Refuse an inference request by its JSON header what admission would refuse once the tensors were read."""
         route: _Route = request.route
-        if not route.infer or request.header(b"content-encoding") is not None:
+        if not route.infer or request.header(b"content-encoding") is not None or len(start) > self._max_json_bytes:
             return None
         try:
             route.document = parse_infer_document(start, len(start))
@@ -192,6 +203,7 @@ class HttpFrontEnd:
     async def _infer(self, request: HttpRequest, route: _Route) -> HttpResponse:
         body = request.body
         length = parse_header_length(request.header(HEADER_LENGTH), len(body))
+        self._check_json_size(len(body) if length is None else length)
         try:
             if length == 0:
                 spec = self._host.find(route.model, route.version or None).spec

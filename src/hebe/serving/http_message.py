@@ -10,9 +10,14 @@ from hebe.serving.errors import RequestError
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What a connection may cost. Times in seconds."""
+    """What a connection may cost. Times in seconds.
+
+    `max_json_bytes` bounds the JSON of a request, the tensors behind a JSON header not counted: reading JSON keeps all
+    other queries waiting, some 10 ms for each megabyte.
+    """
 
     max_request_bytes: int = 64 * 1024 * 1024
+    max_json_bytes: int = 8 * 1024 * 1024
     max_head_bytes: int = 64 * 1024
     max_connections: int = 1024
     head_timeout_s: float = 10.0

@@ -62,6 +62,7 @@ class ServerOptions:
     metrics_port: int = 8002
     models: HostOptions = field(default_factory=HostOptions)
     max_request_bytes: int = 64 << 20
+    max_json_bytes: int = 8 << 20
     api_tokens: tuple[str, ...] = ()
     rate_limit_per_s: float = 0.0
     tls_certificate: Path | None = None
@@ -70,8 +71,9 @@ class ServerOptions:
     grace_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.max_request_bytes < 1:
-            raise ServeError(f"max_request_bytes is {self.max_request_bytes}: must be at least 1")
+        for name in ("max_request_bytes", "max_json_bytes"):
+            if getattr(self, name) < 1:
+                raise ServeError(f"{name} is {getattr(self, name)}: must be at least 1")
         if not 0 <= self.rate_limit_per_s < math.inf:
             raise ServeError(f"rate_limit_per_s is {self.rate_limit_per_s}: must be 0 (no limit) or more")
 
@@ -184,7 +186,7 @@ class Server:
         host.on_loaded, host.on_unloaded = plane.model_loaded, plane.model_unloaded
         gate = Gate(options.api_tokens, options.rate_limit_per_s)
         request_log = RequestLog(clock)
-        limits = HttpLimits(max_request_bytes=options.max_request_bytes)
+        limits = HttpLimits(options.max_request_bytes, options.max_json_bytes)
         tls = None
         if options.tls_certificate is not None and options.tls_key is not None:
             tls = TlsFiles(options.tls_certificate, options.tls_key)
