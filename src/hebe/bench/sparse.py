@@ -26,7 +26,7 @@ from hebe.embeddings.table_memory import available_bytes
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
-DESCRIPTION = "the fused lookup against torch's embedding_bag and against the machine's random-gather limit"
+DESCRIPTION = "The fused lookup against torch's embedding_bag and against the machine's random-gather limit."
 
 DIM = 64
 ITEMS = 64

@@ -62,4 +62,5 @@ def pinned(cores: Sequence[int]) -> Iterator[None]:
 def lower_priority() -> None:
     """Let the calling thread give way to the workers: for loading while queries run."""
     if hasattr(os, "setpriority"):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        thread_id = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread_id, max(os.getpriority(os.PRIO_PROCESS, thread_id), 10))
