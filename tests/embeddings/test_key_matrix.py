@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from hebe.embeddings.key_matrix import fill_keys, fill_lengths
+from hebe.embeddings.key_matrix import fill_lengths, place_keys
+from hebe.kernels.padding import copy_fixed
 from hebe.query import JaggedKeys
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
@@ -22,6 +23,10 @@ def jagged(lists):
         np.array([key for keys in lists for key in keys], np.int64),
         np.cumsum([0, *map(len, lists)]),
     )
+
+
+def fill_keys(out, *place):
+    copy_fixed(place_keys(out, *place), out)
 
 
 def test_sub_queries_stand_below_each_other():

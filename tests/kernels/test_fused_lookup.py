@@ -14,6 +14,7 @@ from hebe.kernels.fused_lookup import (
     fused_lookup,
     fused_lookup_reference,
 )
+from hebe.kernels.padding import describe_copies
 
 NOTHING_FETCHED = np.empty(0, np.float32)
 
@@ -108,13 +109,19 @@ def test_keys_out_of_range_are_refused_and_read_nothing(pooling, key):
     assert lookup.check(keys, fetched) == (1, 1)
 
 
-def test_read_only_and_unaligned_keys_are_welcome():
-    lookup = Lookup([(10, 7, 3, POOL_SUM)])
+def test_copies_are_made_before_the_lookup():
+    lookup = Lookup([(10, 7, 3, POOL_SUM), (20, 4, 1, COPY)])
     keys = lookup.keys(4)
-    raw = b"xyz" + keys.tobytes()
+    raw = b"xyz" + keys[:, :3].tobytes()
     received = np.frombuffer(raw, np.int64, offset=3).reshape(4, 3)
     assert not received.flags.aligned
-    assert lookup.check(received) == (12, 0)
+    matrix = np.full((2, 4), -1)
+    copies = describe_copies([received, keys[:, 3:].copy()], [0, 3], 1, 3, matrix, 0)
+    out, expected = np.empty((2, lookup.width), np.float32), np.empty((2, lookup.width), np.float32)
+    assert fused_lookup(lookup.tables, NOTHING_FETCHED, matrix, lookup.plan, out, copies) == (8, 0)
+    assert (matrix == keys[1:3]).all()
+    fused_lookup_reference(lookup.tables, NOTHING_FETCHED, keys[1:3], lookup.plan, expected)
+    np.testing.assert_allclose(out, expected, rtol=1e-5)
 
 
 def test_wrong_arguments_are_errors():

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.kernels.padding import copy_fixed, count_present, pad_jagged
+from hebe.kernels.padding import copy_fixed, count_present, describe_copies, pad_jagged
 
 
 @settings(deadline=None, max_examples=50)
@@ -59,7 +59,7 @@ def test_fixed_keys_are_copied_where_they_belong(lookups, items, data):
     keys = [np.arange(items * width).reshape(items, width) + 1000 * (i + 1) for i, width in enumerate(lookups)]
     columns = [1 + sum(lookups[:i]) for i in range(len(lookups))]
     out = np.full((stop - start + 2, sum(lookups) + 2), 7)
-    copy_fixed(keys, columns, start, stop, out, 1)
+    copy_fixed(describe_copies(keys, columns, start, stop, out, 1), out)
     expected = np.full_like(out, 7)
     for array, column in zip(keys, columns, strict=True):
         expected[1 : 1 + stop - start, column : column + array.shape[1]] = array[start:stop]
@@ -69,17 +69,17 @@ def test_fixed_keys_are_copied_where_they_belong(lookups, items, data):
 def test_fixed_keys_may_be_read_only_views_of_received_bytes():
     keys = np.frombuffer(b"abc" + np.arange(6).tobytes(), np.int64, offset=3).reshape(3, 2)
     out = np.zeros((2, 2), np.int64)
-    copy_fixed([keys], [0], 1, 3, out, 0)
+    copy_fixed(describe_copies([keys], [0], 1, 3, out, 0), out)
     assert out.tolist() == [[2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize(("start", "stop", "column", "row"), [(0, 4, 0, 0), (0, 2, 1, 0), (0, 2, 0, 1), (2, 1, 0, 0)])
 def test_fixed_keys_that_do_not_fit_are_refused(start, stop, column, row):
     with pytest.raises(ValueError, match="do not fit"):
-        copy_fixed([np.zeros((3, 2), np.int64)], [column], start, stop, np.zeros((2, 2), np.int64), row)
+        describe_copies([np.zeros((3, 2), np.int64)], [column], start, stop, np.zeros((2, 2), np.int64), row)
 
 
 @pytest.mark.parametrize("keys", [np.zeros((3, 2), np.int32), np.zeros((3, 4), np.int64)[:, ::2]])
 def test_fixed_keys_of_another_kind_are_refused(keys):
     with pytest.raises(TypeError, match="int64"):
-        copy_fixed([keys], [0], 0, 1, np.zeros((2, 2), np.int64), 0)
+        describe_copies([keys], [0], 0, 1, np.zeros((2, 2), np.int64), 0)

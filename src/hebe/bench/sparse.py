@@ -21,7 +21,7 @@ from rich.progress import Progress
 
 from hebe.bench.gather_limit import gather_candidates
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.embeddings.key_matrix import fill_keys
+from hebe.embeddings.key_matrix import place_keys
 from hebe.embeddings.table_memory import available_bytes
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
@@ -150,9 +150,9 @@ def _hierarchy(spec: ModelSpec, progress: Progress) -> Iterator[tuple[EmbeddingH
 
     def look_up(features: Keys, key_matrix: npt.NDArray[np.int64] | None = None) -> object:
         if key_matrix is None:
-            key_matrix = keys
-            fill_keys(key_matrix, 0, features, 0, ITEMS, spec)
-        hierarchy.lookup(key_matrix, out, scratch)
+            hierarchy.lookup(keys, out, scratch, place_keys(keys, 0, features, 0, ITEMS, spec))
+        else:
+            hierarchy.lookup(key_matrix, out, scratch)
         return out
 
     try:

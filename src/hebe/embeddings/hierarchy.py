@@ -144,12 +144,14 @@ class EmbeddingHierarchy:
         kernel.warm_up()
         padding.warm_up()
 
-    def lookup(self, keys: KeyArray, out: RowArray, scratch: LookupScratch) -> LookupReport:
+    def lookup(
+        self, keys: KeyArray, out: RowArray, scratch: LookupScratch, copies: KeyArray = padding.NO_COPIES
+    ) -> LookupReport:
         """Fill `out[:n]`, float32 `[>= n, spec.sparse_width]`, for the key matrix `keys` int64 `[n, lookups_per_item]`.
 
-        The layout is that of `spec.slots`; -1 is no row. A key whose row no tier has gives a zero vector and is
-        counted as defaulted. Raises ValueError for keys out of range or arrays of the wrong shape, `StoreError` when
-        a tier fails or the hierarchy is closed.
+        `copies`, of `key_matrix.place_keys` for these `keys`, are made first. The layout is that of `spec.slots`; -1 is no
+        row. A key whose row no tier has gives a zero vector and is counted as defaulted. Raises ValueError for keys out
+        of range or arrays of the wrong shape, `StoreError` when a tier fails or the hierarchy is closed.
         """
         flat = self._memory.flat  # held from here on, so that a lookup which close() overtakes reads memory, if zeros
         if self._memory.closed:
@@ -161,8 +163,10 @@ class EmbeddingHierarchy:
             )
         defaulted = 0
         if self._partial:
+            padding.copy_fixed(copies, keys)
+            copies = padding.NO_COPIES
             keys, defaulted = self._fetch(keys, scratch)
-        found, refused = kernel.fused_lookup(flat, scratch.fetched, keys, self._plan, out)
+        found, refused = kernel.fused_lookup(flat, scratch.fetched, keys, self._plan, out, copies)
         if refused:
             raise ValueError(f"{refused} keys of the batch are out of range: check keys before they are looked up")
         return LookupReport(found, defaulted)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hebe.kernels.padding import copy_fixed, count_present, pad_jagged
+from hebe.kernels.padding import NO_COPIES, count_present, describe_copies, pad_jagged
 from hebe.query import FeatureKeys, JaggedKeys, KeyArray
 from hebe.spec import ModelSpec
 
 
-def fill_keys(
+def place_keys(
     out: KeyArray, row_start: int, features: Mapping[str, FeatureKeys], start: int, stop: int, spec: ModelSpec
-) -> None:
-    """Write the keys of items `[start, stop)` of one query to `out[row_start : row_start + stop - start]`.
+) -> KeyArray:
+    """Write the keys of items `[start, stop)` of one query to `out[row_start : row_start + stop - start]`: the jagged
+    ones now, the fixed ones when the copies that are returned are made (`padding`), at the latest by the lookup.
 
     `features` are those of a `Query` that was checked against the spec: fixed `[items, lookups]` or jagged, perhaps
     read-only or unaligned views of received bytes. `out` int64, C-contiguous.
@@ -31,8 +32,7 @@ def fill_keys(
             fixed.append(keys)
             columns.append(column)
         column += feature.lookups
-    if fixed:
-        copy_fixed(fixed, columns, start, stop, out, row_start)
+    return describe_copies(fixed, columns, start, stop, out, row_start) if fixed else NO_COPIES
 
 
 def fill_lengths(out: KeyArray, keys: KeyArray, spec: ModelSpec) -> None:

@@ -21,6 +21,7 @@ from numba import types
 
 from hebe.kernels import vector
 from hebe.kernels.compiled import OPTIONS, array_type, compile_kernel
+from hebe.kernels.padding import NO_COPIES, make_copies
 
 KEY_COLUMN, LOOKUPS, TABLE_START, DIM, ROWS, OUT_COLUMN, POOLING = range(7)
 PLAN_COLUMNS = 7
@@ -143,7 +144,8 @@ def _copy(  # type: ignore[no-untyped-def]
     return found, refused
 
 
-def _lookup(tables, fetched, keys, plan, out):  # type: ignore[no-untyped-def]
+def _lookup(tables, fetched, copies, keys, plan, out):  # type: ignore[no-untyped-def]
+    make_copies(copies, keys)
     copied_rows = 0
     for feature in range(plan.shape[0]):
         lookups = plan[feature, LOOKUPS]
@@ -189,23 +191,30 @@ def _lookup(tables, fetched, keys, plan, out):  # type: ignore[no-untyped-def]
 @functools.cache
 def _kernel() -> Callable[..., tuple[int, int]]:
     floats, matrix = array_type(types.float32, 1), array_type(types.int64, 2)
+    keys = array_type(types.int64, 2, writable=True)
     result = array_type(types.float32, 2, writable=True)
     counts = types.Tuple([types.intp, types.intp])  # type: ignore[no-untyped-call]
-    return compile_kernel(_lookup, counts(floats, floats, matrix, matrix, result))
+    return compile_kernel(_lookup, counts(floats, floats, matrix, keys, matrix, result))
 
 
 def fused_lookup(
-    tables: FloatArray, fetched: FloatArray, keys: IntArray, plan: IntArray, out: FloatArray
+    tables: FloatArray,
+    fetched: FloatArray,
+    keys: IntArray,
+    plan: IntArray,
+    out: FloatArray,
+    copies: IntArray = NO_COPIES,
 ) -> tuple[int, int]:
     """Look up a batch: `out[:n]` becomes the SparseNet's output for the key matrix `keys` `[n, lookups_per_item]`.
 
-    `tables` and `fetched` are flat float32; `out` float32 `[>= n, sparse_width]`; all C-contiguous. Returns how many
+    `tables` and `fetched` are flat float32; `out` float32 `[>= n, sparse_width]`; all C-contiguous. First, `copies`
+    (`padding.describe_copies` for this key matrix) are made into `keys`. Returns how many
     keys had a row and how many were refused; the rest were padding. Releases the GIL and allocates nothing. Raises
     ValueError for a plan that does not fit the arrays, TypeError for arrays of another kind.
     """
     if keys.shape[0] > out.shape[0]:
         raise ValueError(f"lookup of {keys.shape[0]} items into an output of {out.shape[0]} rows")
-    found, refused = _kernel()(tables, fetched, keys, plan, out)
+    found, refused = _kernel()(tables, fetched, copies, keys, plan, out)
     if found < 0:
         raise ValueError(
             f"the plan reaches past {tables.size} floats of tables, {keys.shape[1]} keys an item, "

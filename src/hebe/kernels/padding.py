@@ -6,19 +6,24 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from hebe.kernels.compiled import array_type, compile_kernel
+from hebe.kernels.compiled import OPTIONS, array_type, compile_kernel
 
 IntArray = npt.NDArray[np.int64]
 
 
-ADDRESS, COLUMN, LOOKUPS = range(3)
-"""Rows of the description of fixed keys that `copy_fixed` takes: int64 `[3, features]`."""
+ADDRESS, COLUMN, LOOKUPS, START, STOP, ROW = range(6)
+COPY_COLUMNS = 6
+"""Columns of a copy still to be made: where an array of fixed keys starts in memory, the column of the key matrix for
+its first key, keys per item; which items, and the row for the first of them."""
+
+NO_COPIES: IntArray = np.empty((0, COPY_COLUMNS), np.int64)
 
 
 @cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
@@ -31,13 +36,21 @@ def _key_at(_typing: Any, address: Any) -> Any:
     return types.int64(address), codegen
 
 
-def _copy(described, start, stop, out, row):  # type: ignore[no-untyped-def]
-    for feature in range(described.shape[1]):
-        column, lookups = described[COLUMN, feature], described[LOOKUPS, feature]
-        for item in range(start, stop):
-            address = described[ADDRESS, feature] + 8 * item * lookups
+@numba.njit(**OPTIONS)
+def make_copies(copies, out):  # type: ignore[no-untyped-def]
+    """`copy_fixed` for other kernels."""
+    for copy in range(copies.shape[0]):
+        column, lookups = copies[copy, COLUMN], copies[copy, LOOKUPS]
+        start = copies[copy, START]
+        for item in range(start, copies[copy, STOP]):
+            address = copies[copy, ADDRESS] + 8 * item * lookups
+            row = copies[copy, ROW] + item - start
             for position in range(lookups):
-                out[row + item - start, column + position] = _key_at(address + 8 * position)
+                out[row, column + position] = _key_at(address + 8 * position)
+
+
+def _copy(copies, out):  # type: ignore[no-untyped-def]
+    make_copies(copies, out)
 
 
 def _pad(values, offsets, start, stop, lookups, out, row, column):  # type: ignore[no-untyped-def]
@@ -61,9 +74,8 @@ def _count(keys, column, lookups, out, out_column):  # type: ignore[no-untyped-d
 
 @functools.cache
 def _copy_kernel() -> Callable[..., None]:
-    index = types.intp
     matrix = array_type(types.int64, 2, writable=True)
-    return compile_kernel(_copy, types.void(array_type(types.int64, 2), index, index, matrix, index))
+    return compile_kernel(_copy, types.void(array_type(types.int64, 2), matrix))
 
 
 @functools.cache
@@ -80,13 +92,14 @@ def _count_kernel() -> Callable[..., None]:
     return compile_kernel(_count, types.void(array_type(types.int64, 2), index, index, written, index))
 
 
-def copy_fixed(
+def describe_copies(
     keys: Sequence[IntArray], columns: Sequence[int], start: int, stop: int, out: IntArray, row: int
-) -> None:
-    """Copy items `[start, stop)` of each of `keys`, int64 `[items, lookups]`, to `out[row : row + stop - start]`.
+) -> IntArray:
+    """Copies of items `[start, stop)` of each of `keys`, int64 `[items, lookups]`, to `out[row : row + stop - start]`.
 
-    The first key of `keys[i]` goes to column `columns[i]`. All in one call, because each return from compiled code
-    waits for the interpreter lock while the front end may hold it.
+    The first key of `keys[i]` goes to column `columns[i]`. Returns int64 `[len(keys), COPY_COLUMNS]`, checked, good
+    for as long as the arrays live. Described rather than made, so that the lookup can make them in its own call: each
+    return from compiled code waits for the interpreter lock while the front end may hold it.
     """
     addresses, widths = [], []
     for array, column in zip(keys, columns, strict=True):
@@ -98,7 +111,15 @@ def copy_fixed(
         widths.append(array.shape[1])
     if row < 0 or row + stop - start > out.shape[0]:
         raise ValueError(f"{stop - start} items at row {row} do not fit {out.shape}")
-    _copy_kernel()(np.array([addresses, columns, widths], np.int64), start, stop, out, row)
+    copies = np.empty((len(addresses), COPY_COLUMNS), np.int64)
+    copies[:, ADDRESS], copies[:, COLUMN], copies[:, LOOKUPS] = addresses, columns, widths
+    copies[:, START:] = start, stop, row
+    return copies
+
+
+def copy_fixed(copies: IntArray, out: IntArray) -> None:
+    """Make `copies`, described for `out`."""
+    _copy_kernel()(copies, out)
 
 
 def pad_jagged(

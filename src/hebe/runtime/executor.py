@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.embeddings.key_matrix import fill_keys, fill_lengths
+from hebe.embeddings.key_matrix import fill_lengths, place_keys
 from hebe.embeddings.store import StoreError
 from hebe.query import Batch, FloatArray
 from hebe.runtime.dense_graph import DenseFunction
@@ -66,15 +66,17 @@ class ModelExecutor:
             raise ValueError(f"batch of {items} items, but this executor holds at most {self.max_items}")
         started_s = time.perf_counter()
         row = 0
+        copies = []
         for part in batch.sub_queries:
-            fill_keys(self._keys, row, part.query.features, part.start, part.stop, self._spec)
+            copies.append(place_keys(self._keys, row, part.query.features, part.start, part.stop, self._spec))
             if part.query.dense is not None:
                 self._dense_array[row : row + part.items] = part.query.dense[part.start : part.stop]
             row += part.items
         keys = self._keys[:items]
+        described = copies[0] if len(copies) == 1 else np.concatenate(copies)
+        report = self._hierarchy.lookup(keys, self._sparse_array[:items], self._scratch, described)
         if self._spec.sequences:
             fill_lengths(self._lengths_array, keys, self._spec)
-        report = self._hierarchy.lookup(keys, self._sparse_array[:items], self._scratch)
         looked_up_s = time.perf_counter()
         scores = self._run_dense(self._dense[:items], self._sparse[:items], self._lengths[:items])
         finished_s = time.perf_counter()
