@@ -150,8 +150,8 @@ class EmbeddingHierarchy:
         """Fill `out[:n]`, float32 `[>= n, spec.sparse_width]`, for the key matrix `keys` int64 `[n, lookups_per_item]`.
 
         `copies`, of `key_matrix.place_keys` for these `keys`, are made first. The layout is that of `spec.slots`; -1 is
-        no row. A key whose row no tier has gives a zero vector and is counted as defaulted. Raises ValueError for keys out
-        of range or arrays of the wrong shape, `StoreError` when a tier fails or the hierarchy is closed.
+        no row. A key whose row no tier has gives a zero vector and is counted as defaulted. Raises ValueError for keys
+        out of range or arrays of the wrong shape, `StoreError` when a tier fails or the hierarchy is closed.
         """
         flat = self._memory.flat  # held from here on, so that a lookup which close() overtakes reads memory, if zeros
         if self._memory.closed:
