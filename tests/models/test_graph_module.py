@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.models.graph_module import INPUTS, build
+from hebe.models.graph_module import INPUTS, KEYS, OpFailed, build
 from hebe.op_graph import Op, OpGraph, OpGraphError
 
 SPARSE = {"input": "sparse"}
@@ -108,8 +108,21 @@ def test_weights_must_be_those_that_the_graph_reads():
 
 
 def test_inputs_must_be_the_dense_nets():
-    with pytest.raises(OpGraphError, match=r"unknown input\(s\) keys"):
-        build(OpGraph(("keys",), LINEAR.ops, LINEAR.output), WEIGHTS)
+    with pytest.raises(OpGraphError, match=r"unknown input\(s\) query"):
+        build(OpGraph(("query",), LINEAR.ops, LINEAR.output), WEIGHTS)
+
+
+def test_keys_are_an_input_of_those_graphs_that_read_them():
+    ops = (Op("score", "aten.ne.Scalar", ({"input": "keys"}, 0)),)
+    keys = torch.tensor([[0, 3], [-1, 0]])
+    net = build(OpGraph((*INPUTS, KEYS), ops, "score"), {})
+    assert net(*inputs(2), keys).tolist() == [[False, True], [True, False]]
+
+
+def test_an_op_that_fails_is_named():
+    graph = graph_of(Op("picked", "aten.select.int", (SPARSE, 1, 9)))
+    with pytest.raises(OpFailed, match=r"op picked: .*out of range"):
+        build(graph, {})(*inputs(2))
 
 
 JSON = st.recursive(

@@ -249,6 +249,13 @@ def test_writers_at_once_each_get_a_version(repository):
     assert repository.versions("small") == (1, 2, 3, 4, 5, 6)
 
 
+def test_a_graph_that_reads_keys_needs_a_spec_that_says_so(repository):
+    spec = dataclasses.replace(IMPORTED, settings={"reads_keys": True})
+    tables = {table.name: rows_of(table) for table in SPEC.tables}
+    with pytest.raises(RepositoryError, match=r"settings.reads_keys is True, but the graph says otherwise"):
+        repository.write(spec, tables, {"top": torch.arange(3.0)[None]}, GRAPH)
+
+
 def test_an_imported_model_is_run_from_its_graph(repository):
     stored = write_imported(repository)
     assert stored.imported

@@ -23,6 +23,9 @@ from hebe.op_graph import Op, OpGraph, OpGraphError
 INPUTS = ("dense", "sparse", "lengths")
 """What every DenseNet takes."""
 
+KEYS = "keys"
+"""What a graph that computes with keys takes as well: the batch's key matrix, -1 where an item has none."""
+
 SCALAR_OPS: dict[str, Callable[..., Any]] = {
     "aten.sym_size.int": lambda tensor, dim: tensor.size(dim),
     "aten.add.int": operator.add,
@@ -36,6 +39,16 @@ SCALAR_OPS: dict[str, Callable[..., Any]] = {
 GET_ITEM = "aten.__getitem__.t"
 """Takes one result of an op that has several."""
 
+
+class OpFailed(RuntimeError):
+    """An op that cannot compute what it was given: its name, and torch's reason in one line."""
+
+    def __init__(self, op: str, fault: Exception) -> None:
+        self.op = op
+        self.reason = next(iter(str(fault).strip().splitlines()), type(fault).__name__)
+        super().__init__(f"op {op}: {self.reason}")
+
+
 _TARGET_PATTERN = re.compile(r"aten\.([A-Za-z_]\w*)\.(\w+)\Z")
 _FORBIDDEN = frozenset({"from_file"})
 _NAMED = {
@@ -48,7 +61,7 @@ _Argument = Callable[[_Values], Any]
 
 
 def build(graph: OpGraph, weights: Mapping[str, Tensor]) -> nn.Module:
-    """The module that computes `graph`: `forward(dense, sparse, lengths)`.
+    """The module that computes `graph`: `forward(dense, sparse, lengths)`, with `keys` where the graph reads them.
 
     Raises `OpGraphError` naming the op for one that is not ATen's or not allowed, for an argument that is not of
     the stored form, and for weights that the graph lacks or does not read.
@@ -61,9 +74,10 @@ class OpGraphModule(nn.Module):
 
     def __init__(self, graph: OpGraph, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
-        unknown = set(graph.inputs) - set(INPUTS)
+        unknown = set(graph.inputs) - {*INPUTS, KEYS}
         if unknown:
             raise OpGraphError(f"graph reads unknown input(s) {', '.join(sorted(unknown))}")
+        self._inputs = graph.inputs
         self._buffer_of: dict[str, str] = {}
         for i, (name, weight) in enumerate(weights.items()):
             self._buffer_of[name] = f"weight_{i}"
@@ -76,14 +90,17 @@ class OpGraphModule(nn.Module):
         if unread:
             raise OpGraphError(f"graph does not read weight(s) {', '.join(sorted(unread))}")
 
-    def forward(self, dense: Tensor, sparse: Tensor, lengths: Tensor) -> Tensor:
-        """Scores as the imported module gave them, `[n, outputs]`."""
-        values: _Values = {"dense": dense, "sparse": sparse, "lengths": lengths}
+    def forward(self, dense: Tensor, sparse: Tensor, lengths: Tensor, keys: Tensor | None = None) -> Tensor:
+        """Scores as the imported module gave them, `[n, outputs]`. Raises `OpFailed`."""
+        values: _Values = {"dense": dense, "sparse": sparse, "lengths": lengths, "keys": keys}
         for name, function, arguments, keywords in self._steps:
-            values["op " + name] = function(
-                *(argument(values) for argument in arguments),
-                **{keyword: argument(values) for keyword, argument in keywords.items()},
-            )
+            try:
+                values["op " + name] = function(
+                    *(argument(values) for argument in arguments),
+                    **{keyword: argument(values) for keyword, argument in keywords.items()},
+                )
+            except Exception as fault:  # torch raises errors of many kinds
+                raise OpFailed(name, fault) from fault
         result: Tensor = values["op " + self._output]
         return result
 
@@ -111,7 +128,7 @@ class OpGraphModule(nn.Module):
             if kind == "op":
                 key = f"op {name}"
                 return lambda values: values[key]
-            if kind == "input" and name in INPUTS:
+            if kind == "input" and name in self._inputs:
                 return lambda values: values[name]
             if kind == "weight" and name in self._buffer_of:
                 self._read.add(name)

@@ -152,11 +152,13 @@ def activation_bytes(spec: ModelSpec, dense_net: nn.Module, batch_size: int) -> 
     A batch above 1024 items is not run, which could itself take more than there is, but taken in proportion.
     """
     items = min(batch_size, _MOST_SAMPLE_ITEMS)
-    inputs = (
+    inputs = [
         torch.zeros(items, spec.dense_dim),
         torch.zeros(items, spec.sparse_width),
         torch.ones(items, len(spec.sequences), dtype=torch.int64),
-    )
+    ]
+    if spec.reads_keys:
+        inputs.append(torch.zeros(items, spec.lookups_per_item, dtype=torch.int64))
     with torch.no_grad(), _LiveBytes((*dense_net.parameters(), *dense_net.buffers(), *inputs)) as live:
         dense_net(*inputs)
     peak: int = live.peak

@@ -124,8 +124,10 @@ class StoredModel:
         net: torch.nn.Module
         try:
             if graph is not None:
-                from hebe.models.graph_module import build
+                from hebe.models.graph_module import KEYS, build
 
+                if (KEYS in graph.inputs) is not self.spec.reads_keys:
+                    raise ValueError(f"settings.reads_keys is {self.spec.reads_keys}, but the graph says otherwise")
                 net = build(graph, state)
             else:
                 from hebe.models.architectures import build_dense_net

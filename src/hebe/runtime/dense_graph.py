@@ -19,8 +19,9 @@ import torch
 
 from hebe.spec import ModelSpec
 
-DenseFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""`(dense [n, dense_dim], sparse [n, sparse_width], lengths int64 [n, sequences]) -> scores [n, outputs]`."""
+DenseFunction = Callable[..., torch.Tensor]
+"""`(dense [n, dense_dim], sparse [n, sparse_width], lengths int64 [n, sequences]) -> scores [n, outputs]`; where
+`spec.reads_keys`, with a fourth argument, `keys` int64 [n, lookups_per_item]."""
 
 
 class GraphMode(StrEnum):
@@ -31,15 +32,16 @@ class GraphMode(StrEnum):
     COMPILED = "compiled"
 
 
-def example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, ...]:
     """Plausible DenseNet inputs of `items` rows, the same at every call."""
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor([feature.lookups for feature in spec.sequences], dtype=torch.int64)
-    return (
+    inputs = (
         torch.rand(items, spec.dense_dim, generator=generator),
         torch.rand(items, spec.sparse_width, generator=generator) * 0.1,
         lengths.expand(items, -1).contiguous(),
     )
+    return (*inputs, torch.zeros(items, spec.lookups_per_item, dtype=torch.int64)) if spec.reads_keys else inputs
 
 
 def prepare(module: torch.nn.Module, spec: ModelSpec, mode: GraphMode, compile_threads: int = 1) -> DenseFunction:
@@ -70,16 +72,16 @@ def _compile(module: torch.nn.Module, spec: ModelSpec, threads: int) -> DenseFun
     inputs = example_inputs(spec, 16)
     items = torch.export.Dim("items", min=2, max=1 << 20)
     with torch.no_grad():
-        program = torch.export.export(module, inputs, dynamic_shapes=({0: items}, {0: items}, {0: items}))
+        program = torch.export.export(module, inputs, dynamic_shapes=({0: items},) * len(inputs))
         with tempfile.TemporaryDirectory(prefix="hebe-compiled-") as directory:
             path = aoti_compile_and_package(program, package_path=str(Path(directory) / "dense.pt2"))
             runner = load_package(path, num_runners=threads)
 
-    def run(dense: torch.Tensor, sparse: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        items = sparse.shape[0]
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        items = inputs[0].shape[0]
         if items == 1:  # exported for two items or more: torch.export specialises on one
-            dense, sparse, lengths = (torch.cat([t, t]) for t in (dense, sparse, lengths))
-        scores: torch.Tensor = runner(dense, sparse, lengths)
+            inputs = tuple(torch.cat([tensor, tensor]) for tensor in inputs)
+        scores: torch.Tensor = runner(*inputs)
         return scores[:items]
 
     return run

@@ -57,6 +57,9 @@ class ModelExecutor:
         self._lengths = torch.zeros(max_items, len(spec.sequences), dtype=torch.int64)
         self._dense_array, self._sparse_array = self._dense.numpy(), self._sparse.numpy()
         self._lengths_array = self._lengths.numpy()
+        self._inputs = [self._dense, self._sparse, self._lengths]
+        if spec.reads_keys:
+            self._inputs.append(torch.from_numpy(self._keys))
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> BatchOutcome:
@@ -78,7 +81,7 @@ class ModelExecutor:
         if self._spec.sequences:
             fill_lengths(self._lengths_array, keys, self._spec)
         looked_up_s = time.perf_counter()
-        scores = self._run_dense(self._dense[:items], self._sparse[:items], self._lengths[:items])
+        scores = self._run_dense(*(tensor[:items] for tensor in self._inputs))
         finished_s = time.perf_counter()
         return BatchOutcome(
             scores.numpy(), looked_up_s - started_s, finished_s - looked_up_s, report.total_keys, report.defaulted_keys
