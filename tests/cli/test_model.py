@@ -10,6 +10,7 @@ from hebe.cli.main import main
 from hebe.models import catalog, memory_estimate
 from hebe.models.ranking_model import RankingModel
 from hebe.models.repository import ModelRepository
+from hebe.spec import OutOfRange
 
 NET = """
 import torch
@@ -34,15 +35,20 @@ def make():
 def module_only():
     return Net()
 
-def hashing():
+def hashing(mixes=False):
     net = Net()
     class Hashed(nn.Module):
         def __init__(self):
             super().__init__()
             self.net = net
         def forward(self, dense, user, item):
-            return self.net(dense, user, item % 30)
-    return Hashed(), example()
+            return self.net(dense, user % 50, item * 7 % 30 if self.mixes else item)
+    hashed = Hashed()
+    hashed.mixes = mixes
+    return hashed, example()
+
+def mixing():
+    return hashing(mixes=True)
 
 def broken():
     raise OSError("no such thing")
@@ -229,6 +235,22 @@ def test_import_takes_the_example_from_a_callable_of_its_own(answer, models, net
     assert stored["provenance"]["weights"] == "the factory's"
 
 
+def test_import_tells_what_becomes_of_keys_out_of_range(answer, hebe, models, net, monkeypatch):
+    arguments = ("import", "--factory", f"{net[0] / 'net.py'}:hashing", "--repository", models, "--name", "mine")
+    stored = answer(*arguments)
+    assert stored["provenance"]["inputs"] == {
+        "user": "user columns 0 to 5, modulo its rows",
+        "item": "item column 0",
+    }
+    assert stored["provenance"]["dense_inputs"] == ["dense columns 0 to 2"]
+    monkeypatch.setenv("COLUMNS", "120")
+    code, out, _ = hebe(*arguments)
+    assert code == 0
+    assert "user columns 0 to 5, modulo its rows" in out
+    feature = ModelRepository(models).open("mine").spec.features[0]
+    assert (feature.name, feature.out_of_range) == ("user", OutOfRange.WRAP)
+
+
 class Exploit:
     def __init__(self, path):
         self.path = path
@@ -253,7 +275,7 @@ def test_weights_never_run_code(hebe, models, net, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--factory", "NET:hashing"], "error: layer net.item: its keys go through aten.remainder"),
+        (["--factory", "NET:mixing"], "error: layer net.item: its keys go through aten.mul.Tensor (net.py, line 3"),
         (["--factory", "NET:broken"], "net.py:broken raised OSError: no such thing"),
         (["--factory", "NET:number"], "net.py:number returned int: must return a torch.nn.Module"),
         (["--factory", "NET:absent"], "net.py: has no callable absent"),

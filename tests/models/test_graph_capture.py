@@ -146,6 +146,19 @@ class Stacked(Scored):
         return self.score(self.bag(torch.stack([a, b], 1)))
 
 
+class MaskAndPattern(Scored):
+    """An input read for its keys, as numbers, by parts, and as the pattern of a new tensor."""
+
+    def __init__(self):
+        super().__init__(4 + 1)
+        self.embedding = nn.Embedding(20, 4, padding_idx=0)
+
+    def forward(self, history):
+        counts = history.new_zeros(len(history), 1) + (history[:, 1:] != 0).sum(1, keepdim=True)
+        weights = (history > 3).float() / (1 + history[:, :1])
+        return self.score((self.embedding(history) * weights.unsqueeze(-1)).sum(1), counts)
+
+
 class ManyOutputs(Scored):
     def __init__(self):
         super().__init__(4, outputs=3)
@@ -168,6 +181,7 @@ SUPPORTED = {
     "mapping": (TakesMapping(), {"item": keys(20, 6, 4), "weight": floats(6, 4)}),
     "stacked": (Stacked(), (keys(20, 6), keys(20, 6) // 2)),
     "many outputs": (ManyOutputs(), keys(20, 6, 2)),
+    "mask and pattern": (MaskAndPattern(), (keys(5, 6, 3),)),
 }
 
 
@@ -231,7 +245,7 @@ def test_sums_and_means_over_a_sequence_are_pooled_by_the_sparse_net():
 
 def test_dense_inputs_stand_side_by_side_in_order():
     _, _, captured = captured_case("many floats")
-    assert captured.dense_inputs == ("price", "image")
+    assert captured.dense_columns == {"price": (0,), "image": (0, 1, 2, 3, 4, 5)}
     assert captured.spec.dense_dim == 7
 
 
@@ -284,6 +298,12 @@ def bag(**options):
     return nn.EmbeddingBag(20, 2, **options)
 
 
+def filled(layer):
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    return layer
+
+
 X = keys(20, 6, 3)
 REFUSED = {
     "layer bag: mode 'max'": (from_function(lambda m, x: m.bag(x), bag=bag(mode="max")), (X,)),
@@ -291,33 +311,80 @@ REFUSED = {
         from_function(lambda m, x, w: m.bag(x, per_sample_weights=w), bag=bag(mode="sum")),
         (X, floats(6, 3)),
     ),
-    "layer bag: padding_idx": (from_function(lambda m, x: m.bag(x), bag=bag(padding_idx=0)), (X,)),
+    "layer bag: the row of its padding_idx 2 is not zero": (
+        from_function(lambda m, x: m.bag(x), bag=filled(bag(padding_idx=2))),
+        (X,),
+    ),
+    "layer bag: padding_idx together with constants": (
+        from_function(lambda m, x: m.bag(x + 1), bag=nn.EmbeddingBag(30, 2, padding_idx=0)),
+        (X,),
+    ),
     "layer e: max_norm": (from_function(lambda m, x: m.e(x).sum(1), e=nn.Embedding(20, 2, max_norm=1.0)), (X,)),
-    r"layer bag: its keys go through aten.remainder": (
-        from_function(lambda m, x: m.bag(x % 7), bag=bag()),
+    r"layer bag: its keys go through aten.remainder.Scalar \(.*\) after another op on them: only keys as they were": (
+        from_function(lambda m, x: m.bag((x + 3) % 20), bag=bag()),
+        (X,),
+    ),
+    r"layer bag: its keys go through aten.clamp.default \(test_graph_capture.py, line .*\) after another op": (
+        from_function(lambda m, x: m.bag((x % 20).clamp(0, 19)), bag=bag()),
+        (X,),
+    ),
+    r"layer bag: its keys go through aten.clamp.default .*: a server can raise keys to 0 only": (
+        from_function(lambda m, x: m.bag(x.clamp(1, 19)), bag=bag()),
+        (X,),
+    ),
+    r"layer bag: its keys go through aten.fmod.Scalar \(.*; a server can select columns, take keys modulo": (
+        from_function(lambda m, x: m.bag(torch.fmod(x, 20)), bag=bag()),
+        (X,),
+    ),
+    "layer bag: its keys are brought into the range of 21 rows, where it has 20 for them": (
+        from_function(lambda m, x: m.bag(x % 21), bag=bag()),
+        (X,),
+    ),
+    "layer bag: its keys are brought into the range of 5 and of 7 rows, where it has 20 for them": (
+        from_function(lambda m, x: m.bag(x % torch.tensor([5, 7, 5])), bag=bag()),
+        (X,),
+    ),
+    r"layer bag: its keys go through aten._to_copy.default": (
+        from_function(lambda m, x: m.bag(x.bool().long()), bag=bag()),
         (X,),
     ),
     r"layer bag: its keys go through aten.add": (
         from_function(lambda m, x, y: m.bag(x + y), bag=bag()),
         (X // 2, X // 2),
     ),
-    "layer bag: its keys are made from float input inputs_0": (
+    "input inputs_0: its values become keys of table bag, but the example has 10.5: keys must be whole numbers": (
         from_function(lambda m, x: m.bag(x.long()), bag=bag()),
+        (X.float() + 0.5 * (X[0, 0] == X),),
+    ),
+    r"layer bag: its keys go through aten.add.Tensor": (
+        from_function(lambda m, x: m.bag((x + 0.5).long()), bag=bag()),
         (X.float(),),
+    ),
+    "layer e: its keys go through aten.floor_divide": (
+        from_function(lambda m, x, y: m.bag(x) + m.e(y // 7), bag=bag(), e=nn.Embedding(20, 2)),
+        (X, X[:, 0]),
+    ),
+    "layer e: its keys go through aten.mul.Tensor": (
+        from_function(lambda m, x: m.e(x).sum(1) + m.e(x * 0).sum(1), e=nn.Embedding(20, 2)),
+        (X,),
+    ),
+    "input inputs_1: aten.unsqueeze.default .* computes with column 0, whose example has 1700000000: a number": (
+        from_function(lambda m, x, y: m.bag(x) * torch.cos(y[:, None] / 86400.0), bag=bag()),
+        (X, torch.full((6,), 1_700_000_000)),
+    ),
+    r"input inputs_0 is jagged but is also read by aten.ne.Scalar \(test_graph_capture.py, line": (
+        from_function(lambda m, x, o: m.bag(x, o) * (x != 0).sum(), bag=bag()),
+        (X[:, 0].repeat(2)[:9], torch.arange(6)),
     ),
     "layer bag: an item's keys must be columns of that item's own inputs": (
         from_function(lambda m, x: m.bag(torch.cat([x[1:], x[:1]])), bag=bag()),
         (X,),
     ),
-    "layer bag: its keys are constants": (
+    "has no nn.Embedding or nn.EmbeddingBag layer that its result": (
         from_function(lambda m, x: m.bag(torch.zeros_like(x, dtype=torch.int64)), bag=bag()),
         (floats(6, 3),),
     ),
     "has no nn.Embedding": (from_function(lambda m, x: m.top(x)[:, 0], top=nn.Linear(3, 1)), (floats(6, 3),)),
-    "input inputs_0 holds keys but is read by aten.gt.Scalar": (
-        from_function(lambda m, x: (m.e(x) * (x > 0)[..., None]).sum(1), e=nn.Embedding(20, 2)),
-        (X,),
-    ),
     "layer e: its rows are read outside of embedding lookups": (
         from_function(lambda m, x: (m.e(x).sum(1) @ m.e.weight.T)[:, :2], e=nn.Embedding(20, 2)),
         (X,),
@@ -326,7 +393,7 @@ REFUSED = {
         from_function(lambda m, x: functional.embedding(x, m.e.weight * 2).sum(1), e=nn.Embedding(20, 2)),
         (X,),
     ),
-    r"layer e: constants \[0\] are added to its keys in one call and \[1\] in another": (
+    r"layer e: in one call its keys lie in rows 0 to 29 and in another in rows 1 to 29, by the constants": (
         from_function(lambda m, x: m.e(x[:, 0]) + m.e(x[:, 1] + 1), e=nn.Embedding(30, 2)),
         (X,),
     ),
@@ -340,6 +407,20 @@ REFUSED = {
     ),
     "layer e: its rows are torch.float64: must be float32": (
         from_function(lambda m, x: m.e(x).sum(1).float(), e=nn.Embedding(20, 2).double()),
+        (X,),
+    ),
+    r"the module would fail on a query in which inputs_1 are -1000000: aten.embedding.default.*: clamp it": (
+        from_function(lambda m, x, y: m.bag(x) + m.e((y.abs() * 2).long()), bag=bag(), e=nn.Embedding(99, 2)),
+        (X, floats(6)),
+    ),
+    r"the module itself fails on \d+ random item\(s\): index 19 is out of bounds": (
+        from_function(lambda m, x: m.bag(x) * torch.arange(19)[x].sum(1, keepdim=True), bag=bag()),
+        (X.clamp(0, 18),),
+    ),
+    r"the module would fail on a query whose keys are all the last: aten.index.Tensor": (
+        from_function(
+            lambda m, x: m.e(x).sum(1) * torch.ones(150_000)[x].sum(1, keepdim=True), e=nn.Embedding(150_001, 2)
+        ),
         (X,),
     ),
     "example input inputs_0 is float64": (from_function(lambda m, x: m.e(x), e=bag()), (floats(6, 3).double(),)),

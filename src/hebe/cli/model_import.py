@@ -15,7 +15,7 @@ import typer
 from hebe.cli.model_tables import print_stored
 from hebe.cli.output import JsonOption, make_console, make_progress
 from hebe.report.fitting_table import Column, FittingTable
-from hebe.spec import SlaTarget, SpecError, check_name
+from hebe.spec import FeatureSpec, OutOfRange, SlaTarget, SpecError, check_name
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 
 _modules: dict[Path, ModuleType] = {}
 """The user's files that have been run, so that a factory and an example in one file share it."""
+
+_RULES = {
+    OutOfRange.WRAP: "modulo its rows",
+    OutOfRange.CLAMP: "the nearest row",
+    OutOfRange.CLAMP_LOW: "negative keys row 0",
+    OutOfRange.CLAMP_HIGH: "greater keys the last row",
+}
 
 
 class ModelImportError(RuntimeError):
@@ -77,7 +84,7 @@ def import_model(
 ) -> None:
     """Import any PyTorch module with Embedding or EmbeddingBag layers: its tables, and the rest as a graph.
 
-    The embedding layers become tables and features, one INT64 input each; all float inputs become one `dense` input,
+    The embedding layers become tables and features, one INT64 input each; all other inputs become one `dense` input,
     side by side. What remains is stored as a graph of torch's own ops, so that serving needs none of the module's
     code. The import is refused unless the split model gives the module's scores, to 1e-5, on the example and on
     random inputs of other sizes.
@@ -122,8 +129,8 @@ def import_model(
                 "weights": weights.name if weights is not None else "the factory's",
                 "torch": torch.__version__,
                 "greatest_difference": difference,
-                "inputs": {feature: str(source) for feature, source in captured.sources.items()},
-                "dense_inputs": list(captured.dense_inputs),
+                "inputs": {feature.name: _source_text(captured, feature) for feature in captured.spec.features},
+                "dense_inputs": _dense_texts(captured),
             },
             progress=lambda done, total: bar.update(task, completed=-(-done >> 20), total=-(-total >> 20)),
         )
@@ -243,14 +250,26 @@ def _print_inputs(captured: CapturedModel, as_json: bool) -> None:
     """Which inputs the served model takes, and from which of the module's they come."""
     table = FittingTable("served input", "shape", Column("from the module's input", folds=True), "table")
     for feature in captured.spec.features:
-        source = captured.sources[feature.name]
-        jagged = source.offsets is not None
+        jagged = captured.sources[feature.name].offsets is not None
         table.add_row(
             f"{feature.name}.values + .lengths" if jagged else feature.name,
             f"jagged, at most {feature.lookups}" if jagged else f"INT64 [items, {feature.lookups}]",
-            str(source),
+            _source_text(captured, feature),
             feature.table,
         )
     if captured.spec.dense_dim:
-        table.add_row("dense", f"FP32 [items, {captured.spec.dense_dim}]", ", ".join(captured.dense_inputs), "")
+        table.add_row("dense", f"FP32 [items, {captured.spec.dense_dim}]", ", ".join(_dense_texts(captured)), "")
     make_console(as_json).print(table, "", crop=False)
+
+
+def _source_text(captured: CapturedModel, feature: FeatureSpec) -> str:
+    """Where a feature's keys come from, and what the server makes of those outside of its table."""
+    source = str(captured.sources[feature.name])
+    return source if feature.out_of_range is OutOfRange.REFUSE else f"{source}, {_RULES[feature.out_of_range]}"
+
+
+def _dense_texts(captured: CapturedModel) -> list[str]:
+    """The inputs that stand side by side in `dense`, and which of their columns."""
+    from hebe.models.layer_tables import FeatureSource
+
+    return [str(FeatureSource(name, columns)) for name, columns in captured.dense_columns.items()]

@@ -1,7 +1,8 @@
 """Import of any PyTorch ranking model: `torch.export` gives its ops, its embedding layers are cut out.
 
 What is cut out becomes the SparseNet: each `nn.Embedding` and `nn.EmbeddingBag` a table, each of their inputs a
-feature. What remains becomes the DenseNet: an `OpGraph` over `sparse`, sliced and reshaped to what each layer gave.
+feature. What remains becomes the DenseNet: an `OpGraph` over `sparse`, sliced and reshaped to what each layer gave, and
+over what it reads of the inputs as numbers.
 `split_check.check_split` shows that both together compute what the module does.
 """
 
@@ -15,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from hebe.models.embedding_cut import FeatureSource, Weight, cut_embeddings
-from hebe.models.graph_writer import write_op_graph
+from hebe.models.embedding_cut import cut_embeddings
+from hebe.models.graph_writer import result_of, write_op_graph
+from hebe.models.layer_tables import FeatureSource, Weight
 from hebe.models.module_inputs import FlatModule, GraphCaptureError
+from hebe.models.number_inputs import NumberInputs
 from hebe.models.table_file import RowArray
 from hebe.op_graph import OpGraph
 from hebe.spec import ModelSpec, SlaTarget
@@ -33,8 +36,9 @@ class CapturedModel:
     """A module split in two, ready for `ModelRepository.write`.
 
     `tables` float32 `[rows, dim]` by table name, views of the module's weights; `dense_state` the weights that
-    `graph` reads; `sources` which input of the module each feature's keys come from; `dense_inputs` the float
-    inputs that stand side by side in `dense`.
+    `graph` reads; `sources` which input of the module each feature's keys come from; `paddings` the padding key of
+    features that have one; `dense_columns` the columns of inputs that stand side by side in `dense`, counted over all
+    but the first dimension; `origins` what each op of `graph` was in the module, for people.
     """
 
     spec: ModelSpec
@@ -42,7 +46,9 @@ class CapturedModel:
     dense_state: Mapping[str, Tensor]
     graph: OpGraph
     sources: Mapping[str, FeatureSource]
-    dense_inputs: tuple[str, ...]
+    paddings: Mapping[str, int]
+    dense_columns: Mapping[str, tuple[int, ...]]
+    origins: Mapping[str, str]
 
 
 def capture(
@@ -70,20 +76,22 @@ def capture(
     _check_pure(program, {node.name: source.name for node, source in inputs.items()})
     weights = _weights(program, placeholders)
     cut = cut_embeddings(program.graph, inputs, weights, lookups or {})
-    dense = [source for source in inputs.values() if not source.is_keys]
+    numbers = NumberInputs(result_of(program.graph), cut, inputs)
     spec = ModelSpec(
         name=name,
         architecture=ARCHITECTURE,
         tables=cut.tables,
         features=cut.features,
-        dense_dim=sum(source.columns for source in dense),
+        dense_dim=numbers.dense_dim,
+        settings={"reads_keys": True} if numbers.reads_keys else {},
         outputs=flat.outputs,
         sla=sla or SlaTarget(100.0),
         source=f"imported PyTorch module {type(module).__qualname__}",
         notes=notes,
     )
-    graph, dense_state = write_op_graph(program.graph, spec, cut, inputs, weights)
-    return CapturedModel(spec, cut.rows, dense_state, graph, cut.sources, tuple(source.name for source in dense))
+    graph, dense_state, origins = write_op_graph(program.graph, spec, cut, numbers, weights)
+    dense_columns = numbers.dense_columns
+    return CapturedModel(spec, cut.rows, dense_state, graph, cut.sources, cut.paddings, dense_columns, origins)
 
 
 def _export(flat: FlatModule) -> torch.export.ExportedProgram:

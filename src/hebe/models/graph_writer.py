@@ -1,6 +1,6 @@
 """What an exported module leaves once its embedding layers are cut out, written as an `OpGraph`.
 
-The result's inputs are the DenseNet's. Where the module read a float input, the graph reads columns of `dense`;
+The result's inputs are the DenseNet's. Where the module read an input, the graph reads columns of `dense` and `keys`;
 where it read an embedding layer's output, columns of `sparse`; where it read the number of items, the rows of
 `sparse`.
 """
@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from hebe.models.embedding_cut import EmbeddingCut, LayerOutput, Weight
-from hebe.models.graph_module import GET_ITEM, INPUTS
-from hebe.models.key_source import op_name
+from hebe.models.embedding_cut import EmbeddingCut
+from hebe.models.exported_node import described, op_name
+from hebe.models.graph_module import GET_ITEM, INPUTS, KEYS
+from hebe.models.layer_tables import LayerOutput, Weight
 from hebe.models.module_inputs import GraphCaptureError, ModuleInput
+from hebe.models.number_inputs import NEW_TENSORS, ColumnRun, NumberInputs
 from hebe.op_graph import Op, OpGraph
 from hebe.spec import ModelSpec
 
@@ -30,8 +32,6 @@ _SCALAR_TARGETS: dict[Callable[..., Any], str] = {
     operator.neg: "aten.neg.int",
     operator.getitem: GET_ITEM,
 }
-_NEW = frozenset({"new_zeros", "new_ones", "new_full"})
-
 _END = (1 << 63) - 1
 """The end of a slice that has none."""
 
@@ -42,62 +42,45 @@ def write_op_graph(
     graph: fx.Graph,
     spec: ModelSpec,
     cut: EmbeddingCut,
-    inputs: Mapping[fx.Node, ModuleInput],
+    numbers: NumberInputs,
     weights: Mapping[fx.Node, Weight],
-) -> tuple[OpGraph, dict[str, Tensor]]:
-    """The op graph, and the weights that it reads by name.
+) -> tuple[OpGraph, dict[str, Tensor], dict[str, str]]:
+    """The op graph, the weights that it reads by name, and by op what it was in the module.
 
-    Raises `GraphCaptureError` for ops outside of ATen, and for key inputs and tables that are read by anything but
-    embedding layers.
+    Raises `GraphCaptureError` for ops outside of ATen, and for tables that are read by anything but embedding layers.
     """
-    writer = _Writer(spec, cut, inputs, weights)
+    writer = _Writer(spec, cut, numbers, weights)
+    for node in graph.nodes:
+        if node in numbers.needed:
+            writer.write(node)
+    output = writer.reference(result_of(graph))
+    reference = writer.emit("scores", "aten.reshape.default", output, [-1, spec.outputs])
+    inputs = (*INPUTS, KEYS) if spec.reads_keys else INPUTS
+    return OpGraph(inputs, tuple(writer.ops), reference["op"]), writer.dense_state, writer.origins
+
+
+def result_of(graph: fx.Graph) -> fx.Node:
+    """The node that the module returns."""
     result = next(node for node in graph.nodes if node.op == "output").args[0]
     (output,) = result if isinstance(result, list | tuple) else (result,)
     assert isinstance(output, fx.Node)
-    needed = writer.needed(output)
-    for node in graph.nodes:
-        if node in needed:
-            writer.write(node)
-    reference = writer.emit("scores", "aten.reshape.default", writer.reference(output), [-1, spec.outputs])
-    return OpGraph(INPUTS, tuple(writer.ops), reference["op"]), writer.dense_state
+    return output
 
 
 class _Writer:
     def __init__(
-        self,
-        spec: ModelSpec,
-        cut: EmbeddingCut,
-        inputs: Mapping[fx.Node, ModuleInput],
-        weights: Mapping[fx.Node, Weight],
+        self, spec: ModelSpec, cut: EmbeddingCut, numbers: NumberInputs, weights: Mapping[fx.Node, Weight]
     ) -> None:
         self.ops: list[Op] = []
         self.dense_state: dict[str, Tensor] = {}
-        self._inputs, self._weights, self._outputs = inputs, weights, cut.outputs
+        self.origins: dict[str, str] = {}
+        self._numbers, self._weights, self._outputs = numbers, weights, cut.outputs
         self._table_addresses = cut.table_addresses
         self._slots = {slot.feature.name: slot for slot in spec.slots}
+        self._widths = {"dense": spec.dense_dim, "keys": spec.lookups_per_item}
         self._references: dict[fx.Node, dict[str, str]] = {}
         self._names: set[str] = set()
         self._items: dict[str, str] | None = None
-        self._dense_columns: dict[fx.Node, tuple[int, int]] = {}
-        column = 0
-        for node, source in inputs.items():
-            if not source.is_keys:
-                self._dense_columns[node] = (column, column + source.columns)
-                column += source.columns
-        self._dense_dim = column
-
-    def needed(self, output: fx.Node) -> set[fx.Node]:
-        """The nodes on which `output` depends; nothing behind an embedding layer is."""
-        found: set[fx.Node] = set()
-        waiting = [output]
-        while waiting:
-            node = waiting.pop()
-            if node in found:
-                continue
-            found.add(node)
-            if node not in self._outputs and self._sized_input(node) is None:
-                waiting.extend(n for n in node.all_input_nodes if not self._is_pattern(node, n))
-        return found
 
     def emit(self, name: str, target: str, *arguments: Any, **keywords: Any) -> dict[str, str]:
         """Add an op; returns what refers to it."""
@@ -113,37 +96,27 @@ class _Writer:
 
     def write(self, node: fx.Node) -> None:
         """Add what computes `node`."""
-        sized = self._sized_input(node)
+        sized = self._numbers.sized_input(node)
+        runs = self._numbers.runs(node)
         if sized is not None:
             self._references[node] = self._item_count(sized)
         elif node in self._outputs:
             self._references[node] = self._embedding_output(node.name, self._outputs[node])
-        elif node in self._inputs:
-            self._references[node] = self._dense_input(node)
+        elif runs is not None:
+            self._references[node] = self._selection(node, runs)
         elif node in self._weights:
             self._references[node] = self._weight(node)
         elif _is_identity(node):
             self._references[node] = self._references[node.all_input_nodes[0]]
         else:
-            pattern = node.args[0] if node.args else None
-            if isinstance(pattern, fx.Node) and self._is_pattern(node, pattern):
-                self._references[pattern] = _SPARSE
-            arguments = [self._argument(node, value) for value in node.args]
+            arguments = [
+                _SPARSE if self._numbers.is_pattern(node, value) else self._argument(node, value) for value in node.args
+            ]
             keywords = {name: self._argument(node, value) for name, value in node.kwargs.items()}
-            if op_name(node) in _NEW:
+            if op_name(node) in NEW_TENSORS:
                 keywords["dtype"] = self._argument(node, node.meta["val"].dtype)
-            self._references[node] = self.emit(node.name, _target(node), *arguments, **keywords)
-
-    def _is_pattern(self, node: fx.Node, argument: fx.Node) -> bool:
-        """Whether an op makes a new tensor of its own size, and has a key input only as a pattern of its kind."""
-        return op_name(node) in _NEW and argument is node.args[0] and argument in self._inputs
-
-    def _sized_input(self, node: fx.Node) -> ModuleInput | None:
-        """The input whose first dimension `node` is, if it is one."""
-        if op_name(node) != "sym_size":
-            return None
-        (sized,) = node.all_input_nodes
-        return self._inputs.get(sized)
+            self._references[node] = reference = self.emit(node.name, _target(node), *arguments, **keywords)
+            self.origins[reference["op"]] = described(node)
 
     def _item_count(self, source: ModuleInput) -> dict[str, str]:
         if source.items_offset is None:
@@ -154,23 +127,27 @@ class _Writer:
             return self.emit(f"{source.name}_rows", "aten.add.int", self._items, source.items_offset)
         return self._items
 
-    def _dense_input(self, node: fx.Node) -> dict[str, str]:
-        source = self._inputs[node]
-        if source.is_keys:
-            readers = sorted({str(user.target) for user in node.users if not op_name(user).startswith("embedding")})
-            raise GraphCaptureError(
-                f"input {source.name} holds keys but is read by {', '.join(readers)} besides embedding layers; give "
-                "what that needs (a mask, a length, a value) as a float32 input of its own"
-            )
-        start, stop = self._dense_columns[node]
-        columns = self._columns("dense", source.name, [(start, stop)], self._dense_dim)
-        if source.example.dim() == 2:
-            return columns
-        return self.emit(f"{source.name}_input", "aten.reshape.default", columns, [-1, *source.example.shape[1:]])
+    def _selection(self, node: fx.Node, runs: list[ColumnRun]) -> dict[str, str]:
+        """Columns of the module's inputs, from where the DenseNet has them, in the shape and dtype of `node`."""
+        value = node.meta["val"]
+        pieces = []
+        for run in runs:
+            piece = self._columns(run.source, node.name, [(run.start, run.stop)], self._widths[run.source])
+            if run.source == KEYS:
+                absent = self.emit(f"{node.name}_absent", "aten.lt.Scalar", piece, 0)
+                piece = self.emit(f"{node.name}_present", "aten.masked_fill.Scalar", piece, absent, run.padding)
+            if value.dtype != (torch.int64 if run.source == KEYS else torch.float32):
+                dtype = self._argument(node, value.dtype)
+                piece = self.emit(f"{node.name}_cast", "aten._to_copy.default", piece, dtype=dtype)
+            pieces.append(piece)
+        joined = pieces[0] if len(pieces) == 1 else self.emit(f"{node.name}_joined", "aten.cat.default", pieces, 1)
+        if value.dim() == 2:
+            return joined
+        return self.emit(f"{node.name}_input", "aten.reshape.default", joined, [-1, *value.shape[1:]])
 
     def _weight(self, node: fx.Node) -> dict[str, str]:
         weight = self._weights[node]
-        if weight.value.numel() and weight.value.data_ptr() in self._table_addresses:
+        if weight.value.numel() and weight.address in self._table_addresses:
             raise GraphCaptureError(
                 f"layer {weight.name.removesuffix('.weight')}: its rows are read outside of embedding lookups; "
                 "give that part of the module a copy of them"
@@ -192,9 +169,21 @@ class _Writer:
             result = self.emit(f"{name}_rows", "aten.reshape.default", result, [-1, output.lookups, output.dim])
             target = "aten.sum.dim_IntList" if output.reduce == "sum" else "aten.mean.dim"
             result = self.emit(f"{name}_pooled", target, result, [1])
+        if output.mean_without is not None:
+            result = self.emit(f"{name}_mean", "aten.div.Tensor", result, self._counts(name, output))
         if len(output.shape) == 1:
             return result
         return self.emit(name, "aten.reshape.default", result, [-1, *output.shape])
+
+    def _counts(self, name: str, output: LayerOutput) -> dict[str, str]:
+        """How many keys an item has besides the one left out, at least 1: float32 `[items, 1]`."""
+        runs = [self._numbers.key_columns(feature) for feature in output.features]
+        keys = self._columns(KEYS, name, runs, self._widths[KEYS])
+        present = self.emit(f"{name}_present", "aten.ge.Scalar", keys, 0)
+        others = self.emit(f"{name}_others", "aten.ne.Scalar", keys, output.mean_without)
+        counted = self.emit(f"{name}_counted", "aten.logical_and.default", present, others)
+        counts = self.emit(f"{name}_counts", "aten.sum.dim_IntList", counted, [1], True)
+        return self.emit(f"{name}_divisor", "aten.clamp.default", counts, 1)
 
     def _columns(self, source: str, name: str, runs: list[tuple[int, int]], width: int) -> dict[str, str]:
         """Columns of an input side by side; the input itself where these are all of it."""

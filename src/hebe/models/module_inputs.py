@@ -30,11 +30,6 @@ class ModuleInput:
     items_offset: int | None
 
     @property
-    def is_keys(self) -> bool:
-        """Whether it holds keys or offsets rather than dense features."""
-        return not self.example.dtype.is_floating_point
-
-    @property
     def columns(self) -> int:
         """Values per item."""
         return self.example[0].numel()
@@ -112,9 +107,11 @@ def _names(module: nn.Module, paths: list[Any], arguments: tuple[Any, ...]) -> l
 def _checked(name: str, leaf: Any) -> Tensor:
     if not isinstance(leaf, Tensor):
         raise GraphCaptureError(f"example input {name} is {type(leaf).__name__}: every input must be a torch tensor")
-    if leaf.dtype not in (torch.int64, torch.int32, torch.float32):
+    if leaf.dtype not in (torch.int64, torch.int32, torch.float32, torch.bool):
         dtype = str(leaf.dtype).removeprefix("torch.")
-        raise GraphCaptureError(f"example input {name} is {dtype}: must be float32 (dense features) or int64 (keys)")
+        raise GraphCaptureError(
+            f"example input {name} is {dtype}: must be float32 or bool (dense features) or int64 (keys)"
+        )
     return leaf.detach()
 
 
