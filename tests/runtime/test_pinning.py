@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.runtime.pinning import allot_cores, available_cores, front_end_cores, lower_priority, pin_thread, pinned
+from hebe.runtime.pinning import (
+    allot_cores,
+    available_cores,
+    front_end_cores,
+    interrupt_nobody,
+    lower_priority,
+    pin_thread,
+    pinned,
+)
 
 
 def test_workers_get_cores_of_their_own_from_the_highest_down():
@@ -64,3 +72,13 @@ def test_a_thread_gets_its_cores_back():
         assert available_cores() == cores[:1]
         raise KeyError
     assert available_cores() == cores
+
+
+def test_a_thread_that_interrupts_nobody_does_so_alone():
+    before = os.sched_getscheduler(0)
+    seen = []
+    thread = threading.Thread(target=lambda: (interrupt_nobody(), seen.append(os.sched_getscheduler(0))))
+    thread.start()
+    thread.join()
+    assert seen == [os.SCHED_BATCH]
+    assert os.sched_getscheduler(0) == before

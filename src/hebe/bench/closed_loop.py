@@ -28,7 +28,7 @@ from hebe.load_generator.request_body import request_body
 from hebe.load_generator.sender import Outcome, Sender
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.runtime.large_allocations import keep_large_allocations
-from hebe.runtime.pinning import pin_thread
+from hebe.runtime.pinning import interrupt_nobody, pin_thread
 from hebe.workload.forms import query_sizes
 from hebe.workload.key_skew import UniformKeys
 
@@ -155,6 +155,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.cores:
         pin_thread([int(core) for core in arguments.cores.split(",")])
+        interrupt_nobody()
     keep_large_allocations()
     target = Target(parse_endpoint(arguments.url), arguments.model)
     if target.endpoint.protocol == "grpc" and arguments.concurrency == 1:

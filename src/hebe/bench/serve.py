@@ -1,8 +1,9 @@
 """What serving costs on top of the model: throughput at saturation, added latency, memory of a second worker.
 
-The model is `dlrm-rmc1`, small. One worker has a core of its own; the front end and the client share the others. "In
-process" is the same executor called in a loop on the worker's core, with no server in between. Servers and the loop
-in process take turns, round by round, and figures are ratios of medians over the rounds.
+The model is `dlrm-rmc1`, small. One worker has a core of its own; the front end and the client share the others, where
+the client, which stands for another machine, waits until the server is done (`pinning.interrupt_nobody`). "In process"
+is the same executor called in a loop on the worker's core, with no server in between. Servers and the loop in process
+take turns, round by round, and figures are ratios of medians over the rounds.
 """
 
 from __future__ import annotations

@@ -59,6 +59,16 @@ def pinned(cores: Sequence[int]) -> Iterator[None]:
         pin_thread(before)
 
 
+def interrupt_nobody() -> None:
+    """Have the calling thread, and those it starts, wait for a core rather than take it from a thread in its midst.
+
+    For load generators that share a core with the server: one that wakes up inside the server's system call would stop
+    it there, holding the interpreter lock, which a client on another machine cannot do.
+    """
+    if hasattr(os, "sched_setscheduler"):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def lower_priority() -> None:
     """Let the calling thread give way to the workers: for loading while queries run."""
     if hasattr(os, "setpriority"):
