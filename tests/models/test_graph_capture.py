@@ -174,6 +174,7 @@ SUPPORTED = {
     "jagged with total": (Jagged(True), (keys(50, 9), torch.tensor([0, 2, 2, 9]))),
     "columns": (Columns(), (keys(20, 6, 3),)),
     "int32 keys": (Columns(), (keys(20, 6, 3).int(),)),
+    "keys by column": (Columns(), (keys(20, 3, 6).T,)),
     "fields": (Fields(), (keys(3, 6, 3),)),
     "pooled sequence": (PooledSequence(), (keys(20, 6, 3),)),
     "interacting": (Interacting(), (floats(6, 2), keys(20, 6, 3))),
@@ -372,6 +373,10 @@ REFUSED = {
         from_function(lambda m, x, y: m.bag(x) * torch.cos(y[:, None] / 86400.0), bag=bag()),
         (X, torch.full((6,), 1_700_000_000)),
     ),
+    r"input inputs_0 is read as it is by aten.ge.Scalar .* column 0 becomes keys .* \(clamp_low\)": (
+        from_function(lambda m, x: (m.e(x.clamp(min=0)) * (x >= 0)[..., None]).sum(1), e=nn.Embedding(20, 2)),
+        (X - 1,),
+    ),
     r"input inputs_0 is jagged but is also read by aten.ne.Scalar \(test_graph_capture.py, line": (
         from_function(lambda m, x, o: m.bag(x, o) * (x != 0).sum(), bag=bag()),
         (X[:, 0].repeat(2)[:9], torch.arange(6)),
@@ -393,7 +398,7 @@ REFUSED = {
         from_function(lambda m, x: functional.embedding(x, m.e.weight * 2).sum(1), e=nn.Embedding(20, 2)),
         (X,),
     ),
-    r"layer e: in one call its keys lie in rows 0 to 29 and in another in rows 1 to 29, by the constants": (
+    r"layer e: in one call its keys lie in rows 0 to 29 and in another in rows 1 to 29, by the constants and": (
         from_function(lambda m, x: m.e(x[:, 0]) + m.e(x[:, 1] + 1), e=nn.Embedding(30, 2)),
         (X,),
     ),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hebe.models import embedding_cut
 from hebe.models.graph_capture import GraphCaptureError, capture
 from hebe.models.module_inputs import FlatModule
 from hebe.models.repository import ModelRepository
@@ -174,7 +175,7 @@ REFUSED = {
     "of bounds for dimension 1 with size 6; what it takes as an index must stay in range whatever is sent: clamp it",
     "hashed_sequence_masked_raw": r"input hist is read as it is by aten.ne.Scalar \(public_modules.py, line \d+: "
     r"`mask = \(\(hist if self.masks_raw else hashed\) != 0\).float\(\).unsqueeze\(-1\)`\), but its column 0 becomes "
-    r"keys that the server brings into the range of their table \(wrap\) before the model has them: do that first",
+    r"keys that the server brings into the range of their table \(wrap\) before the model has them: read the keys in",
     "quotient_remainder": r"layer quotient: its keys go through aten.floor_divide.default \(public_modules.py, "
     r"line \d+: `return \(self.quotient\(x // 7\) \* self.remainder\(x % 7\)\).sum\(-1\)`\); a server can",
     "multiplicative_hash": r"layer item: its keys go through aten.mul.Tensor \(public_modules.py, line \d+: "
@@ -183,6 +184,15 @@ REFUSED = {
     "replaced_unknowns": r"layer table: its keys go through aten.lt.Scalar \(public_modules.py, line \d+: "
     r"`x = torch.where\(x < 50, x, 0\)`\); a server can",
 }
+
+
+def test_a_large_table_whose_keys_are_computed_is_refused(monkeypatch):
+    module, example = public_modules.sas_rec_left_padded()
+    monkeypatch.setattr(embedding_cut, "MOST_BYTES_LEFT", module.position.weight.nbytes - 1)
+    with pytest.raises(
+        GraphCaptureError, match=r"layer position: its keys go through aten.ne.Scalar \(public_modules.py"
+    ):
+        capture(module, example, "model")
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -125,7 +125,8 @@ class Tables:
             if first.ranges != use.ranges:
                 raise GraphCaptureError(
                     f"layer {use.layer}: in one call its keys lie in rows {_ranges_text(first)} and in another in rows "
-                    f"{_ranges_text(use)}, by the constants added to them: not supported; give each its own layer"
+                    f"{_ranges_text(use)}, by the constants and the rules on the way: not supported; give each its own "
+                    "layer"
                 )
             if first is use:
                 self._add(use)

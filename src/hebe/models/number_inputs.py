@@ -177,8 +177,8 @@ class NumberInputs:
         if rule is not None:
             raise GraphCaptureError(
                 f"input {source.input} is read as it is by {self._readers(node, self.needed)}, but its column "
-                f"{source.column} becomes keys that the server brings into the range of their table ({rule}) "
-                "before the model has them: do that first in the module, for both"
+                f"{source.column} becomes keys that the server brings into the range of their table ({rule}) before "
+                "the model has them: read the keys in range instead, and pad with one of these"
             )
         given = self._by_name[source.input].example
         if given.is_floating_point():

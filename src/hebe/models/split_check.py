@@ -143,7 +143,7 @@ def _random_inputs(flat: FlatModule, captured: CapturedModel, items: int, genera
         elif source.example.is_floating_point():
             inputs[source.name] = torch.randn((items, *source.example.shape[1:]), generator=generator)
         else:
-            inputs[source.name] = source.example[like]
+            inputs[source.name] = source.example[like].contiguous()
     examples = {source.name: source.example for source in flat.inputs}
     for (name, column), (least, end, paddings) in _key_ranges(captured).items():
         keys = torch.randint(least, end, (items,), generator=generator)
