@@ -17,19 +17,29 @@ from pathlib import Path
 from rich.console import Console
 
 from hebe.report.figures import FigureFile
+from hebe.report.whole_file import write_whole
 
-from .bentoml import BentoML
-from .comparison import figures, table
+from .bentoml import BentoML, BentoMLEager
+from .comparison import figures, picture, table
 from .floor import Floor
 from .hebe_server import Hebe
 from .installation import Installation
 from .processes import end_marked
 from .run import CONCURRENCIES, ModelError, Run
 from .server import Server, Settings
-from .torchserve import TorchServe
+from .torchserve import TorchServe, TorchServeEager
 from .triton import Triton, TritonPythonBackend
 
-SERVERS: tuple[type[Server], ...] = (Hebe, TritonPythonBackend, Triton, BentoML, TorchServe, Floor)
+SERVERS: tuple[type[Server], ...] = (
+    Hebe,
+    TritonPythonBackend,
+    Triton,
+    BentoML,
+    TorchServe,
+    BentoMLEager,
+    TorchServeEager,
+    Floor,
+)
 UNASKED = tuple(server.name for server in SERVERS if server is not Floor)
 QUICK_SECONDS, QUICK_ROUNDS = 1.0, 1
 SECONDS, ROUNDS = 3.0, 3
@@ -82,6 +92,9 @@ def main() -> int:
             shown = f"{figure.name:36} {figure.value:6.2f}  {figure.target or '':7} {met:7} {figure.note}"
             console.print(shown, markup=False)
     console.print(f"{len(measured)} figures in {file.write(arguments.out)}; {seconds:.0f} s", markup=False)
+    drawn = arguments.out / "peers.svg"
+    write_whole(drawn, picture(results, arguments.concurrency))
+    console.print(f"drawn in {drawn}", markup=False)
     for line in results.faults:
         console.print(line.splitlines()[0], markup=False)
     return 1 if results.faults else 0
@@ -118,7 +131,8 @@ def _servers(arguments: argparse.Namespace) -> list[Server]:
         return [server() for server in chosen]
     tuned = []
     for server in chosen:
-        for settings in TUNED if server.settings is not None else ():
+        tunable = server.settings is not None and not server.name.endswith("-eager")
+        for settings in TUNED if tunable else ():
             one = server()
             one.settings = settings
             graph = "scripted" if settings.scripted else "eager"

@@ -44,3 +44,10 @@ class BentoML(Server):
         ready = f"http://{HOST}:{port}/readyz"
         process = start_process(self.name, command, workspace, environment, ready)
         return RunningServer(self, process, RawEndpoint(f"http://{HOST}:{port}/raw/"))
+
+
+class BentoMLEager(BentoML):
+    """The same with the model as a plain module, as most people deploy it."""
+
+    name = "bentoml-eager"
+    settings = Settings(workers=2, threads=1, scripted=False)

@@ -8,13 +8,25 @@ from statistics import median
 from rich.table import Table
 
 from hebe.report.figures import Figure, ratio_of_medians
+from hebe.report.plots import grouped_bars
 
 from .run import Contender, Results
 
 HEBE = "hebe"
 TRITON = {"triton": "over_triton", "triton-backend": "over_triton_backend"}
 """The two ways to run Triton, each compared with in figures of its own name."""
-PYTHON_SERVERS = ("bentoml", "torchserve")
+PYTHON = {
+    "over_best_python": ("bentoml", "torchserve"),
+    "over_best_python_eager": ("bentoml-eager", "torchserve-eager"),
+}
+"""The Python servers, with the model scripted, which is their best setting, and as a plain module."""
+_TITLES = {
+    "hebe": "Hebe",
+    "triton": "Triton (pytriton)",
+    "triton-backend": "Triton (Python backend)",
+    "bentoml": "BentoML",
+    "torchserve": "TorchServe",
+}
 
 
 def figures(results: Results, concurrencies: Sequence[int]) -> list[Figure]:
@@ -23,7 +35,8 @@ def figures(results: Results, concurrencies: Sequence[int]) -> list[Figure]:
     for concurrency in concurrencies:
         for server, comparison in TRITON.items():
             found += _over_triton(results, concurrency, server, comparison)
-        found += _over_best_python(results, concurrency)
+        for comparison, servers in PYTHON.items():
+            found += _over_best_python(results, concurrency, comparison, servers)
     return found + _absolute(results)
 
 
@@ -44,13 +57,13 @@ def _over_triton(results: Results, concurrency: int, server: str, comparison: st
     return found
 
 
-def _over_best_python(results: Results, concurrency: int) -> list[Figure]:
-    peers = _measured(results, concurrency, lambda c: c.client == "wrk" and c.server in PYTHON_SERVERS)
+def _over_best_python(results: Results, concurrency: int, comparison: str, servers: Sequence[str]) -> list[Figure]:
+    peers = _measured(results, concurrency, lambda c: c.client == "wrk" and c.server in servers)
     if not peers:
         return []
     fastest = max(peers, key=lambda peer: median(results.samples(peer, concurrency, "queries_per_s")))
     ours = Contender(HEBE, "wrk", "http")
-    name = f"serve.over_best_python.c{concurrency}"
+    name = f"serve.{comparison}.c{concurrency}"
     return _ratio(name, results, ours, fastest, concurrency, "queries_per_s", ">= 1.5")
 
 
@@ -96,6 +109,19 @@ def _absolute(results: Results) -> list[Figure]:
             )
         )
     return found
+
+
+def picture(results: Results, concurrencies: Sequence[int]) -> str:
+    """Queries/s by concurrency, a bar a server and client, each in its best setting and faster protocol: an `<svg>`."""
+    groups: dict[str, dict[str, float]] = {}
+    for concurrency in concurrencies:
+        bars = groups.setdefault(f"concurrency {concurrency}", {})
+        for contender in dict.fromkeys(contender for contender, _ in results.rounds):
+            rates = results.samples(contender, concurrency, "queries_per_s")
+            if rates and contender.server in _TITLES:
+                name = f"{_TITLES[contender.server]}, {contender.client}"
+                bars[name] = max(bars.get(name, 0.0), median(rates))
+    return grouped_bars(groups, "queries/s", "One DLRM, 32 items a query, client and server on two cores")
 
 
 def table(results: Results, concurrencies: Sequence[int]) -> Table:

@@ -89,3 +89,10 @@ class TorchServe(Server):
         done = subprocess.run(archiver, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise ServerError(f"torchserve: torch-model-archiver failed:\n{done.stdout}{done.stderr}")
+
+
+class TorchServeEager(TorchServe):
+    """The same with the model as a plain module, as most people deploy it."""
+
+    name = "torchserve-eager"
+    settings = Settings(workers=2, threads=1, scripted=False)

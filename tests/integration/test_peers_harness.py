@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.peers.__main__ import InUseError, alone, main  # noqa: E402
-from benchmarks.peers.comparison import figures  # noqa: E402
+from benchmarks.peers.comparison import figures, picture  # noqa: E402
 from benchmarks.peers.floor import Floor  # noqa: E402
 from benchmarks.peers.installation import Installation, InstallError  # noqa: E402
 from benchmarks.peers.measurement import Measurement, MeasurementError  # noqa: E402
@@ -151,6 +151,10 @@ def test_hebe_is_compared_with_the_better_protocol():
     assert found["serve.p99_over_triton.c4"].value == pytest.approx(0.5)
     assert "grpc" in found["serve.over_triton.c4"].note
     assert found["peers.triton.http.perf_analyzer.c4"].value == 390
+    drawn = picture(results, [4])
+    assert "Hebe, perf_analyzer, Triton (pytriton), perf_analyzer for concurrency 4" in drawn
+    assert ">1,000<" in drawn
+    assert ">500<" in drawn
 
 
 def test_what_was_not_measured_is_absent():

@@ -5,7 +5,7 @@ others. Saturation is the closed-loop throughput without admission. Goodput is a
 second; its peak is taken over a ladder of rates, then the rate goes to twice saturation.
 
 Two models: `mt-wnd`, whose queries are 50 KB and whose work is computing, shows the scheduler; `dlrm-rmc1`, whose
-queries are 1.8 MB with 20 ms to answer them, shows in addition what receiving costs that is then refused.
+queries are 1.7 MB with 20 ms to answer them, shows in addition what receiving costs that is then refused.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def grouped_bars(groups: Mapping[str, Mapping[str, float]], unit: str, title: st
             axes.tick_params(axis="x", length=0)
             axes.grid(visible=False, axis="x")
             plain_ticks(axes.yaxis, format_number)
-            canvas.legend(loc="outside lower center", ncols=len(names))
+            canvas.legend(loc="outside lower center", ncols=len(names) if len(names) < 4 else 2)
         axes.set_title(title)
         axes.set_ylabel(unit)
         return to_svg(canvas, f"{title}: {', '.join(names)} for {', '.join(groups)}")
