@@ -8,6 +8,7 @@ with AOTInductor: needs a C++ compiler and half a minute. docs/serving.md has th
 
 from __future__ import annotations
 
+import io
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -61,7 +62,13 @@ def _script(module: torch.nn.Module, spec: ModelSpec) -> DenseFunction:
         warnings.simplefilter("ignore", DeprecationWarning)
         script: Any = torch.jit
         warnings.simplefilter("ignore", script.TracerWarning)
-        function: DenseFunction = script.freeze(script.trace(module, example_inputs(spec, 3), check_trace=False))
+        traced = script.trace(module, example_inputs(spec, 3), check_trace=False)
+        # Written and read back, because what is traced belongs to one store of code that lives as long as the process,
+        # and freezing puts the weights into the code: every model that was ever loaded would stay.
+        written = io.BytesIO()
+        script.save(traced, written)
+        written.seek(0)
+        function: DenseFunction = script.freeze(script.load(written))
     return function
 
 

@@ -1,0 +1,47 @@
+"""The DenseNet's forms; that each scores as the plain module does is test_loaded_model's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+from hebe.runtime.dense_graph import GraphMode, example_inputs, prepare
+from hebe.runtime.large_allocations import give_back_freed
+
+WEIGHTS_BYTES = 16 << 20
+SPEC = SimpleNamespace(dense_dim=1024, sparse_width=1, sequences=(), lookups_per_item=1, reads_keys=False)
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1024, WEIGHTS_BYTES // 4096)
+
+    def forward(self, dense, sparse, lengths):
+        return self.layer(dense).sum(1, keepdim=True) + sparse + lengths.sum()
+
+
+def resident_bytes() -> int:
+    give_back_freed()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_scripted_densenet_goes_with_its_last_user():
+    """TorchScript keeps the code of what it traced for ever; the weights must not be part of it."""
+
+    def use() -> None:
+        net = Net().requires_grad_(False)
+        function, inputs = prepare(net, SPEC, GraphMode.SCRIPTED), example_inputs(SPEC, 4)
+        with torch.inference_mode():
+            for _ in range(3):
+                scores = function(*inputs)
+            torch.testing.assert_close(scores, net(*inputs))
+
+    use()
+    before = resident_bytes()
+    for _ in range(8):
+        use()
+    assert resident_bytes() - before < 3 * WEIGHTS_BYTES
