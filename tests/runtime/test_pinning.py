@@ -54,7 +54,7 @@ def test_a_thread_is_pinned_and_lowered_alone():
 
     def run():
         pin_thread(cores[:1])
-        lower_priority()
+        lower_priority(10)
         seen["cores"] = available_cores()
         seen["nice"] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gc
+import os
 import threading
+import weakref
 
 import pytest
 
@@ -46,6 +49,31 @@ def test_runs_batches_in_order_and_reports_faults_without_dying(outcomes):
     assert set(cores_seen) == {core}
 
 
+def test_a_stopped_worker_keeps_neither_its_executor_nor_its_owner():
+    class Owner:
+        def __init__(self):
+            self.executor = Executor()
+            self.worker = Worker(0, self.executor, available_cores(), self.warm_up, self.finished)
+
+        def warm_up(self, _):
+            return []
+
+        def finished(self, *_):
+            return None
+
+    gc.disable()
+    try:
+        owner = Owner()
+        owner.worker.submit(batch(1))
+        owner.worker.stop()
+        worker, kept = owner.worker, (weakref.ref(owner), weakref.ref(owner.executor))
+        del owner
+        assert [reference() for reference in kept] == [None, None]
+        assert not worker.alive
+    finally:
+        gc.enable()
+
+
 def test_the_next_batch_can_be_returned_instead_of_submitted(outcomes):
     done = threading.Event()
 
@@ -72,3 +100,18 @@ def test_a_failed_warm_up_is_told_and_ends_the_thread():
         worker.started.result(5)
     worker.stop()
     assert not worker.alive
+
+
+@pytest.mark.parametrize(("gives_way", "niceness"), [(False, 0), (True, 10)])
+def test_a_worker_on_the_front_ends_cores_gives_way_to_it(gives_way, niceness):
+    seen = []
+
+    def warm_up(_executor):
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return []
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    worker = Worker(0, None, available_cores(), warm_up, lambda *_: None, gives_way=gives_way)
+    worker.started.result(10)
+    worker.stop()
+    assert seen == [max(own, niceness)]

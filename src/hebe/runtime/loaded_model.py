@@ -90,7 +90,6 @@ class LoadedModel:
         self.hierarchy = hierarchy
         self._executor = executor
         self._idle: list[ModelExecutor] = []
-        self._closed = False
 
     @classmethod
     def load(
@@ -141,7 +140,7 @@ class LoadedModel:
         executor = self._take_executor(query.items)
         outcome = executor.run(Batch(0, (SubQuery(query, 0, query.items),), query.items))
         scores = outcome.scores.copy()  # a DenseNet may answer with a view of the executor's buffers
-        if executor.max_items <= _KEPT_ITEMS and not self._closed:
+        if executor.max_items <= _KEPT_ITEMS and self._executor != self._refuse:
             self._idle.append(executor)
         return scores
 
@@ -230,7 +229,10 @@ class LoadedModel:
         return measured
 
     def close(self) -> None:
-        """Give the tables' memory back. No executor may run any more."""
-        self._closed = True
+        """Give the tables' memory back and let go of the DenseNet. No executor may run any more."""
+        self._executor = self._refuse
         self._idle.clear()
         self.hierarchy.close()
+
+    def _refuse(self, _max_items: int) -> ModelExecutor:
+        raise StoreError(f"model {self.spec.name}: is closed")

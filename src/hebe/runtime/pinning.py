@@ -69,8 +69,8 @@ def interrupt_nobody() -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def lower_priority() -> None:
-    """Let the calling thread give way to the workers: for loading while queries run."""
+def lower_priority(niceness: int) -> None:
+    """Let the calling thread give way to others of this process: `niceness` of 1 (a little) to 19 (wherever it can)."""
     if hasattr(os, "setpriority"):
         thread_id = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread_id, max(os.getpriority(os.PRIO_PROCESS, thread_id), 10))
+        os.setpriority(os.PRIO_PROCESS, thread_id, max(os.getpriority(os.PRIO_PROCESS, thread_id), niceness))

@@ -89,6 +89,8 @@ class NodeDriver:
         config: NodeConfig,
         worker_cores: list[tuple[int, ...]],
         profile: LatencyProfile | None = None,
+        *,
+        gives_way: bool = False,
     ) -> None:
         self.model = model
         self.config = config
@@ -103,7 +105,12 @@ class NodeDriver:
         self._workers: dict[int, Worker] = {}
         for worker_id, cores in enumerate(worker_cores):
             self._workers[worker_id] = Worker(
-                worker_id, model.new_executor(config.batch_size), cores, self._warm_up, self._batch_finished
+                worker_id,
+                model.new_executor(config.batch_size),
+                cores,
+                self._warm_up,
+                self._batch_finished,
+                gives_way=gives_way,
             )
         try:
             for worker_id, worker in self._workers.items():

@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from hebe.query import Query, QueryResult
+from hebe.runtime.large_allocations import give_back_freed
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_versions
 from hebe.runtime.pinning import allot_cores, available_cores, front_end_cores, lower_priority, pin_thread
 from hebe.scheduling.node import NodeConfig
@@ -27,6 +28,9 @@ from hebe.serving.errors import LoadFailed, ModelNotReady, QueryRefused, ServeEr
 from hebe.spec import ModelSpec
 
 log = structlog.get_logger("hebe.models")
+
+_LOADING_NICENESS = 19
+"""Loading gives way to the workers, which may give way to the front end themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,7 @@ class HostedModel:
         """Answer what was admitted, stop the workers, free the memory. Blocks."""
         self._driver.close()
         self._driver.model.close()
+        give_back_freed()
 
 
 class ModelHost:
@@ -154,6 +159,8 @@ class ModelHost:
         cores = available_cores()
         workers = options.workers if options.workers is not None else max(len(cores) // options.worker_cores, 1)
         self.worker_cores = allot_cores(workers, options.worker_cores, cores)
+        front_end = set(front_end_cores(self.worker_cores, cores))
+        self._crowded = any(not front_end.isdisjoint(worker) for worker in self.worker_cores)
 
     @property
     def ready(self) -> bool:
@@ -296,7 +303,7 @@ class ModelHost:
             admission=options.admission,
         )
         try:
-            return HostedModel(NodeDriver(loaded, config, self.worker_cores), options)
+            return HostedModel(NodeDriver(loaded, config, self.worker_cores, gives_way=self._crowded), options)
         except BaseException:
             loaded.close()
             raise
@@ -314,7 +321,7 @@ class ModelHost:
 
         def read(outcome: Future[LoadedModel]) -> None:
             try:
-                lower_priority()
+                lower_priority(_LOADING_NICENESS)
                 pin_thread(front_end_cores(self.worker_cores, available_cores()))
                 outcome.set_result(
                     LoadedModel.load(
