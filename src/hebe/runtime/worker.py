@@ -18,8 +18,8 @@ from hebe.runtime.executor import BatchOutcome, ModelExecutor
 from hebe.runtime.pinning import lower_priority, pin_thread
 
 _NICENESS = 10
-"""Of a worker that shares its cores with the front end, which needs them for fractions of a millisecond: where it has to
-wait for a whole batch, so do the other workers, for their next. On two cores this gave 8 to 11% more throughput."""
+"""Of a worker that shares its cores with the front end, which needs them for fractions of a millisecond: where it has
+to wait for a whole batch, so do the other workers, for their next. On two cores this gave 8 to 11% more throughput."""
 
 Finished = Callable[[int, Batch, BatchOutcome | Exception], Batch | None]
 """Told of each outcome, on the worker's thread; may return the worker's next batch, which saves a hand-over."""
