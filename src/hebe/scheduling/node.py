@@ -140,24 +140,27 @@ class NodeScheduler:
         None does not promise that it will be admitted. An idle server is never sure, since it lets some of what it
         would refuse through, to learn.
         """
-        if not self._waiting and any(worker.batch is None for worker in self._workers.values()):
+        if self._starts_at_once:
             return None
-        deadline_s = query.deadline_s if query.deadline_s != float("inf") else query.arrival_s + self.config.sla_s
-        predicted_s = self._predicted_completion_s(query, now)
-        reason = self._reason_to_refuse(deadline_s, predicted_s, now)
+        predicted_s = self._predicted_completion_s(query, self._parts(query.items), now)
+        reason = self._reason_to_refuse(self._deadline_s(query), predicted_s, now)
         return None if reason is None else RejectQuery(query, reason, retry_after_s=predicted_s)
 
     def _arrive(self, query: Query, now: float, actions: list[Action]) -> None:
-        if query.deadline_s == float("inf"):
-            query.deadline_s = query.arrival_s + self.config.sla_s
-        predicted_s = self._predicted_completion_s(query, now)
+        query.deadline_s = self._deadline_s(query)
+        parts = self._parts(query.items)
+        predicted_s = self._predicted_completion_s(query, parts, now)
         reason = self._reason_to_refuse(query.deadline_s, predicted_s, now)
         if reason is not None:
             actions.append(RejectQuery(query, reason, retry_after_s=predicted_s))
             return
         self._admitted[query.query_id] = _Admitted(query, query.items, now, predicted_s)
-        for part in split(query, self._parts(query.items)):
+        for part in split(query, parts):
             self._waiting.push(part)
+
+    def _deadline_s(self, query: Query) -> float:
+        """The query's own deadline, or the SLA's if it names none."""
+        return query.deadline_s if query.deadline_s != float("inf") else query.arrival_s + self.config.sla_s
 
     def _reason_to_refuse(self, deadline_s: float, predicted_s: float, now: float) -> RejectReason | None:
         if self._shutting_down:
@@ -166,14 +169,12 @@ class NodeScheduler:
             return RejectReason.NO_WORKER
         if self._waiting.queries >= self.config.max_queue:
             return RejectReason.QUEUE_FULL
-        if self.config.admission:
-            idle = not self._waiting and any(worker.batch is None for worker in self._workers.values())
-            if not self._admission.admits(predicted_s, deadline_s - now, idle):
-                return RejectReason.DEADLINE
-        return None
+        if not self.config.admission or self._admission.admits(predicted_s, deadline_s - now, self._starts_at_once):
+            return None
+        return RejectReason.DEADLINE
 
-    def _predicted_completion_s(self, query: Query, now: float) -> float:
-        """Seconds from now until the query is done: work ahead shared by the workers, then its own parts."""
+    def _predicted_completion_s(self, query: Query, parts: int, now: float) -> float:
+        """Seconds from now until the query is done: work ahead shared by the workers, then its own `parts`."""
         up = [worker for worker in self._workers.values() if worker.state is WorkerState.UP]
         if not up:
             return 0.0
@@ -184,7 +185,6 @@ class NodeScheduler:
         ahead_s = full * self.predictor.service_time_s(size)
         if rest:
             ahead_s += self.predictor.service_time_s(rest)
-        parts = self._parts(query.items)
         own_s = self.predictor.service_time_s(-(-query.items // parts)) * -(-parts // len(up))
         return (running_s + ahead_s) / len(up) + own_s
 
@@ -201,18 +201,25 @@ class NodeScheduler:
             parts -= 1
         return parts
 
+    @property
+    def _starts_at_once(self) -> bool:
+        """Whether a query that arrives now finds no other waiting and a worker idle."""
+        return not self._waiting and self._idle_workers() > 0
+
     def _idle_workers(self) -> int:
         return sum(worker.state is WorkerState.UP and worker.batch is None for worker in self._workers.values())
 
     # Start
 
     def _start_batches(self, now: float, actions: list[Action]) -> None:
+        idle = self._idle_workers()
         for worker_id, worker in self._workers.items():
             if worker.state is not WorkerState.UP or worker.batch is not None:
                 continue
-            sub_queries = self._gather(now, actions, alone=self._idle_workers() == 1)
+            sub_queries = self._gather(now, actions, alone=idle == 1)
             if not sub_queries:
                 return
+            idle -= 1
             items = sum(part.items for part in sub_queries)
             batch = Batch(self._next_batch_id, sub_queries, items)
             self._next_batch_id += 1
