@@ -208,9 +208,9 @@ def fused_lookup(
     """Look up a batch: `out[:n]` becomes the SparseNet's output for the key matrix `keys` `[n, lookups_per_item]`.
 
     `tables` and `fetched` are flat float32; `out` float32 `[>= n, sparse_width]`; all C-contiguous. First, `copies`
-    (`padding.describe_copies` for this key matrix) are made into `keys`. Returns how many
-    keys had a row and how many were refused; the rest were padding. Releases the GIL and allocates nothing. Raises
-    ValueError for a plan that does not fit the arrays, TypeError for arrays of another kind.
+    (`padding.describe_copies` for this key matrix) are made into `keys`. Returns how many keys had a row and how many
+    were refused; the rest were padding. Releases the GIL and allocates nothing. Raises ValueError for a plan that does
+    not fit the arrays, TypeError for arrays of another kind.
     """
     if keys.shape[0] > out.shape[0]:
         raise ValueError(f"lookup of {keys.shape[0]} items into an output of {out.shape[0]} rows")

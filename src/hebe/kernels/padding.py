@@ -36,9 +36,7 @@ def _key_at(_typing: Any, address: Any) -> Any:
     return types.int64(address), codegen
 
 
-@numba.njit(**OPTIONS)
-def make_copies(copies, out):  # type: ignore[no-untyped-def]
-    """`copy_fixed` for other kernels."""
+def _copy(copies, out):  # type: ignore[no-untyped-def]
     for copy in range(copies.shape[0]):
         column, lookups = copies[copy, COLUMN], copies[copy, LOOKUPS]
         start = copies[copy, START]
@@ -49,8 +47,8 @@ def make_copies(copies, out):  # type: ignore[no-untyped-def]
                 out[row, column + position] = _key_at(address + 8 * position)
 
 
-def _copy(copies, out):  # type: ignore[no-untyped-def]
-    make_copies(copies, out)
+make_copies = numba.njit(**OPTIONS)(_copy)
+"""`copy_fixed`, to be called within other kernels."""
 
 
 def _pad(values, offsets, start, stop, lookups, out, row, column):  # type: ignore[no-untyped-def]
