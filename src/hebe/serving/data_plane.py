@@ -88,19 +88,25 @@ class DataPlane:
         Raises `RequestError`, uncounted, where the request is wrong: reading it whole will tell.
         """
         model = self.host.find(request.model, request.version or None)
-        priority, timeout_s, _ = _options(request.parameters)
-        deadline_s = min(request.deadline_s, request.arrival_s + timeout_s)
+        priority, deadline_s, _ = _options(request)
         if items > model.max_items:
             return None
         refused = model.refusal(Query(0, items, request.arrival_s, deadline_s, priority))
         if refused is None:
             return None
         error = as_request_error(refused)
+        self._count_refused(request, self._endpoint(model), error)
+        return error
+
+    def _count_refused(self, request: InferRequest, endpoint: _Endpoint | None, error: RequestError) -> None:
+        """Count and trace a refusal; without `endpoint` one that reached no model."""
         after_s = self.clock() - request.arrival_s
-        self._endpoint(model).statistics.query_refused(error.reason, after_s)
+        if endpoint is None:
+            self.statistics.refused[error.reason] += 1
+        else:
+            endpoint.statistics.query_refused(error.reason, after_s)
         if self._tracer is not None:
             self._tracer.refused(request, error, after_s)
-        return error
 
     async def infer(self, request: InferRequest) -> InferAnswer:
         """Decode, run, count. Raises `RequestError`; cancelling the task withdraws the query."""
@@ -115,13 +121,7 @@ class DataPlane:
             raise
         except Exception as fault:
             error = as_request_error(fault)
-            after_s = self.clock() - request.arrival_s
-            if endpoint is None:
-                self.statistics.refused[error.reason] += 1
-            else:
-                endpoint.statistics.query_refused(error.reason, after_s)
-            if self._tracer is not None:
-                self._tracer.refused(request, error, after_s)
+            self._count_refused(request, endpoint, error)
             if error is fault:
                 raise
             raise error from fault
@@ -131,8 +131,7 @@ class DataPlane:
         spec = model.spec
         if request.outputs is not None:
             _check_outputs(request.outputs)
-        priority, timeout_s, allow_defaulted = _options(request.parameters)
-        deadline_s = min(request.deadline_s, request.arrival_s + timeout_s)
+        priority, deadline_s, allow_defaulted = _options(request)
         decoded = endpoint.decoder.decode(request.tensors)
         decoded_s = self.clock()
         if decoded_s >= deadline_s:
@@ -177,13 +176,15 @@ def _check_outputs(outputs: Sequence[str]) -> None:
         raise InvalidInput(f"output {SCORE!r} is requested {len(outputs)} times; request it once")
 
 
-def _options(parameters: Mapping[str, Any]) -> tuple[int, float, bool]:
-    """Priority, time-out in seconds (`inf` if none) and whether defaulted keys are allowed.
+def _options(request: InferRequest) -> tuple[int, float, bool]:
+    """Priority, deadline (the transport's or the request's own `timeout`, whichever is nearer; `inf` if neither) and
+    whether defaulted keys are allowed.
 
     The sequence parameters are refused where they would matter; those of other servers are ignored.
     """
+    parameters = request.parameters
     if not parameters:
-        return 0, math.inf, True
+        return 0, request.deadline_s, True
     priority = _whole_number(parameters, "priority", 2**32 - 1)
     timeout_us = _whole_number(parameters, "timeout", 2**63 - 1)
     if parameters.get("sequence_id") not in (None, 0, ""):
@@ -191,7 +192,8 @@ def _options(parameters: Mapping[str, Any]) -> tuple[int, float, bool]:
     allow = parameters.get(ALLOW_DEFAULTED, True)
     if not isinstance(allow, bool):
         raise InvalidInput(f"parameter {ALLOW_DEFAULTED!r} is {allow!r:.100}; it must be true or false")
-    return priority, timeout_us / 1e6 if timeout_us else math.inf, allow
+    own_deadline_s = request.arrival_s + timeout_us / 1e6 if timeout_us else math.inf
+    return priority, min(request.deadline_s, own_deadline_s), allow
 
 
 def _whole_number(parameters: Mapping[str, Any], name: str, most: int) -> int:

@@ -19,7 +19,6 @@ from hebe.serving.content_coding import MIN_COMPRESS_BYTES, accepted_coding, com
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error, release
 from hebe.serving.http_infer import (
-    HEADER_LENGTH,
     announce_infer,
     decode_infer,
     decode_raw_infer,
@@ -28,7 +27,7 @@ from hebe.serving.http_infer import (
     parse_infer_document,
     parse_json_object,
 )
-from hebe.serving.http_message import HttpLimits, HttpRequest, HttpResponse
+from hebe.serving.http_message import JSON_LENGTH_HEADER, HttpLimits, HttpRequest, HttpResponse
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
 from hebe.serving.repository_control import RepositoryControl
@@ -83,7 +82,7 @@ class HttpFrontEnd:
                 raise RequestError(
                     ErrorKind.NO_LENGTH, "inference needs a body with header Content-Length, or a chunked one"
                 )
-            if not (route.infer and HEADER_LENGTH in headers):
+            if not (route.infer and JSON_LENGTH_HEADER in headers):
                 self._check_json_size(int(headers.get(b"content-length", b"0")))
         except Exception as fault:
             error = as_request_error(fault)
@@ -202,7 +201,7 @@ class HttpFrontEnd:
 
     async def _infer(self, request: HttpRequest, route: _Route) -> HttpResponse:
         body = request.body
-        length = parse_header_length(request.header(HEADER_LENGTH), len(body))
+        length = parse_header_length(request.header(JSON_LENGTH_HEADER), len(body))
         self._check_json_size(len(body) if length is None else length)
         try:
             if length == 0:
@@ -221,7 +220,7 @@ class HttpFrontEnd:
         content, content_type, header_length = encode_answer(answer, infer.binary)
         headers: tuple[tuple[bytes, bytes], ...] = ()
         if header_length is not None:
-            headers = ((b"inference-header-content-length", str(header_length).encode()),)
+            headers = ((JSON_LENGTH_HEADER, str(header_length).encode()),)
         answer.statistics.answer_encoded(self._clock() - start_s)
         return HttpResponse(200, content, content_type, headers)
 

@@ -24,12 +24,11 @@ import httptools
 import numpy as np
 
 from hebe.serving.errors import ErrorKind, RequestError
-from hebe.serving.http_message import HttpRequest, HttpResponse
+from hebe.serving.http_message import JSON_LENGTH_HEADER, HttpRequest, HttpResponse
 
 if TYPE_CHECKING:
     from hebe.serving.http_server import HttpConnections
 
-BINARY_OFFSET_HEADER = b"inference-header-content-length"
 _PIPELINED_BYTES = 64 * 1024
 _ALIGNMENT = 8
 _MAX_HEADER_LINES = 100
@@ -299,8 +298,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._filled = have
         self._state = _State.BODY
         self._pending = rest[have:]
-        text = self._headers.get(BINARY_OFFSET_HEADER, b"")
-        self._preview_at = int(text) if text.isdigit() and len(text) < 19 else 0
+        self._preview_at = _json_bytes(self._headers)
         self._look_at_body()
 
     def _look_at_body(self) -> None:
@@ -485,6 +483,11 @@ def aligned_buffer(length: int, headers: Mapping[bytes, bytes]) -> memoryview:
 
     The memory is not touched: a client that announces much and sends little costs little.
     """
-    text = headers.get(BINARY_OFFSET_HEADER, b"").strip()
-    lead = -int(text) % _ALIGNMENT if text.isdigit() and len(text) < 19 else 0
+    lead = -_json_bytes(headers) % _ALIGNMENT
     return np.empty(lead + length, np.uint8).data[lead:]
+
+
+def _json_bytes(headers: Mapping[bytes, bytes]) -> int:
+    """The length of the JSON header; 0 where there is none, or what is no number: the handler says what is wrong."""
+    text = headers.get(JSON_LENGTH_HEADER, b"").strip()
+    return int(text) if text.isdigit() and len(text) < 19 else 0

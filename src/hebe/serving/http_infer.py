@@ -19,7 +19,6 @@ from hebe.serving.query_decoder import SCORE
 from hebe.serving.tensors import WireTensor, tensor_from_buffer, tensor_from_values
 from hebe.spec import ModelSpec
 
-HEADER_LENGTH = b"inference-header-content-length"
 _OCTETS = b"application/octet-stream"
 _JSON = b"application/json"
 

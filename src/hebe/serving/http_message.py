@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 from hebe.serving.errors import RequestError
 
+JSON_LENGTH_HEADER = b"inference-header-content-length"
+"""How many bytes at the start of a body are JSON; raw tensors follow."""
+
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
