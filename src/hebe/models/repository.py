@@ -57,7 +57,7 @@ WriteProgress = Callable[[int, int], None]
 
 _FORMAT = 1
 _MODEL_FILE, _DENSE_FILE, _GRAPH_FILE = "model.toml", "dense.safetensors", "graph.json"
-_VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,17}\Z")
+VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,17}\Z")
 _SEAL_PATTERN = re.compile(rb"(.*\n)# SHA-256 of all lines above: ([0-9a-f]{64})\n\Z", re.DOTALL)
 
 
@@ -177,7 +177,7 @@ class ModelRepository:
             return ()
         except OSError as fault:
             raise RepositoryError(f"{self.root / name}: cannot be read: {fault.strerror}") from None
-        return tuple(sorted(int(entry) for entry in entries if _VERSION_PATTERN.match(entry)))
+        return tuple(sorted(int(entry) for entry in entries if VERSION_PATTERN.match(entry)))
 
     def open(self, name: str, version: int | None = None) -> StoredModel:
         """A version of a model, by default the latest.
@@ -216,7 +216,7 @@ class ModelRepository:
         if set(tables) != {table.name for table in spec.tables}:
             wrong = sorted(set(tables) ^ {table.name for table in spec.tables})
             raise RepositoryError(f"model {spec.name}: tables given and tables of the spec differ: {', '.join(wrong)}")
-        if version is not None and not _VERSION_PATTERN.match(str(version)):
+        if version is not None and not VERSION_PATTERN.match(str(version)):
             raise RepositoryError(f"model {spec.name}: version is {version!r}: must be a positive whole number")
         directory = self.root / spec.name
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +14,11 @@ import numpy as np
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_directory import remove
-from hebe.models.repository import ModelRepository
+from hebe.models.repository import VERSION_PATTERN, ModelRepository
 from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery, bring_into_range
 from hebe.runtime.dense_graph import GraphMode, prepare
 from hebe.runtime.executor import BatchOutcome, ModelExecutor
 from hebe.spec import ModelSpec, OutOfRange
-
-_VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,17}\Z")
 
 _KEPT_ITEMS = 8192
 """Executors for more items are not kept: their buffers are large, and such queries rare."""
@@ -70,7 +67,7 @@ def remove_old_stores(
         return {}
     outcomes: dict[Path, str] = {}
     for path in sorted(latest.parent.iterdir()):
-        if _VERSION_PATTERN.match(path.name) and int(path.name) < version and int(path.name) not in stored:
+        if VERSION_PATTERN.match(path.name) and int(path.name) < version and int(path.name) not in stored:
             try:
                 remove(path)
                 outcomes[path] = ""
