@@ -4,11 +4,12 @@ import copy
 import json
 import pickle
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.profile import EfficiencyTuple, LatencyProfile, ProfileError
+from hebe.profile import EfficiencyTuple, LatencyProfile, ProfileError, ScalabilityProfile
 
 PROFILE = LatencyProfile((1, 10, 100), (0.001, 0.002, 0.011), (0.0, 0.1, 0.2))
 
@@ -103,3 +104,96 @@ def test_bad_efficiency_tuples_are_refused_by_field(change, message):
 def test_an_efficiency_tuple_names_the_field_that_it_lacks(name):
     with pytest.raises(ProfileError, match=f"'{name}' is missing"):
         EfficiencyTuple.from_dict({key: value for key, value in TUPLE.to_dict().items() if key != name})
+
+
+SCALABILITY = ScalabilityProfile(
+    "ncf",
+    workers=(2, 4, 8),
+    qps=(20.0, 40.0, 80.0),
+    bandwidth_bytes_per_s=(1e9, 2e9, 4e9),
+    cache_ways=(1, 2, 4),
+    qps_by_cache_ways=((), (10.0, 20.0, 40.0), (40.0, 60.0, 80.0)),
+    memory_bytes=(3e9, 4e9, 6e9),
+    estimated=True,
+)
+
+
+def test_a_scalability_profile_survives_the_way_to_disk_and_back():
+    assert ScalabilityProfile.from_dict(json.loads(json.dumps(SCALABILITY.to_dict()))) == SCALABILITY
+    assert hash(pickle.loads(pickle.dumps(SCALABILITY))) == hash(SCALABILITY)
+
+
+def test_a_scalability_profile_is_linear_between_what_was_measured():
+    table = SCALABILITY.qps_table()
+    assert table.shape == (9, 5)
+    np.testing.assert_allclose(table[:, 4], [0, 10, 20, 30, 40, 50, 60, 70, 80])
+    np.testing.assert_allclose(table[4], [0, 10, 20, 30, 40])
+    np.testing.assert_allclose(table[8], [0, 40, 60, 70, 80])
+    np.testing.assert_allclose(table[6, 1], 60 * (0.25 + 0.5) / 2)  # between the shares at 4 and at 8 workers
+    np.testing.assert_allclose(table[2], table[4] / 2)  # nothing measured at 2: as at 4
+    np.testing.assert_allclose(SCALABILITY.bandwidth_table()[[0, 1, 3, 8]], [0, 0.5e9, 1.5e9, 4e9])
+    np.testing.assert_allclose(SCALABILITY.memory_table()[[0, 1, 3, 8]], [0, 3e9, 3.5e9, 6e9])
+
+
+def test_workers_that_do_harm_stay_idle():
+    worse = ScalabilityProfile("d", (4, 8), (40.0, 30.0), (1e9, 1e9), (2, 4), ((30.0, 40.0), ()))
+    assert worse.qps_table()[:, 4].tolist() == [0, 10, 20, 30, 40, 40, 40, 40, 40]
+    assert worse.memory_table().tolist() == [0] * 9
+
+
+def test_a_model_whose_target_is_out_of_reach_has_no_throughput():
+    hopeless = ScalabilityProfile("d", (4,), (0.0,), (0.0,), (4,), ((0.0,),))
+    assert not hopeless.qps_table().any()
+
+
+@given(st.data())
+def test_more_workers_and_more_ways_never_serve_less(data):
+    rate = st.floats(0, 1e6)
+    workers = sorted(data.draw(st.sets(st.integers(1, 20), min_size=1, max_size=5)))
+    ways = sorted(data.draw(st.sets(st.integers(1, 12), min_size=1, max_size=5)))
+    qps = [data.draw(rate) for _ in workers]
+    rows = [[*(data.draw(rate) for _ in ways[1:]), whole] if data.draw(st.booleans()) else [] for whole in qps]
+    rows[-1] = [*(data.draw(rate) for _ in ways[1:]), qps[-1]]
+    table = ScalabilityProfile("m", workers, qps, [0.0] * len(workers), ways, rows).qps_table()
+    assert np.isfinite(table).all()
+    assert (np.diff(table, axis=0) >= 0).all()
+    assert (np.diff(table, axis=1) >= 0).all()
+    assert not table[0].any()
+    assert not table[:, 0].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "a b "}, "model is 'a b '"),
+        ({"workers": []}, "scalability profile of ncf: workers is empty"),
+        ({"workers": 3}, "workers is 3: must be a list"),
+        ({"workers": [2, 2, 8]}, r"workers is \[2, 2, 8\]: must be positive and strictly increasing"),
+        ({"workers": [0, 4, 8]}, "strictly increasing"),
+        ({"workers": [2.5, 4, 8]}, "workers is .* whole numbers"),
+        ({"cache_ways": [True, 2, 4]}, "cache_ways is .* whole numbers"),
+        ({"cache_ways": [1, 2]}, "qps_by_cache_ways at 4 workers has 3 values where 2 are expected"),
+        ({"qps": [1.0, 2.0]}, "qps has 2 values where 3 are expected"),
+        ({"qps": [20.0, float("nan"), 80.0]}, "qps has nan"),
+        ({"qps": [20.0, -1.0, 80.0]}, "qps has -1.0"),
+        ({"qps": [20.0, "fast", 80.0]}, "qps has 'fast'"),
+        ({"bandwidth_bytes_per_s": []}, "bandwidth_bytes_per_s has 0 values"),
+        ({"memory_bytes": [1.0]}, "memory_bytes has 1 values"),
+        ({"qps_by_cache_ways": []}, "qps_by_cache_ways has 0 rows for 3 worker counts"),
+        ({"qps_by_cache_ways": [[], [], []]}, "qps_by_cache_ways has no row"),
+        ({"qps_by_cache_ways": [[], [], [40.0, 60.0, 70.0]]}, "at 8 workers: the last, 70.0, must be qps"),
+        ({"estimated": "no"}, "estimated is 'no'"),
+        ({"colour": "red"}, "unknown field 'colour'"),
+    ],
+)
+def test_bad_scalability_profiles_are_refused_by_field(change, message):
+    with pytest.raises(ProfileError, match=message):
+        ScalabilityProfile.from_dict(SCALABILITY.to_dict() | change)
+
+
+@pytest.mark.parametrize(
+    "name", ["model", "workers", "qps", "bandwidth_bytes_per_s", "cache_ways", "qps_by_cache_ways"]
+)
+def test_a_scalability_profile_names_the_field_that_it_lacks(name):
+    with pytest.raises(ProfileError, match=f"'{name}' is missing"):
+        ScalabilityProfile.from_dict({key: value for key, value in SCALABILITY.to_dict().items() if key != name})
