@@ -1,0 +1,199 @@
+"""The fewest servers that meet a demand, over all sets of models that a server may hold and all its splits.
+
+A pattern is one way to fill a server: a set of models, its split, and the rates that they serve. The integer program
+
+    minimise  sum of x_p      subject to  sum of x_p * qps[p, m] >= demand[m] for each model m,  x_p whole
+
+has far too many patterns to be written down. Its relaxation is solved by column generation: the dual price of a
+model's demand is what one query/s of it is worth, and patterns worth more than a server join the program. They are
+found by trying every set in every split (`best_splits`), so the relaxation's optimum is exact, and rounded up it is a
+proven lower bound for any plan. HiGHS then solves the integer program over the patterns that joined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.sparse import csc_array
+
+from hebe.planning.colocation import (
+    ColocationPlan,
+    ServerGroup,
+    demand_array,
+    hera,
+    one_model_a_server,
+    tenants_of,
+    utilization_weights,
+)
+from hebe.planning.colocation_server import BestSplits, ScalabilityTables, all_sets, best_splits, splits_of
+from hebe.planning.error import PlanningError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
+
+MOST_TRIED = 100_000_000
+"""More (set, split) pairs than this are refused: every one is tried in every round, that is a second a round."""
+
+_MOST_ROUNDS = 500
+_JOIN_A_ROUND = 200
+_JOIN_AT_ENDS = 2000
+_WORTH_MORE = 1e-7
+
+
+def optimal_colocation(
+    tables: ScalabilityTables, demand_qps: Mapping[str, float], most_models: int = 2, time_limit_s: float = 10.0
+) -> ColocationPlan:
+    """The fewest servers with at most `most_models` models on each, and `least_servers`, the proven lower bound.
+
+    `servers == least_servers` proves the plan optimal; with a server more it may still be. The integer program is
+    given up after `time_limit_s`, with the best plan so far, which is never worse than `hera`'s. Raises
+    `PlanningError` for a bad demand, `most_models` or `time_limit_s`, and where there are more sets and splits
+    than `MOST_TRIED`.
+    """
+    wanted = np.flatnonzero(demand_array(tables, demand_qps))
+    tables = tables.only(wanted)
+    demand_qps = {model: float(demand_qps[model]) for model in tables.models}
+    sets = _sets_to_try(tables, most_models)
+    if isinstance(time_limit_s, bool) or not isinstance(time_limit_s, int | float) or not time_limit_s > 0:
+        raise PlanningError(f"time_limit_s is {time_limit_s!r}: must be a positive number of seconds")
+    patterns = _Patterns(tables, demand_array(tables, demand_qps))
+    for of_one_size in sets:  # each set at its largest EMU, as the other policies use it: none of them can be better
+        patterns.join(of_one_size, utilization_weights(tables), _JOIN_AT_ENDS, 0.0)
+    bound = _solve_relaxation(patterns, sets)
+    greedy = hera(tables, demand_qps) if len(sets) > 1 else one_model_a_server(tables, demand_qps)
+    plan = patterns.fewest_servers(bound, time_limit_s)
+    groups = greedy.groups if plan is None or sum(group.servers for group in plan) > greedy.servers else plan
+    return ColocationPlan("optimal", demand_qps, tuple(groups), min(bound, sum(group.servers for group in groups)))
+
+
+def _sets_to_try(tables: ScalabilityTables, most_models: int) -> list[IntArray]:
+    """All sets of one model, of two, ... of `most_models`."""
+    if not isinstance(most_models, int) or isinstance(most_models, bool) or most_models < 1:
+        raise PlanningError(f"most_models is {most_models!r}: must be a whole number of at least 1")
+    count = len(tables.models)
+    sizes = range(1, min(most_models, count, tables.server.cores, tables.server.cache_ways) + 1)
+    tried = 0
+    for size in sizes:
+        tried += math.comb(count, size) * splits_of(tables, size)
+        if tried > MOST_TRIED:
+            raise PlanningError(
+                f"most_models is {most_models}: {size} out of {count} models in all splits of a server are {tried:,}"
+                f" cases, more than {MOST_TRIED:,}: allow fewer models a server, or plan the models in groups"
+            )
+    return [all_sets(count, size) for size in sizes]
+
+
+def _solve_relaxation(patterns: _Patterns, sets: Sequence[IntArray]) -> int:
+    """Let patterns join until none is worth more than its server; returns the lower bound on whole servers.
+
+    Of any prices, the relaxation's value over the largest worth of a pattern at them is a bound (Farley 1990), so
+    what is returned is proven even where the rounds run out.
+    """
+    bound = 0.0
+    for _ in range(_MOST_ROUNDS):
+        value, prices = patterns.relaxation()
+        worth = max(patterns.join(of_one_size, prices, _JOIN_A_ROUND, 1 + _WORTH_MORE) for of_one_size in sets)
+        bound = max(bound, value / max(worth, 1.0))
+        if worth <= 1 + _WORTH_MORE:
+            for of_one_size in sets:  # what is worth nearly a server helps to round
+                patterns.join(of_one_size, prices, _JOIN_AT_ENDS, 0.9)
+            break
+    return math.ceil(bound * (1 - 1e-6))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """One way to fill a server: models as rows of the tables, and the cores, cache ways and qps of each."""
+
+    models: tuple[int, ...]
+    cores: tuple[int, ...]
+    ways: tuple[int, ...]
+    qps: tuple[float, ...]
+
+
+class _Patterns:
+    """The patterns that joined so far, none twice, and the programs over them."""
+
+    def __init__(self, tables: ScalabilityTables, demand: FloatArray) -> None:
+        self._tables = tables
+        self._demand = demand
+        self._known: dict[_Pattern, None] = {}
+
+    def join(self, sets: IntArray, weights: FloatArray, most: int, above: float) -> float:
+        """Let the best splits under `weights` join, at most `most` of those worth more than `above`.
+
+        Returns the largest worth of any set.
+        """
+        splits: BestSplits = best_splits(self._tables, sets, weights)
+        best_first = np.argsort(-splits.value, kind="stable")[:most]
+        for row in best_first[splits.value[best_first] > above].tolist():
+            served = (splits.cores[row], splits.cache_ways[row], splits.qps[row])
+            self._known[_Pattern(tuple(sets[row].tolist()), *(tuple(part.tolist()) for part in served))] = None
+        return float(splits.value.max())
+
+    def relaxation(self) -> tuple[float, FloatArray]:
+        """The servers needed if parts of servers could be had, and what one query/s of each model is worth."""
+        answer = self._relax(self._cover())
+        return float(answer.fun), np.maximum(-answer.ineqlin.marginals, 0.0) / self._demand
+
+    def fewest_servers(self, least: int, time_limit_s: float) -> list[ServerGroup] | None:
+        """The best plan of whole servers found in that time, or None; `least` is known to be needed.
+
+        The relaxation's whole parts are kept first, then all but one of each, then nothing of it: what is left for
+        HiGHS to round grows from a few servers, which it solves at once, to the program itself.
+        """
+        cover = self._cover()
+        parts = self._relax(cover).x
+        best: IntArray | None = None
+        for kept in (np.floor(parts + 1e-6), np.maximum(np.floor(parts + 1e-6) - 1, 0), np.zeros_like(parts)):
+            answer = milp(
+                np.ones(len(parts)),
+                integrality=np.ones(len(parts)),
+                bounds=Bounds(0, np.inf),
+                constraints=[
+                    LinearConstraint(cover, lb=np.maximum(1 - cover @ kept, 0.0)),
+                    LinearConstraint(np.ones((1, len(parts))), lb=max(least - kept.sum(), 0.0)),
+                ],
+                options={"time_limit": time_limit_s / 3, "mip_rel_gap": 0.0},
+            )
+            if answer.x is None:
+                continue
+            servers = (np.rint(answer.x) + kept).astype(np.intp)
+            enough = bool(np.all(cover @ servers >= 1 - 1e-9))  # HiGHS' own tolerance is wider
+            if enough and (best is None or servers.sum() < best.sum()):
+                best = servers
+            if best is not None and best.sum() <= least:
+                break
+        return None if best is None else self._groups(best)
+
+    def _groups(self, servers: IntArray) -> list[ServerGroup]:
+        known = list(self._known)
+        worth = utilization_weights(self._tables)
+        groups = []
+        for at in np.flatnonzero(servers):
+            pattern = known[at]
+            tenants = tenants_of(self._tables, pattern.models, pattern.cores, pattern.ways, pattern.qps)
+            utilization = float(sum(worth[list(pattern.models)] * pattern.qps))
+            groups.append(ServerGroup(tenants, int(servers[at]), utilization))
+        return sorted(groups, key=lambda group: -group.servers)
+
+    @staticmethod
+    def _relax(cover: csc_array) -> Any:
+        answer = linprog(np.ones(cover.shape[1]), A_ub=-cover, b_ub=-np.ones(cover.shape[0]), method="highs")
+        if answer.status != 0:
+            raise PlanningError(f"the relaxation over {cover.shape[1]} patterns was not solved: {answer.message}")
+        return answer
+
+    def _cover(self) -> csc_array:
+        """The share of each model's demand that one server of each pattern meets, sparse `[models, patterns]`."""
+        known = list(self._known)
+        models = np.array([model for pattern in known for model in pattern.models], dtype=np.intp)
+        columns = np.repeat(np.arange(len(known)), [len(pattern.models) for pattern in known])
+        qps = np.array([rate for pattern in known for rate in pattern.qps])
+        return csc_array((qps / self._demand[models], (models, columns)), shape=(len(self._demand), len(known)))

@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from hebe.planning.colocation import hera, hera_random, one_model_a_server, random_pairs
+from hebe.planning.colocation_optimum import optimal_colocation
+from hebe.planning.colocation_server import ServerResources
+from hebe.planning.error import PlanningError
+
+from .scalability import CACHE_BOUND, demanded_fleets, profile, tables
+
+DEMAND = {"bandwidth-bound": 2_000.0, "capacity-bound": 300.0, "cache-bound": 90_000.0, "compute-bound": 2_000.0}
+
+
+@settings(max_examples=40)
+@given(demanded_fleets(least=2))
+def test_nobody_needs_fewer_servers(fleet):
+    made, demand = fleet
+    best = optimal_colocation(made, demand)
+    others = [
+        one_model_a_server(made, demand),
+        hera(made, demand),
+        *(random_pairs(made, demand, np.random.default_rng(seed)) for seed in range(3)),
+        hera_random(made, demand, np.random.default_rng(0)),
+    ]
+    assert best.least_servers <= best.servers <= min(plan.servers for plan in others)
+    for model, qps in best.capacity_qps.items():
+        assert qps >= demand[model] * (1 - 1e-6)
+    for group in best.groups:
+        assert len(group.tenants) <= 2
+        assert sum(tenant.workers for tenant in group.tenants) <= made.server.cores
+        assert sum(tenant.cache_ways for tenant in group.tenants) <= made.server.cache_ways
+
+
+@settings(max_examples=20)
+@given(demanded_fleets(least=3, most=3))
+def test_the_bound_holds_for_more_models_a_server_and_only_falls(fleet):
+    made, demand = fleet
+    plans = [optimal_colocation(made, demand, most) for most in (1, 2, 3)]
+    bounds = [plan.least_servers for plan in plans]
+    assert bounds == sorted(bounds, reverse=True)
+    assert all(plan.least_servers <= plan.servers for plan in plans)
+    assert plans[0].servers == one_model_a_server(made, demand).servers
+
+
+def test_the_optimum_is_proven_on_an_example_that_greed_gets_wrong():
+    """Two models that both scale badly: Algorithm 2 has no partner for them, and yet they fit together."""
+    demand = {"bandwidth-bound": 2_000.0, "capacity-bound": 400.0}
+    best, greedy = optimal_colocation(tables(), demand), hera(tables(), demand)
+    assert greedy.servers == 20
+    assert best.servers == best.least_servers < 15
+
+
+def test_the_optimum_is_proven_where_greed_happens_to_reach_it():
+    many = {model: 10 * qps for model, qps in DEMAND.items()}
+    best = optimal_colocation(tables(), many)
+    assert best.servers == best.least_servers == hera(tables(), many).servers
+
+
+def test_three_models_a_server_pay_where_two_leave_something_over():
+    """Each is held to five workers by the memory, so two leave six cores idle."""
+    five = [profile(name, 10.0, memory_limit=5, memory=8e9) for name in "abc"]
+    demand = dict.fromkeys("abc", 2_000.0)
+    made = tables(*five)
+    assert optimal_colocation(made, demand, 2).servers == 60
+    three = optimal_colocation(made, demand, 3)
+    assert three.servers == three.least_servers == 40
+    assert {len(group.tenants) for group in three.groups} == {3}
+
+
+def test_models_that_nobody_asks_for_are_left_out():
+    plan = optimal_colocation(tables(), {"cache-bound": 16_000.0, "compute-bound": 0.0})
+    assert plan.servers == 1
+    assert plan.demand_qps == {"cache-bound": 16_000.0}
+
+
+def test_a_server_of_one_core_is_planned_without_sharing():
+    made = tables(
+        profile("m", 2.0, memory_limit=1), profile("n", 1.0, memory_limit=1), server=ServerResources(1, 11, 1e11)
+    )
+    assert optimal_colocation(made, {"m": 5.0, "n": 1.0}).servers == 4
+
+
+def test_a_plan_is_given_however_little_time_there_is():
+    plan = optimal_colocation(tables(), DEMAND, time_limit_s=1e-9)
+    assert plan.least_servers <= plan.servers <= hera(tables(), DEMAND).servers
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"most_models": 0}, "most_models is 0: must be a whole number"),
+        ({"most_models": 2.0}, "most_models is 2.0"),
+        ({"time_limit_s": 0.0}, "time_limit_s is 0.0"),
+        ({"time_limit_s": float("nan")}, "time_limit_s is nan"),
+        ({"time_limit_s": True}, "time_limit_s is True"),
+        ({"demand_qps": {}}, "demand_qps: is empty"),
+        ({"demand_qps": {"ncf": 1.0}}, "model ncf: has no scalability profile"),
+    ],
+)
+def test_bad_questions_are_refused(change, message):
+    with pytest.raises(PlanningError, match=message):
+        optimal_colocation(tables(CACHE_BOUND), **{"demand_qps": {"cache-bound": 1.0}} | change)
+
+
+def test_too_many_sets_are_refused_before_they_are_made():
+    many = [profile(f"m{number}", 1.0) for number in range(200)]
+    with pytest.raises(PlanningError, match="most_models is 4: 3 out of 200 models in all splits"):
+        optimal_colocation(tables(*many), {f"m{number}": 1.0 for number in range(200)}, 4)

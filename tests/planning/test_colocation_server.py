@@ -1,0 +1,175 @@
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from hebe.planning.colocation_server import (
+    ScalabilityTables,
+    ServerResources,
+    all_sets,
+    best_splits,
+    splits_of,
+)
+from hebe.planning.error import PlanningError
+
+from .scalability import (
+    BANDWIDTH_BOUND,
+    CACHE_BOUND,
+    CAPACITY_BOUND,
+    COMPUTE_BOUND,
+    SERVER,
+    profile,
+    small_fleets,
+    tables,
+)
+
+
+def best_by_trying(made, members, weights):
+    """The largest worth over all partitions, the rates of each by linear programming; -inf if none fits."""
+    server, size = made.server, len(members)
+    best = -np.inf
+    for cores in product(range(1, server.cores + 1), repeat=size):
+        for ways in product(range(1, server.cache_ways + 1), repeat=size):
+            if sum(cores) > server.cores or sum(ways) > server.cache_ways:
+                continue
+            if sum(made.memory[m, c] for m, c in zip(members, cores, strict=True)) > server.memory_bytes:
+                continue
+            rates = [made.qps[m, c, k] for m, c, k in zip(members, cores, ways, strict=True)]
+            moved = [made.traffic[m, c] for m, c in zip(members, cores, strict=True)]
+            worth = [weights[m] * rate for m, rate in zip(members, rates, strict=True)]
+            answer = linprog([-w for w in worth], A_ub=[moved], b_ub=[server.bandwidth_bytes_per_s], bounds=(0, 1))
+            best = max(best, -answer.fun)
+    return best
+
+
+@settings(max_examples=25)
+@given(
+    small_fleets(least=3, most=3, cores=4, ways=3), st.lists(st.floats(0, 2), min_size=3, max_size=3), st.integers(1, 3)
+)
+def test_nothing_is_worth_more_than_the_best_split(made, weights, size):
+    weights = np.array(weights)
+    sets = all_sets(3, size)
+    splits = best_splits(made, sets, weights)
+    for row, members in enumerate(sets):
+        assert splits.value[row] == pytest.approx(best_by_trying(made, members, weights), abs=1e-9)
+
+
+@given(small_fleets(least=2), st.data())
+def test_a_split_can_be_had(made, data):
+    """Cores, ways, memory and bandwidth suffice, and the value is what the rates are worth."""
+    size = data.draw(st.integers(1, min(len(made.models), 3)))
+    weights = np.array([data.draw(st.floats(0, 2)) for _ in made.models])
+    sets = all_sets(len(made.models), size)
+    splits = best_splits(made, sets, weights)
+    for row, members in enumerate(sets):
+        if splits.value[row] == -np.inf:
+            continue
+        cores, ways, qps = splits.cores[row], splits.cache_ways[row], splits.qps[row]
+        assert (cores >= 1).all() and (ways >= 1).all()  # noqa: PT018
+        assert cores.sum() <= made.server.cores
+        assert ways.sum() <= made.server.cache_ways
+        assert made.memory[members, cores].sum() <= made.server.memory_bytes
+        capacity = made.qps[members, cores, ways]
+        assert (qps <= capacity * (1 + 1e-12)).all()
+        share = np.divide(qps, capacity, out=np.zeros(size), where=capacity > 0)
+        assert (share * made.traffic[members, cores]).sum() <= made.server.bandwidth_bytes_per_s * (1 + 1e-12)
+        assert splits.value[row] == pytest.approx((weights[members] * qps).sum(), abs=1e-9)
+
+
+def test_bandwidth_is_taken_where_a_byte_is_worth_least():
+    made = tables(BANDWIDTH_BOUND, profile("light", 100.0, bandwidth_a_worker=5e9))
+    # Ten workers of one move 95 GB/s and six of the other 30; a byte of the first is worth half of the other's.
+    splits = best_splits(made, np.array([[0, 1]]), np.array([1.0, 1.0]))
+    assert splits.cores.tolist() == [[1, 15]]
+    assert splits.qps[0] == pytest.approx([20.0, 1500.0], rel=0.01)  # 9.5 + 75 GB/s: all served
+    dear = best_splits(made, np.array([[0, 1]]), np.array([1e3, 1e-3]))
+    assert dear.cores.tolist() == [[10, 6]]
+    assert dear.qps[0] == pytest.approx([200.0, 600.0 * 5 / 30], rel=0.01)
+
+
+def test_idle_cores_can_be_the_price_of_fitting():
+    wide = profile("wide", 1.0, memory=30e9, memory_limit=6)
+    made = tables(wide, CAPACITY_BOUND)
+    splits = best_splits(made, np.array([[0, 1]]), np.array([1.0, 1.0]))
+    assert made.memory[[0, 1], splits.cores[0]].sum() <= SERVER.memory_bytes
+    assert splits.cores.tolist() == [[1, 7]]
+
+
+def test_what_cannot_fit_together_is_said_to_be_worth_nothing():
+    heavy = [profile(name, 1.0, memory=150e9, memory_limit=1) for name in "ab"]
+    made = tables(*heavy, COMPUTE_BOUND)
+    splits = best_splits(made, all_sets(3, 2), np.ones(3))
+    assert splits.value[0] == -np.inf
+    assert np.isfinite(splits.value[1:]).all()
+
+
+def test_more_models_than_cores_or_ways_never_fit():
+    made = tables(
+        *(profile(f"m{number}", 1.0, memory_limit=2) for number in range(3)), server=ServerResources(2, 11, 1e11)
+    )
+    assert splits_of(made, 3) == 0
+    assert best_splits(made, all_sets(3, 3), np.ones(3)).value.tolist() == [-np.inf]
+
+
+def test_workers_that_bring_nothing_are_not_used():
+    made = tables(BANDWIDTH_BOUND, CAPACITY_BOUND, CACHE_BOUND)
+    assert made.workers[:, 16].tolist() == [10, 8, 16]
+    assert made.memory[1, 16] == 8 * 24e9
+    np.testing.assert_allclose(made.alone, [200, 40, 16_000])
+
+
+def test_a_server_with_less_memory_has_room_for_fewer_workers():
+    made = tables(CAPACITY_BOUND, server=ServerResources(16, 11, 100e9, 100e9))
+    assert made.workers[0, 16] == 4
+    assert made.alone[0] == 20
+
+
+@given(st.integers(1, 7), st.integers(1, 4))
+def test_every_set_once(count, size):
+    sets = all_sets(count, size)
+    assert len({tuple(row) for row in sets.tolist()}) == len(sets)
+    assert all((np.diff(row) > 0).all() for row in sets)
+
+
+@pytest.mark.parametrize(
+    ("profiles", "server", "message"),
+    [
+        ([], SERVER, "profiles: there is none"),
+        ([CACHE_BOUND, CACHE_BOUND], SERVER, "profiles: model cache-bound has more than one"),
+        ([CACHE_BOUND], ServerResources(8, 11, 1e11), "cache-bound: workers go up to 16: the server has 8 cores"),
+        ([CACHE_BOUND], ServerResources(16, 12, 1e11), "cache-bound: cache_ways go up to 11: the server has 12"),
+        (
+            [CACHE_BOUND],
+            ServerResources(16, 11, 1e9),
+            r"bandwidth_bytes_per_s goes up to 1.6e\+10: the server has 1e\+09",
+        ),
+        ([CAPACITY_BOUND], ServerResources(16, 11, 1e11, 1e9), r"memory_bytes is 2.4e\+10 with one worker"),
+    ],
+)
+def test_profiles_of_another_server_are_refused(profiles, server, message):
+    with pytest.raises(PlanningError, match=message):
+        ScalabilityTables.of(profiles, server)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ((0, 11, 1e11), "server: cores is 0"),
+        ((2.5, 11, 1e11), "server: cores is 2.5"),
+        ((16, True, 1e11), "server: cache_ways is True"),
+        ((16, 11, 0.0), "server: bandwidth_bytes_per_s is 0.0"),
+        ((16, 11, float("nan")), "server: bandwidth_bytes_per_s is nan"),
+        ((16, 11, 1e11, -1), "server: memory_bytes is -1"),
+    ],
+)
+def test_a_server_that_is_none_is_refused(fields, message):
+    with pytest.raises(PlanningError, match=message):
+        ServerResources(*fields)
+
+
+def test_an_unknown_model_is_named():
+    with pytest.raises(PlanningError, match="model ncf: has no scalability profile"):
+        tables().index_of("ncf")
