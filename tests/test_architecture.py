@@ -47,6 +47,7 @@ THIRD_PARTY = {
     "workload": PURE,
     "simulation": PURE,
     "kernels": {"numpy", "torch", "numba", "llvmlite", "triton"},
+    "studies": {*PURE, "matplotlib", "rich"},
     "report": {"numpy", "matplotlib", "cycler", "jinja2", "markupsafe", "rich"},
 }
 """For some rooms, all of other people's packages that they may import."""

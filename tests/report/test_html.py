@@ -63,6 +63,12 @@ def test_columns_of_numbers_stand_to_the_right():
     assert elements.classes("td") == [None, "right", None] * 2
 
 
+def test_a_table_may_say_which_columns_stand_to_the_right():
+    page = Page("x")
+    page.table(["a", "b"], [["1", "x"]], right=[False, True])
+    assert Elements(page.render()).classes("td") == [None, "right"]
+
+
 def test_a_good_number_is_marked():
     values = [name for name in Elements(full_page().render()).classes("div") if name and name.startswith("value")]
     assert values == ["value good", "value"]

@@ -11,17 +11,15 @@ Modules without a DESCRIPTION are what benchmarks share.
 
 from __future__ import annotations
 
-import ast
 import pkgutil
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 
 from rich.progress import Progress
 
 import hebe.bench
+from hebe.report.description import module_description
 from hebe.report.figures import Figure, FigureFile
 
 
@@ -29,7 +27,7 @@ def benchmark_descriptions() -> dict[str, str]:
     """Every benchmark's one-line description by name, read from the sources without importing them."""
     found = {}
     for module in pkgutil.iter_modules(hebe.bench.__path__):
-        description = None if module.ispkg else _description(f"{hebe.bench.__name__}.{module.name}")
+        description = None if module.ispkg else module_description(f"{hebe.bench.__name__}.{module.name}")
         if description is not None:
             found[module.name] = description
     return dict(sorted(found.items()))
@@ -42,19 +40,3 @@ def run_benchmark(name: str, quick: bool, progress: Progress) -> FigureFile:
     figures = run(quick, progress)
     command = f"hebe bench {name}{' --quick' if quick else ''}"
     return FigureFile.here(name, command, time.perf_counter() - started_s, quick, figures)
-
-
-def _description(module: str) -> str | None:
-    spec = find_spec(module)
-    if spec is None or spec.origin is None:
-        return None
-    for statement in ast.parse(Path(spec.origin).read_text()).body:
-        if isinstance(statement, ast.Assign):
-            targets, value = statement.targets, statement.value
-        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            targets, value = [statement.target], statement.value
-        else:
-            continue
-        if any(isinstance(target, ast.Name) and target.id == "DESCRIPTION" for target in targets):
-            return str(ast.literal_eval(value))
-    return None

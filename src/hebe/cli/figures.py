@@ -20,8 +20,8 @@ def figures(
 ) -> None:
     """Show all measured figures: value, spread, target, met or not, the paper's.
 
-    The files are those that `hebe bench` writes. A figure of a quick run is marked, and one that was
-    not measured is absent.
+    The files are those that `hebe bench` and `hebe study` write. A figure of a quick run is marked, and
+    one that was not measured is absent.
 
     Example: hebe figures docs/figures --json
     """
@@ -35,7 +35,7 @@ def figures(
     if found:
         console.print(figure_tables(found), crop=False)
     else:
-        console.print("No figures yet: run `hebe bench NAME` first.")
+        console.print("No figures yet: run `hebe bench NAME` or `hebe study NAME` first.")
     if as_json:
         rows = [
             {**figure.to_dict(), "met": figure.met, "quick": file.quick, "file": str(path)}

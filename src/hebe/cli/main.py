@@ -53,6 +53,7 @@ SUBCOMMANDS = {
     "load": _Subcommand("hebe.cli.load", "load", "Send queries to a server and measure what it can take."),
     "demo": _Subcommand("hebe.cli.demo", "demo", "Train, serve and load a small model; write a page about it."),
     "bench": _Subcommand("hebe.cli.bench", "bench", "Run a benchmark and write its figures."),
+    "study": _Subcommand("hebe.cli.study", "study", "Reproduce a paper's tables and figures, ours beside theirs."),
     "figures": _Subcommand("hebe.cli.figures", "figures", "Show all measured figures beside their targets."),
 }
 

@@ -56,17 +56,24 @@ class Page:
         """An SVG from `hebe.report.plots`, which is put in as it is, and a caption."""
         self._blocks.append(("plot", (Markup(svg), caption)))
 
-    def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> None:
-        """A table; columns whose cells are all numbers (or begin with a digit) stand to the right."""
+    def table(
+        self,
+        headings: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        caption: str = "",
+        right: Sequence[bool] | None = None,
+    ) -> None:
+        """A table. Columns stand to the right where `right` says so, by default where cells begin with a digit."""
         cells = [[str(cell) for cell in row] for row in rows]
         for row in cells:
             if len(row) != len(headings):
                 raise ValueError(f"table row {row}: {len(row)} cells under {len(headings)} headings")
-        right = [
-            bool(cells) and all(not row[column] or row[column].lstrip("-+<>≤≥ ")[:1].isdigit() for row in cells)
-            for column in range(len(headings))
-        ]
-        self._blocks.append(("table", (list(headings), cells, right, caption)))
+        if right is None:
+            right = [
+                bool(cells) and all(not row[column] or row[column].lstrip("-+<>≤≥ ")[:1].isdigit() for row in cells)
+                for column in range(len(headings))
+            ]
+        self._blocks.append(("table", (list(headings), cells, list(right), caption)))
 
     def commands(self, lines: Iterable[str]) -> None:
         """Commands to type, one a line."""

@@ -1,0 +1,91 @@
+"""`hebe study`: reproduce a paper's tables and figures, ours beside theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+
+if TYPE_CHECKING:
+    from hebe.report.fitting_table import FittingTable
+    from hebe.studies.study import Table
+
+
+def study(
+    name: Annotated[str, typer.Argument(help="A study, 'all', or 'list' to list them.")] = "list",
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, fewer repeats.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Every repeat and case, however long it takes.")] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Directory of recorded measurements, in place of the built-in table of cited figures."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where figures/NAME.json and studies/NAME.html go.")] = Path("out"),
+    as_json: JsonOption = False,
+) -> None:
+    """Reproduce a paper's tables and figures: its numbers beside ours, with the reasons where they differ.
+
+    A study plans and simulates fleets that nobody here owns, with the very policies that the server runs. It prints
+    its tables, writes OUT/figures/NAME.json (which `hebe figures` shows) and OUT/studies/NAME.html, one page to open
+    in a browser. It needs neither torch nor a server.
+
+    Example: hebe study list, then hebe study kairos-distribution --quick
+    """
+    from hebe.report.tables import figure_tables
+    from hebe.studies.runner import run_study, study_descriptions
+    from hebe.studies.study import StudyOptions
+
+    console = make_console(as_json)
+    known = study_descriptions()
+    if name == "list":
+        console.print(_list_of(known) if known else "There are no studies.", crop=False)
+        if as_json:
+            print_json({"studies": known})
+        return
+    if name != "all" and name not in known:
+        raise typer.BadParameter(f"no study {name}: there are {', '.join([*known, 'all'])}", param_hint="NAME")
+    if quick and full:
+        raise typer.BadParameter("choose one of them", param_hint="--quick, --full")
+    if data is not None and not data.is_dir():
+        raise typer.BadParameter(f"{data} is not a directory", param_hint="--data")
+    options = StudyOptions(quick, full, data)
+    done: list[dict[str, Any]] = []
+    for chosen in known if name == "all" else (name,):
+        with make_progress() as progress:
+            run = run_study(chosen, options, progress)
+        figures, page = run.write(out)
+        for table in run.result.tables:
+            console.print(Text(table.title, "bold"), soft_wrap=True)
+            console.print(_fitting(table), crop=False)
+            console.print(Text(f"{table.note}\n" if table.note else "", "dim"), soft_wrap=True)
+        if run.file.figures:
+            console.print(figure_tables([(figures, run.file)]), crop=False)
+        console.print(Text(f"\nPictures and explanations: {page}"), soft_wrap=True)
+        done.append({**run.to_dict(), "file": str(figures), "page": str(page)})
+    if as_json:
+        print_json({"files": done})
+
+
+def _list_of(known: dict[str, str]) -> FittingTable:
+    from hebe.report.fitting_table import Column, FittingTable
+
+    table = FittingTable("", Column(folds=True))
+    for name, description in known.items():
+        table.add_row(Text(name, "bold"), description)
+    return table
+
+
+def _fitting(table: Table) -> FittingTable:
+    """The table for the terminal: columns that hold numbers stand to the right, words fold."""
+    from hebe.report.fitting_table import Column, FittingTable
+
+    columns = [
+        Column(name, right=right, folds=not right) for name, right in zip(table.columns, table.numeric(), strict=True)
+    ]
+    shown = FittingTable(*columns)
+    for row in table.texts():
+        shown.add_row(*row)
+    return shown

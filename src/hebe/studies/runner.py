@@ -1,0 +1,62 @@
+"""Finds and runs studies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress
+
+from hebe.report.description import module_description
+from hebe.report.figures import FigureFile
+from hebe.studies import STUDIES
+from hebe.studies.page import study_page
+from hebe.studies.study import StudyOptions, StudyResult
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRun:
+    """One run of one study: its result, and its figures with what they were measured on."""
+
+    description: str
+    file: FigureFile
+    result: StudyResult
+
+    def write(self, directory: Path) -> tuple[Path, Path]:
+        """Write DIRECTORY/figures/NAME.json and DIRECTORY/studies/NAME.html; return both paths. Raises OSError."""
+        page = study_page(self.description, self.file, self.result)
+        return self.file.write(directory / "figures"), page.write(directory / "studies" / f"{self.file.name}.html")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figure file's plain data, and the tables."""
+        tables = [
+            {"title": t.title, "columns": list(t.columns), "rows": [list(row) for row in t.rows], "note": t.note}
+            for t in self.result.tables
+        ]
+        return {**self.file.to_dict(), "tables": tables}
+
+
+def study_descriptions() -> dict[str, str]:
+    """Every study's one-line description by name, read from the sources without importing them."""
+    return {name: module_description(module) or "" for name, module in sorted(STUDIES.items())}
+
+
+def run_study(name: str, options: StudyOptions, progress: Progress) -> StudyRun:
+    """Run study `name` of `STUDIES`; nothing is written yet."""
+    module = import_module(STUDIES[name])
+    run: Callable[[StudyOptions, Progress], StudyResult] = module.run
+    started_s = time.perf_counter()
+    result = run(options, progress)
+    seconds = time.perf_counter() - started_s
+    file = FigureFile.here(name, _command(name, options), seconds, options.quick, result.figures)
+    return StudyRun(module.DESCRIPTION, file, result)
+
+
+def _command(name: str, options: StudyOptions) -> str:
+    """What to type to run it again; a machine's own folders are nobody else's concern."""
+    effort = options.pick(" --quick", "", " --full")
+    return f"hebe study {name}{effort}{'' if options.data is None else ' --data DIR'}"

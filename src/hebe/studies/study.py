@@ -1,0 +1,155 @@
+"""What a study is given, and what it hands back.
+
+A study is a module with two names at its top level, and a line in `STUDIES`:
+
+    DESCRIPTION = "one line, a plain string"
+    def run(options: StudyOptions, progress: rich.progress.Progress) -> StudyResult: ...
+
+It runs without torch, takes under a minute with `options.quick`, draws chance from seeds of its own, reports its steps
+to `progress`, and leaves out what it could not measure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TypeVar
+
+from hebe.report.figures import Figure
+from hebe.report.tables import format_number
+
+Cell = str | float | None
+_Choice = TypeVar("_Choice")
+
+
+class StudyError(ValueError):
+    """A study that cannot run as asked, or a result that is not well formed; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyOptions:
+    """How thoroughly a study runs, and on whose measurements.
+
+    `quick`  under a minute, for a first look; the figure file says so.
+    `full`   as many repeats as the paper's claims deserve, however long that takes. Not both.
+    `data`   directory of recorded measurements (each study says which files it reads); None: the built-in figures.
+    """
+
+    quick: bool = False
+    full: bool = False
+    data: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.quick and self.full:
+            raise StudyError("quick and full: choose one of them")
+
+    def pick(self, quick: _Choice, usual: _Choice, full: _Choice) -> _Choice:
+        """The one of three that fits: `seeds = options.pick(1, 3, 10)`."""
+        return quick if self.quick else full if self.full else usual
+
+    def data_file(self, name: str) -> Path:
+        """The file `name` (a relative path) of the data directory; raises `StudyError` where it is not there."""
+        if self.data is None:
+            raise StudyError(f"{name}: give the directory of the recorded measurements, --data DIR")
+        path = self.data / name
+        if not path.is_file():
+            raise StudyError(f"{path}: there is no such file; --data names the directory that holds {name}")
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under `columns`, the paper's number beside ours; `note` says what a reader must know about it.
+
+    A cell is a text, a number (shown with four digits; give a text to show it otherwise), or None for what was not
+    measured or not reported.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise StudyError(f"table {self.title!r}, row {row!r}: {len(row)} cells, {len(self.columns)} columns")
+            for column, cell in zip(self.columns, row, strict=True):
+                if not _is_known(cell):
+                    raise StudyError(f"table {self.title!r}, {column}: {cell!r} in {row!r}: None is what is not known")
+
+    def texts(self) -> list[list[str]]:
+        """The rows as they are shown."""
+        return [[_text(cell) for cell in row] for row in self.rows]
+
+    def numeric(self) -> list[bool]:
+        """For each column whether it holds no words; such columns stand to the right."""
+        return [not any(map(str.isalpha, "".join(map(_words, cells)))) for cells in self._columns()]
+
+    def _columns(self) -> list[list[Cell]]:
+        return [[row[column] for row in self.rows] for column in range(len(self.columns))]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One `<svg>` element, of `hebe.report.plots` or drawn with `hebe.report.plot_style`, and its caption."""
+
+    svg: str
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.svg.lstrip().startswith("<svg"):
+            raise StudyError(f"picture {self.svg[:40]!r}: must be one <svg> element")
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """Starts a section of the page, such as "Fig. 8: ..."."""
+
+    text: str
+
+
+Block = Heading | str | Picture | Table
+"""What a study's page is made of; a `str` is a paragraph of explanation."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyResult:
+    """`figures`, with `paper` filled; `content` of the page in reading order; names of `figures` to `lead` with."""
+
+    figures: Sequence[Figure]
+    content: Sequence[Block]
+    lead: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        missing = [name for name in self.lead if name not in {figure.name for figure in self.figures}]
+        if missing:
+            raise StudyError(f"lead {', '.join(missing)}: there is no figure of that name")
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables, in reading order."""
+        return [block for block in self.content if isinstance(block, Table)]
+
+
+def _words(cell: object) -> str:
+    """What the cell holds beside numbers."""
+    return cell if isinstance(cell, str) else "yes" if isinstance(cell, bool) else ""
+
+
+def _is_known(cell: object) -> bool:
+    """False for a number that is none."""
+    return not isinstance(cell, Real) or math.isfinite(cell)
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, Integral):
+        return f"{int(cell):,}"
+    return format_number(float(cell)) if isinstance(cell, Real) else str(cell)
