@@ -1,0 +1,342 @@
+"""How many servers of which type each model gets, at the least provisioned power or price (Hercules, IV.C).
+
+    options = FleetOptions.from_tuples(tuples, available={"T2": 70, "T3": 15, "T7": 5})
+    plan = provision(options, demand_qps, over_provision_rate=0.1)
+    plan.counts      # [models, types]
+    plan.gap         # how far its cost is from what is proven to be the least, at most
+
+The optimum is searched for in whole servers: the relaxation bounds it (`provisioning_program`), its rounding comes
+near (`provisioning_rounding`), and HiGHS closes what gap is left where the program is small enough for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hebe.planning.error import PlanningError
+from hebe.planning.provisioning_program import (
+    CoverProgram,
+    Floats,
+    Ints,
+    Relaxation,
+    largest_load_factor,
+    relax,
+    search_exactly,
+)
+from hebe.planning.provisioning_rounding import Rounding
+from hebe.profile import EfficiencyTuple
+
+_MOST_EXACT_COLUMNS = 4000
+"""Up to how many pairs HiGHS improves on what the rounding found, within a few seconds."""
+_FIRST_PLAN_LIMIT_S = 10.0
+"""How long HiGHS looks for any plan at all where the rounding found none."""
+_LOAD_FACTOR_LIMIT_S = 2.0
+"""How long HiGHS looks for the largest load that fits, in whole servers."""
+_ROUNDS_PER_MODEL = 2
+
+
+class Objective(StrEnum):
+    """What provisioning minimises."""
+
+    POWER = "power"
+    PRICE = "price"
+
+
+class InfeasibleDemandError(PlanningError):
+    """A demand that the available servers cannot meet.
+
+    `load_factor` times the demand fits, all models alike; `server_types` are exhausted, by `models`.
+    """
+
+    def __init__(
+        self, message: str, load_factor: float, models: tuple[str, ...] = (), server_types: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.load_factor = load_factor
+        self.models = models
+        self.server_types = server_types
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FleetOptions:
+    """What servers could be had, and what each would do for each model.
+
+    `qps` and `power_watts` float64 `[models, types]`: the efficiency tuples; a `qps` of 0 says that the type cannot
+    serve the model. `available` int64 `[types]`. `price_per_hour` float64 `[types]`, where prices are known.
+    """
+
+    models: tuple[str, ...]
+    server_types: tuple[str, ...]
+    qps: Floats
+    power_watts: Floats
+    available: Ints
+    price_per_hour: Floats | None = None
+
+    def __post_init__(self) -> None:
+        for name, names in (("models", self.models), ("server_types", self.server_types)):
+            if not names:
+                raise PlanningError(f"fleet options: {name} is empty: name at least one")
+            if twice := sorted({one for one in names if names.count(one) > 1}):
+                raise PlanningError(f"fleet options: {name} has {twice[0]!r} twice: names must differ")
+        pairs = (len(self.models), len(self.server_types))
+        for name, values in (("qps", self.qps), ("power_watts", self.power_watts)):
+            self._set(name, _finite(name, values, pairs))
+        if ((self.qps > 0) & (self.power_watts == 0)).any():
+            model, kind = np.argwhere((self.qps > 0) & (self.power_watts == 0))[0]
+            pair = f"{self.models[model]} on {self.server_types[kind]}"
+            raise PlanningError(f"fleet options: power_watts of {pair} is 0: a server that serves draws power")
+        available = _finite("available", self.available, pairs[1:])
+        if (available != np.floor(available)).any():
+            raise PlanningError("fleet options: available must be whole numbers of servers")
+        self._set("available", available.astype(np.int64))
+        if self.price_per_hour is not None:
+            self._set("price_per_hour", _finite("price_per_hour", self.price_per_hour, pairs[1:]))
+
+    def _set(self, name: str, value: npt.NDArray[Any]) -> None:
+        value.flags.writeable = False
+        object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_tuples(
+        cls,
+        tuples: Iterable[EfficiencyTuple],
+        available: Mapping[str, int],
+        price_per_hour: Mapping[str, float] | None = None,
+    ) -> FleetOptions:
+        """From efficiency tuples, one for every pair of a model that occurs and a server type in `available`.
+
+        Tuples of other server types are left aside. A pair that is missing is an error: what a type cannot serve has a
+        tuple with a `qps` of 0.
+        """
+        held: dict[tuple[str, str], EfficiencyTuple] = {}
+        for one in tuples:
+            if (one.model, one.server_type) in held:
+                raise PlanningError(f"efficiency tuples: {one.model} on {one.server_type} is given twice")
+            held[one.model, one.server_type] = one
+        models = tuple(dict.fromkeys(model for model, _ in held))
+        kinds = tuple(available)
+        for model in models:
+            for kind in kinds:
+                if (model, kind) not in held:
+                    raise PlanningError(
+                        f"efficiency tuples: {model} on {kind} is missing: measure it, or give it a qps of 0 if {kind} "
+                        f"cannot serve {model}"
+                    )
+        prices = None
+        if price_per_hour is not None:
+            for kind in kinds:
+                if kind not in price_per_hour:
+                    raise PlanningError(f"price_per_hour: server type {kind} is missing")
+            prices = np.array([price_per_hour[kind] for kind in kinds], dtype=np.float64)
+        pairs = [[held[model, kind] for kind in kinds] for model in models]
+        return cls(
+            models,
+            kinds,
+            np.array([[one.qps for one in row] for row in pairs], dtype=np.float64).reshape(len(models), len(kinds)),
+            np.array([[one.power_watts for one in row] for row in pairs], dtype=np.float64).reshape(
+                len(models), len(kinds)
+            ),
+            np.array([available[kind] for kind in kinds], dtype=np.float64),
+            prices,
+        )
+
+    def cost(self, objective: Objective) -> Floats:
+        """What one server of a pair costs, float64 `[models, types]`: watts, or price per hour."""
+        if objective is Objective.POWER:
+            return self.power_watts
+        if self.price_per_hour is None:
+            raise PlanningError("price_per_hour is not known: give prices, or minimise power")
+        return np.broadcast_to(self.price_per_hour, self.qps.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProvisioningPlan:
+    """How many servers of each type each model gets: `counts` int64 `[models, types]`.
+
+    `cost` is what they cost in the objective's unit (watts or price per hour), `set_up_cost` what starting those costs
+    that did not run before. No plan has a lower sum of both than `bound` (None: nothing is proven, as of a baseline).
+    """
+
+    options: FleetOptions
+    counts: Ints
+    objective: Objective
+    cost: float
+    set_up_cost: float = 0.0
+    bound: float | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """By how much of the bound the plan may be above the optimum, at most; 0 where it is proven to be optimal."""
+        if self.bound is None:
+            return None
+        total = self.cost + self.set_up_cost
+        excess = max(total - self.bound, 0.0)
+        return 0.0 if excess <= 1e-9 * total else excess / self.bound if self.bound > 0 else float("inf")
+
+    @property
+    def power_watts(self) -> float:
+        """Provisioned power."""
+        return float((self.counts * self.options.power_watts).sum())
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """Price of all servers, where prices are known."""
+        prices = self.options.price_per_hour
+        return None if prices is None else float((self.counts * prices).sum())
+
+    @property
+    def servers(self) -> int:
+        """All servers."""
+        return int(self.counts.sum())
+
+    @property
+    def capacity_qps(self) -> Floats:
+        """What the plan can serve of each model, float64 `[models]`."""
+        served: Floats = (self.counts * self.options.qps).sum(axis=1)
+        return served
+
+
+def provision(
+    options: FleetOptions,
+    demand_qps: npt.ArrayLike,
+    *,
+    over_provision_rate: npt.ArrayLike = 0.0,
+    objective: Objective = Objective.POWER,
+    previous: Ints | None = None,
+    set_up_cost: npt.ArrayLike = 0.0,
+    target_gap: float = 1e-3,
+    time_limit_s: float = 2.0,
+    improvement_rounds: int | None = None,
+    seed: int = 0,
+) -> ProvisioningPlan:
+    """The cheapest servers that meet `demand_qps` `[models]`, each raised by `over_provision_rate` (0.1: by a tenth).
+
+    A server that does not run in `previous` `[models, types]` costs `set_up_cost` more (a number, or `[models, types]`,
+    in the objective's unit). The search ends within `target_gap` of the proven bound; `improvement_rounds` bounds its
+    own part (some milliseconds each), and `time_limit_s` that of HiGHS, which takes part up to some thousand pairs. At
+    0 HiGHS is only asked where no plan was found at all.
+
+    Raises `InfeasibleDemandError`, which names what is exhausted and the largest load that fits, and `PlanningError`
+    for bad input.
+    """
+    program = make_program(options, demand_qps, over_provision_rate, objective, previous, set_up_cost)
+    if not (np.isfinite(target_gap) and target_gap >= 0):
+        raise PlanningError(f"target_gap is {target_gap!r}: must be a number of at least 0")
+    if not time_limit_s >= 0:
+        raise PlanningError(f"time_limit_s is {time_limit_s!r}: must be a number of seconds of at least 0")
+    relaxation = relax(program)
+    if relaxation is None:
+        raise _infeasible(options, program)
+    rounds = _ROUNDS_PER_MODEL * len(options.models) if improvement_rounds is None else improvement_rounds
+    good_enough = relaxation.bound * (1 + target_gap)
+    rounding = Rounding(program, relaxation, relaxation.counts, np.random.default_rng(seed))
+    rounding.round()
+    rounding.improve(rounds, good_enough)
+    counts, bound = rounding.counts, relaxation.bound
+    if len(rounding.short_models):
+        counts, bound = _first_plan(options, program, relaxation, target_gap, time_limit_s or _FIRST_PLAN_LIMIT_S)
+    elif time_limit_s > 0 and rounding.value > good_enough:
+        found = search_exactly(program, relaxation, rounding.value, target_gap, time_limit_s, _MOST_EXACT_COLUMNS)
+        if found is not None:
+            bound = max(bound, found.bound)
+            if (
+                found.counts is not None
+                and program.is_met(found.counts)
+                and program.value(found.counts) < rounding.value
+            ):
+                counts = found.counts
+    value = program.value(counts)
+    cost = float((program.cost * counts).sum())
+    return ProvisioningPlan(options, counts, objective, cost, max(value - cost, 0.0), min(bound, value))
+
+
+def _first_plan(
+    options: FleetOptions, program: CoverProgram, relaxation: Relaxation, target_gap: float, time_limit_s: float
+) -> tuple[Ints, float]:
+    """A plan and its bound by HiGHS alone; raises `InfeasibleDemandError` where it finds none."""
+    found = search_exactly(program, relaxation, np.inf, target_gap, time_limit_s)
+    if found is not None and found.counts is not None and program.is_met(found.counts):
+        return found.counts, found.bound
+    factor = largest_load_factor(program, _LOAD_FACTOR_LIMIT_S)
+    if program.is_met(factor.counts):
+        return factor.counts, relaxation.bound
+    raise _infeasible(options, program)
+
+
+def make_program(
+    options: FleetOptions,
+    demand_qps: npt.ArrayLike,
+    over_provision_rate: npt.ArrayLike = 0.0,
+    objective: Objective = Objective.POWER,
+    previous: Ints | None = None,
+    set_up_cost: npt.ArrayLike = 0.0,
+) -> CoverProgram:
+    """The program of `provision`'s arguments, checked. Raises `PlanningError` naming the argument."""
+    count = len(options.models)
+    demand = _finite("demand_qps", demand_qps, (count,))
+    rate = _finite("over_provision_rate", over_provision_rate, (count,), spread=True)
+    running = np.zeros(options.qps.shape) if previous is None else _finite("previous", previous, options.qps.shape)
+    set_up = _finite("set_up_cost", set_up_cost, options.qps.shape, spread=True)
+    return CoverProgram(
+        options.qps,
+        options.cost(objective),
+        set_up if previous is not None else np.zeros(options.qps.shape),
+        running.astype(np.int64),
+        options.available,
+        demand * (1 + rate),
+    )
+
+
+def _infeasible(options: FleetOptions, program: CoverProgram) -> InfeasibleDemandError:
+    """Says what stands in the way of a demand, and how much of it fits."""
+    runs_somewhere = ((program.qps > 0) & (program.available > 0)).any(axis=1)
+    homeless = np.flatnonzero((program.demand > 0) & ~runs_somewhere)
+    if len(homeless):
+        names = tuple(options.models[model] for model in homeless)
+        return InfeasibleDemandError(
+            f"demand_qps: no available server type can serve {_listed(names)}: on each its qps or the type's available "
+            "is 0",
+            0.0,
+            names,
+        )
+    factor = largest_load_factor(program, _LOAD_FACTOR_LIMIT_S)
+    models = tuple(options.models[model] for model in factor.models)
+    kinds = tuple(options.server_types[kind] for kind in factor.types)
+    fits = f"{factor.whole:.4g} of this load fits, all models alike"
+    if factor.fractional >= 1:
+        message = f"demand_qps: only fractions of servers would meet it: of {_listed(kinds)} {_listed(models)} would "
+        message += f"take all; in whole servers {fits}: add a server of these types"
+    else:
+        message = (
+            f"demand_qps: more than the servers can serve: all of {_listed(kinds)} are taken by {_listed(models)}; "
+        )
+        message += f"{fits}: add servers of these types, or lower the over-provision rate"
+    return InfeasibleDemandError(message, factor.whole, models, kinds)
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _finite(name: str, values: npt.ArrayLike, shape: tuple[int, ...], *, spread: bool = False) -> Floats:
+    """A float64 array of `shape`, all finite and at least 0; `spread`: a single number stands for all."""
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise PlanningError(f"{name}: must be numbers") from None
+    if spread and array.ndim == 0:
+        array = np.full(shape, float(array))
+    if array.shape != shape:
+        raise PlanningError(f"{name}: has shape {array.shape}: must be {shape}, one for each name")
+    bad = ~(np.isfinite(array) & (array >= 0))
+    if bad.any():
+        at = tuple(int(index) for index in np.argwhere(bad)[0])
+        raise PlanningError(f"{name}: is {array[at]} at {at}: must be finite and at least 0")
+    return array
