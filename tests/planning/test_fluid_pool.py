@@ -1,0 +1,116 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hebe.planning.error import PlanningError
+from hebe.planning.fluid_bound import fluid_bound
+from hebe.planning.fluid_pool import best_pool, fluid_bounds
+from hebe.planning.pool import pools_within
+from hebe.planning.split_options import split_options
+
+from .pool_problems import BUDGET, SLA_S, any_problem, kairos_problem, recorded, three_types
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 4), st.floats(0.5, 1.8))
+def test_it_is_the_best_of_all_pools(seed, types, most_parts, budget):
+    problem = any_problem(np.random.default_rng(seed), types, 12)
+    try:
+        pools = pools_within(problem, budget)
+    except PlanningError:
+        with pytest.raises(PlanningError):
+            best_pool(problem, budget, most_parts=most_parts)
+        return
+    options = split_options(problem, most_parts)
+    bounds = [fluid_bound(problem, pool, options=options).bound_qps for pool in pools]
+    if max(bounds) == 0:
+        with pytest.raises(PlanningError, match=r"buys no pool that serves every|no server type serves"):
+            best_pool(problem, budget, most_parts=most_parts)
+        return
+    found = best_pool(problem, budget, most_parts=most_parts)
+    assert found.bound.bound_qps == pytest.approx(max(bounds), rel=2e-6)
+    assert max(bounds) * (1 - 1e-8) <= found.limit_qps <= max(bounds) * (1 + 2e-6)
+    assert found.cost_per_hour <= budget * (1 + 1e-8)
+    assert list(found.counts) in pools.tolist()
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 4))
+def test_bounds_of_many_pools_hold_and_the_highest_are_exact(seed, types, most_parts):
+    rng = np.random.default_rng(seed)
+    problem = any_problem(rng, types, 12)
+    pools = rng.integers(0, 5, (60, types))
+    options = split_options(problem, most_parts)
+    exact = np.array([fluid_bound(problem, pool, options=options).bound_qps for pool in pools])
+    bounds = fluid_bounds(problem, pools, most_parts=most_parts, exact=5)
+    assert (bounds >= exact * (1 - 1e-8)).all()
+    np.testing.assert_allclose(np.sort(bounds)[-5:], np.sort(exact)[-5:], rtol=1e-7)
+
+
+def test_a_budget_that_could_not_be_enumerated():
+    problem = three_types()
+    with pytest.raises(PlanningError, match="different pools"):
+        pools_within(problem, 300.0)
+    found = best_pool(problem, 300.0)
+    assert found.limit_qps <= found.bound.bound_qps * (1 + 1e-6)
+    # The best pools of many budgets together cost as much and serve no more.
+    assert found.bound.bound_qps >= 100 * best_pool(problem, 3.0).bound.bound_qps * (1 - 1e-6)
+
+
+def test_most_counts_are_kept():
+    problem = three_types()
+    free = best_pool(problem, 3.0)
+    assert max(free.counts[1:]) > 2
+    held = best_pool(problem, 3.0, most_counts=(9, 2, 2))
+    assert max(held.counts[1:]) <= 2
+    assert held.bound.bound_qps < free.bound.bound_qps
+
+
+def test_splitting_buys_more_where_large_queries_force_a_dear_type():
+    problem = three_types()
+    whole, split = best_pool(problem, 3.0, most_parts=1), best_pool(problem, 3.0)
+    assert split.bound.bound_qps > 1.02 * whole.bound.bound_qps
+    assert split.counts[0] < whole.counts[0]
+
+
+def test_for_a_plan_file():
+    found = best_pool(three_types(), 3.0)
+    data = json.loads(json.dumps(found.to_dict()))
+    assert data["counts"] == list(found.counts)
+    assert np.dot(data["counts"], data["prices_qps"]) == pytest.approx(data["bound_qps"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "budget", "options", "message"),
+    [
+        ({}, 0.0, {}, "budget_per_hour is 0"),
+        ({}, 0.1, {}, "of 0.1 buys no pool that serves every query size in time: the cheapest server costs 0.12"),
+        ({}, 0.4, {"most_parts": 1}, "of 0.4 buys no pool that serves every query size"),
+        ({}, 3.0, {"most_parts": 1, "most_counts": (0, 9, 9)}, "within most_counts"),
+        ({}, 3.0, {"most_counts": (0, 9)}, "most_counts has 2 entries"),
+        ({}, 3.0, {"most_parts": 0}, "most_parts is 0"),
+        ({"sla_s": 0.005}, 3.0, {"most_parts": 1}, "no server type serves queries of 20 items within the SLA of 0.005"),
+    ],
+)
+def test_pools_that_cannot_be(changes, budget, options, message):
+    with pytest.raises(PlanningError, match=message):
+        best_pool(three_types(**changes), budget, **options)
+
+
+def test_bounds_of_pools_that_serve_nothing_in_time():
+    assert fluid_bounds(three_types(sla_s=0.003), np.array([[9, 9, 9]]), most_parts=1).tolist() == [0]
+    assert fluid_bounds(three_types(), np.array([[0, 0, 0], [0, 5, 0]]), most_parts=1).tolist() == [0, 0]
+    assert fluid_bounds(three_types(), np.empty((0, 3), dtype=np.int64)).tolist() == []
+
+
+@recorded
+@pytest.mark.parametrize("model", SLA_S)
+def test_on_the_recorded_data(model):
+    problem = kairos_problem(model)
+    whole, split = best_pool(problem, BUDGET, most_parts=1), best_pool(problem, BUDGET)
+    assert split.bound.bound_qps >= whole.bound.bound_qps
+    bounds = fluid_bounds(problem, pools_within(problem, BUDGET), most_parts=1)
+    assert whole.bound.bound_qps == pytest.approx(bounds.max(), rel=1e-6)
