@@ -303,8 +303,43 @@ def _check_unique(kind: str, names: list[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceleratorSpec:
+    """An accelerator in a server: what its share of a batch can be computed from.
+
+    `pcie_bandwidth_bytes_per_s` is what copies from the host reach; `compute_units` (a GPU's SMs) say how many outputs
+    must be computed side by side to fill it; `launch_overhead_s` is what one kernel costs however small it is.
+    """
+
+    name: str
+    peak_flops_per_s: float
+    memory_bytes: int
+    memory_bandwidth_bytes_per_s: float
+    pcie_bandwidth_bytes_per_s: float
+    compute_units: int = 1
+    launch_overhead_s: float = 0.0
+    idle_power_watts: float = 0.0
+    peak_power_watts: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_name("accelerator", self.name)
+        where = f"accelerator {self.name}"
+        _check_count(f"{where}: memory_bytes", self.memory_bytes, 1)
+        _check_count(f"{where}: compute_units", self.compute_units, 1)
+        for name in ("peak_flops_per_s", "memory_bandwidth_bytes_per_s", "pcie_bandwidth_bytes_per_s"):
+            _check_amount(f"{where}: {name}", getattr(self, name), positive=True)
+        _check_amount(f"{where}: launch_overhead_s", self.launch_overhead_s)
+        _check_power(where, self.idle_power_watts, self.peak_power_watts)
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """A server type as planners see it: what it has, not what runs on it."""
+    """A server type as planners see it: what it has, not what runs on it.
+
+    `memory_bandwidth_bytes_per_s` is the peak of all memory channels together; 0, as any other field at its default,
+    means "not stated". `near_memory_ranks` is how many ranks of a channel gather and sum rows side by side within the
+    memory (Hercules' NMPx2, x4, x8); 0 is plain memory. Power without the accelerator's: `idle_power_watts` and
+    `peak_power_watts` are all of it, of which memory takes the `memory_*` part, which rises with memory traffic.
+    """
 
     name: str
     cores: int
@@ -313,8 +348,47 @@ class ServerSpec:
     idle_power_watts: float = 0.0
     peak_power_watts: float = 0.0
     price_per_hour: float = 0.0
+    clock_hz: float = 0.0
+    flops_per_cycle_per_core: float = 0.0
+    llc_bytes: int = 0
+    near_memory_ranks: int = 0
+    memory_idle_power_watts: float = 0.0
+    memory_peak_power_watts: float = 0.0
+    accelerator: AcceleratorSpec | None = None
 
     def __post_init__(self) -> None:
         check_name("server type", self.name)
-        _check_count(f"server type {self.name}: cores", self.cores, 1)
-        _check_count(f"server type {self.name}: memory_bytes", self.memory_bytes, 1)
+        where = f"server type {self.name}"
+        _check_count(f"{where}: cores", self.cores, 1)
+        _check_count(f"{where}: memory_bytes", self.memory_bytes, 1)
+        for name in ("llc_bytes", "near_memory_ranks"):
+            _check_count(f"{where}: {name}", getattr(self, name), 0)
+        for name in ("memory_bandwidth_bytes_per_s", "price_per_hour", "clock_hz", "flops_per_cycle_per_core"):
+            _check_amount(f"{where}: {name}", getattr(self, name))
+        _check_power(where, self.idle_power_watts, self.peak_power_watts)
+        _check_power(where, self.memory_idle_power_watts, self.memory_peak_power_watts, "memory_")
+        if self.memory_idle_power_watts > self.idle_power_watts:
+            raise SpecError(f"{where}: memory_idle_power_watts must be at most idle_power_watts, which it is part of")
+        if self.memory_peak_power_watts - self.memory_idle_power_watts > self.peak_power_watts - self.idle_power_watts:
+            raise SpecError(f"{where}: memory_peak_power_watts rises more above idle than peak_power_watts, its whole")
+
+    @property
+    def peak_flops_per_s(self) -> float:
+        """All cores together; 0 if not stated."""
+        return self.cores * self.clock_hz * self.flops_per_cycle_per_core
+
+
+def _check_amount(what: str, value: object, *, positive: bool = False) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < 0 or (positive and value == 0):  # type: ignore[operator]
+        raise SpecError(f"{what} is {value!r}: must be a finite number {'above 0' if positive else 'of at least 0'}")
+
+
+def _check_power(where: str, idle_watts: object, peak_watts: object, prefix: str = "") -> None:
+    _check_amount(f"{where}: {prefix}idle_power_watts", idle_watts)
+    _check_amount(f"{where}: {prefix}peak_power_watts", peak_watts)
+    if idle_watts > peak_watts:  # type: ignore[operator]
+        raise SpecError(
+            f"{where}: {prefix}idle_power_watts is {idle_watts!r}: must be at most {prefix}peak_power_watts, "
+            f"{peak_watts!r}"
+        )
