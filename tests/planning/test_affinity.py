@@ -6,13 +6,24 @@ from hebe.planning.affinity import (
     WorkerScalability,
     affinity_matrix,
     affinity_of,
+    contended_affinity,
     scalability_slope,
     worker_scalability,
 )
 from hebe.planning.colocation_server import ServerResources
 from hebe.planning.error import PlanningError
 
-from .scalability import BANDWIDTH_BOUND, CACHE_BOUND, CAPACITY_BOUND, KINDS, SERVER, profile, small_fleets, tables
+from .scalability import (
+    BANDWIDTH_BOUND,
+    CACHE_BOUND,
+    CAPACITY_BOUND,
+    COMPUTE_BOUND,
+    KINDS,
+    SERVER,
+    profile,
+    small_fleets,
+    tables,
+)
 
 LOW, HIGH = WorkerScalability
 
@@ -48,6 +59,26 @@ def test_affinity_is_symmetric_and_a_share(made):
         np.testing.assert_array_equal(part, part.T)
         assert (part >= 0).all()
         assert (part <= 1).all()
+
+
+@given(small_fleets())
+def test_contended_affinity_is_symmetric_and_at_most_the_cache_s_part(made):
+    contended = contended_affinity(made)
+    np.testing.assert_array_equal(contended, contended.T)
+    assert (contended >= 0).all()
+    assert (contended <= affinity_matrix(made).cache * (1 + 1e-12)).all()
+
+
+def test_contended_affinity_sees_slowdown_below_the_full_bandwidth():
+    """Sixteen workers serve 1.6 times of what eight do while 96 of 100 GB/s are moved: two halves keep 0.8."""
+    slowing = profile("slowing", 1.0)
+    qps = [min(count, 8 + 0.6 * (count - 8)) for count in range(1, 17)]
+    changed = {"qps": qps, "bandwidth_bytes_per_s": [rate / 12.8 * 96e9 for rate in qps]}
+    changed["qps_by_cache_ways"] = [[rate] * 11 for rate in qps]
+    made = tables(slowing.from_dict(slowing.to_dict() | changed), COMPUTE_BOUND)
+    assert contended_affinity(made)[0, 0] == pytest.approx(0.8, rel=0.01)
+    assert affinity_matrix(made).system[0, 0] == pytest.approx(100 / 120)
+    assert contended_affinity(made)[1, 1] > 0.95
 
 
 def test_affinity_by_hand():

@@ -102,6 +102,44 @@ def test_hera_random_pairs_only_low_with_high():
     assert all(len(pair & {"bandwidth-bound", "capacity-bound"}) == 1 for pair in pairs)
 
 
+def test_what_was_measured_counts_and_not_what_is_predicted():
+    made = tables()
+    pair = frozenset(["capacity-bound", "cache-bound"])
+    measured = {
+        pair: {"capacity-bound": 30.0, "cache-bound": 4_000.0},
+        frozenset(["cache-bound"]): {"cache-bound": 10_000.0},
+    }
+    plan = hera(made, {"capacity-bound": 300.0, "cache-bound": 60_000.0}, measured=measured)
+    shared, alone = plan.groups
+    assert {tenant.model: tenant.qps for tenant in shared.tenants} == measured[pair]
+    assert shared.servers == 10
+    assert shared.utilization == pytest.approx(30 / 40 + 4 / 10)
+    assert (alone.servers, alone.utilization) == (2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("measured", "message"),
+    [
+        ({"cache-bound": {"cache-bound": 0.0}}, "measured: cache-bound: cache-bound is 0.0"),
+        ({"cache-bound": {}}, "measured: cache-bound: cache-bound is -1.0"),
+        ({"cache-bound compute-bound": {"cache-bound": 1.0, "compute-bound": float("nan")}}, "compute-bound is nan"),
+        ({"ncf": {"ncf": 1.0}}, "model ncf: has no scalability profile"),
+    ],
+)
+def test_measurements_that_are_none_are_refused(measured, message):
+    sets = {frozenset(models.split()): served for models, served in measured.items()}
+    with pytest.raises(PlanningError, match=message):
+        one_model_a_server(tables(), {"cache-bound": 1.0}, measured=sets)
+
+
+def test_partners_can_be_chosen_by_another_affinity():
+    made = tables()
+    upside_down = 1 - affinity_matrix(made).system
+    plan = hera(made, DEMAND | {"other-cache-bound": 20_000.0}, affinity=upside_down)
+    first = next(group for group in plan.groups if group.tenants[0].model == "bandwidth-bound")
+    assert first.tenants[1].model == made.models[2 + int(upside_down[0, 2:].argmax())]
+
+
 def test_a_shared_server_serves_more_than_its_members_would_on_one_each_by_half():
     group = share_server(tables(), ["capacity-bound", "cache-bound"])
     assert group.utilization > 1.3

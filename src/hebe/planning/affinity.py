@@ -7,7 +7,8 @@ half of the cores:
     bandwidth  min( 1, bandwidth of the server / (bandwidth of A + bandwidth of B) )
     affinity   min( LLC, bandwidth )
 
-The algorithm's loop lets i reach all ways; it ends at all - 1 here, as no model can have no way (Section V-C).
+The algorithm's loop lets i reach all ways; it ends at all - 1 here, as no model can have no way (Section V-C). It sees
+no slowdown until bandwidth is used up; `contended_affinity` is the same with what `BandwidthContention` sees.
 """
 
 from __future__ import annotations
@@ -77,18 +78,40 @@ class AffinityMatrix:
 def affinity_matrix(tables: ScalabilityTables) -> AffinityMatrix:
     """Algorithm 1 for every pair; raises `PlanningError` where a server is too small to be shared."""
     server = tables.server
-    check_shareable(server)
-    half = server.cores // 2
-    at_half = tables.qps[:, half, :]
-    whole = at_half[:, -1:]
-    kept = np.divide(at_half, whole, out=np.zeros_like(at_half), where=whole > 0)
+    kept = _kept_by_ways(tables)
     cache = np.zeros((len(tables.models),) * 2)
     for ways in range(1, server.cache_ways):
         np.maximum(cache, (kept[:, ways, None] + kept[None, :, server.cache_ways - ways]) / 2, out=cache)
-    traffic = tables.traffic[:, half]
+    traffic = tables.traffic[:, server.cores // 2]
     needed = traffic[:, None] + traffic[None, :]
     bandwidth = server.bandwidth_bytes_per_s / np.maximum(needed, server.bandwidth_bytes_per_s)
     return AffinityMatrix(tables.models, cache, bandwidth, np.minimum(cache, bandwidth))
+
+
+def contended_affinity(tables: ScalabilityTables) -> FloatArray:
+    """What every pair keeps of its throughput, on average over both, on half of the cores each and the best ways.
+
+    Symmetric float64 `[models, models]` with values in [0, 1]; raises `PlanningError` as `affinity_matrix`.
+    """
+    server, count = tables.server, len(tables.models)
+    kept = _kept_by_ways(tables)
+    first, second = (side.ravel() for side in np.indices((count, count)))
+    at = (np.stack([first, second], axis=1), server.cores // 2)
+    contention = tables.contention
+    shares = contention.kept(contention.demand[at], contention.share[at], contention.alone[at])
+    mine, other = (shares[:, place].reshape(count, count) for place in (0, 1))
+    best = np.zeros((count, count))
+    for ways in range(1, server.cache_ways):
+        np.maximum(best, (mine * kept[:, ways, None] + other * kept[None, :, server.cache_ways - ways]) / 2, out=best)
+    return np.maximum(best, best.T)  # alike but for the order of sums
+
+
+def _kept_by_ways(tables: ScalabilityTables) -> FloatArray:
+    """What each model keeps of its throughput on half of the cores with 0, 1, ... ways: `[models, ways + 1]`."""
+    check_shareable(tables.server)
+    at_half = tables.qps[:, tables.server.cores // 2, :]
+    whole = at_half[:, -1:]
+    return np.divide(at_half, whole, out=np.zeros_like(at_half), where=whole > 0)
 
 
 def affinity_of(profiles: Sequence[ScalabilityProfile], server: ServerResources) -> AffinityMatrix:

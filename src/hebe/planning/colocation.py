@@ -25,6 +25,9 @@ from hebe.planning.error import PlanningError
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
 
+MeasuredRates = Mapping[frozenset[str], Mapping[str, float]]
+"""For sets of models what each was measured to serve (queries/s) while they shared a server at their best split."""
+
 _ROUNDING = 1e-9
 """A demand is met when this share of it, at most, is missing: sums of rates are not exact."""
 
@@ -99,22 +102,28 @@ def share_server(tables: ScalabilityTables, models: Sequence[str]) -> ServerGrou
     return ServerGroup(tenants, 1, float(best.value[0]))
 
 
-def one_model_a_server(tables: ScalabilityTables, demand_qps: Mapping[str, float]) -> ColocationPlan:
+def one_model_a_server(
+    tables: ScalabilityTables, demand_qps: Mapping[str, float], *, measured: MeasuredRates | None = None
+) -> ColocationPlan:
     """DeepRecSys: every server has all its workers on one model. Raises `PlanningError` as `Fleet` does."""
-    fleet = Fleet(tables, demand_qps)
+    fleet = Fleet(tables, demand_qps, measured)
     for model in fleet.unmet():
         fleet.add((model,), fleet.servers_for((model,)))
     return fleet.plan("one_model_a_server")
 
 
 def random_pairs(
-    tables: ScalabilityTables, demand_qps: Mapping[str, float], rng: np.random.Generator
+    tables: ScalabilityTables,
+    demand_qps: Mapping[str, float],
+    rng: np.random.Generator,
+    *,
+    measured: MeasuredRates | None = None,
 ) -> ColocationPlan:
     """Server after server gets two models drawn from those with unmet demand; the last one left stays alone."""
     check_shareable(tables.server)
-    fleet = Fleet(tables, demand_qps)
+    fleet = Fleet(tables, demand_qps, measured)
     while len(unmet := fleet.unmet()) > 1:
-        first, second = rng.choice(len(unmet), 2, replace=False)
+        first, second = sorted(rng.choice(len(unmet), 2, replace=False))
         fleet.add((unmet[first], unmet[second]), 1)
     for model in unmet:
         fleet.add((model,), fleet.servers_for((model,)))
@@ -126,10 +135,12 @@ def hera_random(
     demand_qps: Mapping[str, float],
     rng: np.random.Generator,
     least_slope: float = LEAST_SLOPE,
+    *,
+    measured: MeasuredRates | None = None,
 ) -> ColocationPlan:
     """Algorithm 2 with partners drawn at random from the models of high worker scalability with unmet demand."""
     check_shareable(tables.server)
-    fleet = Fleet(tables, demand_qps)
+    fleet = Fleet(tables, demand_qps, measured)
     scalability = worker_scalability(tables, least_slope)
     for model in fleet.unmet():
         if scalability[model] is WorkerScalability.LOW:
@@ -141,17 +152,23 @@ def hera_random(
 
 
 def hera(
-    tables: ScalabilityTables, demand_qps: Mapping[str, float], least_slope: float = LEAST_SLOPE
+    tables: ScalabilityTables,
+    demand_qps: Mapping[str, float],
+    least_slope: float = LEAST_SLOPE,
+    *,
+    affinity: FloatArray | None = None,
+    measured: MeasuredRates | None = None,
 ) -> ColocationPlan:
     """Algorithm 2: each model of low worker scalability with its best partners first, then the rest alone.
 
-    A pair whose EMU is not above 1 is not formed. Servers are allotted in blocks of equal ones, so the time does not
+    `affinity` (float64 `[models, models]`) is Algorithm 1's unless it is given. A pair whose EMU is not above 1 is not
+    formed. Servers are allotted in blocks of equal ones, so the time does not
     depend on their number. Raises `PlanningError` as `Fleet` does.
     """
     check_shareable(tables.server)
-    fleet = Fleet(tables, demand_qps)
+    fleet = Fleet(tables, demand_qps, measured)
     scalability = worker_scalability(tables, least_slope)
-    affinity = affinity_matrix(tables).system
+    affinity = affinity_matrix(tables).system if affinity is None else affinity
     for model in fleet.unmet():
         if scalability[model] is WorkerScalability.HIGH:
             continue
@@ -172,18 +189,33 @@ def _partners(fleet: Fleet, scalability: list[WorkerScalability]) -> list[int]:
 class Fleet:
     """Servers allotted so far, and the demand that is left; models are rows of the tables.
 
+    Sets of models that were measured serve what was measured, all others what is predicted.
+
     Raises `PlanningError` for an empty or negative demand, a model without a profile, and a model in demand that the
     server cannot serve within its SLA target.
     """
 
-    def __init__(self, tables: ScalabilityTables, demand_qps: Mapping[str, float]) -> None:
+    def __init__(
+        self, tables: ScalabilityTables, demand_qps: Mapping[str, float], measured: MeasuredRates | None = None
+    ) -> None:
         self.tables = tables
+        self._measured = measured or {}
         self._demand_qps = dict(demand_qps)
         self._left = demand_array(tables, demand_qps)
         self._met = self._left * _ROUNDING
         self._splits: dict[tuple[int, ...], tuple[tuple[Tenant, ...], FloatArray, float]] = {}
         self._counts: dict[tuple[int, ...], int] = {}
-        self._worth = utilization_weights(tables)
+        self._weights = utilization_weights(tables)
+        self._alone = tables.alone.copy()
+        for models, served in self._measured.items():
+            for name in models:
+                row, qps = tables.index_of(name), served.get(name, -1.0)
+                if not (math.isfinite(qps) and (qps > 0 if len(models) == 1 else qps >= 0)):
+                    raise PlanningError(
+                        f"measured: {' with '.join(sorted(models))}: {name} is {qps!r}: must be queries/s"
+                    )
+                if len(models) == 1:
+                    self._alone[row] = qps
 
     def needs(self, model: int) -> bool:
         """Whether demand for `model` is left."""
@@ -227,9 +259,15 @@ class Fleet:
     def _split(self, models: tuple[int, ...]) -> tuple[tuple[Tenant, ...], FloatArray, float]:
         found = self._splits.get(models)
         if found is None:
-            best = best_splits(self.tables, np.array([models], dtype=np.intp), self._worth)
-            tenants = tenants_of(self.tables, models, best.cores[0], best.cache_ways[0], best.qps[0])
-            found = self._splits[models] = (tenants, best.qps[0], float(best.value[0]))
+            best = best_splits(self.tables, np.array([models], dtype=np.intp), self._weights)
+            qps, value = best.qps[0], float(best.value[0])
+            names = [self.tables.models[model] for model in models]
+            served = self._measured.get(frozenset(names))
+            if served is not None:
+                qps = np.array([served[name] for name in names])
+                value = float((qps / self._alone[list(models)]).sum())
+            tenants = tenants_of(self.tables, models, best.cores[0], best.cache_ways[0], qps)
+            found = self._splits[models] = (tenants, qps, value)
         return found
 
 

@@ -7,7 +7,8 @@ A pattern is one way to fill a server: a set of models, its split, and the rates
 has far too many patterns to be written down. Its relaxation is solved by column generation: the dual price of a
 model's demand is what one query/s of it is worth, and patterns worth more than a server join the program. They are
 found by trying every set in every split (`best_splits`), so the relaxation's optimum is exact, and rounded up it is a
-proven lower bound for any plan. HiGHS then solves the integer program over the patterns that joined.
+proven lower bound for any plan made of such servers. HiGHS then solves the integer program over the patterns that
+joined.
 """
 
 from __future__ import annotations

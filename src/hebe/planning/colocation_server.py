@@ -3,14 +3,12 @@
 What a model does alone is measured (`ScalabilityProfile`); what a set of models does together is predicted:
 
 - cores and cache ways are partitioned, so a model with w workers and k ways can serve `qps[w, k]`, as alone;
-- memory bandwidth cannot be partitioned. A model at its capacity moves what its w workers moved with the whole cache,
-  as in Hera's Algorithm 1, and in proportion less when it serves less. Where the sum is above what the server has,
-  some model must serve less than its capacity;
+- memory bandwidth cannot be partitioned: of that, each keeps what `BandwidthContention` says with all of them at work;
 - what is resident must fit into the server's memory.
 
-`best_splits` finds, for many sets of models at once, the partition and the rates that are worth most under given
-weights. With the weights 1 / (what each model serves alone) that worth is Hera's effective machine utilization (EMU);
-with the dual prices of a demand it is the pricing problem of column generation.
+`best_splits` finds, for many sets of models at once, the partition that is worth most under given weights. With the
+weights 1 / (what each model serves alone) that worth is Hera's effective machine utilization (EMU); with the dual
+prices of a demand it is the pricing problem of column generation.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from hebe.planning.bandwidth_contention import BandwidthContention
 from hebe.planning.error import PlanningError
 from hebe.profile import ScalabilityProfile
 
@@ -61,7 +60,8 @@ class ScalabilityTables:
 
     `qps` is float64 `[models, cores + 1, ways + 1]`, `traffic` (bytes/s at that qps) and `memory` (bytes) float64
     `[models, cores + 1]`, `workers` the workers that are really used out of so many cores, `[models, cores + 1]`;
-    `alone` is what each model serves with the whole server, `[models]`. All models fit the server alone.
+    `alone` is what each model serves with the whole server, `[models]`. All models fit the server alone. `contention`
+    says how they slow each other down.
     """
 
     server: ServerResources
@@ -71,6 +71,7 @@ class ScalabilityTables:
     memory: FloatArray
     workers: IntArray
     alone: FloatArray
+    contention: BandwidthContention
 
     @classmethod
     def of(cls, profiles: Sequence[ScalabilityProfile], server: ServerResources) -> ScalabilityTables:
@@ -90,13 +91,16 @@ class ScalabilityTables:
             qps[row] = table[used]
             traffic[row] = profile.bandwidth_table()[used]
             memory[row] = profile.memory_table()[used]
-        return cls(server, names, qps, traffic, memory, workers, qps[:, -1, -1].copy())
+        contention = BandwidthContention.of(
+            qps[:, :, -1], traffic, workers.astype(np.float64), server.bandwidth_bytes_per_s
+        )
+        return cls(server, names, qps, traffic, memory, workers, qps[:, -1, -1].copy(), contention)
 
     def only(self, rows: IntArray) -> ScalabilityTables:
         """The tables of some of the models."""
         names = tuple(self.models[row] for row in rows)
         arrays = (self.qps[rows], self.traffic[rows], self.memory[rows], self.workers[rows], self.alone[rows])
-        return ScalabilityTables(self.server, names, *arrays)
+        return ScalabilityTables(self.server, names, *arrays, self.contention.only(rows))
 
     def index_of(self, model: str) -> int:
         """The row of a model; raises `PlanningError`."""
@@ -132,44 +136,48 @@ def splits_of(tables: ScalabilityTables, size: int) -> int:
 
 
 def best_splits(tables: ScalabilityTables, sets: IntArray, weights: FloatArray) -> BestSplits:
-    """The split and the rates of each set (intp `[sets, size]`) with the largest sum of weight x qps.
+    """The split of each set (intp `[sets, size]`) with the largest sum of weight x qps.
 
     `weights` is float64 `[models]`, none negative. Every member gets at least one core and one cache way; of equally
     good splits the first one wins, so the answer is always the same.
     """
     size = sets.shape[1]
-    server = tables.server
+    server, contention = tables.server, tables.contention
     cores, ways = _splits(size, server.cores, server.cache_ways, _memory_binds(tables, size))
-    empty = np.zeros((len(sets), size), dtype=np.intp)
     if not len(cores):
-        return BestSplits(np.full(len(sets), -np.inf), empty, empty, np.zeros(sets.shape))
+        none = np.zeros((len(sets), size), dtype=np.intp)
+        return BestSplits(np.full(len(sets), -np.inf), none, none, np.zeros(sets.shape))
     # What each model would do in each place of each split, looked up once and not once a set.
     models, sets = np.unique(sets, return_inverse=True)
     sets, weights, row = sets.reshape(-1, size), weights[models], models[:, None]
     capacity = [tables.qps[row, cores[:, place], ways[:, place]] for place in range(size)]
     worths = [weights[:, None] * rates for rates in capacity]
-    traffic = [tables.traffic[row, cores[:, place]] for place in range(size)]
+    demand = [contention.demand[row, cores[:, place]] for place in range(size)]
     memory = [tables.memory[row, cores[:, place]] for place in range(size)] if _memory_binds(tables, size) else None
+    quiet = contention.quiet_bytes_per_s
+
+    def kept(rows: IntArray, splits: IntArray) -> FloatArray:
+        """Shares of their capacity that the members of some sets keep in some splits, `[rows, size]`."""
+        members = models[sets[rows]]
+        at = (members, cores[splits])
+        return contention.kept(contention.demand[at], contention.share[at], contention.alone[at])
+
     value, at = np.empty(len(sets)), np.empty(len(sets), dtype=np.intp)
     step = max(1, _CHUNK_CELLS // (len(cores) * size))
     for start in range(0, len(sets), step):
         chunk = sets[start : start + step]
         worth = _summed(worths, chunk)
-        over = np.nonzero(_summed(traffic, chunk) > server.bandwidth_bytes_per_s)
-        if over[0].size:
-            members = chunk[over[0]]
-            rates = np.stack([capacity[i][members[:, i], over[1]] for i in range(size)], axis=1)
-            moved = np.stack([traffic[i][members[:, i], over[1]] for i in range(size)], axis=1)
-            served = _within_bandwidth(rates, moved, weights[members], server.bandwidth_bytes_per_s)
-            worth[over] = (weights[members] * served).sum(axis=1)
+        rows, splits = np.nonzero(_summed(demand, chunk) > quiet)
+        if rows.size:
+            members = chunk[rows]
+            own = np.stack([worths[place][members[:, place], splits] for place in range(size)], axis=1)
+            worth[rows, splits] = (own * kept(rows + start, splits)).sum(axis=1)
         if memory is not None:
             worth[_summed(memory, chunk) > server.memory_bytes] = -np.inf
         at[start : start + step] = best = worth.argmax(axis=1)
         value[start : start + step] = worth[np.arange(len(chunk)), best]
-    rates = np.stack([capacity[i][sets[:, i], at] for i in range(size)], axis=1)
-    moved = np.stack([traffic[i][sets[:, i], at] for i in range(size)], axis=1)
-    served = _within_bandwidth(rates, moved, weights[sets], server.bandwidth_bytes_per_s)
-    return BestSplits(value, cores[at], ways[at], served)
+    rates = np.stack([capacity[place][sets[:, place], at] for place in range(size)], axis=1)
+    return BestSplits(value, cores[at], ways[at], rates * kept(np.arange(len(sets)), at))
 
 
 def _summed(by_place: Sequence[FloatArray], sets: IntArray) -> FloatArray:
@@ -178,29 +186,6 @@ def _summed(by_place: Sequence[FloatArray], sets: IntArray) -> FloatArray:
     for place in range(1, len(by_place)):
         total += by_place[place][sets[:, place]]
     return total
-
-
-def _within_bandwidth(rates: FloatArray, moved: FloatArray, weights: FloatArray, bandwidth: float) -> FloatArray:
-    """Rates `[rows, size]` cut where the traffic is too much: first where a byte is worth least.
-
-    The best answer of a continuous knapsack: each member's traffic is in proportion to its rate.
-    """
-    excess = moved.sum(axis=1) - bandwidth
-    shares = np.ones_like(rates)
-    rows = np.flatnonzero(excess > 0)
-    if not rows.size:
-        return rates
-    with np.errstate(divide="ignore", invalid="ignore"):
-        worth_per_byte = np.where(moved[rows] > 0, weights[rows] * rates[rows] / moved[rows], np.inf)
-    order = np.argsort(worth_per_byte, axis=1, kind="stable")
-    left = excess[rows]
-    for place in range(rates.shape[1]):
-        member = order[:, place]
-        traffic = moved[rows, member]
-        cut = np.minimum(left, traffic)
-        shares[rows, member] = np.where(traffic > 0, 1 - cut / np.where(traffic > 0, traffic, 1.0), 1.0)
-        left = left - cut
-    return rates * shares
 
 
 def _memory_binds(tables: ScalabilityTables, size: int) -> bool:

@@ -1,0 +1,85 @@
+"""How much models that share a memory slow each other down, told from how each slows itself down alone.
+
+A model that moves much memory shows the memory's latency in its own profile: each further worker serves less than the
+one before, long before the bandwidth is used up. The model that moves the most gives the curve, by how much a worker
+is slowed down at a given traffic. Every model follows it as far as it depends on memory: in the proportion of what
+its worker moves to what a worker moves at most. (Hera's Algorithm 1 knows no slowdown below the full bandwidth.)
+
+    factor of a model     1 + share * (slowdown - 1)
+    demand of a model     its traffic alone * its factor alone: what it would move were memory unloaded
+    together              slowdown at the sum of all demands; each serves (factor alone / factor together) of its own
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class BandwidthContention:
+    """For some models, each with 0..cores workers, float64 `[models, cores + 1]` each.
+
+    `demand`: bytes/s were memory unloaded; `share`: how far a worker depends on memory, 0 to 1; `alone`: the factor by
+    which its own traffic slows each down. `demands` and `slowdowns` are the knots of the memory's curve.
+    """
+
+    bandwidth_bytes_per_s: float
+    demand: FloatArray
+    share: FloatArray
+    alone: FloatArray
+    demands: FloatArray
+    slowdowns: FloatArray
+
+    @classmethod
+    def of(cls, qps: FloatArray, traffic: FloatArray, workers: FloatArray, bandwidth: float) -> BandwidthContention:
+        """From what each model serves and moves alone with so many workers, float64 `[models, cores + 1]` each."""
+        moved, slowdowns = _curve(qps, traffic, workers)
+        factor = np.interp(traffic, moved, slowdowns)
+        a_worker = np.divide(traffic * factor, workers, out=np.zeros_like(traffic), where=workers > 0)
+        most = float(a_worker.max(initial=0.0))
+        share = a_worker / most if most > 0 else a_worker
+        alone = 1.0 + share * (factor - 1.0)
+        last = float(slowdowns[-1])
+        # Beyond what was measured nothing is known but that the bandwidth is the end: from there on all wait in turn.
+        ends = np.array([1.0, 64.0]) * bandwidth * last
+        demands = np.concatenate([moved * slowdowns, ends])
+        return cls(bandwidth, traffic * alone, share, alone, demands, np.concatenate([slowdowns, ends / bandwidth]))
+
+    def only(self, rows: npt.NDArray[np.intp]) -> BandwidthContention:
+        """Of some of the models, by the same curve."""
+        of_models = (self.demand[rows], self.share[rows], self.alone[rows])
+        return BandwidthContention(self.bandwidth_bytes_per_s, *of_models, self.demands, self.slowdowns)
+
+    @property
+    def quiet_bytes_per_s(self) -> float:
+        """The largest demand that slows nobody down."""
+        return float(self.demands[self.slowdowns <= 1.0][-1])
+
+    def kept(self, demand: FloatArray, share: FloatArray, alone: FloatArray) -> FloatArray:
+        """What is kept of their throughput by models that run together, all float64 `[sets, size]`, in (0, 1]."""
+        slowdown = np.interp(demand.sum(axis=1), self.demands, self.slowdowns)[:, None]
+        factor = 1.0 + share * (slowdown - 1.0)
+        moved = (demand / factor).sum(axis=1, keepdims=True)
+        # Who waits less than the curve says moves more; the bandwidth is the end all the same.
+        fit = self.bandwidth_bytes_per_s / np.maximum(moved, self.bandwidth_bytes_per_s)
+        return np.asarray(np.minimum(alone / factor, 1.0) * fit)
+
+
+def _curve(qps: FloatArray, traffic: FloatArray, workers: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The memory's slowdown by what is moved, both increasing, from (0, 1): of the model that moves the most."""
+    hungriest = int(traffic.max(axis=1).argmax())
+    served, moved, counts = qps[hungriest], traffic[hungriest], workers[hungriest]
+    a_worker = np.divide(served, counts, out=np.zeros_like(served), where=counts > 0)
+    best = int(a_worker.argmax())
+    # Fewer workers than serve best each are short of something else: queries wait for one of them.
+    used = np.arange(len(counts)) > best
+    used &= (a_worker > 0) & (moved > moved[best])
+    slowdowns = np.maximum.accumulate(a_worker[best] / a_worker[used])
+    rising = np.maximum.accumulate(moved[used])
+    knots, at = np.unique(np.concatenate([[0.0, moved[best]], rising]), return_index=True)
+    return knots, np.concatenate([[1.0, 1.0], slowdowns])[at]
