@@ -84,7 +84,8 @@ class Rounding:
         """
         if len(self._models) < 2:
             return
-        value, most = self.value, len(self._models) - 1
+        most = len(self._models) - 1
+        value = self._judged(self._models, self.counts[self._models], 0.0)
         for turn in range(rounds):
             if turn % _REVIEW_ROUNDS == 0:
                 excess = self._excess()
@@ -132,7 +133,7 @@ class Rounding:
         self._served[models] = (self._program.qps[models] * new).sum(axis=1)
         return saved
 
-    def _judged(self, models: list[int], counts: Ints, scarcity: float) -> float:
+    def _judged(self, models: list[int] | Ints, counts: Ints, scarcity: float) -> float:
         """Cost of `counts` for `models` at prices with `scarcity`, and of what they leave uncovered."""
         program = self._program
         cost = program.cost[models] + scarcity * self._relaxation.type_price
