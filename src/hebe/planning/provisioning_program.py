@@ -249,7 +249,10 @@ class LoadFactor:
 
 
 def largest_load_factor(program: CoverProgram, time_limit_s: float) -> LoadFactor:
-    """How much of the demand fits, all models alike, by HiGHS within `time_limit_s`; some model must have a demand."""
+    """How much of the demand fits, all models alike; some model must have a demand.
+
+    HiGHS looks for the whole servers for `time_limit_s`; at 0 they are the fractions, rounded down.
+    """
     shape = program.qps.shape
     models, types = np.nonzero((program.qps > 0) & (program.available > 0) & (program.demand > 0)[:, None])
     columns = _Columns(
@@ -265,15 +268,18 @@ def largest_load_factor(program: CoverProgram, time_limit_s: float) -> LoadFacto
     if relaxed.status != 0:
         raise PlanningError(f"provisioning: the largest load was not found: {relaxed.message}")
     prices = -relaxed.ineqlin.marginals
-    whole = milp(
-        objective,
-        constraints=LinearConstraint(matrix, -np.inf, limits),
-        integrality=np.append(np.ones(len(models)), 0),
-        bounds=Bounds(0, np.append(columns.limit, np.inf)),
-        options={"time_limit": time_limit_s, "mip_rel_gap": 1e-3},
-    )
-    share = np.zeros(len(models)) if whole.x is None else np.round(whole.x[:-1])
-    counts = columns.counts(share, shape).astype(np.int64)
+    servers = np.floor(relaxed.x[:-1] + 1e-7)
+    if time_limit_s > 0:
+        whole = milp(
+            objective,
+            constraints=LinearConstraint(matrix, -np.inf, limits),
+            integrality=np.append(np.ones(len(models)), 0),
+            bounds=Bounds(0, np.append(columns.limit, np.inf)),
+            options={"time_limit": time_limit_s, "mip_rel_gap": 1e-3},
+        )
+        if whole.x is not None:
+            servers = np.round(whole.x[:-1])
+    counts = columns.counts(servers, shape).astype(np.int64)
     in_demand = program.demand > 0
     fits = (program.qps * counts).sum(axis=1)[in_demand] / program.demand[in_demand]
     return LoadFactor(
