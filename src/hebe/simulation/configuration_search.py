@@ -1,0 +1,148 @@
+"""The best configuration of an analytic server by trying them: the efficiency tuples of a fleet that nobody here owns.
+
+Coarse grids over m x o x d and all placements, tried one after another; a lane whose capacity, or whose latency at the
+best throughput so far, rules it out costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hebe.profile import EfficiencyTuple
+from hebe.simulation.analytic_server import AnalyticServer, Evaluation
+from hebe.simulation.server_configuration import Lane, Placement
+from hebe.spec import SettingValue, SlaTarget
+
+
+@dataclass(frozen=True, slots=True)
+class SearchGrid:
+    """What is tried: cores per worker, batch sizes on a host, co-located workers and fused items on an accelerator."""
+
+    cores_per_worker: tuple[int, ...] = (1, 2, 3, 4, 6, 10)
+    batch_sizes: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+    co_located: tuple[int, ...] = (1, 2, 3, 4)
+    fused_items: tuple[int, ...] = (16_384,)
+
+
+COARSE = SearchGrid((1, 2, 4), (8, 32, 128, 512), (1, 2, 4), (16_384,))
+"""For a first look: some per cent below what the full grid finds."""
+
+
+def best_configuration(server: AnalyticServer, sla: SlaTarget, grid: SearchGrid | None = None) -> Evaluation:
+    """The greatest latency-bounded throughput over all placements and m x o x d (Hercules' search space).
+
+    An accelerator's lane leaves cores over, which run the whole model beside it. A `qps` of 0 says that no
+    configuration keeps the SLA target.
+    """
+    grid = grid or SearchGrid()
+    cores = server.server.cores
+    best = _best_alone(server, sla, _host_lanes(cores, grid))
+    if server.server.accelerator is None:
+        return best
+    for left_over in sorted({0, cores // 4, cores // 2, (3 * cores) // 4}):
+        main = _best_alone(server, sla, _accelerator_lanes(cores - left_over, grid))
+        if main.qps > 0:
+            best = max(best, main, *_beside(server, sla, main, grid), key=lambda tried: tried.qps)
+    return best
+
+
+def baseline_configuration(server: AnalyticServer, sla: SlaTarget, grid: SearchGrid | None = None) -> Evaluation:
+    """Hercules' baseline: the whole model on every core with the best batch size (DeepRecSys); on an accelerator
+    co-location without fusion (Baymax), and DeepRecSys on the cores that are left."""
+    grid = grid or SearchGrid()
+    cores = server.server.cores
+    best = _best_alone(server, sla, _data_parallel_lanes(cores, grid))
+    if server.server.accelerator is None:
+        return best
+    placement = Placement.HOT_SPARSE_ON_ACCELERATOR
+    mains = [Lane(placement, 0, dense_workers=k) for k in grid.co_located if k <= cores]
+    mains += [
+        Lane(placement, workers, 1, batch_size, k)
+        for k in grid.co_located
+        for workers in sorted({1, cores // 4, cores // 2, cores - k})
+        for batch_size in grid.batch_sizes
+        if 0 < workers <= cores - k
+    ]
+    main = _best_alone(server, sla, mains)
+    if main.qps <= 0:
+        return best
+    left_over = cores - main.lanes[0].cores
+    both = [server.evaluate([*main.lanes, lane], sla) for lane in _data_parallel_lanes(left_over, grid)]
+    return max(best, main, *both, key=lambda tried: tried.qps)
+
+
+def efficiency_tuple(server: AnalyticServer, evaluation: Evaluation) -> EfficiencyTuple:
+    """The tuple that planning takes; the settings of a second lane are those that begin with `beside_`."""
+    settings: dict[str, SettingValue] = {}
+    for prefix, lane in zip(("", "beside_"), evaluation.lanes if evaluation.qps > 0 else (), strict=False):
+        settings[f"{prefix}placement"] = str(lane.placement)
+        for name in ("workers", "cores_per_worker", "batch_size", "dense_workers", "fused_items"):
+            settings[f"{prefix}{name}"] = getattr(lane, name)
+    return EfficiencyTuple(
+        server.model.name, server.server.name, evaluation.qps, evaluation.power_watts, settings, estimated=True
+    )
+
+
+def _best_alone(server: AnalyticServer, sla: SlaTarget, lanes: Iterable[Lane]) -> Evaluation:
+    best: Evaluation | None = None
+    for lane in lanes:
+        # A thousandth more is not worth a change; and the first of equals has the fewest workers and cores.
+        if best is None or server.reaches(lane, sla, max(1.001 * best.qps, 1e-9)):
+            best = server.evaluate([lane], sla)
+    if best is None:
+        raise ValueError("no lane was given")
+    return best
+
+
+def _beside(server: AnalyticServer, sla: SlaTarget, main: Evaluation, grid: SearchGrid) -> Iterator[Evaluation]:
+    left_over = server.server.cores - main.lanes[0].cores
+    for lane in _model_lanes(left_over, grid):
+        if (lane.workers + 1) * lane.cores_per_worker > left_over:
+            yield server.evaluate([*main.lanes, lane], sla)
+
+
+def _counts(most: int) -> list[int]:
+    """Whole numbers up to `most`: all small ones, then every second."""
+    return [*range(1, min(most, 6) + 1), *range(8, most, 2), *([most] if most > 6 else [])]
+
+
+def _few_counts(most: int) -> list[int]:
+    """Whole numbers up to `most`, each about half as much again as the one before."""
+    return sorted({count for count in (1, 2, 3, 4, 6, 9, 13, most) if 0 < count <= most})
+
+
+def _model_lanes(cores: int, grid: SearchGrid) -> Iterator[Lane]:
+    for each in grid.cores_per_worker:
+        for workers in _counts(cores // each):
+            for batch_size in grid.batch_sizes:
+                yield Lane(Placement.MODEL_ON_HOST, workers, each, batch_size)
+
+
+def _data_parallel_lanes(cores: int, grid: SearchGrid) -> list[Lane]:
+    if cores < 1:
+        return []
+    return [Lane(Placement.MODEL_ON_HOST, cores, 1, batch_size) for batch_size in grid.batch_sizes]
+
+
+def _host_lanes(cores: int, grid: SearchGrid) -> Iterator[Lane]:
+    yield from _model_lanes(cores, grid)
+    for each in grid.cores_per_worker:
+        for workers in _counts((cores - 1) // each):
+            for dense in _counts(cores - workers * each):
+                for batch_size in grid.batch_sizes:
+                    yield Lane(Placement.PIPELINE_ON_HOST, workers, each, batch_size, dense)
+
+
+def _accelerator_lanes(cores: int, grid: SearchGrid) -> Iterator[Lane]:
+    fused: Sequence[int] = (*grid.fused_items, 0)
+    for dense in grid.co_located:
+        for items in fused:
+            if dense <= cores:
+                yield Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, dense_workers=dense, fused_items=items)
+        for each in grid.cores_per_worker:
+            for workers in _few_counts((cores - dense) // each):
+                for placement in (Placement.SPARSE_ON_HOST, Placement.HOT_SPARSE_ON_ACCELERATOR):
+                    for items in fused:
+                        for batch_size in grid.batch_sizes:
+                            yield Lane(placement, workers, each, batch_size, dense, items)

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from hebe.models import catalog
+from hebe.simulation.analytic_server import AnalyticServer
+from hebe.simulation.configuration_search import (
+    COARSE,
+    SearchGrid,
+    baseline_configuration,
+    best_configuration,
+    efficiency_tuple,
+)
+from hebe.simulation.server_configuration import Lane, Placement
+from hebe.simulation.server_types import HERCULES
+from hebe.spec import SlaTarget
+from hebe.workload.query_sizes import ProductionSizes
+from hebe.workload.reuse_profile import PRODUCTION_2021
+
+SIZES = ProductionSizes().draw(5000, np.random.default_rng(0))
+TINY = SearchGrid((1, 2), (64, 512), (1, 2), (8192,))
+
+
+def server_of(server_type, model):
+    return AnalyticServer(HERCULES[server_type], catalog.entry(model), SIZES, PRODUCTION_2021)
+
+
+@pytest.mark.parametrize("server_type", ["T1", "T3", "T7"])
+@pytest.mark.parametrize("model", ["dlrm-rmc1", "dlrm-rmc3", "dien"])
+def test_the_whole_space_holds_no_less_than_the_baseline(server_type, model):
+    server = server_of(server_type, model)
+    sla = server.model.sla
+    best, baseline = best_configuration(server, sla, TINY), baseline_configuration(server, sla, TINY)
+    assert best.qps >= 0.998 * baseline.qps > 0
+    assert server.evaluate(best.lanes, sla) == best
+    assert sum(lane.cores for lane in best.lanes) <= server.server.cores
+
+
+def test_the_baseline_is_the_best_of_its_few_lanes():
+    server, sla = server_of("T2", "dlrm-rmc1"), SlaTarget(20.0)
+    lanes = [Lane(Placement.MODEL_ON_HOST, 20, 1, size) for size in COARSE.batch_sizes]
+    baseline = baseline_configuration(server, sla, COARSE)
+    assert baseline.qps == max(server.evaluate([lane], sla).qps for lane in lanes)
+
+
+def test_a_finer_grid_finds_no_less():
+    server, sla = server_of("T2", "dlrm-rmc1"), SlaTarget(20.0)
+    assert best_configuration(server, sla).qps >= 0.998 * best_configuration(server, sla, COARSE).qps
+
+
+def test_cores_that_an_accelerator_leaves_over_serve_too():
+    best = best_configuration(server_of("T7", "dlrm-rmc1"), SlaTarget(20.0), TINY)
+    assert [lane.placement.on_accelerator for lane in best.lanes] == [True, False]
+
+
+def test_a_target_out_of_reach_leaves_an_empty_tuple():
+    server = server_of("T7", "dlrm-rmc1")
+    best = best_configuration(server, SlaTarget(0.001), TINY)
+    found = efficiency_tuple(server, best)
+    assert (found.model, found.server_type, found.qps, dict(found.configuration)) == ("dlrm-rmc1", "T7", 0.0, {})
+
+
+def test_a_tuple_says_how_it_was_reached():
+    server = server_of("T2", "dlrm-rmc1")
+    best = best_configuration(server, SlaTarget(20.0), TINY)
+    found = efficiency_tuple(server, best)
+    assert (found.qps, found.power_watts, found.estimated) == (best.qps, best.power_watts, True)
+    settings = dict(found.configuration)
+    assert Lane(**settings) == best.lanes[0]
+    beside = efficiency_tuple(
+        server_of("T7", "dlrm-rmc1"), best_configuration(server_of("T7", "dlrm-rmc1"), SlaTarget(20.0), TINY)
+    )
+    assert beside.configuration["beside_placement"] == "model-on-host"
