@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from hebe.planning.affinity import affinity_matrix
+from hebe.planning.affinity import affinity_matrix, contended_affinity
 from hebe.planning.colocation import hera, hera_random, one_model_a_server, random_pairs, share_server
 from hebe.planning.colocation_server import ServerResources
 from hebe.planning.error import PlanningError
@@ -52,7 +52,7 @@ def test_hera_takes_at_most_a_last_server_a_model_more_than_servers_of_one_model
 
 def test_hera_gives_a_model_that_scales_badly_its_best_partner_first():
     made = tables()
-    affinity = affinity_matrix(made).system[0]
+    affinity = contended_affinity(made)[0]
     plan = hera(made, DEMAND | {"other-cache-bound": 20_000.0})
     partners = [group.tenants[1].model for group in plan.groups if group.tenants[0].model == "bandwidth-bound"]
     assert len(partners) > 1

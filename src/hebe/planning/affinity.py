@@ -88,6 +88,12 @@ def affinity_matrix(tables: ScalabilityTables) -> AffinityMatrix:
     return AffinityMatrix(tables.models, cache, bandwidth, np.minimum(cache, bandwidth))
 
 
+def best_partition(tables: ScalabilityTables, first: int, second: int) -> int:
+    """The cache ways that Algorithm 1 gives to the first of two models (rows of the tables)."""
+    kept = _kept_by_ways(tables)
+    return 1 + int((kept[first, 1:-1] + kept[second, -2:0:-1]).argmax())
+
+
 def contended_affinity(tables: ScalabilityTables) -> FloatArray:
     """What every pair keeps of its throughput, on average over both, on half of the cores each and the best ways.
 

@@ -18,7 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hebe.planning.affinity import LEAST_SLOPE, WorkerScalability, affinity_matrix, check_shareable, worker_scalability
+from hebe.planning.affinity import (
+    LEAST_SLOPE,
+    WorkerScalability,
+    check_shareable,
+    contended_affinity,
+    worker_scalability,
+)
 from hebe.planning.colocation_server import ScalabilityTables, best_splits
 from hebe.planning.error import PlanningError
 
@@ -161,14 +167,15 @@ def hera(
 ) -> ColocationPlan:
     """Algorithm 2: each model of low worker scalability with its best partners first, then the rest alone.
 
-    `affinity` (float64 `[models, models]`) is Algorithm 1's unless it is given. A pair whose EMU is not above 1 is not
+    `affinity` (float64 `[models, models]`) is `contended_affinity` unless it is given; Algorithm 1's does worse, for it
+    sees no contention until bandwidth is used up. A pair whose EMU is not above 1 is not
     formed. Servers are allotted in blocks of equal ones, so the time does not
     depend on their number. Raises `PlanningError` as `Fleet` does.
     """
     check_shareable(tables.server)
     fleet = Fleet(tables, demand_qps, measured)
     scalability = worker_scalability(tables, least_slope)
-    affinity = affinity_matrix(tables).system if affinity is None else affinity
+    affinity = contended_affinity(tables) if affinity is None else affinity
     for model in fleet.unmet():
         if scalability[model] is WorkerScalability.HIGH:
             continue
