@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hebe.query import Batch, Query
+from hebe.query import Batch, Query, SubQuery
 
 
 class WorkerState(StrEnum):
@@ -119,3 +119,45 @@ class FailQuery:
 
 
 Action = StartBatch | SetTimer | CompleteQuery | RejectQuery | FailQuery
+
+
+class InstanceState(StrEnum):
+    """UP takes queries; DRAINING finishes what it has; LOST will never finish it."""
+
+    UP = "up"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceChanged:
+    """An instance of a server type appeared or changed state; it runs `workers` sub-queries at a time."""
+
+    instance_id: int
+    server_type: str
+    state: InstanceState
+    workers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SubQueryFinished:
+    """An instance is done with a sub-query, `service_s` seconds after it was sent; `failed` if it has no scores."""
+
+    instance_id: int
+    sub_query: SubQuery
+    service_s: float
+    failed: bool = False
+
+
+RouterEvent = QueryArrived | QueryWithdrawn | SubQueryFinished | InstanceChanged | ShutdownBegan
+
+
+@dataclass(frozen=True, slots=True)
+class SendSubQuery:
+    """Have this instance score the sub-query now; report with SubQueryFinished."""
+
+    instance_id: int
+    sub_query: SubQuery
+
+
+RouterAction = SendSubQuery | CompleteQuery | RejectQuery | FailQuery

@@ -1,0 +1,118 @@
+"""Latency-bounded throughput of a fleet and policy: the largest rate at which the SLA target holds, by bisection.
+
+Every rate, pool and policy sees the same queries (common random numbers), so that two capacities differ by what is
+compared and not by chance; several traces give the confidence interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from hebe.scheduling.distribution import DistributionPolicy
+from hebe.simulation.fleet_run import QueryTrace, ServiceModel, run_fleet
+from hebe.spec import SlaTarget
+
+_CONFIDENCE = 0.95
+_WIDEST = 2.0**20
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """`qps` is the mean over traces, `low` and `high` bound its 95% confidence interval, `by_trace_qps` are all."""
+
+    qps: float
+    low: float
+    high: float
+    by_trace_qps: tuple[float, ...]
+
+    @classmethod
+    def of(cls, by_trace_qps: Sequence[float]) -> Capacity:
+        """Student's interval; as wide as the value where there is one trace only."""
+        values = np.asarray(by_trace_qps)
+        mean = float(values.mean())
+        if values.size == 1:
+            return cls(mean, mean, mean, (mean,))
+        half = float(stats.t.ppf(0.5 + _CONFIDENCE / 2, values.size - 1) * stats.sem(values))
+        return cls(mean, mean - half, mean + half, tuple(values.tolist()))
+
+
+def largest_rate_qps(meets: Callable[[float], bool], guess_qps: float, tolerance: float = 0.005) -> float:
+    """The largest rate at which `meets` holds, within `tolerance` of itself; 0 if it never does.
+
+    From the guess outwards by steps that double, then by bisection. Where `meets` is not monotone by chance, some rate
+    at which it held.
+    """
+    if not (math.isfinite(guess_qps) and guess_qps > 0):
+        raise ValueError(f"guess_qps is {guess_qps}: must be a positive rate")
+    step = 1.1
+    low, high = guess_qps, guess_qps
+    if meets(guess_qps):
+        while meets(high := low * step):
+            low, step = high, step * step
+            if low > guess_qps * _WIDEST:
+                raise ValueError(f"the target still holds at {low:g} queries/s: it does not bound the rate")
+    else:
+        while not meets(low := high / step):
+            high, step = low, step * step
+            if high < guess_qps / _WIDEST:
+                return 0.0
+    while high > low * (1 + tolerance):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if meets(middle) else (low, middle)
+    return low
+
+
+def fleet_capacity(
+    traces: Sequence[QueryTrace],
+    pool: Sequence[int],
+    servers: ServiceModel,
+    make_policy: Callable[[], DistributionPolicy],
+    sla: SlaTarget,
+    *,
+    guess_qps: float | None = None,
+    tolerance: float = 0.005,
+) -> Capacity:
+    """The latency-bounded throughput of `pool[t]` instances of each type under a policy, new for each run."""
+    if not traces:
+        raise ValueError("no trace: give at least one")
+
+    def meets(trace: QueryTrace, rate_qps: float) -> bool:
+        allowed = int(len(trace) * (1 - sla.percentile / 100) + 1e-9)
+        run = run_fleet(trace, rate_qps, pool, servers, make_policy(), sla.latency_s, give_up_late=allowed)
+        return run.percentile_s(sla.percentile) <= sla.latency_s
+
+    guess = guess_qps or _saturation_qps(traces[0], pool, servers)
+    found: list[float] = []
+    for trace in traces:
+        found.append(
+            largest_rate_qps(
+                lambda rate, t=trace: meets(t, rate), found[-1] if found and found[-1] else guess, tolerance
+            )
+        )  # type: ignore[misc]
+    return Capacity.of(found)
+
+
+def _saturation_qps(trace: QueryTrace, pool: Sequence[int], servers: ServiceModel) -> float:
+    """A first guess: half of what the pool could do if every instance were always busy with queries of its share."""
+    from hebe.query import Query, SubQuery
+
+    servers.begin(trace)
+    some = range(min(len(trace), 200))
+    total = 0.0
+    for server_type, count in enumerate(pool):
+        if count:
+            mean_s = float(np.mean([servers.service_s(server_type, _whole(trace, at)) for at in some]))
+            total += count / mean_s
+    return 0.7 * total
+
+
+def _whole(trace: QueryTrace, at: int) -> "SubQuery":
+    from hebe.query import Query, SubQuery
+
+    items = int(trace.sizes[at])
+    return SubQuery(Query(at, items, 0.0), 0, items)
