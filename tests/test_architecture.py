@@ -31,7 +31,7 @@ ROOMS = {
     "serving": {"root", "scheduling", "runtime"},
     "load_generator": {"root", "workload"},
     "cluster": {"root", "scheduling", "planning", "serving"},
-    "studies": {"root", "scheduling", "planning", "workload", "simulation", "report"},
+    "studies": {"root", "scheduling", "planning", "workload", "simulation", "report", "models"},
 }
 """The rooms of hebe that each room may import, besides itself."""
 ROOMS["bench"] = {*ROOMS, "package"}
