@@ -177,6 +177,8 @@ def test_memory_of_the_catalog_and_of_a_stored_model(answer, hebe, models):
         estimate["process_bytes"] + estimate["table_bytes"] + estimate["dense_net_bytes"] + 3 * estimate["worker_bytes"]
     )
     assert spec.table_bytes <= estimate["table_bytes"] < 1.01 * spec.table_bytes
+    one, two = (answer("memory", "dlrm-rmc1", "--workers", 3, "--worker-threads", threads) for threads in (1, 2))
+    assert two["worker_bytes"] == 2 * one["worker_bytes"]
     bounded = answer("memory", "dlrm-rmc1", "--size", "production", "--table-memory", "1G")
     assert bounded["table_bytes"] == 1 << 30
     answer("new", "ncf", "--scale", 0.001, "--repository", models)

@@ -40,19 +40,20 @@ print(status_bytes("VmHWM:") - before)
 
 
 @pytest.mark.parametrize(
-    ("name", "scale", "workers"),
+    ("name", "scale", "workers", "threads"),
     [
-        ("dlrm-rmc1", 0.1, 1),  # all tables
-        ("mlperf-dlrmv2", 0.001, 2),  # a large DenseNet
-        ("recos-bst", 0.01, 2),  # large activations
+        ("dlrm-rmc1", 0.1, 1, 2),  # all tables
+        ("mlperf-dlrmv2", 0.001, 2, 1),  # a large DenseNet
+        ("recos-bst", 0.01, 2, 1),  # large activations
+        ("recos-bst", 0.01, 2, 2),
     ],
 )
-def test_the_estimate_is_within_a_tenth_of_what_a_server_takes(tmp_path, name, scale, workers):
+def test_the_estimate_is_within_a_tenth_of_what_a_server_takes(tmp_path, name, scale, workers, threads):
     spec = entry(name, scale=scale)
     store(tmp_path / "models", spec)
     stored = ModelRepository(tmp_path / "models").open(spec.name)
-    estimate = estimate_memory(stored.spec, stored.dense_net(), workers, batch_size=256)
-    options = ["--workers", str(workers), "--batch-size", "256"]
+    estimate = estimate_memory(stored.spec, stored.dense_net(), workers, batch_size=256, worker_threads=threads)
+    options = ["--workers", str(workers), "--worker-threads", str(threads), "--batch-size", "256"]
     with ServerProcess(tmp_path / "models", tmp_path / "log", options) as server:
         measured = server.resident_bytes
     assert measured == pytest.approx(estimate.total_bytes, rel=0.1)

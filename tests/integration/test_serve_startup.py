@@ -132,6 +132,7 @@ FAILURES = {
         "is not empty and holds no store: give another path",
     ),
     "no workers": Failure(lambda root: [str(root), "--workers", "0"], "Invalid value for '--workers'", status=2),
+    "too many threads": Failure(lambda root: [str(root), "--worker-threads", "3"], "'--worker-threads'", status=2),
     "half of TLS": Failure(lambda root: [str(root), "--tls-key", "k.pem"], "Invalid value for --tls-certificate", 2),
     "not a size": Failure(lambda root: [str(root), "--max-request-bytes", "much"], "write bytes as 4096, 64K", 2),
 }

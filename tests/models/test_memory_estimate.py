@@ -8,8 +8,8 @@ from hebe.models.memory_estimate import (
     DENSE_NET_COPIES,
     MAKING_BYTES,
     PROCESS_BYTES,
+    THREAD_BYTES,
     TRAINING_BYTES,
-    WORKER_BYTES,
     NotEnoughMemory,
     activation_bytes,
     buffer_bytes,
@@ -76,10 +76,13 @@ def test_the_parts_add_up():
     tables = 32_000_000 + 64  # each table on a cache line, all on whole huge pages of 2 MiB
     assert estimate.table_bytes == -(-tables // (2 << 20)) * (2 << 20)
     assert estimate.dense_net_bytes == round(DENSE_NET_COPIES * 32)
-    assert estimate.worker_bytes == WORKER_BYTES + buffer_bytes(SPEC, 100) + activation_bytes(SPEC, Doubling(), 100)
+    assert estimate.worker_bytes == THREAD_BYTES + buffer_bytes(SPEC, 100) + activation_bytes(SPEC, Doubling(), 100)
     assert estimate.query_bytes == 100 * (8 * 7 + 4 * 3)
     assert estimate.model_bytes == estimate.table_bytes + estimate.dense_net_bytes + 3 * estimate.worker_bytes
     assert estimate.total_bytes == PROCESS_BYTES + estimate.model_bytes
+    two_threads = estimate_memory(SPEC, Doubling(), workers=3, batch_size=100, worker_threads=2)
+    assert two_threads.worker_bytes == 2 * estimate.worker_bytes
+    assert two_threads.model_bytes == estimate.model_bytes + 3 * estimate.worker_bytes
 
 
 def test_bounded_table_memory_bounds_the_tables():

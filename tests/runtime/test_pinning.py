@@ -16,6 +16,8 @@ from hebe.runtime.pinning import (
     lower_priority,
     pin_thread,
     pinned,
+    shared_with_front_end,
+    threads_per_worker,
 )
 
 
@@ -40,6 +42,24 @@ def test_every_worker_has_as_many_cores_as_asked(workers, cores_per_worker, core
     assert all(len(set(worker)) == cores_per_worker for worker in allotted)
     if workers * cores_per_worker <= cores:
         assert len({core for worker in allotted for core in worker}) == workers * cores_per_worker
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores_per_worker", "shared", "threads"),
+    [
+        (1, 1, False, 2),
+        (3, 1, False, 2),
+        (4, 1, True, 1),
+        (5, 1, True, 1),
+        (1, 3, False, 1),
+        (2, 2, True, 1),
+    ],
+)
+def test_workers_with_a_core_apart_from_the_front_end_have_two_threads(workers, cores_per_worker, shared, threads):
+    cores = (0, 2, 4, 6)
+    allotted = allot_cores(workers, cores_per_worker, cores)
+    assert shared_with_front_end(allotted, cores) == shared
+    assert threads_per_worker(allotted, cores) == threads
 
 
 def test_no_worker_is_an_error():

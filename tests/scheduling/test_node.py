@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hebe.profile import LatencyProfile
-from hebe.query import Query
+from hebe.query import Batch, Query
 from hebe.scheduling.events import (
     BatchFinished,
     CompleteQuery,
@@ -33,10 +33,12 @@ PROFILE = LatencyProfile((1, 100), (0.001, 0.100), (0.0, 0.0))
 """1 ms an item."""
 
 
-def scheduler(workers: int = 1, profile: LatencyProfile | None = PROFILE, **config) -> NodeScheduler:
+def scheduler(workers: int = 1, profile: LatencyProfile | None = PROFILE, threads: int = 1, **config) -> NodeScheduler:
+    """Worker ids count the first threads of all workers, then the second ones."""
     node = NodeScheduler(NodeConfig(**{"batch_size": 100, **config}), profile)
-    for worker_id in range(workers):
-        assert node.handle(WorkerChanged(worker_id, WorkerState.UP), 0.0) == []
+    for worker_id in range(workers * threads):
+        cores = (worker_id % workers,) if threads > 1 else ()
+        assert node.handle(WorkerChanged(worker_id, WorkerState.UP, cores), 0.0) == []
     return node
 
 
@@ -102,7 +104,76 @@ def test_a_query_that_finds_workers_idle_is_spread_over_them():
 def test_a_query_is_not_spread_where_that_would_not_pay(profile, config):
     node = scheduler(workers=2, profile=profile, **config)
     node.handle(QueryArrived(query(1, 100)), 0.0)
-    assert [worker.batch.items for worker in node._workers.values() if worker.batch] == [100]
+    assert [worker.batch.items for worker in node._workers.running] == [100]
+
+
+def test_a_query_is_spread_over_places_not_over_the_workers_of_one():
+    node = scheduler(threads=2)
+    assert started(node.handle(QueryArrived(query(1, 100)), 0.0)) == [(0, [(1, 0, 100)])]
+    node = scheduler(workers=3, threads=2)
+    node.handle(QueryArrived(query(1, 1)), 0.0)
+    assert started(node.handle(QueryArrived(query(2, 40)), 0.0)) == [(1, [(2, 0, 20)]), (2, [(2, 20, 40)])]
+
+
+def test_batches_start_first_where_nothing_runs_then_beside_another():
+    node = scheduler(workers=2, threads=2)
+    node.handle(QueryArrived(query(1, 1)), 0.0)
+    actions = [node.handle(QueryArrived(query(query_id, 60)), 0.0) for query_id in (2, 3, 4, 5)]
+    assert [started(a) for a in actions] == [[(1, [(2, 0, 60)])], [(2, [(3, 0, 60)])], [(3, [(4, 0, 60)])], []]
+    node.handle(BatchFinished(1, batch_ids(actions[0])[0], 0.06), 0.06)
+    actions = node.handle(BatchFinished(3, batch_ids(actions[2])[0], 0.06), 0.06)
+    assert started(node.handle(QueryArrived(query(6, 1)), 0.06)) == []
+    assert started(node.handle(BatchFinished(1, 4, 0.06), 0.06)) == [(1, [(6, 0, 1)])]
+
+
+def test_small_queries_wait_for_company_while_their_place_is_busy():
+    node = scheduler(threads=2)
+    first = node.handle(QueryArrived(query(1, 20)), 0.0)
+    for query_id in (2, 3, 4, 5):
+        assert node.handle(QueryArrived(query(query_id, 20)), 0.0) == []
+    actions = node.handle(BatchFinished(0, batch_ids(first)[0], 0.02), 0.02)
+    assert [(worker_id, len(parts)) for worker_id, parts in started(actions)] == [(0, 4)]
+    node = scheduler(threads=2, fuse=False)
+    assert [len(batch_ids(node.handle(QueryArrived(query(i, 20)), 0.0))) for i in (1, 2, 3)] == [1, 1, 0]
+
+
+def test_batches_that_ran_beside_another_teach_what_their_place_needed():
+    node = scheduler(threads=2)
+    first, second = (batch_ids(node.handle(QueryArrived(query(query_id, 100)), 0.0))[0] for query_id in (1, 2))
+    for step in range(50):
+        now = 0.2 * (step + 1)
+        node.handle(QueryArrived(query(3 + 2 * step, 100, now)), now - 0.001)
+        node.handle(QueryArrived(query(4 + 2 * step, 100, now)), now - 0.001)
+        (first,) = batch_ids(node.handle(BatchFinished(0, first, 0.2), now))
+        (second,) = batch_ids(node.handle(BatchFinished(1, second, 0.2), now))
+        assert node.predictor.service_time_s(100) == pytest.approx(0.1)
+
+
+def test_what_starts_beside_a_batch_is_expected_to_take_twice_as_long():
+    node = scheduler(threads=2, sla_s=0.450)
+    node.handle(QueryArrived(query(1, 10)), 0.0)
+    (late,) = node.handle(QueryArrived(query(2, 100, -0.246)), 0.005)
+    assert late.reason is RejectReason.DEADLINE
+    assert late.retry_after_s == pytest.approx(0.200)
+    assert started(node.handle(QueryArrived(query(3, 100, -0.244)), 0.005)) == [(1, [(3, 0, 100)])]
+
+
+@pytest.mark.parametrize("admission", [True, False])
+def test_a_query_in_a_hurry_does_not_share_a_place(admission):
+    """Neither with one that came before, nor with one that comes after."""
+    for first_s, second_s in ((0.390, 1.0), (1.0, 0.390)):
+        node = scheduler(threads=2, admission=admission)
+        node.handle(QueryArrived(query(1, 100, deadline_s=first_s)), 0.0)
+        actions = node.handle(QueryArrived(query(2, 100, deadline_s=second_s)), 0.0)
+        assert started(actions) == ([] if admission else [(1, [(2, 0, 100)])])
+
+
+def test_what_waits_for_a_place_to_itself_is_expected_to_take_its_time():
+    node = scheduler(threads=2)
+    node.handle(QueryArrived(query(1, 100)), 0.0)
+    (late,) = node.handle(QueryArrived(query(2, 50, deadline_s=0.149)), 0.0)
+    assert late.retry_after_s == pytest.approx(0.150)
+    assert node.handle(QueryArrived(query(3, 50, deadline_s=0.151)), 0.0) == []
 
 
 def test_waiting_queries_are_fused_up_to_the_batch_size():
@@ -241,6 +312,20 @@ def test_a_lost_workers_batch_is_run_by_another():
     assert started(actions) == [(1, [(1, 0, 60)])]
 
 
+def test_a_worker_that_lost_its_fellow_goes_on_and_has_the_place_to_itself():
+    node = scheduler(threads=2)
+    node.handle(QueryArrived(query(1, 100)), 0.0)
+    (beside,) = batch_ids(node.handle(QueryArrived(query(2, 100)), 0.0))
+    assert node.handle(WorkerChanged(0, WorkerState.LOST), 0.1) == []
+    actions = node.handle(BatchFinished(1, beside, 0.15), 0.15)
+    assert started(actions) == [(1, [(1, 0, 100)])]
+    assert node.predictor.service_time_s(100) == pytest.approx(0.1)
+    assert node.handle(QueryArrived(query(3, 100)), 0.2) == []
+    (late,) = node.handle(QueryArrived(query(4, 100, deadline_s=0.449)), 0.2)
+    assert late.reason is RejectReason.DEADLINE
+    assert late.retry_after_s == pytest.approx(0.25)
+
+
 def test_a_draining_worker_finishes_and_takes_nothing_more():
     node = scheduler(workers=2, spread=False)
     actions = node.handle(QueryArrived(query(1, 10)), 0.0)
@@ -248,6 +333,21 @@ def test_a_draining_worker_finishes_and_takes_nothing_more():
     assert started(node.handle(QueryArrived(query(2, 10)), 0.0)) == [(1, [(2, 0, 10)])]
     actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.01), 0.01)
     assert [type(a) for a in actions] == [CompleteQuery]
+
+
+def test_a_place_drains_worker_by_worker():
+    node = scheduler(threads=2)
+    first = node.handle(QueryArrived(query(1, 10)), 0.0)
+    node.handle(WorkerChanged(0, WorkerState.DRAINING), 0.0)
+    second = node.handle(QueryArrived(query(2, 60)), 0.0)
+    assert started(second) == [(1, [(2, 0, 60)])]
+    waiting = query(3, 10)
+    assert node.handle(QueryArrived(waiting), 0.0) == []
+    assert [type(a) for a in node.handle(BatchFinished(0, batch_ids(first)[0], 0.02), 0.02)] == [CompleteQuery]
+    node.handle(WorkerChanged(1, WorkerState.DRAINING), 0.02)
+    completed, refused = node.handle(BatchFinished(1, batch_ids(second)[0], 0.02), 0.02)
+    assert completed.query.query_id == 2
+    assert refused == RejectQuery(waiting, RejectReason.NO_WORKER)
 
 
 def test_without_workers_queries_are_refused():
@@ -310,6 +410,8 @@ def test_configuration_is_checked(field):
         max_size=40,
     ),
     workers=st.integers(1, 3),
+    threads=st.integers(1, 2),
+    lost=st.dictionaries(st.integers(0, 5), st.floats(0, 0.3), max_size=2),
     fuse=st.booleans(),
     spread=st.booleans(),
     max_wait_s=st.sampled_from([0.0, 0.01]),
@@ -318,18 +420,22 @@ def test_configuration_is_checked(field):
     withdrawn=st.sets(st.integers(0, 39), max_size=5),
 )
 def test_every_query_is_answered_once_and_every_item_run_once(
-    arrivals, workers, fuse, spread, max_wait_s, sla_s, faults, withdrawn
+    arrivals, workers, threads, lost, fuse, spread, max_wait_s, sla_s, faults, withdrawn
 ):
-    """Any load, in virtual time, with batches that fail and queries that are withdrawn."""
-    node = scheduler(workers=workers, fuse=fuse, spread=spread, max_wait_s=max_wait_s, sla_s=sla_s)
+    """Any load, in virtual time, with batches that fail, workers that are lost and queries that are withdrawn."""
+    node = scheduler(workers=workers, threads=threads, fuse=fuse, spread=spread, max_wait_s=max_wait_s, sla_s=sla_s)
     order = itertools.count()
     heap: list[tuple[float, int, object]] = []
+    up = set(range(workers * threads))
+    for worker_id in up & set(lost):
+        at_s = lost[worker_id]
+        heapq.heappush(heap, (at_s, next(order), WorkerChanged(worker_id, WorkerState.LOST)))
     for query_id, (at_s, items, priority, patience_s) in enumerate(arrivals):
         one = query(query_id, items, at_s, priority=priority, deadline_s=at_s + patience_s)
         heapq.heappush(heap, (at_s, next(order), QueryArrived(one)))
         if query_id in withdrawn:
             heapq.heappush(heap, (at_s + 0.01, next(order), QueryWithdrawn(query_id)))
-    running: dict[int, int] = {}
+    running: dict[int, Batch] = {}
     answers: Counter[int] = Counter()
     failed, completed, gone = set(), set(), set()
     run_items: Counter[int] = Counter()
@@ -338,19 +444,36 @@ def test_every_query_is_answered_once_and_every_item_run_once(
         if isinstance(event, QueryWithdrawn):
             gone.add(event.query_id)
         if isinstance(event, BatchFinished):
+            if event.worker_id not in up:
+                continue
             del running[event.worker_id]
+        if isinstance(event, WorkerChanged):
+            up.remove(event.worker_id)
+            for part in running.pop(event.worker_id).sub_queries if event.worker_id in running else ():
+                run_items[part.query.query_id] -= part.items
         foreseen = node.refusal(event.query, now) if isinstance(event, QueryArrived) else None
         actions = node.handle(event, now)
         if foreseen is not None:
             assert foreseen in actions
+        taken = Counter(worker_id % workers for worker_id in running)
+        if isinstance(event, QueryArrived) and event.query.items <= 100 and threads > 1:
+            places = [
+                worker_id % workers for worker_id, parts in started(actions) if parts[0][0] == event.query.query_id
+            ]
+            assert len(places) == len(set(places)), "spread over workers of one place"
         for action in actions:
             match action:
                 case StartBatch(worker_id, batch):
+                    assert worker_id in up
                     assert worker_id not in running
+                    if taken[worker_id % workers]:
+                        assert all(taken[other % workers] for other in up), "another place was idle"
+                        assert batch.items > 50 or not fuse
+                    taken[worker_id % workers] += 1
                     assert 0 < batch.items <= 100
                     assert batch.items == sum(part.items for part in batch.sub_queries)
                     assert fuse or len(batch.sub_queries) == 1
-                    running[worker_id] = batch.batch_id
+                    running[worker_id] = batch
                     for part in batch.sub_queries:
                         run_items[part.query.query_id] += part.items
                     service_s = batch.items / 1000

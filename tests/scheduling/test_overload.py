@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -35,13 +34,58 @@ class Outcome:
     late: int = 0
     refused: int = 0
     expired: int = 0
+    predicted_s: list[float] = field(default_factory=list)
+    taken_s: list[float] = field(default_factory=list)
+    """Of each admitted query."""
 
     @property
     def admitted(self) -> int:
         return self.in_time + self.late + self.expired
 
 
-def serve(overload: float, sla_s: float, workers: int = 1, calm_qps: float = 0.0) -> Outcome:
+@dataclass
+class Running:
+    batch_id: int
+    started_s: float
+    left_s: float
+
+
+class Cores:
+    """One core for each place; the batches that run on it share it evenly."""
+
+    def __init__(self, places: int, threads: int) -> None:
+        self.now = 0.0
+        self._places = places
+        self.worker_ids = range(places * threads)
+        self._running: list[dict[int, Running]] = [{} for _ in range(places)]
+
+    def cores(self, worker_id: int) -> tuple[int, ...]:
+        return (worker_id % self._places,)
+
+    def start(self, worker_id: int, batch_id: int, work_s: float) -> None:
+        self._running[worker_id % self._places][worker_id] = Running(batch_id, self.now, work_s)
+
+    def next_end(self) -> tuple[float, int]:
+        """When the next batch will end if none starts before, and its worker."""
+        ends = [
+            (self.now + batch.left_s * len(place), worker_id)
+            for place in self._running
+            for worker_id, batch in place.items()
+        ]
+        return min(ends, default=(float("inf"), -1))
+
+    def end(self, worker_id: int) -> BatchFinished:
+        batch = self._running[worker_id % self._places].pop(worker_id)
+        return BatchFinished(worker_id, batch.batch_id, self.now - batch.started_s)
+
+    def pass_time(self, until_s: float) -> None:
+        for place in self._running:
+            for batch in place.values():
+                batch.left_s -= (until_s - self.now) / len(place)
+        self.now = until_s
+
+
+def serve(overload: float, sla_s: float, workers: int = 1, threads: int = 1, calm_qps: float = 0.0) -> Outcome:
     """`overload` times the capacity for a while; service times vary by 10% and now and then stall for 5 ms.
 
     With `calm_qps`, stalls are of 100 ms and every third batch has one; then they end, the rate falls to `calm_qps`,
@@ -53,22 +97,40 @@ def serve(overload: float, sla_s: float, workers: int = 1, calm_qps: float = 0.0
     rate_qps = overload * workers / np.mean(FIXED_S * batches + PER_ITEM_S * sizes)
     profile = LatencyProfile((1, 256), (FIXED_S + PER_ITEM_S, FIXED_S + 256 * PER_ITEM_S), (0.0, 0.0))
     node = NodeScheduler(NodeConfig(BATCH_SIZE, sla_s=sla_s, percentile=95.0), profile)
-    for worker_id in range(workers):
-        node.handle(WorkerChanged(worker_id, WorkerState.UP), 0.0)
+    cores = Cores(workers, threads)
+    for worker_id in cores.worker_ids:
+        node.handle(WorkerChanged(worker_id, WorkerState.UP, cores.cores(worker_id)), 0.0)
     arrivals_s = np.cumsum(rng.exponential(1 / rate_qps, int(rate_qps * DURATION_S)))
     if calm_qps:
         calm_s = DURATION_S + np.cumsum(rng.exponential(1 / calm_qps, int(20 * calm_qps)))
         arrivals_s = np.concatenate([arrivals_s[arrivals_s < DURATION_S], calm_s])
     counted_from_s = DURATION_S if calm_qps else 0.0
-    order = itertools.count()
-    heap = [
-        (at_s, next(order), QueryArrived(Query(i, int(size), at_s)))
-        for i, (at_s, size) in enumerate(zip(arrivals_s.tolist(), itertools.cycle(sizes)))
+    arriving = [
+        Query(i, int(size), at_s) for i, (at_s, size) in enumerate(zip(arrivals_s.tolist(), itertools.cycle(sizes)))
     ]
-    heapq.heapify(heap)
+    arriving.reverse()
     outcome = Outcome()
-    while heap:
-        now, _, event = heapq.heappop(heap)
+    learn = node._admission.observe
+
+    def observe(predicted_s: float, taken_s: float) -> None:
+        outcome.predicted_s.append(predicted_s)
+        outcome.taken_s.append(taken_s)
+        learn(predicted_s, taken_s)
+
+    node._admission.observe = observe
+    while True:
+        end_s, worker_id = cores.next_end()
+        event: QueryArrived | BatchFinished
+        if arriving and arriving[-1].arrival_s < end_s:
+            query = arriving.pop()
+            cores.pass_time(query.arrival_s)
+            event = QueryArrived(query)
+        elif worker_id >= 0:
+            cores.pass_time(end_s)
+            event = cores.end(worker_id)
+        else:
+            return outcome
+        now = cores.now
         for action in node.handle(event, now):
             match action:
                 case StartBatch(worker_id, batch):
@@ -77,8 +139,7 @@ def serve(overload: float, sla_s: float, workers: int = 1, calm_qps: float = 0.0
                         service_s += 0.1 if rng.random() < 0.33 else 0.0
                     elif not calm_qps:
                         service_s += rng.exponential(0.005) if rng.random() < 0.02 else 0.0
-                    finished = BatchFinished(worker_id, batch.batch_id, service_s)
-                    heapq.heappush(heap, (now + service_s, next(order), finished))
+                    cores.start(worker_id, batch.batch_id, service_s)
                 case CompleteQuery(query) | RejectQuery(query) if query.arrival_s < counted_from_s:
                     pass
                 case CompleteQuery(query) if now - query.arrival_s <= sla_s:
@@ -90,21 +151,31 @@ def serve(overload: float, sla_s: float, workers: int = 1, calm_qps: float = 0.0
                     outcome.expired += 1
                 case RejectQuery():
                     outcome.refused += 1
-    return outcome
 
 
-@pytest.mark.parametrize(("sla_s", "workers"), [(0.02, 1), (0.1, 1), (0.05, 2)])
-def test_goodput_does_not_fall_when_load_exceeds_capacity(sla_s, workers):
-    near = serve(0.9, sla_s, workers)
+@pytest.mark.parametrize(
+    ("sla_s", "workers", "threads"), [(0.02, 1, 1), (0.1, 1, 1), (0.05, 2, 1), (0.03, 1, 2), (0.05, 2, 2)]
+)
+def test_goodput_does_not_fall_when_load_exceeds_capacity(sla_s, workers, threads):
+    near = serve(0.9, sla_s, workers, threads)
     for overload in (2.0, 4.0):
-        beyond = serve(overload, sla_s, workers)
+        beyond = serve(overload, sla_s, workers, threads)
         assert beyond.in_time >= near.in_time
         assert beyond.items_in_time >= 0.8 * near.items_in_time
         assert beyond.in_time >= 0.945 * beyond.admitted  # the 95th percentile, within sampling error
 
 
-def test_below_capacity_hardly_anything_is_refused():
-    outcome = serve(0.5, 0.1)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("load", "sla_s"), [(0.2, 0.1), (0.7, 0.1), (2.0, 0.1), (0.9, 0.03), (4.0, 0.03)])
+def test_predictions_are_right_on_average(load, sla_s, workers, threads):
+    outcome = serve(load, sla_s, workers, threads)
+    assert np.mean(outcome.predicted_s) == pytest.approx(np.mean(outcome.taken_s), rel=0.06)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_below_capacity_hardly_anything_is_refused(threads):
+    outcome = serve(0.5, 0.1, threads=threads)
     assert outcome.refused + outcome.expired <= 0.005 * outcome.in_time
     assert outcome.late <= 0.005 * outcome.in_time
 

@@ -63,8 +63,9 @@ def model():
 def make_driver(model):
     drivers = []
 
-    def make(workers: int = 1, **config) -> NodeDriver:
-        driver = NodeDriver(model, NodeConfig(**{"batch_size": 100, **config}), [available_cores()] * workers)
+    def make(workers: int = 1, threads: int = 1, **config) -> NodeDriver:
+        cores = [available_cores()] * workers
+        driver = NodeDriver(model, NodeConfig(**{"batch_size": 100, **config}), cores, threads=threads)
         drivers.append(driver)
         return driver
 
@@ -108,6 +109,44 @@ async def test_queries_that_wait_are_fused(make_driver, model):
     model.gate.set()
     await asyncio.gather(*tasks)
     assert [batch.items for batch in model.batches] == [20, 100]
+
+
+async def test_the_threads_of_a_worker_run_a_batch_each(make_driver, model):
+    driver = make_driver(threads=2)
+    assert driver.workers == 1
+    assert driver.healthy
+    model.gate.clear()
+    tasks = [asyncio.ensure_future(driver.infer(new_query(driver, items))) for items in (60, 60, 20, 20)]
+    await asyncio.sleep(0.02)
+    assert driver.queue_depth == 2
+    model.gate.set()
+    await asyncio.gather(*tasks)
+    assert sorted(batch.items for batch in model.batches) == [40, 60, 60]
+
+
+async def test_a_worker_that_has_lost_a_thread_is_none(make_driver):
+    driver = make_driver(workers=2, threads=2)
+    driver._workers[3].stop()
+    assert driver.workers == 1
+    assert not driver.healthy
+
+
+def test_the_threads_of_a_worker_warm_up_one_after_the_other(model):
+    running, most, lock, warm_up = 0, 0, threading.Lock(), model.warm_up
+
+    def slowly(executor, batch_size):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+        return warm_up(executor, batch_size)
+
+    model.warm_up = slowly
+    NodeDriver(model, NodeConfig(batch_size=8), [available_cores()], threads=2).close()
+    assert most == 1
 
 
 async def test_a_failing_batch_fails_its_query_and_not_the_next(make_driver, model):

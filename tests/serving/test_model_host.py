@@ -29,6 +29,15 @@ def test_by_default_there_are_as_many_workers_as_the_cores_make(monkeypatch, opt
     assert ModelHost(Path("models"), HostOptions(**options)).worker_cores == cores
 
 
+@pytest.mark.parametrize(
+    ("options", "threads"),
+    [({}, 1), ({"workers": 2}, 2), ({"workers": 2, "worker_threads": 1}, 1), ({"worker_threads": 2}, 2)],
+)
+def test_workers_have_two_threads_where_the_front_end_has_other_cores(monkeypatch, options, threads):
+    monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(7)))
+    assert ModelHost(Path("models"), HostOptions(**options)).worker_threads == threads
+
+
 async def test_a_load_that_failed_is_let_go_of_without_the_garbage_collector(monkeypatch):
     """Its traceback holds what was half loaded: files, mapped tables."""
 
@@ -68,3 +77,9 @@ async def test_a_load_that_failed_is_let_go_of_without_the_garbage_collector(mon
 def test_no_workers_at_all_are_refused():
     with pytest.raises(ServeError, match="workers is 0: must be at least 1"):
         HostOptions(workers=0)
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_no_more_than_two_threads_each(threads):
+    with pytest.raises(ServeError, match=f"worker_threads is {threads}: must be 1 or 2"):
+        HostOptions(worker_threads=threads)

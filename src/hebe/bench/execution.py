@@ -39,7 +39,7 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
     task = progress.add_task("loading", total=len(modes))
     models = {}
     for mode in modes:
-        models[mode] = LoadedModel.load(repository, _MODEL, options=LoadOptions(mode), workers=2)
+        models[mode] = LoadedModel.load(repository, _MODEL, options=LoadOptions(mode), threads=2)
         progress.advance(task)
     measured: dict[tuple[GraphMode, str], list[float]] = {}
     task = progress.add_task("running workers", total=rounds * len(modes) * len(_ARRANGEMENTS))

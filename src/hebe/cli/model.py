@@ -219,6 +219,9 @@ def memory(
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Workers of `hebe serve` (default: one a core).")
     ] = None,
+    worker_threads: Annotated[
+        int | None, typer.Option("--worker-threads", min=1, max=2, help="Threads of each (default: as it would here).")
+    ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Its largest batch, in items.")] = 256,
     table_memory: Annotated[
         str | None, typer.Option("--table-memory", metavar="BYTES", help="Its bound on rows in memory, such as 12G.")
@@ -239,10 +242,12 @@ def memory(
         spec, dense_net = stored.spec, stored.dense_net()
     from hebe.embeddings.table_memory import available_bytes
     from hebe.models.memory_estimate import estimate_memory
-    from hebe.runtime.pinning import available_cores
+    from hebe.runtime.pinning import allot_cores, available_cores, threads_per_worker
 
-    workers = len(available_cores()) if workers is None else workers
-    estimate = estimate_memory(spec, dense_net, workers, batch_size, table_memory_bytes)
+    cores = available_cores()
+    workers = len(cores) if workers is None else workers
+    threads = worker_threads or threads_per_worker(allot_cores(workers, 1, cores), cores)
+    estimate = estimate_memory(spec, dense_net, workers, batch_size, table_memory_bytes, threads)
     available = available_bytes()
     make_console(as_json).print(memory_table(spec, estimate, available), crop=False)
     if as_json:

@@ -153,13 +153,18 @@ def memory_table(spec: ModelSpec, estimate: MemoryEstimate, available_bytes: int
     """What an estimate consists of, and whether it fits."""
     table = FittingTable("memory of", Column(spec.name, right=True), Column(folds=True))
     workers = "worker" if estimate.workers == 1 else f"{estimate.workers} workers"
+    threads = f", {estimate.worker_threads} threads each" if estimate.worker_threads > 1 else ""
     held = f"{len(spec.tables)} tables in whole huge pages"
     if estimate.table_bytes < spec.table_bytes:
         held = "a part of the rows; what RocksDB caches of the others is not counted"
     rows = (
         ("tables", estimate.table_bytes, held),
         ("DenseNet", estimate.dense_net_bytes, "weights"),
-        (workers, estimate.workers * estimate.worker_bytes, f"buffers and activations, {estimate.batch_size} items"),
+        (
+            workers,
+            estimate.workers * estimate.worker_bytes,
+            f"buffers and activations, {estimate.batch_size} items{threads}",
+        ),
         ("process", estimate.process_bytes, "Python, torch, front ends: once, however many models"),
     )
     for part, size_bytes, note in rows:

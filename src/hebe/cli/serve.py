@@ -36,6 +36,12 @@ def serve(
         typer.Option(min=1, rich_help_panel=_RUNNING, help="Workers per model (default: as many as the cores make)."),
     ] = None,
     worker_cores: Annotated[int, typer.Option(min=1, rich_help_panel=_RUNNING, help="Cores of each worker.")] = 1,
+    worker_threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=2, rich_help_panel=_RUNNING, help="Threads of each (default: 2 if each has a core of its own)."
+        ),
+    ] = None,
     batch_size: Annotated[
         int,
         typer.Option(
@@ -146,6 +152,7 @@ def serve(
         models=HostOptions(
             workers=workers,
             worker_cores=worker_cores,
+            worker_threads=worker_threads,
             batch_size=batch_size,
             fuse=fuse,
             spread=spread,

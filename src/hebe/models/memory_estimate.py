@@ -1,6 +1,6 @@
 """What RAM serving, making or training a model will need, told before anything is allocated.
 
-    serving  = process + tables + DenseNet + workers x (buffers + activations)
+    serving  = process + tables + DenseNet + workers x threads x (buffers + activations)
     training = tables + an accumulator a row + DenseNet, its gradients and Adam's two moments + activations
     making   = a piece of a table at a time + DenseNet
 
@@ -31,7 +31,7 @@ Measured as VmRSS of /proc/PID/status, once ready, of
 `hebe model new dlrm-rmc1 --scale 0.0001 --repository DIR; hebe serve DIR --workers 1`
 """
 
-WORKER_BYTES = 4 << 20
+THREAD_BYTES = 4 << 20
 """A worker's thread: stack, allocator arena, torch's per-thread state."""
 
 DENSE_NET_COPIES = 1.4
@@ -59,8 +59,8 @@ class NotEnoughMemory(RuntimeError):
 class MemoryEstimate:
     """Bytes resident once a model is served by `workers` workers with batches of up to `batch_size` items.
 
-    `worker_bytes` is for each worker. `query_bytes` is what a query of `batch_size` items adds while it waits or
-    runs; the total is that of a server without any.
+    `worker_bytes` is for each worker with all its threads. `query_bytes` is what a query of `batch_size` items adds
+    while it waits or runs; the total is that of a server without any.
     """
 
     process_bytes: int
@@ -69,6 +69,7 @@ class MemoryEstimate:
     worker_bytes: int
     query_bytes: int
     workers: int
+    worker_threads: int
     batch_size: int
 
     @property
@@ -88,6 +89,7 @@ def estimate_memory(
     workers: int = 1,
     batch_size: int = 256,
     table_memory_bytes: int | None = None,
+    worker_threads: int = 1,
 ) -> MemoryEstimate:
     """The memory that serving `spec` takes; `table_memory_bytes` bounds the tables as `hebe serve` does.
 
@@ -96,13 +98,15 @@ def estimate_memory(
     tables = planned_bytes({table.name: (table.rows, table.dim) for table in spec.tables})
     if table_memory_bytes is not None:
         tables = min(tables, table_memory_bytes)
+    thread_bytes = THREAD_BYTES + buffer_bytes(spec, batch_size) + activation_bytes(spec, dense_net, batch_size)
     return MemoryEstimate(
         process_bytes=PROCESS_BYTES,
         table_bytes=tables,
         dense_net_bytes=round(DENSE_NET_COPIES * _weight_bytes(dense_net)),
-        worker_bytes=WORKER_BYTES + buffer_bytes(spec, batch_size) + activation_bytes(spec, dense_net, batch_size),
+        worker_bytes=worker_threads * thread_bytes,
         query_bytes=batch_size * (8 * spec.lookups_per_item + 4 * spec.dense_dim),
         workers=workers,
+        worker_threads=worker_threads,
         batch_size=batch_size,
     )
 
@@ -141,7 +145,7 @@ def _weight_bytes(dense_net: nn.Module) -> int:
 
 
 def buffer_bytes(spec: ModelSpec, batch_size: int) -> int:
-    """One worker's key matrix and DenseNet inputs for a full batch."""
+    """One thread's key matrix and DenseNet inputs for a full batch."""
     key_bytes = 8 * (spec.lookups_per_item + len(spec.sequences))
     return batch_size * (key_bytes + 4 * (spec.dense_dim + spec.sparse_width))
 

@@ -95,10 +95,10 @@ class LoadedModel:
         name: str,
         version: int | None = None,
         options: LoadOptions | None = None,
-        workers: int = 1,
+        threads: int = 1,
         progress: LoadProgress | None = None,
     ) -> LoadedModel:
-        """Load a model from the repository at `directory`: the given version, or the newest.
+        """Load a model from the repository at `directory`: the given version, or the newest, for so many threads.
 
         Raises `RepositoryError` if the repository has no such model or its files are damaged (rows of tables are only
         looked at with `LoadOptions.verify`), `StoreError` if the tables do not fit or the persistent store cannot be
@@ -110,7 +110,7 @@ class LoadedModel:
             stored.verify(progress)
         spec = stored.spec
         identity = " ".join(stored.files[name].sha256 for name in sorted(stored.files) if name.startswith("tables/"))
-        dense = prepare(stored.dense_net(), spec, options.graph, compile_threads=workers)
+        dense = prepare(stored.dense_net(), spec, options.graph, compile_threads=threads)
         hierarchy = EmbeddingHierarchy.open(
             spec,
             {table.name: stored.table(table.name) for table in spec.tables},

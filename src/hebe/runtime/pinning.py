@@ -42,6 +42,21 @@ def front_end_cores(allotted: Sequence[tuple[int, ...]], cores: Sequence[int]) -
     return tuple(core for core in cores if core not in taken) or tuple(cores)
 
 
+def shared_with_front_end(allotted: Sequence[tuple[int, ...]], cores: Sequence[int]) -> bool:
+    """Whether any worker has a core on which the front end runs as well."""
+    front_end = set(front_end_cores(allotted, cores))
+    return any(not front_end.isdisjoint(worker) for worker in allotted)
+
+
+def threads_per_worker(allotted: Sequence[tuple[int, ...]], cores: Sequence[int]) -> int:
+    """How many threads each worker should have: two on a core of its own, where one can compute while the other waits
+    for the interpreter lock. On the front end's cores a second one would be in its way (docs/serving.md tells the
+    cost), and on several cores each of the two would have a team there, which waits by spinning.
+    """
+    alone = not shared_with_front_end(allotted, cores) and all(len(worker) == 1 for worker in allotted)
+    return 2 if alone else 1
+
+
 def pin_thread(cores: Sequence[int], thread_id: int = 0) -> None:
     """Restrict a thread (0: the calling one) to `cores`, where the system can."""
     if hasattr(os, "sched_setaffinity"):

@@ -1,7 +1,8 @@
-"""A worker: one pinned thread that runs batches of one model on its own cores (the papers' inference thread).
+"""A worker's thread: runs batches of one model on the worker's cores (the papers' inference thread).
 
 Threads, not processes: the lookup and the scripted DenseNet run without the interpreter lock, the tables are
-shared for nothing, and queries reach the worker without a copy. docs/serving.md has the measured comparison.
+shared for nothing, and queries reach the worker without a copy. docs/serving.md has the measured comparison, and why
+a worker may have two threads.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Measured = list[tuple[int, BatchOutcome]]
 
 
 class Worker:
-    """Warms up on its own thread and cores, which `started` awaits; then runs what is submitted, one at a time."""
+    """One thread. Warms up on its cores, which `started` awaits; then runs what is submitted, one at a time."""
 
     def __init__(
         self,

@@ -61,10 +61,15 @@ class BatchFinished:
 
 @dataclass(frozen=True, slots=True)
 class WorkerChanged:
-    """A worker appeared or changed state."""
+    """A worker appeared or changed state.
+
+    `cores`: where it stands, told when it appears. Workers on the same cores take turns, as do the threads of a worker,
+    each of which counts as one here; () are cores that no other has.
+    """
 
     worker_id: int
     state: WorkerState
+    cores: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

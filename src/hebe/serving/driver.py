@@ -81,7 +81,7 @@ class _Effects:
 
 
 class NodeDriver:
-    """Workers of one loaded model, driven by one `NodeScheduler`."""
+    """Workers of one loaded model, driven by one `NodeScheduler`; to this, each of a worker's `threads` is a worker."""
 
     def __init__(
         self,
@@ -90,6 +90,7 @@ class NodeDriver:
         worker_cores: list[tuple[int, ...]],
         profile: LatencyProfile | None = None,
         *,
+        threads: int = 1,
         gives_way: bool = False,
     ) -> None:
         self.model = model
@@ -102,25 +103,31 @@ class NodeDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_loop: asyncio.AbstractEventLoop | None = None
         self._failures_in_a_row = 0
-        self._workers: dict[int, Worker] = {}
-        for worker_id, cores in enumerate(worker_cores):
-            self._workers[worker_id] = Worker(
-                worker_id,
-                model.new_executor(config.batch_size),
-                cores,
-                self._warm_up,
-                self._batch_finished,
-                gives_way=gives_way,
-            )
+        self._worker_count = len(worker_cores)
+        self._workers: list[Worker] = []
+        """First one thread of each, then, if there are two, the other of each."""
         try:
-            for worker_id, worker in self._workers.items():
-                for items, outcome in worker.started.result():
-                    self._scheduler.predictor.observe(items, outcome.service_s)
-                self._scheduler.handle(WorkerChanged(worker_id, WorkerState.UP), clock())
+            for _ in range(threads):  # one after the other: warm-ups tell how long a batch takes with none beside it
+                self._start_workers(worker_cores, gives_way)
         except Exception:
-            for worker in self._workers.values():
+            for worker in self._workers:
                 worker.stop()
             raise
+
+    def _start_workers(self, worker_cores: list[tuple[int, ...]], gives_way: bool) -> None:
+        """A thread of each worker, warmed up."""
+        starting = []
+        for cores in worker_cores:
+            executor = self.model.new_executor(self.config.batch_size)
+            worker = Worker(
+                len(self._workers), executor, cores, self._warm_up, self._batch_finished, gives_way=gives_way
+            )
+            starting.append(worker)
+            self._workers.append(worker)
+        for worker in starting:
+            for items, outcome in worker.started.result():
+                self._scheduler.predictor.observe(items, outcome.service_s)
+            self._scheduler.handle(WorkerChanged(worker.worker_id, WorkerState.UP, worker.cores), clock())
 
     def _warm_up(self, executor: ModelExecutor) -> Measured:
         return self.model.warm_up(executor, self.config.batch_size)
@@ -132,13 +139,14 @@ class NodeDriver:
 
     @property
     def workers(self) -> int:
-        """Workers whose thread runs."""
-        return sum(worker.alive for worker in self._workers.values())
+        """Workers of which every thread runs."""
+        count = self._worker_count
+        return sum(all(thread.alive for thread in self._workers[first::count]) for first in range(count))
 
     @property
     def healthy(self) -> bool:
         """Whether every worker runs and the last batches did not all fail."""
-        return self.workers == len(self._workers) and self._failures_in_a_row < 3
+        return self.workers == self._worker_count and self._failures_in_a_row < 3
 
     def new_query_id(self) -> int:
         """An id that no other query of this driver has."""
@@ -188,7 +196,7 @@ class NodeDriver:
         give_up_s = clock() + patience_s
         while clock() < give_up_s and not self._is_idle():
             time.sleep(0.005)
-        for worker in self._workers.values():
+        for worker in self._workers:
             worker.stop()
         with self._lock:
             left = list(self._pending.values())

@@ -21,7 +21,15 @@ import structlog
 from hebe.query import Query, QueryResult
 from hebe.runtime.large_allocations import give_back_freed
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_versions
-from hebe.runtime.pinning import allot_cores, available_cores, front_end_cores, lower_priority, pin_thread
+from hebe.runtime.pinning import (
+    allot_cores,
+    available_cores,
+    front_end_cores,
+    lower_priority,
+    pin_thread,
+    shared_with_front_end,
+    threads_per_worker,
+)
 from hebe.scheduling.node import NodeConfig
 from hebe.serving.driver import BatchObserver, NodeDriver, clock
 from hebe.serving.errors import LoadFailed, ModelNotReady, QueryRefused, ServeError, UnknownModel
@@ -37,13 +45,15 @@ _LOADING_NICENESS = 19
 class HostOptions:
     """How every model of this server is run.
 
-    `workers` of `worker_cores` cores each (None: as many as the available cores make); `batch_size`, `fuse`, `spread`,
-    `max_wait_s`, `max_queue`, `admission` as in `NodeConfig`; `max_items`: the largest query size taken. SLA overrides
-    apply to all models. Raises `ServeError` naming the field that is out of range.
+    `workers` of `worker_cores` cores each (None: as many as the available cores make) with `worker_threads` each (None:
+    as `pinning.threads_per_worker` says); `batch_size`, `fuse`, `spread`, `max_wait_s`, `max_queue`, `admission` as in
+    `NodeConfig`; `max_items`: the largest query size taken. SLA overrides apply to all models. Raises `ServeError`
+    naming the field that is out of range.
     """
 
     workers: int | None = None
     worker_cores: int = 1
+    worker_threads: int | None = None
     batch_size: int = 256
     fuse: bool = True
     spread: bool = True
@@ -60,6 +70,7 @@ class HostOptions:
         for name, fits, limits in (
             ("workers", self.workers is None or self.workers >= 1, "at least 1"),
             ("worker_cores", 1 <= self.worker_cores <= cores, f"in 1..{cores}, the cores that may be used here"),
+            ("worker_threads", self.worker_threads in (None, 1, 2), "1 or 2"),
             ("batch_size", self.batch_size >= 1, "at least 1 item"),
             ("max_wait_s", 0 <= self.max_wait_s < math.inf, "0 or more seconds"),
             ("max_queue", self.max_queue >= 1, "at least 1 query"),
@@ -159,8 +170,8 @@ class ModelHost:
         cores = available_cores()
         workers = options.workers if options.workers is not None else max(len(cores) // options.worker_cores, 1)
         self.worker_cores = allot_cores(workers, options.worker_cores, cores)
-        front_end = set(front_end_cores(self.worker_cores, cores))
-        self._crowded = any(not front_end.isdisjoint(worker) for worker in self.worker_cores)
+        self.worker_threads = options.worker_threads or threads_per_worker(self.worker_cores, cores)
+        self._crowded = shared_with_front_end(self.worker_cores, cores)
 
     @property
     def ready(self) -> bool:
@@ -303,7 +314,8 @@ class ModelHost:
             admission=options.admission,
         )
         try:
-            return HostedModel(NodeDriver(loaded, config, self.worker_cores, gives_way=self._crowded), options)
+            driver = NodeDriver(loaded, config, self.worker_cores, threads=self.worker_threads, gives_way=self._crowded)
+            return HostedModel(driver, options)
         except BaseException:
             loaded.close()
             raise
@@ -323,10 +335,9 @@ class ModelHost:
             try:
                 lower_priority(_LOADING_NICENESS)
                 pin_thread(front_end_cores(self.worker_cores, available_cores()))
+                threads = len(self.worker_cores) * self.worker_threads
                 outcome.set_result(
-                    LoadedModel.load(
-                        self.directory, name, version, options.load, len(self.worker_cores), progress=go_on
-                    )
+                    LoadedModel.load(self.directory, name, version, options.load, threads, progress=go_on)
                 )
             except BaseException as fault:
                 outcome.set_exception(fault)

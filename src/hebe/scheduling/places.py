@@ -1,0 +1,117 @@
+"""The workers of one server, what they run, and the places that they share.
+
+Workers on the same cores stand on one place, as the threads of a worker do: while one waits for the interpreter lock
+another computes, and of two that compute each takes twice as long. So what runs in parallel is places, and time is
+counted as theirs: the batches that run on a place are taken to share it evenly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hebe.query import Batch
+from hebe.scheduling.events import WorkerChanged, WorkerState
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """Some cores, and of the workers on them those that run a batch.
+
+    `shared_until_s`: up to when the running batches were given their shares of its time.
+    """
+
+    cores: tuple[int, ...]
+    running: list[PlacedWorker] = field(default_factory=list)
+    shared_until_s: float = 0.0
+
+    def share_out(self, now: float) -> None:
+        """Give what runs its share of the time since the last call, during which the same batches ran."""
+        for worker in self.running:
+            worker.used_s += (now - self.shared_until_s) / len(self.running)
+        self.shared_until_s = now
+
+    def left_s(self, now: float) -> float:
+        """Seconds that what runs here should still take."""
+        since_s = now - self.shared_until_s
+        return sum(max(w.expected_s - w.used_s - since_s / len(self.running), 0.0) for w in self.running)
+
+
+@dataclass(slots=True, eq=False)
+class PlacedWorker:
+    """A worker, and its batch if it runs one: since when, the seconds of its place that it should take, and has had."""
+
+    worker_id: int
+    place: Place
+    state: WorkerState = WorkerState.UP
+    batch: Batch | None = None
+    started_s: float = 0.0
+    expected_s: float = 0.0
+    used_s: float = 0.0
+
+    def start(self, batch: Batch, expected_s: float, now: float) -> None:
+        """Run `batch`, which alone on the place should take `expected_s`."""
+        self.place.share_out(now)
+        self.place.running.append(self)
+        self.batch, self.started_s, self.expected_s, self.used_s = batch, now, expected_s, 0.0
+
+    def end(self, now: float) -> float:
+        """Run nothing any more; returns which part of its place's time the batch had, 1 if no other ran beside it."""
+        self.place.share_out(now)
+        self.place.running.remove(self)
+        self.batch = None
+        return self.used_s / (now - self.started_s) if now > self.started_s else 1.0
+
+
+class PlacedWorkers:
+    """All workers of a server. `up` are those that take batches, `places` where these stand."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, PlacedWorker] = {}
+        self.up: list[PlacedWorker] = []
+        self.places: list[Place] = []
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, worker_id: int) -> PlacedWorker | None:
+        """This worker, None if it is gone."""
+        return self._known.get(worker_id)
+
+    def change(self, event: WorkerChanged) -> PlacedWorker | None:
+        """Take a worker in or note its new state; returns it, None if it was gone already."""
+        worker = self._known.get(event.worker_id)
+        if worker is None:
+            if event.state is not WorkerState.UP:
+                return None
+            here = (other.place for other in self._known.values() if event.cores and other.place.cores == event.cores)
+            worker = PlacedWorker(event.worker_id, next(here, None) or Place(event.cores))
+            self._known[event.worker_id] = worker
+        worker.state = event.state
+        self._sort_out()
+        return worker
+
+    def remove(self, worker: PlacedWorker) -> None:
+        """Forget a worker that runs nothing."""
+        del self._known[worker.worker_id]
+        self._sort_out()
+
+    def _sort_out(self) -> None:
+        self.up = [worker for worker in self._known.values() if worker.state is WorkerState.UP]
+        self.places = list({id(worker.place): worker.place for worker in self.up}.values())
+
+    @property
+    def running(self) -> list[PlacedWorker]:
+        """Those with a batch."""
+        return [worker for worker in self._known.values() if worker.batch is not None]
+
+    @property
+    def idle(self) -> list[PlacedWorker]:
+        """Those that could start a batch, first those that should: where the least runs."""
+        idle = [worker for worker in self.up if worker.batch is None]
+        idle.sort(key=lambda worker: len(worker.place.running))
+        return idle
+
+    @property
+    def idle_places(self) -> int:
+        """Places on which nothing runs."""
+        return sum(not place.running for place in self.places)

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from hebe.query import Batch
+from hebe.scheduling.events import WorkerChanged, WorkerState
+from hebe.scheduling.places import PlacedWorker, PlacedWorkers
+
+BATCH = Batch(0, (), 1)
+
+
+def workers(*cores: tuple[int, ...]) -> tuple[PlacedWorkers, list[PlacedWorker]]:
+    known = PlacedWorkers()
+    taken_in = [known.change(WorkerChanged(worker_id, WorkerState.UP, at)) for worker_id, at in enumerate(cores)]
+    return known, [worker for worker in taken_in if worker is not None]
+
+
+def test_workers_on_the_same_cores_share_a_place_and_others_have_their_own():
+    known, (first, second, third, fourth, fifth) = workers((3,), (2,), (3,), (), ())
+    assert first.place is third.place
+    assert len({first.place, second.place, fourth.place, fifth.place}) == known.idle_places == 4
+
+
+def test_a_place_is_shared_evenly_among_what_runs():
+    known, (first, second) = workers((0,), (0,))
+    first.start(BATCH, expected_s=1.0, now=10.0)
+    assert first.place.left_s(10.4) == pytest.approx(0.6)
+    second.start(BATCH, expected_s=2.0, now=10.4)
+    assert first.place.left_s(10.8) == pytest.approx(0.4 + 1.8)
+    assert known.idle_places == 0
+    assert first.end(11.6) == pytest.approx(1.0 / 1.6)
+    assert second.place.left_s(11.6) == pytest.approx(1.4)
+    assert second.end(13.0) == pytest.approx(2.0 / 2.6)
+    second.start(BATCH, expected_s=0.5, now=20.0)
+    assert second.place.left_s(20.0) == pytest.approx(0.5)
+    assert second.end(20.0) == 1.0
+    assert known.running == []
+
+
+def test_what_takes_longer_than_expected_has_nothing_left_and_takes_nothing_from_the_other():
+    _, (first, second) = workers((0,), (0,))
+    first.start(BATCH, expected_s=0.1, now=0.0)
+    second.start(BATCH, expected_s=2.0, now=0.0)
+    assert first.place.left_s(1.0) == pytest.approx(1.5)
+
+
+def test_idle_workers_come_in_the_order_of_what_runs_beside_them():
+    known, (first, second, third, fourth) = workers((0,), (0,), (1,), (2,))
+    first.start(BATCH, 1.0, 0.0)
+    fourth.start(BATCH, 1.0, 0.0)
+    assert known.idle == [third, second]
+    known.change(WorkerChanged(2, WorkerState.DRAINING))
+    assert known.idle == [second]
+    assert known.idle_places == 0
+    assert known.up == [first, second, fourth]
+
+
+def test_a_worker_that_is_gone_stays_so_until_it_appears_anew():
+    known, (first,) = workers((0,))
+    known.remove(first)
+    assert not known
+    assert known.find(0) is None
+    assert known.change(WorkerChanged(0, WorkerState.LOST)) is None
+    again = known.change(WorkerChanged(0, WorkerState.UP, (0,)))
+    assert again is not first
+    assert known.up == [again]
