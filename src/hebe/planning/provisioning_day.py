@@ -4,9 +4,9 @@
     greedy = follow_day(options, demand_qps, 600, lambda demand, _: provision_greedily(options, demand, chance))
     day.power_saving_over(greedy).peak
 
-A server that is started does not serve while it is set up, though it draws power. Where that costs more than to let it
-run, it stays: within an interval because the integer program counts set-ups, and over dips of the load because those
-that are shorter than a set-up pays for are bridged.
+A server that is started does not serve while it is set up, though it draws power: it has to be started that long before
+its interval. Where that costs more than to let it run, it stays: from one interval to the next because the integer
+program counts set-ups, and over dips of the load because those that are shorter than a set-up pays for are bridged.
 """
 
 from __future__ import annotations

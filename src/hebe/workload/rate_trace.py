@@ -64,7 +64,7 @@ def read_rate_trace(path: str | Path) -> RateTrace:
                 where = f"{path}: line {reader.line_num}"
                 if len(row) != 2:
                     raise WorkloadError(f"{where}: has {len(row)} fields: must have {time_name} and {value_name}")
-                times.append(_time(row[0], f"{where}: {time_name}"))
+                times.append(parse_time_s(row[0], f"{where}: {time_name}"))
                 values.append(_value(row[1], f"{where}: {value_name}"))
                 if len(times) > 1 and times[-1] <= times[-2]:
                     raise WorkloadError(f"{where}: {time_name} is {row[0]}: must be later than the line before")
@@ -89,7 +89,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _time(text: str, where: str) -> float:
+def parse_time_s(text: str, where: str) -> float:
+    """Seconds, or a date and time in ISO 8601 as seconds since 1970. A `WorkloadError` begins with `where`."""
     try:
         seconds = float(text)
     except ValueError:

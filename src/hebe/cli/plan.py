@@ -1,0 +1,112 @@
+"""`hebe plan`: which servers to have, and what runs on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="rich", help="Plan which servers to have, and what runs on them."
+)
+
+_LOAD, _OBJECTIVE, _RESULT = "Load", "What is best", "Result"
+
+
+@app.command("provision", epilog="Example: hebe plan provision efficiency.csv servers.csv loads.csv --plan plan.toml")
+def provision(
+    efficiency: Annotated[
+        Path,
+        typer.Argument(
+            help="Efficiency tuples: model, server_type, qps, power_watts; optional are estimated and "
+            "configuration.NAME. Every pair is needed; a qps of 0 says that the type cannot serve the model.",
+        ),
+    ],
+    servers: Annotated[
+        Path, typer.Argument(help="Server types: server_type, available; optional are price_per_hour and power_watts.")
+    ],
+    loads: Annotated[
+        Path, typer.Argument(help="Loads in queries/s, CSV: time_s and a column for each model, or time_s,model,qps.")
+    ],
+    interval_s: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=_LOAD, help="Plan anew every so many seconds (default: ten minutes, or the loads' step)."
+        ),
+    ] = None,
+    over_provision: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=_LOAD, help="Over-provision rate: 0.1 is a tenth (default: from how fast the loads rise)."
+        ),
+    ] = None,
+    quantile: Annotated[
+        float, typer.Option(rich_help_panel=_LOAD, help="Share of moments whose rise is to be covered by that default.")
+    ] = 0.99,
+    history: Annotated[
+        Path | None, typer.Option(rich_help_panel=_LOAD, help="Take the rises from these loads instead.")
+    ] = None,
+    minimise: Annotated[str, typer.Option(rich_help_panel=_OBJECTIVE, help="power or price.")] = "power",
+    set_up_s: Annotated[
+        float,
+        typer.Option(rich_help_panel=_OBJECTIVE, help="Seconds that a server takes to start or change its model."),
+    ] = 30.0,
+    gap: Annotated[
+        float, typer.Option(rich_help_panel=_OBJECTIVE, help="Stop an interval's search this near to the optimum.")
+    ] = 0.001,
+    time_limit_s: Annotated[
+        float,
+        typer.Option(rich_help_panel=_OBJECTIVE, help="Most seconds of an interval's integer program; 0: round only."),
+    ] = 0.2,
+    plan: Annotated[
+        Path, typer.Option(rich_help_panel=_RESULT, help="The plan file, TOML; an older one is replaced.")
+    ] = Path("plan.toml"),
+    page: Annotated[
+        Path | None, typer.Option(rich_help_panel=_RESULT, help="The page, HTML (default: beside the plan file).")
+    ] = None,
+    baselines: Annotated[
+        bool,
+        typer.Option(rich_help_panel=_RESULT, help="Compare with a greedy, a priority-aware and a blind scheduler."),
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose how many servers of which type each model gets over the day, at the least provisioned power or price.
+
+    For every interval an integer program takes the load at its start, raised by the over-provision rate, and finds
+    the servers; those that run already need no set-up. Files are CSV, TOML or JSON. It prints the plan, writes it to a
+    plan file that a fleet can be started from, with all predicted figures in it, and draws a page with pictures. If the
+    load cannot be met, it says which servers are exhausted and how much of the load fits.
+    """
+    from hebe.cli.plan_provision import ProvisionRequest, make_provision_plan
+    from hebe.cli.plan_provision_results import plan_content, provision_page, provision_tables, summary
+    from hebe.planning.provisioning import Objective
+    from hebe.report.whole_file import write_whole
+
+    if minimise not in list(Objective):
+        raise typer.BadParameter(f"{minimise!r}: must be {' or '.join(Objective)}", param_hint="--minimise")
+    page = plan.with_suffix(".html") if page is None else page
+    read = [path.resolve() for path in (efficiency, servers, loads, history) if path is not None]
+    if page.resolve() == plan.resolve():
+        raise typer.BadParameter("is the plan file too", param_hint="--page")
+    for written, option in ((plan, "--plan"), (page, "--page")):
+        if written.resolve() in read:
+            raise typer.BadParameter(f"{written} is read: write to another file", param_hint=option)
+    request = ProvisionRequest(
+        efficiency, servers, loads, history, interval_s, over_provision, quantile, Objective(minimise), set_up_s, gap,
+        time_limit_s, baselines,
+    )  # fmt: skip
+    with make_progress() as progress:
+        made = make_provision_plan(request, progress)
+    import tomli_w
+
+    write_whole(plan, tomli_w.dumps(plan_content(made)))
+    provision_page(made).write(page)
+    console = make_console(as_json)
+    for table in provision_tables(made):
+        console.print(table, crop=False)
+    console.print(f"Plan: {plan}\nPage: {page}", soft_wrap=True)
+    if as_json:
+        print_json({**summary(made), "plan": plan, "page": page})

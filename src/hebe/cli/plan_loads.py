@@ -1,0 +1,121 @@
+"""Loads over time, as `hebe plan` reads them from CSV. Faults name file, line and field."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from csv import Error as CsvError
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hebe.cli.plan_files import Entry, PlanFileError, csv_entries, parse_number
+from hebe.workload.rate_trace import parse_time_s
+
+Floats = npt.NDArray[np.float64]
+
+_SAME_STEP = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loads:
+    """Loads over time: `qps` float64 `[n, models]` at `times_s` `[n]`, evenly `spacing_s` apart, the first at 0.
+
+    `start` is the first time as the file has it; `spacing_s` is 0 if it is the only one.
+    """
+
+    models: tuple[str, ...]
+    times_s: Floats
+    qps: Floats
+    spacing_s: float
+    start: str
+
+
+def read_loads(path: Path, models: Collection[str]) -> Loads:
+    """Loads of some or all of `models`: columns `time_s` and one for each model, or `time_s,model,qps`.
+
+    A time is seconds, or a date and time in ISO 8601. Refused are gaps in time and empty fields, a time or a model
+    that is given twice, a model that is not among `models`, and what is no number of at least 0.
+    """
+    if path.suffix.lower() != ".csv":
+        raise PlanFileError(f"{path}: ends in {path.suffix or 'nothing'!r}: loads must be a .csv file")
+    try:
+        entries = list(csv_entries(path))
+    except (OSError, UnicodeDecodeError, CsvError) as fault:
+        reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else fault
+        raise PlanFileError(f"{path}: cannot be read: {reason}") from None
+    if not entries:
+        raise PlanFileError(f"{path}: holds no loads: must have a line for each time")
+    names = list(entries[0].fields)
+    if "time_s" not in names:
+        raise PlanFileError(f"{entries[0].header}: column time_s is missing")
+    table = _long(entries, models) if set(names) == {"time_s", "model", "qps"} else _wide(entries, models)
+    return _even(*table)
+
+
+def _wide(
+    entries: list[Entry], models: Collection[str]
+) -> tuple[tuple[str, ...], list[tuple[float, Entry]], list[list[float]]]:
+    """One line a time, one column a model."""
+    named = tuple(name for name in entries[0].fields if name != "time_s")
+    for name in named:
+        _check_model(name, models, f"{entries[0].header}: column {name!r}")
+    if not named:
+        raise PlanFileError(f"{entries[0].header}: must have a column for each model besides time_s")
+    times = [(parse_time_s(entry.text("time_s"), f"{entry.where}: time_s"), entry) for entry in entries]
+    return named, times, [[_load(entry, name) for name in named] for entry in entries]
+
+
+def _long(
+    entries: list[Entry], models: Collection[str]
+) -> tuple[tuple[str, ...], list[tuple[float, Entry]], list[list[float]]]:
+    """One line a time and model, in any order of the models."""
+    given: dict[float, tuple[Entry, dict[str, float]]] = {}
+    named: dict[str, None] = {}
+    for entry in entries:
+        time_s = parse_time_s(entry.text("time_s"), f"{entry.where}: time_s")
+        model = entry.text("model")
+        _check_model(model, models, f"{entry.where}: model {model!r}")
+        named[model] = None
+        loads = given.setdefault(time_s, (entry, {}))[1]
+        if model in loads:
+            raise PlanFileError(f"{entry.where}: {model} at time_s {entry.fields['time_s']} is given twice")
+        loads[model] = _load(entry, "qps")
+    for entry, loads in given.values():
+        for model in named:
+            if model not in loads:
+                raise PlanFileError(f"{entry.where}: no load of {model} at time_s {entry.fields['time_s']}: a gap")
+    times = [(time_s, given[time_s][0]) for time_s in sorted(given)]
+    return tuple(named), times, [[given[time_s][1][model] for model in named] for time_s, _ in times]
+
+
+def _check_model(name: str, models: Collection[str], where: str) -> None:
+    if name not in models:
+        raise PlanFileError(f"{where} has no efficiency tuples: known models are {', '.join(models)}")
+
+
+def _load(entry: Entry, field: str) -> float:
+    value = entry.fields[field]
+    if value == "":
+        raise PlanFileError(f"{entry.where}: {field} is empty: the load has a gap")
+    return parse_number(value, f"{entry.where}: {field}")
+
+
+def _even(models: tuple[str, ...], times: list[tuple[float, Entry]], loads: list[list[float]]) -> Loads:
+    """Checks that the times increase by the same step."""
+    moments = np.array([time_s for time_s, _ in times])
+    steps = np.diff(moments)
+    for number, step in enumerate(steps.tolist()):
+        if step <= 0:
+            entry = times[number + 1][1]
+            twice = "is given twice" if step == 0 else "is earlier than the line before"
+            raise PlanFileError(f"{entry.where}: time_s {entry.fields['time_s']} {twice}")
+    spacing = float(np.median(steps)) if len(steps) else 0.0
+    odd = np.flatnonzero(np.abs(steps - spacing) > _SAME_STEP * spacing)
+    if len(odd):
+        entry, step = times[odd[0] + 1][1], steps[odd[0]]
+        kind = "a gap" if step > spacing else "an uneven step"
+        steps_are = f"{step:g} s after the time before, others {spacing:g} s"
+        raise PlanFileError(f"{entry.where}: time_s {entry.fields['time_s']} is {steps_are}: {kind}")
+    return Loads(models, moments - moments[0], np.array(loads), spacing, str(times[0][1].fields["time_s"]))

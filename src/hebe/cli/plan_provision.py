@@ -1,0 +1,185 @@
+"""What `hebe plan provision` does between reading its files and showing the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from rich.progress import Progress
+
+from hebe.cli.plan_files import PlanFileError, read_efficiency, read_servers
+from hebe.cli.plan_loads import Loads, read_loads
+from hebe.planning.error import PlanningError
+from hebe.planning.over_provision import over_provision_rate
+from hebe.planning.provisioning import FleetOptions, Objective, ProvisioningPlan
+from hebe.planning.provisioning_baselines import provision_by_priority, provision_greedily, provision_obliviously
+from hebe.planning.provisioning_day import DayPlan, follow_day, plan_day
+from hebe.profile import EfficiencyTuple
+
+Floats = npt.NDArray[np.float64]
+
+_INTERVAL_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionRequest:
+    """What the command line asks for."""
+
+    efficiency: Path
+    servers: Path
+    loads: Path
+    history: Path | None
+    interval_s: float | None
+    over_provision: float | None
+    quantile: float
+    objective: Objective
+    set_up_s: float
+    gap: float
+    time_limit_s: float
+    baselines: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProvisionPlanMade:
+    """The plan of a day, what it rests on, and what others would have done.
+
+    `rates` float64 `[models]`, the over-provision rates; `covered` `[models]`, the share of all times of the loads at
+    which the plan can serve the load. `baselines` by name: a day, or why there is none.
+    """
+
+    request: ProvisionRequest
+    tuples: tuple[EfficiencyTuple, ...]
+    loads: Loads
+    rates: Floats
+    day: DayPlan
+    covered: Floats
+    baselines: dict[str, DayPlan | str]
+
+    @property
+    def edges_s(self) -> Floats:
+        """Where intervals begin, and where the last one ends: float64 `[intervals + 1]`."""
+        return np.asarray(np.arange(len(self.day.counts) + 1) * self.day.interval_s, dtype=np.float64)
+
+
+def make_provision_plan(request: ProvisionRequest, progress: Progress) -> ProvisionPlanMade:
+    """Read the files, plan every interval, and follow the baselines. Raises errors that name file, line and field."""
+    offers = read_servers(request.servers)
+    tuples = read_efficiency(
+        request.efficiency, {kind: offer.power_watts for kind, offer in offers.items() if offer.power_watts is not None}
+    )
+    loads = read_loads(request.loads, tuple(dict.fromkeys(one.model for one in tuples)))
+    used = tuple(one for one in tuples if one.model in loads.models and one.server_type in offers)
+    _check_pairs(request.efficiency, used, loads.models, tuple(offers))
+    prices = {kind: offer.price_per_hour for kind, offer in offers.items() if offer.price_per_hour is not None}
+    if request.objective is Objective.PRICE and not prices:
+        raise PlanFileError(f"{request.servers}: price_per_hour is missing: it is to be minimised")
+    options = FleetOptions.from_tuples(
+        sorted(used, key=lambda one: loads.models.index(one.model)),
+        {kind: offer.available for kind, offer in offers.items()},
+        prices or None,
+    )
+    interval_s, stride = _interval(request, loads)
+    rates = _rates(request, loads, interval_s)
+    demand = loads.qps[::stride]
+    task = progress.add_task("planning intervals", total=len(demand))
+    day = plan_day(
+        options,
+        demand,
+        interval_s,
+        over_provision_rate=rates,
+        objective=request.objective,
+        set_up_s=request.set_up_s,
+        target_gap=request.gap,
+        time_limit_s=request.time_limit_s,
+        on_interval=lambda _: progress.advance(task),
+    )
+    capacity = np.repeat(day.capacity_qps, stride, axis=0)[: len(loads.qps)]
+    covered: Floats = (capacity >= loads.qps * (1 - 1e-9)).mean(axis=0)
+    others = _baselines(options, demand, day, rates) if request.baselines else {}
+    return ProvisionPlanMade(request, used, loads, rates, day, covered, others)
+
+
+def _check_pairs(
+    path: Path, tuples: tuple[EfficiencyTuple, ...], models: tuple[str, ...], kinds: tuple[str, ...]
+) -> None:
+    held = {(one.model, one.server_type) for one in tuples}
+    for model in models:
+        for kind in kinds:
+            if (model, kind) not in held:
+                raise PlanFileError(
+                    f"{path}: {model} on {kind} is missing: add it, with a qps of 0 if {kind} cannot serve {model}"
+                )
+
+
+def _interval(request: ProvisionRequest, loads: Loads) -> tuple[float, int]:
+    """Seconds between plans, and of how many of the loads' steps they consist."""
+    spacing = loads.spacing_s
+    if spacing == 0:
+        return request.interval_s or _INTERVAL_S, 1
+    if request.interval_s is None:
+        stride = math.ceil(_INTERVAL_S / spacing * (1 - 1e-9))
+        return stride * spacing, stride
+    if not (math.isfinite(request.interval_s) and request.interval_s > 0):
+        raise PlanningError(f"--interval-s is {request.interval_s!r}: must be a positive number of seconds")
+    stride = round(request.interval_s / spacing)
+    if stride < 1 or abs(stride * spacing - request.interval_s) > 1e-6 * spacing:
+        raise PlanningError(
+            f"--interval-s is {request.interval_s:g}: must be a multiple of the loads' step, {spacing:g} s"
+        )
+    return stride * spacing, stride
+
+
+def _rates(request: ProvisionRequest, loads: Loads, interval_s: float) -> Floats:
+    """The over-provision rates float64 `[models]`: as given, or by how the loads, or those of a history, rise."""
+    if request.over_provision is not None:
+        if not (math.isfinite(request.over_provision) and request.over_provision >= 0):
+            raise PlanningError(f"--over-provision is {request.over_provision!r}: must be a number of at least 0")
+        return np.full(len(loads.models), request.over_provision)
+    source = loads if request.history is None else read_loads(request.history, loads.models)
+    path = request.loads if request.history is None else request.history
+    rates = np.zeros(len(loads.models))
+    for at, model in enumerate(loads.models):
+        if model not in source.models:
+            raise PlanFileError(f"{path}: line 1: {model} is missing, of which there are loads to plan for")
+        history = source.qps[:, source.models.index(model)]
+        if not history.any():
+            continue  # nothing rises
+        try:
+            rates[at] = over_provision_rate(source.times_s, history, interval_s, request.quantile)
+        except PlanningError as fault:
+            raise PlanFileError(f"{path}: {model}: {fault}; or give --over-provision") from None
+    return rates
+
+
+def _baselines(options: FleetOptions, demand: Floats, day: DayPlan, rates: Floats) -> dict[str, DayPlan | str]:
+    """What the schedulers do that the paper compares with; each draws the same in every interval."""
+    objective = day.objective
+    schedulers: dict[str, Callable[[Floats], ProvisioningPlan]] = {
+        "priority-aware": lambda load: provision_by_priority(
+            options, load, over_provision_rate=rates, objective=objective
+        ),
+        "greedy": lambda load: provision_greedily(
+            options, load, np.random.default_rng(0), over_provision_rate=rates, objective=objective
+        ),
+        "oblivious": lambda load: provision_obliviously(
+            options, load, np.random.default_rng(0), over_provision_rate=rates, objective=objective
+        ),
+    }
+    days: dict[str, DayPlan | str] = {}
+    for name, scheduler in schedulers.items():
+        try:
+            days[name] = follow_day(
+                options,
+                demand,
+                day.interval_s,
+                lambda load, _, scheduler=scheduler: scheduler(load),  # type: ignore[misc]
+                objective=objective,
+                set_up_s=day.set_up_s,
+            )
+        except PlanningError as fault:
+            days[name] = str(fault)
+    return days

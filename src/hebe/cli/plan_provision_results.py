@@ -1,0 +1,263 @@
+"""What `hebe plan provision` shows and writes: tables, the plan file's content, a page with pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
+
+import hebe
+from hebe.cli.plan_provision import ProvisionPlanMade
+from hebe.planning.provisioning import Objective
+from hebe.planning.provisioning_day import DayPlan
+from hebe.planning.provisioning_program import Ints
+from hebe.report.day_plots import lines_over_day, stacked_over_day
+from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.html import KeyNumber, Page
+from hebe.report.tables import format_number
+
+PLAN_KIND = "provisioning"
+PLAN_VERSION = 1
+
+
+def summary(made: ProvisionPlanMade) -> dict[str, Any]:
+    """The plan's figures as plain data."""
+    day = made.day
+    return {
+        "objective": str(day.objective),
+        "interval_s": day.interval_s,
+        "intervals": len(day.counts),
+        **_figures(day),
+        "gap": day.gap,
+        "over_provision_rates": dict(zip(made.loads.models, made.rates.tolist(), strict=True)),
+        "covered": dict(zip(made.loads.models, made.covered.tolist(), strict=True)),
+        "baselines": {
+            name: {"error": other} if isinstance(other, str) else {**_figures(other), "saved": _saved(day, other)}
+            for name, other in made.baselines.items()
+        },
+    }
+
+
+def _figures(day: DayPlan) -> dict[str, Any]:
+    power, servers, price = day.power_watts, day.servers, day.price_per_hour
+    return {
+        "power_watts": {"peak": float(power.max()), "mean": float(power.mean())},
+        "servers": {"peak": int(servers.max()), "mean": float(servers.mean())},
+        "price_per_hour": None if price is None else {"peak": float(price.max()), "mean": float(price.mean())},
+        "energy_kwh": day.energy_kwh,
+        "started": int(day.started.sum()),
+    }
+
+
+def _saved(day: DayPlan, other: DayPlan) -> dict[str, dict[str, float]]:
+    power, capacity = day.power_saving_over(other), day.capacity_saving_over(other)
+    return {
+        "power_watts": {"peak": power.peak, "mean": power.mean},
+        "servers": {"peak": capacity.peak, "mean": capacity.mean},
+    }
+
+
+def plan_content(made: ProvisionPlanMade) -> dict[str, Any]:
+    """The plan file: what to start when, in which configuration, and what is predicted of it."""
+    day, options = made.day, made.day.options
+    predicted = {
+        **_figures(day),
+        "gap": day.gap,
+        "covered": dict(zip(made.loads.models, made.covered.tolist(), strict=True)),
+    }
+    content = {
+        "kind": PLAN_KIND,
+        "version": PLAN_VERSION,
+        "written_by": f"hebe {hebe.__version__}",
+        "objective": str(day.objective),
+        "start": made.loads.start,
+        "interval_s": day.interval_s,
+        "set_up_s": day.set_up_s,
+        "over_provision_rates": dict(zip(options.models, made.rates.tolist(), strict=True)),
+        "predicted": predicted,
+        "server": [
+            {
+                "server_type": kind,
+                "available": int(options.available[at]),
+                "price_per_hour": None if options.price_per_hour is None else float(options.price_per_hour[at]),
+            }
+            for at, kind in enumerate(options.server_types)
+        ],
+        "efficiency": [one.to_dict() for one in made.tuples],
+        "interval": [
+            {
+                "start_s": at * day.interval_s,
+                "load_qps": dict(zip(options.models, day.demand_qps[at].tolist(), strict=True)),
+                "capacity_qps": dict(zip(options.models, day.capacity_qps[at].tolist(), strict=True)),
+                "power_watts": float(day.power_watts[at]),
+                "price_per_hour": None if day.price_per_hour is None else float(day.price_per_hour[at]),
+                "servers": {
+                    model: {
+                        kind: int(count)
+                        for kind, count in zip(options.server_types, day.counts[at, number], strict=True)
+                        if count
+                    }
+                    for number, model in enumerate(options.models)
+                },
+            }
+            for at in range(len(day.counts))
+        ],
+    }
+    written: dict[str, Any] = _without_none(content)
+    return written
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no word for what is not known: it is left out."""
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    return [_without_none(inner) for inner in value] if isinstance(value, list) else value
+
+
+def provision_tables(made: ProvisionPlanMade) -> list[RenderableType]:
+    """For the terminal: server types, models, and the plan beside the baselines."""
+    tables: list[RenderableType] = []
+    for headings, rows in (_type_rows(made), _model_rows(made), _scheduler_rows(made)):
+        table = FittingTable(*(Column(heading, right=number > 0) for number, heading in enumerate(headings)))
+        for row in rows:
+            table.add_row(Text(row[0], "bold"), *row[1:])
+        tables += [table, Text()]
+    return [*tables, _verdict(made), *_notes(made)]
+
+
+def _type_rows(made: ProvisionPlanMade) -> tuple[list[str], list[list[str]]]:
+    """Server types that are used: how many there are and how many are wanted at most and on average."""
+    day, by_type = made.day, made.day.servers_by_type
+    rows = [
+        [
+            kind,
+            format_number(int(day.options.available[at])),
+            format_number(int(by_type[:, at].max())),
+            _average(by_type[:, at]),
+            _share((by_type[:, at] == day.options.available[at]).mean()) if day.options.available[at] else "",
+        ]
+        for at, kind in enumerate(day.options.server_types)
+        if by_type[:, at].any()
+    ]
+    return ["server type", "available", "most used", "mean used", "exhausted"], rows
+
+
+def _model_rows(made: ProvisionPlanMade) -> tuple[list[str], list[list[str]]]:
+    day = made.day
+    by_model = day.counts.sum(axis=2)
+    rows = [
+        [
+            model,
+            format_number(float(made.loads.qps[:, at].max())),
+            format_number(float(made.rates[at])),
+            format_number(int(by_model[:, at].max())),
+            _average(by_model[:, at]),
+            _share(made.covered[at]),
+        ]
+        for at, model in enumerate(day.options.models)
+    ]
+    return ["model", "peak load (qps)", "over-provision", "most servers", "mean servers", "load covered"], rows
+
+
+def _scheduler_rows(made: ProvisionPlanMade) -> tuple[list[str], list[list[str]]]:
+    """The plan and the baselines: power, servers, price, servers started, and what the plan saves."""
+    days = {"this plan": made.day} | {name: day for name, day in made.baselines.items() if isinstance(day, DayPlan)}
+    priced = made.day.price_per_hour is not None
+    rows = []
+    for name, day in days.items():
+        saving = made.day.power_saving_over(day)
+        row = [name, *(format_number(float(value) / 1e3) for value in (day.power_watts.max(), day.power_watts.mean()))]
+        row += [format_number(int(day.servers.max())), _average(day.servers)]
+        row += [format_number(float(day.price_per_hour.mean()))] if day.price_per_hour is not None else []
+        row += [format_number(int(day.started.sum()))]
+        row += ["", ""] if day is made.day else [_share(saving.peak), _share(saving.mean)]
+        rows.append(row)
+    headings = ["", "peak kW", "mean kW", "peak servers", "mean servers", *(["mean price/h"] if priced else [])]
+    return [*headings, "started", "saved at peak", "saved on average"], rows
+
+
+def _verdict(made: ProvisionPlanMade) -> Text:
+    gap = made.day.gap or 0.0
+    least = "power" if made.day.objective is Objective.POWER else "price"
+    return Text(f"The mean {least}, set-ups included, is at most {gap:.2%} above the least possible.")
+
+
+def _notes(made: ProvisionPlanMade) -> list[Text]:
+    """Why a baseline is missing, and what the plan rests on that was not measured."""
+    notes = [Text(f"{name}: {day}", "yellow") for name, day in made.baselines.items() if isinstance(day, str)]
+    estimated = sum(one.estimated for one in made.tuples)
+    if estimated:
+        notes.append(
+            Text(f"{estimated} of {len(made.tuples)} efficiency tuples are estimated, not measured.", "yellow")
+        )
+    return notes
+
+
+def _average(servers: Ints) -> str:
+    """Mean servers, of which thousandths mean nothing."""
+    return f"{float(servers.mean()):,.1f}"
+
+
+def _share(value: float | np.floating[Any]) -> str:
+    return f"{100 * float(value):.1f}%"
+
+
+def provision_page(made: ProvisionPlanMade) -> Page:
+    """The page, not yet written: key numbers, servers by type, power beside the baselines, load and capacity."""
+    day = made.day
+    hours = made.edges_s[-1] / 3600
+    page = Page(
+        "Provisioning plan",
+        f"{len(day.options.models)} models on {len(day.options.server_types)} server types, planned anew every "
+        f"{format_number(day.interval_s)} s for {format_number(hours)} h.",
+        f"hebe {hebe.__version__}; loads from {made.request.loads.name}, starting at {made.loads.start}",
+    )
+    page.key_numbers(_key_numbers(made))
+    page.heading("Servers")
+    by_type = {kind: day.servers_by_type[:, at] for at, kind in enumerate(day.options.server_types)}
+    page.plot(
+        stacked_over_day(made.edges_s, by_type, "servers", "Servers by type"),
+        "How many servers of each type run in each interval.",
+    )
+    page.table(*_type_rows(made), "Exhausted: in which share of the intervals all servers of the type are taken.")
+    page.heading("Power")
+    days = {"this plan": day} | {name: other for name, other in made.baselines.items() if isinstance(other, DayPlan)}
+    power_kw = {name: other.power_watts / 1e3 for name, other in days.items()}
+    page.plot(
+        lines_over_day(made.edges_s, power_kw, "provisioned power (kW)", "Provisioned power"),
+        "Priority-aware, greedy and oblivious are the schedulers that Hercules is compared with in its paper."
+        if len(days) > 1
+        else "",
+    )
+    page.table(*_scheduler_rows(made), "Saved: of the provisioned power, at each one's peak and on average.")
+    if day.price_per_hour is not None:
+        prices = {name: other.price_per_hour for name, other in days.items() if other.price_per_hour is not None}
+        page.plot(lines_over_day(made.edges_s, prices, "price per hour", "Price"))
+    page.heading("Load")
+    loads = {model: day.demand_qps[:, at] for at, model in enumerate(day.options.models)}
+    page.plot(stacked_over_day(made.edges_s, loads, "queries/s", "Load by model"), "At the start of each interval.")
+    page.table(*_model_rows(made), "Load covered: at which share of all times the plan can serve the model's load.")
+    for note in _notes(made):
+        page.paragraph(str(note))
+    return page
+
+
+def _key_numbers(made: ProvisionPlanMade) -> list[KeyNumber]:
+    day = made.day
+    numbers = [
+        KeyNumber("peak power", format_number(float(day.power_watts.max()) / 1e3), "kW"),
+        KeyNumber("mean power", format_number(float(day.power_watts.mean()) / 1e3), "kW"),
+        KeyNumber("servers at peak", format_number(int(day.servers.max()))),
+    ]
+    if day.price_per_hour is not None:
+        numbers.append(KeyNumber("mean price", format_number(float(day.price_per_hour.mean())), "per hour"))
+    greedy = made.baselines.get("greedy")
+    if isinstance(greedy, DayPlan):
+        saving = day.power_saving_over(greedy)
+        numbers.append(KeyNumber("power saved over greedy", _share(saving.mean), "", f"at peak {_share(saving.peak)}"))
+    worst = float(made.covered.min())
+    numbers.append(KeyNumber("load covered", _share(worst), "", "of all times, of the model that is covered least"))
+    numbers.append(KeyNumber("above the optimum", f"{day.gap or 0.0:.2%}", "", "at most: proven by the relaxation"))
+    return numbers

@@ -1,0 +1,361 @@
+"""`hebe plan provision`, as a user runs it: files in, a plan file and a page out, and every fault named."""
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+
+from hebe.cli.main import main
+from hebe.profile import EfficiencyTuple
+
+EFFICIENCY = """model,server_type,qps,power_watts,estimated,configuration.workers,configuration.fused
+rm1,cpu,100,100,false,10,true
+rm1,gpu,200,250,true,,
+rm2,cpu,50,100,,4,
+rm2,gpu,400,260,,,
+"""
+SERVERS = "server_type,available,price_per_hour\ncpu,700,1.0\ngpu,50,3.5\n"
+HOURS = 6
+
+
+def diurnal(step_s=600.0):
+    times = np.arange(0, HOURS * 3600, step_s)
+    shape = 0.6 - 0.4 * np.cos(2 * np.pi * times / (24 * 3600))
+    return times, 10_000 * shape, 15_000 * shape
+
+
+def wide(step_s=600.0):
+    lines = [f"{time:g},{a:.1f},{b:.1f}" for time, a, b in zip(*diurnal(step_s), strict=True)]
+    return "\n".join(["time_s,rm1,rm2", *lines]) + "\n"
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A directory with the three files; `write` changes one of them."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name, text):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    write("efficiency.csv", EFFICIENCY)
+    write("servers.csv", SERVERS)
+    write("loads.csv", wide())
+    return write
+
+
+def run(capsys, *arguments, files=("efficiency.csv", "servers.csv", "loads.csv")):
+    with pytest.raises(SystemExit) as exit_:
+        main(["plan", "provision", *files, "--time-limit-s", "0", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return exit_.value.code or 0, captured.out, captured.err
+
+
+def planned(capsys, *arguments, **options):
+    code, out, err = run(capsys, "--json", *arguments, **options)
+    assert code == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+def fault(capsys, *arguments, **options):
+    code, out, err = run(capsys, *arguments, **options)
+    assert code == 1
+    assert not out
+    return " ".join(err.split()).removeprefix("error: ")
+
+
+@pytest.mark.usefixtures("files")
+def test_prints_a_table_and_writes_plan_and_page(capsys, tmp_path):
+    code, out, _ = run(capsys, "--plan", "day/plan.toml")
+    assert code == 0
+    for words in ("server type", "gpu", "rm2", "this plan", "greedy", "oblivious", "priority-aware", "saved at peak"):
+        assert words in out
+    assert "Plan: day/plan.toml" in out
+    assert "1 of 4 efficiency tuples are estimated" in out
+    page = (tmp_path / "day" / "plan.html").read_text()
+    assert page.count("<svg") == 4
+    for title in ("Servers by type", "Provisioned power", "Price", "Load by model"):
+        assert title in page
+
+
+@pytest.mark.usefixtures("files")
+def test_the_plan_file_says_what_to_start_and_what_is_predicted(capsys, tmp_path):
+    answer = planned(capsys, "--over-provision", "0.1", "--plan", "plan.toml")
+    plan = tomllib.loads((tmp_path / "plan.toml").read_text())
+    assert (plan["kind"], plan["version"], plan["objective"]) == ("provisioning", 1, "power")
+    tuples = {(one["model"], one["server_type"]): EfficiencyTuple.from_dict(one) for one in plan["efficiency"]}
+    assert tuples["rm1", "cpu"] == EfficiencyTuple("rm1", "cpu", 100, 100, {"workers": 10, "fused": True})
+    assert tuples["rm1", "gpu"].estimated
+    available = {one["server_type"]: one["available"] for one in plan["server"]}
+    times, *loads = diurnal()
+    assert [interval["start_s"] for interval in plan["interval"]] == times.tolist()
+    for at, interval in enumerate(plan["interval"]):
+        used = dict.fromkeys(available, 0)
+        power = 0.0
+        for number, (model, servers) in enumerate(interval["servers"].items()):
+            capacity = sum(count * tuples[model, kind].qps for kind, count in servers.items())
+            assert capacity == pytest.approx(interval["capacity_qps"][model])
+            assert capacity >= 1.1 * loads[number][at] * (1 - 1e-3)
+            for kind, count in servers.items():
+                used[kind] += count
+                power += count * tuples[model, kind].power_watts
+        assert all(used[kind] <= available[kind] for kind in used)
+        assert power == pytest.approx(interval["power_watts"])
+    assert plan["predicted"]["power_watts"] == answer["power_watts"]
+    assert answer["power_watts"]["peak"] == max(interval["power_watts"] for interval in plan["interval"])
+    assert plan["over_provision_rates"] == answer["over_provision_rates"] == {"rm1": 0.1, "rm2": 0.1}
+
+
+@pytest.mark.usefixtures("files")
+def test_json_holds_the_figures_and_what_is_saved_over_each_baseline(capsys):
+    answer = planned(capsys)
+    assert 0 <= answer["gap"] < 0.1
+    assert answer["intervals"] == HOURS * 6
+    assert answer["covered"] == {"rm1": pytest.approx(1, abs=0.05), "rm2": pytest.approx(1, abs=0.05)}
+    assert set(answer["baselines"]) == {"priority-aware", "greedy", "oblivious"}
+    for other in answer["baselines"].values():
+        saved = 1 - answer["power_watts"]["mean"] / other["power_watts"]["mean"]
+        assert other["saved"]["power_watts"]["mean"] == pytest.approx(saved)
+    assert answer["plan"] == "plan.toml"
+    assert answer["page"] == "plan.html"
+    assert planned(capsys, "--no-baselines")["baselines"] == {}
+
+
+def test_the_over_provision_rate_comes_from_the_loads_or_from_a_history(files, capsys):
+    own = planned(capsys)["over_provision_rates"]
+    assert 0 < own["rm1"] < 0.2
+    files("history.csv", "time_s,rm1,rm2\n0,10,10\n600,15,20\n1200,15,10\n")
+    told = planned(capsys, "--history", "history.csv", "--quantile", "1")["over_provision_rates"]
+    assert told == {"rm1": pytest.approx(0.5), "rm2": pytest.approx(1.0)}
+
+
+def test_minimises_price_where_asked(files, capsys):
+    by_price, by_power = (planned(capsys, "--minimise", objective) for objective in ("price", "power"))
+    assert by_price["price_per_hour"]["mean"] <= by_power["price_per_hour"]["mean"]
+    files("servers.csv", "server_type,available\ncpu,700\ngpu,50\n")
+    assert planned(capsys)["price_per_hour"] is None
+    assert "servers.csv: price_per_hour is missing" in fault(capsys, "--minimise", "price")
+
+
+def test_finer_loads_are_planned_by_the_interval(files, capsys):
+    files("loads.csv", wide(60))
+    assert planned(capsys)["interval_s"] == 600
+    assert planned(capsys, "--interval-s", 1800)["intervals"] == HOURS * 2
+    assert "--interval-s is 90: must be a multiple of the loads' step, 60 s" in fault(capsys, "--interval-s", 90)
+    assert "--interval-s is -60" in fault(capsys, "--interval-s", -60)
+
+
+def test_the_same_plan_from_toml_and_json_and_one_line_for_each_model(files, capsys, tmp_path):
+    planned(capsys, "--plan", "a.toml")
+    rows = [line.split(",") for line in EFFICIENCY.splitlines()[1:]]
+    kinds = [line.split(",") for line in SERVERS.splitlines()[1:]]
+    servers = "".join(
+        f'[[server]]\nserver_type = "{kind}"\navailable = {count}\nprice_per_hour = {price}\n'
+        for kind, count, price in kinds
+    )
+    tuples = [
+        {"model": row[0], "server_type": row[1], "qps": float(row[2]), "power_watts": float(row[3])}
+        | ({"estimated": True} if row[4] == "true" else {})
+        for row in rows
+    ]
+    tuples[0]["configuration"] = {"workers": 10, "fused": True}
+    tuples[2]["configuration"] = {"workers": 4}
+    files("servers.toml", servers)
+    files("efficiency.json", json.dumps({"efficiency": tuples}))
+    lines = [line.split(",") for line in wide().splitlines()[1:]]
+    long = [f"{time},{model},{load}" for time, *pair in lines for model, load in zip(("rm1", "rm2"), pair, strict=True)]
+    files("long.csv", "\n".join(["time_s,model,qps", *long]) + "\n")
+    planned(capsys, "--plan", "b.toml", files=("efficiency.json", "servers.toml", "long.csv"))
+    assert (tmp_path / "a.toml").read_text() == (tmp_path / "b.toml").read_text()
+    files("efficiency.json", json.dumps(tuples))
+    planned(capsys, "--plan", "c.toml", files=("efficiency.json", "servers.toml", "long.csv"))
+    assert (tmp_path / "a.toml").read_text() == (tmp_path / "c.toml").read_text()
+
+
+def test_dates_and_a_byte_order_mark_as_spreadsheets_write_them(files, capsys, tmp_path):
+    files("loads.csv", "\ufefftime_s,rm1\r\n2024-05-01 00:00:00,100\r\n2024-05-01 00:10:00,110\r\n\r\n")
+    assert planned(capsys)["intervals"] == 2
+    assert tomllib.loads((tmp_path / "plan.toml").read_text())["start"] == "2024-05-01 00:00:00"
+
+
+def test_a_single_moment_can_be_planned(files, capsys):
+    files("loads.csv", "time_s,rm1,rm2\n0,100,100\n")
+    assert planned(capsys, "--over-provision", "0.2")["intervals"] == 1
+    assert "loads.csv: rm1: times_s: the history is shorter than interval_s" in fault(capsys)
+
+
+def test_a_power_that_holds_for_all_models_is_the_server_types(files, capsys):
+    files("efficiency.csv", "model,server_type,qps\nrm1,cpu,100\nrm1,gpu,200\n")
+    files("servers.csv", "server_type,available,power_watts\ncpu,70,100\ngpu,5,250\n")
+    files("loads.csv", "time_s,rm1\n0,1000\n600,1000\n")
+    assert planned(capsys)["power_watts"]["peak"] == 1000
+    files("servers.csv", "server_type,available,power_watts\ncpu,70,100\ngpu,5,\n")
+    assert "efficiency.csv: line 3: power_watts is missing or 0, and gpu has none" in fault(capsys)
+
+
+def test_a_baseline_that_cannot_is_told_and_left_out(files, capsys):
+    # the greedy one gives rm1 some of the gpus that only they can serve rm2 with
+    files("efficiency.csv", "model,server_type,qps,power_watts\nrm1,cpu,1,9\nrm1,gpu,9,9\nrm2,cpu,0,0\nrm2,gpu,9,9\n")
+    files("servers.csv", "server_type,available\ncpu,90\ngpu,4\n")
+    files("loads.csv", "time_s,rm1,rm2\n0,36,36\n600,36,36\n")
+    answer = planned(capsys)
+    assert answer["servers"]["peak"] == 40
+    assert "rm2 lacks" in answer["baselines"]["greedy"]["error"]
+    _, out, _ = run(capsys)
+    assert "greedy: interval 0, from 0 s: greedy provisioning: rm2 lacks" in out
+
+
+def test_demand_that_does_not_fit_says_what_does(files, capsys, tmp_path):
+    files("loads.csv", "time_s,rm1,rm2\n0,1000,1000\n600,90000,90000\n")
+    message = fault(capsys, "--over-provision", "0")
+    assert "interval 1, from 600 s: demand_qps: more than the servers can serve: all of cpu, gpu are taken" in message
+    assert "of this load fits" in message
+    assert not (tmp_path / "plan.toml").exists()
+
+
+def test_an_older_plan_is_replaced_only_by_a_whole_one(files, capsys, tmp_path):
+    planned(capsys)
+    before = (tmp_path / "plan.toml").read_text()
+    files("loads.csv", "time_s,rm1\n0,nan\n")
+    fault(capsys)
+    assert (tmp_path / "plan.toml").read_text() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "efficiency.csv", "loads.csv", "plan.html", "plan.toml", "servers.csv",
+    ]  # fmt: skip
+
+
+BAD = [
+    ("efficiency.csv", "model,server_type,qps,watts\nrm1,cpu,1,1\n", "line 1: unknown field 'watts': known are model,"),
+    ("efficiency.csv", "model,server_type\nrm1,cpu\n", "line 1: qps is missing"),
+    ("efficiency.csv", "model,server_type,qps,qps\nrm1,cpu,1,1\n", "line 1: column 'qps' is there twice"),
+    ("efficiency.csv", "model,,qps\nrm1,cpu,1\n", "line 1: column 2 has no name"),
+    ("efficiency.csv", "", "line 1: must be a header"),
+    ("efficiency.csv", "model,server_type,qps\n", "holds no efficiency entries"),
+    ("efficiency.csv", f"{EFFICIENCY}rm1,cpu,1,1,,,\n", "line 6: rm1 on cpu is given twice, before at"),
+    ("efficiency.csv", EFFICIENCY.replace("rm2,gpu,400", "rm2,gpu,nan"), "line 5: qps is 'nan': must be a finite"),
+    ("efficiency.csv", EFFICIENCY.replace("rm2,gpu,400", "rm2,gpu,-4"), "line 5: qps is '-4': must be a finite"),
+    ("efficiency.csv", EFFICIENCY.replace("rm2,gpu,400", "rm2,gpu,"), "line 5: qps is missing"),
+    ("efficiency.csv", EFFICIENCY.replace("rm2,gpu", "rm2,"), "line 5: server_type is '': must be a name"),
+    ("efficiency.csv", EFFICIENCY.replace("false", "perhaps"), "line 2: estimated is 'perhaps'"),
+    (
+        "efficiency.csv",
+        EFFICIENCY.replace("rm2,gpu,400,260,,,\n", ""),
+        "rm2 on gpu is missing: add it, with a qps of 0",
+    ),
+    ("efficiency.csv", EFFICIENCY.replace("rm2,gpu,400,260,,,", "rm2,gpu,4"), "line 5: has 3 fields: must have 7"),
+    ("servers.csv", "server_type,available\ncpu,many\n", "line 2: available is 'many': must be a number"),
+    ("servers.csv", "server_type,available\ncpu,1.5\n", "line 2: available is 1.5: must be a whole number"),
+    ("servers.csv", f"{SERVERS}cpu,1,1\n", "line 4: server_type cpu is given twice"),
+    ("servers.csv", f"{SERVERS}tpu,1,\n", "line 4: price_per_hour is given for some server types only"),
+    ("loads.csv", "time_s,rm1\n0,1\n600,\n1200,1\n", "line 3: rm1 is empty: the load has a gap"),
+    ("loads.csv", "time_s,rm1\n0,1\n600,1\n1800,1\n2400,1\n", "line 4: time_s 1800 is 1200 s after the time before, o"),
+    ("loads.csv", "time_s,rm1\n0,1\n600,1\n600,1\n", "line 4: time_s 600 is given twice"),
+    ("loads.csv", "time_s,rm1\n600,1\n0,1\n", "line 3: time_s 0 is earlier than the line before"),
+    ("loads.csv", "time_s,rm1\n0,1\n600,-1\n", "line 3: rm1 is '-1': must be a finite number of at least 0"),
+    ("loads.csv", "time_s,rm1\n0,1\n600,nan\n", "line 3: rm1 is 'nan'"),
+    ("loads.csv", "time_s,rm1\n0,1\nnan,2\n", "line 3: time_s is 'nan': must be finite"),
+    ("loads.csv", "time_s,rm1\n0,1\nnoon,2\n", "line 3: time_s is 'noon': must be seconds or an ISO 8601"),
+    (
+        "loads.csv",
+        "time_s,rm1,rm9\n0,1,1\n",
+        "line 1: column 'rm9' has no efficiency tuples: known models are rm1, rm2",
+    ),
+    ("loads.csv", "rm1,rm2\n0,1\n", "line 1: column time_s is missing"),
+    ("loads.csv", "time_s\n0\n", "line 1: must have a column for each model"),
+    ("loads.csv", "time_s,rm1\n", "holds no loads"),
+    ("loads.csv", "time_s,model,qps\n0,rm1,1\n0,rm1,2\n", "line 3: rm1 at time_s 0 is given twice"),
+    ("loads.csv", "time_s,model,qps\n0,rm1,1\n0,rm2,1\n600,rm1,1\n", "line 4: no load of rm2 at time_s 600: a gap"),
+    ("loads.csv", "time_s,model,qps\n0,rm9,1\n", "line 2: model 'rm9' has no efficiency tuples"),
+    ("loads.csv", 'time_s,rm1\n0,"1\n', "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD)
+def test_bad_files_are_named_by_line_and_field(files, capsys, name, text, message):
+    files(name, text)
+    found = fault(capsys, "--over-provision", "0.1")
+    assert message in found
+    assert name in found
+
+
+BAD_TYPED = [
+    (
+        "s.toml",
+        "[[server]]\nserver_type = 'cpu'\n\n[[server]]\nserver_type = 3\navailable = 1",
+        "line 1, server 1: availa",
+    ),
+    ("s.toml", "[[server]]\nserver_type = 3\navailable = 1", "line 1, server 1: server_type is 3: must be a name"),
+    ("s.toml", "server = [{server_type = 'cpu', available = -1}]", "server 1: available is -1"),
+    ("s.toml", "[[server]\n", "cannot be read: "),
+    ("s.toml", "[[servers]]\nserver_type = 'cpu'", "holds no array 'server'"),
+    ("s.toml", "name = 1\n[[server]]\nserver_type = 'cpu'", "unknown field 'name': known is server"),
+    ("s.toml", "server = [1]", "server: must hold tables only"),
+    ("s.json", '[{"server_type": "cpu", "available": true}]', "server 1: available is True"),
+    ("s.json", '[{"server_type": "cpu", "available": 1, "available": 2}]', "field 'available' is there twice"),
+    ("s.json", '[{"server_type": "cpu", "available": NaN}]', "server 1: available is nan"),
+    ("s.json", "[3]", "server 1: is 3: must be an object"),
+    ("s.json", "[", "cannot be read: "),
+    ("s.json", "[]", "holds no server entries"),
+    ("s.yaml", "", "ends in '.yaml': must be a .csv, .toml or .json file"),
+    ("none.csv", None, "cannot be read: No such file"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD_TYPED)
+def test_bad_toml_and_json_files_are_named_by_entry_and_field(files, capsys, name, text, message):
+    if text is not None:
+        files(name, text)
+    found = fault(capsys, files=("efficiency.csv", name, "loads.csv"))
+    assert message in found
+    assert name in found
+
+
+def test_a_server_type_without_tuples_is_named_where_they_are_missing(files, capsys):
+    files("servers.csv", f"{SERVERS}tpu,1,1\n")
+    assert fault(capsys) == "efficiency.csv: rm1 on tpu is missing: add it, with a qps of 0 if tpu cannot serve rm1"
+
+
+@pytest.mark.usefixtures("files")
+def test_files_that_are_no_text_are_refused(capsys, tmp_path):
+    (tmp_path / "loads.csv").write_bytes(b"time_s,rm1\n\xff\xfe,1\n")
+    assert "loads.csv: cannot be read" in fault(capsys)
+    assert "loads.json: ends in '.json': loads must be a .csv" in fault(
+        capsys, files=("efficiency.csv", "servers.csv", "loads.json")
+    )
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--minimise", "carbon"], "must be power or price"),
+        (["--plan", "loads.csv"], "loads.csv is read: write to another file"),
+        (["--page", "./servers.csv"], "servers.csv is read"),
+        (["--plan", "x.html"], "is the plan file too"),
+    ],
+)
+def test_wrong_usage(capsys, arguments, message):
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert message in " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--over-provision", "nan"], "--over-provision is nan"),
+        (["--quantile", "2"], "quantile is 2.0: must lie between 0 and 1"),
+        (["--set-up-s", "-1"], "set_up_s is -1.0"),
+        (["--gap", "nan"], "target_gap is nan"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_named(capsys, arguments, message):
+    assert message in fault(capsys, *arguments)
+
+
+def test_help_has_an_example(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", "provision", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Example: hebe plan provision efficiency.csv servers.csv loads.csv --plan plan.toml" in out
