@@ -208,15 +208,16 @@ class EarliestFinish:
         return gone
 
     def fleet_changed(self, fleet: Fleet, now: float) -> None:
-        """What waited for workers that went joins other queues."""
+        """What waited for workers that went joins other queues, if there are any."""
+        if not fleet.workers:
+            return
         gone = {worker: backlog for worker, backlog in self._backlogs.items() if worker not in set(fleet.workers)}
         homeless = [sub_query for backlog in gone.values() for sub_query, _ in backlog.queue]
         order = sorted(fleet.workers, key=lambda worker: worker.server_type)
         self._backlogs = {worker: self._backlogs.get(worker, _Backlog(deque())) for worker in order}
         self._waiting -= len(homeless)
-        if self._backlogs:
-            for sub_query in homeless:
-                self.arrived(sub_query, fleet, now)
+        for sub_query in homeless:
+            self.arrived(sub_query, fleet, now)
 
 
 def _in_order(queue: deque[SubQuery], fleet: Fleet, types: range) -> Placements:

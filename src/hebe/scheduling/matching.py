@@ -14,7 +14,7 @@ import numpy as np
 from hebe.query import SubQuery
 from hebe.scheduling.assignment import SAFEGUARD, Floats, match_queries, matching_cost
 from hebe.scheduling.distribution import Placements
-from hebe.scheduling.fleet import Fleet, FleetWorker
+from hebe.scheduling.fleet import Fleet
 
 WINDOW_PER_WORKER = 2
 """Queries that take part in a matching, per worker: those beyond wait in order of arrival."""

@@ -126,6 +126,7 @@ class Router:
         if self._draining and event.instance_id in self._draining:
             worker.sub_query = None
             self._drop_worker(event.instance_id, workers, worker)
+            self._fleet_changed([], now, actions)
         else:
             self.fleet.release(worker)
         query = sub_query.query
@@ -155,26 +156,31 @@ class Router:
     def _change_instance(self, event: InstanceChanged, now: float, actions: list[RouterAction]) -> None:
         instance_id = event.instance_id
         workers = self._instances.get(instance_id)
+        again: list[SubQuery] = []
         if event.state is InstanceState.UP:
             if workers is None:
                 self._instances[instance_id] = self.fleet.add(instance_id, event.server_type, event.workers)
             self._draining.discard(instance_id)
         elif workers is not None:
             self._draining.add(instance_id)
-            again: list[SubQuery] = []
             for worker in list(workers):
                 if worker.sub_query is None or event.state is InstanceState.LOST:
                     if worker.sub_query is not None:
                         again.append(worker.sub_query)
                     self._drop_worker(instance_id, workers, worker)
+        self._fleet_changed(again, now, actions)
+
+    def _fleet_changed(self, again: list[SubQuery], now: float, actions: list[RouterAction]) -> None:
+        """Tell the policy, and hand it what lost workers had; without workers, refuse all that waits."""
+        self.policy.fleet_changed(self.fleet, now)
+        if self.fleet.workers:
             for sub_query in again:
                 if sub_query.query.query_id in self._unfinished_items:
                     self.policy.arrived(sub_query, self.fleet, now)
-        self.policy.fleet_changed(self.fleet, now)
-        if not self.fleet.workers:
-            for sub_query in self.policy.withdraw_all():
-                if self._unfinished_items.pop(sub_query.query.query_id, None) is not None:
-                    actions.append(RejectQuery(sub_query.query, RejectReason.NO_WORKER))
+            return
+        for sub_query in [*again, *self.policy.withdraw_all()]:
+            if self._unfinished_items.pop(sub_query.query.query_id, None) is not None:
+                actions.append(RejectQuery(sub_query.query, RejectReason.NO_WORKER))
 
     def _forget(self, query_id: int) -> None:
         if self._unfinished_items.pop(query_id, None) is not None:

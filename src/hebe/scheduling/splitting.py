@@ -1,196 +1,273 @@
-"""Splitting distribution."""
+"""Distribution that may split a query over several workers: each query takes the cheapest way to be in time.
+
+Kairos sends each query whole, so that some type must be fast enough for the largest. Here a query may go in equal
+parts to workers of one type, which lets cheap types serve large queries, and lets a query that waited too long for one
+worker still be in time on two. What keeps that from splitting too eagerly is a price for each type's time, the dual of
+the fluid program over pool and query sizes (`planning.fluid_bound`): parts pay each batch's fixed cost anew, so they
+are dearer than the whole wherever the whole can be in time on the same type.
+
+At each event the first queries that wait are planned in order of arrival, on the times at which workers become free:
+
+1. Each takes the cheapest way whose last part ends in time. Parts start as workers become free, not all at once.
+2. Where a query has no such way left, the dearest query planned so far, or itself if it is that, gives up its place:
+   one is late either way, and so most work is saved (Moore and Hodgson's rule, Management Science 15(1), 1968).
+3. Idle workers that the plan leaves without work take queries that wait for a cheaper type, where that costs little.
+
+Queries that cannot be in time any more yield to all others and are served while workers would be idle.
+"""
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from hebe.query import SubQuery
-from hebe.scheduling.assignment import SAFEGUARD, Floats
+from hebe.scheduling.assignment import SAFEGUARD
 from hebe.scheduling.distribution import Placements
 from hebe.scheduling.fleet import Fleet
 
+WINDOW_PER_WORKER = 3
+"""Queries that are planned, per worker: those beyond wait in order of arrival."""
+WORTH_FILLING = 1.5
+"""An idle worker takes a query that costs at most this multiple of the query's cheapest way."""
+IDLE_FOR_LATE = 0.2
+"""Late queries are served while nothing else waits and more than this share of the workers is idle: one that takes
+the last idle worker would make the next query late in turn."""
+_MOST_DROPS = 5
+"""Queries that give up their place at one event: bounds the work of planning anew."""
+_OVERDUE_S = 1e-6
+"""A worker that is busy longer than predicted counts as free so soon, but not as idle."""
+
+
+class _Way(NamedTuple):
+    """A query in `parts` equal parts on workers of one type, `service_s` each. Ways sort by price."""
+
+    price: float
+    server_type: int
+    parts: int
+    service_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    sub_query: SubQuery
+    ways: list[_Way]
+
+
+@dataclass(slots=True, eq=False)
+class _Planned:
+    """What waits, the way it is to go, and how many of its parts find their worker idle now."""
+
+    waiting: _Waiting
+    way: _Way | None
+    start_now: int = 0
+
 
 class PricedSplitting:
+    """The policy above, for an SLA of `sla_s` seconds and queries of at most `largest` items.
+
+    `prices` [types]: what a second of each type's worker is worth, in any unit, at least one of them positive; types of
+    no worth in the plan may have price 0 only if the fleet has none of them. Without prices they are Kairos'
+    heterogeneity coefficients, learned. `most_parts`: into how many parts a query may be split at a time. `safeguard`:
+    Kairos' xi, the share of the SLA within which a query should be predicted to end.
+    """
+
     predicts = True
 
     def __init__(
         self,
         sla_s: float,
-        prices: Floats,
-        safeguard: float = SAFEGUARD,
+        prices: Sequence[float] | None = None,
+        *,
+        largest: int = 1000,
         most_parts: int = 4,
-        eager: bool = True,
-        fill: float = 1e9,
-        order: str = "fifo",
-        hopeless: float = 1.0,
-        window: int = 3,
-        idle_share: float = 0.2,
-        split_price: float = 1.0,
-        moore: float = 0.0,
-        mixed: bool = False,
-        stagger: bool = False,
+        safeguard: float = SAFEGUARD,
     ) -> None:
-        self.sla_s = sla_s
-        self.prices = [float(p) for p in prices / prices.max()]
-        self.safeguard = safeguard
-        self.most_parts = most_parts
-        self.fill = fill
-        self.order = order
-        self.hopeless = hopeless
-        self.per = window
-        self.idle_share = idle_share
-        self.split_price = split_price
-        self.moore = moore
-        self.mixed = mixed
-        self.stagger = stagger
-        self.nmoore = 0
-        self.window: list = []  # [sub_query, options]
-        self.behind: deque[SubQuery] = deque()
-        self.late: deque[SubQuery] = deque()
-        self.nsplit = self.nlate = 0
+        if not sla_s > 0 or largest < 1 or most_parts < 1:
+            raise ValueError(f"sla_s {sla_s}, largest {largest}, most_parts {most_parts}: all must be positive")
+        if prices is not None and (min(prices, default=0.0) < 0 or not 0 < max(prices, default=0.0) < float("inf")):
+            raise ValueError(f"prices {list(prices)}: none may be negative, one must be positive")
+        self._prices = None if prices is None else [float(price) for price in prices]
+        self._largest = largest
+        self._most_parts = most_parts
+        self._spare_s = (1 - safeguard) * sla_s
+        self._window: list[_Waiting] = []
+        self._behind: deque[SubQuery] = deque()
+        self._late: deque[SubQuery] = deque()
+        self._window_size = WINDOW_PER_WORKER
+        self._workers_of: list[int] = []
 
     @property
     def waiting(self) -> int:
-        return len(self.window) + len(self.behind) + len(self.late)
+        """Sub-queries that wait."""
+        return len(self._window) + len(self._behind) + len(self._late)
 
-    def fleet_changed(self, fleet, now):
-        self.window_size = self.per * len(fleet.workers)
-        self.present = sorted({w.server_type for w in fleet.workers})
-        self.count = [sum(w.server_type == t for w in fleet.workers) for t in range(len(fleet.types))]
-
-    def arrived(self, sub_query, fleet, now):
-        if len(self.window) < self.window_size and not self.behind:
-            self.window.append((sub_query, self._options(sub_query.items, fleet)))
+    def arrived(self, sub_query: SubQuery, fleet: Fleet, now: float) -> None:  # noqa: ARG002
+        """Into the window, or behind it."""
+        if len(self._window) < self._window_size and not self._behind:
+            self._window.append(_Waiting(sub_query, self._ways(sub_query.items, fleet)))
         else:
-            self.behind.append(sub_query)
+            self._behind.append(sub_query)
 
-    def _options(self, n, fleet):
-        options = []
-        for t in self.present:
-            p = fleet.predictors[t]
-            for k in range(1, min(self.most_parts, self.count[t], n) + 1):
-                s = p.service_time_s(-(-n // k))
-                options.append((self.prices[t] * k * s * (self.split_price if k > 1 else 1.0), t, k, s))
-        options.sort()
-        return options
-
-    def place(self, fleet, now):
-        placed = []
-        while self.behind and len(self.window) < self.window_size:
-            q = self.behind.popleft()
-            self.window.append((q, self._options(q.items, fleet)))
-        initial: list[list[float]] = [[] for _ in fleet.types]
-        for w in fleet.workers:
-            initial[w.server_type].append(max(w.busy_until_s, now + 1e-6) if w.taken else now)
-        for f in initial:
-            f.sort()
-        spare = (1 - self.safeguard) * self.sla_s
-        drops = 0
-        while True:
-            free = [list(f) for f in initial]
-            plan = []
-            restart = False
-            for i, entry in enumerate(self.window):
-                part, options = entry
-                by = part.query.deadline_s - spare
-                for option in options:
-                    f = free[option[1]]
-                    if f[option[2] - 1] + option[3] <= by:
-                        break
-                else:
-                    option = None
-                    if self.moore and drops < 5 and plan:
-                        j = max((j for j, o in plan if o), key=lambda j: self.window[j][1][0][0], default=None)
-                        if j is not None and self.window[j][1][0][0] > self.moore * options[0][0]:
-                            self.late.append(self.window[j][0])
-                            self.nmoore += 1
-                            del self.window[j]
-                            drops += 1
-                            restart = True
-                            break
-                    plan.append((i, None))
-                    continue
-                _, t, k, s = option
-                f = free[t]
-                begin = f[k - 1]
-                taken = f[:k]
-                del f[:k]
-                for at in taken:
-                    insort(f, at + s)
-                plan.append((i, (t, k, sum(at <= now for at in taken))))
-            if not restart:
-                break
-        kept = []
-        for i, what in plan:
-            entry = self.window[i]
-            part, options = entry
-            if what is None:
-                if min(o[3] for o in options) + now > part.query.deadline_s + (self.hopeless - 1) * self.sla_s:
-                    self.late.append(part)
-                    self.nlate += 1
-                else:
-                    kept.append(entry)
-                continue
-            t, k, begins = what
-            if begins == k:
-                self._send(part, t, k, fleet, placed)
-            elif begins and self.stagger:
-                self.nsplit += 1
-                at = part.start
-                for j in range(begins):
-                    stop = part.start + part.items * (j + 1) // k
-                    placed.append((SubQuery(part.query, at, stop), fleet.take(t)))
-                    at = stop
-                rest = SubQuery(part.query, at, part.stop)
-                kept.append((rest, self._options(rest.items, fleet)))
-            else:
-                kept.append(entry)
-        # work conserving
-        if fleet.idle_workers and kept:
-            again = []
-            for entry in kept:
-                part, options = entry
-                by = part.query.deadline_s - spare
-                sent = False
-                if fleet.idle_workers:
-                    base = options[0][0]
-                    for cost, t, k, s in options:
-                        if cost > self.fill * base:
-                            break
-                        if fleet.idle(t) >= k and now + s <= by and free[t][k - 1] <= now:
-                            taken = free[t][:k]
-                            del free[t][:k]
-                            for at in taken:
-                                insort(free[t], at + s)
-                            self._send(part, t, k, fleet, placed)
-                            sent = True
-                            break
-                if not sent:
-                    again.append(entry)
-            kept = again
-        self.window = kept
-        while self.late and not self.window and fleet.idle_workers > self.idle_share * len(fleet.workers):
-            part = self.late.popleft()
-            t = min(
-                (t for t in self.present if fleet.idle(t)),
-                key=lambda t: self.prices[t] * fleet.predictors[t].service_time_s(part.items),
-            )
-            placed.append((part, fleet.take(t)))
+    def place(self, fleet: Fleet, now: float) -> Placements:
+        """Plan the window, and send what is planned to start now."""
+        while self._behind and len(self._window) < self._window_size:
+            sub_query = self._behind.popleft()
+            self._window.append(_Waiting(sub_query, self._ways(sub_query.items, fleet)))
+        placed: Placements = []
+        if self._window:
+            planned, free_s = self._plan(fleet, now)
+            self._window = self._send(planned, fleet, now, placed)
+            if self._window and fleet.idle_workers:
+                self._window = self._fill_idle(fleet, now, free_s, placed)
+        while self._late and not self._window and fleet.idle_workers > IDLE_FOR_LATE * len(fleet.workers):
+            self._send_late(self._late.popleft(), fleet, placed)
         return placed
 
-    def _send(self, part, t, k, fleet, placed):
-        n = part.items
-        if k > 1:
-            self.nsplit += 1
-        for i in range(k):
-            a, b = part.start + n * i // k, part.start + n * (i + 1) // k
-            placed.append((SubQuery(part.query, a, b) if k > 1 else part, fleet.take(t)))
+    def withdraw(self, query_id: int) -> None:
+        """Forget it."""
+        self._window = [waiting for waiting in self._window if waiting.sub_query.query.query_id != query_id]
+        self._behind = deque(part for part in self._behind if part.query.query_id != query_id)
+        self._late = deque(part for part in self._late if part.query.query_id != query_id)
 
-    def withdraw(self, query_id):
-        raise NotImplementedError
+    def withdraw_all(self) -> list[SubQuery]:
+        """Forget all."""
+        gone = [*(waiting.sub_query for waiting in self._window), *self._behind, *self._late]
+        self._window.clear()
+        self._behind.clear()
+        self._late.clear()
+        return gone
 
-    def withdraw_all(self):
-        return []
+    def fleet_changed(self, fleet: Fleet, now: float) -> None:  # noqa: ARG002
+        """There are other ways now."""
+        self._window_size = max(WINDOW_PER_WORKER * len(fleet.workers), 1)
+        self._workers_of = [0] * len(fleet.types)
+        for worker in fleet.workers:
+            self._workers_of[worker.server_type] += 1
+        for waiting in self._window:
+            waiting.ways = self._ways(waiting.sub_query.items, fleet)
+
+    # Planning
+
+    def _ways(self, items: int, fleet: Fleet) -> list[_Way]:
+        """All ways for a query of `items`, the cheapest first."""
+        ways = []
+        for server_type, workers in enumerate(self._workers_of):
+            if not workers:
+                continue
+            predictor = fleet.predictors[server_type]
+            if self._prices is not None:
+                price = self._prices[server_type]
+            else:
+                price = 1.0 / predictor.service_time_s(self._largest)
+            for parts in range(1, min(self._most_parts, workers, items) + 1):
+                service_s = predictor.service_time_s(-(-items // parts))
+                ways.append(_Way(price * parts * service_s, server_type, parts, service_s))
+        ways.sort()
+        return ways
+
+    def _plan(self, fleet: Fleet, now: float) -> tuple[list[_Planned], list[list[float]]]:
+        """The way of each query in the window, and when workers of each type are free of all that, ascending."""
+        first_free_s: list[list[float]] = [[] for _ in fleet.types]
+        for worker in fleet.workers:
+            at_s = max(worker.busy_until_s, now + _OVERDUE_S) if worker.taken else now
+            first_free_s[worker.server_type].append(at_s)
+        for of_type in first_free_s:
+            of_type.sort()
+        for drops_left in range(_MOST_DROPS, -1, -1):
+            free_s = [of_type.copy() for of_type in first_free_s]
+            planned: list[_Planned] = []
+            for waiting in self._window:
+                way = _first_in_time(waiting, free_s, self._spare_s)
+                if way is None and drops_left:
+                    dearest = max(planned, key=_price_if_planned, default=None)
+                    if dearest is not None and _price_if_planned(dearest) > waiting.ways[0].price:
+                        self._late.append(dearest.waiting.sub_query)
+                        self._window.remove(dearest.waiting)
+                        break
+                planned.append(_Planned(waiting, way, _reserve(way, free_s, now) if way is not None else 0))
+            else:
+                break
+        return planned, free_s
+
+    def _send(self, planned: list[_Planned], fleet: Fleet, now: float, placed: Placements) -> list[_Waiting]:
+        """Send what starts now; returns what is left to wait."""
+        left = []
+        for plan in planned:
+            waiting, way = plan.waiting, plan.way
+            part = waiting.sub_query
+            if way is None:
+                if now + min(way.service_s for way in waiting.ways) > part.query.deadline_s:
+                    self._late.append(part)
+                else:  # within the safeguard, or a worker may be done sooner than predicted
+                    left.append(waiting)
+            elif not plan.start_now:
+                left.append(waiting)
+            else:
+                rest = _send_parts(part, way, plan.start_now, fleet, placed)
+                if rest is not None:
+                    left.append(_Waiting(rest, self._ways(rest.items, fleet)))
+        return left
+
+    def _fill_idle(self, fleet: Fleet, now: float, free_s: list[list[float]], placed: Placements) -> list[_Waiting]:
+        """Give idle workers that the plan does not need now to queries that wait for others; returns what is left."""
+        left = []
+        for waiting in self._window:
+            by_s = waiting.sub_query.query.deadline_s - self._spare_s
+            for way in waiting.ways:
+                if way.price > WORTH_FILLING * waiting.ways[0].price or not fleet.idle_workers:
+                    left.append(waiting)
+                    break
+                free = free_s[way.server_type]
+                idle = fleet.idle(way.server_type) >= way.parts and free[way.parts - 1] <= now
+                if idle and now + way.service_s <= by_s:
+                    _reserve(way, free_s, now)
+                    _send_parts(waiting.sub_query, way, way.parts, fleet, placed)
+                    break
+            else:
+                left.append(waiting)
+        return left
+
+    def _send_late(self, sub_query: SubQuery, fleet: Fleet, placed: Placements) -> None:
+        """Whole, to the idle type where it costs least."""
+        whole = [way for way in self._ways(sub_query.items, fleet) if way.parts == 1 and fleet.idle(way.server_type)]
+        _send_parts(sub_query, whole[0], 1, fleet, placed)
+
+
+def _price_if_planned(planned: _Planned) -> float:
+    return planned.waiting.ways[0].price if planned.way is not None else -1.0
+
+
+def _first_in_time(waiting: _Waiting, free_s: list[list[float]], spare_s: float) -> _Way | None:
+    """The cheapest way whose last part ends in time on workers that are free at `free_s` [types][workers]."""
+    by_s = waiting.sub_query.query.deadline_s - spare_s
+    for way in waiting.ways:
+        if free_s[way.server_type][way.parts - 1] + way.service_s <= by_s:
+            return way
+    return None
+
+
+def _reserve(way: _Way, free_s: list[list[float]], now: float) -> int:
+    """Keep the workers of this way that are free first; returns how many of them are idle now."""
+    free = free_s[way.server_type]
+    taken = free[: way.parts]
+    del free[: way.parts]
+    for at_s in taken:
+        insort(free, at_s + way.service_s)
+    return sum(at_s <= now for at_s in taken)
+
+
+def _send_parts(sub_query: SubQuery, way: _Way, parts: int, fleet: Fleet, placed: Placements) -> SubQuery | None:
+    """Send the first `parts` of the way's; returns the rest of the query, None if that is all."""
+    if way.parts == 1:
+        placed.append((sub_query, fleet.take(way.server_type)))
+        return None
+    start = sub_query.start
+    for part in range(1, parts + 1):
+        stop = sub_query.start + sub_query.items * part // way.parts
+        placed.append((SubQuery(sub_query.query, start, stop), fleet.take(way.server_type)))
+        start = stop
+    return SubQuery(sub_query.query, start, sub_query.stop) if parts < way.parts else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from hebe.query import Query, SubQuery
 from hebe.scheduling.distribution import DistributionPolicy
 from hebe.simulation.fleet_run import QueryTrace, ServiceModel, run_fleet
 from hebe.spec import SlaTarget
@@ -81,38 +82,28 @@ def fleet_capacity(
     if not traces:
         raise ValueError("no trace: give at least one")
 
-    def meets(trace: QueryTrace, rate_qps: float) -> bool:
-        allowed = int(len(trace) * (1 - sla.percentile / 100) + 1e-9)
-        run = run_fleet(trace, rate_qps, pool, servers, make_policy(), sla.latency_s, give_up_late=allowed)
-        return run.percentile_s(sla.percentile) <= sla.latency_s
-
-    guess = guess_qps or _saturation_qps(traces[0], pool, servers)
     found: list[float] = []
+    guess = guess_qps or _saturation_qps(traces[0], pool, servers)
     for trace in traces:
-        found.append(
-            largest_rate_qps(
-                lambda rate, t=trace: meets(t, rate), found[-1] if found and found[-1] else guess, tolerance
-            )
-        )  # type: ignore[misc]
+        allowed = int(len(trace) * (1 - sla.percentile / 100) + 1e-9)
+
+        def meets(rate_qps: float, trace: QueryTrace = trace, allowed: int = allowed) -> bool:
+            policy = make_policy()
+            run = run_fleet(trace, rate_qps, pool, servers, policy, sla.latency_s, give_up_late=allowed)
+            return run.percentile_s(sla.percentile) <= sla.latency_s
+
+        found.append(largest_rate_qps(meets, guess, tolerance))
+        guess = found[-1] or guess
     return Capacity.of(found)
 
 
 def _saturation_qps(trace: QueryTrace, pool: Sequence[int], servers: ServiceModel) -> float:
-    """A first guess: half of what the pool could do if every instance were always busy with queries of its share."""
-    from hebe.query import Query, SubQuery
-
+    """A first guess: most of what the pool could do if every instance were always busy with queries of its share."""
     servers.begin(trace)
-    some = range(min(len(trace), 200))
-    total = 0.0
-    for server_type, count in enumerate(pool):
-        if count:
-            mean_s = float(np.mean([servers.service_s(server_type, _whole(trace, at)) for at in some]))
-            total += count / mean_s
-    return 0.7 * total
-
-
-def _whole(trace: QueryTrace, at: int) -> "SubQuery":
-    from hebe.query import Query, SubQuery
-
-    items = int(trace.sizes[at])
-    return SubQuery(Query(at, items, 0.0), 0, items)
+    some = [Query(at, int(trace.sizes[at]), 0.0) for at in range(min(len(trace), 200))]
+    wholes = [SubQuery(query, 0, query.items) for query in some]
+    return 0.7 * sum(
+        count / float(np.mean([servers.service_s(server_type, whole) for whole in wholes]))
+        for server_type, count in enumerate(pool)
+        if count
+    )

@@ -6,6 +6,7 @@ rate 1, sizes, and each query's luck, from which a table server draws its servic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -134,29 +135,33 @@ def run_fleet(
     sla_s: float,
     *,
     workers_per_instance: Mapping[str, int] | None = None,
-    fleet: Fleet | None = None,
+    changes: Sequence[tuple[float, InstanceChanged]] = (),
     give_up_late: int | None = None,
 ) -> FleetRun:
     """Send the trace at `rate_qps` through a router with `policy` to `pool[t]` instances of each of the servers' types.
 
-    `give_up_late`: stop once more than so many queries were answered after `sla_s`; the rest then count as not
-    answered. Of a fleet that is too small this saves most of the time.
+    `changes` are told to the router at their times: instances that join, drain or are lost. The pool's instances have
+    the ids from 0; one that comes back after it was lost needs a new id. `give_up_late`: stop once more than so many
+    queries were answered after `sla_s`; the rest then count as not answered, which saves most of the time that a fleet
+    too small would take. Raises ValueError for a rate that is not positive, an empty pool, or one of another length
+    than the servers' types.
     """
     if not rate_qps > 0:
         raise ValueError(f"rate_qps is {rate_qps}: must be positive")
-    fleet = fleet or Fleet(servers.types)
-    router = Router(fleet, policy, RouterConfig(sla_s=sla_s))
+    router = Router(Fleet(servers.types), policy, RouterConfig(sla_s=sla_s))
     servers.begin(trace)
-    types_of: list[int] = []
-    for server_type, count in enumerate(pool):
+    happenings: EventQueue[SubQueryFinished | InstanceChanged] = EventQueue()
+    instances = 0
+    for name, count in zip(servers.types, pool, strict=True):
         for _ in range(count):
-            name = servers.types[server_type]
             workers = (workers_per_instance or {}).get(name, 1)
-            router.handle(InstanceChanged(len(types_of), name, InstanceState.UP, workers), 0.0)
-            types_of.append(server_type)
-    if not types_of:
+            happenings.push(-math.inf, InstanceChanged(instances, name, InstanceState.UP, workers))
+            instances += 1
+    if not instances:
         raise ValueError("the pool has no instance")
-    finishes: EventQueue[SubQueryFinished] = EventQueue()
+    for at_s, change in changes:
+        happenings.push(at_s, change)
+    types_of: dict[int, int] = {}
     latency_s = np.full(len(trace), np.nan)
     busy_s = [0.0] * len(servers.types)
     now, late = 0.0, 0
@@ -164,15 +169,19 @@ def run_fleet(
     arrivals = (np.cumsum(trace.gaps) / rate_qps).tolist()
     sizes = trace.sizes.tolist()
     upcoming, queries = 0, len(trace)
-    handle, push, service_s = router.handle, finishes.push, servers.service_s
-    while upcoming < queries or finishes:
-        if upcoming < queries and arrivals[upcoming] < finishes.next_s:
+    handle, push, service_s = router.handle, happenings.push, servers.service_s
+    while upcoming < queries or happenings:
+        if upcoming < queries and arrivals[upcoming] < happenings.next_s:
             now = arrivals[upcoming]
             actions = handle(QueryArrived(Query(upcoming, sizes[upcoming], now)), now)
             upcoming += 1
         else:
-            now, finished = finishes.pop()
-            actions = handle(finished, now)
+            now, happening = happenings.pop()
+            if type(happening) is InstanceChanged:
+                _take_note(happening, types_of, servers.types)
+            elif happening.instance_id not in types_of:  # lost with what it had
+                continue
+            actions = handle(happening, now)
         for action in actions:
             if type(action) is SendSubQuery:
                 server_type = types_of[action.instance_id]
@@ -187,3 +196,10 @@ def run_fleet(
         if late > most_late:
             break
     return FleetRun(latency_s, tuple(busy_s), now)
+
+
+def _take_note(change: InstanceChanged, types_of: dict[int, int], types: Sequence[str]) -> None:
+    if change.state is InstanceState.UP:
+        types_of[change.instance_id] = types.index(change.server_type)
+    elif change.state is InstanceState.LOST:
+        types_of.pop(change.instance_id, None)

@@ -37,9 +37,7 @@ class ServiceTable:
     def __post_init__(self) -> None:
         shape = self.quantiles_s.shape
         if not self.types or len(shape) != 3 or shape[0] != len(self.types) or shape[1] < 2 or not shape[2]:
-            raise ServiceTableError(
-                f"service table of {len(self.types)} types has shape {shape}: give [types, sizes + 1, n]"
-            )
+            raise ServiceTableError(f"{len(self.types)} types, but quantiles_s is {shape}: give [types, sizes + 1, n]")
         if len(set(self.types)) != len(self.types):
             raise ServiceTableError(f"service table: a server type is named twice: {', '.join(self.types)}")
         if not (np.isfinite(self.quantiles_s).all() and self.quantiles_s.min() > 0):
@@ -51,15 +49,18 @@ class ServiceTable:
         last size. Each type's sample count may differ: all are brought to that of the largest, by quantiles."""
         if not samples_s:
             raise ServiceTableError("service table: no server type was measured")
-        largest = max(max(by_size, default=0) for by_size in samples_s.values())
+        for server_type, by_size in samples_s.items():
+            if not by_size:
+                raise ServiceTableError(f"server type {server_type}: not measured at any size")
+        largest = max(max(by_size) for by_size in samples_s.values())
         count = max(len(samples) for by_size in samples_s.values() for samples in by_size.values())
         levels = (np.arange(count) + 0.5) / count
         quantiles_s = np.empty((len(samples_s), largest + 1, count))
         for at, (server_type, by_size) in enumerate(samples_s.items()):
             sizes = sorted(by_size)
-            if not sizes or sizes[-1] != largest:
+            if sizes[-1] != largest:
                 raise ServiceTableError(
-                    f"server type {server_type}: measured up to {sizes[-1] if sizes else 0} items, another up to {largest}"
+                    f"server type {server_type}: measured up to {sizes[-1]} items, another to {largest}"
                 )
             measured = np.empty((len(sizes), count))
             for row, size in enumerate(sizes):
@@ -89,12 +90,12 @@ class ServiceTable:
     @property
     def largest(self) -> int:
         """The largest query size."""
-        return self.quantiles_s.shape[1] - 1
+        return int(self.quantiles_s.shape[1]) - 1
 
     @property
     def samples(self) -> int:
         """How many equally likely draws there are."""
-        return self.quantiles_s.shape[2]
+        return int(self.quantiles_s.shape[2])
 
     @property
     def mean_s(self) -> Floats:

@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+from two_types import arrive, fleet_of, placed
+
+from hebe.query import Query, SubQuery
+from hebe.scheduling.matching import CostMatching
+
+SLA_S = 0.1
+
+
+def test_the_query_that_gains_most_gets_the_fast_worker() -> None:
+    """Kairos Fig. 5: the larger query has the higher speed-up, whatever the order of arrival."""
+    policy = CostMatching(SLA_S, 1000)
+    fleet = fleet_of(1, 1, policy)
+    arrive(policy, fleet, 10, 900)
+    assert sorted(placed(policy, fleet)) == [(0, "cpu"), (1, "gpu")]
+
+
+def test_a_lone_query_takes_the_worker_whose_time_is_worth_less() -> None:
+    policy = CostMatching(SLA_S, 1000)
+    fleet = fleet_of(1, 1, policy)
+    arrive(policy, fleet, 10)  # 1.1 ms of a gpu against 1.5 ms of a cpu, which counts a fifth
+    assert placed(policy, fleet) == [(0, "cpu")]
+
+
+def test_a_query_too_large_for_the_idle_type_waits_for_the_other() -> None:
+    policy = CostMatching(0.03, 1000)  # 900 items: 10 ms on the gpu, 46 ms on the cpu
+    fleet = fleet_of(1, 1, policy)
+    arrive(policy, fleet, 900, 900)
+    for part in [*policy._window]:
+        part.query.deadline_s = 0.03
+    ((first, name),) = placed(policy, fleet)
+    assert name == "gpu"
+    assert policy.waiting == 1
+    fleet.release(next(worker for worker in fleet.workers if worker.server_type == 0))
+    assert placed(policy, fleet, 0.01) == [(1 - first, "gpu")]
+
+
+def test_a_query_late_everywhere_is_sent_all_the_same() -> None:
+    policy = CostMatching(SLA_S, 1000)
+    fleet = fleet_of(1, 1, policy)
+    arrive(policy, fleet, 900)
+    assert len(placed(policy, fleet, now=1.0)) == 1
+
+
+def test_an_own_deadline_counts() -> None:
+    policy = CostMatching(SLA_S, 1000)
+    fleet = fleet_of(1, 1, policy)
+    policy.arrived(SubQuery(Query(0, 900, 0.0, deadline_s=0.02), 0, 900), fleet, 0.0)  # 46 ms on the cpu: too long
+    assert placed(policy, fleet) == [(0, "gpu")]
+
+
+def test_queries_beyond_the_window_follow_in_order() -> None:
+    policy = CostMatching(SLA_S, 1000)
+    fleet = fleet_of(1, 1, policy)
+    arrive(policy, fleet, *[100] * 9)
+    sent = [query for query, _ in placed(policy, fleet)]
+    for _ in range(7):
+        busy = next(worker for worker in fleet.workers if worker.taken)
+        fleet.release(busy)
+        sent += [query for query, _ in placed(policy, fleet)]
+    assert sorted(sent) == list(range(9))
+    assert set(sent[:2]) <= {0, 1, 2, 3}, "the first two come from the window of four"
+
+
+def test_the_base_type_has_coefficient_one_and_others_less() -> None:
+    policy = CostMatching(SLA_S, 1000)
+    fleet = fleet_of(1, 1, policy)
+    coefficients = policy._coefficients(fleet)
+    assert coefficients[0] == 1.0
+    assert coefficients[1] == pytest.approx(11 / 51, rel=0.02)
+
+
+def test_coefficients_can_be_fixed() -> None:
+    policy = CostMatching(SLA_S, 1000, coefficients=np.array([0.1, 1.0]))
+    fleet = fleet_of(1, 1, policy)
+    arrive(policy, fleet, 10)
+    assert placed(policy, fleet) == [(0, "gpu")]
+
+
+@pytest.mark.parametrize(("sla_s", "largest"), [(0.0, 10), (0.1, 0)])
+def test_settings_are_checked(sla_s: float, largest: int) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        CostMatching(sla_s, largest)

@@ -1,0 +1,220 @@
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hebe.query import Query, SubQuery
+from hebe.scheduling.distribution import (
+    DistributionPolicy,
+    EarliestFinish,
+    FirstComeFirstServed,
+    SizeThreshold,
+)
+from hebe.scheduling.events import (
+    CompleteQuery,
+    FailQuery,
+    InstanceChanged,
+    InstanceState,
+    QueryArrived,
+    QueryWithdrawn,
+    RejectQuery,
+    RejectReason,
+    SendSubQuery,
+    ShutdownBegan,
+    SubQueryFinished,
+)
+from hebe.scheduling.fleet import Fleet
+from hebe.scheduling.matching import CostMatching
+from hebe.scheduling.router import Router, RouterConfig
+from hebe.scheduling.splitting import PricedSplitting
+
+UP, DRAINING, LOST = InstanceState.UP, InstanceState.DRAINING, InstanceState.LOST
+SLA_S = 0.05
+POLICIES = {
+    "fcfs": FirstComeFirstServed,
+    "threshold": lambda: SizeThreshold(100),
+    "earliest": EarliestFinish,
+    "matching": lambda: CostMatching(SLA_S, 1000),
+    "splitting": lambda: PricedSplitting(SLA_S, [3.0, 1.0], most_parts=3),
+}
+
+
+def service_s(server_type: str, items: int) -> float:
+    return 2e-3 + items * (2e-5 if server_type == "gpu" else 8e-5)
+
+
+class World:
+    """Plays the driver: keeps what instances run, and checks what no router may do."""
+
+    def __init__(self, policy: DistributionPolicy, **config: int) -> None:
+        self.router = Router(Fleet(["gpu", "cpu"]), policy, RouterConfig(sla_s=SLA_S, **config))
+        self.now = 0.0
+        self.types: dict[int, str] = {}
+        self.workers: dict[int, int] = {}
+        self.running: list[tuple[int, SubQuery]] = []
+        self.arrived: set[int] = set()
+        self.withdrawn: set[int] = set()
+        self.answers: Counter[int] = Counter()
+        self.done: dict[int, list[tuple[int, int]]] = {}
+
+    def tell(self, event: object) -> list[object]:
+        actions = self.router.handle(event, self.now)  # type: ignore[arg-type]
+        for action in actions:
+            if isinstance(action, SendSubQuery):
+                assert action.instance_id in self.types, "sent to an instance that is not there"
+                self.running.append((action.instance_id, action.sub_query))
+                busy = sum(instance == action.instance_id for instance, _ in self.running)
+                assert busy <= self.workers[action.instance_id], "more at a time than the instance has workers"
+            else:
+                assert isinstance(action, CompleteQuery | RejectQuery | FailQuery)
+                self.answers[action.query.query_id] += 1
+                if isinstance(action, CompleteQuery):
+                    parts = sorted(self.done[action.query.query_id])
+                    assert [stop for _, stop in parts[:-1]] == [start for start, _ in parts[1:]]
+                    assert (parts[0][0], parts[-1][1]) == (0, action.query.items)
+        return list(actions)
+
+    def up(self, instance_id: int, server_type: str, workers: int = 1) -> list[object]:
+        self.types[instance_id], self.workers[instance_id] = server_type, workers
+        return self.tell(InstanceChanged(instance_id, server_type, UP, workers))
+
+    def lose(self, instance_id: int) -> None:
+        server_type = self.types.pop(instance_id)
+        self.running = [entry for entry in self.running if entry[0] != instance_id]
+        self.tell(InstanceChanged(instance_id, server_type, LOST))
+
+    def arrive(self, query_id: int, items: int, **fields: float) -> list[object]:
+        self.arrived.add(query_id)
+        return self.tell(QueryArrived(Query(query_id, items, self.now, **fields)))  # type: ignore[arg-type]
+
+    def finish(self, at: int, failed: bool = False) -> list[object]:
+        instance_id, part = self.running.pop(at)
+        self.done.setdefault(part.query.query_id, []).append((part.start, part.stop))
+        takes_s = service_s(self.types[instance_id], part.items)
+        return self.tell(SubQueryFinished(instance_id, part, takes_s, failed))
+
+
+@pytest.fixture(params=POLICIES)
+def world(request: pytest.FixtureRequest) -> World:
+    return World(POLICIES[request.param]())
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["arrive"] * 4 + ["finish"] * 4 + ["fail", "withdraw", "up", "drain", "lose", "wait"]),
+              st.integers(0, 999)),
+    min_size=1, max_size=60,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(events=EVENTS)
+@settings(max_examples=80, deadline=None)
+def test_every_query_is_answered_once_and_whole(name: str, events: list[tuple[str, int]]) -> None:
+    world = World(POLICIES[name]())
+    world.up(0, "gpu")
+    world.up(1, "cpu", workers=2)
+    next_id, next_instance = 0, 2
+    for what, number in events:
+        world.now += 1e-3
+        if what == "arrive":
+            world.arrive(next_id, number + 1)
+            next_id += 1
+        elif what in ("finish", "fail") and world.running:
+            world.finish(number % len(world.running), failed=what == "fail")
+        elif what == "withdraw" and next_id:
+            world.tell(QueryWithdrawn(number % next_id))
+            world.withdrawn.add(number % next_id)
+        elif what == "up":
+            world.up(next_instance, ("gpu", "cpu")[number % 2])
+            next_instance += 1
+        elif what == "drain" and world.types:
+            instance_id = sorted(world.types)[number % len(world.types)]
+            world.tell(InstanceChanged(instance_id, world.types[instance_id], DRAINING))
+        elif what == "lose" and world.types:
+            world.lose(sorted(world.types)[number % len(world.types)])
+        elif what == "wait":
+            world.now += SLA_S
+    world.up(next_instance, "gpu")
+    while world.running:
+        world.now += 1e-3
+        world.finish(0)
+    for query_id in world.arrived - world.withdrawn:
+        assert world.answers[query_id] == 1
+    for query_id in world.withdrawn:
+        assert world.answers[query_id] <= 1
+    assert world.router.unanswered == 0
+    assert world.router.policy.waiting == 0
+
+
+def test_without_instances_queries_are_refused(world: World) -> None:
+    (action,) = world.arrive(1, 10)
+    assert action == RejectQuery(action.query, RejectReason.NO_WORKER)  # type: ignore[attr-defined]
+
+
+def test_what_waits_when_the_last_instance_goes_is_refused(world: World) -> None:
+    world.up(0, "gpu")
+    world.arrive(1, 10)
+    world.arrive(2, 10)
+    world.lose(0)
+    assert world.answers == {1: 1, 2: 1}
+
+
+def test_a_full_queue_and_a_shutdown_refuse() -> None:
+    world = World(FirstComeFirstServed(), max_queue=1)
+    world.up(0, "gpu")
+    world.arrive(1, 10)
+    world.arrive(2, 10)
+    (refused,) = world.arrive(3, 10)
+    assert isinstance(refused, RejectQuery)
+    assert refused.reason is RejectReason.QUEUE_FULL
+    world.tell(ShutdownBegan())
+    (refused,) = world.arrive(4, 10)
+    assert isinstance(refused, RejectQuery)
+    assert refused.reason is RejectReason.SHUTTING_DOWN
+    assert isinstance(world.finish(0)[0], CompleteQuery)
+    assert isinstance(world.finish(0)[0], CompleteQuery)
+
+
+def test_a_lost_instance_s_query_goes_to_another(world: World) -> None:
+    world.up(0, "gpu")
+    world.arrive(1, 10)
+    world.up(1, "cpu")
+    world.lose(0)
+    assert [(instance, part.query.query_id) for instance, part in world.running] == [(1, 1)]
+
+
+def test_a_draining_instance_finishes_and_gets_no_more(world: World) -> None:
+    world.up(0, "gpu")
+    world.up(1, "cpu")
+    world.arrive(1, 500)
+    first = world.running[0][0]
+    world.tell(InstanceChanged(first, world.types[first], DRAINING))
+    world.arrive(2, 10)
+    world.arrive(3, 10)
+    assert [instance for instance, _ in world.running].count(first) == 1
+    world.finish(0)
+    assert all(instance != first for instance, _ in world.running)
+
+
+def test_deadline_is_the_sla_s_unless_the_query_names_one(world: World) -> None:
+    world.up(0, "gpu")
+    world.now = 5.0
+    world.arrive(1, 10)
+    world.arrive(2, 10, deadline_s=5.01)
+    assert world.running[0][1].query.deadline_s == pytest.approx(5.0 + SLA_S)
+    world.finish(0)
+    assert world.running[0][1].query.deadline_s == 5.01
+
+
+def test_a_part_that_the_instance_does_not_run_is_a_fault_of_the_driver(world: World) -> None:
+    world.up(0, "gpu")
+    query = Query(1, 10, 0.0)
+    with pytest.raises(ValueError, match="instance 0 does not run this part of query 1"):
+        world.tell(SubQueryFinished(0, SubQuery(query, 0, 10), 0.01))
+
+
+@pytest.mark.parametrize("config", [{"sla_s": 0.0}, {"sla_s": float("nan")}, {"max_queue": 0}])
+def test_configuration_is_checked(config: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(config))):
+        RouterConfig(**config)  # type: ignore[arg-type]

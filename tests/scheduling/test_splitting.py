@@ -1,0 +1,128 @@
+from collections.abc import Sequence
+
+import pytest
+from two_types import fleet_of
+
+from hebe.query import Query, SubQuery
+from hebe.scheduling.fleet import Fleet
+from hebe.scheduling.splitting import PricedSplitting
+
+SLA_S = 0.1
+
+
+def arrive(policy: PricedSplitting, fleet: Fleet, *items: int, sla_s: float = SLA_S, now: float = 0.0) -> None:
+    for query_id, count in enumerate(items):
+        policy.arrived(SubQuery(Query(query_id, count, now, now + sla_s), 0, count), fleet, now)
+
+
+def placed(policy: PricedSplitting, fleet: Fleet, now: float = 0.0) -> list[tuple[int, int, int, str]]:
+    """Query, first and last item, type of each part sent."""
+    sent = []
+    for part, worker in policy.place(fleet, now):
+        worker.sub_query = part
+        worker.busy_until_s = now + fleet.service_time_s(worker.server_type, part.items)
+        sent.append((part.query.query_id, part.start, part.stop, fleet.types[worker.server_type]))
+    return sent
+
+
+def free_one(fleet: Fleet, name: str) -> None:
+    fleet.release(next(w for w in fleet.workers if w.taken and fleet.types[w.server_type] == name))
+
+
+# Learned: 1 ms and 10 us an item on a gpu, 50 us on a cpu.
+
+
+def test_a_query_that_one_worker_answers_in_time_is_not_split() -> None:
+    policy = PricedSplitting(SLA_S, [5.0, 1.0])
+    fleet = fleet_of(0, 4, policy)
+    arrive(policy, fleet, 900)
+    assert placed(policy, fleet) == [(0, 0, 900, "cpu")]
+
+
+def test_a_query_too_large_for_one_worker_goes_in_equal_parts_and_no_more_than_it_needs() -> None:
+    policy = PricedSplitting(0.03, [5.0, 1.0])
+    fleet = fleet_of(0, 4, policy)
+    arrive(policy, fleet, 900, sla_s=0.03)  # 46 ms whole, 23.5 in two
+    assert placed(policy, fleet) == [(0, 0, 450, "cpu"), (0, 450, 900, "cpu")]
+
+
+@pytest.mark.parametrize(("prices", "names"), [([2.0, 1.0], ["gpu"]), ([9.0, 1.0], ["cpu", "cpu"])])
+def test_the_price_decides_between_a_fast_worker_and_two_slow_ones(prices: Sequence[float], names: list[str]) -> None:
+    policy = PricedSplitting(0.03, prices)
+    fleet = fleet_of(1, 4, policy)
+    arrive(policy, fleet, 900, sla_s=0.03)  # 10 ms of a gpu, or twice 23.5 ms of a cpu
+    assert [name for *_, name in placed(policy, fleet)] == names
+
+
+def test_parts_start_as_workers_become_free() -> None:
+    policy = PricedSplitting(0.03, [5.0, 1.0])
+    fleet = fleet_of(0, 2, policy)
+    arrive(policy, fleet, 60, 900, sla_s=0.03)  # the first takes 4 ms
+    assert placed(policy, fleet) == [(0, 0, 60, "cpu"), (1, 0, 450, "cpu")]
+    assert policy.waiting == 1
+    free_one(fleet, "cpu")
+    assert placed(policy, fleet, now=0.004) == [(1, 450, 900, "cpu")]
+
+
+def test_an_idle_worker_takes_what_waits_for_a_cheaper_type_if_that_costs_little() -> None:
+    for prices, sent in (([4.0, 1.0], True), ([9.0, 1.0], False)):
+        policy = PricedSplitting(SLA_S, prices, most_parts=1)
+        fleet = fleet_of(1, 1, policy)
+        arrive(policy, fleet, 100, 100)  # 6 ms of a cpu, 2 ms of a gpu
+        assert ((1, 0, 100, "gpu") in placed(policy, fleet)) is sent
+
+
+def test_of_queries_that_cannot_all_be_in_time_the_dearest_gives_way() -> None:
+    """Moore and Hodgson: 46 ms and twice 11 ms on one worker, within 50 ms."""
+    policy = PricedSplitting(0.05, [5.0, 1.0])
+    fleet = fleet_of(0, 1, policy)
+    arrive(policy, fleet, 900, 200, 200, sla_s=0.05)
+    assert placed(policy, fleet) == [(1, 0, 200, "cpu")]
+    free_one(fleet, "cpu")
+    assert placed(policy, fleet, now=0.011) == [(2, 0, 200, "cpu")]
+    free_one(fleet, "cpu")
+    assert placed(policy, fleet, now=0.022) == [(0, 0, 900, "cpu")], "late, but answered when nothing else waits"
+
+
+def test_a_query_late_from_the_start_is_answered_by_an_idle_fleet() -> None:
+    policy = PricedSplitting(0.001, [5.0, 1.0])
+    fleet = fleet_of(1, 1, policy)
+    arrive(policy, fleet, 900, sla_s=0.001)
+    assert len(placed(policy, fleet)) == 1
+    assert policy.waiting == 0
+
+
+def test_late_queries_leave_some_workers_idle() -> None:
+    policy = PricedSplitting(0.001, [5.0, 1.0])
+    fleet = fleet_of(0, 10, policy)
+    arrive(policy, fleet, *[900] * 12, sla_s=0.001)
+    assert len(placed(policy, fleet)) == 8
+    assert policy.waiting == 4
+
+
+def test_without_prices_the_learned_coefficients_decide() -> None:
+    policy = PricedSplitting(SLA_S, largest=1000)
+    fleet = fleet_of(1, 1, policy)
+    arrive(policy, fleet, 10)
+    assert placed(policy, fleet) == [(0, 0, 10, "cpu")]
+
+
+def test_a_worker_busy_longer_than_predicted_is_not_taken_for_idle() -> None:
+    policy = PricedSplitting(SLA_S, [5.0, 1.0])
+    fleet = fleet_of(0, 2, policy)
+    arrive(policy, fleet, 100)
+    placed(policy, fleet)
+    arrive(policy, fleet, 100, 100, now=0.05)
+    assert len(placed(policy, fleet, now=0.05)) == 1
+
+
+@pytest.mark.parametrize("prices", [[-1.0, 1.0], [0.0, 0.0], [float("inf"), 1.0], []])
+def test_prices_are_checked(prices: list[float]) -> None:
+    with pytest.raises(ValueError, match="prices"):
+        PricedSplitting(SLA_S, prices)
+
+
+@pytest.mark.parametrize("settings", [{"sla_s": 0.0}, {"most_parts": 0}, {"largest": 0}])
+def test_settings_are_checked(settings: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        PricedSplitting(**({"sla_s": SLA_S} | settings))  # type: ignore[arg-type]
