@@ -38,7 +38,7 @@ _FIRST_PLAN_LIMIT_S = 10.0
 """How long HiGHS looks for any plan at all where the rounding found none."""
 _LOAD_FACTOR_LIMIT_S = 2.0
 """How long HiGHS looks for the largest load that fits, in whole servers."""
-_ROUNDS_PER_MODEL = 2
+_ROUNDS_PER_MODEL = 1
 
 
 class Objective(StrEnum):

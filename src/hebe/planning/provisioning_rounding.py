@@ -15,7 +15,7 @@ import numpy as np
 
 from hebe.planning.provisioning_program import COVERED, CoverProgram, Floats, Ints, Relaxation
 
-_STEPS = 2400
+_STEPS = 1200
 """The dynamic program counts load in this many steps of what is to be covered; a server's is rounded down."""
 _CANDIDATES = 20
 """Server types that are tried for a model, of the least reduced cost among the free ones."""
@@ -85,7 +85,7 @@ class Rounding:
         if len(self._models) < 2:
             return
         most = len(self._models) - 1
-        value = self._judged(self._models, self.counts[self._models], 0.0)
+        value = float(self._judged(self._models, self.counts[self._models], 0.0))
         for turn in range(rounds):
             if turn % _REVIEW_ROUNDS == 0:
                 excess = self._excess()
@@ -125,7 +125,8 @@ class Rounding:
             added = self._cover(model, new[at], free, scarcities[at])
             new[at] += added
             free -= added
-        saved = self._judged(models, old, judge) - self._judged(models, new, judge)
+        before, after = self._judged(models, np.stack((old, new)), judge)
+        saved = float(before - after)
         if saved < 0:
             return 0.0
         self.counts[models] = new
@@ -133,14 +134,16 @@ class Rounding:
         self._served[models] = (self._program.qps[models] * new).sum(axis=1)
         return saved
 
-    def _judged(self, models: list[int] | Ints, counts: Ints, scarcity: float) -> float:
-        """Cost of `counts` for `models` at prices with `scarcity`, and of what they leave uncovered."""
+    def _judged(self, models: list[int] | Ints, counts: Ints, scarcity: float) -> Floats:
+        """Cost of each of some `counts` `[..., models, types]`, and of what they leave uncovered: float64 `[...]`."""
         program = self._program
         cost = program.cost[models] + scarcity * self._relaxation.type_price
         started = np.maximum(counts - program.previous[models], 0)
-        share = 1.0 - (program.qps[models] * counts).sum(axis=1) / program.demand[models]
+        share = 1.0 - (program.qps[models] * counts).sum(axis=-1) / program.demand[models]
         shortage = self._shortage_cost * np.where(share > 1.0 - COVERED, 1.0 + share, 0.0)
-        return float((cost * counts).sum() + (program.set_up[models] * started).sum() + shortage.sum())
+        servers = cost * counts + program.set_up[models] * started
+        judged: Floats = servers.sum(axis=(-2, -1)) + shortage.sum(axis=-1)
+        return judged
 
     def _released(self, counts: Ints, most: int) -> Ints:
         """Up to `most` servers of each type that a model has, of some types if it has many."""
