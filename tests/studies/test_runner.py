@@ -11,8 +11,14 @@ from hebe.studies import STUDIES
 from hebe.studies.runner import run_study, study_descriptions
 from hebe.studies.study import StudyError, StudyOptions
 
-BLOCKED = "import sys; sys.modules.update({name: None for name in ('torch', 'numba', 'llvmlite', 'triton')})\n"
-"""Importing any of these then fails."""
+BLOCKED = """import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name in ('torch', 'numba', 'llvmlite', 'triton'):
+            raise ImportError(f'{name} is blocked')
+sys.meta_path.insert(0, Blocked())
+"""
+"""Importing any of these then fails. (None in `sys.modules` would not do: SciPy takes it for the module.)"""
 
 
 def quiet():

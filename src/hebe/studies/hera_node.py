@@ -1,0 +1,190 @@
+"""Hera's node and its eight models, alone by formula and together by simulation: what all hera studies share.
+
+A server is one socket of Hera's Table II; models are those of Table I. Two things are not as the catalog has them:
+the socket does 64 FLOPs a cycle and core (a Xeon Gold 6242 has two AVX-512 units), and its 192 GB of memory are GiB,
+in which eight workers of DLRM (B) fit, as the paper says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import numpy as np
+from rich.progress import Progress
+
+from hebe.models import catalog
+from hebe.planning.affinity import WorkerScalability, worker_scalability
+from hebe.planning.colocation import MeasuredRates, ServerGroup, Tenant
+from hebe.planning.colocation_server import ScalabilityTables
+from hebe.simulation.batch_phases import BatchPhases, SharedServerModel
+from hebe.simulation.co_run import BatchCosts, SharedServerSimulation, TenantLoad
+from hebe.simulation.fleet_run import QueryTrace
+from hebe.simulation.scalability_model import resources_of, scalability_profile
+from hebe.simulation.server_types import GIB, HERA_SOCKET
+from hebe.spec import ModelSpec
+from hebe.studies.sweep import sweep
+from hebe.workload.query_sizes import ProductionSizes
+
+ENTRIES: Mapping[str, str] = {
+    "DLRM (A)": "hera-dlrm-a",
+    "DLRM (B)": "hera-dlrm-b",
+    "DLRM (C)": "hera-dlrm-c",
+    "DLRM (D)": "hera-dlrm-d",
+    "NCF": "hera-ncf",
+    "DIEN": "hera-dien",
+    "DIN": "hera-din",
+    "WnD": "hera-wnd",
+}
+"""Hera's names, and the catalog's."""
+
+SIZES = ProductionSizes()
+"""DeepRecInfra's production sizes are not published; this is the nearest heavy-tailed mixture that is (mean 238 items,
+where Hera states 220)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long co-runs last: `least_queries` of the rarest model, but at most `most_queries` of the most frequent."""
+
+    least_queries: int
+    most_queries: int
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One set of models on one server: queries/s sustained together, and by each alone on the whole server."""
+
+    together_qps: tuple[float, ...]
+    alone_qps: tuple[float, ...]
+
+    @property
+    def utilization(self) -> float:
+        """Effective machine utilization."""
+        return sum(own / alone for own, alone in zip(self.together_qps, self.alone_qps, strict=True))
+
+
+@dataclass(frozen=True)
+class HeraNode:
+    """One kind of socket: cores, cache ways of 2 MB, peak memory bandwidth."""
+
+    cores: int = 16
+    cache_ways: int = 11
+    bandwidth_bytes_per_s: float = 128e9
+
+    @cached_property
+    def shared(self) -> SharedServerModel:
+        """The socket."""
+        server = replace(
+            HERA_SOCKET,
+            cores=self.cores,
+            llc_bytes=self.cache_ways * (HERA_SOCKET.llc_bytes // 11),
+            memory_bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
+            memory_bytes=192 * GIB,
+            flops_per_cycle_per_core=64.0,
+        )
+        return SharedServerModel(server, self.cache_ways)
+
+    @cached_property
+    def tables(self) -> ScalabilityTables:
+        """All models' estimated profiles, what planning sees."""
+        sizes = SIZES.draw(20_000, np.random.default_rng(0))
+        profiles = [scalability_profile(self.shared, model(name), sizes, name=name) for name in ENTRIES]
+        return ScalabilityTables.of(profiles, resources_of(self.shared))
+
+    @cache  # noqa: B019  (a node lives as long as its study)
+    def costs(self, name: str) -> BatchCosts:
+        """What one model's batches cost here."""
+        return BatchCosts(BatchPhases(self.shared, model(name)))
+
+    def measure(
+        self,
+        tenants: Sequence[Tenant],
+        effort: Effort,
+        *,
+        alone: Sequence[Tenant] | None = None,
+        partitioned: bool = True,
+    ) -> Measured:
+        """Simulate `tenants` together, asked for in proportion to their `qps`, and each as in `alone` by itself.
+
+        Without `alone`: with the whole server. All runs of one call last equally long and see the same queries.
+        """
+        alone = [self.by_itself(tenant.model) for tenant in tenants] if alone is None else alone
+        rates = [tenant.qps for tenant in alone]
+        duration_s = min(effort.least_queries / min(rates), effort.most_queries / max(rates))
+        # Twice what the rates need: a tenant may turn out to sustain more than was predicted.
+        traces = {
+            tenant.model: QueryTrace.draw(int(2 * tenant.qps * duration_s) + 200, SIZES, effort.seed + place)
+            for place, tenant in enumerate(alone)
+        }
+
+        def load(tenant: Tenant, ways: int | None) -> TenantLoad:
+            return TenantLoad(
+                self.costs(tenant.model), tenant.workers, ways, model(tenant.model).sla, traces[tenant.model]
+            )
+
+        by_themselves = [
+            SharedServerSimulation([load(tenant, tenant.cache_ways)], duration_s).sustained([tenant.qps]).qps[0]
+            for tenant in alone
+        ]
+        together = SharedServerSimulation(
+            [load(tenant, tenant.cache_ways if partitioned else None) for tenant in tenants], duration_s
+        ).sustained([tenant.qps for tenant in tenants])
+        return Measured(together.qps, tuple(by_themselves))
+
+    def by_itself(self, name: str) -> Tenant:
+        """A model with the whole server, at its predicted throughput."""
+        tables = self.tables
+        row = tables.index_of(name)
+        return Tenant(name, int(tables.workers[row, -1]), self.cache_ways, float(tables.alone[row]))
+
+    def on_half(self, name: str, cache_ways: int) -> Tenant:
+        """A model on half of the cores with so many ways, at its predicted throughput."""
+        tables = self.tables
+        row, half = tables.index_of(name), self.cores // 2
+        return Tenant(name, int(tables.workers[row, half]), cache_ways, float(tables.qps[row, half, cache_ways]))
+
+
+@cache
+def model(name: str) -> ModelSpec:
+    """One of Hera's models."""
+    return catalog.entry(ENTRIES[name])
+
+
+@dataclass(frozen=True)
+class CoRunCase:
+    """One call of `HeraNode.measure`."""
+
+    node: HeraNode
+    tenants: tuple[Tenant, ...]
+    effort: Effort
+    alone: tuple[Tenant, ...] | None = None
+    partitioned: bool = True
+
+
+def measure_all(title: str, cases: Sequence[CoRunCase], progress: Progress) -> list[Measured]:
+    """All cases, on all cores."""
+    for node in {case.node for case in cases}:
+        _ = node.tables  # worked out once, and sent along
+    return sweep(title, _measure, cases, progress)
+
+
+def _measure(case: CoRunCase) -> Measured:
+    return case.node.measure(case.tenants, case.effort, alone=case.alone, partitioned=case.partitioned)
+
+
+def measured_rates(groups: Sequence[ServerGroup], answers: Sequence[Measured]) -> MeasuredRates:
+    """What planning counts with: the groups' rates together, and each model's alone (the last measured one)."""
+    rates: dict[frozenset[str], Mapping[str, float]] = {}
+    for group, answer in zip(groups, answers, strict=True):
+        names = [tenant.model for tenant in group.tenants]
+        rates[frozenset(names)] = dict(zip(names, answer.together_qps, strict=True))
+    return rates
+
+
+def scaling_badly(node: HeraNode) -> list[str]:
+    """The models of low worker scalability."""
+    scalability = worker_scalability(node.tables)
+    return [name for name, kind in zip(ENTRIES, scalability, strict=True) if kind is WorkerScalability.LOW]
