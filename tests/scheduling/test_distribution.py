@@ -1,8 +1,9 @@
 import pytest
-from two_types import arrive, fleet_of, placed
 
 from hebe.scheduling.distribution import DistributionPolicy, EarliestFinish, FirstComeFirstServed, SizeThreshold
 from hebe.scheduling.fleet import Fleet
+
+from .two_types import arrive, fleet_of, placed
 
 
 def test_first_come_first_served_prefers_the_first_type() -> None:

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
-from two_types import arrive, fleet_of, placed
 
 from hebe.query import Query, SubQuery
 from hebe.scheduling.matching import CostMatching
+
+from .two_types import arrive, fleet_of, placed
 
 SLA_S = 0.1
 

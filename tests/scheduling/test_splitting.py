@@ -1,11 +1,12 @@
 from collections.abc import Sequence
 
 import pytest
-from two_types import fleet_of
 
 from hebe.query import Query, SubQuery
 from hebe.scheduling.fleet import Fleet
 from hebe.scheduling.splitting import PricedSplitting
+
+from .two_types import fleet_of
 
 SLA_S = 0.1
 
