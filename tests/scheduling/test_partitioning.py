@@ -1,59 +1,125 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.scheduling.partitioning import PartitionChooser, deal_instances
+from hebe.query import Query, SubQuery
+from hebe.scheduling.distribution import FirstComeFirstServed
+from hebe.scheduling.events import (
+    CompleteQuery,
+    InstanceChanged,
+    InstanceState,
+    QueryArrived,
+    RejectQuery,
+    SendSubQuery,
+    ShutdownBegan,
+    SubQueryFinished,
+)
+from hebe.scheduling.fleet import Fleet
+from hebe.scheduling.partitioning import PartitionedRouter
+from hebe.scheduling.router import Router
+
+UP, DRAINING, LOST = InstanceState.UP, InstanceState.DRAINING, InstanceState.LOST
 
 
-@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=80), st.data())
-def test_partitions_differ_by_at_most_one_of_each_type_and_in_all(types, data):
-    partitions = data.draw(st.integers(1, len(types)))
-    dealt = deal_instances(types, partitions)
-    assert len(dealt) == len(types)
-    for counted in [types, *({kind} for kind in set(types))]:
-        sizes = Counter(part for part, kind in zip(dealt, types, strict=True) if kind in counted)
-        numbers = [sizes[part] for part in range(partitions)]
-        assert sum(numbers) == sum(kind in counted for kind in types)
+def partitioned(partitions: int) -> PartitionedRouter:
+    return PartitionedRouter(partitions, lambda: Router(Fleet(["gpu", "cpu"]), FirstComeFirstServed()))
+
+
+def of_type(router: Router, server_type: int) -> int:
+    return sum(worker.server_type == server_type for worker in router.fleet.workers)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=60), st.integers(1, 6))
+def test_partitions_differ_by_at_most_one_of_each_type_and_in_all(kinds: list[bool], partitions: int) -> None:
+    router = partitioned(partitions)
+    for instance_id, gpu in enumerate(sorted(kinds)):
+        router.handle(InstanceChanged(instance_id, "gpu" if gpu else "cpu", UP), 0.0)
+    for count in (lambda r: of_type(r, 0), lambda r: of_type(r, 1), lambda r: len(r.fleet.workers)):
+        numbers = [count(part) for part in router.routers]
         assert max(numbers) - min(numbers) <= 1
 
 
-def test_thousands_of_instances_have_the_same_mix_everywhere():
-    types = ["gpu"] * 1000 + ["cpu"] * 3000
-    dealt = deal_instances(types, 20)
-    assert set(Counter(zip(dealt, types, strict=True)).values()) == {50, 150}
+def test_thousands_of_instances_have_the_same_mix_everywhere() -> None:
+    router = partitioned(20)
+    for instance_id in range(4000):
+        router.handle(InstanceChanged(instance_id, "cpu" if instance_id % 4 else "gpu", UP), 0.0)
+    assert {(of_type(part, 0), of_type(part, 1)) for part in router.routers} == {(50, 150)}
 
 
-def test_no_instances_are_one_empty_partition():
-    assert deal_instances([], 1) == []
+def test_queries_go_where_least_is_unanswered_and_then_in_turn() -> None:
+    router = partitioned(3)
+    for instance_id in range(3):
+        router.handle(InstanceChanged(instance_id, "gpu", UP), 0.0)
+    sent = [router.handle(QueryArrived(Query(at, 10, 0.0)), 0.0) for at in range(4)]
+    assert [action.instance_id for (action,) in sent[:3] if isinstance(action, SendSubQuery)] == [0, 1, 2]
+    assert sent[3] == []
+    assert [part.unanswered for part in router.routers] == [2, 1, 1]
+    (done,) = router.handle(SubQueryFinished(1, sent[1][0].sub_query, 0.01), 0.01)  # type: ignore[union-attr]
+    assert isinstance(done, CompleteQuery)
+    (action,) = router.handle(QueryArrived(Query(9, 10, 0.0)), 0.01)
+    assert isinstance(action, SendSubQuery)
+    assert action.instance_id == 1
 
 
-@pytest.mark.parametrize("partitions", [0, -1, 3])
-def test_a_number_of_partitions_that_makes_no_sense_is_refused(partitions):
-    with pytest.raises(ValueError, match=f"partitions is {partitions}: must be from 1 to the number of instances, 2"):
-        deal_instances(["gpu", "cpu"], partitions)
+@given(st.lists(st.tuples(st.sampled_from("qqqqfffudl"), st.integers(0, 99)), max_size=80), st.integers(1, 4))
+@settings(deadline=None)
+def test_every_query_is_answered_once_whatever_happens_to_instances(
+    events: list[tuple[str, int]], partitions: int
+) -> None:
+    router = partitioned(partitions)
+    types: dict[int, str] = {}
+    running: list[tuple[int, SubQuery]] = []
+    answers: Counter[int] = Counter()
+    queries = instances = 0
+
+    def tell(event: object) -> None:
+        for action in router.handle(event, 0.0):  # type: ignore[arg-type]
+            if isinstance(action, SendSubQuery):
+                assert action.instance_id in types
+                running.append((action.instance_id, action.sub_query))
+            else:
+                answers[action.query.query_id] += 1
+
+    for what, number in [("u", 0), ("u", 1), *events, ("u", 0)]:
+        if what == "q":
+            tell(QueryArrived(Query(queries, number + 1, 0.0)))
+            queries += 1
+        elif what == "f" and running:
+            instance_id, part = running.pop(number % len(running))
+            tell(SubQueryFinished(instance_id, part, 0.01))
+        elif what == "u":
+            types[instances] = ("gpu", "cpu")[number % 2]
+            tell(InstanceChanged(instances, types[instances], UP))
+            instances += 1
+        elif what in "dl" and types:
+            instance_id = sorted(types)[number % len(types)]
+            state = DRAINING if what == "d" else LOST
+            name = types.pop(instance_id) if what == "l" else types[instance_id]
+            if what == "l":
+                running[:] = [entry for entry in running if entry[0] != instance_id]
+            tell(InstanceChanged(instance_id, name, state))
+    while running:
+        instance_id, part = running.pop(0)
+        tell(SubQueryFinished(instance_id, part, 0.01))
+    assert answers == Counter(range(queries))
+    assert router.unanswered == 0
 
 
-def test_queries_take_turns():
-    chooser = PartitionChooser(3)
-    assert [chooser.choose() for _ in range(5)] == [0, 1, 2, 0, 1]
+def test_all_partitions_shut_down() -> None:
+    router = partitioned(2)
+    router.handle(InstanceChanged(0, "gpu", UP), 0.0)
+    router.handle(InstanceChanged(1, "gpu", UP), 0.0)
+    assert router.handle(ShutdownBegan(), 0.0) == []
+    assert all(isinstance(router.handle(QueryArrived(Query(at, 1, 0.0)), 0.0)[0], RejectQuery) for at in range(4))
 
 
-def test_queries_go_where_the_least_waits():
-    chooser = PartitionChooser(3)
-    assert [chooser.choose(waiting) for waiting in ([2, 1, 3], [2.5, 2, 0.5], [0, 1, 1])] == [1, 2, 0]
+def test_a_number_of_partitions_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match="partitions is 0: must be at least 1"):
+        partitioned(0)
 
 
-def test_equals_take_turns_also_after_a_choice():
-    chooser = PartitionChooser(4)
-    assert chooser.choose([1, 1, 0, 1]) == 2
-    assert [chooser.choose([1, 1, 1, 1]) for _ in range(4)] == [3, 0, 1, 2]
-    assert chooser.choose([0, 0, 1, 1]) == 0
-
-
-def test_what_waits_must_be_given_for_every_partition():
-    with pytest.raises(ValueError, match="2 entries for 3 partitions"):
-        PartitionChooser(3).choose([1, 2])
-    with pytest.raises(ValueError, match="at least 1"):
-        PartitionChooser(0)
+def test_an_instance_that_is_not_there_is_a_fault_of_the_driver() -> None:
+    with pytest.raises(ValueError, match="instance 5 is not there"):
+        partitioned(2).handle(SubQueryFinished(5, SubQuery(Query(1, 1, 0.0), 0, 1), 0.1), 0.0)

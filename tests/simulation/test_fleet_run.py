@@ -4,7 +4,10 @@ import pytest
 from hebe.query import Query, SubQuery
 from hebe.scheduling.distribution import DistributionPolicy, EarliestFinish, FirstComeFirstServed, SizeThreshold
 from hebe.scheduling.events import InstanceChanged, InstanceState
+from hebe.scheduling.fleet import Fleet
 from hebe.scheduling.matching import CostMatching
+from hebe.scheduling.partitioning import PartitionedRouter
+from hebe.scheduling.router import Router, RouterConfig
 from hebe.scheduling.splitting import PricedSplitting
 from hebe.simulation.fleet_run import QueryTrace, TableServers, run_fleet
 from hebe.simulation.service_table import ServiceTable
@@ -132,3 +135,14 @@ def test_arguments_are_checked(rate: float, pool: tuple[int, int], size: int, me
     trace = QueryTrace.draw(10, FixedSizes(size), seed=1)
     with pytest.raises(ValueError, match=message):
         run_fleet(trace, rate, pool, servers(), FirstComeFirstServed(), SLA_S)
+
+
+def test_a_partitioned_fleet_answers_all_nearly_as_fast() -> None:
+    trace = QueryTrace.draw(4000, ProductionSizes(), seed=3)
+    whole = run_fleet(trace, 400.0, (6, 18), servers(), CostMatching(SLA_S, 1000), SLA_S)
+    router = PartitionedRouter(
+        3, lambda: Router(Fleet(["gpu", "cpu"]), CostMatching(SLA_S, 1000), RouterConfig(sla_s=SLA_S))
+    )
+    dealt = run_fleet(trace, 400.0, (6, 18), servers(), router, SLA_S)
+    assert np.isfinite(dealt.latency_s).all()
+    assert dealt.percentile_s(95) < 1.5 * whole.percentile_s(95)

@@ -7,44 +7,99 @@ of instances in a partition.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Callable
+
+from hebe.scheduling.events import (
+    InstanceChanged,
+    InstanceState,
+    QueryArrived,
+    QueryWithdrawn,
+    RejectQuery,
+    RejectReason,
+    RouterAction,
+    RouterEvent,
+    ShutdownBegan,
+)
+from hebe.scheduling.router import Router
 
 
-def deal_instances(types: Sequence[Hashable], partitions: int) -> list[int]:
-    """The partition, from 0, of each instance, given the instances' types.
+class PartitionedRouter:
+    """`partitions` routers that share a fleet; takes the events of a `Router` and gives its actions.
 
-    Of every type, and of all types together, two partitions hold numbers that differ by at most one. Raises
-    `ValueError` unless there are at least as many instances as partitions, and one partition.
+    An instance joins the partition that has the fewest of its type, and of those the fewest instances: what joins one
+    after another is dealt so that of each type, and in total, partitions differ by at most one. A query goes where the
+    fewest unanswered ones are for each worker, and of equals to the next in turn.
     """
-    if not 1 <= partitions <= max(len(types), 1):
-        raise ValueError(f"partitions is {partitions}: must be from 1 to the number of instances, {len(types)}")
-    dealt = [0] * len(types)
-    by_type: dict[Hashable, list[int]] = {}
-    for instance, kind in enumerate(types):
-        by_type.setdefault(kind, []).append(instance)
-    order = (instance for instances in by_type.values() for instance in instances)
-    for place, instance in enumerate(order):  # a type goes on where the one before it ended
-        dealt[instance] = place % partitions
-    return dealt
 
-
-class PartitionChooser:
-    """Chooses each arriving query's partition: where the least waits, and of equals the next in turn."""
-
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, make_router: Callable[[], Router]) -> None:
         if partitions < 1:
             raise ValueError(f"partitions is {partitions}: must be at least 1")
-        self._partitions = partitions
-        self._next = 0
+        self.routers = [make_router() for _ in range(partitions)]
+        self._types: list[Counter[str]] = [Counter() for _ in range(partitions)]
+        self._partition_of: dict[int, int] = {}
+        self._staying: dict[int, str] = {}
+        self._turn = 0
 
-    def choose(self, waiting: Sequence[float] | None = None) -> int:
-        """The next query's partition. `waiting` is what waits at each (queries, or seconds of work); None: in turn."""
-        if waiting is None:
-            chosen = self._next
-        else:
-            if len(waiting) != self._partitions:
-                raise ValueError(f"waiting has {len(waiting)} entries for {self._partitions} partitions")
-            turn = self._next
-            chosen = min(range(self._partitions), key=lambda at: (waiting[at], (at - turn) % self._partitions))
-        self._next = (chosen + 1) % self._partitions
-        return chosen
+    @property
+    def unanswered(self) -> int:
+        """Queries that arrived and have not been answered."""
+        return sum(router.unanswered for router in self.routers)
+
+    def handle(self, event: RouterEvent, now: float) -> list[RouterAction]:
+        """Take in one event at time `now` (seconds); returns what the driver must do, in order."""
+        if isinstance(event, QueryArrived):
+            return self._choose().handle(event, now)
+        if isinstance(event, QueryWithdrawn | ShutdownBegan):
+            return [action for router in self.routers for action in router.handle(event, now)]
+        if isinstance(event, InstanceChanged):
+            return self._change_instance(event, now)
+        partition = self._partition_of.get(event.instance_id)
+        if partition is None:
+            raise ValueError(f"instance {event.instance_id} is not there")
+        actions = self._moved(partition, self.routers[partition].handle(event, now), now)
+        self._forget_gone(event.instance_id)
+        return actions
+
+    def _choose(self) -> Router:
+        def load(at: int) -> tuple[float, int]:
+            router = self.routers[at]
+            workers = len(router.fleet.workers)
+            return (router.unanswered / workers if workers else float("inf"), (at - self._turn) % len(self.routers))
+
+        chosen = min(range(len(self.routers)), key=load)
+        self._turn = (chosen + 1) % len(self.routers)
+        return self.routers[chosen]
+
+    def _change_instance(self, event: InstanceChanged, now: float) -> list[RouterAction]:
+        instance_id, name, types = event.instance_id, event.server_type, self._types
+        if event.state is InstanceState.UP and instance_id not in self._staying:
+            if instance_id not in self._partition_of:
+                fewest = min(range(len(types)), key=lambda at: (types[at][name], types[at].total(), at))
+                self._partition_of[instance_id] = fewest
+            self._staying[instance_id] = name
+            types[self._partition_of[instance_id]][name] += 1
+        partition = self._partition_of.get(instance_id)
+        if partition is None:
+            return []
+        if event.state is not InstanceState.UP and instance_id in self._staying:
+            types[partition][self._staying.pop(instance_id)] -= 1
+        actions = self._moved(partition, self.routers[partition].handle(event, now), now)
+        self._forget_gone(instance_id)
+        return actions
+
+    def _forget_gone(self, instance_id: int) -> None:
+        if instance_id not in self._staying and not self.routers[self._partition_of[instance_id]].has(instance_id):
+            del self._partition_of[instance_id]
+
+    def _moved(self, partition: int, actions: list[RouterAction], now: float) -> list[RouterAction]:
+        """Queries that lost the last worker of their partition go to another, if there is one."""
+        if self.routers[partition].fleet.workers:
+            return actions
+        kept: list[RouterAction] = []
+        for action in actions:
+            if isinstance(action, RejectQuery) and action.reason is RejectReason.NO_WORKER:
+                kept += self._choose().handle(QueryArrived(action.query), now)
+            else:
+                kept.append(action)
+        return kept

@@ -67,6 +67,10 @@ class Router:
         """Queries that arrived and have not been answered."""
         return len(self._unfinished_items)
 
+    def has(self, instance_id: int) -> bool:
+        """Whether the instance is there, be it to finish what it has."""
+        return instance_id in self._instances
+
     def handle(self, event: RouterEvent, now: float) -> list[RouterAction]:
         """Take in one event at time `now` (seconds); returns what the driver must do, in order."""
         actions: list[RouterAction] = []

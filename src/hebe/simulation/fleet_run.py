@@ -25,6 +25,7 @@ from hebe.scheduling.events import (
     SubQueryFinished,
 )
 from hebe.scheduling.fleet import Fleet
+from hebe.scheduling.partitioning import PartitionedRouter
 from hebe.scheduling.router import Router, RouterConfig
 from hebe.simulation.event_queue import EventQueue
 from hebe.simulation.service_table import ServiceTable
@@ -131,7 +132,7 @@ def run_fleet(
     rate_qps: float,
     pool: Sequence[int],
     servers: ServiceModel,
-    policy: DistributionPolicy,
+    policy: DistributionPolicy | PartitionedRouter,
     sla_s: float,
     *,
     workers_per_instance: Mapping[str, int] | None = None,
@@ -140,15 +141,19 @@ def run_fleet(
 ) -> FleetRun:
     """Send the trace at `rate_qps` through a router with `policy` to `pool[t]` instances of each of the servers' types.
 
-    `changes` are told to the router at their times: instances that join, drain or are lost. The pool's instances have
-    the ids from 0; one that comes back after it was lost needs a new id. `give_up_late`: stop once more than so many
-    queries were answered after `sla_s`; the rest then count as not answered, which saves most of the time that a fleet
-    too small would take. Raises ValueError for a rate that is not positive, an empty pool, or one of another length
-    than the servers' types.
+    In place of a policy, a partitioned router may be given, whose routers' fleets have the servers' types and whose SLA
+    is `sla_s`. `changes` are told to the router at their times: instances that join, drain or are lost. The pool's
+    instances have the ids from 0; one that comes back after it was lost needs a new id. `give_up_late`: stop once more
+    than so many queries were answered after `sla_s`; the rest then count as not answered, which saves most of the time
+    that a fleet too small would take. Raises ValueError for a rate that is not positive, an empty pool, or one of
+    another length than the servers' types.
     """
     if not rate_qps > 0:
         raise ValueError(f"rate_qps is {rate_qps}: must be positive")
-    router = Router(Fleet(servers.types), policy, RouterConfig(sla_s=sla_s))
+    if isinstance(policy, PartitionedRouter):
+        router: Router | PartitionedRouter = policy
+    else:
+        router = Router(Fleet(servers.types), policy, RouterConfig(sla_s=sla_s))
     servers.begin(trace)
     happenings: EventQueue[SubQueryFinished | InstanceChanged] = EventQueue()
     instances = 0
