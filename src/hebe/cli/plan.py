@@ -8,10 +8,16 @@ from typing import Annotated
 import typer
 
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.plan_colocate import colocate
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="rich", help="Plan which servers to have, and what runs on them."
 )
+
+app.command(
+    "colocate",
+    epilog="Example: hebe plan colocate profiles.csv server.toml demand.csv --most-models 3 --plan plan.toml",
+)(colocate)
 
 _LOAD, _OBJECTIVE, _RESULT = "Load", "What is best", "Result"
 

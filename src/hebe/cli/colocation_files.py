@@ -1,0 +1,132 @@
+"""What `hebe plan colocate` reads: the server that models share, scalability profiles, demand. See `plan_files`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hebe.cli.plan_files import Entry, PlanFileError, read_entries
+
+if TYPE_CHECKING:
+    from hebe.planning.colocation_server import ServerResources
+    from hebe.profile import ScalabilityProfile
+
+_PROFILE = ("model", "workers", "qps", "bandwidth_bytes_per_s", "cache_ways", "qps_by_cache_ways")
+_POINT = ("model", "workers", "cache_ways", "qps", "bandwidth_bytes_per_s")
+
+
+def read_shared_server(path: Path) -> ServerResources:
+    """The one server of a file: `cores,cache_ways,bandwidth_bytes_per_s[,memory_bytes][,server_type]`.
+
+    The bandwidth is what memory sustained when models were profiled; without `memory_bytes`, memory is no limit.
+    """
+    from hebe.planning.colocation_server import ServerResources
+    from hebe.planning.error import PlanningError
+
+    needed = ("cores", "cache_ways", "bandwidth_bytes_per_s")
+    entries = read_entries(path, "server", needed, ("memory_bytes", "server_type"))
+    if len(entries) > 1:
+        raise PlanFileError(f"{entries[1].where}: is a second server: give the one that all models share")
+    (entry,) = entries
+    memory = entry.number("memory_bytes", float("inf"))
+    try:
+        return ServerResources(
+            entry.whole("cores"), entry.whole("cache_ways"), entry.number("bandwidth_bytes_per_s"), memory
+        )
+    except PlanningError as fault:
+        raise PlanFileError(f"{entry.where}: {fault}") from None
+
+
+def read_scalability(path: Path, all_ways: int) -> list[ScalabilityProfile]:
+    """Scalability profiles, at least one, no model twice.
+
+    TOML and JSON hold whole profiles, as `ScalabilityProfile.to_dict` gives them. CSV holds one line for every point
+    that was measured: `model,workers,cache_ways,qps,bandwidth_bytes_per_s[,memory_bytes][,estimated]`. Each worker
+    count needs the line with `all_ways`, whose bandwidth and memory count; with fewer ways it has either no line or
+    one for each count of ways that the model was measured with.
+    """
+    if path.suffix.lower() == ".csv":
+        return _from_points(path, read_entries(path, "scalability", _POINT, ("memory_bytes", "estimated")), all_ways)
+    from hebe.profile import ProfileError, ScalabilityProfile
+
+    profiles: dict[str, ScalabilityProfile] = {}
+    for entry in read_entries(path, "scalability", _PROFILE, ("memory_bytes", "estimated")):
+        try:
+            profile = ScalabilityProfile.from_dict(entry.fields)
+        except ProfileError as fault:
+            raise PlanFileError(f"{entry.where}: {fault}") from None
+        if profile.model in profiles:
+            raise PlanFileError(f"{entry.where}: model {profile.model} is given twice")
+        profiles[profile.model] = profile
+    return list(profiles.values())
+
+
+def read_demand(path: Path, models: Collection[str]) -> dict[str, float]:
+    """Demand in queries/s by model, `model,qps`, of some or all of `models`."""
+    demand: dict[str, float] = {}
+    for entry in read_entries(path, "demand", ("model", "qps")):
+        model = entry.text("model")
+        if model not in models:
+            raise PlanFileError(
+                f"{entry.where}: model {model!r} has no scalability profile: known models are {', '.join(models)}"
+            )
+        if model in demand:
+            raise PlanFileError(f"{entry.where}: model {model} is given twice")
+        demand[model] = entry.number("qps")
+    return demand
+
+
+Points = dict[tuple[int, int], Entry]
+"""The lines of one model by workers and cache ways."""
+
+
+def _from_points(path: Path, entries: list[Entry], all_ways: int) -> list[ScalabilityProfile]:
+    by_model: dict[str, Points] = {}
+    for entry in entries:
+        model, workers, ways = entry.text("model"), _count(entry, "workers"), _count(entry, "cache_ways")
+        if ways > all_ways:
+            raise PlanFileError(f"{entry.where}: cache_ways is {ways}: the server has {all_ways}")
+        points = by_model.setdefault(model, {})
+        if (workers, ways) in points:
+            before = points[workers, ways].where
+            raise PlanFileError(
+                f"{entry.where}: {model} with {workers} workers, {ways} ways is given twice: see {before}"
+            )
+        points[workers, ways] = entry
+    return [_profile(path, model, points, all_ways) for model, points in by_model.items()]
+
+
+def _profile(path: Path, model: str, points: Points, all_ways: int) -> ScalabilityProfile:
+    from hebe.profile import ProfileError, ScalabilityProfile
+
+    workers = sorted({count for count, _ in points})
+    ways = sorted({part for _, part in points} | {all_ways})
+    rows: list[tuple[float, ...]] = []
+    for count in workers:
+        lacking = [part for part in ways if (count, part) not in points]
+        if lacking and (all_ways in lacking or len(lacking) < len(ways) - 1):
+            raise PlanFileError(f"{path}: {model} with {count} workers lacks the line with {lacking[-1]} cache_ways")
+        rows.append(() if lacking else tuple(points[count, part].number("qps") for part in ways))
+    whole = [points[count, all_ways] for count in workers]
+    memory = [entry.number("memory_bytes", 0.0) for entry in whole]
+    try:
+        return ScalabilityProfile(
+            model,
+            tuple(workers),
+            tuple(entry.number("qps") for entry in whole),
+            tuple(entry.number("bandwidth_bytes_per_s") for entry in whole),
+            tuple(ways),
+            tuple(rows),
+            tuple(memory) if any(memory) else (),
+            any(entry.flag("estimated") for entry in points.values()),
+        )
+    except ProfileError as fault:
+        raise PlanFileError(f"{path}: {fault}") from None
+
+
+def _count(entry: Entry, field: str) -> int:
+    value = entry.whole(field)
+    if value < 1:
+        raise PlanFileError(f"{entry.where}: {field} is {value}: must be at least 1")
+    return value

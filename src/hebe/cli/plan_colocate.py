@@ -1,0 +1,83 @@
+"""`hebe plan colocate`: which models share a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+
+_RULE, _RESULT = "What is best", "Result"
+
+
+def colocate(
+    profiles: Annotated[
+        Path,
+        typer.Argument(
+            help="Scalability profiles. CSV, a line a measurement: model, workers, cache_ways, qps, "
+            "bandwidth_bytes_per_s; optional are memory_bytes and estimated. TOML, JSON: whole profiles.",
+        ),
+    ],
+    server: Annotated[
+        Path,
+        typer.Argument(
+            help="The server to share: cores, cache_ways, bandwidth_bytes_per_s (what memory sustains); optional is "
+            "memory_bytes."
+        ),
+    ],
+    demand: Annotated[Path, typer.Argument(help="Demand in queries/s: model, qps.")],
+    policy: Annotated[
+        str, typer.Option(rich_help_panel=_RULE, help="optimal, hera or one-model-a-server; all are compared.")
+    ] = "optimal",
+    most_models: Annotated[
+        int, typer.Option(rich_help_panel=_RULE, help="Most models on a server, for the optimal plan.")
+    ] = 2,
+    least_slope: Annotated[
+        float, typer.Option(rich_help_panel=_RULE, help="From which slope on a model scales well, for Hera's plan.")
+    ] = 0.5,
+    time_limit_s: Annotated[
+        float, typer.Option(rich_help_panel=_RULE, help="Most seconds of the integer program.")
+    ] = 10.0,
+    plan: Annotated[
+        Path, typer.Option(rich_help_panel=_RESULT, help="The plan file, TOML; an older one is replaced.")
+    ] = Path("plan.toml"),
+    page: Annotated[
+        Path | None, typer.Option(rich_help_panel=_RESULT, help="The page, HTML (default: beside the plan file).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose which models share a server, with how many workers and cache ways each, on as few servers as can be.
+
+    From what each model does alone with some of the cores and cache ways, it predicts what any set of models does on
+    one server, and finds the fewest servers that meet the demand, with a proven lower bound. It prints the plan beside
+    Hera's and others', writes it to a plan file that a fleet can be started from, and draws a page with the affinity
+    of every pair.
+    """
+    from hebe.cli.plan_colocate_making import POLICIES, ColocateRequest, make_colocation_plan
+    from hebe.cli.plan_colocate_results import colocation_page, colocation_tables, plan_content, summary
+    from hebe.report.whole_file import write_whole
+
+    if policy not in POLICIES:
+        raise typer.BadParameter(f"{policy!r}: must be one of {', '.join(POLICIES)}", param_hint="--policy")
+    page = plan.with_suffix(".html") if page is None else page
+    read = [path.resolve() for path in (profiles, server, demand)]
+    if page.resolve() == plan.resolve():
+        raise typer.BadParameter("is the plan file too", param_hint="--page")
+    for written, option in ((plan, "--plan"), (page, "--page")):
+        if written.resolve() in read:
+            raise typer.BadParameter(f"{written} is read: write to another file", param_hint=option)
+    request = ColocateRequest(profiles, server, demand, policy, most_models, least_slope, time_limit_s)
+    with make_progress() as progress:
+        made = make_colocation_plan(request, progress)
+    import tomli_w
+
+    write_whole(plan, tomli_w.dumps(plan_content(made)))
+    colocation_page(made).write(page)
+    console = make_console(as_json)
+    for table in colocation_tables(made):
+        console.print(table, crop=False)
+    console.print(f"Plan: {plan}\nPage: {page}", soft_wrap=True)
+    if as_json:
+        print_json({**summary(made), "plan": plan, "page": page})

@@ -1,0 +1,207 @@
+"""What `hebe plan colocate` shows and writes: tables, the plan file's content, a page with pictures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+import hebe
+from hebe.cli.plan_colocate_making import ColocationPlanMade
+from hebe.planning.affinity import scalability_slope
+from hebe.planning.colocation import ServerGroup
+from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.heat_map import heat_map
+from hebe.report.html import KeyNumber, Page
+from hebe.report.plots import grouped_bars
+from hebe.report.tables import format_number
+
+PLAN_KIND = "colocation"
+PLAN_VERSION = 1
+
+_WORDS = {
+    "one-model-a-server": "one model a server",
+    "random": "random",
+    "hera-random": "Hera (random)",
+    "hera": "Hera",
+    "optimal": "optimal",
+}
+
+
+def summary(made: ColocationPlanMade) -> dict[str, Any]:
+    """The plan's figures as plain data."""
+    plan, tables = made.plan, made.tables
+    return {
+        "policy": made.request.policy,
+        "servers": plan.servers,
+        "least_servers": plan.least_servers,
+        "utilization": plan.utilization,
+        "servers_by_policy": made.servers,
+        "demand_qps": dict(plan.demand_qps),
+        "capacity_qps": plan.capacity_qps,
+        "worker_scalability": {
+            model: str(kind) for model, kind in zip(tables.models, made.scalability, strict=True)
+        },
+        "models": list(tables.models),
+        "affinity": None if made.affinity is None else made.affinity.tolist(),
+        "groups": [_group(group) for group in plan.groups],
+    }  # fmt: skip
+
+
+def plan_content(made: ColocationPlanMade) -> dict[str, Any]:
+    """The plan file: what runs on how many servers, with how many workers and cache ways, and what is predicted."""
+    plan, server = made.plan, made.tables.server
+    predicted: dict[str, Any] = {
+        "servers": plan.servers,
+        "utilization": plan.utilization,
+        "capacity_qps": plan.capacity_qps,
+        "servers_by_policy": made.servers,
+    }
+    if plan.least_servers is not None:
+        predicted["least_servers"] = plan.least_servers
+    resources: dict[str, Any] = {
+        "cores": server.cores,
+        "cache_ways": server.cache_ways,
+        "bandwidth_bytes_per_s": server.bandwidth_bytes_per_s,
+    }
+    if math.isfinite(server.memory_bytes):
+        resources["memory_bytes"] = server.memory_bytes
+    return {
+        "kind": PLAN_KIND,
+        "version": PLAN_VERSION,
+        "written_by": f"hebe {hebe.__version__}",
+        "policy": made.request.policy,
+        "demand_qps": dict(plan.demand_qps),
+        "predicted": predicted,
+        "server": resources,
+        "group": [_group(group) for group in plan.groups],
+        "scalability": [profile.to_dict() for profile in made.profiles if profile.model in plan.capacity_qps],
+    }
+
+
+def _group(group: ServerGroup) -> dict[str, Any]:
+    return {
+        "servers": group.servers,
+        "utilization": group.utilization,
+        "tenant": [
+            {"model": tenant.model, "workers": tenant.workers, "cache_ways": tenant.cache_ways, "qps": tenant.qps}
+            for tenant in group.tenants
+        ],
+    }
+
+
+Rows = tuple[list[str], list[list[str]]]
+
+
+def colocation_tables(made: ColocationPlanMade) -> list[RenderableType]:
+    """For the terminal: kinds of servers, models, and the policies side by side."""
+    tables: list[RenderableType] = []
+    for words, (headings, rows) in (
+        ({0, 2}, _group_rows(made)),
+        ({0, 1}, _model_rows(made)),
+        ({0}, _policy_rows(made)),
+    ):
+        table = FittingTable(
+            *(Column(name, right=at not in words, folds=at in words) for at, name in enumerate(headings))
+        )
+        for row in rows:
+            table.add_row(Text(row[0], "bold"), *row[1:])
+        tables += [table, Text()]
+    return [*tables, *(Text(note, "yellow") for note in _notes(made))]
+
+
+def _group_rows(made: ColocationPlanMade) -> Rows:
+    rows = []
+    for group in made.plan.groups:
+        shares = ", ".join(f"{tenant.workers} / {tenant.cache_ways}" for tenant in group.tenants)
+        served = ", ".join(format_number(tenant.qps) for tenant in group.tenants)
+        models = " + ".join(tenant.model for tenant in group.tenants)
+        rows.append([models, format_number(group.servers), shares, served, f"{100 * group.utilization:.0f}%"])
+    return ["models on a server", "servers", "workers / ways", "queries/s", "EMU"], rows
+
+
+def _model_rows(made: ColocationPlanMade) -> Rows:
+    tables, plan = made.tables, made.plan
+    capacity, slopes = plan.capacity_qps, scalability_slope(tables)
+    rows = [
+        [
+            model, str(made.scalability[at]), f"{slopes[at]:.2f}", format_number(float(tables.alone[at])),
+            format_number(float(plan.demand_qps[model])), format_number(capacity[model]),
+        ]
+        for at, model in enumerate(tables.models)
+        if model in plan.demand_qps
+    ]  # fmt: skip
+    return ["model", "scalability", "slope", "queries/s alone", "demand", "capacity"], rows
+
+
+def _policy_rows(made: ColocationPlanMade) -> Rows:
+    single = made.servers["one-model-a-server"]
+    rows = [
+        [
+            _WORDS[policy] + (" (chosen)" if policy == made.request.policy else ""),
+            f"{servers:,.1f}".removesuffix(".0"), f"{100 * (1 - servers / single):.1f}%",
+        ]
+        for policy, servers in made.servers.items()
+    ]  # fmt: skip
+    return ["policy", "servers", "saved"], rows
+
+
+def _notes(made: ColocationPlanMade) -> list[str]:
+    notes = []
+    plan = made.plan
+    if plan.least_servers is not None:
+        bound = (
+            f"no plan with at most {made.request.most_models} models a server needs fewer than {plan.least_servers:,}"
+        )
+        notes.append(f"Proven: {bound} servers." if plan.servers > plan.least_servers else f"Proven optimal: {bound}.")
+    estimated = [profile.model for profile in made.profiles if profile.estimated]
+    if estimated:
+        notes.append(f"{len(estimated)} of {len(made.profiles)} scalability profiles are estimated, not measured.")
+    if made.affinity is None:
+        notes.append("A server with a single core or cache way is not shared.")
+    return notes
+
+
+def colocation_page(made: ColocationPlanMade) -> Page:
+    """The page, not yet written: servers, who shares one, the affinity of every pair."""
+    plan, models = made.plan, made.tables.models
+    server = made.tables.server
+    page = Page(
+        "Co-location plan",
+        f"{len(plan.demand_qps)} models on servers of {server.cores} cores and {server.cache_ways} cache ways.",
+        f"hebe {hebe.__version__}; demand from {made.request.demand.name}",
+    )
+    single = made.servers["one-model-a-server"]
+    page.key_numbers(
+        [
+            KeyNumber("servers", format_number(plan.servers)),
+            KeyNumber("effective machine utilization", f"{100 * plan.utilization:.0f}", "%"),
+            KeyNumber("saved", f"{100 * (1 - plan.servers / single):.1f}", "%", "over one model a server"),
+        ]
+    )
+    for note in _notes(made):
+        page.paragraph(note)
+    page.heading("Servers")
+    page.table(*_group_rows(made), "What runs on how many servers; queries/s are predicted.")
+    page.plot(
+        grouped_bars(
+            {_WORDS[name]: {"servers": servers} for name, servers in made.servers.items()}, "servers", "Servers"
+        ),
+        "What each policy needs. Random ones: the mean of ten seeds.",
+    )
+    page.table(*_policy_rows(made), "Saved: over one model a server.")
+    page.heading("Models")
+    page.table(*_model_rows(made), "Slope: what the last quarter of the cores brings, over what a quarter brings.")
+    if made.affinity is not None and made.algorithm_1 is not None:
+        page.heading("Affinity")
+        page.plot(
+            heat_map(made.affinity, models, models, "Co-location affinity"),
+            "What two models keep of their throughput on half of the cores each, at the best split of the cache.",
+        )
+        page.plot(
+            heat_map(made.algorithm_1, models, models, "Hera's Algorithm 1"),
+            "The same without contention below the full bandwidth.",
+        )
+    return page

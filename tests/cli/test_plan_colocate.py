@@ -1,0 +1,300 @@
+"""`hebe plan colocate`, as a user runs it: files in, a plan file and a page out, and every fault named."""
+
+import json
+import tomllib
+
+import pytest
+
+from hebe.cli.main import main
+from hebe.planning.colocation import hera
+from hebe.planning.colocation_server import ScalabilityTables, ServerResources
+from hebe.profile import ScalabilityProfile
+
+SERVER = "cores,cache_ways,bandwidth_bytes_per_s,memory_bytes\n4,3,1e9,4e9\n"
+DEMAND = "model,qps\nncf,9000\nrm,70\ndin,400\n"
+WAYS = (1, 2, 3)
+
+
+def points(model, qps_a_worker, limit, kept, traffic):
+    """Lines of a model: `limit` workers can be used, and `kept` is left with one and with two ways."""
+    lines = []
+    for workers in range(1, 5):
+        whole = qps_a_worker * min(workers, limit)
+        for ways, share in zip(WAYS, (*kept, 1.0), strict=True):
+            last = f"{traffic * min(workers, limit):g},{1e8 * workers:g}" if ways == 3 else ","
+            lines.append(f"{model},{workers},{ways},{whole * share:g},{last},false")
+    return lines
+
+
+HEADER = "model,workers,cache_ways,qps,bandwidth_bytes_per_s,memory_bytes,estimated"
+LINES = [
+    HEADER,
+    *points("rm", 10, 2, (0.9, 0.95), 2e8),
+    *points("ncf", 1000, 4, (0.5, 0.8), 1e7),
+    *points("din", 50, 4, (0.7, 0.9), 5e7),
+]
+PROFILES = "\n".join(LINES) + "\n"
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A directory with the three files; `write` changes one of them."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name, text):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    write("profiles.csv", PROFILES)
+    write("server.csv", SERVER)
+    write("demand.csv", DEMAND)
+    return write
+
+
+def run(capsys, *arguments, files=("profiles.csv", "server.csv", "demand.csv")):
+    with pytest.raises(SystemExit) as exit_:
+        main(["plan", "colocate", *files, *map(str, arguments)])
+    captured = capsys.readouterr()
+    return exit_.value.code or 0, captured.out, captured.err
+
+
+def planned(capsys, *arguments, **options):
+    code, out, err = run(capsys, "--json", *arguments, **options)
+    assert code == 0, err
+    assert len(out.splitlines()) == 1
+    return json.loads(out)
+
+
+def fault(capsys, *arguments, **options):
+    code, out, err = run(capsys, *arguments, **options)
+    assert code == 1
+    assert not out
+    return " ".join(err.split()).removeprefix("error: ")
+
+
+@pytest.mark.usefixtures("files")
+def test_prints_tables_and_writes_plan_and_page(capsys, tmp_path):
+    code, out, _ = run(capsys, "--plan", "fleet/plan.toml")
+    assert code == 0
+    for words in ("models on a server", "workers / ways", "rm", "scalability", "optimal (chosen)", "Hera", "Proven"):
+        assert words in out
+    assert "Plan: fleet/plan.toml" in out
+    page = (tmp_path / "fleet" / "plan.html").read_text()
+    assert page.count("<svg") == 3
+    assert "Co-location affinity" in page
+
+
+@pytest.mark.usefixtures("files")
+def test_the_plan_file_says_what_to_start_and_what_is_predicted(capsys, tmp_path):
+    answer = planned(capsys, "--most-models", 3)
+    plan = tomllib.loads((tmp_path / "plan.toml").read_text())
+    assert (plan["kind"], plan["version"], plan["policy"]) == ("colocation", 1, "optimal")
+    capacity = dict.fromkeys(plan["demand_qps"], 0.0)
+    for group in plan["group"]:
+        assert sum(tenant["workers"] for tenant in group["tenant"]) <= plan["server"]["cores"] == 4
+        assert sum(tenant["cache_ways"] for tenant in group["tenant"]) <= plan["server"]["cache_ways"] == 3
+        for tenant in group["tenant"]:
+            capacity[tenant["model"]] += group["servers"] * tenant["qps"]
+    assert capacity == pytest.approx(plan["predicted"]["capacity_qps"])
+    assert all(capacity[model] >= qps * (1 - 1e-9) for model, qps in plan["demand_qps"].items())
+    assert plan["predicted"]["servers"] == answer["servers"] == sum(group["servers"] for group in plan["group"])
+    assert plan["predicted"]["least_servers"] <= answer["servers"]
+    assert {ScalabilityProfile.from_dict(one).model for one in plan["scalability"]} == {"ncf", "rm", "din"}
+
+
+@pytest.mark.usefixtures("files")
+def test_json_holds_the_plan_the_affinity_and_every_policy(capsys):
+    answer = planned(capsys)
+    assert answer["demand_qps"] == {"ncf": 9000, "rm": 70, "din": 400}
+    assert answer["models"] == ["rm", "ncf", "din"]
+    assert answer["worker_scalability"] == {"rm": "low", "ncf": "high", "din": "high"}
+    assert len(answer["affinity"]) == 3
+    servers = answer["servers_by_policy"]
+    assert list(servers) == ["one-model-a-server", "random", "hera-random", "hera", "optimal"]
+    assert answer["least_servers"] <= answer["servers"] == servers["optimal"] == min(servers.values())
+    assert (answer["plan"], answer["page"]) == ("plan.toml", "plan.html")
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("policy", ["hera", "one-model-a-server"])
+def test_another_policy_can_be_chosen(capsys, policy):
+    answer = planned(capsys, "--policy", policy)
+    assert answer["servers"] == answer["servers_by_policy"][policy]
+    if policy == "one-model-a-server":
+        assert {len(group["tenant"]) for group in answer["groups"]} == {1}
+
+
+def test_the_same_plan_from_toml_and_json(files, capsys, tmp_path):
+    first = planned(capsys, "--plan", "a.toml")
+    profiles = tomllib.loads((tmp_path / "a.toml").read_text())["scalability"]
+    files("profiles.json", json.dumps({"scalability": profiles}))
+    files(
+        "server.toml",
+        '[[server]]\nserver_type = "s"\ncores = 4\ncache_ways = 3\nbandwidth_bytes_per_s = 1e9\nmemory_bytes = 4e9',
+    )
+    files("demand.json", json.dumps([{"model": model, "qps": qps} for model, qps in first["demand_qps"].items()]))
+    again = planned(capsys, "--plan", "b.toml", files=("profiles.json", "server.toml", "demand.json"))
+    assert {**first, "plan": "", "page": ""} == {**again, "plan": "", "page": ""}
+    assert (tmp_path / "a.toml").read_text() == (tmp_path / "b.toml").read_text()
+
+
+def test_lines_become_the_profile_that_was_measured(files, capsys, tmp_path):
+    planned(capsys)
+    profiles = tomllib.loads((tmp_path / "plan.toml").read_text())["scalability"]
+    ncf = ScalabilityProfile.from_dict(profiles[1])
+    assert ncf.workers == (1, 2, 3, 4)
+    assert ncf.qps == (1000, 2000, 3000, 4000)
+    assert ncf.cache_ways == WAYS
+    assert ncf.qps_by_cache_ways[3] == (2000, 3200, 4000)
+    assert ncf.memory_bytes == (1e8, 2e8, 3e8, 4e8)
+    tables = ScalabilityTables.of(list(map(ScalabilityProfile.from_dict, profiles)), ServerResources(4, 3, 1e9, 4e9))
+    servers = hera(tables, {"ncf": 9000, "rm": 70, "din": 400}).servers
+    assert planned(capsys, "--policy", "hera")["servers"] == servers
+    without = [line for line in LINES if not line.startswith(("ncf,1,1,", "ncf,1,2,"))]
+    files("profiles.csv", "\n".join(without))
+    planned(capsys)
+    profiles = tomllib.loads((tmp_path / "plan.toml").read_text())["scalability"]
+    assert profiles[1]["qps_by_cache_ways"][0] == []
+
+
+def test_a_model_that_nobody_asks_for_needs_no_server(files, capsys):
+    files("demand.csv", "model,qps\nncf,4000\n")
+    answer = planned(capsys)
+    assert answer["servers"] == 1
+    assert answer["capacity_qps"] == {"ncf": 4000}
+
+
+def test_a_server_of_one_core_is_not_shared(files, capsys):
+    files("server.csv", "cores,cache_ways,bandwidth_bytes_per_s\n1,3,1e9\n")
+    files("profiles.csv", "\n".join([HEADER, *(line for line in LINES if line.split(",")[1] == "1")]))
+    code, out, _ = run(capsys, "--policy", "hera")
+    assert code == 0
+    assert "A server with a single core or cache way is not shared." in out
+
+
+def test_estimated_profiles_are_told(files, capsys):
+    files("profiles.csv", PROFILES.replace(",false", ",true"))
+    _, out, _ = run(capsys)
+    assert "3 of 3 scalability profiles are estimated" in out
+
+
+def test_an_older_plan_is_replaced_only_by_a_whole_one(files, capsys, tmp_path):
+    planned(capsys)
+    before = (tmp_path / "plan.toml").read_text()
+    files("demand.csv", "model,qps\nncf,nan\n")
+    fault(capsys)
+    assert (tmp_path / "plan.toml").read_text() == before
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def changed(line, text):
+    return "\n".join([*LINES[:line], text, *LINES[line + 1 :]])
+
+
+BAD = [
+    ("profiles.csv", HEADER.replace("qps", "rate"), "holds no scalability entries"),
+    ("profiles.csv", PROFILES.replace("cache_ways", "ways"), "line 1: unknown field 'ways': known are model, workers,"),
+    ("profiles.csv", "model,workers,qps,bandwidth_bytes_per_s\nrm,1,9,1\n", "line 1: cache_ways is missing"),
+    ("profiles.csv", changed(1, "rm,0,1,9,,,"), "line 2: workers is 0: must be at least 1"),
+    ("profiles.csv", changed(1, "rm,1,1.5,9,,,"), "line 2: cache_ways is 1.5: must be a whole number"),
+    ("profiles.csv", changed(1, "rm,1,4,9,,,"), "line 2: cache_ways is 4: the server has 3"),
+    ("profiles.csv", changed(1, "rm,1,1,-9,,,"), "line 2: qps is '-9': must be a finite number of at least 0"),
+    ("profiles.csv", changed(1, "rm,1,2,9,,,"), "line 3: rm with 1 workers, 2 ways is given twice: see"),
+    ("profiles.csv", changed(3, "rm,1,3,10,,,"), "line 4: bandwidth_bytes_per_s is missing"),
+    ("profiles.csv", changed(3, ""), "profiles.csv: rm with 1 workers lacks the line with 3 cache_ways"),
+    ("profiles.csv", changed(1, ""), "profiles.csv: rm with 1 workers lacks the line with 1 cache_ways"),
+    ("profiles.csv", changed(1, "rm,1,1,9,,,perhaps"), "line 2: estimated is 'perhaps'"),
+    ("server.csv", "cores,cache_ways\n4,3\n", "line 1: bandwidth_bytes_per_s is missing"),
+    ("server.csv", SERVER + "8,3,1e9,4e9\n", "line 3: is a second server"),
+    ("server.csv", SERVER.replace("\n4,", "\n0,"), "line 2: server: cores is 0: must be a whole number of at least 1"),
+    ("server.csv", SERVER.replace("\n4,", "\n3.5,"), "line 2: cores is 3.5: must be a whole number"),
+    ("server.csv", SERVER.replace("1e9", "0"), "line 2: server: bandwidth_bytes_per_s is 0.0: must be a pos"),
+    ("demand.csv", "model,qps\nncf,many\n", "line 2: qps is 'many': must be a number"),
+    ("demand.csv", "model,qps\nwnd,1\n", "line 2: model 'wnd' has no scalability profile: known models a"),
+    ("demand.csv", "model,qps\nncf,1\nncf,2\n", "line 3: model ncf is given twice"),
+    ("demand.csv", "model,rate\nncf,1\n", "line 1: unknown field 'rate'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD)
+def test_bad_files_are_named_by_line_and_field(files, capsys, name, text, message):
+    files(name, text)
+    found = fault(capsys)
+    assert message in found
+    assert name in found
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "server.csv",
+            SERVER.replace("\n4,", "\n2,"),
+            "scalability profile of rm: workers go up to 4: the server has 2 cores",
+        ),
+        (
+            "server.csv",
+            SERVER.replace("1e9", "1e8"),
+            "scalability profile of rm: bandwidth_bytes_per_s goes up to 4e+08",
+        ),
+        (
+            "server.csv",
+            SERVER.replace("4e9", "1e7"),
+            "scalability profile of rm: memory_bytes is 1e+08 with one worker",
+        ),
+        ("demand.csv", "model,qps\nncf,0\n", "demand_qps: is 0 for every model"),
+        ("demand.csv", "model,qps\nncf,1e12\n", "demand_qps: would take 2.5e+08 servers, most of them for model ncf"),
+    ],
+)
+def test_files_that_do_not_go_together_are_refused(files, capsys, name, text, message):
+    files(name, text)
+    assert message in fault(capsys)
+
+
+def test_bad_profiles_of_json_are_named_by_entry_and_field(files, capsys):
+    profile = ScalabilityProfile("rm", (1,), (1.0,), (0.0,), (3,), ((1.0,),)).to_dict()
+    for change, message in (
+        ({"qps": [-1.0]}, "scalability 1: scalability profile of rm: qps has -1.0"),
+        ({"colour": 1}, "scalability 1: unknown field 'colour'"),
+    ):
+        files("profiles.json", json.dumps([profile | change]))
+        assert message in fault(capsys, files=("profiles.json", "server.csv", "demand.csv"))
+    files("profiles.json", json.dumps([profile, profile]))
+    assert "scalability 2: model rm is given twice" in fault(
+        capsys, files=("profiles.json", "server.csv", "demand.csv")
+    )
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policy", "best"], "must be one of optimal, hera, one-model-a-server"),
+        (["--plan", "demand.csv"], "demand.csv is read: write to another file"),
+        (["--page", "./server.csv"], "server.csv is read"),
+        (["--plan", "x.html"], "is the plan file too"),
+    ],
+)
+def test_wrong_usage(capsys, arguments, message):
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert message in " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--most-models", "0"], "most_models is 0"),
+        (["--time-limit-s", "-1"], "time_limit_s is -1.0"),
+        (["--least-slope", "nan"], "least_slope is nan"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_named(capsys, arguments, message):
+    assert message in fault(capsys, *arguments)
+
+
+def test_help_has_an_example(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", "colocate", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Example: hebe plan colocate profiles.csv server.toml demand.csv" in out
