@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from hebe.planning.error import PlanningError
+from hebe.planning.pool import plan_pool
+from hebe.scheduling.matching import CostMatching
+from hebe.scheduling.splitting import PricedSplitting
+from hebe.simulation.capacity import fleet_capacity
+from hebe.simulation.fleet_run import QueryTrace, TableServers
+from hebe.simulation.plan_choice import PolicyKind, candidate_pools, choose_plan, make_policy
+from hebe.simulation.service_table import ServiceTableError
+from hebe.spec import SlaTarget
+from .pool_service import LARGEST, SLA_MS, EvenSizes, problem, table
+
+BUDGET = 3.0
+SLA = SlaTarget(SLA_MS, 95.0)
+TRACE = QueryTrace.draw(1_000, EvenSizes(), 3)
+
+
+def test_the_choice_never_loses_to_kairos_on_the_trace_it_was_made_on():
+    kairos = plan_pool(problem(), BUDGET).pick
+    plan = choose_plan(problem(), table(), BUDGET, SLA, TRACE, runners_up=2)
+    alone = fleet_capacity(
+        [TRACE], kairos.counts, TableServers(table()), lambda: CostMatching(SLA.latency_s, LARGEST), SLA
+    )
+    assert plan.predicted_qps >= 0.98 * alone.qps
+    assert plan.cost_per_hour <= BUDGET
+    assert plan.cost_per_hour == pytest.approx(np.dot(plan.counts, (1.0, 0.2)))
+
+
+def test_where_no_type_serves_the_largest_query_whole_the_choice_splits():
+    slow = table(item_ms=(1.0, 1.0))
+    plan = choose_plan(problem(slow), slow, BUDGET, SLA, TRACE, runners_up=0)
+    assert plan.policy is PolicyKind.SPLITTING
+    assert plan.predicted_qps > 0
+    assert all((price > 0) == (count > 0) for price, count in zip(plan.prices_qps, plan.counts, strict=True))
+
+
+def test_the_same_inputs_make_the_same_choice_and_report_every_step():
+    steps = []
+    plan = choose_plan(problem(), table(), BUDGET, SLA, TRACE, runners_up=1, on_tried=lambda *step: steps.append(step))
+    assert steps == [(done, plan.tried) for done in range(1, plan.tried + 1)]
+    assert choose_plan(problem(), table(), BUDGET, SLA, TRACE, runners_up=1) == plan
+
+
+def test_a_plan_is_plain_data():
+    plan = choose_plan(problem(), table(), BUDGET, SLA, TRACE, runners_up=0)
+    data = plan.to_dict()
+    assert data["counts"] == list(plan.counts)
+    assert data["policy"] in ("matching", "splitting")
+    assert type(data["policy"]) is str
+
+
+def test_candidates_are_distinct_affordable_and_led_by_the_fluid_bounds():
+    pools = candidate_pools(problem(), BUDGET, runners_up=4)
+    assert len(pools) == len(set(pools)) > 2
+    assert all(np.dot(pool, (1.0, 0.2)) <= BUDGET * (1 + 1e-9) for pool in pools)
+    assert plan_pool(problem(), BUDGET).pick.counts in pools
+
+
+def test_a_policy_is_made_by_its_kind():
+    assert isinstance(make_policy(PolicyKind.MATCHING, 0.03, LARGEST, ()), CostMatching)
+    assert isinstance(make_policy(PolicyKind.SPLITTING, 0.03, LARGEST, (2.0, 1.0)), PricedSplitting)
+
+
+def test_what_cannot_be_planned_is_named():
+    with pytest.raises(PlanningError, match="runners_up is -1"):
+        choose_plan(problem(), table(), BUDGET, SLA, TRACE, runners_up=-1)
+    with pytest.raises(PlanningError, match="budget_per_hour"):
+        choose_plan(problem(), table(), 0.1, SLA, TRACE)
+    with pytest.raises(ServiceTableError, match="cheap"):
+        choose_plan(problem(), table().of_types(("fast",)), BUDGET, SLA, TRACE)
