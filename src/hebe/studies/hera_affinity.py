@@ -26,7 +26,7 @@ from hebe.studies.study import Heading, Picture, StudyOptions, StudyResult, Tabl
 DESCRIPTION = "Hera, Fig. 10: co-location affinity of every pair of models beside what they keep in co-runs."
 
 PAPER_CORRELATION = 0.95
-EFFORTS = (Effort(1_000, 8_000), Effort(10_000, 100_000), Effort(20_000, 400_000))
+EFFORTS = (Effort(1_000, 16_000), Effort(10_000, 100_000), Effort(20_000, 400_000))
 
 _PAIRS = list(combinations_with_replacement(range(len(ENTRIES)), 2))
 

@@ -40,7 +40,7 @@ from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult
 
 DESCRIPTION = "Hera, Fig. 15-16: servers needed for a target QPS, by each way of choosing which models share one."
 
-EFFORTS = (Effort(500, 4_000), Effort(4_000, 60_000), Effort(10_000, 200_000))
+EFFORTS = (Effort(1_000, 10_000), Effort(4_000, 60_000), Effort(10_000, 200_000))
 TARGETS_QPS = (1_000.0, 2_000.0, 4_000.0, 8_000.0, 16_000.0)
 """Of each model. The paper's axis is in its figure alone; these take from a dozen to some hundreds of servers."""
 

@@ -24,7 +24,7 @@ from hebe.studies.study import Heading, Picture, StudyOptions, StudyResult, Tabl
 
 DESCRIPTION = "Hera, Fig. 11: effective machine utilization of the pairs that each way of choosing models forms."
 
-EFFORTS = (Effort(1_000, 8_000), Effort(10_000, 100_000), Effort(20_000, 400_000))
+EFFORTS = (Effort(1_000, 16_000), Effort(10_000, 100_000), Effort(20_000, 400_000))
 PAPER_PERCENT = {"one model a server": 37.3, "random": 34.7, "Hera (random)": 5.4}
 """By how much Hera's average EMU is above that of each other way (Section VII-A)."""
 

@@ -48,7 +48,12 @@ class _Pairs:
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Measure the pairs of every configuration, on Hera's own also without partitions."""
     effort = options.pick(*EFFORTS)
-    chosen = [_pairs_of(node, effort) for node in NODES]
+    nodes = NODES[: options.pick(3, len(NODES), len(NODES))]
+    task = progress.add_task("profiles of all configurations", total=len(nodes))
+    chosen = []
+    for node in nodes:
+        chosen.append(_pairs_of(node, effort))
+        progress.advance(task)
     base = chosen[0]
     unpartitioned = [CoRunCase(case.node, case.tenants, effort, partitioned=False) for case in base.cases]
     cases = [case for each in chosen for case in each.cases] + unpartitioned
