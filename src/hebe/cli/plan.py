@@ -9,10 +9,16 @@ import typer
 
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 from hebe.cli.plan_colocate import colocate
+from hebe.cli.plan_pool import pool
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="rich", help="Plan which servers to have, and what runs on them."
 )
+
+app.command(
+    "pool",
+    epilog="Example: hebe plan pool times.csv --prices prices.csv --model rm2 --sla-ms 350 --budget 2.5",
+)(pool)
 
 app.command(
     "colocate",

@@ -1,0 +1,219 @@
+"""What `hebe simulate` and `hebe plan pool` run: a pool of table servers under a policy, over queries drawn by seed.
+
+Cases are plain data, so that they run on all cores; each depends on its own seed only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from multiprocessing import get_context
+from os import sched_getaffinity
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hebe.cli.plan_files import PlanFileError
+from hebe.cli.pool_forms import PolicyChoice
+from hebe.planning.query_size_monitor import size_weights
+from hebe.simulation.capacity import Capacity, largest_rate_qps
+from hebe.simulation.fleet_run import FleetRun, QueryTrace, TableServers, run_fleet
+from hebe.simulation.service_table import ServiceTable
+from hebe.spec import SlaTarget
+from hebe.workload import forms
+from hebe.workload.arrivals import ArrivalProcess
+
+Floats = npt.NDArray[np.float64]
+
+LEAST_QUERIES = 10_000
+MOST_QUERIES = 2_000_000
+_LEAST_SLAS = 5
+_SLAS = 20
+"""A run should last so many times the SLA: overload by a twentieth then shows, as a queue of one SLA."""
+_WORTH_PROCESSES = 50_000
+"""Queries below which starting processes takes longer than running them here."""
+
+_Case = TypeVar("_Case")
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStream:
+    """Which queries come: `arrivals` and `sizes` in the forms of `hebe.workload.forms`, about `queries` of them."""
+
+    arrivals: str
+    sizes: str
+    queries: int
+    seed: int
+
+    def trace(self, rate_qps: float) -> QueryTrace:
+        """The queries at this rate; sizes, luck and the chance in the gaps depend on the seed only."""
+        if self.arrivals == "poisson":
+            return QueryTrace.draw(self.queries, forms.query_sizes(self.sizes), self.seed)
+        gap_rng, size_rng, luck_rng = (np.random.default_rng(s) for s in np.random.SeedSequence(self.seed).spawn(3))
+        process = _arrivals(self.arrivals)
+        blocks = list(process.blocks(rate_qps, self.queries / rate_qps, gap_rng))
+        times_s = np.concatenate(blocks) if blocks else np.zeros(1)
+        most = self.queries + 6 * math.isqrt(self.queries) + 16  # drawn alike, however many arrive by chance
+        times_s = times_s[:most]
+        sizes = forms.query_sizes(self.sizes).draw(most, size_rng)[: times_s.size]
+        luck = luck_rng.random(most)[: times_s.size]
+        return QueryTrace(np.diff(times_s, prepend=0.0) * rate_qps, sizes, luck)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCase:
+    """A pool, `counts` [types] of the table's types, base first, and what runs on it; `largest` is the largest query.
+
+    `rate_qps` is the rate to run at, or where a search for the latency-bounded throughput begins.
+    """
+
+    table: ServiceTable
+    counts: tuple[int, ...]
+    policy: PolicyChoice
+    sla: SlaTarget
+    largest: int
+    stream: QueryStream
+    rate_qps: float
+
+    def with_seed(self, seed: int) -> FleetCase:
+        """The same with other queries."""
+        return replace(self, stream=replace(self.stream, seed=seed))
+
+    def run(self, rate_qps: float, *, give_up: bool = False) -> FleetRun:
+        """One run; `give_up` ends it as soon as the SLA target cannot hold any more.
+
+        Raises `PlanFileError` if a query is larger than what was measured.
+        """
+        trace = self.stream.trace(rate_qps)
+        check_largest(int(trace.sizes.max()), self.table.largest, self.stream.sizes)
+        allowed = int(len(trace) * (1 - self.sla.percentile / 100) + 1e-9) if give_up else None
+        policy = self.policy.make(self.table.types, self.sla.latency_s, self.largest)
+        servers = TableServers(self.table)
+        return run_fleet(trace, rate_qps, self.counts, servers, policy, self.sla.latency_s, give_up_late=allowed)
+
+    def meets_sla(self, rate_qps: float) -> bool:
+        """Whether the SLA target holds at this rate."""
+        return self.run(rate_qps, give_up=True).percentile_s(self.sla.percentile) <= self.sla.latency_s
+
+
+@lru_cache(maxsize=4)
+def _arrivals(form: str) -> ArrivalProcess:
+    return forms.arrivals(form)  # may read a file, and is asked for at every rate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunResult:
+    """What became of one run: `latency_s` float64 `[queries]`, nan where there was no answer; `utilisation` by type."""
+
+    rate_qps: float
+    latency_s: Floats
+    utilisation: tuple[float, ...]
+    throughput_qps: float
+
+
+def run_case(case: FleetCase) -> RunResult:
+    """The run of a case at its rate."""
+    run = case.run(case.rate_qps)
+    answered = int(np.isfinite(run.latency_s).sum())
+    busy = zip(run.busy_s, case.counts, strict=True)
+    used = tuple(busy_s / (count * run.end_s) if count and run.end_s else 0.0 for busy_s, count in busy)
+    return RunResult(case.rate_qps, run.latency_s, used, answered / run.end_s if run.end_s else 0.0)
+
+
+def capacity_case(case: FleetCase) -> tuple[float, RunResult | None]:
+    """The latency-bounded throughput of a case, and the run at that rate; 0 and None if no rate holds."""
+    found_qps = largest_rate_qps(case.meets_sla, case.rate_qps)
+    return found_qps, run_case(replace(case, rate_qps=found_qps)) if found_qps else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredCapacity:
+    """The latency-bounded throughput over seeds, and each seed's run at its own."""
+
+    capacity: Capacity
+    runs: tuple[RunResult, ...]
+
+    @property
+    def utilisation(self) -> list[float]:
+        """The mean share of their time that servers of each type work."""
+        return np.mean([run.utilisation for run in self.runs], axis=0).tolist() if self.runs else []
+
+
+def measured_capacity(found: Sequence[tuple[float, RunResult | None]]) -> MeasuredCapacity:
+    """From the answers of `capacity_case`, one a seed."""
+    return MeasuredCapacity(Capacity.of([qps for qps, _ in found]), tuple(run for _, run in found if run is not None))
+
+
+def largest_drawn(sizes: str, seed: int) -> tuple[Floats, int]:
+    """The share of queries of 1, 2, ... items, float64 `[largest]`, and the largest, from many draws."""
+    drawn = forms.query_sizes(sizes).draw(200_000, np.random.default_rng(seed))
+    largest = int(drawn.max())
+    return size_weights(drawn, largest), largest
+
+
+def check_largest(largest: int, measured: int, sizes: str) -> None:
+    """Raises `PlanFileError` if queries are larger than the service times reach."""
+    if largest > measured:
+        raise PlanFileError(
+            f"--sizes {sizes}: has queries of {largest} items, but service times reach to {measured} items:"
+            " measure larger ones or bound the sizes"
+        )
+
+
+def queries_needed(asked: int | None, sla: SlaTarget, rate_qps: float, *, search: bool) -> int:
+    """How many queries a run takes: as asked, or enough for the SLA's percentile and for overload to show.
+
+    `rate_qps` is about the highest rate to be run at. Raises `PlanFileError` if what was asked for is too little for
+    a search of the rate, or too little for the percentile.
+    """
+    for_percentile = math.ceil(1 / (1 - sla.percentile / 100) - 1e-6)
+    if asked is None:
+        wanted = max(LEAST_QUERIES, 10 * for_percentile, math.ceil(_SLAS * rate_qps * sla.latency_s))
+        if wanted > MOST_QUERIES:
+            raise PlanFileError(
+                f"an SLA of {sla.latency_ms:g} ms at p{sla.percentile:g} and {rate_qps:g} queries/s need {wanted:,}"
+                f" queries a run, more than {MOST_QUERIES:,}: lower the SLA or the percentile, or set --queries"
+            )
+        return wanted
+    least = max(for_percentile, math.ceil(_LEAST_SLAS * rate_qps * sla.latency_s) if search else 1)
+    if not least <= asked <= 5 * MOST_QUERIES:
+        why = f"a run must show p{sla.percentile:g}" + (", and last several times the SLA" if search else "")
+        raise PlanFileError(f"--queries is {asked}: must lie in {least:,}..{5 * MOST_QUERIES:,}: {why}")
+    return asked
+
+
+def saturation_qps(table: ServiceTable, counts: Sequence[int], size_weights: Floats) -> float:
+    """What the pool did if its servers were always busy, each with its share of all queries."""
+    mean_s = table.mean_s[:, : size_weights.size] @ size_weights
+    return float(np.asarray(counts) @ (1.0 / mean_s))
+
+
+def on_all_cores(
+    function: Callable[[_Case], _Answer], cases: Sequence[_Case], queries: int, on_done: Callable[[], object]
+) -> list[_Answer]:
+    """`function` of every case, in their order; in this process if all have fewer than some `queries` in sum.
+
+    It must be a module's own function; the first error is raised as it is.
+    """
+    processes = min(len(cases), len(sched_getaffinity(0)))
+    if processes <= 1 or queries < _WORTH_PROCESSES:
+        answers = []
+        for case in cases:
+            answers.append(function(case))
+            on_done()
+        return answers
+    # Not forked: progress bars are drawn by a thread, which a forked process would hold half of.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(function, case) for case in cases]
+        for future in futures:
+            future.add_done_callback(lambda _: on_done())
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise

@@ -1,0 +1,135 @@
+"""`hebe plan pool`: which servers a budget buys for one model, and how queries are distributed over them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+
+_OFFER, _LOAD, _SIMULATION, _RESULT = "What is on offer", "Load and SLA", "Simulation", "Result"
+
+
+def pool(
+    service_times: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Service times: CSV of samples (model,instance,batch,ms_0,ms_1,...), several files are added; or TOML"
+            " or JSON of latency profiles (model, server_type, batch_sizes, service_s, spread_s)."
+        ),
+    ],
+    prices: Annotated[Path, typer.Option(rich_help_panel=_OFFER, help="Prices per hour: instance,price.")],
+    budget: Annotated[float, typer.Option(rich_help_panel=_OFFER, help="What the pool may cost per hour.")],
+    sla_ms: Annotated[float, typer.Option(rich_help_panel=_LOAD, help="Latency bound in milliseconds.")],
+    percentile: Annotated[float, typer.Option(rich_help_panel=_LOAD, help="Percentile at which it must hold.")] = 99.0,
+    model: Annotated[
+        str | None, typer.Option(rich_help_panel=_LOAD, help="The model, if the service times are of several.")
+    ] = None,
+    sizes: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=_LOAD,
+            help="Query sizes: production, mlperf, fixed:ITEMS, normal:MEAN:DEVIATION, lognormal[:MU:SIGMA],"
+            " quantiles:ITEMS,ITEMS,...",
+        ),
+    ] = "production",
+    types: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_OFFER, help="Only these server types: NAME,NAME,... (default: all that are priced)."
+        ),
+    ] = None,
+    most: Annotated[
+        str | None, typer.Option(rich_help_panel=_OFFER, help="Most servers of a type: NAME=COUNT,NAME=COUNT,...")
+    ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate/--no-simulate",
+            rich_help_panel=_SIMULATION,
+            help="Choose by simulation and predict the throughput; else take the pool with the highest fluid bound.",
+        ),
+    ] = True,
+    queries: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=_SIMULATION, help="Queries per run (default: 10,000, more for a long SLA)."),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(rich_help_panel=_SIMULATION, help="Runs with other queries, for the confidence interval.")
+    ] = 3,
+    seed: Annotated[int, typer.Option(rich_help_panel=_SIMULATION, help="The same seed gives the same plan.")] = 0,
+    ranked: Annotated[int, typer.Option(rich_help_panel=_RESULT, help="How many of the ranked pools to show.")] = 10,
+    plan: Annotated[
+        Path, typer.Option(rich_help_panel=_RESULT, help="The plan file, TOML; an older one is replaced.")
+    ] = Path("plan.toml"),
+    page: Annotated[
+        Path | None, typer.Option(rich_help_panel=_RESULT, help="The page, HTML (default: beside the plan file).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose the pool of unlike servers that serves most queries of one model within a budget and an SLA.
+
+    All pools within the budget are ranked by Kairos' throughput bound, which takes no measuring; a fluid program finds
+    the best pools with whole and with split queries. The most promising are then simulated with the policies that the
+    live router runs, and the best becomes the plan: its counts, its policy, and the throughput that it should reach.
+    """
+    from hebe.cli.plan_pool_making import PoolRequest, make_pool_plan
+    from hebe.cli.plan_pool_results import plan_file, pool_page, pool_tables, summary
+    from hebe.cli.pool_forms import parse_counts, parse_types
+    from hebe.report.whole_file import write_whole
+    from hebe.spec import SlaTarget
+
+    check_at_least("--budget", budget, more_than=0.0)
+    check_at_least("--sla-ms", sla_ms, more_than=0.0)
+    check_percentile(percentile)
+    check_at_least("--seeds", seeds, least=1)
+    check_at_least("--seed", seed, least=0)
+    check_at_least("--ranked", ranked, least=1)
+    page = plan.with_suffix(".html") if page is None else page
+    check_written({"--plan": plan, "--page": page}, [*service_times, prices])
+    request = PoolRequest(
+        tuple(service_times), prices, budget, SlaTarget(sla_ms, percentile), model,
+        None if types is None else tuple(parse_types(types, "--types")),
+        {} if most is None else parse_counts(most, "--most"),
+        sizes, ranked, simulate, queries, seeds, seed,
+    )  # fmt: skip
+    with make_progress() as progress:
+        made = make_pool_plan(request, progress)
+    import tomli_w
+
+    write_whole(plan, tomli_w.dumps(plan_file(made).to_dict(plan)))
+    pool_page(made).write(page)
+    console = make_console(as_json)
+    for table in pool_tables(made):
+        console.print(table, crop=False)
+    console.print(f"Plan: {plan}\nPage: {page}", soft_wrap=True)
+    if as_json:
+        print_json({**summary(made), "plan": plan, "page": page})
+
+
+def check_at_least(option: str, value: float, *, least: float | None = None, more_than: float | None = None) -> None:
+    """Wrong usage unless the option's value is finite, and at least or more than a limit."""
+    finite = float("-inf") < value < float("inf")
+    if least is not None and not (finite and value >= least):
+        raise typer.BadParameter(f"{value:g}: must be at least {least:g}", param_hint=option)
+    if more_than is not None and not (finite and value > more_than):
+        raise typer.BadParameter(f"{value:g}: must be a finite number of more than {more_than:g}", param_hint=option)
+
+
+def check_percentile(percentile: float) -> None:
+    """Wrong usage unless it lies between 0 and 100."""
+    if not 0 < percentile < 100:
+        raise typer.BadParameter(
+            f"{percentile:g}: must lie between 0 and 100, both excluded", param_hint="--percentile"
+        )
+
+
+def check_written(written: dict[str, Path], read: list[Path]) -> None:
+    """Wrong usage if one file is to be written twice, or is read."""
+    known = {path.resolve(): "is read: write to another file" for path in read}
+    for option, path in written.items():
+        if path.resolve() in known:
+            raise typer.BadParameter(f"{path} {known[path.resolve()]}", param_hint=option)
+        known[path.resolve()] = f"is written by {option} too"

@@ -1,0 +1,305 @@
+"""How `hebe plan pool` decides: reads, bounds, chooses by simulation, measures the choice on other queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from rich.progress import Progress
+
+from hebe.cli.fleet_simulation import (
+    FleetCase,
+    MeasuredCapacity,
+    QueryStream,
+    capacity_case,
+    check_largest,
+    largest_drawn,
+    measured_capacity,
+    on_all_cores,
+    queries_needed,
+)
+from hebe.cli.plan_files import PlanFileError
+from hebe.cli.pool_forms import PolicyChoice, choose_policy
+from hebe.cli.service_times import ServiceTimes, read_prices, read_service_times
+from hebe.planning.error import PlanningError
+from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound, fluid_bound
+from hebe.planning.fluid_pool import FluidPool, best_pool
+from hebe.planning.pool import PoolPlan, kairos_bounds, plan_pool, pools_within
+from hebe.planning.pool_problem import PoolProblem
+from hebe.simulation.plan_choice import choose_plan
+from hebe.spec import SlaTarget
+
+Floats = npt.NDArray[np.float64]
+
+_MOST_COMPARED = 200_000
+"""Where a budget buys more pools than this, only the best of each bound are tried, not the runners-up."""
+_FRONTIER_BUDGETS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRequest:
+    """What was asked for; `types` and `most` limit what is on offer, `queries` is per run."""
+
+    service_times: tuple[Path, ...]
+    prices: Path
+    budget_per_hour: float
+    sla: SlaTarget
+    model: str | None
+    types: tuple[str, ...] | None
+    most: Mapping[str, int]
+    sizes: str
+    head: int
+    simulate: bool
+    queries: int | None
+    seeds: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """A pool with the policy that it was found for; `bound` is its fluid bound, with splitting if the policy splits;
+    `measured` what the simulation says of it, if it was asked."""
+
+    name: str
+    counts: tuple[int, ...]
+    cost_per_hour: float
+    policy: PolicyChoice
+    bound: FluidBound
+    measured: MeasuredCapacity | None = None
+
+    @property
+    def share_of_bound(self) -> float | None:
+        """How much of the bound the simulation reached."""
+        if self.measured is None or not self.bound.bound_qps:
+            return None
+        return self.measured.capacity.qps / self.bound.bound_qps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolPlanMade:
+    """The result: `kairos` is None, and `without_kairos` says why, where only splitting serves every query in time.
+
+    `proposals` are by name, "chosen" among them; `frontier` the best bound at each of its `budgets`, nan where none
+    serves every query; `unpriced` the types that were measured but are not for sale.
+    """
+
+    request: PoolRequest
+    times: ServiceTimes
+    problem: PoolProblem
+    kairos: PoolPlan | None
+    without_kairos: str
+    proposals: Mapping[str, Proposal]
+    budgets: Floats
+    frontier: Mapping[str, Floats]
+    unpriced: tuple[str, ...]
+    queries: int
+
+    @property
+    def chosen(self) -> Proposal:
+        """What the plan file holds."""
+        return self.proposals["chosen"]
+
+
+def make_pool_plan(request: PoolRequest, progress: Progress) -> PoolPlanMade:
+    """Read the files and plan. Raises `PlanFileError` or `PlanningError`."""
+    times, problem, unpriced = _read(request)
+    most = _most_counts(request, problem)
+    budget = request.budget_per_hour
+    bounding = progress.add_task("bounding pools", total=4)
+    try:
+        split = best_pool(problem, budget, most_counts=most)
+    except PlanningError as fault:
+        raise PlanningError(_in_options(str(fault))) from None
+    progress.advance(bounding)
+    kairos, whole, reason = None, None, ""
+    try:
+        whole = best_pool(problem, budget, most_parts=1, most_counts=most)
+        progress.advance(bounding)
+        kairos = plan_pool(problem, budget, most_counts=most, head=request.head)
+    except PlanningError as fault:
+        reason = _in_options(str(fault))
+    progress.advance(bounding)
+    budgets, frontier = _frontier(request, problem, most)
+    progress.remove_task(bounding)
+    proposals = _proposals(request, problem, kairos, whole, split, most)
+    queries = queries_needed(request.queries, request.sla, split.bound.bound_qps, search=request.simulate)
+    if request.simulate:
+        proposals["chosen"] = _chosen(request, times, problem, most, queries, progress)
+        proposals = _measured(request, times, problem, proposals, queries, progress)
+    else:
+        proposals["chosen"] = proposals["fluid, splitting"]
+    return PoolPlanMade(request, times, problem, kairos, reason, proposals, budgets, frontier, unpriced, queries)
+
+
+def _read(request: PoolRequest) -> tuple[ServiceTimes, PoolProblem, tuple[str, ...]]:
+    """Service times and the problem, the base type first; and the types without a price."""
+    prices = read_prices(request.prices)
+    for name in request.types or ():
+        if name not in prices:
+            raise PlanFileError(
+                f"{request.prices}: no price of {name}, which --types names: there are {', '.join(prices)}"
+            )
+    every = read_service_times(request.service_times, request.model)
+    asked = list(request.types or prices)
+    times = every.of_types(asked, "--types names" if request.types else f"{request.prices} prices")
+    unpriced = tuple(name for name in every.table.types if name not in prices)
+    weights, largest = largest_drawn(request.sizes, request.seed)
+    check_largest(largest, times.table.largest, request.sizes)
+    _check_sla(request.sla, times, largest)
+
+    def problem_of(chosen: ServiceTimes) -> PoolProblem:
+        types = chosen.table.types
+        price = np.array([prices[name] for name in types])
+        return PoolProblem(types, price, chosen.table.mean_s[:, :largest], weights, request.sla.latency_s)
+
+    problem = problem_of(times)
+    try:
+        base = problem.types[problem.base_type()]
+    except PlanningError:  # only splitting serves the largest queries: the fastest is most like a base
+        base = problem.types[int(problem.service_s[:, -1].argmin())]
+    times = times.of_types([base, *(name for name in asked if name != base)], "is the base type")
+    return times, problem_of(times), unpriced
+
+
+def _check_sla(sla: SlaTarget, times: ServiceTimes, largest: int) -> None:
+    mean_s = times.table.mean_s[:, :largest]
+    kind, at = np.unravel_index(int(mean_s.argmin()), mean_s.shape)
+    if mean_s.min() > 0.98 * sla.latency_s:
+        raise PlanFileError(
+            f"--sla-ms is {sla.latency_ms:g}: below the fastest service time of {times.model} in {times.named_files},"
+            f" {mean_s.min() * 1e3:.4g} ms (of {times.table.types[kind]} at {at + 1} items, with 2% to spare):"
+            " nothing can be served in time"
+        )
+
+
+def _most_counts(request: PoolRequest, problem: PoolProblem) -> list[int] | None:
+    for name in request.most:
+        if name not in problem.types:
+            raise PlanFileError(f"--most: no server type {name} on offer: there are {', '.join(problem.types)}")
+    if not request.most:
+        return None
+    unlimited = [int(request.budget_per_hour / price) + 1 for price in problem.price_per_hour]
+    return [request.most.get(name, at_most) for name, at_most in zip(problem.types, unlimited, strict=True)]
+
+
+def _in_options(message: str) -> str:
+    """A planner's message in the words of the command line."""
+    for field, option in (("budget_per_hour", "--budget"), ("most_counts", "--most"), ("sla_s", "--sla-ms")):
+        message = message.replace(field, option)
+    return message.replace(" or most_parts", "")  # not an option: more parts than the usual four help little
+
+
+def _proposals(
+    request: PoolRequest,
+    problem: PoolProblem,
+    kairos: PoolPlan | None,
+    whole: FluidPool | None,
+    split: FluidPool,
+    most: list[int] | None,
+) -> dict[str, Proposal]:
+    """What the planners propose, by name."""
+
+    def proposal(name: str, counts: tuple[int, ...], policy: PolicyChoice | str) -> Proposal:
+        chosen = choose_policy(policy, problem, counts) if isinstance(policy, str) else policy
+        bound = fluid_bound(problem, counts, most_parts=DEFAULT_PARTS if chosen.name == "splitting" else 1)
+        cost = float(np.dot(counts, problem.price_per_hour))
+        return Proposal(name, counts, cost, chosen, bound)
+
+    found: dict[str, Proposal] = {}
+    if kairos is not None and whole is not None:
+        base = [0] * len(problem.types)
+        at = problem.base_type()
+        base[at] = int(request.budget_per_hour * (1 + 1e-9) / problem.price_per_hour[at])
+        if most is not None:
+            base[at] = min(base[at], most[at])
+        if base[at]:
+            found["one type"] = proposal("one type", tuple(base), "fcfs")
+        found["Kairos"] = proposal("Kairos", kairos.pick.counts, "matching")
+        found["fluid, whole"] = proposal("fluid, whole", whole.counts, "matching")
+    found["fluid, splitting"] = proposal("fluid, splitting", split.counts, "splitting")
+    return found
+
+
+def _chosen(
+    request: PoolRequest,
+    times: ServiceTimes,
+    problem: PoolProblem,
+    most: list[int] | None,
+    queries: int,
+    progress: Progress,
+) -> Proposal:
+    """The best of the planners' proposals on one trace of queries."""
+    task = progress.add_task("choosing pool and policy by simulation", total=None)
+    trace = QueryStream("poisson", request.sizes, queries, request.seed).trace(1.0)
+    check_largest(int(trace.sizes.max()), times.table.largest, request.sizes)
+    try:
+        pools_within(problem, request.budget_per_hour, most_counts=most, most_pools=_MOST_COMPARED)
+        runners_up = 8
+    except PlanningError:
+        runners_up = 0
+    try:
+        choice = choose_plan(
+            problem, times.table, request.budget_per_hour, request.sla, trace,
+            most_counts=most, runners_up=runners_up,
+            on_tried=lambda done, of: progress.update(task, completed=done, total=of),
+        )  # fmt: skip
+    except PlanningError as fault:
+        raise PlanningError(_in_options(str(fault))) from None
+    progress.remove_task(task)
+    policy = choose_policy(str(choice.policy), problem, choice.counts)
+    bound = fluid_bound(problem, choice.counts, most_parts=DEFAULT_PARTS if policy.name == "splitting" else 1)
+    return Proposal("chosen", choice.counts, choice.cost_per_hour, policy, bound)
+
+
+def _measured(
+    request: PoolRequest,
+    times: ServiceTimes,
+    problem: PoolProblem,
+    proposals: dict[str, Proposal],
+    queries: int,
+    progress: Progress,
+) -> dict[str, Proposal]:
+    """All proposals measured on the same queries, which are not those that the choice was made on."""
+    ways = {(one.counts, one.policy.name): one for one in proposals.values()}
+    task = progress.add_task("measuring the proposals", total=len(ways) * request.seeds)
+    cases = [
+        FleetCase(
+            times.table, one.counts, one.policy, request.sla, problem.largest,
+            QueryStream("poisson", request.sizes, queries, request.seed + 1 + number), 0.8 * one.bound.bound_qps,
+        )
+        for one in ways.values()
+        for number in range(request.seeds)
+    ]  # fmt: skip
+    found = on_all_cores(capacity_case, cases, 16 * queries * len(cases), lambda: progress.advance(task))
+    progress.remove_task(task)
+    of_way = {
+        way: measured_capacity(found[at * request.seeds : (at + 1) * request.seeds]) for at, way in enumerate(ways)
+    }
+    return {
+        name: Proposal(name, one.counts, one.cost_per_hour, one.policy, one.bound, of_way[one.counts, one.policy.name])
+        for name, one in proposals.items()
+    }
+
+
+def _frontier(request: PoolRequest, problem: PoolProblem, most: list[int] | None) -> tuple[Floats, dict[str, Floats]]:
+    """The best bound of each kind that budgets up to twice the given one buy, nan where they buy none."""
+    budget = request.budget_per_hour
+    budgets = np.unique([*np.linspace(budget / 8, 2 * budget, _FRONTIER_BUDGETS), budget])
+    limits: dict[str, list[float]] = {"fluid bound, splitting": [], "fluid bound, whole queries": []}
+    for one in budgets.tolist():
+        for name, parts in zip(limits, (DEFAULT_PARTS, 1), strict=True):
+            try:
+                limits[name].append(best_pool(problem, one, most_parts=parts, most_counts=most).bound.bound_qps)
+            except PlanningError:
+                limits[name].append(np.nan)
+    frontier = {name: np.array(values) for name, values in limits.items()}
+    try:
+        pools = pools_within(problem, 2 * budget, most_counts=most, most_pools=_MOST_COMPARED)
+        bounds, costs = kairos_bounds(problem, pools), problem.cost_per_hour(pools)
+    except PlanningError:  # too many, or no type that serves every size
+        return budgets, frontier
+    best = [float(bounds[costs <= one * (1 + 1e-9)].max(initial=0.0)) for one in budgets.tolist()]
+    return budgets, {**frontier, "Kairos' bound": np.where(np.array(best) > 0, best, np.nan)}

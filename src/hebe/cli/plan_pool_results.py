@@ -1,0 +1,260 @@
+"""What `hebe plan pool` shows and writes: tables, the plan file's content, a page with pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import RenderableType
+from rich.text import Text
+
+import hebe
+from hebe.cli.plan_pool_making import PoolPlanMade, Proposal
+from hebe.cli.pool_plan_file import PoolPlanFile, pool_words
+from hebe.planning.fluid_bound import FluidBound
+from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.html import KeyNumber, Page
+from hebe.report.pool_plots import cost_frontier, shares_by_size, utilisation_bars
+from hebe.report.tables import format_number
+
+_PROPOSALS = {
+    "one type": "the base type alone, first come, first served",
+    "Kairos": "Kairos' pick, its matching",
+    "fluid, whole": "best fluid bound without splitting, matching",
+    "fluid, splitting": "best fluid bound with splitting, splitting",
+    "chosen": "chosen",
+}
+_SIZE_BINS = 60
+
+
+def plan_file(made: PoolPlanMade) -> PoolPlanFile:
+    """The plan as it is written."""
+    chosen, request, problem = made.chosen, made.request, made.problem
+    return PoolPlanFile(
+        made.times.model,
+        request.sla,
+        request.sizes,
+        request.budget_per_hour,
+        dict(zip(problem.types, chosen.counts, strict=True)),
+        dict(zip(problem.types, problem.price_per_hour.tolist(), strict=True)),
+        chosen.policy,
+        made.times.files,
+        request.prices,
+        predicted(made, chosen),
+        {"proposal": [_proposal_content(made, one) for name, one in made.proposals.items() if name != "chosen"]},
+    )
+
+
+def predicted(made: PoolPlanMade, one: Proposal) -> dict[str, Any]:
+    """The figures that the plan predicts of a proposal, without those that were not simulated."""
+    figures: dict[str, Any] = {"price_per_hour": one.cost_per_hour, "bound_qps": one.bound.bound_qps}
+    if one.measured is not None:
+        capacity = one.measured.capacity
+        figures |= {"qps": capacity.qps, "qps_low": capacity.low, "qps_high": capacity.high}
+        figures |= {"seeds": made.request.seeds, "queries_per_run": made.queries}
+        used = zip(made.problem.types, one.counts, one.measured.utilisation, strict=False)
+        figures["utilisation"] = {name: share for name, count, share in used if count}
+    return figures
+
+
+def _proposal_content(made: PoolPlanMade, one: Proposal) -> dict[str, Any]:
+    counts = {name: count for name, count in zip(made.problem.types, one.counts, strict=True) if count}
+    return {"name": one.name, "policy": one.policy.name, "counts": counts, **predicted(made, one)}
+
+
+def summary(made: PoolPlanMade) -> dict[str, Any]:
+    """All results as plain data, for `--json`."""
+    return {
+        "model": made.times.model,
+        "types": list(made.problem.types),
+        "base_type": made.problem.types[0] if made.kairos is not None else None,
+        "sla_ms": made.request.sla.latency_ms,
+        "percentile": made.request.sla.percentile,
+        "budget_per_hour": made.request.budget_per_hour,
+        "pools": made.kairos.pools if made.kairos is not None else None,
+        "ranked": [pool.to_dict() for pool in made.kairos.ranked] if made.kairos is not None else [],
+        "without_kairos": made.without_kairos or None,
+        "policy": made.chosen.policy.to_dict(),
+        "proposals": {name: _proposal_content(made, one) for name, one in made.proposals.items()},
+    }
+
+
+def pool_tables(made: PoolPlanMade) -> list[RenderableType]:
+    """For the terminal: the ranked pools, and the proposals."""
+    tables: list[RenderableType] = []
+    for headings, rows in (_ranked_rows(made), _proposal_rows(made)):
+        if not rows:
+            continue
+        table = FittingTable(
+            *(Column(heading, right=heading in _NUMBERS, folds=heading == "pool") for heading in headings)
+        )
+        for row in rows:
+            table.add_row(Text(row[0], "bold"), *row[1:])
+        tables += [table, Text()]
+    return [*tables, _verdict(made), *_notes(made)]
+
+
+_NUMBERS = {"rank", "price/h", "Kairos' bound (qps)", "fluid bound (qps)", "simulated (qps)", "of the bound"}
+
+
+def _ranked_rows(made: PoolPlanMade) -> tuple[list[str], list[list[str]]]:
+    """The head of Kairos' ranking; the pick is marked."""
+    if made.kairos is None:
+        return [], []
+    rows = [
+        [
+            f"{rank}{' *' if pool.counts == made.kairos.pick.counts else ''}",
+            _pool(made, pool.counts),
+            format_number(pool.cost_per_hour),
+            format_number(pool.bound_qps),
+        ]
+        for rank, pool in enumerate(made.kairos.ranked, 1)
+    ]
+    return ["rank", "pool", "price/h", "Kairos' bound (qps)"], rows
+
+
+def _proposal_rows(made: PoolPlanMade) -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [
+            _PROPOSALS[name] if name != "chosen" else f"chosen: {one.policy.name}",
+            _pool(made, one.counts),
+            format_number(one.cost_per_hour),
+            format_number(one.bound.bound_qps),
+            _interval(one),
+            "" if one.share_of_bound is None else f"{one.share_of_bound:.1%}",
+        ]
+        for name, one in made.proposals.items()
+    ]
+    return ["proposal", "pool", "price/h", "fluid bound (qps)", "simulated (qps)", "of the bound"], rows
+
+
+def _pool(made: PoolPlanMade, counts: tuple[int, ...]) -> str:
+    return pool_words(list(zip(made.problem.types, counts, strict=True))).replace(",", ", ")
+
+
+def _interval(one: Proposal) -> str:
+    if one.measured is None:
+        return ""
+    capacity = one.measured.capacity
+    if capacity.low == capacity.high:
+        return format_number(capacity.qps)
+    return f"{format_number(capacity.qps)} ({format_number(capacity.low)} to {format_number(capacity.high)})"
+
+
+def _verdict(made: PoolPlanMade) -> Text:
+    chosen, sla = made.chosen, made.request.sla
+    price = format_number(chosen.cost_per_hour)
+    if chosen.measured is None:
+        serves = f"not simulated; at most {format_number(chosen.bound.bound_qps)} queries/s"
+    else:
+        serves = f"serves {_interval(chosen)} queries/s in simulation"
+    return Text(
+        f"{_pool(made, chosen.counts)} with {chosen.policy.name} for {price} per hour {serves},"
+        f" p{sla.percentile:g} within {sla.latency_ms:g} ms."
+    )
+
+
+def _notes(made: PoolPlanMade) -> list[Text]:
+    notes = []
+    if made.kairos is not None:
+        notes.append(Text(f"* Kairos' pick, of {made.kairos.pools:,} pools within the budget."))
+    else:
+        notes.append(Text(f"Only splitting serves every query in time: {made.without_kairos}", "yellow"))
+    if made.unpriced:
+        notes.append(Text(f"Measured but not priced, so not on offer: {', '.join(made.unpriced)}.", "yellow"))
+    if any(one.measured is not None for one in made.proposals.values()):
+        notes.append(
+            Text(f"Simulated: {made.request.seeds} runs of {made.queries:,} queries each; 95% intervals in brackets.")
+        )
+    return notes
+
+
+def pool_page(made: PoolPlanMade) -> Page:
+    """The page, not yet written: key numbers, frontier, proposals, shares of sizes, ranking."""
+    request, chosen = made.request, made.chosen
+    page = Page(
+        "Pool plan",
+        f"{made.times.model} on {len(made.problem.types)} server types, at most"
+        f" {format_number(request.budget_per_hour)} per hour, p{request.sla.percentile:g} within"
+        f" {request.sla.latency_ms:g} ms, query sizes {request.sizes}.",
+        f"hebe {hebe.__version__}; service times from {made.times.named_files}, prices from {request.prices}",
+    )
+    page.key_numbers(_key_numbers(made))
+    page.heading("What a budget buys")
+    points = {
+        _PROPOSALS[name]: (one.cost_per_hour, one.measured.capacity.qps)
+        for name, one in made.proposals.items()
+        if one.measured is not None and name in ("one type", "Kairos", "chosen")
+    }
+    page.plot(
+        cost_frontier(made.budgets, made.frontier, points, request.budget_per_hour),
+        "Lines: the best bound of all pools within each budget."
+        + (" Points: what pools reached in simulation, all runs with the same queries." if points else ""),
+    )
+    page.table(
+        *_proposal_rows(made),
+        "The fluid bound holds for any policy that keeps every query in time, with splitting where the policy splits."
+        " The SLA lets some queries be late, so simulation may come out slightly above it."
+        if points
+        else "",
+    )
+    page.heading("Who serves what")
+    edges, shares = _shares(made, chosen.bound)
+    page.plot(
+        shares_by_size(edges, shares),
+        "Of the items in queries of each size, the share that each server type serves by the fluid bound's plan for the"
+        " chosen pool. Empty: no query has that size.",
+    )
+    if chosen.measured is not None and chosen.measured.utilisation:
+        used = zip(made.problem.types, chosen.counts, chosen.measured.utilisation, strict=True)
+        page.plot(
+            utilisation_bars({f"{count} x {name}": share for name, count, share in used if count}),
+            "The share of their time that the chosen pool's servers work, at the predicted throughput.",
+        )
+    headings, rows = _ranked_rows(made)
+    if rows:
+        page.heading("Kairos' ranking")
+        page.table(headings, rows, "The pools with the highest bounds by Kairos' formula; * is its pick.")
+    for note in _notes(made):
+        page.paragraph(str(note))
+    return page
+
+
+def _key_numbers(made: PoolPlanMade) -> list[KeyNumber]:
+    chosen = made.chosen
+    numbers = [KeyNumber("price", format_number(chosen.cost_per_hour), "per hour", _pool(made, chosen.counts))]
+    if chosen.measured is not None:
+        capacity = chosen.measured.capacity
+        interval = f"95%: {format_number(capacity.low)} to {format_number(capacity.high)}"
+        numbers.append(KeyNumber("predicted throughput", format_number(capacity.qps), "queries/s", interval))
+        for name, words in (("one type", "over the base type alone"), ("Kairos", "over Kairos' pick")):
+            other = made.proposals.get(name)
+            if other is not None and other.measured is not None and other.measured.capacity.qps:
+                ratio = capacity.qps / other.measured.capacity.qps
+                numbers.append(KeyNumber(words, f"{ratio:.2f}", "times", _pool(made, other.counts)))
+    else:
+        numbers.append(KeyNumber("fluid bound", format_number(chosen.bound.bound_qps), "queries/s", "not simulated"))
+    return numbers
+
+
+def _shares(made: PoolPlanMade, bound: FluidBound) -> tuple[list[int], Mapping[str, npt.NDArray[np.float64]]]:
+    """Of the items of each size (in bins), the share by server type; nan in bins without queries."""
+    weights = made.problem.size_weights
+    largest = made.problem.largest
+    items = np.zeros((len(made.problem.types), largest))
+    columns = np.arange(largest)
+    options = bound.options
+    for share, chosen in zip(bound.plan_shares.tolist(), bound.plan_options, strict=True):
+        served = chosen >= 0
+        at, option = columns[served], chosen[served]
+        for kinds, part_items in ((options.first, options.first_items), (options.second, options.second_items)):
+            parts = options.parts[option, kinds[option]]
+            np.add.at(items, (kinds[option], at), share * weights[at] * parts * part_items[option, at])
+    edges = np.unique(np.linspace(0, largest, min(_SIZE_BINS, largest) + 1).astype(int))
+    binned = np.add.reduceat(items, edges[:-1], axis=1)
+    total = binned.sum(axis=0)
+    shares = np.divide(binned, total, out=np.full_like(binned, np.nan), where=total > 0)
+    present = {name: shares[at] for at, name in enumerate(made.problem.types) if bound.counts[at]}
+    return (edges + 1).tolist(), present

@@ -1,0 +1,149 @@
+"""The plan file of a pool: written by `hebe plan pool`, read by `hebe simulate --plan` and by what starts the fleet."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hebe
+from hebe.cli.plan_files import Entry, PlanFileError, parse_number
+from hebe.cli.pool_forms import PolicyChoice
+from hebe.spec import SlaTarget, SpecError
+
+PLAN_KIND = "pool"
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlanFile:
+    """What starts the fleet: counts by server type, base first, and the policy; with what it was planned for.
+
+    `predicted` are figures as plain data, `more` what else the planner says; neither is needed to start it.
+    """
+
+    model: str
+    sla: SlaTarget
+    sizes: str
+    budget_per_hour: float
+    counts: Mapping[str, int]
+    prices: Mapping[str, float]
+    policy: PolicyChoice
+    service_times: tuple[Path, ...]
+    price_file: Path
+    predicted: Mapping[str, Any]
+    more: Mapping[str, Any]
+
+    def to_dict(self, path: Path) -> dict[str, Any]:
+        """The content of the file at `path`; files are named relative to it."""
+        return {
+            "kind": PLAN_KIND,
+            "version": PLAN_VERSION,
+            "written_by": f"hebe {hebe.__version__}",
+            "model": self.model,
+            "query_sizes": self.sizes,
+            "budget_per_hour": self.budget_per_hour,
+            "made_from": {
+                "service_times": [_relative(file, path) for file in self.service_times],
+                "prices": _relative(self.price_file, path),
+            },
+            "sla": {"latency_ms": self.sla.latency_ms, "percentile": self.sla.percentile},
+            "policy": self.policy.to_dict(),
+            "predicted": dict(self.predicted),
+            **self.more,
+            "server": [
+                {"server_type": name, "count": count, "price_per_hour": self.prices[name]}
+                for name, count in self.counts.items()
+            ],
+        }
+
+
+def read_pool_plan(path: Path) -> PoolPlanFile:
+    """The plan in a file; raises `PlanFileError` naming the field that is missing or wrong."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as fault:
+        reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else fault
+        raise PlanFileError(f"{path}: cannot be read: {reason}") from None
+    if content.get("kind") != PLAN_KIND or content.get("version") != PLAN_VERSION:
+        raise PlanFileError(
+            f"{path}: kind {content.get('kind')!r}, version {content.get('version')!r}: must be the plan of a pool,"
+            f" kind {PLAN_KIND!r}, version {PLAN_VERSION}, as hebe plan pool writes it"
+        )
+    head = Entry(str(path), content, str(path))
+    made_from, sla, policy = (_part(path, content, name) for name in ("made_from", "sla", "policy"))
+    try:
+        target = SlaTarget(sla.number("latency_ms"), sla.number("percentile"))
+    except SpecError as fault:
+        raise PlanFileError(f"{path}: sla: {fault}") from None
+    counts, prices = _servers(path, content)
+    files = made_from.fields.get("service_times")
+    if not isinstance(files, list) or not files or not all(isinstance(name, str) for name in files):
+        raise PlanFileError(f"{path}: made_from: service_times is {files!r}: must be a list of files")
+    name = policy.text("name")
+    parameters = {key: value for key, value in policy.fields.items() if key != "name"}
+    _check_parameters(path, name, parameters, counts)
+    return PoolPlanFile(
+        head.text("model"),
+        target,
+        head.text("query_sizes"),
+        head.number("budget_per_hour"),
+        counts,
+        prices,
+        PolicyChoice(name, parameters),
+        tuple(path.parent / file for file in files),
+        path.parent / made_from.text("prices"),
+        _part(path, content, "predicted").fields,
+        {},
+    )
+
+
+def _part(path: Path, content: Mapping[str, Any], name: str) -> Entry:
+    part = content.get(name)
+    if not isinstance(part, dict):
+        raise PlanFileError(f"{path}: [{name}] is missing")
+    return Entry(f"{path}: {name}", part, f"{path}: {name}")
+
+
+def _servers(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, float]]:
+    counts: dict[str, int] = {}
+    prices: dict[str, float] = {}
+    listed = content.get("server")
+    if not isinstance(listed, list) or not listed or not all(isinstance(fields, dict) for fields in listed):
+        raise PlanFileError(f"{path}: [[server]] is missing: must give the count of each server type")
+    for number, fields in enumerate(listed, 1):
+        entry = Entry(where := f"{path}: server {number}", fields, where)
+        name = entry.text("server_type")
+        if name in counts:
+            raise PlanFileError(f"{where}: server_type {name} is given twice")
+        counts[name], prices[name] = entry.whole("count"), entry.number("price_per_hour")
+    return counts, prices
+
+
+def _check_parameters(path: Path, name: str, parameters: Mapping[str, Any], counts: Mapping[str, int]) -> None:
+    """What the policy cannot do without."""
+    if name == "threshold":
+        Entry(f"{path}: policy", parameters, str(path)).whole("threshold_items")
+    if name == "splitting":
+        worth = parameters.get("prices_qps")
+        if not isinstance(worth, dict):
+            raise PlanFileError(f"{path}: policy: prices_qps is {worth!r}: must give a price for each server type")
+        for kind in counts:
+            if kind not in worth:
+                raise PlanFileError(f"{path}: policy: prices_qps of {kind} is missing")
+            parse_number(worth[kind], f"{path}: policy: prices_qps of {kind}")
+        if not any(worth[kind] > 0 for kind in counts):
+            raise PlanFileError(f"{path}: policy: prices_qps: at least one must be more than 0")
+
+
+def _relative(file: Path, plan: Path) -> str:
+    return Path(os.path.relpath(file.resolve(), plan.resolve().parent)).as_posix()
+
+
+def pool_words(counts: Mapping[str, int] | Sequence[tuple[str, int]]) -> str:
+    """A pool as people read it, and as `--pool` takes it: `gpu=1,cpu=13`, without the types that it lacks."""
+    pairs = counts.items() if isinstance(counts, Mapping) else counts
+    return ",".join(f"{name}={count}" for name, count in pairs if count)
