@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hebe.scheduling.distribution import DistributionPolicy
-from hebe.simulation.capacity import largest_rate_qps
+from hebe.simulation.capacity import holds_target, largest_rate_qps
 from hebe.simulation.fleet_run import QueryTrace, ServiceModel, run_fleet
 from hebe.spec import SlaTarget
 
@@ -53,11 +53,7 @@ class CapacityRace:
 
     def holds(self, rate_qps: float, pool: Sequence[int], make_policy: PolicyMaker) -> bool:
         """Whether the pool meets the SLA target at this rate."""
-        latest = int(len(self._trace) * (1 - self._sla.percentile / 100) + 1e-9)
-        run = run_fleet(
-            self._trace, rate_qps, pool, self._servers, make_policy(), self._sla.latency_s, give_up_late=latest
-        )
-        return run.percentile_s(self._sla.percentile) <= self._sla.latency_s
+        return holds_target(self._trace, rate_qps, pool, self._servers, make_policy(), self._sla)
 
     def attainment(self, rate_qps: float, pool: Sequence[int], make_policy: PolicyMaker) -> float:
         """The share of queries answered within the SLA at this rate."""
