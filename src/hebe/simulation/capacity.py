@@ -102,7 +102,7 @@ def holds_target(
     policy: DistributionPolicy,
     sla: SlaTarget,
 ) -> bool:
-    """Whether the pool meets the SLA target at this rate; no more is simulated than it takes to see that it does not."""
+    """Whether the pool meets the SLA target at this rate; stops as soon as it is seen not to."""
     most_late = int(len(trace) * (1 - sla.percentile / 100) + 1e-9)
     run = run_fleet(trace, rate_qps, pool, servers, policy, sla.latency_s, give_up_late=most_late)
     return run.percentile_s(sla.percentile) <= sla.latency_s
