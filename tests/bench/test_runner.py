@@ -45,3 +45,16 @@ def test_a_run_says_how_it_was_made(example_bench, quick):
     assert file.quick is quick
     assert file.seconds > 0
     assert file.figures == (Figure("example.count", 1 if quick else 2, "ratio", target=">= 2"),)
+
+
+def test_only_a_benchmark_that_reads_measurements_is_given_them(example_bench, tmp_path):
+    assert run_benchmark(example_bench, True, Progress(disable=True), tmp_path).command.endswith(" --quick")
+    (tmp_path / "example_bench.py").write_text(
+        "from hebe.report.figures import Figure\n"
+        "def run(quick, progress, data=None):\n"
+        "    return [Figure(f'example.{data.name if data else None}', 1, 'ratio')]\n"
+    )
+    sys.modules.pop("hebe.bench.example_bench")
+    file = run_benchmark(example_bench, False, Progress(disable=True), tmp_path / "recorded")
+    assert [figure.name for figure in file.figures] == ["example.recorded"]
+    assert file.command == "hebe bench example_bench --data DIR"

@@ -12,8 +12,8 @@ def benchmarks(monkeypatch):
     """Two benchmarks, `fast` and `slow`, that measure nothing."""
     ran = []
 
-    def run_benchmark(name, quick, progress):  # noqa: ARG001
-        ran.append(name)
+    def run_benchmark(name, quick, progress, data=None):  # noqa: ARG001
+        ran.append(name if data is None else (name, data))
         return FigureFile(name, "hebe bench", "abc", {}, 1.0, quick, (Figure(f"{name}.x", 3, "ms", target="< 2"),))
 
     monkeypatch.setattr(hebe.bench.runner, "run_benchmark", run_benchmark)
@@ -64,3 +64,11 @@ def test_an_unknown_benchmark_names_the_known_ones(capsys, benchmarks):
     assert "serv" in err
     assert "fast, slow, all" in " ".join(err.split())
     assert benchmarks == []
+
+
+def test_recorded_measurements_are_handed_on_if_they_are_there(capsys, benchmarks, tmp_path):
+    assert run(capsys, "fast", "--data", str(tmp_path), "--out", str(tmp_path))[0] == 0
+    assert benchmarks == [("fast", tmp_path)]
+    code, _, err = run(capsys, "fast", "--data", str(tmp_path / "nowhere"))
+    assert code == 2
+    assert "nowhere" in err

@@ -5,6 +5,7 @@ from hebe.simulation.capacity import fleet_capacity
 from hebe.simulation.capacity_race import CapacityRace
 from hebe.simulation.fleet_run import QueryTrace, TableServers
 from hebe.spec import SlaTarget
+
 from .pool_service import SLA_MS, EvenSizes, table
 
 SLA = SlaTarget(SLA_MS, 95.0)

@@ -10,6 +10,7 @@ from hebe.simulation.fleet_run import QueryTrace, TableServers
 from hebe.simulation.plan_choice import PolicyKind, candidate_pools, choose_plan, make_policy
 from hebe.simulation.service_table import ServiceTableError
 from hebe.spec import SlaTarget
+
 from .pool_service import LARGEST, SLA_MS, EvenSizes, problem, table
 
 BUDGET = 3.0

@@ -14,6 +14,9 @@ from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 def bench(
     name: Annotated[str | None, typer.Argument(help="A benchmark, or 'all'; without one, list them.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Under a minute, fewer repeats.")] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="Directory of recorded measurements, for a benchmark that reads some.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where NAME.json goes.")] = Path("out/figures"),
     as_json: JsonOption = False,
 ) -> None:
@@ -37,10 +40,12 @@ def bench(
         return
     if name != "all" and name not in known:
         raise typer.BadParameter(f"no benchmark {name}: there are {', '.join(known)}, all", param_hint="NAME")
+    if data is not None and not data.is_dir():
+        raise typer.BadParameter(f"{data} is not a directory", param_hint="--data")
     written = []
     for chosen in known if name == "all" else (name,):
         with make_progress() as progress:
-            file = run_benchmark(chosen, quick, progress)
+            file = run_benchmark(chosen, quick, progress, data)
         path = file.write(out)
         written.append((path, file))
         console.print(figure_tables([(path, file)]), crop=False)

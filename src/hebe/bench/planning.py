@@ -1,0 +1,48 @@
+"""Everything that planning and simulation promise: Kairos, splitting, provisioning, co-location, the simulator.
+
+Kairos' and the splitting policy's figures need the recorded measurements; without `data` they are left out. Hercules'
+and Hera's come from their studies.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from rich.progress import Progress
+
+from hebe.bench.planning_kairos import FILES, FULL, QUICK, kairos_figures
+from hebe.bench.planning_simulator import simulator_figures
+from hebe.bench.planning_solvers import solver_figures
+from hebe.report.figures import Figure
+from hebe.studies import STUDIES
+from hebe.studies.study import StudyOptions
+
+DESCRIPTION = "Planned fleets, proved in simulation: Kairos, splitting, Hercules, Hera, and the simulator's speed."
+
+STUDIES_WITH_FIGURES = ("hercules-cluster", "hera-affinity", "hera-emu")
+
+
+def run(quick: bool, progress: Progress, data: Path | None = None) -> list[Figure]:
+    """Measure `kairos.*`, `split.*`, `matching.*`, `pool.*`, `provision.*`, `affinity.*`, `colocate.*`, `simulator.*`,
+    `hercules.*`, `hera.*`. What is timed comes first.
+
+    `data` is the directory of the recorded measurements (exec_ms.csv, load_ms.csv). Raises `ValueError` for bad ones.
+    """
+    figures = [*solver_figures(quick, progress), *simulator_figures(quick, progress)]
+    if data is None:
+        needed = "give --data DIR, with " + " and ".join(FILES)
+        progress.console.print(f"Left out: kairos.*, split.*, kairos_plus.*: {needed}", soft_wrap=True)
+    else:
+        figures += kairos_figures(data, QUICK if quick else FULL, progress)
+    return figures + _of_studies(quick, progress)
+
+
+def _of_studies(quick: bool, progress: Progress) -> list[Figure]:
+    """The papers' cluster figures."""
+    options = StudyOptions(quick=quick)
+    figures: list[Figure] = []
+    for name in STUDIES_WITH_FIGURES:
+        if name in STUDIES:
+            figures += import_module(STUDIES[name]).run(options, progress).figures
+    return figures

@@ -1,0 +1,336 @@
+"""Kairos' figures and the splitting policy's, by simulation over published measurements of four EC2 types.
+
+Every pool, policy and rate sees the same queries (common random numbers). What is chosen by simulation, baselines'
+pools as well as ours, is chosen on a trace of its own and measured on others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.progress import Progress
+
+from hebe.planning.pool import kairos_bounds, plan_pool, pools_within, ranking
+from hebe.planning.pool_problem import Ints, PoolProblem
+from hebe.planning.pool_search import kairos_plus
+from hebe.report.figures import Figure
+from hebe.scheduling.distribution import EarliestFinish, FirstComeFirstServed, SizeThreshold
+from hebe.scheduling.matching import CostMatching
+from hebe.simulation.capacity import Capacity, fleet_capacity
+from hebe.simulation.capacity_race import CapacityRace, PolicyMaker
+from hebe.simulation.fleet_run import QueryTrace, TableServers
+from hebe.simulation.plan_choice import choose_plan, make_policy
+from hebe.simulation.service_table import ServiceTable, read_service_tables
+from hebe.spec import SlaTarget
+from hebe.studies.sweep import sweep
+from hebe.workload.query_sizes import ProductionSizes
+
+FILES = ("exec_ms.csv", "load_ms.csv")
+TYPES = ("g4dn.xlarge", "c5n.2xlarge", "r5n.large", "t3.xlarge")
+PRICES_PER_HOUR = (0.526, 0.432, 0.149, 0.1664)
+BUDGET_PER_HOUR = 2.5
+QOS_MS = {"ncf": 5.0, "rm2": 350.0, "wnd": 25.0, "mtwnd": 25.0, "dien": 35.0}
+PERCENTILE = 99.0
+GRID = (6, 7, 18, 16)
+"""Counts of each type in the whole grid of configurations, from none."""
+
+_OVER_HOMOGENEOUS = {"ncf": 1.7, "rm2": 2.0, "wnd": 1.3, "mtwnd": 1.4, "dien": 1.5}
+_SPLIT_OVER_KAIROS = {"rm2": 1.22}
+_PLANNING_SEED = 1000
+_SIZES_SEED = 2000
+_SAME = 0.995
+"""What is not below this share of another rate counts as equal to it: rates are searched to half a percent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Queries of a trace that is measured, and of one that choices are made on; traces measured; how many pools each
+    baseline may try, best bound first; runners-up for the splitting policy; models."""
+
+    queries: int
+    planning_queries: int
+    traces: int
+    baseline_pools: int
+    runners_up: int
+    models: tuple[str, ...]
+
+
+FULL = Effort(10_000, 5_000, 3, 30, 8, tuple(QOS_MS))
+QUICK = Effort(2_000, 1_000, 2, 4, 1, ("wnd",))
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What one part of one model's comparison came to: rates by trace, of which pool and policy, and what bounds it.
+
+    `evaluated` and `over_exhaustive` are Kairos+'s.
+    """
+
+    capacity: Capacity
+    pool: tuple[int, ...]
+    policy: str
+    bound_qps: float = math.nan
+    evaluated: int = 0
+    over_exhaustive: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One part of one model's comparison, on its service table."""
+
+    model: str
+    part: str
+    table: ServiceTable
+    effort: Effort
+
+
+class Contest:
+    """One model's problem, and its traces: what all parts of a comparison share."""
+
+    def __init__(self, model: str, table: ServiceTable, effort: Effort) -> None:
+        sizes = ProductionSizes()
+        self.effort = effort
+        self.table = table.of_types(TYPES)
+        self.servers = TableServers(self.table)
+        self.sla = SlaTarget(QOS_MS[model], PERCENTILE)
+        drawn = np.bincount(sizes.draw(1_000_000, np.random.default_rng(_SIZES_SEED)), minlength=sizes.largest + 1)[1:]
+        self.problem = PoolProblem(
+            TYPES, np.array(PRICES_PER_HOUR), self.table.mean_s[:, : sizes.largest], drawn / drawn.sum(),
+            self.sla.latency_s,
+        )  # fmt: skip
+        self.planning = QueryTrace.draw(effort.planning_queries, sizes, _PLANNING_SEED)
+        self.measured = [QueryTrace.draw(effort.queries, sizes, seed) for seed in range(effort.traces)]
+
+    def matching(self) -> CostMatching:
+        """Kairos' policy."""
+        return CostMatching(self.sla.latency_s, self.problem.largest)
+
+    def capacity(self, pool: Sequence[int], make: PolicyMaker, guess_qps: float) -> Capacity:
+        """On the traces that are measured."""
+        return fleet_capacity(self.measured, pool, self.servers, make, self.sla, guess_qps=guess_qps)
+
+    def race(self, guess_qps: float) -> CapacityRace:
+        """On the planning trace."""
+        return CapacityRace(self.planning, self.servers, self.sla, guess_qps)
+
+    def full_pools(self) -> Ints:
+        """The pools within the budget that not even the cheapest server can be added to, best Kairos bound first."""
+        pools = pools_within(self.problem, BUDGET_PER_HOUR)
+        costs = self.problem.cost_per_hour(pools)
+        full = costs + min(PRICES_PER_HOUR) > BUDGET_PER_HOUR * (1 + 1e-9)
+        bounds = kairos_bounds(self.problem, pools)
+        return pools[full][ranking(bounds[full], costs[full])]
+
+
+def kairos_figures(data: Path, effort: Effort, progress: Progress) -> list[Figure]:
+    """`kairos.*`, `split.*`, `kairos_plus.*` from the measurements in the directory `data`."""
+    tables = read_service_tables([data / name for name in FILES])
+    missing = [model for model in effort.models if model not in tables]
+    if missing:
+        raise ValueError(f"{data}: {', '.join(FILES)} have no measurements of {', '.join(missing)}")
+    cases = [Case(model, part, tables[model], effort) for part in PARTS for model in effort.models]
+    answers = sweep("pools and policies of five models", reach, cases, progress)
+    by_model: dict[str, dict[str, Reached]] = {model: {} for model in effort.models}
+    for case, answer in zip(cases, answers, strict=True):
+        by_model[case.model][case.part] = answer
+    figures: list[Figure] = []
+    for model, parts in by_model.items():
+        figures += _figures_of(model, parts)
+    over_kairos = [figure.value for figure in figures if figure.name.startswith("split.over_kairos.")]
+    if len(over_kairos) == len(QOS_MS):
+        mean = math.exp(float(np.mean(np.log(over_kairos))))
+        note = "geometric mean over five models"
+        figures.append(Figure("split.over_kairos.geomean", mean, "ratio", target=">= 1.12", note=note))
+    searched = [parts["kairos_plus"] for parts in by_model.values()]
+    grid = math.prod(GRID)
+    figures.append(
+        Figure(
+            "kairos_plus.evaluated_share", max(one.evaluated for one in searched) / grid, "share", runs=len(searched),
+            target="< 0.01", paper="under 1%", note=f"most of any model, of {grid:,} configurations",
+        )
+    )  # fmt: skip
+    figures.append(
+        Figure(
+            "kairos_plus.over_exhaustive", min(one.over_exhaustive for one in searched), "ratio", runs=len(searched),
+            target=">= 1.0", note="least of any model; every pool that no server fits into any more was tried; rates "
+            "within half a percent are equal",
+        )
+    )  # fmt: skip
+    return figures
+
+
+def reach(case: Case) -> Reached:
+    """Do one part of one model's comparison."""
+    return PARTS[case.part](Contest(case.model, case.table, case.effort))
+
+
+def _kairos(contest: Contest) -> Reached:
+    pick = plan_pool(contest.problem, BUDGET_PER_HOUR).pick
+    capacity = contest.capacity(pick.counts, contest.matching, 0.85 * pick.bound_qps)
+    return Reached(capacity, pick.counts, "matching", pick.bound_qps)
+
+
+def _homogeneous(contest: Contest) -> Reached:
+    """The base type alone; its rate is scaled to the whole budget."""
+    base = contest.problem.base_type()
+    pool = [0] * len(TYPES)
+    pool[base] = int(BUDGET_PER_HOUR / PRICES_PER_HOUR[base])
+    bound_qps = float(kairos_bounds(contest.problem, np.array([pool]))[0])
+    capacity = contest.capacity(pool, FirstComeFirstServed, 0.7 * bound_qps)
+    scale = BUDGET_PER_HOUR / (pool[base] * PRICES_PER_HOUR[base])
+    return Reached(Capacity.of([scale * qps for qps in capacity.by_trace_qps]), tuple(pool), "first come, first served")
+
+
+def _ribbon(contest: Contest) -> Reached:
+    pools = contest.full_pools()
+    return _best_of(contest, pools, lambda _, __: FirstComeFirstServed, "first come, first served")
+
+
+def _clockwork(contest: Contest) -> Reached:
+    pools = contest.full_pools()[: contest.effort.baseline_pools]
+    return _best_of(contest, pools, lambda _, __: EarliestFinish, "earliest finish")
+
+
+def _drs(contest: Contest) -> Reached:
+    """DeepRecSys; the threshold of each pool by its hill climb, at the best rate so far."""
+    pools = contest.full_pools()[: contest.effort.baseline_pools]
+    return _best_of(contest, pools, lambda race, pool: _best_threshold(contest, race, pool), "size threshold")
+
+
+def _best_of(
+    contest: Contest,
+    pools: Ints,
+    make_for: Callable[[CapacityRace, tuple[int, ...]], PolicyMaker],
+    policy: str,
+) -> Reached:
+    """The best of these pools on the planning trace, measured."""
+    bound_qps = float(kairos_bounds(contest.problem, pools[:1])[0])
+    race = contest.race(0.6 * bound_qps)
+    best: tuple[tuple[int, ...], PolicyMaker] | None = None
+    for row in pools.tolist():
+        pool = tuple(row)
+        make = make_for(race, pool)
+        if race.enter(pool, make):
+            best = pool, make
+    if best is None:
+        raise RuntimeError(f"{policy}: no pool holds the SLA target at any rate")
+    return Reached(contest.capacity(*best, race.best_qps), best[0], policy)
+
+
+def _best_threshold(contest: Contest, race: CapacityRace, pool: tuple[int, ...]) -> PolicyMaker:
+    """Climbs from what the pool's auxiliary types serve in time, by steps that halve, while more queries are in time.
+
+    (DeepRecSys climbs by throughput; at one rate, the share in time says the same at one run a step.)
+    """
+    reach_items = contest.problem.reach
+    served = [int(reach_items[kind]) for kind in range(1, len(TYPES)) if pool[kind]]
+    threshold, largest = min(served, default=0), contest.problem.largest
+    rate_qps = race.best_qps or 0.5 * float(kairos_bounds(contest.problem, np.array([pool]))[0])
+    tried: dict[int, float] = {}
+
+    def in_time(items: int) -> float:
+        if items not in tried:
+            tried[items] = race.attainment(rate_qps, pool, lambda: SizeThreshold(items))
+        return tried[items]
+
+    step = 128
+    while step >= 8:
+        uphill = max((threshold, threshold - step, threshold + step), key=lambda t: in_time(min(max(t, 0), largest)))
+        uphill = min(max(uphill, 0), largest)
+        if uphill == threshold:
+            step //= 2
+        threshold = uphill
+    return lambda: SizeThreshold(threshold)
+
+
+def _split(contest: Contest) -> Reached:
+    """The splitting policy's own plan."""
+    plan = choose_plan(
+        contest.problem, contest.table, BUDGET_PER_HOUR, contest.sla, contest.planning,
+        runners_up=contest.effort.runners_up,
+    )  # fmt: skip
+    capacity = contest.capacity(
+        plan.counts,
+        lambda: make_policy(plan.policy, contest.sla.latency_s, contest.problem.largest, plan.prices_qps),
+        plan.predicted_qps,
+    )
+    return Reached(capacity, plan.counts, str(plan.policy), plan.bound_qps)
+
+
+def _kairos_plus(contest: Contest) -> Reached:
+    """Algorithm 1 over all pools, then all full pools that it left out."""
+    pools = pools_within(contest.problem, BUDGET_PER_HOUR, most_counts=[count - 1 for count in GRID])
+    bounds = kairos_bounds(contest.problem, pools)
+    race = contest.race(0.8 * float(bounds.max()))
+    found = kairos_plus(pools, bounds, lambda pool: race.enter(pool, contest.matching))
+    done = {pool for pool, _ in found.path}
+    for row in contest.full_pools().tolist():
+        if tuple(row) not in done:
+            race.enter(tuple(row), contest.matching)
+    share = found.best_qps / race.best_qps
+    only = Capacity.of([found.best_qps])
+    return Reached(only, found.best, "matching", evaluated=found.evaluations, over_exhaustive=_snapped(share))
+
+
+def _snapped(ratio: float) -> float:
+    return 1.0 if ratio >= _SAME else ratio
+
+
+PARTS: Mapping[str, Callable[[Contest], Reached]] = {
+    "kairos": _kairos,
+    "kairos_plus": _kairos_plus,
+    "split": _split,
+    "clockwork": _clockwork,
+    "drs": _drs,
+    "ribbon": _ribbon,
+    "homogeneous": _homogeneous,
+}
+"""The longest first, so that no core is left with one of them at the end."""
+
+
+def _figures_of(model: str, parts: Mapping[str, Reached]) -> list[Figure]:
+    kairos, split, homogeneous = parts["kairos"], parts["split"], parts["homogeneous"]
+    figures = [
+        _ratio(
+            f"kairos.over_homogeneous.{model}", kairos, homogeneous, f">= {_OVER_HOMOGENEOUS[model]}",
+            paper="1.25 to 2.03", note=f"{_shown(kairos)} over {_shown(homogeneous)}, scaled to the budget",
+        )
+    ]  # fmt: skip
+    for name in ("ribbon", "drs", "clockwork"):
+        other = parts[name]
+        note = f"{_shown(kairos)} over {_shown(other)}"
+        figures.append(_ratio(f"kairos.over_{name}.{model}", kairos, other, "> 1", note=note))
+    figures.append(_share(f"kairos.share_of_bound.{model}", kairos, ">= 0.84", "of Kairos' bound, Eq. 15"))
+    target = f">= {_SPLIT_OVER_KAIROS.get(model, 1.0)}"
+    note = f"{_shown(split)} over {_shown(kairos)}"
+    figures.append(_ratio(f"split.over_kairos.{model}", split, kairos, target, note=note))
+    bound = "of the fluid bound of its pool, which lets no query be late (the SLA target lets 1%)"
+    figures.append(_share(f"split.share_of_fluid_bound.{model}", split, ">= 0.90", bound))
+    return figures
+
+
+def _ratio(
+    name: str, ours: Reached, theirs: Reached, target: str, *, paper: str | None = None, note: str = ""
+) -> Figure:
+    """The ratio of mean rates; its spread is that of the ratios by trace."""
+    ratios = np.array(ours.capacity.by_trace_qps) / np.array(theirs.capacity.by_trace_qps)
+    value = ours.capacity.qps / theirs.capacity.qps
+    low, high = min(float(ratios.min()), value), max(float(ratios.max()), value)
+    return Figure(name, value, "ratio", low, high, len(ratios), target, paper, f"{note}; spread: by trace")
+
+
+def _share(name: str, reached: Reached, target: str, what: str) -> Figure:
+    shares = np.array(reached.capacity.by_trace_qps) / reached.bound_qps
+    value = reached.capacity.qps / reached.bound_qps
+    low, high = min(float(shares.min()), value), max(float(shares.max()), value)
+    return Figure(name, value, "share", low, high, len(shares), target, None, f"{what}; spread: by trace")
+
+
+def _shown(reached: Reached) -> str:
+    """A rate, policy and pool in words."""
+    pool = " + ".join(f"{count} {name}" for count, name in zip(reached.pool, TYPES, strict=True) if count)
+    return f"{reached.capacity.qps:,.4g} queries/s by {reached.policy} on {pool}"

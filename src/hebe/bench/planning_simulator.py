@@ -1,0 +1,242 @@
+"""How fast the simulator is, and how right: queries per second on one core, a whole day of a cluster, closed forms."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from rich.progress import Progress
+from scipy import stats
+
+from hebe.bench.planning_tables import LARGEST, SLA_MS, service_table
+from hebe.planning.provisioning import FleetOptions
+from hebe.planning.provisioning_day import plan_day
+from hebe.report.figures import Figure, median_and_spread
+from hebe.scheduling.distribution import FirstComeFirstServed
+from hebe.scheduling.matching import CostMatching
+from hebe.simulation.capacity import fleet_capacity
+from hebe.simulation.capacity_race import PolicyMaker
+from hebe.simulation.closed_forms import mdc_latency_s, mm1_latency_s
+from hebe.simulation.fleet_run import FleetRun, QueryTrace, TableServers, run_fleet
+from hebe.simulation.service_table import ServiceTable
+from hebe.spec import SlaTarget
+from hebe.studies.sweep import sweep
+from hebe.workload.query_sizes import FixedSizes, ProductionSizes
+
+_POOL = (1, 0, 13, 0)
+_RATE_QPS = 400.0
+"""Matching sustains 429 queries/s on the pool."""
+_CLOSED_RUNS = 4
+_INTERVAL_S = 600.0
+_SERVERS = 1_000
+_SERVICES = 10
+_DAY_SLA = SlaTarget(60.0, 95.0)
+_DAY_PACES = np.geomspace(0.25, 1.0, _SERVICES)
+_OVER_PROVISION_RATE = 0.05
+_WATTS = (220.0, 160.0, 90.0, 100.0)
+
+
+def simulator_figures(quick: bool, progress: Progress) -> list[Figure]:
+    """`simulator.*`."""
+    speeds = _speeds(quick, progress)
+    return [*speeds, *_closed_forms(quick, progress), _day(quick, progress)]
+
+
+def _speeds(quick: bool, progress: Progress) -> list[Figure]:
+    policies: tuple[tuple[str, PolicyMaker, str], ...] = (
+        ("fcfs", FirstComeFirstServed, ">= 80000"),
+        ("matching14", lambda: CostMatching(SLA_MS / 1e3, LARGEST), ">= 12000"),
+    )
+    repeats, queries = (3, 5_000) if quick else (7, 20_000)
+    trace = QueryTrace.draw(queries, ProductionSizes(), 0)
+    servers = TableServers(service_table())
+    task = progress.add_task("queries simulated per second", total=repeats * len(policies))
+    figures = []
+    for name, make, target in policies:
+        samples = []
+        for _ in range(repeats):
+            policy = make()
+            began_s = time.thread_time()
+            run_fleet(trace, _RATE_QPS, _POOL, servers, policy, SLA_MS / 1e3)
+            samples.append(queries / (time.thread_time() - began_s))
+            progress.advance(task)
+        value, low, high = median_and_spread(samples)
+        note = (
+            f"{queries:,} queries on {sum(_POOL)} instances of two types at {_RATE_QPS:g} queries/s; thread's own time"
+        )
+        figures.append(
+            Figure(f"simulator.queries_per_s.{name}", value, "queries/s", low, high, repeats, target, note=note)
+        )
+    return figures
+
+
+# Closed forms
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """A queue that theory solves."""
+
+    kind: str
+    load: float
+    workers: int
+    queries: int
+    seed: int
+
+
+def _closed_forms(quick: bool, progress: Progress) -> list[Figure]:
+    queries = 50_000 if quick else 400_000
+    queues = {"mm1": (0.6, 1), "mdc": (0.8, 4), "little": (0.8, 4)}
+    cases = [
+        _Queue(kind, load, workers, queries, seed)
+        for kind, (load, workers) in queues.items()
+        for seed in range(_CLOSED_RUNS)
+    ]
+    answers = dict(zip(cases, sweep("closed forms", relative_error, cases, progress), strict=True))
+    notes = {
+        "mm1": "mean latency of M/M/1 at load 0.6",
+        "mdc": "mean latency of M/D/4 at load 0.8, by Crommelin's chain",
+        "little": "queries present, seen at even times, against rate times mean latency of M/M/4 at load 0.8",
+    }
+    figures = []
+    for kind, note in notes.items():
+        errors = np.array([error for case, error in answers.items() if case.kind == kind])
+        half = float(stats.sem(errors))
+        value = abs(float(errors.mean()))
+        note = f"{note}; mean of {len(errors)} runs of {queries:,} queries; spread: standard error"
+        figures.append(
+            Figure(
+                f"simulator.error.{kind}", value, "share", max(value - half, 0.0), value + half, len(errors),
+                "<= 0.01", note=note,
+            )
+        )  # fmt: skip
+    return figures
+
+
+def relative_error(queue: _Queue) -> float:
+    """The simulated value over the exact one, less 1."""
+    trace = QueryTrace.draw(queue.queries, FixedSizes(1), queue.seed)
+    table = deterministic_servers() if queue.kind == "mdc" else exponential_servers()
+    rate_qps = queue.load * queue.workers
+    run = run_fleet(trace, rate_qps, (queue.workers,), TableServers(table), FirstComeFirstServed(), 1e9)
+    latency_s = float(run.latency_s.mean())
+    if queue.kind == "mm1":
+        return latency_s / mm1_latency_s(rate_qps, 1.0) - 1
+    if queue.kind == "mdc":
+        return latency_s / mdc_latency_s(rate_qps, 1.0, queue.workers) - 1
+    return little_error(trace, rate_qps, run)
+
+
+def exponential_servers(samples: int = 100_000) -> ServiceTable:
+    """One item takes an exponential time of mean 1 s."""
+    levels = (np.arange(samples) + 0.5) / samples
+    seconds = -np.log1p(-levels)
+    return ServiceTable(("exponential",), np.broadcast_to(seconds / seconds.mean(), (1, 2, samples)))
+
+
+def deterministic_servers() -> ServiceTable:
+    """One item takes exactly 1 s."""
+    return ServiceTable(("deterministic",), np.ones((1, 2, 1)))
+
+
+def little_error(trace: QueryTrace, rate_qps: float, run: FleetRun) -> float:
+    """Little's law in the steady middle: queries present, seen at even times, over rate times mean latency, less 1."""
+    arrived_s = np.cumsum(trace.gaps) / rate_qps
+    left_s = np.sort(arrived_s + run.latency_s)
+    seen_s = np.linspace(0.05, 0.95, len(trace)) * arrived_s[-1]
+    present = np.searchsorted(arrived_s, seen_s, "right") - np.searchsorted(left_s, seen_s, "right")
+    middle = (arrived_s >= seen_s[0]) & (arrived_s <= seen_s[-1])
+    rate = middle.sum() / (seen_s[-1] - seen_s[0])
+    return float(present.mean() / (rate * run.latency_s[middle].mean())) - 1
+
+
+# A day
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Some intervals of one service's day: its rate and servers in each."""
+
+    service: int
+    first: int
+    rates_qps: tuple[float, ...]
+    counts: tuple[tuple[int, ...], ...]
+    queries: int
+
+
+def _day(quick: bool, progress: Progress) -> Figure:
+    """Ten services on a thousand servers of four types: tuples by simulation, a plan every ten minutes, every plan
+    simulated at query level."""
+    intervals, queries = (12, 1_000) if quick else (144, 10_000)
+    began_s = time.perf_counter()
+    tuples = np.array(sweep("efficiency tuples", service_qps, range(_SERVICES), progress))
+    options = FleetOptions(
+        tuple(f"service-{number}" for number in range(_SERVICES)),
+        service_table().types,
+        tuples,
+        np.broadcast_to(np.array(_WATTS), tuples.shape).copy(),
+        np.full(len(_WATTS), _SERVERS // len(_WATTS)),
+    )
+    demand_qps = _demand(options, intervals)
+    task = progress.add_task("plans", total=intervals)
+    day = plan_day(
+        options, demand_qps, _INTERVAL_S, over_provision_rate=_OVER_PROVISION_RATE, target_gap=0.01, time_limit_s=0.0,
+        on_interval=lambda _: progress.advance(task),
+    )  # fmt: skip
+    length = 6
+    stretches = [
+        _Stretch(
+            service, first, tuple(demand_qps[first : first + length, service].tolist()),
+            tuple(tuple(row) for row in day.counts[first : first + length, service].tolist()), queries,
+        )
+        for first in range(0, intervals, length)
+        for service in range(_SERVICES)
+    ]  # fmt: skip
+    in_time = np.concatenate(sweep("a day, query by query", attainments, stretches, progress))
+    took_s = time.perf_counter() - began_s
+    met = float(np.mean(in_time >= _DAY_SLA.percentile / 100))
+    note = (
+        f"{_SERVICES} services, up to {day.servers.max():,} of {_SERVERS:,} servers, {intervals} plans, "
+        f"{in_time.size * queries:,} queries; {met:.1%} of the services' intervals meet the SLA target"
+    )
+    return Figure("simulator.day", took_s, "s", target="<= 300", note=note)
+
+
+def _service(number: int) -> TableServers:
+    return TableServers(service_table(float(_DAY_PACES[number]), seed=number))
+
+
+def service_qps(number: int) -> list[float]:
+    """Queries/s that one server of each type serves of a service within the SLA target, in a fleet of twenty."""
+    servers, most = _service(number), 20
+    trace = QueryTrace.draw(4_000, ProductionSizes(), 100 + number)
+    found = []
+    for kind in range(len(servers.types)):
+        pool = [most if other == kind else 0 for other in range(len(servers.types))]
+        found.append(fleet_capacity([trace], pool, servers, FirstComeFirstServed, _DAY_SLA, tolerance=0.02).qps / most)
+    return found
+
+
+def _demand(options: FleetOptions, intervals: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Queries/s `[intervals, services]`: one wave a day, peaks some hours apart, which take most of the servers."""
+    chance = np.random.default_rng(0)
+    hours = np.arange(intervals) * 24 / intervals
+    peaks = chance.uniform(17, 22, _SERVICES)
+    waves = 0.6 + 0.4 * np.cos((hours[:, None] - peaks) * 2 * np.pi / 24)
+    waves *= chance.normal(1.0, 0.02, waves.shape).clip(0.9, 1.1)
+    even = (options.qps * options.available).sum(axis=1) / _SERVICES
+    demand: np.ndarray[tuple[int, int], np.dtype[np.float64]] = 0.9 * waves / waves.max() * even
+    return demand
+
+
+def attainments(stretch: _Stretch) -> list[float]:
+    """Share of queries within the SLA in each interval of a stretch."""
+    servers = _service(stretch.service)
+    shares = []
+    for offset, (rate_qps, counts) in enumerate(zip(stretch.rates_qps, stretch.counts, strict=True)):
+        seed = 1_000 * stretch.service + stretch.first + offset
+        trace = QueryTrace.draw(stretch.queries, ProductionSizes(), seed)
+        run = run_fleet(trace, rate_qps, counts, servers, FirstComeFirstServed(), _DAY_SLA.latency_s)
+        shares.append(run.attainment(_DAY_SLA.latency_s))
+    return shares
