@@ -52,5 +52,5 @@ def test_a_queue_that_grows_without_end_is_refused(arguments):
 
 
 def test_an_overloaded_single_worker_is_refused():
-    with pytest.raises(ValueError, match="rate_qps 2.0"):
+    with pytest.raises(ValueError, match=r"rate_qps 2\.0"):
         mm1_latency_s(2.0, 1.0)
