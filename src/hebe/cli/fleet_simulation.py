@@ -19,13 +19,15 @@ import numpy.typing as npt
 
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.pool_forms import PolicyChoice
+from hebe.cli.service_times import ServiceTimes
+from hebe.planning.pool_problem import SAFEGUARD
 from hebe.planning.query_size_monitor import size_weights
 from hebe.simulation.capacity import Capacity, largest_rate_qps
 from hebe.simulation.fleet_run import FleetRun, QueryTrace, TableServers, run_fleet
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
 from hebe.workload import forms
-from hebe.workload.arrivals import ArrivalProcess
+from hebe.workload.arrivals import ArrivalProcess, BurstArrivals, TraceArrivals
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,6 +36,7 @@ MOST_QUERIES = 2_000_000
 _LEAST_SLAS = 5
 _SLAS = 20
 """A run should last so many times the SLA: overload by a twentieth then shows, as a queue of one SLA."""
+_PERIODS = 5
 _WORTH_PROCESSES = 50_000
 """Queries below which starting processes takes longer than running them here."""
 
@@ -165,26 +168,53 @@ def check_largest(largest: int, measured: int, sizes: str) -> None:
         )
 
 
-def queries_needed(asked: int | None, sla: SlaTarget, rate_qps: float, *, search: bool) -> int:
-    """How many queries a run takes: as asked, or enough for the SLA's percentile and for overload to show.
+def check_sla(sla: SlaTarget, times: ServiceTimes, largest: int) -> None:
+    """Raises `PlanFileError` if no server type serves any query of at most `largest` items in time."""
+    mean_s = times.table.mean_s[:, :largest]
+    kind, at = np.unravel_index(int(mean_s.argmin()), mean_s.shape)
+    if mean_s.min() > SAFEGUARD * sla.latency_s:
+        raise PlanFileError(
+            f"--sla-ms is {sla.latency_ms:g}: below the fastest service time of {times.model} in {times.named_files},"
+            f" {mean_s.min() * 1e3:.4g} ms (of {times.table.types[kind]} at {at + 1} items, with 2% to spare):"
+            " nothing can be served in time"
+        )
+
+
+def queries_needed(asked: int | None, sla: SlaTarget, rate_qps: float, arrivals: str, *, search: bool) -> int:
+    """How many queries a run takes: as asked, or enough for the SLA's percentile, for overload to show, and for the
+    arrivals to go through some of their periods.
 
     `rate_qps` is about the highest rate to be run at. Raises `PlanFileError` if what was asked for is too little for
-    a search of the rate, or too little for the percentile.
+    the percentile, or for a search of the rate.
     """
     for_percentile = math.ceil(1 / (1 - sla.percentile / 100) - 1e-6)
+    period_s = _period_s(arrivals)
     if asked is None:
-        wanted = max(LEAST_QUERIES, 10 * for_percentile, math.ceil(_SLAS * rate_qps * sla.latency_s))
-        if wanted > MOST_QUERIES:
+        lasting_s = max(_SLAS * sla.latency_s, _PERIODS * period_s)
+        wanted = max(LEAST_QUERIES, 10 * for_percentile, math.ceil(min(lasting_s * rate_qps, 1e15)))
+        if wanted > MOST_QUERIES and search:
             raise PlanFileError(
-                f"an SLA of {sla.latency_ms:g} ms at p{sla.percentile:g} and {rate_qps:g} queries/s need {wanted:,}"
-                f" queries a run, more than {MOST_QUERIES:,}: lower the SLA or the percentile, or set --queries"
+                f"{rate_qps:g} queries/s, p{sla.percentile:g} within {sla.latency_ms:g} ms, and {arrivals} arrivals"
+                f" need {wanted:,} queries a run, more than {MOST_QUERIES:,}: set --queries, or change one of them"
             )
-        return wanted
-    least = max(for_percentile, math.ceil(_LEAST_SLAS * rate_qps * sla.latency_s) if search else 1)
+        return min(wanted, MOST_QUERIES)
+    lasting_s = max(_LEAST_SLAS * sla.latency_s, period_s) if search else 0.0
+    least = max(for_percentile, math.ceil(min(lasting_s * rate_qps, 1e15)))
     if not least <= asked <= 5 * MOST_QUERIES:
-        why = f"a run must show p{sla.percentile:g}" + (", and last several times the SLA" if search else "")
+        why = f"a run must show p{sla.percentile:g}"
+        why += f", and last {lasting_s:g} s: a few times the SLA, and a period of the arrivals" if search else ""
         raise PlanFileError(f"--queries is {asked}: must lie in {least:,}..{5 * MOST_QUERIES:,}: {why}")
     return asked
+
+
+def _period_s(arrivals: str) -> float:
+    """After how many seconds the arrivals' rate repeats; 0 if that is the same whatever the rate is."""
+    process = _arrivals(arrivals)
+    if isinstance(process, BurstArrivals):
+        return process.period_s
+    if isinstance(process, TraceArrivals) and process.speed is not None:
+        return process.trace.duration_s / process.speed
+    return 0.0
 
 
 def saturation_qps(table: ServiceTable, counts: Sequence[int], size_weights: Floats) -> float:

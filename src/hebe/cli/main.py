@@ -52,6 +52,7 @@ SUBCOMMANDS = {
     "serve": _Subcommand("hebe.cli.serve", "serve", "Serve every model of a repository over HTTP and gRPC."),
     "load": _Subcommand("hebe.cli.load", "load", "Send queries to a server and measure what it can take."),
     "plan": _Subcommand("hebe.cli.plan", "app", "Plan which servers to have, and what runs on them."),
+    "simulate": _Subcommand("hebe.cli.simulate", "simulate", "Simulate a pool of servers under a policy and a load."),
     "demo": _Subcommand("hebe.cli.demo", "demo", "Train, serve and load a small model; write a page about it."),
     "bench": _Subcommand("hebe.cli.bench", "bench", "Run a benchmark and write its figures."),
     "study": _Subcommand("hebe.cli.study", "study", "Reproduce a paper's tables and figures, ours beside theirs."),

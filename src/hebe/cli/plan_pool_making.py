@@ -16,6 +16,7 @@ from hebe.cli.fleet_simulation import (
     QueryStream,
     capacity_case,
     check_largest,
+    check_sla,
     largest_drawn,
     measured_capacity,
     on_all_cores,
@@ -125,7 +126,7 @@ def make_pool_plan(request: PoolRequest, progress: Progress) -> PoolPlanMade:
     budgets, frontier = _frontier(request, problem, most)
     progress.remove_task(bounding)
     proposals = _proposals(request, problem, kairos, whole, split, most)
-    queries = queries_needed(request.queries, request.sla, split.bound.bound_qps, search=request.simulate)
+    queries = queries_needed(request.queries, request.sla, split.bound.bound_qps, "poisson", search=request.simulate)
     if request.simulate:
         proposals["chosen"] = _chosen(request, times, problem, most, queries, progress)
         proposals = _measured(request, times, problem, proposals, queries, progress)
@@ -148,7 +149,7 @@ def _read(request: PoolRequest) -> tuple[ServiceTimes, PoolProblem, tuple[str, .
     unpriced = tuple(name for name in every.table.types if name not in prices)
     weights, largest = largest_drawn(request.sizes, request.seed)
     check_largest(largest, times.table.largest, request.sizes)
-    _check_sla(request.sla, times, largest)
+    check_sla(request.sla, times, largest)
 
     def problem_of(chosen: ServiceTimes) -> PoolProblem:
         types = chosen.table.types
@@ -162,17 +163,6 @@ def _read(request: PoolRequest) -> tuple[ServiceTimes, PoolProblem, tuple[str, .
         base = problem.types[int(problem.service_s[:, -1].argmin())]
     times = times.of_types([base, *(name for name in asked if name != base)], "is the base type")
     return times, problem_of(times), unpriced
-
-
-def _check_sla(sla: SlaTarget, times: ServiceTimes, largest: int) -> None:
-    mean_s = times.table.mean_s[:, :largest]
-    kind, at = np.unravel_index(int(mean_s.argmin()), mean_s.shape)
-    if mean_s.min() > 0.98 * sla.latency_s:
-        raise PlanFileError(
-            f"--sla-ms is {sla.latency_ms:g}: below the fastest service time of {times.model} in {times.named_files},"
-            f" {mean_s.min() * 1e3:.4g} ms (of {times.table.types[kind]} at {at + 1} items, with 2% to spare):"
-            " nothing can be served in time"
-        )
 
 
 def _most_counts(request: PoolRequest, problem: PoolProblem) -> list[int] | None:

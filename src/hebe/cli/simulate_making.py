@@ -1,0 +1,204 @@
+"""How `hebe simulate` runs: reads what it is given, and runs or searches once for each seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from rich.progress import Progress
+
+from hebe.cli.fleet_simulation import (
+    FleetCase,
+    QueryStream,
+    RunResult,
+    capacity_case,
+    check_largest,
+    check_sla,
+    largest_drawn,
+    on_all_cores,
+    queries_needed,
+    run_case,
+    saturation_qps,
+)
+from hebe.cli.plan_files import PlanFileError
+from hebe.cli.pool_forms import MOST_INSTANCES, PolicyChoice, choose_policy, parse_counts
+from hebe.cli.pool_plan_file import PoolPlanFile, read_pool_plan
+from hebe.cli.service_times import ServiceTimes, read_service_times
+from hebe.planning.pool_problem import PoolProblem
+from hebe.simulation.capacity import Capacity
+from hebe.spec import SlaTarget
+from hebe.workload import forms
+
+Floats = npt.NDArray[np.float64]
+
+_DEFAULT_PERCENTILE = 99.0
+_RUNS_OF_A_SEARCH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRequest:
+    """What was asked for; None: as the plan has it, or a default. `rate_qps` None: search the largest."""
+
+    service_times: tuple[Path, ...]
+    plan: Path | None
+    pool: str | None
+    policy: str | None
+    model: str | None
+    rate_qps: float | None
+    sla_ms: float | None
+    percentile: float | None
+    sizes: str | None
+    arrivals: str
+    queries: int | None
+    seeds: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A measure's mean over the runs, the 95% confidence interval of that, and each run's own."""
+
+    value: float
+    low: float
+    high: float
+    by_run: tuple[float, ...]
+
+    @classmethod
+    def of(cls, by_run: Sequence[float]) -> Estimate:
+        """By Student's distribution, as `Capacity` has it."""
+        found = Capacity.of(by_run)
+        return cls(found.qps, found.low, found.high, found.by_trace_qps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulationMade:
+    """The result: one run for each seed, at the rate asked for or at the largest that holds the SLA target.
+
+    `capacity` is the latency-bounded throughput, if it was searched; then runs are those of seeds where a rate held.
+    """
+
+    request: SimulationRequest
+    plan: PoolPlanFile | None
+    times: ServiceTimes
+    counts: tuple[int, ...]
+    policy: PolicyChoice
+    sla: SlaTarget
+    stream: QueryStream
+    capacity: Estimate | None
+    runs: tuple[RunResult, ...]
+
+    @property
+    def latency_ms(self) -> Floats:
+        """Of all runs, float64 `[queries]`; infinite where a query was not answered."""
+        every = np.concatenate([run.latency_s for run in self.runs]) if self.runs else np.empty(0)
+        return np.nan_to_num(every * 1e3, nan=np.inf)
+
+    def percentile_ms(self, percentile: float) -> Estimate:
+        """The nearest-rank percentile of the latency, its mean over the runs and the interval of that."""
+        return Estimate.of([_nearest_rank_ms(run, percentile) for run in self.runs])
+
+    @property
+    def attainment(self) -> Estimate:
+        """The share of queries that were answered in time."""
+        return Estimate.of([float(np.mean(run.latency_s <= self.sla.latency_s)) for run in self.runs])
+
+    @property
+    def throughput_qps(self) -> Estimate:
+        """Answers per second, until the last one."""
+        return Estimate.of([run.throughput_qps for run in self.runs])
+
+    @property
+    def utilisation(self) -> dict[str, Estimate]:
+        """The share of their time that servers of each type work."""
+        by_type = zip(self.times.table.types, zip(*(run.utilisation for run in self.runs), strict=True), strict=True)
+        return {name: Estimate.of(shares) for name, shares in by_type}
+
+
+def make_simulation(request: SimulationRequest, progress: Progress) -> SimulationMade:
+    """Read the files and run. Raises `PlanFileError`, `PlanningError`, `WorkloadError` or `SpecError`."""
+    plan = read_pool_plan(request.plan) if request.plan is not None else None
+    sla = _sla(request, plan)
+    sizes = request.sizes or (plan.sizes if plan else "production")
+    forms.arrivals(request.arrivals)
+    counts = _counts(request, plan)
+    times = _times(request, plan, list(counts))
+    weights, largest = largest_drawn(sizes, request.seed)
+    check_largest(largest, times.table.largest, sizes)
+    check_sla(sla, times, largest)
+    pool = tuple(counts.values())
+    policy = _policy(request, plan, times, pool, sla, weights)
+    limit_qps = saturation_qps(times.table, pool, weights)
+    search = request.rate_qps is None
+    rate_qps = 0.7 * limit_qps if request.rate_qps is None else request.rate_qps
+    queries = queries_needed(request.queries, sla, limit_qps if search else rate_qps, request.arrivals, search=search)
+    stream = QueryStream(request.arrivals, sizes, queries, request.seed)
+    first = FleetCase(times.table, pool, policy, sla, largest, stream, rate_qps)
+    cases = [first.with_seed(request.seed + number) for number in range(request.seeds)]
+    capacity = None
+    if search:
+        task = progress.add_task("searching the largest rate", total=len(cases))
+        work = _RUNS_OF_A_SEARCH * queries * len(cases)
+        found = on_all_cores(capacity_case, cases, work, lambda: progress.advance(task))
+        capacity = Estimate.of([qps for qps, _ in found])
+        runs = tuple(run for _, run in found if run is not None)
+    else:
+        task = progress.add_task("simulating", total=len(cases))
+        runs = tuple(on_all_cores(run_case, cases, queries * len(cases), lambda: progress.advance(task)))
+    return SimulationMade(request, plan, times, pool, policy, sla, stream, capacity, runs)
+
+
+def _sla(request: SimulationRequest, plan: PoolPlanFile | None) -> SlaTarget:
+    planned_ms, planned_at = (plan.sla.latency_ms, plan.sla.percentile) if plan else (0.0, _DEFAULT_PERCENTILE)
+    return SlaTarget(
+        planned_ms if request.sla_ms is None else request.sla_ms,
+        planned_at if request.percentile is None else request.percentile,
+    )
+
+
+def _counts(request: SimulationRequest, plan: PoolPlanFile | None) -> dict[str, int]:
+    """The types that the pool has, base first."""
+    if request.pool is not None:
+        counts, where = parse_counts(request.pool, "--pool"), "--pool"
+    else:
+        assert plan is not None, "the command asks for one of them"
+        counts, where = dict(plan.counts), f"{request.plan}: [[server]]"
+    present = {name: count for name, count in counts.items() if count}
+    if not present:
+        raise PlanFileError(f"{where}: has no server: must have at least one")
+    if sum(present.values()) > MOST_INSTANCES:
+        raise PlanFileError(f"{where}: has {sum(present.values()):,} servers: at most {MOST_INSTANCES:,} are simulated")
+    return present
+
+
+def _times(request: SimulationRequest, plan: PoolPlanFile | None, types: list[str]) -> ServiceTimes:
+    files = request.service_times or (plan.service_times if plan else ())
+    times = read_service_times(files, request.model or (plan.model if plan else None))
+    return times.of_types(types, "the pool has")
+
+
+def _policy(
+    request: SimulationRequest,
+    plan: PoolPlanFile | None,
+    times: ServiceTimes,
+    pool: tuple[int, ...],
+    sla: SlaTarget,
+    weights: Floats,
+) -> PolicyChoice:
+    """As asked, with parameters that fit this pool; the plan's as it is if it is for this pool."""
+    if plan is not None and request.policy is None and request.pool is None:
+        plan.policy.make(times.table.types, sla.latency_s, weights.size)  # names a policy that there is not
+        return plan.policy
+    form = request.policy or (plan.policy.name if plan else "matching")
+    # Prices play no part: neither the pool's fluid bound nor how far a type reaches depends on them.
+    any_price = np.ones(len(pool))
+    service_s = times.table.mean_s[:, : weights.size]
+    problem = PoolProblem(times.table.types, any_price, service_s, weights, sla.latency_s)
+    return choose_policy(form, problem, pool)
+
+
+def _nearest_rank_ms(run: RunResult, percentile: float) -> float:
+    latency = np.sort(np.nan_to_num(run.latency_s, nan=np.inf))
+    return 1e3 * float(latency[max(int(np.ceil(percentile / 100 * latency.size - 1e-9)) - 1, 0)])

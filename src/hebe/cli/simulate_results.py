@@ -1,0 +1,170 @@
+"""What `hebe simulate` shows: a table, plain data, a page with pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+import hebe
+from hebe.cli.pool_plan_file import pool_words
+from hebe.cli.simulate_making import Estimate, SimulationMade
+from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.html import KeyNumber, Page
+from hebe.report.plots import latency_histogram, latency_tail
+from hebe.report.pool_plots import utilisation_bars
+from hebe.report.tables import format_number
+
+_PERCENTILES = (50.0, 95.0, 99.0, 99.9)
+
+
+def summary(made: SimulationMade) -> dict[str, Any]:
+    """The results as plain data."""
+    results: dict[str, Any] = {
+        "model": made.times.model,
+        "pool": dict(zip(made.times.table.types, made.counts, strict=True)),
+        "policy": made.policy.to_dict(),
+        "sla_ms": made.sla.latency_ms,
+        "percentile": made.sla.percentile,
+        "sizes": made.stream.sizes,
+        "arrivals": made.stream.arrivals,
+        "queries": made.stream.queries,
+        "seeds": made.request.seeds,
+        "seed": made.request.seed,
+        "rate_qps": made.request.rate_qps,
+        "find_qps": None if made.capacity is None else _plain(made.capacity),
+    }
+    if made.runs:
+        results["latency_ms"] = {f"p{at:g}": _plain(made.percentile_ms(at)) for at in _percentiles(made)}
+        results["attainment"] = _plain(made.attainment)
+        results["throughput_qps"] = _plain(made.throughput_qps)
+        results["utilisation"] = {name: share.value for name, share in made.utilisation.items()}
+    return results
+
+
+def _plain(value: Estimate) -> dict[str, float]:
+    return {"value": value.value, "low": value.low, "high": value.high}
+
+
+def _percentiles(made: SimulationMade) -> list[float]:
+    """The usual ones that a run has queries for, and the SLA's."""
+    usual = [at for at in _PERCENTILES if made.stream.queries * (1 - at / 100) >= 1]
+    return sorted({*usual, made.sla.percentile})
+
+
+def _rows(made: SimulationMade) -> list[tuple[str, str, str]]:
+    """Measure, value, 95% interval."""
+    rows: list[tuple[str, str, str]] = []
+    if made.capacity is not None:
+        rows.append(
+            ("latency-bounded throughput", f"{_number(made.capacity.value)} queries/s", _interval(made.capacity))
+        )
+    else:
+        rows.append(("arrival rate", f"{_number(made.runs[0].rate_qps)} queries/s", ""))
+    if not made.runs:
+        return rows
+    for at in _percentiles(made):
+        value = made.percentile_ms(at)
+        rows.append((f"latency p{at:g}", f"{_number(value.value)} ms", _interval(value)))
+    held = sum(run_ms <= made.sla.latency_ms for run_ms in made.percentile_ms(made.sla.percentile).by_run)
+    rows.append((f"SLA p{made.sla.percentile:g} within {made.sla.latency_ms:g} ms", _held(held, len(made.runs)), ""))
+    attainment = made.attainment
+    rows.append(("SLA attainment", _share(attainment.value), _interval(attainment, _share, largest=1.0)))
+    rows.append(("answered", f"{_number(made.throughput_qps.value)} queries/s", _interval(made.throughput_qps)))
+    for (name, used), count in zip(made.utilisation.items(), made.counts, strict=True):
+        rows.append((f"utilisation, {count} x {name}", _share(used.value), _interval(used, _share, largest=1.0)))
+    return rows
+
+
+def _held(held: int, runs: int) -> str:
+    return "met" if held == runs else "missed" if not held else f"met in {held} of {runs} runs"
+
+
+def _number(value: float) -> str:
+    return format_number(value)
+
+
+def _share(value: float) -> str:
+    return f"{value:.2%}"
+
+
+def _interval(value: Estimate, words: Callable[[float], str] = _number, largest: float = float("inf")) -> str:
+    """The 95% interval, within what can be; nothing for a single run."""
+    if len(value.by_run) < 2:
+        return ""
+    return f"{words(max(value.low, 0.0))} to {words(min(value.high, largest))}"
+
+
+def _verdict(made: SimulationMade) -> str:
+    runs = f"{made.request.seeds} run{'s' if made.request.seeds > 1 else ''} of {made.stream.queries:,} queries each"
+    pool = pool_words(list(zip(made.times.table.types, made.counts, strict=True))).replace(",", ", ")
+    text = f"{made.times.model} on {pool}, {made.policy.name}, {made.stream.arrivals} arrivals, {runs}."
+    if made.capacity is not None and not made.runs:
+        text += f" No rate keeps p{made.sla.percentile:g} within {made.sla.latency_ms:g} ms."
+    return text
+
+
+def _prediction(made: SimulationMade) -> str:
+    """What the plan predicted of its own pool, for comparison."""
+    if made.plan is None or made.request.pool is not None or made.capacity is None:
+        return ""
+    planned = made.plan.predicted.get("qps")
+    return f"The plan predicted {_number(float(planned))} queries/s." if isinstance(planned, int | float) else ""
+
+
+def result_table(made: SimulationMade) -> RenderableType:
+    """For the terminal."""
+    table = FittingTable("", Column("value", right=True), Column("95% interval", right=True, spare=1))
+    for name, value, interval in _rows(made):
+        table.add_row(Text(name, "bold"), value, interval)
+    notes = [Text(line) for line in (_verdict(made), _prediction(made)) if line]
+    return Group(table, Text(), *notes)
+
+
+def simulation_page(made: SimulationMade) -> Page:
+    """The page, not yet written: key numbers, all measures, the latency distribution, utilisation."""
+    page = Page(
+        "Simulation",
+        _verdict(made),
+        f"hebe {hebe.__version__}; service times from {made.times.named_files}; query sizes {made.stream.sizes}, seed"
+        f" {made.request.seed}",
+    )
+    page.key_numbers(_key_numbers(made))
+    page.heading("Measures")
+    page.table(["", "value", "95% interval"], _rows(made), _prediction(made))
+    if not made.runs:
+        return page
+    page.heading("Latency")
+    at = "at each run's largest rate" if made.capacity is not None else f"at {_number(made.runs[0].rate_qps)} queries/s"
+    page.plot(latency_histogram(made.latency_ms, made.sla), f"All runs together, {at}.")
+    runs = {f"run {number}": run.latency_s * 1e3 for number, run in enumerate(made.runs[:6], 1)}
+    page.plot(latency_tail(runs, made.sla), "Each run by itself: how far apart they lie is chance.")
+    page.heading("Utilisation")
+    used = zip(made.utilisation.items(), made.counts, strict=True)
+    page.plot(
+        utilisation_bars({f"{count} x {name}": share.value for (name, share), count in used}),
+        "The share of their time that the servers of each type work, until the last answer.",
+    )
+    return page
+
+
+def _key_numbers(made: SimulationMade) -> list[KeyNumber]:
+    numbers = []
+    if made.capacity is not None:
+        interval = _interval(made.capacity)
+        note = f"95%: {interval}" if interval else ""
+        numbers.append(KeyNumber("latency-bounded throughput", _number(made.capacity.value), "queries/s", note))
+    if not made.runs:
+        return numbers
+    if made.capacity is None:
+        numbers.append(KeyNumber("arrival rate", _number(made.runs[0].rate_qps), "queries/s"))
+    tail = made.percentile_ms(made.sla.percentile).value
+    kept = tail <= made.sla.latency_ms if made.capacity is None else None
+    bound = f"SLA: {made.sla.latency_ms:g} ms"
+    numbers.append(KeyNumber(f"latency p{made.sla.percentile:g}", _number(tail), "ms", bound, kept))
+    numbers.append(KeyNumber("SLA attainment", _share(made.attainment.value)))
+    busiest = max(made.utilisation.items(), key=lambda entry: entry[1].value)
+    numbers.append(KeyNumber("busiest server type", f"{busiest[1].value:.1%}", "", busiest[0]))
+    return numbers

@@ -1,0 +1,280 @@
+"""`hebe simulate` as a user runs it, on generated files."""
+
+import json
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from hebe.cli.main import main
+
+from .pool_files import FROM_HERE, WITHOUT_TORCH, WORKLOAD, prices_file, samples, times_file, write
+
+POOL = ["--pool", "gpu=1,cpu=4"]
+LOAD = ["--sizes", "quantiles:5,10,20,40,100", "--sla-ms", "12", "--queries", "400", "--seeds", "2"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit_:
+        main(["simulate", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return exit_.value.code or 0, captured.out, captured.err
+
+
+def simulated(capsys, *arguments):
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out.splitlines()[-1]), err
+
+
+def test_at_a_low_rate_latency_is_the_service_time(capsys, tmp_path):
+    """One server, nobody waits: what 10 items take is what a query of 10 items takes."""
+    result, shown = simulated(
+        capsys, times_file(tmp_path), "--pool", "gpu=1", "--policy", "fcfs", "--sizes", "fixed:10", "--sla-ms", 12,
+        "--queries", 400, "--seeds", 2, "--rate", 1,
+    )  # fmt: skip
+    expected_ms = 4.0 + 0.02 * 10
+    assert result["latency_ms"]["p50"]["value"] == pytest.approx(expected_ms, rel=0.06)
+    assert result["attainment"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert result["utilisation"]["gpu"] == pytest.approx(expected_ms / 1e3, rel=0.2)
+    assert result["throughput_qps"]["value"] == pytest.approx(1.0, rel=0.2)
+    for words in ("latency p50", "SLA attainment", "100.00%", "utilisation, 1 x gpu", "2 runs of 400 queries each"):
+        assert words in shown
+
+
+def test_an_overloaded_pool_misses_and_answers_what_it_can(capsys, tmp_path):
+    result, shown = simulated(
+        capsys, times_file(tmp_path), "--pool", "gpu=2", "--policy", "fcfs", "--sizes", "fixed:50", "--sla-ms", 12,
+        "--queries", 2000, "--seeds", 1, "--rate", 4000,
+    )  # fmt: skip
+    assert result["attainment"]["value"] < 0.1
+    assert result["throughput_qps"]["value"] == pytest.approx(2 / 5e-3, rel=0.06)
+    assert result["utilisation"]["gpu"] == pytest.approx(1.0, abs=0.01)
+    assert "missed" in shown
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "threshold", "threshold:30", "clockwork", "matching", "splitting"])
+def test_every_policy_runs(capsys, tmp_path, policy):
+    result, _ = simulated(capsys, times_file(tmp_path), *POOL, *LOAD, "--policy", policy, "--rate", 300)
+    assert result["policy"]["name"] == policy.partition(":")[0]
+    assert result["throughput_qps"]["value"] > 250
+    assert set(result["utilisation"]) == {"gpu", "cpu"}
+
+
+def test_a_threshold_that_is_not_given_is_what_the_auxiliary_types_serve_in_time(capsys, tmp_path):
+    result, _ = simulated(capsys, times_file(tmp_path), *POOL, *LOAD, "--policy", "threshold", "--rate", 100)
+    assert result["policy"]["threshold_items"] == pytest.approx((0.98 * 12 - 1.0) / 0.12, abs=5)
+
+
+def test_finds_the_largest_rate_at_which_the_sla_holds(capsys, tmp_path):
+    options = [times_file(tmp_path), *POOL, *LOAD, "--percentile", 95, "--policy", "fcfs"]
+    found, _ = simulated(capsys, *options, "--find-qps")
+    qps = found["find_qps"]["value"]
+    assert found["find_qps"]["low"] <= qps <= found["find_qps"]["high"]
+    assert found["latency_ms"]["p95"]["value"] <= 12
+    below, _ = simulated(capsys, *options, "--rate", 0.8 * qps)
+    above, _ = simulated(capsys, *options, "--rate", 1.3 * qps)
+    assert below["attainment"]["value"] > 0.95 > above["attainment"]["value"]
+
+
+def test_a_rate_that_no_pool_holds_is_said(capsys, tmp_path):
+    """Queries of 100 items take longer than the SLA on the only type, whole."""
+    result, shown = simulated(
+        capsys, times_file(tmp_path), "--pool", "cpu=2", "--policy", "fcfs", "--find-qps",
+        *LOAD, "--sizes", "quantiles:10,100",
+    )  # fmt: skip
+    assert result["find_qps"]["value"] == 0
+    assert "latency_ms" not in result
+    assert "No rate keeps p99 within 12 ms" in shown
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "constant", "burst:3:0.1:0.4", "trace:load.csv", "trace:load.csv:60"])
+def test_arrivals(capsys, tmp_path, arrivals):
+    write(tmp_path / "load.csv", ["time_s,rate_qps", "0,1", "60,4", "120,1"])
+    result, _ = simulated(capsys, times_file(tmp_path), *POOL, *LOAD, "--rate", 200, "--arrivals", arrivals)
+    assert result["throughput_qps"]["value"] == pytest.approx(200, rel=0.3)
+    assert result["arrivals"] == arrivals
+
+
+def test_uneven_arrivals_lower_the_largest_rate(capsys, tmp_path):
+    options = [times_file(tmp_path), *POOL, *LOAD, "--policy", "fcfs", "--percentile", 90, "--find-qps"]
+    options += ["--queries", 2000, "--seeds", 1]
+    even, burst = (simulated(capsys, *options, "--arrivals", form)[0] for form in ("constant", "burst:6:0.3:1"))
+    assert burst["find_qps"]["value"] < 0.8 * even["find_qps"]["value"]
+
+
+def test_a_search_covers_a_period_of_the_arrivals(capsys, tmp_path):
+    """A run that ends before the first burst would find too much."""
+    options = [times_file(tmp_path), *POOL, *LOAD, "--arrivals", "burst:6:1:10", "--find-qps"]
+    code, _, err = run(capsys, *options)
+    assert code == 1
+    assert "--queries is 400: must lie in " in err
+    assert "a period of the arrivals" in err
+
+
+def test_the_same_seed_sends_the_same_queries(capsys, tmp_path):
+    options = [times_file(tmp_path), *POOL, *LOAD, "--rate", 300]
+    first, again, other = (simulated(capsys, *options, "--seed", seed)[0] for seed in (1, 1, 5))
+    assert first == again
+    assert first["latency_ms"] != other["latency_ms"]
+
+
+def test_a_page_has_the_latency_distribution_and_utilisation(capsys, tmp_path):
+    code, out, err = run(
+        capsys, times_file(tmp_path), *POOL, *LOAD, "--rate", 300, "--page", tmp_path / "pages" / "run.html"
+    )
+    assert code == 0, err
+    assert "Page:" in out
+    page = (tmp_path / "pages" / "run.html").read_text()
+    assert page.count("<svg") == 3
+    for words in ("Simulation", "Latency by percentile", "Utilisation", "4 x cpu", "SLA attainment"):
+        assert words in page
+
+
+@pytest.fixture
+def plan(capsys, tmp_path):
+    """A plan in a folder of its own, beside the files that it was made from."""
+    times, prices = times_file(tmp_path), prices_file(tmp_path)
+    path = tmp_path / "plans" / "plan.toml"
+    arguments = ["plan", "pool", times, "--prices", prices, "--budget", 1.2, *WORKLOAD, "--no-simulate", "--plan", path]
+    with pytest.raises(SystemExit) as exit_:
+        main(list(map(str, arguments)))
+    assert not exit_.value.code, capsys.readouterr().err
+    capsys.readouterr()
+    return path
+
+
+def test_a_plan_says_pool_policy_sla_sizes_and_files(capsys, plan):
+    written = tomllib.loads(plan.read_text())
+    result, _ = simulated(capsys, "--plan", plan, "--rate", 300, "--queries", 400, "--seeds", 1)
+    assert result["pool"] == {one["server_type"]: one["count"] for one in written["server"] if one["count"]}
+    assert result["policy"] == written["policy"]
+    assert (result["sla_ms"], result["percentile"]) == (12.0, 95.0)
+    assert result["sizes"] == "quantiles:5,10,20,40,100"
+
+
+def test_options_change_what_a_plan_says(capsys, plan):
+    result, _ = simulated(
+        capsys, "--plan", plan, "--rate", 300, "--queries", 400, "--seeds", 1, "--pool", "gpu=2", "--policy", "fcfs",
+        "--sla-ms", 20, "--percentile", 90, "--sizes", "fixed:10",
+    )  # fmt: skip
+    assert (result["pool"], result["policy"]) == ({"gpu": 2}, {"name": "fcfs"})
+    assert (result["sla_ms"], result["percentile"], result["sizes"]) == (20.0, 90.0, "fixed:10")
+
+
+def test_the_plan_s_prediction_stands_beside_what_is_found(capsys, plan):
+    with_prediction = plan.read_text().replace("[predicted]", "[predicted]\nqps = 1234.0")
+    plan.write_text(with_prediction)
+    _, shown = simulated(capsys, "--plan", plan, "--find-qps", "--queries", 400, "--seeds", 1)
+    assert "The plan predicted 1,234 queries/s." in shown
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('kind = "pool"', 'kind = "provisioning"', "kind 'provisioning', version 1: must be the plan of a pool"),
+        ("version = 1", "version = 9", "version 9: must be the plan of a pool"),
+        ("latency_ms = 12.0", "latency_ms = nan", "sla: latency_ms is nan"),
+        ("latency_ms = 12.0", "", "sla: latency_ms is missing"),
+        ("[sla]", "[slo]", "[sla] is missing"),
+        ('name = "splitting"', 'name = "guess"', "policy 'guess': must be one of fcfs"),
+        ("[policy.prices_qps]", "[policy.prices]", "policy: prices_qps is None"),
+        ('server_type = "cpu"', 'server_type = "gpu"', "server 2: server_type gpu is given twice"),
+        ("count = 0", "count = -1", "count is -1: must be a finite number of at least 0"),
+        ('"../times.csv"', '"../gone.csv"', "gone.csv: cannot be read: No such file"),
+        ('kind = "pool"', "kind = ", "plan.toml: cannot be read"),
+    ],
+)
+def test_a_spoilt_plan_is_one_line(capsys, plan, old, new, message):
+    content = plan.read_text()
+    assert old in content
+    plan.write_text(content.replace(old, new, 1))
+    code, _, err = run(capsys, "--plan", plan, "--rate", 300)
+    assert code == 1
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+FAULTS = {
+    "unknown type": (["--pool", "gpu=1,tpu=2"], "no service times of m on tpu, which the pool has"),
+    "type twice": (["--pool", "gpu=1,gpu=2"], "--pool: server type gpu is given twice"),
+    "no count": (["--pool", "gpu"], "--pool: 'gpu': must be TYPE=COUNT"),
+    "negative count": (["--pool", "gpu=-1"], "--pool: 'gpu=-1': must be TYPE=COUNT"),
+    "no server": (["--pool", "gpu=0"], "--pool: has no server"),
+    "too many servers": (["--pool", "gpu=1000000"], "has 1,000,000 servers: at most 10,000"),
+    "unknown policy": (["--policy", "best"], "--policy: 'best': must be one of fcfs"),
+    "bad threshold": (["--policy", "threshold:x"], "must be threshold:ITEMS"),
+    "unknown model": (["--model", "x"], "holds no model x: there are m"),
+    "unknown sizes": (["--sizes", "huge"], "production, mlperf"),
+    "sizes beyond": (["--sizes", "fixed:200"], "queries of 200 items, but service times reach to 100 items"),
+    "unknown arrivals": (["--arrivals", "often"], "must be one of poisson"),
+    "no trace": (["--arrivals", "trace:none.csv"], "none.csv: cannot be read"),
+    "SLA too short": (["--sla-ms", 1], "--sla-ms is 1: below the fastest service time of m"),
+    "too few queries": (["--queries", 50], "--queries is 50: must lie in 100.."),
+    "pool that cannot": (
+        ["--pool", "cpu=1", "--policy", "splitting", "--sizes", "fixed:100"],
+        "splitting: the pool cannot serve queries of 100 items within the SLA",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), FAULTS.values(), ids=FAULTS)
+def test_bad_input_is_one_line_that_names_it(capsys, tmp_path, options, message):
+    code, out, err = run(capsys, times_file(tmp_path), *POOL, *LOAD, "--rate", 100, *options, "--json")
+    assert code == 1
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert message in json.loads(out)["error"]
+
+
+def test_bad_service_times_name_file_line_and_field(capsys, tmp_path):
+    times = write(tmp_path / "t.csv", [*samples(), "m,gpu,70,1,2,x,4,5"])
+    code, _, err = run(capsys, times, *POOL, *LOAD, "--rate", 100)
+    assert code == 1
+    assert "t.csv, line 14, field ms_2: 'x'" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([*POOL, "--sla-ms", 12], "either --rate QPS or --find-qps"),
+        ([*POOL, "--sla-ms", 12, "--rate", 1, "--find-qps"], "either --rate QPS or --find-qps"),
+        (["--sla-ms", 12, "--rate", 1], "give a pool, or a plan"),
+        ([*POOL, "--rate", 1], "give a latency bound, or a plan"),
+        ([*POOL, "--sla-ms", 0, "--rate", 1], "more than 0"),
+        ([*POOL, "--sla-ms", 12, "--rate", "nan"], "more than 0"),
+        ([*POOL, "--sla-ms", 12, "--rate", 1, "--percentile", "0"], "between 0 and 100"),
+        ([*POOL, "--sla-ms", 12, "--rate", 1, "--seeds", 0], "at least 1"),
+        ([*POOL, "--sla-ms", 12, "--rate", 1, "--page", "times.csv"], "is read: write to another file"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(capsys, tmp_path, options, message):
+    code, _, err = run(capsys, times_file(tmp_path), *options)
+    assert code == 2
+    assert message in " ".join(err.replace("│", " ").split())
+
+
+def test_without_files_or_plan_is_exit_code_2(capsys):
+    code, _, err = run(capsys, *POOL, "--sla-ms", 12, "--rate", 1)
+    assert code == 2
+    assert "give files of service times, or a plan" in " ".join(err.replace("│", " ").split())
+
+
+def test_help_teaches_with_an_example(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert "Example: hebe simulate --plan plan.toml --find-qps" in " ".join(out.split())
+
+
+def test_runs_without_torch(tmp_path):
+    arguments = ["simulate", times_file(tmp_path), *POOL, *LOAD, "--rate", "300", "--page", tmp_path / "page.html"]
+    command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, arguments)]
+    done = subprocess.run(command, env=FROM_HERE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "page.html").exists()
