@@ -1,0 +1,47 @@
+"""The examples of docs/planning.md and docs/simulation.md: their files are written, their commands run in order."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hebe.cli.main import main
+from hebe.cli.pool_plan_file import read_pool_plan
+
+DOCS = Path(__file__).parents[2] / "docs"
+_FILE = re.compile(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", re.M | re.S)
+_SHELL = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
+_TOML = re.compile(r"^```toml\n(kind = .*?)^```", re.M | re.S)
+
+
+def test_every_example_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    planning, simulation = ((DOCS / name).read_text() for name in ("planning.md", "simulation.md"))
+    files = dict(_FILE.findall(planning))
+    assert len(files) >= 9
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    commands = "".join(_SHELL.findall(planning) + _SHELL.findall(simulation)).splitlines()
+    assert sum(command.startswith("hebe plan") for command in commands) == 4
+    assert sum(command.startswith("hebe simulate") for command in commands) >= 4
+    for command in commands:
+        words = shlex.split(command, comments=True)
+        assert words[0] == "hebe"
+        with pytest.raises(SystemExit) as exit_:
+            main(words[1:])
+        assert not exit_.value.code, f"{command}\n{capsys.readouterr().err}"
+        capsys.readouterr()
+    for plan in ("plan.toml", "day.toml", "shared.toml", "quick.toml"):
+        written = tomllib.loads((tmp_path / plan).read_text())
+        assert {"kind", "version", "written_by", "predicted"} <= set(written)
+
+
+def test_the_plan_shown_can_be_read(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(_TOML.search((DOCS / "planning.md").read_text())[1])
+    plan = read_pool_plan(path)
+    assert plan.counts == {"gpu": 0, "cpu": 10}
+    assert plan.policy.name == "splitting"
+    assert plan.service_times == (tmp_path / "times.csv",)
