@@ -5,5 +5,11 @@ STUDIES: dict[str, str] = {
     "hera-cluster": "hebe.studies.hera_cluster",
     "hera-emu": "hebe.studies.hera_emu",
     "hera-sensitivity": "hebe.studies.hera_sensitivity",
+    "kairos-bounds": "hebe.studies.kairos_bounds",
+    "kairos-distribution": "hebe.studies.kairos_distribution",
+    "kairos-homogeneous": "hebe.studies.kairos_homogeneous",
+    "kairos-robustness": "hebe.studies.kairos_robustness",
+    "kairos-search": "hebe.studies.kairos_search",
+    "kairos-shift": "hebe.studies.kairos_shift",
 }
 """Name -> module of every study (`study.py` says what one is), imported only when it runs."""

@@ -1,0 +1,296 @@
+"""Kairos, Fig. 3 and 9: what the way of distributing queries over unlike instances is worth.
+
+Fig. 3 keeps the pool and changes the policy; Fig. 9 gives each policy the pool that suits it best, found by simulating
+all of them, while Kairos has to do with its own pick. The oracle (ORCL) knows all queries beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.progress import Progress
+
+from hebe.report.figures import Figure
+from hebe.report.plot_style import INK, QUIET, SERIES, drawing, to_svg
+from hebe.simulation.capacity import Capacity
+from hebe.simulation.oracle import oracle_qps
+from hebe.studies.kairos_contenders import (
+    CLOCKWORK,
+    DRS,
+    KAIROS,
+    RIBBON,
+    SPLITTING,
+    Contender,
+    Counts,
+    best_contender,
+    best_oracle_qps,
+    homogeneous_contender,
+    kairos_contender,
+    measure,
+    pool_text,
+    ratio,
+    splitting_contender,
+    splitting_on,
+    with_best_threshold,
+)
+from hebe.studies.kairos_setting import MODELS, TYPES, Setting, about, settings
+from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.sweep import sweep
+
+DESCRIPTION = (
+    "Kairos, Fig. 3 and 9: Ribbon, DeepRecSys, Clockwork, Kairos, splitting and the oracle on the same budget."
+)
+
+ORACLE, KAIROS_PLUS = "ORCL", "Kairos+"
+FIG3_POOLS: tuple[Counts, ...] = ((3, 1, 3, 0), (2, 0, 9, 0), (1, 4, 2, 0))
+"""The mixed pools of the paper's Fig. 1; the last one is a little dearer than the budget."""
+
+ORDER = (RIBBON, DRS, CLOCKWORK, KAIROS, KAIROS_PLUS, SPLITTING, ORACLE)
+_FIG3_ORDER = (RIBBON, DRS, CLOCKWORK, KAIROS, SPLITTING, ORACLE)
+_SHADES = {RIBBON: 5, DRS: 4, CLOCKWORK: 3, KAIROS: 0, KAIROS_PLUS: 2, SPLITTING: 1}
+PAPER: Mapping[str, str] = {
+    RIBBON: "around 1.5",
+    DRS: "above 1, at most 1.44",
+    CLOCKWORK: "above 1, at most 1.44",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Effort:
+    """Models; queries of the trace on which pools and thresholds are chosen; queries of those measured, and their
+    number; queries of the oracle's search."""
+
+    models: tuple[str, ...]
+    choosing: int
+    queries: int
+    seeds: int
+    oracle: int
+
+
+EFFORTS = (
+    _Effort(("rm2", "wnd"), 1_000, 1_500, 1, 500),
+    _Effort(MODELS, 2_500, 6_000, 3, 2_000),
+    _Effort(MODELS, 10_000, 20_000, 10, 10_000),
+)
+
+Measured = Mapping[str, Capacity]
+"""Queries/s by scheme."""
+
+
+def run(options: StudyOptions, progress: Progress) -> StudyResult:
+    """Fig. 3 on rm2, then Fig. 9."""
+    effort = options.pick(*EFFORTS)
+    given = settings(options, effort.models)
+    rm2 = given["rm2"]
+    fixed, homogeneous = _fixed_pools(rm2, effort, progress)
+    chosen, found = _own_pools(list(given.values()), effort, progress)
+    figures = [*_fig3_figures(fixed, homogeneous), *_fig9_figures(found)]
+    return StudyResult(
+        figures=figures,
+        content=[
+            f"Throughput is the largest rate at which 99% of queries are answered within the QoS. {about(options)}",
+            Heading("Fig. 3: the same pools under different policies (rm2)"),
+            Picture(
+                _fig3_bars(fixed, homogeneous),
+                "The line is the homogeneous pool, scaled to the whole budget; dashes are the oracle. The paper's "
+                "heights stand in its plot only.",
+            ),
+            Table(
+                "rm2: throughput by policy over the homogeneous pool",
+                [f"pool of {', '.join(TYPES)}", *_FIG3_ORDER],
+                [[pool, *_shares(by, homogeneous)] for pool, by in fixed.items()],
+                "The paper's text has one of these numbers: (3, 1, 3) under Ribbon's policy is at 1.15, and the other "
+                "two pools are below 1.",
+            ),
+            Heading("Fig. 9: each scheme on its best pool"),
+            Picture(
+                _fig9_bars(found),
+                "Dashes: the oracle on its best pool. The paper's heights stand in its plot only.",
+            ),
+            Table(
+                "Throughput (queries/s)",
+                ["model", *ORDER],
+                [[model, *(by[scheme].qps for scheme in ORDER)] for model, by in found.items()],
+                "Kairos runs on the pool that it picks without measuring anything; Kairos+, Ribbon, DRS and CLKWRK on "
+                "the best for each of all pools; Hebe on the best of a few that its bounds propose.",
+            ),
+            Table(
+                "Kairos over the others",
+                ["model", RIBBON, DRS, CLOCKWORK, f"share of {ORACLE}", "Hebe over Kairos", "Hebe over Kairos+"],
+                [_over_row(model, by) for model, by in found.items()],
+                f"The paper: {PAPER[RIBBON]} times Ribbon, up to 1.44 times DRS and CLKWRK, close to the oracle.",
+            ),
+            Table(
+                "Pools",
+                ["model", *(scheme for scheme in ORDER if scheme != ORACLE)],
+                [_pool_row(model, by) for model, by in chosen.items()],
+                f"Counts of {', '.join(TYPES)}; after DRS' the threshold in items.",
+            ),
+            _explanation(),
+        ],
+        lead=[figure.name for figure in figures if ".over_ribbon." in figure.name],
+    )  # fmt: skip
+
+
+def _fixed_pools(setting: Setting, effort: _Effort, progress: Progress) -> tuple[dict[str, Measured], float]:
+    """Each policy on each of Fig. 3's pools; and the scaled throughput of the homogeneous pool."""
+    cases = [(setting, pool, effort.choosing) for pool in FIG3_POOLS]
+    climbed = sweep("thresholds of DRS", _climb, cases, progress)
+    base, scale = homogeneous_contender(setting)
+    contenders = [base]
+    for pool, drs in zip(FIG3_POOLS, climbed, strict=True):
+        contenders += [Contender(setting, scheme, pool) for scheme in (RIBBON, CLOCKWORK, KAIROS)]
+        contenders += [drs, splitting_on(setting, pool)]
+    found = measure("Fig. 3", contenders, effort.queries, effort.seeds, progress)
+    by_pool: dict[str, Measured] = {}
+    for pool in FIG3_POOLS:
+        by = {one.scheme: qps for one, qps in zip(contenders, found, strict=True) if one.pool == pool}
+        oracle = [
+            oracle_qps(setting.trace(effort.queries, seed), pool, setting.servers, setting.sla)
+            for seed in range(1, effort.seeds + 1)
+        ]
+        by_pool[pool_text(pool)] = {**by, ORACLE: Capacity.of(oracle)}
+    return by_pool, found[0].qps * scale
+
+
+def _climb(case: tuple[Setting, Counts, int]) -> Contender:
+    return with_best_threshold(*case)[0]
+
+
+def _own_pools(
+    given: list[Setting], effort: _Effort, progress: Progress
+) -> tuple[dict[str, dict[str, Contender]], dict[str, Measured]]:
+    """By model and scheme: the contender chosen, and its throughput."""
+    schemes = (KAIROS, CLOCKWORK, DRS, RIBBON, SPLITTING)
+    cases = [(setting, scheme, effort.choosing) for scheme in schemes for setting in given]
+    answers = dict(zip([(c[0].model, c[1]) for c in cases], sweep("best pools", _choose, cases, progress), strict=True))
+    chosen: dict[str, dict[str, Contender]] = {}
+    for setting in given:
+        by = {scheme: answers[setting.model, scheme] for scheme in schemes}
+        chosen[setting.model] = {**by, KAIROS: kairos_contender(setting), KAIROS_PLUS: by[KAIROS]}
+    each = [contender for by in chosen.values() for contender in by.values()]
+    capacities = dict(zip(each, measure("Fig. 9", each, effort.queries, effort.seeds, progress), strict=True))
+    seeds = range(1, effort.seeds + 1)
+    oracle_cases = [(setting, effort.oracle, seed) for setting in given for seed in seeds]
+    oracle = sweep("oracle", _oracle, oracle_cases, progress)
+    found: dict[str, Measured] = {}
+    for at, (model, by) in enumerate(chosen.items()):
+        own = Capacity.of(oracle[at * effort.seeds : (at + 1) * effort.seeds])
+        found[model] = {**{scheme: capacities[contender] for scheme, contender in by.items()}, ORACLE: own}
+    return chosen, found
+
+
+def _choose(case: tuple[Setting, str, int]) -> Contender:
+    setting, scheme, queries = case
+    return splitting_contender(setting, queries) if scheme == SPLITTING else best_contender(setting, scheme, queries)
+
+
+def _oracle(case: tuple[Setting, int, int]) -> float:
+    return best_oracle_qps(*case)
+
+
+def _fig3_figures(fixed: Mapping[str, Measured], homogeneous: float) -> list[Figure]:
+    ribbon = next(iter(fixed.values()))[RIBBON].qps / homogeneous
+    return [
+        Figure(
+            "kairos.fig3.ribbon_over_homogeneous.3_1_3", ribbon, "ratio", paper=1.15,
+            note="rm2, first come, first served",
+        )
+    ]  # fmt: skip
+
+
+def _fig9_figures(found: Mapping[str, Measured]) -> list[Figure]:
+    keys = {RIBBON: "ribbon", DRS: "drs", CLOCKWORK: "clockwork"}
+    figures = [
+        ratio(
+            f"kairos.fig9.over_{keys[scheme]}.{model}", by[KAIROS], by[scheme], target="> 1", paper=PAPER[scheme],
+            note=f"{scheme} on its best pool; mean of traces, Student's 95% interval",
+        )
+        for scheme in keys
+        for model, by in found.items()
+    ]  # fmt: skip
+    for model, by in found.items():
+        figures += [
+            ratio(f"kairos.fig9.share_of_oracle.{model}", by[KAIROS], by[ORACLE], paper="close to it"),
+            ratio(f"kairos.fig9.hebe_over_kairos.{model}", by[SPLITTING], by[KAIROS], note="beyond the paper"),
+        ]
+    return figures
+
+
+def _shares(by: Measured, homogeneous: float) -> list[str]:
+    return [f"{by[scheme].qps / homogeneous:.2f}" for scheme in _FIG3_ORDER]
+
+
+def _over_row(model: str, by: Measured) -> list[Cell]:
+    own = by[KAIROS].qps
+    over = [f"{own / by[scheme].qps:.2f}" for scheme in (RIBBON, DRS, CLOCKWORK)]
+    hebe = [f"{by[SPLITTING].qps / by[scheme].qps:.2f}" for scheme in (KAIROS, KAIROS_PLUS)]
+    return [model, *over, f"{100 * own / by[ORACLE].qps:.0f}%", *hebe]
+
+
+def _pool_row(model: str, by: Mapping[str, Contender]) -> list[Cell]:
+    threshold = f": {by[DRS].threshold}" if by[DRS].threshold else ""
+    return [model, *(by[s].pool_text + (threshold if s == DRS else "") for s in ORDER if s != ORACLE)]
+
+
+def _fig3_bars(fixed: Mapping[str, Measured], homogeneous: float) -> str:
+    with drawing(height=4.2) as (canvas, axes):
+        schemes = _FIG3_ORDER[:-1]
+        for number, scheme in enumerate(schemes):
+            places = [at - 0.36 + 0.18 * number for at in range(len(fixed))]
+            heights = [by[scheme].qps / homogeneous for by in fixed.values()]
+            axes.bar(places, heights, 0.16, color=SERIES[_SHADES[scheme]], label=scheme)
+            for place, height in zip(places, heights, strict=True):
+                axes.annotate(f"{height:.2f}", (place, height), xytext=(0, 3), textcoords="offset points", ha="center",
+                              fontsize=8, color=QUIET)  # fmt: skip
+        for at, by in enumerate(fixed.values()):
+            height = by[ORACLE].qps / homogeneous
+            axes.plot([at - 0.46, at + 0.46], [height, height], color=INK, linestyle="--", linewidth=1.3,
+                      label=ORACLE if at == 0 else None)  # fmt: skip
+        axes.axhline(1.0, color=INK, linewidth=1.0)
+        axes.set_xticks(range(len(fixed)), list(fixed))
+        axes.tick_params(axis="x", length=0)
+        axes.grid(visible=False, axis="x")
+        axes.set_ylabel("throughput over homogeneous")
+        axes.set_title("rm2: one pool, many policies")
+        canvas.legend(loc="outside lower center", ncols=len(_FIG3_ORDER))
+        return to_svg(canvas, "rm2: throughput of three mixed pools by policy, over the homogeneous pool")
+
+
+def _fig9_bars(found: Mapping[str, Measured]) -> str:
+    with drawing(width=8.4, height=4.6) as (canvas, axes):
+        schemes = ORDER[:-1]
+        for number, scheme in enumerate(schemes):
+            places = [at - 0.375 + 0.15 * number for at in range(len(found))]
+            heights = [by[scheme].qps / by[RIBBON].qps for by in found.values()]
+            axes.bar(places, heights, 0.135, color=SERIES[_SHADES[scheme]], label=scheme)
+            for place, height in zip(places, heights, strict=True):
+                if scheme != RIBBON:
+                    axes.annotate(f"{height:.2f}", (place, height), xytext=(0, 3), textcoords="offset points",
+                                  ha="center", fontsize=7, color=QUIET, rotation=90)  # fmt: skip
+        for at, by in enumerate(found.values()):
+            height = by[ORACLE].qps / by[RIBBON].qps
+            axes.plot([at - 0.46, at + 0.46], [height, height], color=INK, linestyle="--", linewidth=1.3,
+                      label=ORACLE if at == 0 else None)  # fmt: skip
+        axes.set_xticks(range(len(found)), list(found))
+        axes.tick_params(axis="x", length=0)
+        axes.grid(visible=False, axis="x")
+        axes.margins(y=0.1)
+        axes.set_ylabel("throughput over Ribbon's")
+        axes.set_title("Every scheme on its best pool, Kairos on its own pick")
+        canvas.legend(loc="outside lower center", ncols=len(ORDER))
+        return to_svg(canvas, "Throughput of each scheme over Ribbon's, by model")
+
+
+def _explanation() -> str:
+    return (
+        "Where ours differs. Ribbon's policy sends the query that waits longest to whatever is idle, so that large "
+        "queries meet slow instances and are late: its best pool is then (nearly) the homogeneous one. DRS avoids "
+        "that by its threshold, but where the base type is one instance of fourteen, bursts of large queries queue "
+        "behind it; on rm2, with its QoS of a third of a second and much room to wait, it comes nearest to Kairos. "
+        "CLKWRK sends every query where it ends first, which keeps the base type busy with small ones. The paper's "
+        "gaps are smoother than a Poisson process, and so are kinder to policies that cannot make good for a burst. "
+        "The oracle's order, largest first on the base type and smallest first elsewhere, is not the best there is "
+        "once queries may be split: splitting may exceed it."
+    )

@@ -1,0 +1,221 @@
+"""Kairos' models, instance types and queries: what all kairos studies share.
+
+Models and QoS of the paper's Table 3, types and prices of its Table 4, 2.5 dollars an hour. Query sizes are those of
+the artifact's sampler. Queries come as a Poisson process, as the paper says (its artifact's gaps are far smoother).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from scipy.special import ndtri
+
+from hebe.planning.pool_problem import Floats, PoolProblem
+from hebe.planning.query_size_monitor import size_weights
+from hebe.query import SubQuery
+from hebe.simulation.fleet_run import QueryTrace, ServiceModel, TableServers
+from hebe.simulation.service_table import ServiceTable, ServiceTableError, read_service_tables
+from hebe.spec import SlaTarget
+from hebe.studies.study import StudyError, StudyOptions
+from hebe.workload.query_sizes import NormalSizes, ProductionSizes, QuerySizes
+
+PRICES: Mapping[str, float] = {"g4dn.xlarge": 0.526, "c5n.2xlarge": 0.432, "r5n.large": 0.149, "t3.xlarge": 0.1664}
+"""Dollars an hour, base type first."""
+
+TYPES = tuple(PRICES)
+BUDGET_PER_HOUR = 2.5
+PERCENTILE = 99.0
+SLA_MS: Mapping[str, float] = {"ncf": 5.0, "rm2": 350.0, "wnd": 25.0, "mtwnd": 25.0, "dien": 35.0}
+MODELS = tuple(SLA_MS)
+
+PRODUCTION = ProductionSizes()
+
+GAUSSIAN = NormalSizes(256, 32, 1000)
+"""The paper does not say which normal distribution it takes; this is one that DeepRecSys publishes."""
+
+MEASURED_ITEMS = (10, 100, 250, 500, 750, 1000)
+MEASURED_MS: Mapping[str, Mapping[str, tuple[tuple[float, ...], float]]] = {
+    "ncf": {
+        "g4dn.xlarge": ((0.6107, 0.8757, 1.145, 1.659, 2.066, 2.455), 0.035),
+        "c5n.2xlarge": ((0.3123, 0.8088, 1.661, 2.896, 4.275, 6.509), 0.029),
+        "r5n.large": ((0.39, 1.137, 2.209, 3.623, 5.176, 6.763), 0.041),
+        "t3.xlarge": ((0.8158, 1.608, 3.048, 5.971, 9.72, 12.78), 0.241),
+    },
+    "rm2": {
+        "g4dn.xlarge": ((5.398, 29.21, 68.34, 132.8, 196.8, 260.8), 0.002),
+        "c5n.2xlarge": ((4.964, 39.52, 100.0, 196.8, 292.8, 387.6), 0.002),
+        "r5n.large": ((5.704, 43.22, 104.6, 205.2, 305.2, 404.2), 0.002),
+        "t3.xlarge": ((14.28, 92.38, 221.6, 440.2, 660.8, 885.7), 0.006),
+    },
+    "wnd": {
+        "g4dn.xlarge": ((2.425, 3.067, 4.03, 5.887, 7.601, 9.436), 0.013),
+        "c5n.2xlarge": ((1.972, 4.142, 8.599, 16.63, 24.62, 32.65), 0.013),
+        "r5n.large": ((2.18, 5.248, 10.39, 19.97, 28.6, 36.95), 0.021),
+        "t3.xlarge": ((3.882, 10.0, 20.43, 37.16, 52.93, 64.63), 0.231),
+    },
+    "mtwnd": {
+        "g4dn.xlarge": ((3.62, 4.548, 5.955, 8.639, 11.17, 13.76), 0.010),
+        "c5n.2xlarge": ((2.64, 5.54, 11.59, 22.7, 32.82, 44.78), 0.011),
+        "r5n.large": ((2.99, 6.923, 14.47, 26.05, 39.63, 50.16), 0.020),
+        "t3.xlarge": ((6.1, 13.63, 27.36, 50.57, 60.67, 79.3), 0.210),
+    },
+    "dien": {
+        "g4dn.xlarge": ((6.278, 7.85, 9.543, 12.6, 16.23, 18.59), 0.008),
+        "c5n.2xlarge": ((2.442, 8.236, 18.88, 38.93, 57.85, 77.36), 0.004),
+        "r5n.large": ((2.964, 9.483, 21.09, 41.19, 61.3, 83.58), 0.009),
+        "t3.xlarge": ((5.507, 18.57, 37.8, 76.79, 108.9, 125.2), 0.204),
+    },
+}
+"""By model and type: mean milliseconds (execution and loading) of queries of `MEASURED_ITEMS` items, and the standard
+deviation over the mean. Cited from the measurements of the Kairos artifact (B. Li et al., HPDC 2023, MIT licence,
+https://doi.org/10.5281/zenodo.7888058); the slowest of each hundred samples, the first call, is left out as there."""
+
+ABOUT_BUILT_IN = (
+    "Service times are the built-in figures cited from the Kairos artifact (Zenodo 7888058, MIT): means at "
+    f"{', '.join(map(str, MEASURED_ITEMS))} items, and one relative spread for each model and type, log-normal. "
+    "With --data, all of its measurements are used."
+)
+ABOUT_DATA = "Service times are drawn from all measurements of the Kairos artifact: 99 at each of 100 query sizes."
+
+_LEVELS = 40
+_SIZE_DRAWS = 200_000
+_MOST_NOISE_DRAWS = 7
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One model's problem: whose measurements (`data` is the artifact's folder, None the built-in figures), the
+    budget, the QoS times `sla_factor`, the query sizes, and the standard deviation of what nobody can predict about a
+    service time, over that time (`noise`). Plain data: what it stands for is worked out once per process."""
+
+    model: str
+    data: Path | None = None
+    budget_per_hour: float = BUDGET_PER_HOUR
+    sla_factor: float = 1.0
+    sizes: QuerySizes = PRODUCTION
+    noise: float = 0.0
+
+    @property
+    def sla(self) -> SlaTarget:
+        """The QoS."""
+        return SlaTarget(SLA_MS[self.model] * self.sla_factor, PERCENTILE)
+
+    @property
+    def table(self) -> ServiceTable:
+        """Measured service times on `TYPES`."""
+        return service_table(self.data, self.model)
+
+    @property
+    def servers(self) -> ServiceModel:
+        """The modelled servers."""
+        servers = TableServers(self.table)
+        return NoisyServers(servers, self.noise) if self.noise else servers
+
+    @property
+    def problem(self) -> PoolProblem:
+        """What planning sees: mean service times, prices, the sizes' distribution."""
+        return _problem(self)
+
+    def trace(self, queries: int, seed: int) -> QueryTrace:
+        """Queries of this setting's sizes."""
+        return QueryTrace.draw(queries, self.sizes, seed)
+
+
+def settings(options: StudyOptions, models: tuple[str, ...] = MODELS) -> dict[str, Setting]:
+    """Each model's setting, with the options' measurements, which are read and checked now. Raises `StudyError`."""
+    data = None
+    if options.data is not None:
+        data = options.data_file("kairos/exec_ms.csv").parent
+        options.data_file("kairos/load_ms.csv")
+    found = {model: Setting(model, data) for model in models}
+    for setting in found.values():
+        _ = setting.table
+    return found
+
+
+def about(options: StudyOptions) -> str:
+    """Where the service times are from."""
+    return ABOUT_BUILT_IN if options.data is None else ABOUT_DATA
+
+
+@cache
+def service_table(data: Path | None, model: str) -> ServiceTable:
+    """The model's service times on `TYPES`. Raises `StudyError` where the measurements lack something."""
+    if data is None:
+        return _built_in(model)
+    tables = _measured(data)
+    if model not in tables:
+        raise StudyError(f"{data}: there are no measurements of model {model}, only of {', '.join(tables)}")
+    largest = max(PRODUCTION.largest, GAUSSIAN.largest)
+    if tables[model].largest < largest:
+        raise StudyError(f"{data}: {model} was measured up to {tables[model].largest} items; queries have {largest}")
+    try:
+        return tables[model].of_types(TYPES)
+    except ServiceTableError as fault:
+        raise StudyError(f"{data}, model {model}: {fault}") from None
+
+
+@cache
+def _measured(data: Path) -> dict[str, ServiceTable]:
+    try:
+        return read_service_tables([data / "exec_ms.csv", data / "load_ms.csv"])
+    except ServiceTableError as fault:
+        raise StudyError(str(fault)) from None
+
+
+def _built_in(model: str) -> ServiceTable:
+    """Log-normal samples around the cited means."""
+    normal = ndtri((np.arange(_LEVELS) + 0.5) / _LEVELS)
+    samples: dict[str, dict[int, list[float]]] = {}
+    for server_type, (means_ms, spread) in MEASURED_MS[model].items():
+        drawn = np.exp(math.sqrt(math.log1p(spread**2)) * normal)
+        drawn /= drawn.mean()
+        samples[server_type] = {
+            items: (mean_ms / 1e3 * drawn).tolist() for items, mean_ms in zip(MEASURED_ITEMS, means_ms, strict=True)
+        }
+    return ServiceTable.from_samples(samples)
+
+
+@cache
+def _problem(setting: Setting) -> PoolProblem:
+    table = setting.table
+    weights = size_weights(setting.sizes.draw(_SIZE_DRAWS, np.random.default_rng(0)), table.largest)
+    return PoolProblem(TYPES, np.array(list(PRICES.values())), table.mean_s, weights, setting.sla.latency_s)
+
+
+def with_weights(problem: PoolProblem, weights: Floats) -> PoolProblem:
+    """The same problem for other shares of the query sizes."""
+    return replace(problem, size_weights=weights)
+
+
+class NoisyServers:
+    """Servers whose every service time is off by Gaussian white noise: `noise` is its deviation over the time.
+
+    To a policy it is the same whether the service or its prediction is off.
+    """
+
+    def __init__(self, servers: TableServers, noise: float) -> None:
+        self._servers = servers
+        self._noise = noise
+        self._factor: list[float] = []
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The table's types."""
+        return self._servers.types
+
+    def begin(self, trace: QueryTrace) -> None:
+        """Draw the noise: the same for the same number of queries."""
+        self._servers.begin(trace)
+        drawn = 1 + self._noise * np.random.default_rng(len(trace)).standard_normal(len(trace) * _MOST_NOISE_DRAWS)
+        self._factor = np.maximum(drawn, 0.1).tolist()
+
+    def service_s(self, server_type: int, sub_query: SubQuery) -> float:
+        """With a draw of its own for each type and part."""
+        part = sub_query.query.query_id * _MOST_NOISE_DRAWS + (server_type + sub_query.start) % _MOST_NOISE_DRAWS
+        return self._servers.service_s(server_type, sub_query) * self._factor[part]

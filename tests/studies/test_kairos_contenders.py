@@ -1,0 +1,130 @@
+"""Who runs with what pool and policy, and the ratios of what they reach."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.progress import Progress
+
+from hebe.scheduling.distribution import EarliestFinish, FirstComeFirstServed, SizeThreshold
+from hebe.scheduling.matching import CostMatching
+from hebe.scheduling.splitting import PricedSplitting
+from hebe.simulation.capacity import Capacity
+from hebe.studies import sweep as sweeping
+from hebe.studies.kairos_contenders import (
+    CHOOSING_SEED,
+    CLOCKWORK,
+    DRS,
+    KAIROS,
+    RIBBON,
+    SPLITTING,
+    Contender,
+    best_contender,
+    best_oracle_qps,
+    homogeneous_contender,
+    kairos_contender,
+    largest_pools,
+    measure,
+    ratio,
+    splitting_contender,
+    splitting_on,
+    with_best_threshold,
+)
+from hebe.studies.kairos_setting import Setting
+
+SETTING = Setting("rm2", budget_per_hour=1.1)
+"""Few pools, so that all can be tried."""
+
+QUERIES = 300
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch):
+    monkeypatch.setattr(sweeping.os, "sched_getaffinity", lambda _: {0})
+
+
+@pytest.mark.parametrize(
+    ("scheme", "kind"),
+    [
+        (RIBBON, FirstComeFirstServed),
+        (DRS, SizeThreshold),
+        (CLOCKWORK, EarliestFinish),
+        (KAIROS, CostMatching),
+        (SPLITTING, PricedSplitting),
+    ],
+)
+def test_every_scheme_has_its_policy(scheme, kind):
+    contender = replace(splitting_on(SETTING, (1, 0, 2, 0)), scheme=scheme)
+    assert type(contender.make_policy()) is kind
+    assert contender.make_policy() is not contender.make_policy()
+
+
+def test_homogeneous_pool_is_scaled_to_the_budget():
+    contender, scale = homogeneous_contender(SETTING)
+    assert contender.pool == (2, 0, 0, 0)
+    assert scale == pytest.approx(1.1 / (2 * 0.526))
+
+
+def test_largest_pools_have_no_room_for_another_server():
+    problem = SETTING.problem
+    pools = largest_pools(SETTING)
+    cost = problem.cost_per_hour(pools)
+    assert (cost <= 1.1 * (1 + 1e-9)).all()
+    assert (cost + problem.price_per_hour.min() > 1.1).all()
+    most = (1.1 / problem.price_per_hour).astype(int)
+    every = np.array(list(itertools.product(*(range(count + 1) for count in most))))
+    left = 1.1 - problem.cost_per_hour(every)
+    assert len(pools) == int(((left >= 0) & (left < problem.price_per_hour.min())).sum())
+
+
+@pytest.mark.parametrize("scheme", [RIBBON, KAIROS])
+def test_the_best_pool_is_the_best_of_all(scheme):
+    best = best_contender(SETTING, scheme, QUERIES)
+    reached = best.qps(QUERIES, CHOOSING_SEED)
+    for pool in largest_pools(SETTING).tolist():
+        other = Contender(SETTING, scheme, tuple(pool)).qps(QUERIES, CHOOSING_SEED, tolerance=0.02)
+        assert other <= reached * 1.05
+
+
+def test_drs_has_a_threshold_that_suits_its_pool():
+    contender, reached = with_best_threshold(SETTING, (1, 0, 3, 0), QUERIES)
+    for threshold in (0, 200, 999):
+        assert replace(contender, threshold=threshold).qps(QUERIES, CHOOSING_SEED) <= reached * 1.2
+    alone, reached_alone = with_best_threshold(SETTING, (2, 0, 0, 0), QUERIES)
+    assert reached_alone == pytest.approx(
+        Contender(SETTING, RIBBON, (2, 0, 0, 0)).qps(QUERIES, CHOOSING_SEED), rel=0.02
+    )
+    assert alone.pool == (2, 0, 0, 0)
+    best = best_contender(SETTING, DRS, QUERIES)
+    assert best.qps(QUERIES, CHOOSING_SEED) >= 0.97 * max(reached, reached_alone)
+
+
+def test_plans_keep_to_the_budget_and_hebe_does_not_lose_where_it_chose():
+    kairos, hebe = kairos_contender(SETTING), splitting_contender(SETTING, QUERIES, 2)
+    for contender in (kairos, hebe):
+        assert np.dot(contender.pool, SETTING.problem.price_per_hour) <= 1.1 * (1 + 1e-9)
+    assert hebe.qps(QUERIES, CHOOSING_SEED) >= 0.99 * kairos.qps(QUERIES, CHOOSING_SEED)
+
+
+def test_the_oracle_is_ahead_of_first_come_first_served():
+    ribbon = best_contender(SETTING, RIBBON, QUERIES)
+    assert best_oracle_qps(SETTING, QUERIES, CHOOSING_SEED) > ribbon.qps(QUERIES, CHOOSING_SEED)
+
+
+def test_contenders_see_the_same_queries_and_are_measured_once():
+    progress = Progress(disable=True)
+    one = Contender(SETTING, RIBBON, (2, 0, 0, 0))
+    found = measure("all", [one, Contender(SETTING, KAIROS, (2, 0, 0, 0)), one], QUERIES, 2, progress)
+    assert progress.tasks[0].total == 4
+    assert found[0] is found[2]
+    assert found[0].by_trace_qps == tuple(one.qps(QUERIES, seed) for seed in (1, 2))
+
+
+def test_ratios_are_of_traces():
+    figure = ratio("a.b", Capacity.of([2.0, 6.0]), Capacity.of([1.0, 2.0]), 0.5, paper="2")
+    assert figure.value == pytest.approx(1.25)
+    assert figure.low < 1.25 < figure.high
+    assert (figure.runs, figure.paper) == (2, "2")
+    single = ratio("a.b", Capacity.of([2.0]), Capacity.of([4.0]))
+    assert (single.value, single.low, single.high) == (0.5, None, None)

@@ -1,0 +1,90 @@
+"""Kairos' models and instances: the built-in figures, measurements in files, and noise."""
+
+import numpy as np
+import pytest
+
+from hebe.query import Query, SubQuery
+from hebe.simulation.fleet_run import TableServers
+from hebe.studies.kairos_setting import (
+    GAUSSIAN,
+    MEASURED_ITEMS,
+    MEASURED_MS,
+    MODELS,
+    TYPES,
+    NoisyServers,
+    Setting,
+    settings,
+)
+from hebe.studies.study import StudyError, StudyOptions
+
+from .kairos_measurements import write_measurements
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_built_in_tables_have_the_cited_means_and_spreads(model):
+    table = Setting(model).table
+    assert table.types == TYPES
+    for row, (means_ms, spread) in enumerate(MEASURED_MS[model].values()):
+        for items, mean_ms in zip(MEASURED_ITEMS, means_ms, strict=True):
+            samples_ms = 1e3 * table.quantiles_s[row, items]
+            assert samples_ms.mean() == pytest.approx(mean_ms, rel=1e-9)
+            assert samples_ms.std() / mean_ms == pytest.approx(spread, rel=0.1)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_only_the_base_type_serves_every_query_in_time(model):
+    problem = Setting(model).problem
+    assert (problem.reach == problem.largest).tolist() == [True, False, False, False]
+    assert problem.base_type() == 0
+
+
+def test_measurements_are_read_and_added(tmp_path):
+    write_measurements(tmp_path, ("rm2",))
+    setting = settings(StudyOptions(data=tmp_path), ("rm2",))["rm2"]
+    exec_ms, load_ms = np.array([120.0, 132.0, 126.0]), 5.0
+    # The slowest sample is left out; loading takes 5 ms at every size.
+    assert 1e3 * setting.table.mean_s[0, 999] == pytest.approx(np.sort(exec_ms)[:2].mean() + load_ms)
+
+
+def test_what_measurements_lack_is_named(tmp_path):
+    with pytest.raises(StudyError, match=r"exec_ms\.csv"):
+        settings(StudyOptions(data=tmp_path))
+    write_measurements(tmp_path / "models", ("ncf",))
+    with pytest.raises(StudyError, match="rm2"):
+        settings(StudyOptions(data=tmp_path / "models"))
+    write_measurements(tmp_path / "types", MODELS, types=TYPES[:3])
+    with pytest.raises(StudyError, match=r"t3\.xlarge"):
+        settings(StudyOptions(data=tmp_path / "types"))
+    write_measurements(tmp_path / "sizes", MODELS, sizes=(10, 100))
+    with pytest.raises(StudyError, match="up to 100 items"):
+        settings(StudyOptions(data=tmp_path / "sizes"))
+    write_measurements(tmp_path / "field", MODELS)
+    path = tmp_path / "field" / "kairos" / "load_ms.csv"
+    path.write_text(path.read_text().replace(",5.0", ",slow", 1))
+    with pytest.raises(StudyError, match=r"load_ms\.csv, line 14, field ms_0"):
+        settings(StudyOptions(data=tmp_path / "field"))
+
+
+def test_noise_is_white_and_the_same_again():
+    setting = Setting("wnd", noise=0.05)
+    plain, noisy = TableServers(setting.table), setting.servers
+    assert isinstance(noisy, NoisyServers)
+    trace = setting.trace(4_000, 1)
+    whole = [SubQuery(Query(at, int(items), 0.0), 0, int(items)) for at, items in enumerate(trace.sizes)]
+    for servers in (plain, noisy):
+        servers.begin(trace)
+    factor = np.array([[noisy.service_s(t, part) / plain.service_s(t, part) for part in whole] for t in range(4)])
+    assert factor.mean(axis=1) == pytest.approx(np.ones(4), abs=0.005)
+    assert factor.std(axis=1) == pytest.approx(np.full(4, 0.05), rel=0.1)
+    assert np.abs(np.corrcoef(factor) - np.eye(4)).max() < 0.1
+    again = setting.servers
+    again.begin(trace)
+    assert [again.service_s(0, part) for part in whole] == [noisy.service_s(0, part) for part in whole]
+
+
+def test_gaussian_sizes_change_the_weights_only():
+    usual, gaussian = Setting("rm2"), Setting("rm2", sizes=GAUSSIAN)
+    items = np.arange(1, usual.problem.largest + 1)
+    assert gaussian.problem.size_weights @ items == pytest.approx(256, rel=0.01)
+    assert usual.problem.size_weights @ items == pytest.approx(238, rel=0.02)
+    np.testing.assert_array_equal(usual.problem.service_s, gaussian.problem.service_s)
