@@ -59,7 +59,7 @@ class Effort:
     models: tuple[str, ...]
 
 
-FULL = Effort(10_000, 5_000, 3, 30, 8, tuple(QOS_MS))
+FULL = Effort(10_000, 5_000, 3, 20, 6, tuple(QOS_MS))
 QUICK = Effort(2_000, 1_000, 2, 4, 1, ("wnd",))
 
 

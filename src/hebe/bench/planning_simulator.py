@@ -86,7 +86,7 @@ class _Queue:
 
 
 def _closed_forms(quick: bool, progress: Progress) -> list[Figure]:
-    queries = 50_000 if quick else 400_000
+    queries = 50_000 if quick else 250_000
     queues = {"mm1": (0.6, 1), "mdc": (0.8, 4), "little": (0.8, 4)}
     cases = [
         _Queue(kind, load, workers, queries, seed)
