@@ -148,6 +148,18 @@ def test_where_only_splitting_is_in_time(capsys, tmp_path):
     assert "Only splitting serves every query in time: no server type" in shown
 
 
+def test_a_budget_for_too_many_pools_to_rank(capsys, tmp_path):
+    times, prices = times_file(tmp_path), prices_file(tmp_path)
+    code, out, err = run(
+        capsys, times, "--prices", prices, "--budget", 200, *WORKLOAD, "--no-simulate", "--queries", 50_000, "--json"
+    )
+    assert code == 0, err
+    result = json.loads(out)
+    assert list(result["proposals"]) == ["one type", "fluid, whole", "fluid, splitting", "chosen"]
+    assert (result["base_type"], result["pools"]) == ("gpu", None)
+    assert "Kairos' ranking is left out: --budget of 200 buys more than 5,000,000 different pools" in err
+
+
 FAULTS = {
     "no such file": (lambda f: f / "none.csv", None, [], "none.csv: cannot be read: No such file"),
     "empty": (lambda f: write(f / "e.csv", []), None, [], "e.csv: line 1: columns must be model, instance, batch"),

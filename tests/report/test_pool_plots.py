@@ -28,5 +28,10 @@ def test_shares_have_a_colour_a_type_and_leave_empty_sizes_out():
     assert svg != full
 
 
+def test_a_size_between_empty_ones_is_drawn():
+    alone, none = (shares_by_size([1, 11, 21, 31], {"gpu": [np.nan, share, np.nan]}) for share in (1.0, np.nan))
+    assert alone != none
+
+
 def test_utilisation_says_each_share():
     assert {"1 x gpu", "5 x cpu", "95.0%", "7.5%"} <= set(words(utilisation_bars({"1 x gpu": 0.95, "5 x cpu": 0.075})))

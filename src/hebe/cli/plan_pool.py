@@ -49,7 +49,8 @@ def pool(
         typer.Option(
             "--simulate/--no-simulate",
             rich_help_panel=_SIMULATION,
-            help="Choose by simulation and predict the throughput; else take the pool with the highest fluid bound.",
+            help="Choose by simulation and predict the throughput, which takes long for hundreds of servers; else take"
+            " the pool with the highest fluid bound.",
         ),
     ] = True,
     queries: Annotated[

@@ -81,7 +81,8 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolPlanMade:
-    """The result: `kairos` is None, and `without_kairos` says why, where only splitting serves every query in time.
+    """The result: `kairos` is None, and `without_kairos` says why, where only splitting serves every query in time, or
+    where the pools are too many to rank.
 
     `proposals` are by name, "chosen" among them; `frontier` the best bound at each of its `budgets`, nan where none
     serves every query; `unpriced` the types that were measured but are not for sale.
@@ -118,10 +119,14 @@ def make_pool_plan(request: PoolRequest, progress: Progress) -> PoolPlanMade:
     kairos, whole, reason = None, None, ""
     try:
         whole = best_pool(problem, budget, most_parts=1, most_counts=most)
-        progress.advance(bounding)
-        kairos = plan_pool(problem, budget, most_counts=most, head=request.head)
     except PlanningError as fault:
-        reason = _in_options(str(fault))
+        reason = f"Only splitting serves every query in time: {_in_options(str(fault))}"
+    else:
+        try:
+            kairos = plan_pool(problem, budget, most_counts=most, head=request.head)
+        except PlanningError as fault:
+            reason = f"Kairos' ranking is left out: {_in_options(str(fault))}"
+    progress.advance(bounding)
     progress.advance(bounding)
     budgets, frontier = _frontier(request, problem, most)
     progress.remove_task(bounding)
@@ -199,15 +204,16 @@ def _proposals(
         return Proposal(name, counts, cost, chosen, bound)
 
     found: dict[str, Proposal] = {}
-    if kairos is not None and whole is not None:
+    if whole is not None and problem.reach[0] == problem.largest:
         base = [0] * len(problem.types)
-        at = problem.base_type()
-        base[at] = int(request.budget_per_hour * (1 + 1e-9) / problem.price_per_hour[at])
+        base[0] = int(request.budget_per_hour * (1 + 1e-9) / problem.price_per_hour[0])
         if most is not None:
-            base[at] = min(base[at], most[at])
-        if base[at]:
+            base[0] = min(base[0], most[0])
+        if base[0]:
             found["one type"] = proposal("one type", tuple(base), "fcfs")
+    if kairos is not None:
         found["Kairos"] = proposal("Kairos", kairos.pick.counts, "matching")
+    if whole is not None:
         found["fluid, whole"] = proposal("fluid, whole", whole.counts, "matching")
     found["fluid, splitting"] = proposal("fluid, splitting", split.counts, "splitting")
     return found

@@ -69,7 +69,7 @@ def summary(made: PoolPlanMade) -> dict[str, Any]:
     return {
         "model": made.times.model,
         "types": list(made.problem.types),
-        "base_type": made.problem.types[0] if made.kairos is not None else None,
+        "base_type": made.problem.types[0] if made.problem.reach[0] == made.problem.largest else None,
         "sla_ms": made.request.sla.latency_ms,
         "percentile": made.request.sla.percentile,
         "budget_per_hour": made.request.budget_per_hour,
@@ -161,7 +161,7 @@ def _notes(made: PoolPlanMade) -> list[Text]:
     if made.kairos is not None:
         notes.append(Text(f"* Kairos' pick, of {made.kairos.pools:,} pools within the budget."))
     else:
-        notes.append(Text(f"Only splitting serves every query in time: {made.without_kairos}", "yellow"))
+        notes.append(Text(made.without_kairos, "yellow"))
     if made.unpriced:
         notes.append(Text(f"Measured but not priced, so not on offer: {', '.join(made.unpriced)}.", "yellow"))
     if any(one.measured is not None for one in made.proposals.values()):

@@ -51,12 +51,11 @@ def shares_by_size(
     """Stacked to one: of the queries from `edges[i]` to below `edges[i + 1]` items, the share that each server type
     serves, `[sizes]`; nan where there are no such queries."""
     with drawing(height=3.8) as (canvas, axes):
-        floor = np.zeros(len(edges))
+        floor = np.zeros(len(edges) - 1)
         for number, (name, values) in enumerate(shares.items()):
-            heights = np.asarray(values, dtype=np.float64)
-            top = floor + np.append(heights, heights[-1:])
-            axes.fill_between(
-                edges, floor, top, step="post", color=SERIES[number % len(SERIES)], alpha=0.85, linewidth=0,
+            top = floor + np.nan_to_num(np.asarray(values, dtype=np.float64))
+            axes.stairs(
+                top, edges, baseline=floor, fill=True, color=SERIES[number % len(SERIES)], alpha=0.85, linewidth=0,
                 label=name,
             )  # fmt: skip
             floor = top
