@@ -60,7 +60,7 @@ def small():
         searches = tuple(kairos_search.SEARCHES)
         effort = kairos_search._Effort(("rm2",), 150, 1, 3, kairos_search.SCHEMES, searches)
         patch.setattr(kairos_search, "EFFORTS", [effort] * 3)
-        patch.setattr(kairos_shift, "EFFORTS", [(150, 1, 150, 100)] * 3)
+        patch.setattr(kairos_shift, "EFFORTS", [kairos_shift._Effort(("rm2",), 150, 1, 150, 100)] * 3)
         patch.setattr(kairos_shift, "TRIALS", 3)
         yield
 
@@ -146,7 +146,7 @@ def test_robustness_has_every_change(result_of):
 def test_the_shift_is_noticed_and_planned_for(result_of):
     result = result_of("kairos-shift")
     plans, courses = result.tables
-    noticed = next(figure for figure in result.figures if figure.name.endswith("queries_until_noticed"))
+    noticed = next(figure for figure in result.figures if figure.name.endswith("queries_until_noticed.rm2"))
     assert 0 < noticed.value < 5_000
     assert plans.rows[0][0] == "the plan before"
     after = [int(row[0].replace(",", "")) for row in plans.rows[1:]]

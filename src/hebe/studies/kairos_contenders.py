@@ -83,8 +83,8 @@ class Contender:
 
 
 def pool_text(pool: Sequence[int]) -> str:
-    """Counts as the paper writes them: (2, 0, 9, 0)."""
-    return f"({', '.join(map(str, pool))})"
+    """Counts as the paper writes them: (2,0,9,0)."""
+    return f"({','.join(map(str, pool))})"
 
 
 def kairos_contender(setting: Setting) -> Contender:

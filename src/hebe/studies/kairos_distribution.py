@@ -286,11 +286,13 @@ def _fig9_bars(found: Mapping[str, Measured]) -> str:
 def _explanation() -> str:
     return (
         "Where ours differs. Ribbon's policy sends the query that waits longest to whatever is idle, so that large "
-        "queries meet slow instances and are late: its best pool is then (nearly) the homogeneous one. DRS avoids "
-        "that by its threshold, but where the base type is one instance of fourteen, bursts of large queries queue "
-        "behind it; on rm2, with its QoS of a third of a second and much room to wait, it comes nearest to Kairos. "
-        "CLKWRK sends every query where it ends first, which keeps the base type busy with small ones. The paper's "
-        "gaps are smoother than a Poisson process, and so are kinder to policies that cannot make good for a burst. "
-        "The oracle's order, largest first on the base type and smallest first elsewhere, is not the best there is "
-        "once queries may be split: splitting may exceed it."
+        "queries meet slow instances and are late: its best pools keep most of the budget for the base type. In the "
+        "paper's Fig. 1 the pool (2,0,9) is below the homogeneous one under that policy; how late its large queries "
+        "are depends on the smoothness of the arrivals, and ours is about even or above. DRS avoids that by its "
+        "threshold, but where the base type is one instance of fourteen, bursts of large queries queue behind it; on "
+        "rm2, with its QoS of a third of a second and much room to wait, it comes nearest to Kairos. CLKWRK sends "
+        "every query where it ends first, which keeps the base type busy with small ones. The paper's gaps are "
+        "smoother than a Poisson process, and so are kinder to policies that cannot make good for a burst. The "
+        "oracle's order, largest first on the base type and smallest first elsewhere, is not the best there is once "
+        "queries may be split: splitting may exceed it."
     )
