@@ -26,7 +26,14 @@ def cost_frontier(
     with drawing(height=4.4) as (canvas, axes):
         for number, (name, values) in enumerate(limits.items()):
             style = _DASHES[number % len(_DASHES)]
-            axes.plot(prices, np.asarray(values), color=SERIES[number % len(SERIES)], linestyle=style, label=name)
+            axes.step(
+                prices,
+                np.asarray(values),
+                where="post",
+                color=SERIES[number % len(SERIES)],
+                linestyle=style,
+                label=name,
+            )
         for number, (name, (price, qps)) in enumerate(points.items(), len(limits)):
             axes.plot([price], [qps], "o", color=SERIES[number % len(SERIES)], markersize=8, label=name)
         axes.axvline(budget_per_hour, color=QUIET, linewidth=1.0, linestyle=(0, (4, 3)))

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+
+from hebe.cli.fleet_simulation import (
+    LEAST_QUERIES,
+    MOST_QUERIES,
+    QueryStream,
+    on_all_cores,
+    queries_needed,
+    saturation_qps,
+)
+from hebe.cli.plan_files import PlanFileError
+from hebe.simulation.service_table import ServiceTable
+from hebe.spec import SlaTarget
+
+SLA = SlaTarget(20.0, 99.0)
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "constant", "burst:4:1:4"])
+def test_a_stream_has_mean_rate_and_the_same_chance_at_every_rate(arrivals):
+    stream = QueryStream(arrivals, "production", 20_000, 7)
+    slow, fast = stream.trace(100.0), stream.trace(1000.0)
+    for trace in (slow, fast):
+        assert len(trace) == pytest.approx(20_000, rel=0.05)
+        assert trace.gaps.mean() == pytest.approx(1.0, rel=0.05)
+        assert len(trace.sizes) == len(trace.luck) == len(trace)
+    same = min(len(slow), len(fast))
+    assert (slow.sizes[:same] == fast.sizes[:same]).all()
+    assert (slow.luck[:same] == fast.luck[:same]).all()
+    assert (stream.trace(100.0).gaps == slow.gaps).all()
+
+
+def test_a_burst_lasts_as_long_at_any_rate():
+    """Six times the calm rate in every fourth second."""
+    for rate_qps in (200.0, 2000.0):
+        trace = QueryStream("burst:6:1:4", "fixed:1", int(40 * rate_qps), 0).trace(rate_qps)
+        second = (np.cumsum(trace.gaps) / rate_qps).astype(int)
+        in_bursts = (second % 4 == 3).mean()
+        assert in_bursts == pytest.approx(6 / 9, abs=0.02)
+
+
+def test_queries_are_enough_for_percentile_overload_and_periods():
+    assert queries_needed(None, SLA, 10.0, "poisson", search=True) == LEAST_QUERIES
+    assert queries_needed(None, SlaTarget(20.0, 99.99), 10.0, "poisson", search=True) == 100_000
+    assert queries_needed(None, SlaTarget(1000.0, 99.0), 1000.0, "poisson", search=True) == 20_000
+    assert queries_needed(None, SLA, 1000.0, "burst:2:1:10", search=True) == 50_000
+    assert queries_needed(150, SLA, 1000.0, "poisson", search=True) == 150
+    assert queries_needed(None, SLA, 1e9, "poisson", search=False) == MOST_QUERIES
+    with pytest.raises(PlanFileError, match="need 20,000,000 queries a run, more than"):
+        queries_needed(None, SlaTarget(1000.0, 99.0), 1e6, "poisson", search=True)
+    with pytest.raises(PlanFileError, match=r"--queries is 99: must lie in 100\.\."):
+        queries_needed(99, SLA, 1000.0, "poisson", search=False)
+    with pytest.raises(PlanFileError, match=r"must lie in 10,000\.\."):
+        queries_needed(9_999, SLA, 1000.0, "burst:2:1:10", search=True)
+
+
+def test_saturation_is_what_servers_do_that_never_wait():
+    table = ServiceTable.from_samples({"a": {1: [0.01, 0.01], 2: [0.03, 0.03]}, "b": {1: [0.1, 0.1], 2: [0.1, 0.1]}})
+    assert saturation_qps(table, [2, 3], np.array([0.5, 0.5])) == pytest.approx(2 / 0.02 + 3 / 0.1)
+
+
+@pytest.mark.parametrize("queries", [10, 10**7])
+def test_cases_are_answered_in_their_order_in_one_process_or_many(queries):
+    done = []
+    assert on_all_cores(abs, [-3, 1, -2], queries, lambda: done.append(1)) == [3, 1, 2]
+    assert len(done) == 3
+
+
+def test_the_first_error_of_a_case_is_raised():
+    with pytest.raises(ValueError, match="invalid literal"):
+        on_all_cores(int, ["1", "x"], 10**7, lambda: None)
