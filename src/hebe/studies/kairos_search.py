@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,26 +17,22 @@ from rich.progress import Progress
 
 from hebe.planning.fluid_pool import fluid_bounds
 from hebe.planning.pool import kairos_bounds, pools_within
-from hebe.planning.pool_problem import Floats, Ints
+from hebe.planning.pool_problem import Ints
 from hebe.planning.pool_search import Evaluate, SearchResult, kairos_plus, random_search
 from hebe.planning.pool_search_baselines import annealing_search, bayesian_search, genetic_search
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
-from hebe.simulation.capacity_race import CapacityRace
 from hebe.studies.kairos_contenders import (
-    CHOOSING_SEED,
     CLOCKWORK,
     DRS,
     KAIROS,
     RIBBON,
     SPLITTING,
-    Contender,
     Counts,
     pool_text,
-    splitting_on,
-    with_best_threshold,
 )
+from hebe.studies.kairos_evaluation import pool_evaluator, pool_judge
 from hebe.studies.kairos_setting import MODELS, TYPES, Setting, about, settings
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.studies.sweep import sweep
@@ -180,7 +176,7 @@ def _search(case: _Case) -> _Answer:
     until: dict[str, tuple[int, ...]] = {}
     paths: dict[str, tuple[float, ...]] = {}
     if case.scheme == KAIROS:
-        judge = _judge(case, pools, plus.best_qps)
+        judge = pool_judge(case.setting, case.scheme, case.queries, pools, plus.best_qps, _FOUND)
         for name in case.searches:
             # Random search goes by no value, so whether a pool is as good as the best is all that must be known.
             seeds, judged = (case.random_seeds, judge) if name == "RAND" else (case.seeds, evaluate)
@@ -190,46 +186,6 @@ def _search(case: _Case) -> _Answer:
                 paths[name] = values[0]
     path = tuple(qps for _, qps in plus.path)
     return _Answer(len(pools), plus.evaluations, plus.best, plus.best_qps, plus.complete, path, until, paths)
-
-
-def pool_evaluator(setting: Setting, scheme: str, queries: int, pools: Ints, bounds: Floats) -> Evaluate:
-    """Measures the throughput of one of `pools` under the scheme, once; the search for it begins near its bound."""
-    guesses = {tuple(pool): 0.85 * bound for pool, bound in zip(pools.tolist(), bounds.tolist(), strict=True)}
-    known: dict[Counts, float] = {}
-
-    def evaluate(pool: Counts) -> float:
-        if pool not in known:
-            if scheme == DRS:
-                known[pool] = with_best_threshold(setting, pool, queries)[1]
-            elif scheme in (KAIROS, SPLITTING) and not guesses[pool]:
-                known[pool] = 0.0  # no policy serves every size in time
-            else:
-                contender = Contender(setting, scheme, pool)
-                if scheme == SPLITTING:
-                    contender = splitting_on(setting, pool)
-                guess = guesses[pool] if scheme in (KAIROS, SPLITTING) else None
-                known[pool] = contender.qps(queries, CHOOSING_SEED, guess_qps=guess, tolerance=0.01)
-        return known[pool]
-
-    return evaluate
-
-
-def _judge(case: _Case, pools: Ints, best_qps: float) -> Evaluate:
-    """The best's throughput for a pool that reaches nearly that, else 0: one run for each that might."""
-    setting = case.setting
-    bounds = fluid_bounds(replace(setting.problem, xi=1.0), pools, most_parts=1, exact=1)
-    able = {tuple(pool) for pool in pools[1.03 * bounds >= best_qps].tolist()}
-    race = CapacityRace(setting.trace(case.queries, CHOOSING_SEED), setting.servers, setting.sla, best_qps)
-    known: dict[Counts, float] = {}
-
-    def judge(pool: Counts) -> float:
-        if pool not in known:
-            contender = Contender(setting, case.scheme, pool)
-            holds = pool in able and race.holds(_FOUND * best_qps, pool, contender.make_policy)
-            known[pool] = best_qps if holds else 0.0
-        return known[pool]
-
-    return judge
 
 
 def _until_found(search: Search, pools: Ints, evaluate: Evaluate, best_qps: float, seed: int) -> tuple[float, ...]:

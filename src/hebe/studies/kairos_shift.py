@@ -7,19 +7,16 @@ measure serves queries meanwhile, good or bad, while Kairos and Hebe take the po
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib.axes import Axes
 from rich.progress import Progress
 
-from hebe.planning.fluid_pool import best_pool
-from hebe.planning.pool import kairos_bounds, plan_pool, pools_within
-from hebe.planning.pool_problem import PoolProblem
+from hebe.planning.pool import kairos_bounds, pools_within
 from hebe.planning.pool_search import kairos_plus
 from hebe.planning.pool_search_baselines import bayesian_search
-from hebe.planning.query_size_monitor import QuerySizeMonitor
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, to_svg
 from hebe.simulation.capacity import Capacity
@@ -40,8 +37,10 @@ from hebe.studies.kairos_contenders import (
     splitting_on,
     with_best_threshold,
 )
-from hebe.studies.kairos_search import KAIROS_PLUS, pool_evaluator
+from hebe.studies.kairos_evaluation import pool_evaluator
+from hebe.studies.kairos_search import KAIROS_PLUS
 from hebe.studies.kairos_setting import TYPES, Setting, about, settings
+from hebe.studies.kairos_stream import Replan, Stream, stream_plot, watch
 from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.studies.sweep import sweep
 from hebe.workload.query_sizes import NormalSizes
@@ -79,27 +78,7 @@ PAPER: Mapping[str, str] = {
     KAIROS_PLUS: "slightly below 1, done after 8 evaluations",
 }
 _COLOURS = {KAIROS: 0, SPLITTING: 1, KAIROS_PLUS: 2, CLOCKWORK: 3, DRS: 4, RIBBON: 5}
-_BEFORE, _AFTER, _LOOK = 12_000, 14_000, 50
-"""Queries of the stream before and after the change, and between two looks at the monitor."""
 _REACHED = 0.98
-
-
-@dataclass(frozen=True, slots=True)
-class _Replan:
-    """So many queries after the change (0 for the plan before it) these pools were planned."""
-
-    after: int
-    kairos: Counts
-    hebe: Counts
-
-
-@dataclass(frozen=True, slots=True)
-class _Stream:
-    """The monitor's distance at each look, queries counted from the change; and what was planned when."""
-
-    looks: tuple[int, ...]
-    distance: tuple[float, ...]
-    plans: tuple[_Replan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +125,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
 
 def _shift(model: str, old: Setting, effort: _Effort, progress: Progress) -> tuple[list[Figure], list[Block]]:
     new = replace(old, sizes=SHIFTED)
-    stream = _watch(old)
+    stream = watch(old, SHIFTED)
     kairos = [Contender(new, KAIROS, plan.kairos) for plan in stream.plans]
     hebe = [splitting_on(new, plan.hebe) for plan in stream.plans]
     found = measure(f"{model}: plans along the stream", kairos + hebe, effort.queries, effort.seeds, progress)
@@ -158,7 +137,7 @@ def _shift(model: str, old: Setting, effort: _Effort, progress: Progress) -> tup
     blocks: list[Block] = [
         Heading(f"{model}: noticing the change"),
         Picture(
-            _stream_plot(stream, of_kairos, of_hebe),
+            stream_plot(stream, of_kairos, of_hebe),
             "Above: distance of the last 10,000 queries from those planned for; it falls to zero with each new plan. "
             "Below: what the plan of the moment serves of the new sizes.",
         ),
@@ -190,30 +169,6 @@ def _shift(model: str, old: Setting, effort: _Effort, progress: Progress) -> tup
         ),
     ]  # fmt: skip
     return _figures(model, stream, courses, oracle_qps), blocks
-
-
-def _watch(old: Setting) -> _Stream:
-    rng = np.random.default_rng(12)
-    sizes = np.concatenate((old.sizes.draw(_BEFORE, rng), SHIFTED.draw(_AFTER, rng)))
-    monitor = QuerySizeMonitor(old.problem.size_weights)
-    plans = [_planned(old.problem, old.budget_per_hour, 0)]
-    looks, distance = [], []
-    for begin in range(0, len(sizes), _LOOK):
-        monitor.observe_many(sizes[begin : begin + _LOOK])
-        after = begin + _LOOK - _BEFORE
-        looks.append(after)
-        distance.append(monitor.distance())
-        if monitor.shifted():
-            weights = monitor.weights()
-            plans.append(_planned(replace(old.problem, size_weights=weights), old.budget_per_hour, after))
-            monitor.plan_for(weights, planned_from=monitor.queries)
-            looks.append(after)
-            distance.append(monitor.distance())
-    return _Stream(tuple(looks), tuple(distance), tuple(plans))
-
-
-def _planned(problem: PoolProblem, budget_per_hour: float, after: int) -> _Replan:
-    return _Replan(after, plan_pool(problem, budget_per_hour).pick.counts, best_pool(problem, budget_per_hour).counts)
 
 
 def _course(case: tuple[Setting, Setting, str, int]) -> _Course:
@@ -250,7 +205,7 @@ def _oracle(case: tuple[Setting, int]) -> float:
     return best_oracle_qps(*case, seed=1)
 
 
-def _figures(model: str, stream: _Stream, courses: Mapping[str, _Course], oracle_qps: float) -> list[Figure]:
+def _figures(model: str, stream: Stream, courses: Mapping[str, _Course], oracle_qps: float) -> list[Figure]:
     own = courses[KAIROS].best[1]
     figures = [
         Figure(
@@ -282,7 +237,7 @@ def _figures(model: str, stream: _Stream, courses: Mapping[str, _Course], oracle
     return figures
 
 
-def _plan_row(plan: _Replan, kairos: Capacity, hebe: Capacity) -> list[Cell]:
+def _plan_row(plan: Replan, kairos: Capacity, hebe: Capacity) -> list[Cell]:
     when = f"{plan.after:,}" if plan.after else "the plan before"
     return [when, pool_text(plan.kairos), kairos.qps, pool_text(plan.hebe), hebe.qps]
 
@@ -295,33 +250,6 @@ def _course_row(scheme: str, course: _Course, kairos: _Course) -> list[Cell]:
         f"more than {TRIALS}" if until is None else str(until), f"{own / mean:.2f}", f"{own / course.best[1]:.2f}",
         PAPER.get(scheme),
     ]  # fmt: skip
-
-
-def _stream_plot(stream: _Stream, kairos: Sequence[Capacity], hebe: Sequence[Capacity]) -> str:
-    with drawing(width=8.0, height=5.6) as (canvas, axes):
-        axes.remove()
-        above, below = canvas.subplots(2, 1, sharex=True, height_ratios=(1, 1.3))
-        above.plot(stream.looks, stream.distance, color=INK, linewidth=1.3)
-        above.axhline(0.05, color=QUIET, linestyle="--", linewidth=1.0)
-        above.set_ylabel("distance")
-        above.set_title("Kolmogorov-Smirnov distance of sizes seen and planned for")
-        end = stream.looks[-1]
-        for capacities, scheme in ((kairos, KAIROS), (hebe, SPLITTING)):
-            times = [max(plan.after, 0) for plan in stream.plans] + [end]
-            values = [capacity.qps for capacity in capacities]
-            below.step(times, [*values, values[-1]], where="post", color=SERIES[_COLOURS[scheme]], label=scheme)
-            below.plot(times[1:-1], values[1:], "o", color=SERIES[_COLOURS[scheme]], markersize=4)
-        below.set_ylim(bottom=0)
-        below.set_xlim(-2_000, end)
-        below.set_ylabel("queries/s")
-        below.set_xlabel("queries after the change")
-        below.set_title("Throughput under the new sizes of the pool planned")
-        for panel in (above, below):
-            panel.axvline(0, color=QUIET, linestyle="--", linewidth=1.2)
-        canvas.legend(loc="outside lower center", ncols=2)
-        return to_svg(
-            canvas, "The monitor's distance, and the throughput of the plans made, by queries since the change"
-        )
 
 
 def _courses_plot(model: str, courses: Mapping[str, _Course], oracle_qps: float) -> str:
