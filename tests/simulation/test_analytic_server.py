@@ -132,6 +132,20 @@ def test_a_latency_profile_has_the_service_time_of_each_batch():
         server_of(replace(T7, accelerator=replace(T7.accelerator, memory_bytes=100_000))).latency_profile(LANES[3], [1])
 
 
+def test_cores_that_wait_for_another_are_idle():
+    server = server_of(T2, RMC3)
+    assert server.idle_share(Lane("model-on-host", 1, 1), 256) == pytest.approx(0.0)
+    idle = [server.idle_share(Lane("model-on-host", 1, cores), 256) for cores in (2, 4, 8)]
+    assert 0.3 < idle[0] < idle[1] < idle[2] < 0.9
+    assert server_of().idle_share(LANES[3], 256) == 0.0
+
+
+def test_copies_are_a_part_of_a_batch():
+    server = server_of(model=RMC3)
+    assert 0.6 < server.copying_share(LANES[4], 238) < 0.9
+    assert server.copying_share(ALL_CORES, 238) == 0.0
+
+
 def test_what_does_not_fit_on_the_accelerator_serves_nothing():
     production = catalog.entry("dlrm-rmc3", "production")
     lane = Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, 1, 256, 1)

@@ -1,5 +1,5 @@
 """A server type that nobody here owns, as a roofline: service times, latency-bounded throughput and power of a model
-on it in any configuration. docs/simulation.md says what is modelled, with which constants, and how far off it is.
+on it in any configuration. docs/analytic-servers.md says what is modelled, with which constants, and how far off it is.
 
 server = AnalyticServer(SERVER_TYPES["T2"], catalog.entry("dlrm-rmc1"), sizes, PRODUCTION_2021)
 server.evaluate([Lane(Placement.MODEL_ON_HOST, workers=20, batch_size=256)], SlaTarget(20.0))
@@ -155,6 +155,21 @@ class AnalyticServer:
             if stage_s is not None:
                 seconds += at_items(stage_s, items)
         return LatencyProfile(tuple(batch_sizes), tuple(seconds.tolist()), (0.0,) * len(items))
+
+    def idle_share(self, lane: Lane, items: int) -> float:
+        """Share of a host worker's core seconds in which a core waits for another, for one batch of `items`."""
+        costs = self._costs(lane, _residents(lane), 1.0)
+        if costs is None or costs.host is None:
+            return 0.0
+        cores_s = lane.cores_per_worker * float(at_items(costs.host.alone_s, items))
+        return 1.0 - float(at_items(costs.host.core_s, items)) / cores_s
+
+    def copying_share(self, lane: Lane, items: int) -> float:
+        """Share of a batch's time on an idle accelerator that goes into copies to it."""
+        costs = self._costs(lane, _residents(lane), 1.0)
+        if costs is None or costs.device is None:
+            return 0.0
+        return float(at_items(costs.device.copy_s, items) / at_items(costs.device.alone_s, items))
 
     def power_watts(self, use: Use) -> float:
         """Idle power, and of each part's rise to its peak the share that is used."""

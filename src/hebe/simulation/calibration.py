@@ -1,4 +1,4 @@
-"""The constants of the analytic servers, each with where it comes from; docs/simulation.md tells what they miss.
+"""The constants of the analytic servers, each with where it comes from; docs/analytic-servers.md tells what they miss.
 
 Set once, from this project's own measurements, from data sheets, and from single ratios that Hercules states for one
 server; never from what a cluster saves.

@@ -25,7 +25,7 @@ class SearchGrid:
     fused_items: tuple[int, ...] = (16_384,)
 
 
-COARSE = SearchGrid((1, 2, 4), (8, 32, 128, 512), (1, 2, 4), (16_384,))
+COARSE = SearchGrid((1, 2, 4), (8, 32, 128, 512), (1, 2), (16_384,))
 """For a first look: some per cent below what the full grid finds."""
 
 

@@ -33,10 +33,11 @@ GRID: Floats = np.unique(np.rint(np.geomspace(1, 65_536, 65))).astype(np.float64
 def at_items(costs: Floats, items: npt.ArrayLike) -> Floats:
     """Costs at `items` of a batch, from `costs` at `GRID`: 0 for no items, linear beyond the grid's end."""
     counts = np.asarray(items, dtype=np.float64)
-    slope = (costs[-1] - costs[-2]) / (GRID[-1] - GRID[-2])
-    inside = np.interp(counts, GRID, costs)
-    beyond = costs[-1] + slope * (counts - GRID[-1])
-    return np.where(counts <= 0, 0.0, np.where(counts > GRID[-1], beyond, inside))
+    between = np.where(counts <= 0, 0.0, np.interp(counts, GRID, costs))
+    if counts.size and counts.max() > GRID[-1]:
+        slope = (costs[-1] - costs[-2]) / (GRID[-1] - GRID[-2])
+        between = np.where(counts > GRID[-1], costs[-1] + slope * (counts - GRID[-1]), between)
+    return between
 
 
 @dataclass(frozen=True, slots=True)
