@@ -26,15 +26,12 @@ from hebe.simulation.fleet_run import QueryTrace, TableServers
 from hebe.simulation.plan_choice import choose_plan, make_policy
 from hebe.simulation.service_table import ServiceTable, read_service_tables
 from hebe.spec import SlaTarget
+from hebe.studies.kairos_setting import BUDGET_PER_HOUR, PERCENTILE, PRICES, SLA_MS, TYPES
 from hebe.studies.sweep import sweep
 from hebe.workload.query_sizes import ProductionSizes
 
 FILES = ("exec_ms.csv", "load_ms.csv")
-TYPES = ("g4dn.xlarge", "c5n.2xlarge", "r5n.large", "t3.xlarge")
-PRICES_PER_HOUR = (0.526, 0.432, 0.149, 0.1664)
-BUDGET_PER_HOUR = 2.5
-QOS_MS = {"ncf": 5.0, "rm2": 350.0, "wnd": 25.0, "mtwnd": 25.0, "dien": 35.0}
-PERCENTILE = 99.0
+_PRICES_PER_HOUR = tuple(PRICES.values())
 GRID = (6, 7, 18, 16)
 """Counts of each type in the whole grid of configurations, from none."""
 
@@ -59,7 +56,7 @@ class Effort:
     models: tuple[str, ...]
 
 
-FULL = Effort(10_000, 5_000, 3, 20, 6, tuple(QOS_MS))
+FULL = Effort(10_000, 5_000, 3, 20, 6, tuple(SLA_MS))
 QUICK = Effort(2_000, 1_000, 2, 4, 1, ("wnd",))
 
 
@@ -96,10 +93,10 @@ class Contest:
         self.effort = effort
         self.table = table.of_types(TYPES)
         self.servers = TableServers(self.table)
-        self.sla = SlaTarget(QOS_MS[model], PERCENTILE)
+        self.sla = SlaTarget(SLA_MS[model], PERCENTILE)
         drawn = np.bincount(sizes.draw(1_000_000, np.random.default_rng(_SIZES_SEED)), minlength=sizes.largest + 1)[1:]
         self.problem = PoolProblem(
-            TYPES, np.array(PRICES_PER_HOUR), self.table.mean_s[:, : sizes.largest], drawn / drawn.sum(),
+            TYPES, np.array(_PRICES_PER_HOUR), self.table.mean_s[:, : sizes.largest], drawn / drawn.sum(),
             self.sla.latency_s,
         )  # fmt: skip
         self.planning = QueryTrace.draw(effort.planning_queries, sizes, _PLANNING_SEED)
@@ -121,7 +118,7 @@ class Contest:
         """The pools within the budget that not even the cheapest server can be added to, best Kairos bound first."""
         pools = pools_within(self.problem, BUDGET_PER_HOUR)
         costs = self.problem.cost_per_hour(pools)
-        full = costs + min(PRICES_PER_HOUR) > BUDGET_PER_HOUR * (1 + 1e-9)
+        full = costs + min(_PRICES_PER_HOUR) > BUDGET_PER_HOUR * (1 + 1e-9)
         bounds = kairos_bounds(self.problem, pools)
         return pools[full][ranking(bounds[full], costs[full])]
 
@@ -141,7 +138,7 @@ def kairos_figures(data: Path, effort: Effort, progress: Progress) -> list[Figur
     for model, parts in by_model.items():
         figures += _figures_of(model, parts)
     over_kairos = [figure.value for figure in figures if figure.name.startswith("split.over_kairos.")]
-    if len(over_kairos) == len(QOS_MS):
+    if len(over_kairos) == len(SLA_MS):
         mean = math.exp(float(np.mean(np.log(over_kairos))))
         note = "geometric mean over five models"
         figures.append(Figure("split.over_kairos.geomean", mean, "ratio", target=">= 1.12", note=note))
@@ -178,10 +175,10 @@ def _homogeneous(contest: Contest) -> Reached:
     """The base type alone; its rate is scaled to the whole budget."""
     base = contest.problem.base_type()
     pool = [0] * len(TYPES)
-    pool[base] = int(BUDGET_PER_HOUR / PRICES_PER_HOUR[base])
+    pool[base] = int(BUDGET_PER_HOUR / _PRICES_PER_HOUR[base])
     bound_qps = float(kairos_bounds(contest.problem, np.array([pool]))[0])
     capacity = contest.capacity(pool, FirstComeFirstServed, 0.7 * bound_qps)
-    scale = BUDGET_PER_HOUR / (pool[base] * PRICES_PER_HOUR[base])
+    scale = BUDGET_PER_HOUR / (pool[base] * _PRICES_PER_HOUR[base])
     return Reached(Capacity.of([scale * qps for qps in capacity.by_trace_qps]), tuple(pool), "first come, first served")
 
 
