@@ -281,7 +281,7 @@ def _course_line(axes: Axes, course: _Course, colour: str, scheme: str, width: f
 def _explanation() -> str:
     return (
         "Where ours differs. The paper's Gaussian is not named. Ours, Normal(500, 150), was taken because pools change "
-        "under it (under DeepRecSys' Normal(256, 32) they did not), so levels are not comparable; what is, is who has a "
+        "under it (not under DeepRecSys' Normal(256, 32)), so levels are not comparable; what is, is who has a "
         "good pool at once. Kairos and Hebe plan from the sizes that the monitor holds, at no trial: the first new "
         "plan is there some hundred queries after the change, when most of the window is still old, and every "
         "further one is nearer to the end. The searches try pools at random first, and what they try serves the "
