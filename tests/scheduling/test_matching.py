@@ -28,8 +28,8 @@ def test_a_query_too_large_for_the_idle_type_waits_for_the_other() -> None:
     policy = CostMatching(0.03, 1000)  # 900 items: 10 ms on the gpu, 46 ms on the cpu
     fleet = fleet_of(1, 1, policy)
     arrive(policy, fleet, 900, 900)
-    for part in [*policy._window]:
-        part.query.deadline_s = 0.03
+    for entry in policy._window.entries:
+        entry.sub_query.query.deadline_s = 0.03
     ((first, name),) = placed(policy, fleet)
     assert name == "gpu"
     assert policy.waiting == 1

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hebe.query import SubQuery
+from hebe.scheduling.arrival_window import without
 from hebe.scheduling.fleet import Fleet, FleetWorker
 
 Placements = list[tuple[SubQuery, FleetWorker]]
@@ -77,7 +78,7 @@ class FirstComeFirstServed:
 
     def withdraw(self, query_id: int) -> None:
         """Forget it."""
-        self._queue = _without(self._queue, query_id)
+        self._queue = without(self._queue, query_id)
 
     def withdraw_all(self) -> list[SubQuery]:
         """Forget all."""
@@ -122,8 +123,8 @@ class SizeThreshold:
 
     def withdraw(self, query_id: int) -> None:
         """Forget it."""
-        self._large = _without(self._large, query_id)
-        self._small = _without(self._small, query_id)
+        self._large = without(self._large, query_id)
+        self._small = without(self._small, query_id)
 
     def withdraw_all(self) -> list[SubQuery]:
         """Forget all."""
@@ -227,7 +228,3 @@ def _in_order(queue: deque[SubQuery], fleet: Fleet, types: range) -> Placements:
         while queue and fleet.idle(server_type):
             placed.append((queue.popleft(), fleet.take(server_type)))
     return placed
-
-
-def _without(queue: deque[SubQuery], query_id: int) -> deque[SubQuery]:
-    return deque(sub_query for sub_query in queue if sub_query.query.query_id != query_id)

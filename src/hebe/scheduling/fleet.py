@@ -15,13 +15,12 @@ from hebe.scheduling.latency_prediction import LatencyPredictor
 class FleetWorker:
     """One worker of an instance: what it runs, and when it is predicted to be done (seconds, driver's clock)."""
 
-    __slots__ = ("busy_until_s", "instance_id", "server_type", "started_s", "sub_query", "taken")
+    __slots__ = ("busy_until_s", "instance_id", "server_type", "sub_query", "taken")
 
     def __init__(self, instance_id: int, server_type: int) -> None:
         self.instance_id = instance_id
         self.server_type = server_type
         self.sub_query: SubQuery | None = None
-        self.started_s = 0.0
         self.busy_until_s = 0.0
         self.taken = False
         """Whether it runs a sub-query or has just been taken for one."""
@@ -41,14 +40,18 @@ class Fleet:
         known = profiles or {}
         self.predictors = [LatencyPredictor(known.get(name)) for name in self.types]
         self.workers: list[FleetWorker] = []
-        self.version = 0
-        """Changes whenever workers come or go."""
         self._idle: list[list[FleetWorker]] = [[] for _ in self.types]
         self.idle_workers = 0
 
     def service_time_s(self, server_type: int, items: int) -> float:
         """Predicted seconds for a sub-query of `items` on a worker of the type."""
         return self.predictors[server_type].service_time_s(items)
+
+    def coefficients(self, largest: int) -> list[float]:
+        """Kairos' heterogeneity coefficient of each type (Definition 1): the shortest predicted time of a query of the
+        `largest` size over the type's own."""
+        largest_s = [predictor.service_time_s(largest) for predictor in self.predictors]
+        return [min(largest_s) / own_s for own_s in largest_s]
 
     def idle(self, server_type: int) -> int:
         """How many workers of the type are idle."""
@@ -81,7 +84,6 @@ class Fleet:
         self.workers.extend(added)
         self._idle[kind].extend(added)
         self.idle_workers += workers
-        self.version += 1
         return added
 
     def remove(self, worker: FleetWorker) -> None:
@@ -89,4 +91,3 @@ class Fleet:
         self.workers.remove(worker)
         if not worker.taken:
             self.take_worker(worker)
-        self.version += 1

@@ -112,7 +112,6 @@ class Router:
         fleet, predicts = self.fleet, self.policy.predicts
         for sub_query, worker in self.policy.place(fleet, now):
             worker.sub_query = sub_query
-            worker.started_s = now
             if predicts:
                 worker.busy_until_s = now + fleet.service_time_s(worker.server_type, sub_query.items)
             actions.append(SendSubQuery(worker.instance_id, sub_query))

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hebe.query import SubQuery
+from hebe.scheduling.arrival_window import ArrivalWindow, without
 from hebe.scheduling.assignment import SAFEGUARD
 from hebe.scheduling.distribution import Placements
 from hebe.scheduling.fleet import Fleet
@@ -94,75 +95,66 @@ class PricedSplitting:
         self._largest = largest
         self._most_parts = most_parts
         self._spare_s = (1 - safeguard) * sla_s
-        self._window: list[_Waiting] = []
-        self._behind: deque[SubQuery] = deque()
+        self._window = ArrivalWindow(WINDOW_PER_WORKER, self._with_ways)
         self._late: deque[SubQuery] = deque()
-        self._window_size = WINDOW_PER_WORKER
         self._workers_of: list[int] = []
 
     @property
     def waiting(self) -> int:
         """Sub-queries that wait."""
-        return len(self._window) + len(self._behind) + len(self._late)
+        return len(self._window) + len(self._late)
 
     def arrived(self, sub_query: SubQuery, fleet: Fleet, now: float) -> None:  # noqa: ARG002
         """Into the window, or behind it."""
-        if len(self._window) < self._window_size and not self._behind:
-            self._window.append(_Waiting(sub_query, self._ways(sub_query.items, fleet)))
-        else:
-            self._behind.append(sub_query)
+        self._window.add(sub_query, fleet)
 
     def place(self, fleet: Fleet, now: float) -> Placements:
         """Plan the window, and send what is planned to start now."""
-        while self._behind and len(self._window) < self._window_size:
-            sub_query = self._behind.popleft()
-            self._window.append(_Waiting(sub_query, self._ways(sub_query.items, fleet)))
+        window = self._window
+        window.refill(fleet)
         placed: Placements = []
-        if self._window:
+        if window.entries:
             planned, free_s = self._plan(fleet, now)
-            self._window = self._send(planned, fleet, now, placed)
-            if self._window and fleet.idle_workers:
-                self._window = self._fill_idle(fleet, now, free_s, placed)
-        while self._late and not self._window and fleet.idle_workers > IDLE_FOR_LATE * len(fleet.workers):
+            window.entries = self._send(planned, fleet, now, placed)
+            if window.entries and fleet.idle_workers:
+                window.entries = self._fill_idle(fleet, now, free_s, placed)
+        while self._late and not window.entries and fleet.idle_workers > IDLE_FOR_LATE * len(fleet.workers):
             self._send_late(self._late.popleft(), fleet, placed)
         return placed
 
     def withdraw(self, query_id: int) -> None:
         """Forget it."""
-        self._window = [waiting for waiting in self._window if waiting.sub_query.query.query_id != query_id]
-        self._behind = deque(part for part in self._behind if part.query.query_id != query_id)
-        self._late = deque(part for part in self._late if part.query.query_id != query_id)
+        self._window.withdraw(query_id)
+        self._late = without(self._late, query_id)
 
     def withdraw_all(self) -> list[SubQuery]:
         """Forget all."""
-        gone = [*(waiting.sub_query for waiting in self._window), *self._behind, *self._late]
-        self._window.clear()
-        self._behind.clear()
+        gone = [*self._window.withdraw_all(), *self._late]
         self._late.clear()
         return gone
 
     def fleet_changed(self, fleet: Fleet, now: float) -> None:  # noqa: ARG002
         """There are other ways now."""
-        self._window_size = max(WINDOW_PER_WORKER * len(fleet.workers), 1)
         self._workers_of = [0] * len(fleet.types)
         for worker in fleet.workers:
             self._workers_of[worker.server_type] += 1
-        for waiting in self._window:
+        self._window.resize(fleet)
+        for waiting in self._window.entries:
             waiting.ways = self._ways(waiting.sub_query.items, fleet)
 
     # Planning
 
+    def _with_ways(self, sub_query: SubQuery, fleet: Fleet) -> _Waiting:
+        return _Waiting(sub_query, self._ways(sub_query.items, fleet))
+
     def _ways(self, items: int, fleet: Fleet) -> list[_Way]:
         """All ways for a query of `items`, the cheapest first."""
         ways = []
+        prices = self._prices or fleet.coefficients(self._largest)
         for server_type, workers in enumerate(self._workers_of):
             if not workers:
                 continue
-            predictor = fleet.predictors[server_type]
-            if self._prices is not None:
-                price = self._prices[server_type]
-            else:
-                price = 1.0 / predictor.service_time_s(self._largest)
+            predictor, price = fleet.predictors[server_type], prices[server_type]
             for parts in range(1, min(self._most_parts, workers, items) + 1):
                 service_s = predictor.service_time_s(-(-items // parts))
                 ways.append(_Way(price * parts * service_s, server_type, parts, service_s))
@@ -180,13 +172,13 @@ class PricedSplitting:
         for drops_left in range(_MOST_DROPS, -1, -1):
             free_s = [of_type.copy() for of_type in first_free_s]
             planned: list[_Planned] = []
-            for waiting in self._window:
+            for waiting in self._window.entries:
                 way = _first_in_time(waiting, free_s, self._spare_s)
                 if way is None and drops_left:
                     dearest = max(planned, key=_price_if_planned, default=None)
                     if dearest is not None and _price_if_planned(dearest) > waiting.ways[0].price:
                         self._late.append(dearest.waiting.sub_query)
-                        self._window.remove(dearest.waiting)
+                        self._window.entries.remove(dearest.waiting)
                         break
                 planned.append(_Planned(waiting, way, _reserve(way, free_s, now) if way is not None else 0))
             else:
@@ -209,13 +201,13 @@ class PricedSplitting:
             else:
                 rest = _send_parts(part, way, plan.start_now, fleet, placed)
                 if rest is not None:
-                    left.append(_Waiting(rest, self._ways(rest.items, fleet)))
+                    left.append(self._with_ways(rest, fleet))
         return left
 
     def _fill_idle(self, fleet: Fleet, now: float, free_s: list[list[float]], placed: Placements) -> list[_Waiting]:
         """Give idle workers that the plan does not need now to queries that wait for others; returns what is left."""
         left = []
-        for waiting in self._window:
+        for waiting in self._window.entries:
             by_s = waiting.sub_query.query.deadline_s - self._spare_s
             for way in waiting.ways:
                 if way.price > WORTH_FILLING * waiting.ways[0].price or not fleet.idle_workers:
