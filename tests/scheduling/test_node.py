@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hebe.profile import LatencyProfile
 from hebe.query import Batch, Query
 from hebe.scheduling.events import (
+    Availability,
     BatchFinished,
     CompleteQuery,
     FailQuery,
@@ -25,7 +26,6 @@ from hebe.scheduling.events import (
     StartBatch,
     TimerFired,
     WorkerChanged,
-    WorkerState,
 )
 from hebe.scheduling.node import NodeConfig, NodeScheduler
 
@@ -38,7 +38,7 @@ def scheduler(workers: int = 1, profile: LatencyProfile | None = PROFILE, thread
     node = NodeScheduler(NodeConfig(**{"batch_size": 100, **config}), profile)
     for worker_id in range(workers * threads):
         cores = (worker_id % workers,) if threads > 1 else ()
-        assert node.handle(WorkerChanged(worker_id, WorkerState.UP, cores), 0.0) == []
+        assert node.handle(WorkerChanged(worker_id, Availability.UP, cores), 0.0) == []
     return node
 
 
@@ -307,7 +307,7 @@ def test_a_lost_workers_batch_is_run_by_another():
     node = scheduler(workers=2, spread=False)
     node.handle(QueryArrived(query(1, 60)), 0.0)
     actions = node.handle(QueryArrived(query(2, 60)), 0.0)
-    assert node.handle(WorkerChanged(0, WorkerState.LOST), 0.01) == []
+    assert node.handle(WorkerChanged(0, Availability.LOST), 0.01) == []
     actions = node.handle(BatchFinished(1, batch_ids(actions)[0], 0.06), 0.06)
     assert started(actions) == [(1, [(1, 0, 60)])]
 
@@ -316,7 +316,7 @@ def test_a_worker_that_lost_its_fellow_goes_on_and_has_the_place_to_itself():
     node = scheduler(threads=2)
     node.handle(QueryArrived(query(1, 100)), 0.0)
     (beside,) = batch_ids(node.handle(QueryArrived(query(2, 100)), 0.0))
-    assert node.handle(WorkerChanged(0, WorkerState.LOST), 0.1) == []
+    assert node.handle(WorkerChanged(0, Availability.LOST), 0.1) == []
     actions = node.handle(BatchFinished(1, beside, 0.15), 0.15)
     assert started(actions) == [(1, [(1, 0, 100)])]
     assert node.predictor.service_time_s(100) == pytest.approx(0.1)
@@ -329,7 +329,7 @@ def test_a_worker_that_lost_its_fellow_goes_on_and_has_the_place_to_itself():
 def test_a_draining_worker_finishes_and_takes_nothing_more():
     node = scheduler(workers=2, spread=False)
     actions = node.handle(QueryArrived(query(1, 10)), 0.0)
-    node.handle(WorkerChanged(0, WorkerState.DRAINING), 0.0)
+    node.handle(WorkerChanged(0, Availability.DRAINING), 0.0)
     assert started(node.handle(QueryArrived(query(2, 10)), 0.0)) == [(1, [(2, 0, 10)])]
     actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.01), 0.01)
     assert [type(a) for a in actions] == [CompleteQuery]
@@ -338,13 +338,13 @@ def test_a_draining_worker_finishes_and_takes_nothing_more():
 def test_a_place_drains_worker_by_worker():
     node = scheduler(threads=2)
     first = node.handle(QueryArrived(query(1, 10)), 0.0)
-    node.handle(WorkerChanged(0, WorkerState.DRAINING), 0.0)
+    node.handle(WorkerChanged(0, Availability.DRAINING), 0.0)
     second = node.handle(QueryArrived(query(2, 60)), 0.0)
     assert started(second) == [(1, [(2, 0, 60)])]
     waiting = query(3, 10)
     assert node.handle(QueryArrived(waiting), 0.0) == []
     assert [type(a) for a in node.handle(BatchFinished(0, batch_ids(first)[0], 0.02), 0.02)] == [CompleteQuery]
-    node.handle(WorkerChanged(1, WorkerState.DRAINING), 0.02)
+    node.handle(WorkerChanged(1, Availability.DRAINING), 0.02)
     completed, refused = node.handle(BatchFinished(1, batch_ids(second)[0], 0.02), 0.02)
     assert completed.query.query_id == 2
     assert refused == RejectQuery(waiting, RejectReason.NO_WORKER)
@@ -360,7 +360,7 @@ def test_when_the_last_worker_is_lost_what_waits_is_refused():
     node = scheduler()
     node.handle(QueryArrived(query(1, 10)), 0.0)
     node.handle(QueryArrived(query(2, 10)), 0.0)
-    actions = node.handle(WorkerChanged(0, WorkerState.LOST), 0.0)
+    actions = node.handle(WorkerChanged(0, Availability.LOST), 0.0)
     assert {a.query.query_id: a.reason for a in actions} == {1: RejectReason.NO_WORKER, 2: RejectReason.NO_WORKER}
 
 
@@ -429,7 +429,7 @@ def test_every_query_is_answered_once_and_every_item_run_once(
     up = set(range(workers * threads))
     for worker_id in up & set(lost):
         at_s = lost[worker_id]
-        heapq.heappush(heap, (at_s, next(order), WorkerChanged(worker_id, WorkerState.LOST)))
+        heapq.heappush(heap, (at_s, next(order), WorkerChanged(worker_id, Availability.LOST)))
     for query_id, (at_s, items, priority, patience_s) in enumerate(arrivals):
         one = query(query_id, items, at_s, priority=priority, deadline_s=at_s + patience_s)
         heapq.heappush(heap, (at_s, next(order), QueryArrived(one)))

@@ -11,6 +11,7 @@ import pytest
 from hebe.profile import LatencyProfile
 from hebe.query import Query
 from hebe.scheduling.events import (
+    Availability,
     BatchFinished,
     CompleteQuery,
     QueryArrived,
@@ -18,7 +19,6 @@ from hebe.scheduling.events import (
     RejectReason,
     StartBatch,
     WorkerChanged,
-    WorkerState,
 )
 from hebe.scheduling.node import NodeConfig, NodeScheduler
 from hebe.workload.query_sizes import ProductionSizes
@@ -99,7 +99,7 @@ def serve(overload: float, sla_s: float, workers: int = 1, threads: int = 1, cal
     node = NodeScheduler(NodeConfig(BATCH_SIZE, sla_s=sla_s, percentile=95.0), profile)
     cores = Cores(workers, threads)
     for worker_id in cores.worker_ids:
-        node.handle(WorkerChanged(worker_id, WorkerState.UP, cores.cores(worker_id)), 0.0)
+        node.handle(WorkerChanged(worker_id, Availability.UP, cores.cores(worker_id)), 0.0)
     arrivals_s = np.cumsum(rng.exponential(1 / rate_qps, int(rate_qps * DURATION_S)))
     if calm_qps:
         calm_s = DURATION_S + np.cumsum(rng.exponential(1 / calm_qps, int(20 * calm_qps)))

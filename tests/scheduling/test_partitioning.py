@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hebe.query import Query, SubQuery
 from hebe.scheduling.distribution import FirstComeFirstServed
 from hebe.scheduling.events import (
+    Availability,
     CompleteQuery,
     InstanceChanged,
-    InstanceState,
     QueryArrived,
     RejectQuery,
     SendSubQuery,
@@ -20,7 +20,7 @@ from hebe.scheduling.fleet import Fleet
 from hebe.scheduling.partitioning import PartitionedRouter
 from hebe.scheduling.router import Router
 
-UP, DRAINING, LOST = InstanceState.UP, InstanceState.DRAINING, InstanceState.LOST
+UP, DRAINING, LOST = Availability.UP, Availability.DRAINING, Availability.LOST
 
 
 def partitioned(partitions: int) -> PartitionedRouter:

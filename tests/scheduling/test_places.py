@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hebe.query import Batch
-from hebe.scheduling.events import WorkerChanged, WorkerState
+from hebe.scheduling.events import Availability, WorkerChanged
 from hebe.scheduling.places import PlacedWorker, PlacedWorkers
 
 BATCH = Batch(0, (), 1)
@@ -11,7 +11,7 @@ BATCH = Batch(0, (), 1)
 
 def workers(*cores: tuple[int, ...]) -> tuple[PlacedWorkers, list[PlacedWorker]]:
     known = PlacedWorkers()
-    taken_in = [known.change(WorkerChanged(worker_id, WorkerState.UP, at)) for worker_id, at in enumerate(cores)]
+    taken_in = [known.change(WorkerChanged(worker_id, Availability.UP, at)) for worker_id, at in enumerate(cores)]
     return known, [worker for worker in taken_in if worker is not None]
 
 
@@ -49,7 +49,7 @@ def test_idle_workers_come_in_the_order_of_what_runs_beside_them():
     first.start(BATCH, 1.0, 0.0)
     fourth.start(BATCH, 1.0, 0.0)
     assert known.idle == [third, second]
-    known.change(WorkerChanged(2, WorkerState.DRAINING))
+    known.change(WorkerChanged(2, Availability.DRAINING))
     assert known.idle == [second]
     assert known.idle_places == 0
     assert known.up == [first, second, fourth]
@@ -60,7 +60,7 @@ def test_a_worker_that_is_gone_stays_so_until_it_appears_anew():
     known.remove(first)
     assert not known
     assert known.find(0) is None
-    assert known.change(WorkerChanged(0, WorkerState.LOST)) is None
-    again = known.change(WorkerChanged(0, WorkerState.UP, (0,)))
+    assert known.change(WorkerChanged(0, Availability.LOST)) is None
+    again = known.change(WorkerChanged(0, Availability.UP, (0,)))
     assert again is not first
     assert known.up == [again]

@@ -12,10 +12,10 @@ from hebe.scheduling.distribution import (
     SizeThreshold,
 )
 from hebe.scheduling.events import (
+    Availability,
     CompleteQuery,
     FailQuery,
     InstanceChanged,
-    InstanceState,
     QueryArrived,
     QueryWithdrawn,
     RejectQuery,
@@ -29,7 +29,7 @@ from hebe.scheduling.matching import CostMatching
 from hebe.scheduling.router import Router, RouterConfig
 from hebe.scheduling.splitting import PricedSplitting
 
-UP, DRAINING, LOST = InstanceState.UP, InstanceState.DRAINING, InstanceState.LOST
+UP, DRAINING, LOST = Availability.UP, Availability.DRAINING, Availability.LOST
 SLA_S = 0.05
 POLICIES = {
     "fcfs": FirstComeFirstServed,

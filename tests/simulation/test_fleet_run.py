@@ -3,7 +3,7 @@ import pytest
 
 from hebe.query import Query, SubQuery
 from hebe.scheduling.distribution import DistributionPolicy, EarliestFinish, FirstComeFirstServed, SizeThreshold
-from hebe.scheduling.events import InstanceChanged, InstanceState
+from hebe.scheduling.events import Availability, InstanceChanged
 from hebe.scheduling.fleet import Fleet
 from hebe.scheduling.matching import CostMatching
 from hebe.scheduling.partitioning import PartitionedRouter
@@ -100,10 +100,10 @@ def test_parts_of_a_query_are_not_alike() -> None:
 
 def test_a_lost_instance_s_queries_are_answered_by_others_and_a_new_one_helps() -> None:
     trace = QueryTrace.draw(3000, FixedSizes(200), seed=2)
-    change = [(5.0, InstanceChanged(0, "gpu", InstanceState.LOST))]
+    change = [(5.0, InstanceChanged(0, "gpu", Availability.LOST))]
     lost = run_fleet(trace, 150.0, (1, 3), servers(), FirstComeFirstServed(), SLA_S, changes=change)
     assert np.isfinite(lost.latency_s).all()
-    change.append((5.0, InstanceChanged(99, "gpu", InstanceState.UP)))
+    change.append((5.0, InstanceChanged(99, "gpu", Availability.UP)))
     replaced = run_fleet(trace, 150.0, (1, 3), servers(), FirstComeFirstServed(), SLA_S, changes=change)
     assert replaced.percentile_s(99) < lost.percentile_s(99) / 2
 

@@ -10,7 +10,7 @@ import hebe.serving.driver
 from hebe.profile import LatencyProfile
 from hebe.query import Query
 from hebe.runtime.executor import BatchOutcome
-from hebe.scheduling.events import BatchFinished, CompleteQuery, RejectReason, StartBatch, WorkerChanged, WorkerState
+from hebe.scheduling.events import Availability, BatchFinished, CompleteQuery, RejectReason, StartBatch, WorkerChanged
 from hebe.scheduling.node import NodeConfig
 from hebe.serving.driver import NodeDriver
 from hebe.serving.errors import QueryRefused
@@ -83,7 +83,7 @@ def test_overload_is_refused_with_its_reasons():
 
 
 def test_a_lost_workers_batch_is_run_again_by_another():
-    changes = [(0.002, WorkerChanged(0, WorkerState.LOST)), (0.03, WorkerChanged(2, WorkerState.UP))]
+    changes = [(0.002, WorkerChanged(0, Availability.LOST)), (0.03, WorkerChanged(2, Availability.UP))]
     run = run_node(np.array([0.0, 0.04]), np.array([90, 10]), plain(), linear, workers=2, changes=changes)
     assert run.batches == 3
     np.testing.assert_allclose(run.latency_s, [0.002 + linear(90, 0.0), linear(10, 0.0)])
@@ -91,7 +91,7 @@ def test_a_lost_workers_batch_is_run_again_by_another():
 
 def test_workers_that_all_go_refuse_what_comes():
     run = run_node(np.array([0.0, 0.1]), np.array([5, 5]), plain(), linear,
-                   changes=[(0.05, WorkerChanged(0, WorkerState.DRAINING))])  # fmt: skip
+                   changes=[(0.05, WorkerChanged(0, Availability.DRAINING))])  # fmt: skip
     assert run.refusals == (None, RejectReason.NO_WORKER)
 
 

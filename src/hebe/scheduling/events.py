@@ -12,8 +12,8 @@ from enum import StrEnum
 from hebe.query import Batch, Query, SubQuery
 
 
-class WorkerState(StrEnum):
-    """UP takes batches; DRAINING finishes what it has; LOST will never finish it."""
+class Availability(StrEnum):
+    """Of a worker or an instance. UP takes work; DRAINING finishes what it has; LOST will never finish it."""
 
     UP = "up"
     DRAINING = "draining"
@@ -68,7 +68,7 @@ class WorkerChanged:
     """
 
     worker_id: int
-    state: WorkerState
+    state: Availability
     cores: tuple[int, ...] = ()
 
 
@@ -126,21 +126,13 @@ class FailQuery:
 Action = StartBatch | SetTimer | CompleteQuery | RejectQuery | FailQuery
 
 
-class InstanceState(StrEnum):
-    """UP takes queries; DRAINING finishes what it has; LOST will never finish it."""
-
-    UP = "up"
-    DRAINING = "draining"
-    LOST = "lost"
-
-
 @dataclass(frozen=True, slots=True)
 class InstanceChanged:
     """An instance of a server type appeared or changed state; it runs `workers` sub-queries at a time."""
 
     instance_id: int
     server_type: str
-    state: InstanceState
+    state: Availability
     workers: int = 1
 
 

@@ -20,6 +20,7 @@ from hebe.scheduling.admission import DeadlineAdmission
 from hebe.scheduling.batching import WaitingQueue, split
 from hebe.scheduling.events import (
     Action,
+    Availability,
     BatchFinished,
     CompleteQuery,
     Event,
@@ -33,7 +34,6 @@ from hebe.scheduling.events import (
     StartBatch,
     TimerFired,
     WorkerChanged,
-    WorkerState,
 )
 from hebe.scheduling.latency_prediction import LatencyPredictor
 from hebe.scheduling.places import Place, PlacedWorker, PlacedWorkers
@@ -322,14 +322,14 @@ class NodeScheduler:
                 del self._admitted[part.query.query_id]
                 self._admission.observe(admitted.predicted_s, now - admitted.arrived_s)
                 actions.append(CompleteQuery(part.query))
-        if worker.state is not WorkerState.UP:
+        if worker.state is not Availability.UP:
             self._let_go(worker, actions)
 
     def _change_worker(self, event: WorkerChanged, now: float, actions: list[Action]) -> None:
         worker = self._workers.change(event)
-        if worker is None or event.state is WorkerState.UP:
+        if worker is None or event.state is Availability.UP:
             return
-        if event.state is WorkerState.LOST and worker.batch is not None:
+        if event.state is Availability.LOST and worker.batch is not None:
             self._again.extend(p for p in worker.batch.sub_queries if p.query.query_id in self._admitted)
             worker.end(now)
         if worker.batch is None:

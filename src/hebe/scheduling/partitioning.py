@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from hebe.scheduling.events import (
+    Availability,
     InstanceChanged,
-    InstanceState,
     QueryArrived,
     QueryWithdrawn,
     RejectQuery,
@@ -73,7 +73,7 @@ class PartitionedRouter:
 
     def _change_instance(self, event: InstanceChanged, now: float) -> list[RouterAction]:
         instance_id, name, types = event.instance_id, event.server_type, self._types
-        if event.state is InstanceState.UP and instance_id not in self._staying:
+        if event.state is Availability.UP and instance_id not in self._staying:
             if instance_id not in self._partition_of:
                 fewest = min(range(len(types)), key=lambda at: (types[at][name], types[at].total(), at))
                 self._partition_of[instance_id] = fewest
@@ -82,7 +82,7 @@ class PartitionedRouter:
         partition = self._partition_of.get(instance_id)
         if partition is None:
             return []
-        if event.state is not InstanceState.UP and instance_id in self._staying:
+        if event.state is not Availability.UP and instance_id in self._staying:
             types[partition][self._staying.pop(instance_id)] -= 1
         actions = self._moved(partition, self.routers[partition].handle(event, now), now)
         self._forget_gone(instance_id)

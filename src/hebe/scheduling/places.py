@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hebe.query import Batch
-from hebe.scheduling.events import WorkerChanged, WorkerState
+from hebe.scheduling.events import Availability, WorkerChanged
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,7 @@ class PlacedWorker:
 
     worker_id: int
     place: Place
-    state: WorkerState = WorkerState.UP
+    state: Availability = Availability.UP
     batch: Batch | None = None
     started_s: float = 0.0
     expected_s: float = 0.0
@@ -81,7 +81,7 @@ class PlacedWorkers:
         """Take a worker in or note its new state; returns it, None if it was gone already."""
         worker = self._known.get(event.worker_id)
         if worker is None:
-            if event.state is not WorkerState.UP:
+            if event.state is not Availability.UP:
                 return None
             here = (other.place for other in self._known.values() if event.cores and other.place.cores == event.cores)
             worker = PlacedWorker(event.worker_id, next(here, None) or Place(event.cores))
@@ -96,7 +96,7 @@ class PlacedWorkers:
         self._sort_out()
 
     def _sort_out(self) -> None:
-        self.up = [worker for worker in self._known.values() if worker.state is WorkerState.UP]
+        self.up = [worker for worker in self._known.values() if worker.state is Availability.UP]
         self.places = list({id(worker.place): worker.place for worker in self.up}.values())
 
     @property

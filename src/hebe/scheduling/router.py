@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from hebe.query import Query, SubQuery
 from hebe.scheduling.distribution import DistributionPolicy
 from hebe.scheduling.events import (
+    Availability,
     CompleteQuery,
     FailQuery,
     InstanceChanged,
-    InstanceState,
     QueryArrived,
     QueryWithdrawn,
     RejectQuery,
@@ -160,14 +160,14 @@ class Router:
         instance_id = event.instance_id
         workers = self._instances.get(instance_id)
         again: list[SubQuery] = []
-        if event.state is InstanceState.UP:
+        if event.state is Availability.UP:
             if workers is None:
                 self._instances[instance_id] = self.fleet.add(instance_id, event.server_type, event.workers)
             self._draining.discard(instance_id)
         elif workers is not None:
             self._draining.add(instance_id)
             for worker in list(workers):
-                if worker.sub_query is None or event.state is InstanceState.LOST:
+                if worker.sub_query is None or event.state is Availability.LOST:
                     if worker.sub_query is not None:
                         again.append(worker.sub_query)
                     self._drop_worker(instance_id, workers, worker)

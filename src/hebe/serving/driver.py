@@ -23,6 +23,7 @@ from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.worker import Measured, Worker
 from hebe.scheduling.events import (
     Action,
+    Availability,
     BatchFinished,
     CompleteQuery,
     Event,
@@ -36,7 +37,6 @@ from hebe.scheduling.events import (
     StartBatch,
     TimerFired,
     WorkerChanged,
-    WorkerState,
 )
 from hebe.scheduling.node import NodeConfig, NodeScheduler
 from hebe.serving.errors import QueryFailed, QueryRefused
@@ -127,7 +127,7 @@ class NodeDriver:
         for worker in starting:
             for items, outcome in worker.started.result():
                 self._scheduler.predictor.observe(items, outcome.service_s)
-            self._scheduler.handle(WorkerChanged(worker.worker_id, WorkerState.UP, worker.cores), clock())
+            self._scheduler.handle(WorkerChanged(worker.worker_id, Availability.UP, worker.cores), clock())
 
     def _warm_up(self, executor: ModelExecutor) -> Measured:
         return self.model.warm_up(executor, self.config.batch_size)

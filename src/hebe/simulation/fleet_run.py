@@ -17,9 +17,9 @@ import numpy.typing as npt
 from hebe.query import Query, SubQuery
 from hebe.scheduling.distribution import DistributionPolicy
 from hebe.scheduling.events import (
+    Availability,
     CompleteQuery,
     InstanceChanged,
-    InstanceState,
     QueryArrived,
     SendSubQuery,
     SubQueryFinished,
@@ -160,7 +160,7 @@ def run_fleet(
     for name, count in zip(servers.types, pool, strict=True):
         for _ in range(count):
             workers = (workers_per_instance or {}).get(name, 1)
-            happenings.push(-math.inf, InstanceChanged(instances, name, InstanceState.UP, workers))
+            happenings.push(-math.inf, InstanceChanged(instances, name, Availability.UP, workers))
             instances += 1
     if not instances:
         raise ValueError("the pool has no instance")
@@ -204,7 +204,7 @@ def run_fleet(
 
 
 def _take_note(change: InstanceChanged, types_of: dict[int, int], types: Sequence[str]) -> None:
-    if change.state is InstanceState.UP:
+    if change.state is Availability.UP:
         types_of[change.instance_id] = types.index(change.server_type)
-    elif change.state is InstanceState.LOST:
+    elif change.state is Availability.LOST:
         types_of.pop(change.instance_id, None)

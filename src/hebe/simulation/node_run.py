@@ -12,6 +12,7 @@ from hebe.profile import LatencyProfile
 from hebe.query import Query
 from hebe.scheduling.events import (
     Action,
+    Availability,
     BatchFinished,
     CompleteQuery,
     Event,
@@ -22,7 +23,6 @@ from hebe.scheduling.events import (
     StartBatch,
     TimerFired,
     WorkerChanged,
-    WorkerState,
 )
 from hebe.scheduling.node import NodeConfig, NodeScheduler
 from hebe.simulation.event_queue import EventQueue
@@ -97,7 +97,7 @@ def run_node(
         raise ValueError(f"arrivals_s {arrivals_s.shape} and sizes {sizes.shape}: give one of each, in order of time")
     node = NodeScheduler(config, profile)
     for worker_id in range(workers):
-        node.handle(WorkerChanged(worker_id, WorkerState.UP), 0.0)
+        node.handle(WorkerChanged(worker_id, Availability.UP), 0.0)
     happenings: EventQueue[BatchFinished | WorkerChanged | _Timer] = EventQueue()
     for at_s, change in changes:
         happenings.push(at_s, change)
@@ -127,7 +127,7 @@ def run_node(
             busy_s += now - began_s
             end_s = now
         elif isinstance(event, WorkerChanged):
-            if event.state is WorkerState.LOST:
+            if event.state is Availability.LOST:
                 busy_s += sum(now - one for one in started_s.pop(event.worker_id, {}).values())
             else:
                 started_s.setdefault(event.worker_id, {})
