@@ -7,26 +7,15 @@ that queries can be split.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from rich.progress import Progress
 
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, to_svg
-from hebe.simulation.capacity import Capacity
-from hebe.studies.kairos_contenders import (
-    SPLITTING,
-    Contender,
-    homogeneous_contender,
-    kairos_contender,
-    measure,
-    ratio,
-    splitting_contender,
-)
-from hebe.studies.kairos_setting import SLA_MS, TYPES, Setting, about, settings
+from hebe.studies.kairos_gain import Gain, gains
+from hebe.studies.kairos_setting import SLA_MS, TYPES, about, settings
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
-from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Kairos, Fig. 8: throughput over the best homogeneous pool at equal budget; and what splitting adds."
 
@@ -36,61 +25,20 @@ PAPER: Mapping[str, str] = {"rm2": "2.0"}
 PAPER_ELSE = "above 1.25"
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One model: its contenders, their throughput, and by what the homogeneous one's is scaled."""
-
-    model: str
-    homogeneous: Contender
-    kairos: Contender
-    hebe: Contender
-    scale: float
-    qps: tuple[Capacity, Capacity, Capacity]
-
-    @property
-    def figures(self) -> tuple[Figure, Figure]:
-        """Kairos and Hebe over homogeneous."""
-        homogeneous, kairos, hebe = self.qps
-        paper = PAPER.get(self.model, PAPER_ELSE)
-        return (
-            ratio(
-                f"kairos.fig8.over_homogeneous.{self.model}", kairos, homogeneous, 1 / self.scale, paper=paper,
-                note=f"pool {self.kairos.pool_text}; mean of traces, Student's 95% interval",
-            ),
-            ratio(
-                f"kairos.fig8.hebe_over_homogeneous.{self.model}", hebe, homogeneous, 1 / self.scale,
-                note=f"pool {self.hebe.pool_text}, {_policy(self.hebe)}; beyond the paper",
-            ),
-        )  # fmt: skip
-
-
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Choose the pools; then measure all on the same traces."""
     queries, seeds, choosing, runners_up = options.pick(*EFFORTS)
-    given = list(settings(options).values())
-    ours = sweep("Hebe's plans", _choose, [(setting, choosing, runners_up) for setting in given], progress)
-    homogeneous = [homogeneous_contender(setting) for setting in given]
-    kairos = [kairos_contender(setting) for setting in given]
-    contenders = [contender for contender, _ in homogeneous] + kairos + ours
-    found = measure("throughput of pools", contenders, queries, seeds, progress)
-    count = len(given)
-    rows = [
-        _Row(
-            setting.model, homogeneous[at][0], kairos[at], ours[at], homogeneous[at][1],
-            (found[at], found[count + at], found[2 * count + at]),
-        )
-        for at, setting in enumerate(given)
-    ]  # fmt: skip
-    figures = [figure for row in rows for figure in row.figures]
+    found = gains(list(settings(options).values()), queries, seeds, choosing, runners_up, progress)
+    figures = [_figures(gain) for gain in found]
     return StudyResult(
-        figures=figures,
+        figures=[figure for pair in figures for figure in pair],
         content=[
             f"Throughput is the largest rate at which 99% of queries are answered within the QoS, found by simulation "
             f"with Hebe's own distribution policies, on {seeds} traces of {queries:,} queries, for 2.5 dollars an "
             f"hour. {about(options)}",
             Heading("Fig. 8: Kairos over the best homogeneous pool"),
             Picture(
-                _bars(rows),
+                _bars(found),
                 "The line at 1 is the homogeneous pool, scaled to the whole budget; points are the traces. The dashed "
                 "line is the paper's least, 1.25; its rm2 is 2.0; other heights stand in its plot only.",
             ),
@@ -100,52 +48,57 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
                     "model", "QoS (ms)", "homogeneous, scaled", "Kairos' pool", "Kairos", "over homogeneous",
                     "the paper", "Hebe's pool", "policy", "Hebe", "over homogeneous ", "over Kairos",
                 ],
-                [_table_row(row) for row in rows],
+                [_table_row(gain) for gain in found],
                 f"Pools: counts of {', '.join(TYPES)}. Queries/s. The paper states 2.0 for rm2, and more than 1.25 for "
                 "every model.",
             ),
             _explanation(),
         ],
-        lead=[rows[at].figures[0].name for at in range(count)],
+        lead=[own.name for own, _ in figures],
     )  # fmt: skip
 
 
-def _choose(case: tuple[Setting, int, int]) -> Contender:
-    return splitting_contender(*case)
+def _figures(gain: Gain) -> tuple[Figure, Figure]:
+    """Kairos and Hebe over homogeneous."""
+    return (
+        gain.of_kairos(
+            f"kairos.fig8.over_homogeneous.{gain.model}", paper=PAPER.get(gain.model, PAPER_ELSE),
+            note=f"pool {gain.kairos.pool_text}; mean of traces, Student's 95% interval",
+        ),
+        gain.of_hebe(
+            f"kairos.fig8.hebe_over_homogeneous.{gain.model}",
+            note=f"pool {gain.hebe.pool_text}, {gain.hebe_policy}; beyond the paper",
+        ),
+    )  # fmt: skip
 
 
-def _policy(contender: Contender) -> str:
-    return "splitting" if contender.scheme == SPLITTING else "matching"
-
-
-def _table_row(row: _Row) -> list[Cell]:
-    homogeneous, kairos, hebe = (capacity.qps for capacity in row.qps)
-    own, other = row.figures
+def _table_row(gain: Gain) -> list[Cell]:
+    homogeneous, kairos, hebe = gain.homogeneous_qps.qps, gain.kairos_qps.qps, gain.hebe_qps.qps
+    own, other = _figures(gain)
     return [
-        row.model, SLA_MS[row.model], homogeneous * row.scale, row.kairos.pool_text, kairos, f"{own.value:.2f}",
-        PAPER.get(row.model, PAPER_ELSE), row.hebe.pool_text, _policy(row.hebe), hebe, f"{other.value:.2f}",
-        f"{hebe / kairos:.2f}",
+        gain.model, SLA_MS[gain.model], homogeneous * gain.scale, gain.kairos.pool_text, kairos, f"{own.value:.2f}",
+        own.paper, gain.hebe.pool_text, gain.hebe_policy, hebe, f"{other.value:.2f}", f"{hebe / kairos:.2f}",
     ]  # fmt: skip
 
 
-def _bars(rows: list[_Row]) -> str:
+def _bars(found: Sequence[Gain]) -> str:
     with drawing(height=4.2) as (canvas, axes):
         for number, name in enumerate(("Kairos' pick", "Hebe's plan")):
-            places = [at - 0.2 + 0.4 * number for at in range(len(rows))]
-            heights = [row.figures[number].value for row in rows]
+            places = [at - 0.2 + 0.4 * number for at in range(len(found))]
+            heights = [_figures(gain)[number].value for gain in found]
             axes.bar(places, heights, 0.36, color=SERIES[number], label=name)
-            for place, height, row in zip(places, heights, rows, strict=True):
-                homogeneous, other = row.qps[0], row.qps[1 + number]
+            for place, height, gain in zip(places, heights, found, strict=True):
+                other = (gain.kairos_qps, gain.hebe_qps)[number]
                 points = [
-                    own / (base * row.scale)
-                    for own, base in zip(other.by_trace_qps, homogeneous.by_trace_qps, strict=True)
+                    own / (base * gain.scale)
+                    for own, base in zip(other.by_trace_qps, gain.homogeneous_qps.by_trace_qps, strict=True)
                 ]
                 axes.plot([place] * len(points), points, "o", color=INK, markersize=2.5)
                 axes.annotate(f"{height:.2f}", (place, max(points)), xytext=(0, 4), textcoords="offset points",
                               ha="center", fontsize=9)  # fmt: skip
         axes.axhline(1.0, color=INK, linewidth=1.0)
         axes.axhline(1.25, color=QUIET, linewidth=1.0, linestyle="--")
-        axes.set_xticks(range(len(rows)), [row.model for row in rows])
+        axes.set_xticks(range(len(found)), [gain.model for gain in found])
         axes.tick_params(axis="x", length=0)
         axes.grid(visible=False, axis="x")
         axes.set_ylabel("throughput over homogeneous")

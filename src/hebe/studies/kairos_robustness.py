@@ -12,19 +12,9 @@ from rich.progress import Progress
 
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, LIMIT, SERIES, drawing, to_svg
-from hebe.simulation.capacity import Capacity
-from hebe.studies.kairos_contenders import (
-    SPLITTING,
-    Contender,
-    homogeneous_contender,
-    kairos_contender,
-    measure,
-    ratio,
-    splitting_contender,
-)
-from hebe.studies.kairos_setting import GAUSSIAN, MODELS, TYPES, Setting, about, settings
+from hebe.studies.kairos_gain import Gain, gains
+from hebe.studies.kairos_setting import GAUSSIAN, MODELS, TYPES, about, settings
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
-from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Kairos, Fig. 15 and 16: gains with four times the budget, a longer QoS, Gaussian sizes, noisy latency."
 
@@ -68,29 +58,25 @@ EFFORTS = (
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One model under one change: its contenders and their throughput."""
+    """One model under one change."""
 
     change: str
-    model: str
-    kairos: Contender
-    hebe: Contender
-    scale: float
-    qps: tuple[Capacity, Capacity, Capacity]
+    gain: Gain
 
     @property
     def figures(self) -> tuple[Figure, Figure]:
         """Kairos and Hebe over homogeneous."""
-        homogeneous, kairos, hebe = self.qps
+        gain = self.gain
         key = "usual" if self.change == USUAL else self.change
         figure = "fig15" if self.change in ("budget", "qos") else "fig16"
         return (
-            ratio(
-                f"kairos.{figure}.over_homogeneous.{key}.{self.model}", kairos, homogeneous, 1 / self.scale,
-                paper=PAPER.get(self.change), note=f"pool {self.kairos.pool_text}",
+            gain.of_kairos(
+                f"kairos.{figure}.over_homogeneous.{key}.{gain.model}", paper=PAPER.get(self.change),
+                note=f"pool {gain.kairos.pool_text}",
             ),
-            ratio(
-                f"kairos.{figure}.hebe_over_homogeneous.{key}.{self.model}", hebe, homogeneous, 1 / self.scale,
-                note=f"pool {self.hebe.pool_text}; beyond the paper",
+            gain.of_hebe(
+                f"kairos.{figure}.hebe_over_homogeneous.{key}.{gain.model}",
+                note=f"pool {gain.hebe.pool_text}; beyond the paper",
             ),
         )  # fmt: skip
 
@@ -101,20 +87,8 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     base = settings(options, effort.models)
     keys = [(change, model) for change in CHANGES for model in base]
     given = [replace(base[model], **CHANGES[change][1]) for change, model in keys]  # type: ignore[arg-type]
-    plans = sweep("Hebe's plans", _choose, [(one, effort.choosing, effort.runners_up) for one in given], progress)
-    homogeneous = [homogeneous_contender(setting) for setting in given]
-    kairos = [kairos_contender(setting) for setting in given]
-    found = measure(
-        "throughput", [one for one, _ in homogeneous] + kairos + plans, effort.queries, effort.seeds, progress, 0.01
-    )
-    count = len(given)
-    cases = [
-        _Case(
-            change, model, kairos[at], plans[at], homogeneous[at][1],
-            (found[at], found[count + at], found[2 * count + at]),
-        )
-        for at, (change, model) in enumerate(keys)
-    ]  # fmt: skip
+    found = gains(given, effort.queries, effort.seeds, effort.choosing, effort.runners_up, progress, 0.01)
+    cases = [_Case(change, gain) for (change, _), gain in zip(keys, found, strict=True)]
     figures = [figure for case in cases for figure in case.figures]
     return StudyResult(
         figures=figures,
@@ -136,30 +110,24 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
             ),
             _explanation(),
         ],
-        lead=[case.figures[0].name for case in cases if case.model == "rm2" and case.change != USUAL],
+        lead=[case.figures[0].name for case in cases if case.gain.model == "rm2" and case.change != USUAL],
     )  # fmt: skip
 
 
-def _choose(case: tuple[Setting, int, int]) -> Contender:
-    setting, queries, runners_up = case
-    # Planning knows nothing of the noise; it is the same servers without it.
-    return replace(splitting_contender(replace(setting, noise=0.0), queries, runners_up), setting=setting)
-
-
 def _row(case: _Case) -> list[Cell]:
-    _, kairos, hebe = (capacity.qps for capacity in case.qps)
+    gain = case.gain
+    kairos, hebe = gain.kairos_qps.qps, gain.hebe_qps.qps
     own, other = case.figures
     return [
-        CHANGES[case.change][0], case.model, case.kairos.pool_text, kairos, f"{own.value:.2f}",
-        PAPER.get(case.change), case.hebe.pool_text, "splitting" if case.hebe.scheme == SPLITTING else "matching",
-        f"{other.value:.2f}", f"{hebe / kairos:.2f}" if kairos else None,
+        CHANGES[case.change][0], gain.model, gain.kairos.pool_text, kairos, f"{own.value:.2f}", PAPER.get(case.change),
+        gain.hebe.pool_text, gain.hebe_policy, f"{other.value:.2f}", f"{hebe / kairos:.2f}" if kairos else None,
     ]  # fmt: skip
 
 
 def _bars(cases: list[_Case]) -> str:
     changes = [change for change in CHANGES if change != USUAL]
-    models = list(dict.fromkeys(case.model for case in cases))
-    by = {(case.change, case.model): case for case in cases}
+    models = list(dict.fromkeys(case.gain.model for case in cases))
+    by = {(case.change, case.gain.model): case for case in cases}
     with drawing(width=8.4, height=1.0 + 1.9 * len(changes)) as (canvas, axes):
         axes.remove()
         panels = canvas.subplots(len(changes), 1, sharex=True, sharey=True)

@@ -1,0 +1,81 @@
+"""What Kairos' pick and Hebe's plan bring over the homogeneous pool of the same budget, scaled to all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rich.progress import Progress
+
+from hebe.report.figures import Figure
+from hebe.simulation.capacity import Capacity
+from hebe.studies.kairos_contenders import (
+    SPLITTING,
+    Contender,
+    homogeneous_contender,
+    kairos_contender,
+    measure,
+    ratio,
+    splitting_contender,
+)
+from hebe.studies.kairos_setting import Setting
+from hebe.studies.sweep import sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """One setting: both contenders, the throughput of all three, and by what the homogeneous one's is `scale`d."""
+
+    kairos: Contender
+    hebe: Contender
+    scale: float
+    homogeneous_qps: Capacity
+    kairos_qps: Capacity
+    hebe_qps: Capacity
+
+    @property
+    def model(self) -> str:
+        """The setting's."""
+        return self.kairos.setting.model
+
+    @property
+    def hebe_policy(self) -> str:
+        """What Hebe's plan distributes by."""
+        return "splitting" if self.hebe.scheme == SPLITTING else "matching"
+
+    def of_kairos(self, name: str, **rest: str | float | None) -> Figure:
+        """Kairos over homogeneous, with further fields of `Figure`."""
+        return ratio(name, self.kairos_qps, self.homogeneous_qps, 1 / self.scale, **rest)
+
+    def of_hebe(self, name: str, **rest: str | float | None) -> Figure:
+        """Hebe over homogeneous, with further fields of `Figure`."""
+        return ratio(name, self.hebe_qps, self.homogeneous_qps, 1 / self.scale, **rest)
+
+
+def gains(
+    given: Sequence[Setting],
+    queries: int,
+    seeds: int,
+    choosing: int,
+    runners_up: int,
+    progress: Progress,
+    tolerance: float = 0.005,
+) -> list[Gain]:
+    """Each setting's, on `seeds` traces of so many queries; Hebe's plan is chosen on one of `choosing` queries, among
+    so many more pools."""
+    plans = sweep("Hebe's plans", _plan, [(setting, choosing, runners_up) for setting in given], progress)
+    homogeneous = [homogeneous_contender(setting) for setting in given]
+    kairos = [kairos_contender(setting) for setting in given]
+    contenders = [contender for contender, _ in homogeneous] + kairos + plans
+    found = measure("throughput of pools", contenders, queries, seeds, progress, tolerance)
+    count = len(given)
+    return [
+        Gain(kairos[at], plans[at], homogeneous[at][1], found[at], found[count + at], found[2 * count + at])
+        for at in range(count)
+    ]
+
+
+def _plan(case: tuple[Setting, int, int]) -> Contender:
+    setting, queries, runners_up = case
+    # Planning knows nothing of the noise; it is the same servers without it.
+    return replace(splitting_contender(replace(setting, noise=0.0), queries, runners_up), setting=setting)
