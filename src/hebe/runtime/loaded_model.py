@@ -85,7 +85,7 @@ class LoadedModel:
         self.spec = spec
         self.version = version
         self.hierarchy = hierarchy
-        self._executor = executor
+        self._executor: Callable[[int], ModelExecutor] | None = executor
         self._idle: list[ModelExecutor] = []
 
     @classmethod
@@ -123,8 +123,10 @@ class LoadedModel:
         return cls(spec, stored.version, hierarchy, lambda items: ModelExecutor(spec, hierarchy, dense, items))
 
     def new_executor(self, max_items: int) -> ModelExecutor:
-        """An executor with buffers for batches of up to `max_items`, for one thread."""
-        return self._executor(max_items)
+        """An executor with buffers for batches of up to `max_items`, for one thread. Raises `StoreError` if closed."""
+        if (make := self._executor) is None:
+            raise StoreError(f"model {self.spec.name}: is closed")
+        return make(max_items)
 
     def predict(self, features: Mapping[str, FeatureKeys], dense: FloatArray | None = None) -> FloatArray:
         """Scores float32 `[items, outputs]` of one query, on the calling thread.
@@ -137,7 +139,7 @@ class LoadedModel:
         executor = self._take_executor(query.items)
         outcome = executor.run(Batch(0, (SubQuery(query, 0, query.items),), query.items))
         scores = outcome.scores.copy()  # a DenseNet may answer with a view of the executor's buffers
-        if executor.max_items <= _KEPT_ITEMS and self._executor != self._refuse:
+        if executor.max_items <= _KEPT_ITEMS and self._executor is not None:
             self._idle.append(executor)
         return scores
 
@@ -227,9 +229,6 @@ class LoadedModel:
 
     def close(self) -> None:
         """Give the tables' memory back and let go of the DenseNet. No executor may run any more."""
-        self._executor = self._refuse
+        self._executor = None
         self._idle.clear()
         self.hierarchy.close()
-
-    def _refuse(self, _max_items: int) -> ModelExecutor:
-        raise StoreError(f"model {self.spec.name}: is closed")
