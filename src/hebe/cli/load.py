@@ -7,6 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hebe.cli.options import (
+    MEASURE,
+    QUERIES,
+    SIZE_FORMS,
+    ArrivalsOption,
+    FindQpsOption,
+    QuerySeedOption,
+    RateOption,
+    check_rate_or_search,
+)
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 
 if TYPE_CHECKING:
@@ -17,7 +27,7 @@ if TYPE_CHECKING:
     from hebe.load_generator.target import Target
     from hebe.spec import SlaTarget
 
-_MEASURE, _QUERIES, _CONNECTION = "What to measure", "Queries", "Server and connection"
+_CONNECTION = "Server and connection"
 _INTERRUPTED = 130
 
 
@@ -29,55 +39,37 @@ def load(
         ),
     ],
     model: Annotated[str, typer.Option(help="The model to query.")],
-    rate: Annotated[
-        float | None, typer.Option(rich_help_panel=_MEASURE, metavar="QPS", help="Mean arrival rate, queries/s.")
-    ] = None,
-    find_qps: Annotated[
-        bool,
-        typer.Option("--find-qps", rich_help_panel=_MEASURE, help="Search the largest rate at which the SLA holds."),
-    ] = False,
+    rate: RateOption = None,
+    find_qps: FindQpsOption = False,
     sla_ms: Annotated[
-        float | None, typer.Option(rich_help_panel=_MEASURE, help="Latency bound (default: what the server tells).")
+        float | None, typer.Option(rich_help_panel=MEASURE, help="Latency bound (default: what the server tells).")
     ] = None,
     percentile: Annotated[
         float | None,
-        typer.Option(rich_help_panel=_MEASURE, help="Percentile at which it must hold (default: the server's, or 95)."),
+        typer.Option(rich_help_panel=MEASURE, help="Percentile at which it must hold (default: the server's, or 95)."),
     ] = None,
     duration: Annotated[
-        float, typer.Option(rich_help_panel=_MEASURE, help="Seconds of a run, or of each probe of a search.")
+        float, typer.Option(rich_help_panel=MEASURE, help="Seconds of a run, or of each probe of a search.")
     ] = 10.0,
-    warm_up: Annotated[float, typer.Option(rich_help_panel=_MEASURE, help="Seconds before each, not counted.")] = 1.0,
+    warm_up: Annotated[float, typer.Option(rich_help_panel=MEASURE, help="Seconds before each, not counted.")] = 1.0,
     rounds: Annotated[
-        int, typer.Option(rich_help_panel=_MEASURE, help="How often --find-qps finds the rate anew, for its interval.")
+        int, typer.Option(rich_help_panel=MEASURE, help="How often --find-qps finds the rate anew, for its interval.")
     ] = 5,
-    sizes: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=_QUERIES,
-            help="Query sizes: production, mlperf, fixed:ITEMS, normal:MEAN:DEVIATION, lognormal[:MU:SIGMA],"
-            " quantiles:ITEMS,ITEMS,...",
-        ),
-    ] = "production",
-    arrivals: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=_QUERIES,
-            help="poisson, constant, burst[:FACTOR:BURST_S:PERIOD_S], or trace:FILE[:SPEED], a CSV of time and rate.",
-        ),
-    ] = "poisson",
+    sizes: Annotated[str, typer.Option(rich_help_panel=QUERIES, help=SIZE_FORMS)] = "production",
+    arrivals: ArrivalsOption = "poisson",
     keys: Annotated[
-        str, typer.Option(rich_help_panel=_QUERIES, help="Which rows: uniform, zipf:ALPHA, or reuse[:FILE[:NAME]].")
+        str, typer.Option(rich_help_panel=QUERIES, help="Which rows: uniform, zipf:ALPHA, or reuse[:FILE[:NAME]].")
     ] = "uniform",
-    seed: Annotated[int, typer.Option(rich_help_panel=_QUERIES, help="The same seed sends the same queries.")] = 0,
+    seed: QuerySeedOption = 0,
     max_key: Annotated[
         int | None,
-        typer.Option(rich_help_panel=_QUERIES, help="Largest key, for servers that do not tell their tables' rows."),
+        typer.Option(rich_help_panel=QUERIES, help="Largest key, for servers that do not tell their tables' rows."),
     ] = None,
     timeout_ms: Annotated[
-        float | None, typer.Option(rich_help_panel=_QUERIES, help="The requests' timeout parameter.")
+        float | None, typer.Option(rich_help_panel=QUERIES, help="The requests' timeout parameter.")
     ] = None,
     priority: Annotated[
-        int, typer.Option(rich_help_panel=_QUERIES, help="The requests' priority parameter; 0 leaves it out.")
+        int, typer.Option(rich_help_panel=QUERIES, help="The requests' priority parameter; 0 leaves it out.")
     ] = 0,
     version: Annotated[str, typer.Option(rich_help_panel=_CONNECTION, help="Model version (default: any).")] = "",
     protocol: Annotated[
@@ -121,8 +113,7 @@ def load(
 
     keep_large_allocations()
 
-    if (rate is None) != find_qps:
-        raise typer.BadParameter("give either --rate QPS or --find-qps", param_hint="--rate")
+    check_rate_or_search(rate, find_qps)
     for hint, value in (("--rate", rate), ("--duration", duration)):
         if value is not None and not 0 < value < float("inf"):
             raise typer.BadParameter(f"{value}: must be a positive number", param_hint=hint)

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.options import check_written
+from hebe.cli.output import JsonOption, make_progress
 from hebe.cli.plan_colocate import colocate
 from hebe.cli.plan_pool import pool
+from hebe.cli.plan_result import DEFAULT_PLAN, RESULT, PageOption, PlanOption, hand_over
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="rich", help="Plan which servers to have, and what runs on them."
@@ -25,7 +27,7 @@ app.command(
     epilog="Example: hebe plan colocate profiles.csv server.toml demand.csv --most-models 3 --plan plan.toml",
 )(colocate)
 
-_LOAD, _OBJECTIVE, _RESULT = "Load", "What is best", "Result"
+_LOAD, _OBJECTIVE = "Load", "What is best"
 
 
 @app.command("provision", epilog="Example: hebe plan provision efficiency.csv servers.csv loads.csv --plan plan.toml")
@@ -73,15 +75,11 @@ def provision(
         float,
         typer.Option(rich_help_panel=_OBJECTIVE, help="Most seconds of an interval's integer program; 0: round only."),
     ] = 0.2,
-    plan: Annotated[
-        Path, typer.Option(rich_help_panel=_RESULT, help="The plan file, TOML; an older one is replaced.")
-    ] = Path("plan.toml"),
-    page: Annotated[
-        Path | None, typer.Option(rich_help_panel=_RESULT, help="The page, HTML (default: beside the plan file).")
-    ] = None,
+    plan: PlanOption = DEFAULT_PLAN,
+    page: PageOption = None,
     baselines: Annotated[
         bool,
-        typer.Option(rich_help_panel=_RESULT, help="Compare with a greedy, a priority-aware and a blind scheduler."),
+        typer.Option(rich_help_panel=RESULT, help="Compare with a greedy, a priority-aware and a blind scheduler."),
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -95,30 +93,26 @@ def provision(
     from hebe.cli.plan_provision import ProvisionRequest, make_provision_plan
     from hebe.cli.plan_provision_results import plan_content, provision_page, provision_tables, summary
     from hebe.planning.provisioning import Objective
-    from hebe.report.whole_file import write_whole
 
     if minimise not in list(Objective):
         raise typer.BadParameter(f"{minimise!r}: must be {' or '.join(Objective)}", param_hint="--minimise")
     page = plan.with_suffix(".html") if page is None else page
-    read = [path.resolve() for path in (efficiency, servers, loads, history) if path is not None]
+    read = [path for path in (efficiency, servers, loads, history) if path is not None]
     if page.resolve() == plan.resolve():
         raise typer.BadParameter("is the plan file too", param_hint="--page")
-    for written, option in ((plan, "--plan"), (page, "--page")):
-        if written.resolve() in read:
-            raise typer.BadParameter(f"{written} is read: write to another file", param_hint=option)
+    check_written({"--plan": plan, "--page": page}, read)
     request = ProvisionRequest(
         efficiency, servers, loads, history, interval_s, over_provision, quantile, Objective(minimise), set_up_s, gap,
         time_limit_s, baselines,
     )  # fmt: skip
     with make_progress() as progress:
         made = make_provision_plan(request, progress)
-    import tomli_w
-
-    write_whole(plan, tomli_w.dumps(plan_content(made)))
-    provision_page(made).write(page)
-    console = make_console(as_json)
-    for table in provision_tables(made):
-        console.print(table, crop=False)
-    console.print(f"Plan: {plan}\nPage: {page}", soft_wrap=True)
-    if as_json:
-        print_json({**summary(made), "plan": plan, "page": page})
+    hand_over(
+        plan,
+        page,
+        content=plan_content(made),
+        drawn=provision_page(made),
+        tables=provision_tables(made),
+        summary=summary(made),
+        as_json=as_json,
+    )

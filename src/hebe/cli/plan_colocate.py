@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.options import check_written
+from hebe.cli.output import JsonOption, make_progress
+from hebe.cli.plan_result import DEFAULT_PLAN, PageOption, PlanOption, hand_over
 
-_RULE, _RESULT = "What is best", "Result"
+_RULE = "What is best"
 
 
 def colocate(
@@ -40,12 +42,8 @@ def colocate(
     time_limit_s: Annotated[
         float, typer.Option(rich_help_panel=_RULE, help="Most seconds of the integer program.")
     ] = 10.0,
-    plan: Annotated[
-        Path, typer.Option(rich_help_panel=_RESULT, help="The plan file, TOML; an older one is replaced.")
-    ] = Path("plan.toml"),
-    page: Annotated[
-        Path | None, typer.Option(rich_help_panel=_RESULT, help="The page, HTML (default: beside the plan file).")
-    ] = None,
+    plan: PlanOption = DEFAULT_PLAN,
+    page: PageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Choose which models share a server, with how many workers and cache ways each, on as few servers as can be.
@@ -57,27 +55,22 @@ def colocate(
     """
     from hebe.cli.plan_colocate_making import POLICIES, ColocateRequest, make_colocation_plan
     from hebe.cli.plan_colocate_results import colocation_page, colocation_tables, plan_content, summary
-    from hebe.report.whole_file import write_whole
 
     if policy not in POLICIES:
         raise typer.BadParameter(f"{policy!r}: must be one of {', '.join(POLICIES)}", param_hint="--policy")
     page = plan.with_suffix(".html") if page is None else page
-    read = [path.resolve() for path in (profiles, server, demand)]
     if page.resolve() == plan.resolve():
         raise typer.BadParameter("is the plan file too", param_hint="--page")
-    for written, option in ((plan, "--plan"), (page, "--page")):
-        if written.resolve() in read:
-            raise typer.BadParameter(f"{written} is read: write to another file", param_hint=option)
+    check_written({"--plan": plan, "--page": page}, [profiles, server, demand])
     request = ColocateRequest(profiles, server, demand, policy, most_models, least_slope, time_limit_s)
     with make_progress() as progress:
         made = make_colocation_plan(request, progress)
-    import tomli_w
-
-    write_whole(plan, tomli_w.dumps(plan_content(made)))
-    colocation_page(made).write(page)
-    console = make_console(as_json)
-    for table in colocation_tables(made):
-        console.print(table, crop=False)
-    console.print(f"Plan: {plan}\nPage: {page}", soft_wrap=True)
-    if as_json:
-        print_json({**summary(made), "plan": plan, "page": page})
+    hand_over(
+        plan,
+        page,
+        content=plan_content(made),
+        drawn=colocation_page(made),
+        tables=colocation_tables(made),
+        summary=summary(made),
+        as_json=as_json,
+    )

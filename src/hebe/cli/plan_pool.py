@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.options import SIZE_FORMS, check_at_least, check_percentile, check_written
+from hebe.cli.output import JsonOption, make_progress
+from hebe.cli.plan_result import DEFAULT_PLAN, RESULT, PageOption, PlanOption, hand_over
 
-_OFFER, _LOAD, _SIMULATION, _RESULT = "What is on offer", "Load and SLA", "Simulation", "Result"
+_OFFER, _LOAD, _SIMULATION = "What is on offer", "Load and SLA", "Simulation"
 
 
 def pool(
@@ -27,14 +29,7 @@ def pool(
     model: Annotated[
         str | None, typer.Option(rich_help_panel=_LOAD, help="The model, if the service times are of several.")
     ] = None,
-    sizes: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=_LOAD,
-            help="Query sizes: production, mlperf, fixed:ITEMS, normal:MEAN:DEVIATION, lognormal[:MU:SIGMA],"
-            " quantiles:ITEMS,ITEMS,...",
-        ),
-    ] = "production",
+    sizes: Annotated[str, typer.Option(rich_help_panel=_LOAD, help=SIZE_FORMS)] = "production",
     types: Annotated[
         str | None,
         typer.Option(
@@ -61,13 +56,9 @@ def pool(
         int, typer.Option(rich_help_panel=_SIMULATION, help="Runs with other queries, for the confidence interval.")
     ] = 3,
     seed: Annotated[int, typer.Option(rich_help_panel=_SIMULATION, help="The same seed gives the same plan.")] = 0,
-    ranked: Annotated[int, typer.Option(rich_help_panel=_RESULT, help="How many of the ranked pools to show.")] = 10,
-    plan: Annotated[
-        Path, typer.Option(rich_help_panel=_RESULT, help="The plan file, TOML; an older one is replaced.")
-    ] = Path("plan.toml"),
-    page: Annotated[
-        Path | None, typer.Option(rich_help_panel=_RESULT, help="The page, HTML (default: beside the plan file).")
-    ] = None,
+    ranked: Annotated[int, typer.Option(rich_help_panel=RESULT, help="How many of the ranked pools to show.")] = 10,
+    plan: PlanOption = DEFAULT_PLAN,
+    page: PageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Choose the pool of unlike servers that serves most queries of one model within a budget and an SLA.
@@ -79,7 +70,6 @@ def pool(
     from hebe.cli.plan_pool_making import PoolRequest, make_pool_plan
     from hebe.cli.plan_pool_results import plan_file, pool_page, pool_tables, summary
     from hebe.cli.pool_forms import parse_counts, parse_types
-    from hebe.report.whole_file import write_whole
     from hebe.spec import SlaTarget
 
     check_at_least("--budget", budget, more_than=0.0)
@@ -98,39 +88,12 @@ def pool(
     )  # fmt: skip
     with make_progress() as progress:
         made = make_pool_plan(request, progress)
-    import tomli_w
-
-    write_whole(plan, tomli_w.dumps(plan_file(made).to_dict(plan)))
-    pool_page(made).write(page)
-    console = make_console(as_json)
-    for table in pool_tables(made):
-        console.print(table, crop=False)
-    console.print(f"Plan: {plan}\nPage: {page}", soft_wrap=True)
-    if as_json:
-        print_json({**summary(made), "plan": plan, "page": page})
-
-
-def check_at_least(option: str, value: float, *, least: float | None = None, more_than: float | None = None) -> None:
-    """Wrong usage unless the option's value is finite, and at least or more than a limit."""
-    finite = float("-inf") < value < float("inf")
-    if least is not None and not (finite and value >= least):
-        raise typer.BadParameter(f"{value:g}: must be at least {least:g}", param_hint=option)
-    if more_than is not None and not (finite and value > more_than):
-        raise typer.BadParameter(f"{value:g}: must be a finite number of more than {more_than:g}", param_hint=option)
-
-
-def check_percentile(percentile: float) -> None:
-    """Wrong usage unless it lies between 0 and 100."""
-    if not 0 < percentile < 100:
-        raise typer.BadParameter(
-            f"{percentile:g}: must lie between 0 and 100, both excluded", param_hint="--percentile"
-        )
-
-
-def check_written(written: dict[str, Path], read: list[Path]) -> None:
-    """Wrong usage if one file is to be written twice, or is read."""
-    known = {path.resolve(): "is read: write to another file" for path in read}
-    for option, path in written.items():
-        if path.resolve() in known:
-            raise typer.BadParameter(f"{path} {known[path.resolve()]}", param_hint=option)
-        known[path.resolve()] = f"is written by {option} too"
+    hand_over(
+        plan,
+        page,
+        content=plan_file(made).to_dict(plan),
+        drawn=pool_page(made),
+        tables=pool_tables(made),
+        summary=summary(made),
+        as_json=as_json,
+    )

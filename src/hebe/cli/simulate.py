@@ -7,10 +7,22 @@ from typing import Annotated
 
 import typer
 
+from hebe.cli.options import (
+    MEASURE,
+    QUERIES,
+    SIZE_FORMS,
+    ArrivalsOption,
+    FindQpsOption,
+    QuerySeedOption,
+    RateOption,
+    check_at_least,
+    check_percentile,
+    check_rate_or_search,
+    check_written,
+)
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
-from hebe.cli.plan_pool import check_at_least, check_percentile, check_written
 
-_FLEET, _MEASURE, _QUERIES = "Fleet", "What to measure", "Queries"
+_FLEET = "Fleet"
 
 
 def simulate(
@@ -41,43 +53,28 @@ def simulate(
     model: Annotated[
         str | None, typer.Option(rich_help_panel=_FLEET, help="The model, if the service times are of several.")
     ] = None,
-    rate: Annotated[
-        float | None, typer.Option(rich_help_panel=_MEASURE, metavar="QPS", help="Mean arrival rate, queries/s.")
-    ] = None,
-    find_qps: Annotated[
-        bool,
-        typer.Option("--find-qps", rich_help_panel=_MEASURE, help="Search the largest rate at which the SLA holds."),
-    ] = False,
+    rate: RateOption = None,
+    find_qps: FindQpsOption = False,
     sla_ms: Annotated[
-        float | None, typer.Option(rich_help_panel=_MEASURE, help="Latency bound (default: the plan's).")
+        float | None, typer.Option(rich_help_panel=MEASURE, help="Latency bound (default: the plan's).")
     ] = None,
     percentile: Annotated[
         float | None,
-        typer.Option(rich_help_panel=_MEASURE, help="Percentile at which it must hold (default: the plan's, or 99)."),
+        typer.Option(rich_help_panel=MEASURE, help="Percentile at which it must hold (default: the plan's, or 99)."),
     ] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=_QUERIES,
-            help="Query sizes: production, mlperf, fixed:ITEMS, normal:MEAN:DEVIATION, lognormal[:MU:SIGMA],"
-            " quantiles:ITEMS,ITEMS,... (default: the plan's, or production).",
-        ),
+        typer.Option(rich_help_panel=QUERIES, help=f"{SIZE_FORMS} (default: the plan's, or production)."),
     ] = None,
-    arrivals: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=_QUERIES,
-            help="poisson, constant, burst[:FACTOR:BURST_S:PERIOD_S], or trace:FILE[:SPEED], a CSV of time and rate.",
-        ),
-    ] = "poisson",
+    arrivals: ArrivalsOption = "poisson",
     queries: Annotated[
         int | None,
-        typer.Option(rich_help_panel=_QUERIES, help="Queries per run (default: 10,000, more for a long SLA)."),
+        typer.Option(rich_help_panel=QUERIES, help="Queries per run (default: 10,000, more for a long SLA)."),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(rich_help_panel=_QUERIES, help="Runs with other queries, for the confidence interval.")
+        int, typer.Option(rich_help_panel=QUERIES, help="Runs with other queries, for the confidence interval.")
     ] = 3,
-    seed: Annotated[int, typer.Option(rich_help_panel=_QUERIES, help="The same seed sends the same queries.")] = 0,
+    seed: QuerySeedOption = 0,
     page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures, HTML.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -94,8 +91,7 @@ def simulate(
     from hebe.cli.simulate_making import SimulationRequest, make_simulation
     from hebe.cli.simulate_results import result_table, simulation_page, summary
 
-    if (rate is None) != find_qps:
-        raise typer.BadParameter("give either --rate QPS or --find-qps", param_hint="--rate")
+    check_rate_or_search(rate, find_qps)
     if plan is None and pool is None:
         raise typer.BadParameter("give a pool, or a plan by --plan", param_hint="--pool")
     if plan is None and not service_times:

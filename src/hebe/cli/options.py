@@ -1,0 +1,64 @@
+"""Options that several commands have, and checks of what options are given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+MEASURE, QUERIES = "What to measure", "Queries"
+"""Headings in the help of commands that send or simulate queries."""
+
+SIZE_FORMS = (
+    "Query sizes: production, mlperf, fixed:ITEMS, normal:MEAN:DEVIATION, lognormal[:MU:SIGMA],"
+    " quantiles:ITEMS,ITEMS,..."
+)
+"""Help of `--sizes`; the forms are those of `hebe.workload.forms`, which help does not wait for."""
+
+RateOption = Annotated[
+    float | None, typer.Option(rich_help_panel=MEASURE, metavar="QPS", help="Mean arrival rate, queries/s.")
+]
+FindQpsOption = Annotated[
+    bool, typer.Option("--find-qps", rich_help_panel=MEASURE, help="Search the largest rate at which the SLA holds.")
+]
+ArrivalsOption = Annotated[
+    str,
+    typer.Option(
+        rich_help_panel=QUERIES,
+        help="poisson, constant, burst[:FACTOR:BURST_S:PERIOD_S], or trace:FILE[:SPEED], a CSV of time and rate.",
+    ),
+]
+QuerySeedOption = Annotated[int, typer.Option(rich_help_panel=QUERIES, help="The same seed sends the same queries.")]
+
+
+def check_rate_or_search(rate: float | None, find_qps: bool) -> None:
+    """Wrong usage unless one of `--rate` and `--find-qps` is given."""
+    if (rate is None) != find_qps:
+        raise typer.BadParameter("give either --rate QPS or --find-qps", param_hint="--rate")
+
+
+def check_at_least(option: str, value: float, *, least: float | None = None, more_than: float | None = None) -> None:
+    """Wrong usage unless the option's value is finite, and at least or more than a limit."""
+    finite = float("-inf") < value < float("inf")
+    if least is not None and not (finite and value >= least):
+        raise typer.BadParameter(f"{value:g}: must be at least {least:g}", param_hint=option)
+    if more_than is not None and not (finite and value > more_than):
+        raise typer.BadParameter(f"{value:g}: must be a finite number of more than {more_than:g}", param_hint=option)
+
+
+def check_percentile(percentile: float) -> None:
+    """Wrong usage unless it lies between 0 and 100."""
+    if not 0 < percentile < 100:
+        raise typer.BadParameter(
+            f"{percentile:g}: must lie between 0 and 100, both excluded", param_hint="--percentile"
+        )
+
+
+def check_written(written: dict[str, Path], read: list[Path]) -> None:
+    """Wrong usage if one file is to be written twice, or is read."""
+    known = {path.resolve(): "is read: write to another file" for path in read}
+    for option, path in written.items():
+        if path.resolve() in known:
+            raise typer.BadParameter(f"{path} {known[path.resolve()]}", param_hint=option)
+        known[path.resolve()] = f"is written by {option} too"

@@ -1,0 +1,53 @@
+"""What the commands of `hebe plan` end in: a plan file, a page, tables, a JSON line. The options that say where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hebe.cli.output import make_console, print_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hebe.report.html import Page
+
+RESULT = "Result"
+"""Heading in their help."""
+
+PlanOption = Annotated[
+    Path, typer.Option(rich_help_panel=RESULT, help="The plan file, TOML; an older one is replaced.")
+]
+PageOption = Annotated[
+    Path | None, typer.Option(rich_help_panel=RESULT, help="The page, HTML (default: beside the plan file).")
+]
+DEFAULT_PLAN = Path("plan.toml")
+
+
+def hand_over(
+    plan: Path,
+    page: Path,
+    *,
+    content: Mapping[str, Any],
+    drawn: Page,
+    tables: Iterable[RenderableType],
+    summary: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    """Write `content` to the plan file and what is `drawn` to the page, and print the tables; with `--json` also the
+    `summary`."""
+    import tomli_w
+
+    from hebe.report.whole_file import write_whole
+
+    write_whole(plan, tomli_w.dumps(content))
+    drawn.write(page)
+    console = make_console(as_json)
+    for table in tables:
+        console.print(table, crop=False)
+    console.print(f"Plan: {plan}\nPage: {page}", soft_wrap=True)
+    if as_json:
+        print_json({**summary, "plan": plan, "page": page})
