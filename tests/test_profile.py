@@ -56,6 +56,29 @@ def test_bad_files_are_refused(data):
         LatencyProfile.from_dict(data)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_sizes": []}, "batch_sizes is empty; measure at least one size"),
+        ({"batch_sizes": "123"}, "batch_sizes is '123': must be a list of whole numbers"),
+        ({"batch_sizes": [1.5, 10, 100]}, "batch_sizes is [1.5, 10, 100]: must be a list of whole numbers"),
+        ({"batch_sizes": [True, 10, 100]}, "batch_sizes is [True, 10, 100]: must be a list of whole numbers"),
+        ({"service_s": [1.0, "2", 3.0]}, "service_s is [1.0, '2', 3.0]: must be a list of numbers"),
+        ({"spread_s": 0.0}, "spread_s is 0.0: must be a list of numbers"),
+    ],
+)
+def test_a_file_s_fault_is_told_once_and_no_size_is_rounded(change, message):
+    with pytest.raises(ProfileError) as caught:
+        LatencyProfile.from_dict(PROFILE.to_dict() | change)
+    assert str(caught.value) == f"latency profile: {message}"
+
+
+@pytest.mark.parametrize("name", ["batch_sizes", "service_s", "spread_s"])
+def test_a_latency_profile_names_the_field_that_it_lacks(name):
+    with pytest.raises(ProfileError, match=f"'{name}' is missing"):
+        LatencyProfile.from_dict({key: value for key, value in PROFILE.to_dict().items() if key != name})
+
+
 TUPLE = EfficiencyTuple("dlrm-rmc1", "CPU+GPU", 1200.0, 310.5, {"workers": 10, "fused": True}, estimated=True)
 
 

@@ -67,17 +67,24 @@ class LatencyProfile:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LatencyProfile:
-        """The inverse of `to_dict`; raises `ProfileError` naming a missing or ill-typed field."""
-        try:
-            return cls(
-                tuple(int(size) for size in data["batch_sizes"]),
-                tuple(float(value) for value in data["service_s"]),
-                tuple(float(value) for value in data["spread_s"]),
-            )
-        except KeyError as missing:
-            raise ProfileError(f"latency profile: field {missing} is missing") from None
-        except (TypeError, ValueError) as fault:
-            raise ProfileError(f"latency profile: {fault}") from None
+        """The inverse of `to_dict`; raises `ProfileError` naming a missing or ill-typed field.
+
+        Other fields, such as what the profile is of, are left aside.
+        """
+        for name in ("batch_sizes", "service_s", "spread_s"):
+            if name not in data:
+                raise ProfileError(f"latency profile: field {name!r} is missing")
+            values, whole = data[name], name == "batch_sizes"
+            if not isinstance(values, list | tuple) or not all(
+                _is_number(value) and (isinstance(value, int) or not whole) for value in values
+            ):
+                kind = "whole numbers" if whole else "numbers"
+                raise ProfileError(f"latency profile: {name} is {values!r}: must be a list of {kind}")
+        return cls(
+            tuple(data["batch_sizes"]),
+            tuple(float(value) for value in data["service_s"]),
+            tuple(float(value) for value in data["spread_s"]),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hebe.cli.plan_files import Entry, PlanFileError, read_entries
+from hebe.cli.plan_files import PlanFileError, read_entries
 from hebe.profile import LatencyProfile, ProfileError
 from hebe.simulation.service_table import ServiceTable, ServiceTableError, read_service_tables
 
@@ -170,15 +170,6 @@ def _words(row: _Row) -> str:
     return f"{row[0]} on {row[1]} at {row[2]} items"
 
 
-def _check_list(entry: Entry, name: str, *, whole: bool) -> None:
-    values = entry.fields[name]
-    kinds = int if whole else int | float
-    if not isinstance(values, list) or not all(isinstance(v, kinds) and not isinstance(v, bool) for v in values):
-        raise PlanFileError(
-            f"{entry.where}: {name} is {values!r}: must be a list of {'whole ' if whole else ''}numbers"
-        )
-
-
 def _profiles(files: Sequence[Path]) -> dict[tuple[str, str], LatencyProfile]:
     profiles: dict[tuple[str, str], LatencyProfile] = {}
     for path in files:
@@ -186,10 +177,8 @@ def _profiles(files: Sequence[Path]) -> dict[tuple[str, str], LatencyProfile]:
             pair = (entry.text("model"), entry.text("server_type"))
             if pair in profiles:
                 raise PlanFileError(f"{entry.where}: {pair[0]} on {pair[1]} is given twice")
-            for name in _PROFILE_FIELDS[2:]:
-                _check_list(entry, name, whole=name == "batch_sizes")
             try:
                 profiles[pair] = LatencyProfile.from_dict(entry.fields)
             except ProfileError as fault:
-                raise PlanFileError(f"{entry.where}: {str(fault).replace('latency profile: ', '')}") from None
+                raise PlanFileError(f"{entry.where}: {str(fault).removeprefix('latency profile: ')}") from None
     return profiles
