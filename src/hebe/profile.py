@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -140,12 +140,7 @@ class EfficiencyTuple:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EfficiencyTuple:
         """The inverse of `to_dict`; raises `ProfileError` naming a missing, unknown or ill-typed field."""
-        known = {"model", "server_type", "qps", "power_watts", "configuration", "estimated"}
-        if unknown := sorted(set(data) - known):
-            raise ProfileError(f"efficiency tuple: unknown field {unknown[0]!r}: known are {', '.join(sorted(known))}")
-        for name in ("model", "server_type", "qps", "power_watts"):
-            if name not in data:
-                raise ProfileError(f"efficiency tuple: field {name!r} is missing")
+        _check_fields("efficiency tuple", cls, data)
         return cls(**data)
 
 
@@ -183,7 +178,9 @@ class ScalabilityProfile:
             if any(b <= a for a, b in zip((0, *counts), counts, strict=False)):
                 raise ProfileError(f"{where}: {name} is {list(counts)}: must be positive and strictly increasing")
         for name in ("qps", "bandwidth_bytes_per_s", "memory_bytes"):
-            values = self._checked_row(where, name, getattr(self, name), len(self.workers), may_be_empty=name[0] == "m")
+            values = self._checked_row(
+                where, name, getattr(self, name), len(self.workers), may_be_empty=name == "memory_bytes"
+            )
             object.__setattr__(self, name, values)
         rows = _tuple_of(where, "qps_by_cache_ways", self.qps_by_cache_ways)
         if len(rows) != len(self.workers):
@@ -267,16 +264,18 @@ class ScalabilityProfile:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ScalabilityProfile:
         """The inverse of `to_dict`; raises `ProfileError` naming a missing, unknown or ill-typed field."""
-        needed = ("model", "workers", "qps", "bandwidth_bytes_per_s", "cache_ways", "qps_by_cache_ways")
-        known = {*needed, "memory_bytes", "estimated"}
-        if unknown := sorted(set(data) - known):
-            raise ProfileError(
-                f"scalability profile: unknown field {unknown[0]!r}: known are {', '.join(sorted(known))}"
-            )
-        for name in needed:
-            if name not in data:
-                raise ProfileError(f"scalability profile: field {name!r} is missing")
+        _check_fields("scalability profile", cls, data)
         return cls(**data)
+
+
+def _check_fields(where: str, kind: type[EfficiencyTuple | ScalabilityProfile], data: Mapping[str, Any]) -> None:
+    """Raise `ProfileError` for a field that `kind` does not have, and for a missing one that has no default."""
+    known = {one.name: one.default is MISSING and one.default_factory is MISSING for one in fields(kind)}
+    if unknown := sorted(set(data) - set(known)):
+        raise ProfileError(f"{where}: unknown field {unknown[0]!r}: known are {', '.join(sorted(known))}")
+    for name, needed in known.items():
+        if needed and name not in data:
+            raise ProfileError(f"{where}: field {name!r} is missing")
 
 
 def _check_text(where: str, name: str, text: object) -> None:
