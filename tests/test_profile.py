@@ -65,6 +65,7 @@ def test_bad_files_are_refused(data):
         ({"batch_sizes": [True, 10, 100]}, "batch_sizes is [True, 10, 100]: must be a list of whole numbers"),
         ({"service_s": [1.0, "2", 3.0]}, "service_s is [1.0, '2', 3.0]: must be a list of numbers"),
         ({"spread_s": 0.0}, "spread_s is 0.0: must be a list of numbers"),
+        ({"spread_s": [0, 0, 10**400]}, f"spread_s is [0, 0, {10**400}]: must be a list of numbers"),
     ],
 )
 def test_a_file_s_fault_is_told_once_and_no_size_is_rounded(change, message):
@@ -110,6 +111,7 @@ def test_the_configuration_of_an_efficiency_tuple_is_its_own():
         ({"qps": -1.0}, "efficiency tuple of dlrm-rmc1 on CPU.GPU: qps is -1.0"),
         ({"qps": float("nan")}, "qps is nan"),
         ({"qps": True}, "qps is True"),
+        ({"qps": 10**400}, "qps is 10+: must be a finite number"),
         ({"power_watts": "many"}, "power_watts is 'many'"),
         ({"power_watts": 0}, "power_watts is 0"),
         ({"configuration": 3}, "configuration is 3"),
@@ -200,6 +202,7 @@ def test_more_workers_and_more_ways_never_serve_less(data):
         ({"qps": [20.0, float("nan"), 80.0]}, "qps has nan"),
         ({"qps": [20.0, -1.0, 80.0]}, "qps has -1.0"),
         ({"qps": [20.0, "fast", 80.0]}, "qps has 'fast'"),
+        ({"memory_bytes": [1.0, 10**400, 80.0]}, "memory_bytes has 10+: must be a finite number"),
         ({"bandwidth_bytes_per_s": []}, "bandwidth_bytes_per_s has 0 values"),
         ({"memory_bytes": [1.0]}, "memory_bytes has 1 values"),
         ({"qps_by_cache_ways": []}, "qps_by_cache_ways has 0 rows for 3 worker counts"),

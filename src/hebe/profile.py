@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -290,4 +291,7 @@ def _tuple_of(where: str, name: str, values: object) -> tuple[Any, ...]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether it is a float, or a whole number that fits one: files may hold larger ones."""
+    return isinstance(value, float) or (
+        isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    )
