@@ -27,11 +27,11 @@ from hebe.studies.kairos_contenders import (
     Contender,
     Counts,
     best_contender,
-    best_oracle_qps,
+    drs_on,
     measure,
+    measure_oracle,
     pool_text,
     splitting_on,
-    with_best_threshold,
 )
 from hebe.studies.kairos_setting import MODELS, TYPES, Setting, about, settings
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
@@ -168,12 +168,11 @@ def _policies(setting: Setting, effort: _Effort, progress: Progress) -> tuple[di
     """Queries/s by policy and pool; and the oracle's on its best pool."""
     plan = plan_pool(setting.problem, setting.budget_per_hour, head=effort.head_14)
     pools = [pool.counts for pool in plan.ranked]
-    drs = sweep("thresholds of DRS", _climb, [(setting, pool, effort.choosing) for pool in pools], progress)
     by_scheme: dict[str, list[Contender]] = {
         KAIROS: [Contender(setting, KAIROS, pool) for pool in pools],
         SPLITTING: [splitting_on(setting, pool) for pool in pools],
         RIBBON: [Contender(setting, RIBBON, pool) for pool in pools],
-        DRS: drs,
+        DRS: drs_on(setting, pools, effort.choosing, progress),
         CLOCKWORK: [Contender(setting, CLOCKWORK, pool) for pool in pools],
     }
     each = [contender for contenders in by_scheme.values() for contender in contenders]
@@ -181,15 +180,7 @@ def _policies(setting: Setting, effort: _Effort, progress: Progress) -> tuple[di
     policies = {"UB": {pool_text(pool.counts): pool.bound_qps for pool in plan.ranked}}
     for scheme, contenders in by_scheme.items():
         policies[scheme] = {contender.pool_text: found[contender].qps for contender in contenders}
-    return policies, sweep("oracle", _oracle, [(setting, effort.choosing)], progress)[0]
-
-
-def _climb(case: tuple[Setting, Counts, int]) -> Contender:
-    return with_best_threshold(*case)[0]
-
-
-def _oracle(case: tuple[Setting, int]) -> float:
-    return best_oracle_qps(*case, seed=1)
+    return policies, measure_oracle("oracle", [setting], effort.choosing, 1, progress)[0].qps
 
 
 def _figures(

@@ -152,6 +152,15 @@ def with_best_threshold(setting: Setting, pool: Counts, queries: int) -> tuple[C
     return _climbed(start, queries, min(reach), 100)
 
 
+def drs_on(setting: Setting, pools: Sequence[Counts], queries: int, progress: Progress) -> list[Contender]:
+    """DRS with its best threshold on each of the pools, on all cores."""
+    return sweep("thresholds of DRS", _drs_on, [(setting, pool, queries) for pool in pools], progress)
+
+
+def _drs_on(case: tuple[Setting, Counts, int]) -> Contender:
+    return with_best_threshold(*case)[0]
+
+
 def _climbed(contender: Contender, queries: int, start: int, step: int) -> tuple[Contender, float]:
     guess_qps: float | None = None
 
@@ -179,6 +188,19 @@ def best_oracle_qps(setting: Setting, queries: int, seed: int) -> float:
     """What the oracle reaches on the pool that suits it best."""
     trace = setting.trace(queries, seed)
     return max(oracle_qps(trace, pool, setting.servers, setting.sla) for pool in largest_pools(setting).tolist())
+
+
+def measure_oracle(
+    title: str, given: Sequence[Setting], queries: int, seeds: int, progress: Progress
+) -> list[Capacity]:
+    """What the oracle reaches in each setting on its best pool, on `seeds` traces, on all cores."""
+    cases = [(setting, queries, seed) for setting in given for seed in range(1, seeds + 1)]
+    answers = sweep(title, _oracle, cases, progress)
+    return [Capacity.of(answers[at * seeds : (at + 1) * seeds]) for at in range(len(given))]
+
+
+def _oracle(case: tuple[Setting, int, int]) -> float:
+    return best_oracle_qps(*case)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,15 +24,15 @@ from hebe.studies.kairos_contenders import (
     Contender,
     Counts,
     best_contender,
-    best_oracle_qps,
+    drs_on,
     homogeneous_contender,
     kairos_contender,
     measure,
+    measure_oracle,
     pool_text,
     ratio,
     splitting_contender,
     splitting_on,
-    with_best_threshold,
 )
 from hebe.studies.kairos_setting import MODELS, TYPES, Setting, about, settings
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
@@ -135,8 +135,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
 
 def _fixed_pools(setting: Setting, effort: _Effort, progress: Progress) -> tuple[dict[str, Measured], float]:
     """Each policy on each of Fig. 3's pools; and the scaled throughput of the homogeneous pool."""
-    cases = [(setting, pool, effort.choosing) for pool in FIG3_POOLS]
-    climbed = sweep("thresholds of DRS", _climb, cases, progress)
+    climbed = drs_on(setting, FIG3_POOLS, effort.choosing, progress)
     base, scale = homogeneous_contender(setting)
     contenders = [base]
     for pool, drs in zip(FIG3_POOLS, climbed, strict=True):
@@ -154,10 +153,6 @@ def _fixed_pools(setting: Setting, effort: _Effort, progress: Progress) -> tuple
     return by_pool, found[0].qps * scale
 
 
-def _climb(case: tuple[Setting, Counts, int]) -> Contender:
-    return with_best_threshold(*case)[0]
-
-
 def _own_pools(
     given: list[Setting], effort: _Effort, progress: Progress
 ) -> tuple[dict[str, dict[str, Contender]], dict[str, Measured]]:
@@ -171,23 +166,17 @@ def _own_pools(
         chosen[setting.model] = {**by, KAIROS: kairos_contender(setting), KAIROS_PLUS: by[KAIROS]}
     each = [contender for by in chosen.values() for contender in by.values()]
     capacities = dict(zip(each, measure("Fig. 9", each, effort.queries, effort.seeds, progress), strict=True))
-    seeds = range(1, effort.seeds + 1)
-    oracle_cases = [(setting, effort.oracle, seed) for setting in given for seed in seeds]
-    oracle = sweep("oracle", _oracle, oracle_cases, progress)
-    found: dict[str, Measured] = {}
-    for at, (model, by) in enumerate(chosen.items()):
-        own = Capacity.of(oracle[at * effort.seeds : (at + 1) * effort.seeds])
-        found[model] = {**{scheme: capacities[contender] for scheme, contender in by.items()}, ORACLE: own}
+    oracle = measure_oracle("oracle", given, effort.oracle, effort.seeds, progress)
+    found: dict[str, Measured] = {
+        model: {**{scheme: capacities[contender] for scheme, contender in by.items()}, ORACLE: own}
+        for (model, by), own in zip(chosen.items(), oracle, strict=True)
+    }
     return chosen, found
 
 
 def _choose(case: tuple[Setting, str, int]) -> Contender:
     setting, scheme, queries = case
     return splitting_contender(setting, queries) if scheme == SPLITTING else best_contender(setting, scheme, queries)
-
-
-def _oracle(case: tuple[Setting, int, int]) -> float:
-    return best_oracle_qps(*case)
 
 
 def _fig3_figures(fixed: Mapping[str, Measured], homogeneous: float) -> list[Figure]:

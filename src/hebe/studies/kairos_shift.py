@@ -29,9 +29,9 @@ from hebe.studies.kairos_contenders import (
     SPLITTING,
     Contender,
     Counts,
-    best_oracle_qps,
     kairos_contender,
     measure,
+    measure_oracle,
     pool_text,
     splitting_contender,
     splitting_on,
@@ -134,7 +134,7 @@ def _shift(model: str, old: Setting, effort: _Effort, progress: Progress) -> tup
     schemes = (*SEARCHED, *ONE_SHOT)
     cases = [(old, new, scheme, effort.trial) for scheme in schemes]
     courses = dict(zip(schemes, sweep(f"{model}: trials", _course, cases, progress), strict=True))
-    oracle_qps = sweep(f"{model}: oracle", _oracle, [(new, effort.oracle)], progress)[0]
+    oracle_qps = measure_oracle(f"{model}: oracle", [new], effort.oracle, 1, progress)[0].qps
     blocks: list[Block] = [
         Heading(f"{model}: noticing the change"),
         Picture(
@@ -200,10 +200,6 @@ def _throughput(setting: Setting, scheme: str, pool: Counts, queries: int) -> fl
     policy = KAIROS if scheme == KAIROS_PLUS else scheme
     contender = splitting_on(setting, pool) if scheme == SPLITTING else Contender(setting, policy, pool)
     return contender.qps(queries, CHOOSING_SEED, tolerance=0.01)
-
-
-def _oracle(case: tuple[Setting, int]) -> float:
-    return best_oracle_qps(*case, seed=1)
 
 
 def _figures(model: str, stream: Stream, courses: Mapping[str, _Course], oracle_qps: float) -> list[Figure]:
