@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from rich.progress import Progress
 
 from hebe.cli.fleet_simulation import (
     LEAST_QUERIES,
@@ -61,11 +62,11 @@ def test_saturation_is_what_servers_do_that_never_wait():
 
 @pytest.mark.parametrize("queries", [10, 10**7])
 def test_cases_are_answered_in_their_order_in_one_process_or_many(queries):
-    done = []
-    assert on_all_cores(abs, [-3, 1, -2], queries, lambda: done.append(1)) == [3, 1, 2]
-    assert len(done) == 3
+    progress = Progress(disable=True)
+    assert on_all_cores("sizes", abs, [-3, 1, -2], queries, progress) == [3, 1, 2]
+    assert progress.tasks[0].completed == progress.tasks[0].total == 3
 
 
 def test_the_first_error_of_a_case_is_raised():
     with pytest.raises(ValueError, match="invalid literal"):
-        on_all_cores(int, ["1", "x"], 10**7, lambda: None)
+        on_all_cores("numbers", int, ["1", "x"], 10**7, Progress(disable=True))

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from multiprocessing import get_context
-from os import sched_getaffinity
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from rich.progress import Progress
 
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.pool_forms import PolicyChoice
@@ -26,6 +24,7 @@ from hebe.simulation.capacity import Capacity, largest_rate_qps
 from hebe.simulation.fleet_run import FleetRun, QueryTrace, TableServers, run_fleet
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
+from hebe.studies.sweep import sweep
 from hebe.workload import forms
 from hebe.workload.arrivals import ArrivalProcess, BurstArrivals, TraceArrivals
 
@@ -33,6 +32,8 @@ Floats = npt.NDArray[np.float64]
 
 LEAST_QUERIES = 10_000
 MOST_QUERIES = 2_000_000
+RUNS_OF_A_SEARCH = 16
+"""About how often a search for the latency-bounded throughput runs a case."""
 _LEAST_SLAS = 5
 _SLAS = 20
 """A run should last so many times the SLA: overload by a twentieth then shows, as a queue of one SLA."""
@@ -224,26 +225,11 @@ def saturation_qps(table: ServiceTable, counts: Sequence[int], size_weights: Flo
 
 
 def on_all_cores(
-    function: Callable[[_Case], _Answer], cases: Sequence[_Case], queries: int, on_done: Callable[[], object]
+    title: str,
+    function: Callable[[_Case], _Answer],
+    cases: Sequence[_Case],
+    queries: int,
+    progress: Progress,
 ) -> list[_Answer]:
-    """`function` of every case, in their order; in this process if all have fewer than some `queries` in sum.
-
-    It must be a module's own function; the first error is raised as it is.
-    """
-    processes = min(len(cases), len(sched_getaffinity(0)))
-    if processes <= 1 or queries < _WORTH_PROCESSES:
-        answers = []
-        for case in cases:
-            answers.append(function(case))
-            on_done()
-        return answers
-    # Not forked: progress bars are drawn by a thread, which a forked process would hold half of.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(function, case) for case in cases]
-        for future in futures:
-            future.add_done_callback(lambda _: on_done())
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    """As `sweep`; in this process if all cases together have fewer than some `queries`."""
+    return sweep(title, function, cases, progress, in_process=queries < _WORTH_PROCESSES)

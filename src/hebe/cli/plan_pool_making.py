@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rich.progress import Progress
 
 from hebe.cli.fleet_simulation import (
+    RUNS_OF_A_SEARCH,
     FleetCase,
     MeasuredCapacity,
     QueryStream,
@@ -260,7 +261,6 @@ def _measured(
 ) -> dict[str, Proposal]:
     """All proposals measured on the same queries, which are not those that the choice was made on."""
     ways = {(one.counts, one.policy.name): one for one in proposals.values()}
-    task = progress.add_task("measuring the proposals", total=len(ways) * request.seeds)
     cases = [
         FleetCase(
             times.table, one.counts, one.policy, request.sla, problem.largest,
@@ -269,8 +269,8 @@ def _measured(
         for one in ways.values()
         for number in range(request.seeds)
     ]  # fmt: skip
-    found = on_all_cores(capacity_case, cases, 16 * queries * len(cases), lambda: progress.advance(task))
-    progress.remove_task(task)
+    work = RUNS_OF_A_SEARCH * queries * len(cases)
+    found = on_all_cores("measuring the proposals", capacity_case, cases, work, progress)
     of_way = {
         way: measured_capacity(found[at * request.seeds : (at + 1) * request.seeds]) for at, way in enumerate(ways)
     }

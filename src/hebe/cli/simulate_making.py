@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rich.progress import Progress
 
 from hebe.cli.fleet_simulation import (
+    RUNS_OF_A_SEARCH,
     FleetCase,
     QueryStream,
     RunResult,
@@ -35,7 +36,6 @@ from hebe.workload import forms
 Floats = npt.NDArray[np.float64]
 
 _DEFAULT_PERCENTILE = 99.0
-_RUNS_OF_A_SEARCH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +139,12 @@ def make_simulation(request: SimulationRequest, progress: Progress) -> Simulatio
     cases = [first.with_seed(request.seed + number) for number in range(request.seeds)]
     capacity = None
     if search:
-        task = progress.add_task("searching the largest rate", total=len(cases))
-        work = _RUNS_OF_A_SEARCH * queries * len(cases)
-        found = on_all_cores(capacity_case, cases, work, lambda: progress.advance(task))
+        work = RUNS_OF_A_SEARCH * queries * len(cases)
+        found = on_all_cores("searching the largest rate", capacity_case, cases, work, progress)
         capacity = Estimate.of([qps for qps, _ in found])
         runs = tuple(run for _, run in found if run is not None)
     else:
-        task = progress.add_task("simulating", total=len(cases))
-        runs = tuple(on_all_cores(run_case, cases, queries * len(cases), lambda: progress.advance(task)))
+        runs = tuple(on_all_cores("simulating", run_case, cases, queries * len(cases), progress))
     return SimulationMade(request, plan, times, pool, policy, sla, stream, capacity, runs)
 
 

@@ -15,16 +15,22 @@ _Answer = TypeVar("_Answer")
 
 
 def sweep(
-    title: str, function: Callable[[_Case], _Answer], cases: Sequence[_Case], progress: Progress
+    title: str,
+    function: Callable[[_Case], _Answer],
+    cases: Sequence[_Case],
+    progress: Progress,
+    *,
+    in_process: bool = False,
 ) -> list[_Answer]:
     """`function` of every case, in the order of the cases. It must be a module's own function, and cases plain data.
 
     Each process imports the function's module anew, so nothing depends on how many there are. The first error is
-    raised as it is, and what has not begun then never begins.
+    raised as it is, and what has not begun then never begins. `in_process` is for cases so short that processes would
+    take longer to start.
     """
     task = progress.add_task(title, total=len(cases))
     processes = min(len(cases), len(os.sched_getaffinity(0)))
-    if processes <= 1:
+    if in_process or processes <= 1:
         answers = []
         for case in cases:
             answers.append(function(case))
