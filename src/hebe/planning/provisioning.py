@@ -295,8 +295,7 @@ def make_program(
 
 def _infeasible(options: FleetOptions, program: CoverProgram) -> InfeasibleDemandError:
     """Says what stands in the way of a demand, and how much of it fits."""
-    runs_somewhere = ((program.qps > 0) & (program.available > 0)).any(axis=1)
-    homeless = np.flatnonzero((program.demand > 0) & ~runs_somewhere)
+    homeless = np.flatnonzero((program.demand > 0) & ~program.usable.any(axis=1))
     if len(homeless):
         names = tuple(options.models[model] for model in homeless)
         return InfeasibleDemandError(

@@ -55,6 +55,18 @@ class CoverProgram:
     available: Ints
     demand: Floats
 
+    @property
+    def usable(self) -> Flags:
+        """Which pairs may have servers, bool `[models, types]`: there are some, they serve the model, it is wanted."""
+        usable: Flags = (self.qps > 0) & (self.available > 0) & (self.demand > 0)[:, None]
+        return usable
+
+    @property
+    def keepable(self) -> Flags:
+        """The usable pairs of which servers run already and cost less than started ones, bool `[models, types]`."""
+        keepable: Flags = self.usable & (self.previous > 0) & (self.set_up > 0)
+        return keepable
+
     def value(self, counts: npt.NDArray[Any]) -> float:
         """The objective of `counts` `[models, types]`."""
         started = np.maximum(counts - self.previous, 0)
@@ -101,9 +113,8 @@ class _Columns:
 
 
 def _columns(program: CoverProgram) -> _Columns:
-    usable = (program.qps > 0) & (program.available > 0) & (program.demand > 0)[:, None]
-    models, types = np.nonzero(usable)
-    kept_models, kept_types = np.nonzero(usable & (program.previous > 0) & (program.set_up > 0))
+    models, types = np.nonzero(program.usable)
+    kept_models, kept_types = np.nonzero(program.keepable)
     kept_limit = np.minimum(program.previous[kept_models, kept_types], program.available[kept_types])
     return _Columns(
         np.concatenate((models, kept_models)),
@@ -134,7 +145,9 @@ def relax(program: CoverProgram, method: Method = Method.SIMPLEX) -> Relaxation 
     columns = _columns(program)
     shape = program.qps.shape
     if len(columns.models) == 0:
-        return _priced(program, np.zeros(shape), np.zeros(shape[0]), np.zeros(shape[1])) if _idle(program) else None
+        if (program.demand > 0).any():
+            return None
+        return _priced(program, np.zeros(shape), np.zeros(shape[0]), np.zeros(shape[1]))
     matrix, limits = _rows(program, columns)
     unit = float(columns.cost.max()) or 1.0
     bounds = np.column_stack((np.zeros(len(columns.limit)), np.where(columns.kept, columns.limit, np.inf)))
@@ -148,16 +161,11 @@ def relax(program: CoverProgram, method: Method = Method.SIMPLEX) -> Relaxation 
     return _priced(program, columns.counts(found.x, shape), demand_price, prices[shape[0] :])
 
 
-def _idle(program: CoverProgram) -> bool:
-    return not (program.demand > 0).any()
-
-
 def _priced(program: CoverProgram, counts: Floats, demand_price: Floats, type_price: Floats) -> Relaxation:
     """The bound by weak duality: dearer servers, where the solver's prices leave a started one below its worth."""
-    usable = (program.qps > 0) & (program.available > 0) & (program.demand > 0)[:, None]
+    usable, kept = program.usable, program.keepable
     worth = np.where(usable, program.qps * demand_price[:, None] - program.cost, -np.inf)
     type_price = np.maximum(type_price, np.maximum(worth - program.set_up, 0.0).max(axis=0, initial=0.0))
-    kept = usable & (program.previous > 0) & (program.set_up > 0)
     beyond_worth = type_price - worth
     kept_reduced = np.where(kept, beyond_worth, np.inf)
     # a kept server below its worth is taken as often as there are such servers
@@ -254,7 +262,7 @@ def largest_load_factor(program: CoverProgram, time_limit_s: float) -> LoadFacto
     HiGHS looks for the whole servers for `time_limit_s`; at 0 they are the fractions, rounded down.
     """
     shape = program.qps.shape
-    models, types = np.nonzero((program.qps > 0) & (program.available > 0) & (program.demand > 0)[:, None])
+    models, types = np.nonzero(program.usable)
     columns = _Columns(
         models, types, np.zeros(len(models)), program.available[types].astype(np.float64), np.zeros(len(models), bool)
     )
