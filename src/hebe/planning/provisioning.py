@@ -24,6 +24,7 @@ from hebe.planning.provisioning_program import (
     CoverProgram,
     Floats,
     Ints,
+    LoadFactor,
     Relaxation,
     largest_load_factor,
     relax,
@@ -266,7 +267,7 @@ def _first_plan(
     factor = largest_load_factor(program, _LOAD_FACTOR_LIMIT_S)
     if program.is_met(factor.counts):
         return factor.counts, relaxation.bound
-    raise _infeasible(options, program)
+    raise _too_much(options, factor)
 
 
 def make_program(
@@ -304,7 +305,11 @@ def _infeasible(options: FleetOptions, program: CoverProgram) -> InfeasibleDeman
             0.0,
             names,
         )
-    factor = largest_load_factor(program, _LOAD_FACTOR_LIMIT_S)
+    return _too_much(options, largest_load_factor(program, _LOAD_FACTOR_LIMIT_S))
+
+
+def _too_much(options: FleetOptions, factor: LoadFactor) -> InfeasibleDemandError:
+    """For a demand of models that can all be served, of which only so much fits."""
     models = tuple(options.models[model] for model in factor.models)
     kinds = tuple(options.server_types[kind] for kind in factor.types)
     fits = f"{factor.whole:.4g} of this load fits, all models alike"
