@@ -226,9 +226,9 @@ class NodeScheduler:
     # Start
 
     def _start_batches(self, now: float, actions: list[Action]) -> None:
-        while idle := self._workers.idle:
-            part = self._again[0] if self._again else self._waiting.peek()
-            if part is None or not self._may_start(part, idle[0].place):
+        while (part := self._again[0] if self._again else self._waiting.peek()) is not None:
+            idle = self._workers.idle
+            if not idle or not self._may_start(part, idle[0].place):
                 return
             sub_queries = self._gather(now, actions, alone=len(idle) == 1)
             if not sub_queries:
