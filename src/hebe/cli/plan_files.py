@@ -12,6 +12,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,16 @@ def parse_number(value: object, where: str) -> float:
     return number
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What is wrong with `path` itself, that it is missing or no CSV, TOML, JSON or text, becomes a `PlanFileError`."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError, csv.Error, tomllib.TOMLDecodeError, json.JSONDecodeError) as fault:
+        reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else fault
+        raise PlanFileError(f"{path}: cannot be read: {reason}") from None
+
+
 def read_entries(
     path: Path, name: str, required: Collection[str], optional: Collection[str] = (), prefix: str = ""
 ) -> list[Entry]:
@@ -98,11 +109,8 @@ def read_entries(
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise PlanFileError(f"{path}: ends in {path.suffix or 'nothing'!r}: must be a .csv, .toml or .json file")
-    try:
+    with reading(path):
         entries = list(reader(path, name))
-    except (OSError, UnicodeDecodeError, csv.Error, tomllib.TOMLDecodeError, json.JSONDecodeError) as fault:
-        reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else fault
-        raise PlanFileError(f"{path}: cannot be read: {reason}") from None
     if not entries:
         raise PlanFileError(f"{path}: holds no {name} entries")
     for entry in entries:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from csv import Error as CsvError
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from hebe.cli.plan_files import Entry, PlanFileError, csv_entries, parse_number
+from hebe.cli.plan_files import Entry, PlanFileError, csv_entries, parse_number, reading
 from hebe.workload.rate_trace import parse_time_s
 
 Floats = npt.NDArray[np.float64]
@@ -40,11 +39,8 @@ def read_loads(path: Path, models: Collection[str]) -> Loads:
     """
     if path.suffix.lower() != ".csv":
         raise PlanFileError(f"{path}: ends in {path.suffix or 'nothing'!r}: loads must be a .csv file")
-    try:
+    with reading(path):
         entries = list(csv_entries(path))
-    except (OSError, UnicodeDecodeError, CsvError) as fault:
-        reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else fault
-        raise PlanFileError(f"{path}: cannot be read: {reason}") from None
     if not entries:
         raise PlanFileError(f"{path}: holds no loads: must have a line for each time")
     names = list(entries[0].fields)

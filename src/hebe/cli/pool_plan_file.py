@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import hebe
-from hebe.cli.plan_files import Entry, PlanFileError, parse_number
+from hebe.cli.plan_files import Entry, PlanFileError, parse_number, reading
 from hebe.cli.pool_forms import PolicyChoice
 from hebe.spec import SlaTarget, SpecError
 
@@ -63,11 +63,8 @@ class PoolPlanFile:
 
 def read_pool_plan(path: Path) -> PoolPlanFile:
     """The plan in a file; raises `PlanFileError` naming the field that is missing or wrong."""
-    try:
+    with reading(path):
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as fault:
-        reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else fault
-        raise PlanFileError(f"{path}: cannot be read: {reason}") from None
     if content.get("kind") != PLAN_KIND or content.get("version") != PLAN_VERSION:
         raise PlanFileError(
             f"{path}: kind {content.get('kind')!r}, version {content.get('version')!r}: must be the plan of a pool,"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hebe.cli.plan_files import PlanFileError, read_entries
+from hebe.cli.plan_files import PlanFileError, read_entries, reading
 from hebe.profile import LatencyProfile, ProfileError
 from hebe.simulation.service_table import ServiceTable, ServiceTableError, read_service_tables
 
@@ -102,27 +102,23 @@ def _only_model(files: Sequence[Path], models: Sequence[str], asked: str | None)
 def _scanned(path: Path) -> dict[_Row, int]:
     """The line of each row of a file of samples; the samples themselves are checked by `read_service_tables`."""
     found: dict[_Row, int] = {}
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            reader = csv.reader(file, strict=True)
-            header = next(reader, [])
-            _check_header(path, header)
-            for fields in reader:
-                where = f"{path}: line {reader.line_num}"
-                if len(fields) != len(header):
-                    raise PlanFileError(f"{where}: has {len(fields)} fields: must have {len(header)}, as the header")
-                for name, text in zip(_FIRST_COLUMNS[:2], fields, strict=False):
-                    if not text or text != text.strip():
-                        raise PlanFileError(f"{where}: {name} is {text!r}: must be a name without spaces around it")
-                if not fields[2].isascii() or not fields[2].isdigit() or not 0 < len(fields[2]) <= 9:
-                    raise PlanFileError(f"{where}: batch is {fields[2]!r}: must be a whole number of items")
-                row = (fields[0], fields[1], int(fields[2]))
-                if row in found:
-                    raise PlanFileError(f"{where}: {_words(row)} is given twice, before in line {found[row]}")
-                found[row] = reader.line_num
-    except (OSError, UnicodeDecodeError, csv.Error) as fault:
-        reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else fault
-        raise PlanFileError(f"{path}: cannot be read: {reason}") from None
+    with reading(path), open(path, newline="", encoding="utf-8") as file:
+        reader = csv.reader(file, strict=True)
+        header = next(reader, [])
+        _check_header(path, header)
+        for fields in reader:
+            where = f"{path}: line {reader.line_num}"
+            if len(fields) != len(header):
+                raise PlanFileError(f"{where}: has {len(fields)} fields: must have {len(header)}, as the header")
+            for name, text in zip(_FIRST_COLUMNS[:2], fields, strict=False):
+                if not text or text != text.strip():
+                    raise PlanFileError(f"{where}: {name} is {text!r}: must be a name without spaces around it")
+            if not fields[2].isascii() or not fields[2].isdigit() or not 0 < len(fields[2]) <= 9:
+                raise PlanFileError(f"{where}: batch is {fields[2]!r}: must be a whole number of items")
+            row = (fields[0], fields[1], int(fields[2]))
+            if row in found:
+                raise PlanFileError(f"{where}: {_words(row)} is given twice, before in line {found[row]}")
+            found[row] = reader.line_num
     return found
 
 
