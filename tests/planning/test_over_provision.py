@@ -65,6 +65,8 @@ def test_is_that_of_looking_at_every_moment(seed, interval, quantile):
         ([0, 1, 2], [1, 1, 1], 0, 0.9, "interval_s is 0"),
         ([0, 1, 2], [1, 1, 1], 2, 1.5, "quantile is 1.5"),
         ([0, 1, 2], [1, 1], 2, 0.9, "loads_qps: has shape"),
+        ([0, 1, "noon"], [1, 1, 1], 2, 0.9, "times_s: must be numbers"),
+        ([0, 1, 2], [1, [1], 1], 2, 0.9, "loads_qps: must be numbers"),
         ([0, 2, 1], [1, 1, 1], 2, 0.9, "times_s: must be finite and increase"),
         ([0, 1, 2], [1, -1, 1], 2, 0.9, "loads_qps: must be finite and at least 0"),
         ([0, 1, 2], [1, float("nan"), 1], 2, 0.9, "loads_qps: must be finite"),

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.planning.error import PlanningError
+from hebe.planning.provisioning import as_numbers
 from hebe.planning.provisioning_program import Floats
 
 
@@ -21,8 +22,7 @@ def over_provision_rate(
     Returns float64 `[]` or `[models]`, at least 0. Raises `PlanningError` naming the argument, also where the history
     is too coarse or too short to tell.
     """
-    times = np.asarray(times_s, dtype=np.float64)
-    loads = np.asarray(loads_qps, dtype=np.float64)
+    times, loads = as_numbers("times_s", times_s), as_numbers("loads_qps", loads_qps)
     if not (np.isfinite(interval_s) and interval_s > 0):
         raise PlanningError(f"interval_s is {interval_s!r}: must be a positive number of seconds")
     if not 0 <= quantile <= 1:

@@ -324,6 +324,14 @@ def _too_much(options: FleetOptions, factor: LoadFactor) -> InfeasibleDemandErro
     return InfeasibleDemandError(message, factor.whole, models, kinds)
 
 
+def as_numbers(name: str, values: npt.ArrayLike) -> Floats:
+    """A float64 copy of an argument; raises `PlanningError` naming it if it is none."""
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise PlanningError(f"{name}: must be numbers") from None
+
+
 def _listed(names: Sequence[str], most: int = 5) -> str:
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
@@ -331,10 +339,7 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
 
 def _finite(name: str, values: npt.ArrayLike, shape: tuple[int, ...], *, spread: bool = False) -> Floats:
     """A float64 array of `shape`, all finite and at least 0; `spread`: a single number stands for all."""
-    try:
-        array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise PlanningError(f"{name}: must be numbers") from None
+    array = as_numbers(name, values)
     if spread and array.ndim == 0:
         array = np.full(shape, float(array))
     if array.shape != shape:

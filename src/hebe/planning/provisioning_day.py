@@ -24,6 +24,7 @@ from hebe.planning.provisioning import (
     InfeasibleDemandError,
     Objective,
     ProvisioningPlan,
+    as_numbers,
     make_program,
     provision,
 )
@@ -257,10 +258,7 @@ def _checked(options: FleetOptions, demand_qps: npt.ArrayLike, interval_s: float
         raise PlanningError(f"interval_s is {interval_s!r}: must be a positive number of seconds")
     if not (math.isfinite(set_up_s) and set_up_s >= 0):
         raise PlanningError(f"set_up_s is {set_up_s!r}: must be a number of seconds of at least 0")
-    try:
-        demand = np.array(demand_qps, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise PlanningError("demand_qps: must be numbers") from None
+    demand = as_numbers("demand_qps", demand_qps)
     if demand.ndim != 2 or demand.shape[1] != len(options.models) or len(demand) == 0:
         raise PlanningError(
             f"demand_qps: has shape {demand.shape}: must be one row for each interval, at least one, of "
