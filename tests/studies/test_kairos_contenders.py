@@ -68,7 +68,7 @@ def test_homogeneous_pool_is_scaled_to_the_budget():
 
 def test_largest_pools_have_no_room_for_another_server():
     problem = SETTING.problem
-    pools = largest_pools(SETTING)
+    pools = largest_pools(problem, SETTING.budget_per_hour)
     cost = problem.cost_per_hour(pools)
     assert (cost <= 1.1 * (1 + 1e-9)).all()
     assert (cost + problem.price_per_hour.min() > 1.1).all()
@@ -82,7 +82,7 @@ def test_largest_pools_have_no_room_for_another_server():
 def test_the_best_pool_is_the_best_of_all(scheme):
     best = best_contender(SETTING, scheme, QUERIES)
     reached = best.qps(QUERIES, CHOOSING_SEED)
-    for pool in largest_pools(SETTING).tolist():
+    for pool in largest_pools(SETTING.problem, SETTING.budget_per_hour).tolist():
         other = Contender(SETTING, scheme, tuple(pool)).qps(QUERIES, CHOOSING_SEED, tolerance=0.02)
         assert other <= reached * 1.05
 

@@ -7,16 +7,16 @@ and Hera's come from their studies.
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 from rich.progress import Progress
 
-from hebe.bench.planning_kairos import FILES, FULL, QUICK, kairos_figures
+from hebe.bench.planning_kairos import FULL, QUICK, kairos_figures
 from hebe.bench.planning_simulator import simulator_figures
 from hebe.bench.planning_solvers import solver_figures
 from hebe.report.figures import Figure
-from hebe.studies import STUDIES
+from hebe.studies.kairos_setting import FILES
+from hebe.studies.runner import run_study
 from hebe.studies.study import StudyOptions
 
 DESCRIPTION = "Planned fleets, proved in simulation: Kairos, splitting, Hercules, Hera, and the simulator's speed."
@@ -48,9 +48,7 @@ def _of_studies(progress: Progress) -> list[Figure]:
     """The papers' cluster figures, by the studies' quick runs; the studies themselves take longer, and explain."""
     figures: list[Figure] = []
     for name, beginnings in STUDY_FIGURES.items():
-        if name not in STUDIES:
-            continue
-        found = import_module(STUDIES[name]).run(StudyOptions(quick=True), progress).figures
+        found = run_study(name, StudyOptions(quick=True), progress).file.figures
         note = f"a quick run of the study {name}"
         figures += [
             replace(figure, note=f"{figure.note}; {note}" if figure.note else note)

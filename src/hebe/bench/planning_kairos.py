@@ -15,8 +15,9 @@ import numpy as np
 from rich.progress import Progress
 
 from hebe.planning.pool import kairos_bounds, plan_pool, pools_within, ranking
-from hebe.planning.pool_problem import Ints, PoolProblem
+from hebe.planning.pool_problem import Floats, Ints, PoolProblem
 from hebe.planning.pool_search import kairos_plus
+from hebe.planning.query_size_monitor import size_weights
 from hebe.report.figures import Figure
 from hebe.scheduling.distribution import EarliestFinish, FirstComeFirstServed, SizeThreshold
 from hebe.scheduling.matching import CostMatching
@@ -24,17 +25,14 @@ from hebe.simulation.capacity import Capacity, fleet_capacity
 from hebe.simulation.capacity_race import CapacityRace, PolicyMaker
 from hebe.simulation.fleet_run import QueryTrace, TableServers
 from hebe.simulation.plan_choice import choose_plan, make_policy
-from hebe.simulation.service_table import ServiceTable, read_service_tables
+from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
-from hebe.studies.kairos_setting import BUDGET_PER_HOUR, PERCENTILE, PRICES, SLA_MS, TYPES
+from hebe.studies.kairos_contenders import largest_pools
+from hebe.studies.kairos_setting import BUDGET_PER_HOUR, GRID, PERCENTILE, PRICES, SLA_MS, TYPES, service_table
 from hebe.studies.sweep import sweep
 from hebe.workload.query_sizes import ProductionSizes
 
-FILES = ("exec_ms.csv", "load_ms.csv")
 _PRICES_PER_HOUR = tuple(PRICES.values())
-GRID = (6, 7, 18, 16)
-"""Counts of each type in the whole grid of configurations, from none."""
-
 _OVER_HOMOGENEOUS = {"ncf": 1.7, "rm2": 2.0, "wnd": 1.3, "mtwnd": 1.4, "dien": 1.5}
 _SPLIT_OVER_KAIROS = {"rm2": 1.22}
 _PLANNING_SEED = 1000
@@ -91,14 +89,13 @@ class Contest:
     def __init__(self, model: str, table: ServiceTable, effort: Effort) -> None:
         sizes = ProductionSizes()
         self.effort = effort
-        self.table = table.of_types(TYPES)
-        self.servers = TableServers(self.table)
+        self.table = table
+        self.servers = TableServers(table)
         self.sla = SlaTarget(SLA_MS[model], PERCENTILE)
-        drawn = np.bincount(sizes.draw(1_000_000, np.random.default_rng(_SIZES_SEED)), minlength=sizes.largest + 1)[1:]
+        weights = size_weights(sizes.draw(1_000_000, np.random.default_rng(_SIZES_SEED)), sizes.largest)
         self.problem = PoolProblem(
-            TYPES, np.array(_PRICES_PER_HOUR), self.table.mean_s[:, : sizes.largest], drawn / drawn.sum(),
-            self.sla.latency_s,
-        )  # fmt: skip
+            TYPES, np.array(_PRICES_PER_HOUR), table.mean_s[:, : sizes.largest], weights, self.sla.latency_s
+        )
         self.planning = QueryTrace.draw(effort.planning_queries, sizes, _PLANNING_SEED)
         self.measured = [QueryTrace.draw(effort.queries, sizes, seed) for seed in range(effort.traces)]
 
@@ -116,20 +113,13 @@ class Contest:
 
     def full_pools(self) -> Ints:
         """The pools within the budget that not even the cheapest server can be added to, best Kairos bound first."""
-        pools = pools_within(self.problem, BUDGET_PER_HOUR)
-        costs = self.problem.cost_per_hour(pools)
-        full = costs + min(_PRICES_PER_HOUR) > BUDGET_PER_HOUR * (1 + 1e-9)
-        bounds = kairos_bounds(self.problem, pools)
-        return pools[full][ranking(bounds[full], costs[full])]
+        pools = largest_pools(self.problem, BUDGET_PER_HOUR)
+        return pools[ranking(kairos_bounds(self.problem, pools), self.problem.cost_per_hour(pools))]
 
 
 def kairos_figures(data: Path, effort: Effort, progress: Progress) -> list[Figure]:
     """`kairos.*`, `split.*`, `kairos_plus.*` from the measurements in the directory `data`."""
-    tables = read_service_tables([data / name for name in FILES])
-    missing = [model for model in effort.models if model not in tables]
-    if missing:
-        raise ValueError(f"{data}: {', '.join(FILES)} have no measurements of {', '.join(missing)}")
-    cases = [Case(model, part, tables[model], effort) for part in PARTS for model in effort.models]
+    cases = [Case(model, part, service_table(data, model), effort) for part in PARTS for model in effort.models]
     answers = sweep("pools and policies of five models", reach, cases, progress)
     by_model: dict[str, dict[str, Reached]] = {model: {} for model in effort.models}
     for case, answer in zip(cases, answers, strict=True):
@@ -315,16 +305,19 @@ def _ratio(
 ) -> Figure:
     """The ratio of mean rates; its spread is that of the ratios by trace."""
     ratios = np.array(ours.capacity.by_trace_qps) / np.array(theirs.capacity.by_trace_qps)
-    value = ours.capacity.qps / theirs.capacity.qps
-    low, high = min(float(ratios.min()), value), max(float(ratios.max()), value)
-    return Figure(name, value, "ratio", low, high, len(ratios), target, paper, f"{note}; spread: by trace")
+    return _by_trace(name, ours.capacity.qps / theirs.capacity.qps, ratios, "ratio", target, note, paper)
 
 
 def _share(name: str, reached: Reached, target: str, what: str) -> Figure:
     shares = np.array(reached.capacity.by_trace_qps) / reached.bound_qps
-    value = reached.capacity.qps / reached.bound_qps
-    low, high = min(float(shares.min()), value), max(float(shares.max()), value)
-    return Figure(name, value, "share", low, high, len(shares), target, None, f"{what}; spread: by trace")
+    return _by_trace(name, reached.capacity.qps / reached.bound_qps, shares, "share", target, what)
+
+
+def _by_trace(
+    name: str, value: float, by_trace: Floats, unit: str, target: str, note: str, paper: str | None = None
+) -> Figure:
+    low, high = min(float(by_trace.min()), value), max(float(by_trace.max()), value)
+    return Figure(name, value, unit, low, high, len(by_trace), target, paper, f"{note}; spread: by trace")
 
 
 def _shown(reached: Reached) -> str:

@@ -17,6 +17,7 @@ from hebe.planning.pool import kairos_bounds, pools_within, ranking, similarity_
 from hebe.planning.pool_problem import PoolProblem
 from hebe.planning.provisioning import ProvisioningPlan, provision
 from hebe.planning.provisioning_instance import generate_fleet
+from hebe.planning.query_size_monitor import size_weights
 from hebe.report.figures import Figure, median_and_spread
 from hebe.scheduling.assignment import Floats, Indices, match_queries, matching_cost
 from hebe.workload.query_sizes import ProductionSizes
@@ -84,10 +85,8 @@ def _check_optimal(cost: Floats, counts: Indices, matched: Indices) -> None:
 
 def _ranking(repeats: int) -> list[Figure]:
     """A million pools of four types: bounded, ranked, picked from."""
-    weights = np.bincount(ProductionSizes().draw(100_000, np.random.default_rng(0)), minlength=LARGEST + 1)[1:]
-    problem = PoolProblem(
-        TYPES, np.array(PRICES_PER_HOUR), service_table().mean_s, weights / weights.sum(), SLA_MS / 1e3
-    )
+    weights = size_weights(ProductionSizes().draw(100_000, np.random.default_rng(0)), LARGEST)
+    problem = PoolProblem(TYPES, np.array(PRICES_PER_HOUR), service_table().mean_s, weights, SLA_MS / 1e3)
     budget = 16.0
     while len(pools := pools_within(problem, budget)) < _RANKED:
         budget *= 1.03

@@ -15,7 +15,7 @@ from rich.progress import Progress
 from hebe.planning.fluid_bound import DEFAULT_PARTS, fluid_bound
 from hebe.planning.fluid_pool import fluid_bounds
 from hebe.planning.pool import plan_pool, pools_within
-from hebe.planning.pool_problem import Ints
+from hebe.planning.pool_problem import Ints, PoolProblem
 from hebe.planning.threshold_search import climb_threshold
 from hebe.report.figures import Figure
 from hebe.scheduling.distribution import (
@@ -123,7 +123,7 @@ def best_contender(setting: Setting, scheme: str, queries: int) -> Contender:
     Pools that could have one more server are left out, as are those whose fluid bound the best found exceeds.
     """
     problem = setting.problem
-    pools = largest_pools(setting)
+    pools = largest_pools(problem, setting.budget_per_hour)
     bounds = _MARGIN * fluid_bounds(replace(problem, xi=1.0), pools, most_parts=1)
     race = CapacityRace(
         setting.trace(queries, CHOOSING_SEED), setting.servers, setting.sla, 0.5 * float(bounds.max()), 0.01
@@ -175,11 +175,10 @@ def _climbed(contender: Contender, queries: int, start: int, step: int) -> tuple
     return replace(contender, threshold=found.threshold), found.qps
 
 
-def largest_pools(setting: Setting) -> Ints:
+def largest_pools(problem: PoolProblem, budget_per_hour: float) -> Ints:
     """The pools within the budget to which not one server can be added, int64 [pools, types]."""
-    problem = setting.problem
-    pools = pools_within(problem, setting.budget_per_hour)
-    left = setting.budget_per_hour - problem.cost_per_hour(pools)
+    pools = pools_within(problem, budget_per_hour)
+    left = budget_per_hour - problem.cost_per_hour(pools)
     largest: Ints = pools[left < problem.price_per_hour.min()]
     return largest
 
@@ -187,7 +186,8 @@ def largest_pools(setting: Setting) -> Ints:
 def best_oracle_qps(setting: Setting, queries: int, seed: int) -> float:
     """What the oracle reaches on the pool that suits it best."""
     trace = setting.trace(queries, seed)
-    return max(oracle_qps(trace, pool, setting.servers, setting.sla) for pool in largest_pools(setting).tolist())
+    pools = largest_pools(setting.problem, setting.budget_per_hour).tolist()
+    return max(oracle_qps(trace, pool, setting.servers, setting.sla) for pool in pools)
 
 
 def measure_oracle(

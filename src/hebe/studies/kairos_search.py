@@ -7,6 +7,7 @@ measured by simulation, once in a run of the study: searches of one model and po
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,15 +34,13 @@ from hebe.studies.kairos_contenders import (
     pool_text,
 )
 from hebe.studies.kairos_evaluation import pool_evaluator, pool_judge
-from hebe.studies.kairos_setting import MODELS, TYPES, Setting, about, settings
+from hebe.studies.kairos_setting import GRID, MODELS, TYPES, Setting, about, settings
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Kairos, Fig. 10 and 11: pools measured until the best is found, by policy and by search."
 
-GRID = 6 * 7 * 18 * 16
-"""Counts that the artifact's whole grid has: up to 5, 6, 17 and 15 instances of the four types."""
-
+_IN_GRID = math.prod(GRID)
 SCHEMES = (KAIROS, SPLITTING, CLOCKWORK, DRS, RIBBON)
 KAIROS_PLUS = "Kairos+"
 Search = Callable[[Ints, Evaluate, np.random.Generator], SearchResult]
@@ -212,9 +211,9 @@ def _figures(answers: Mapping[tuple[str, str], _Answer]) -> list[Figure]:
     for (scheme, model), answer in answers.items():
         figures.append(
             Figure(
-                f"kairos.fig10.evaluated_share.{scheme.lower()}.{model}", answer.evaluations / GRID, "share",
+                f"kairos.fig10.evaluated_share.{scheme.lower()}.{model}", answer.evaluations / _IN_GRID, "share",
                 target="< 0.01" if scheme == KAIROS else None, paper=PAPER_10.get(scheme),
-                note=f"{answer.evaluations} of the grid's {GRID:,} pools, by Kairos+'s search",
+                note=f"{answer.evaluations} of the grid's {_IN_GRID:,} pools, by Kairos+'s search",
             )
         )  # fmt: skip
         for name, until in answer.until.items():
@@ -237,7 +236,7 @@ def _plus_until(answer: _Answer) -> int:
 def _policy_row(model: str, scheme: str, answer: _Answer) -> list[Cell]:
     return [
         model, scheme, answer.evaluations, f"{100 * answer.evaluations / answer.pools:.1f}%",
-        f"{100 * answer.evaluations / GRID:.2f}%", PAPER_10.get(scheme), pool_text(answer.best), answer.best_qps,
+        f"{100 * answer.evaluations / _IN_GRID:.2f}%", PAPER_10.get(scheme), pool_text(answer.best), answer.best_qps,
     ]  # fmt: skip
 
 
@@ -253,7 +252,7 @@ def _policies_plot(answers: Mapping[tuple[str, str], _Answer], models: Sequence[
             places = [at - 0.4 + (number + 0.5) * width for at in range(len(models))]
             heights = [answers[scheme, model].evaluations for model in models]
             _bars(axes, places, heights, width, SERIES[number], scheme)
-        axes.axhline(GRID / 100, color=INK, linestyle="--", linewidth=1.0)
+        axes.axhline(_IN_GRID / 100, color=INK, linestyle="--", linewidth=1.0)
         _log_axes(axes, models, "pools measured")
         axes.set_title("Kairos+'s search under each policy")
         canvas.legend(loc="outside lower center", ncols=len(schemes))

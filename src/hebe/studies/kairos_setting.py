@@ -8,30 +8,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from scipy.special import ndtri
 
-from hebe.planning.pool_problem import Floats, PoolProblem
+from hebe.planning.pool_problem import PoolProblem
 from hebe.planning.query_size_monitor import size_weights
 from hebe.query import SubQuery
 from hebe.simulation.fleet_run import QueryTrace, ServiceModel, TableServers
+from hebe.simulation.server_types import EC2
 from hebe.simulation.service_table import ServiceTable, ServiceTableError, read_service_tables
 from hebe.spec import SlaTarget
 from hebe.studies.study import StudyError, StudyOptions
 from hebe.workload.query_sizes import NormalSizes, ProductionSizes, QuerySizes
 
-PRICES: Mapping[str, float] = {"g4dn.xlarge": 0.526, "c5n.2xlarge": 0.432, "r5n.large": 0.149, "t3.xlarge": 0.1664}
+PRICES: Mapping[str, float] = {name: server.price_per_hour for name, server in EC2.items()}
 """Dollars an hour, base type first."""
 
 TYPES = tuple(PRICES)
+GRID = (6, 7, 18, 16)
+"""Counts of each type, from none, in the artifact's whole grid of configurations."""
+
 BUDGET_PER_HOUR = 2.5
 PERCENTILE = 99.0
 SLA_MS: Mapping[str, float] = {"ncf": 5.0, "rm2": 350.0, "wnd": 25.0, "mtwnd": 25.0, "dien": 35.0}
 MODELS = tuple(SLA_MS)
+
+FILES = ("exec_ms.csv", "load_ms.csv")
+"""The artifact's measurements, which add up: execution and loading."""
 
 PRODUCTION = ProductionSizes()
 
@@ -130,8 +137,9 @@ def settings(options: StudyOptions, models: tuple[str, ...] = MODELS) -> dict[st
     """Each model's setting, with the options' measurements, which are read and checked now. Raises `StudyError`."""
     data = None
     if options.data is not None:
-        data = options.data_file("kairos/exec_ms.csv").parent
-        options.data_file("kairos/load_ms.csv")
+        data = options.data / "kairos"
+        for name in FILES:
+            options.data_file(f"kairos/{name}")
     found = {model: Setting(model, data) for model in models}
     for setting in found.values():
         _ = setting.table
@@ -163,7 +171,7 @@ def service_table(data: Path | None, model: str) -> ServiceTable:
 @cache
 def _measured(data: Path) -> dict[str, ServiceTable]:
     try:
-        return read_service_tables([data / "exec_ms.csv", data / "load_ms.csv"])
+        return read_service_tables([data / name for name in FILES])
     except ServiceTableError as fault:
         raise StudyError(str(fault)) from None
 
@@ -186,11 +194,6 @@ def _problem(setting: Setting) -> PoolProblem:
     table = setting.table
     weights = size_weights(setting.sizes.draw(_SIZE_DRAWS, np.random.default_rng(0)), table.largest)
     return PoolProblem(TYPES, np.array(list(PRICES.values())), table.mean_s, weights, setting.sla.latency_s)
-
-
-def with_weights(problem: PoolProblem, weights: Floats) -> PoolProblem:
-    """The same problem for other shares of the query sizes."""
-    return replace(problem, size_weights=weights)
 
 
 class NoisyServers:
