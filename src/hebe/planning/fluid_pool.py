@@ -17,7 +17,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from hebe.planning.error import PlanningError
 from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound, OptionCost, column_generation, fluid_bound
-from hebe.planning.pool_problem import Floats, Ints, PoolProblem, checked_budget, checked_limits
+from hebe.planning.pool_problem import BUDGET_SLACK, Floats, Ints, PoolProblem, checked_budget, checked_limits
 from hebe.planning.split_options import split_options
 
 CLOSE = 1e-6
@@ -115,7 +115,7 @@ def fluid_bounds(problem: PoolProblem, pools: Ints, *, most_parts: int = DEFAULT
     few = np.minimum(counts, most_parts)
     solved = np.zeros(len(counts), dtype=np.bool_)
     while True:
-        top = np.lexsort((np.arange(len(bounds)), -bounds))[:exact]
+        top = np.argsort(-bounds, kind="stable")[:exact]
         open_ones = top[~solved[top]]
         if not len(open_ones):
             return bounds
@@ -137,13 +137,13 @@ class _Master:
         types = len(problem.types)
         self._types, self._parts = types, parts
         self._variables = types * (1 + parts) + 1
-        most = np.floor(budget * (1 + 1e-9) / problem.price_per_hour)
+        self._budget = budget * (1 + BUDGET_SLACK)
+        most = np.floor(self._budget / problem.price_per_hour)
         if limits is not None:
             most = np.minimum(most, limits)
         # A millionth of the rate for the whole budget: of pools with equal bounds the cheaper.
         self._thrift = CLOSE / 10 * problem.price_per_hour / budget
         self._budget_row = np.append(problem.price_per_hour, np.zeros(types * parts + 1))
-        self._budget = budget * (1 + 1e-9)
         self._upper = np.concatenate((most, np.ones(types * parts), [np.inf]))
         self._rows: list[Floats] = []
         self._least: list[float] = []

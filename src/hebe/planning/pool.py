@@ -16,13 +16,10 @@ from typing import Any
 import numpy as np
 
 from hebe.planning.error import PlanningError
-from hebe.planning.pool_problem import Floats, Ints, PoolProblem, checked_budget, checked_limits
+from hebe.planning.pool_problem import BUDGET_SLACK, Floats, Ints, PoolProblem, checked_budget, checked_limits
 
 MOST_POOLS = 5_000_000
 """More pools than this are not enumerated: a few hundred MB of counts."""
-
-_SLACK = 1e-9
-"""Share of the budget by which a pool may exceed it: prices are decimal fractions, sums of floats are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ def plan_pool(
     base = problem.base_type()
     whole = np.flatnonzero(problem.reach == problem.largest)
     cheapest = int(whole[problem.price_per_hour[whole].argmin()])
-    if problem.price_per_hour[cheapest] > budget * (1 + _SLACK):
+    if problem.price_per_hour[cheapest] > budget * (1 + BUDGET_SLACK):
         raise PlanningError(
             f"budget_per_hour is {budget:g}, below the cheapest pool that serves every query size in time: one"
             f" {problem.types[cheapest]} at {problem.price_per_hour[cheapest]:g}"
@@ -108,7 +105,7 @@ def pools_within(
     """
     budget = checked_budget(budget_per_hour)
     limits = checked_limits(problem, most_counts)
-    left = np.array([budget * (1 + _SLACK)])
+    left = np.array([budget * (1 + BUDGET_SLACK)])
     columns: list[Ints] = []
     for kind, price in enumerate(problem.price_per_hour.tolist()):
         room = np.minimum(left / price, float(most_pools))  # beyond that it is refused below

@@ -23,6 +23,9 @@ Bools = npt.NDArray[np.bool_]
 SAFEGUARD = 0.98
 """Kairos' xi: what is predicted to end within the last 2% of the SLA counts as late (Kairos section 5.1)."""
 
+BUDGET_SLACK = 1e-9
+"""Share of the budget by which a pool may exceed it: prices are decimal fractions, sums of floats are not."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolProblem:
@@ -55,7 +58,7 @@ class PoolProblem:
         for name, price in zip(self.types, prices.tolist(), strict=True):
             if price <= 0:
                 raise PlanningError(f"pool problem: price_per_hour of {name} is {price}: must be positive")
-        if len(service_s) != len(self.types) or service_s.shape[1] == 0:
+        if len(service_s) != len(self.types):
             raise PlanningError(
                 f"pool problem: service_s has shape {list(service_s.shape)}: must be {len(self.types)} server types"
                 " by at least one query size"
