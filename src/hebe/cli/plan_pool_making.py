@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -197,13 +197,6 @@ def _proposals(
     most: list[int] | None,
 ) -> dict[str, Proposal]:
     """What the planners propose, by name."""
-
-    def proposal(name: str, counts: tuple[int, ...], policy: PolicyChoice | str) -> Proposal:
-        chosen = choose_policy(policy, problem, counts) if isinstance(policy, str) else policy
-        bound = fluid_bound(problem, counts, most_parts=DEFAULT_PARTS if chosen.name == "splitting" else 1)
-        cost = float(np.dot(counts, problem.price_per_hour))
-        return Proposal(name, counts, cost, chosen, bound)
-
     found: dict[str, Proposal] = {}
     if whole is not None and problem.reach[0] == problem.largest:
         base = [0] * len(problem.types)
@@ -211,13 +204,19 @@ def _proposals(
         if most is not None:
             base[0] = min(base[0], most[0])
         if base[0]:
-            found["one type"] = proposal("one type", tuple(base), "fcfs")
+            found["one type"] = _proposal("one type", problem, tuple(base), "fcfs")
     if kairos is not None:
-        found["Kairos"] = proposal("Kairos", kairos.pick.counts, "matching")
+        found["Kairos"] = _proposal("Kairos", problem, kairos.pick.counts, "matching")
     if whole is not None:
-        found["fluid, whole"] = proposal("fluid, whole", whole.counts, "matching")
-    found["fluid, splitting"] = proposal("fluid, splitting", split.counts, "splitting")
+        found["fluid, whole"] = _proposal("fluid, whole", problem, whole.counts, "matching")
+    found["fluid, splitting"] = _proposal("fluid, splitting", problem, split.counts, "splitting")
     return found
+
+
+def _proposal(name: str, problem: PoolProblem, counts: tuple[int, ...], form: str) -> Proposal:
+    policy = choose_policy(form, problem, counts)
+    bound = fluid_bound(problem, counts, most_parts=DEFAULT_PARTS if policy.name == "splitting" else 1)
+    return Proposal(name, counts, float(np.dot(counts, problem.price_per_hour)), policy, bound)
 
 
 def _chosen(
@@ -246,9 +245,7 @@ def _chosen(
     except PlanningError as fault:
         raise PlanningError(_in_options(str(fault))) from None
     progress.remove_task(task)
-    policy = choose_policy(str(choice.policy), problem, choice.counts)
-    bound = fluid_bound(problem, choice.counts, most_parts=DEFAULT_PARTS if policy.name == "splitting" else 1)
-    return Proposal("chosen", choice.counts, choice.cost_per_hour, policy, bound)
+    return _proposal("chosen", problem, choice.counts, str(choice.policy))
 
 
 def _measured(
@@ -274,10 +271,7 @@ def _measured(
     of_way = {
         way: measured_capacity(found[at * request.seeds : (at + 1) * request.seeds]) for at, way in enumerate(ways)
     }
-    return {
-        name: Proposal(name, one.counts, one.cost_per_hour, one.policy, one.bound, of_way[one.counts, one.policy.name])
-        for name, one in proposals.items()
-    }
+    return {name: replace(one, measured=of_way[one.counts, one.policy.name]) for name, one in proposals.items()}
 
 
 def _frontier(request: PoolRequest, problem: PoolProblem, most: list[int] | None) -> tuple[Floats, dict[str, Floats]]:
