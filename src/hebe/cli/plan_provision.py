@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from hebe.cli.plan_files import PlanFileError, read_efficiency, read_servers
 from hebe.cli.plan_loads import Loads, read_loads
 from hebe.planning.error import PlanningError
 from hebe.planning.over_provision import over_provision_rate
-from hebe.planning.provisioning import FleetOptions, Objective, ProvisioningPlan
+from hebe.planning.provisioning import FleetOptions, Objective
 from hebe.planning.provisioning_baselines import provision_by_priority, provision_greedily, provision_obliviously
-from hebe.planning.provisioning_day import DayPlan, follow_day, plan_day
+from hebe.planning.provisioning_day import DayPlan, Provisioner, follow_day, plan_day
 from hebe.profile import EfficiencyTuple
 
 Floats = npt.NDArray[np.float64]
@@ -58,6 +57,12 @@ class ProvisionPlanMade:
     day: DayPlan
     covered: Floats
     baselines: dict[str, DayPlan | str]
+
+    @property
+    def days(self) -> dict[str, DayPlan]:
+        """This plan, and the baselines that have one, by name."""
+        followed = {name: day for name, day in self.baselines.items() if isinstance(day, DayPlan)}
+        return {"this plan": self.day} | followed
 
     @property
     def edges_s(self) -> Floats:
@@ -158,14 +163,14 @@ def _rates(request: ProvisionRequest, loads: Loads, interval_s: float) -> Floats
 def _baselines(options: FleetOptions, demand: Floats, day: DayPlan, rates: Floats) -> dict[str, DayPlan | str]:
     """What the schedulers do that the paper compares with; each draws the same in every interval."""
     objective = day.objective
-    schedulers: dict[str, Callable[[Floats], ProvisioningPlan]] = {
-        "priority-aware": lambda load: provision_by_priority(
+    schedulers: dict[str, Provisioner] = {
+        "priority-aware": lambda load, _: provision_by_priority(
             options, load, over_provision_rate=rates, objective=objective
         ),
-        "greedy": lambda load: provision_greedily(
+        "greedy": lambda load, _: provision_greedily(
             options, load, np.random.default_rng(0), over_provision_rate=rates, objective=objective
         ),
-        "oblivious": lambda load: provision_obliviously(
+        "oblivious": lambda load, _: provision_obliviously(
             options, load, np.random.default_rng(0), over_provision_rate=rates, objective=objective
         ),
     }
@@ -173,12 +178,7 @@ def _baselines(options: FleetOptions, demand: Floats, day: DayPlan, rates: Float
     for name, scheduler in schedulers.items():
         try:
             days[name] = follow_day(
-                options,
-                demand,
-                day.interval_s,
-                lambda load, _, scheduler=scheduler: scheduler(load),  # type: ignore[misc]
-                objective=objective,
-                set_up_s=day.set_up_s,
+                options, demand, day.interval_s, scheduler, objective=objective, set_up_s=day.set_up_s
             )
         except PlanningError as fault:
             days[name] = str(fault)

@@ -163,10 +163,9 @@ def _model_rows(made: ProvisionPlanMade) -> tuple[list[str], list[list[str]]]:
 
 def _scheduler_rows(made: ProvisionPlanMade) -> tuple[list[str], list[list[str]]]:
     """The plan and the baselines: power, servers, price, servers started, and what the plan saves."""
-    days = {"this plan": made.day} | {name: day for name, day in made.baselines.items() if isinstance(day, DayPlan)}
     priced = made.day.price_per_hour is not None
     rows = []
-    for name, day in days.items():
+    for name, day in made.days.items():
         saving = made.day.power_saving_over(day)
         row = [name, *(format_number(float(value) / 1e3) for value in (day.power_watts.max(), day.power_watts.mean()))]
         row += [format_number(int(day.servers.max())), _average(day.servers)]
@@ -223,17 +222,16 @@ def provision_page(made: ProvisionPlanMade) -> Page:
     )
     page.table(*_type_rows(made), "Exhausted: in which share of the intervals all servers of the type are taken.")
     page.heading("Power")
-    days = {"this plan": day} | {name: other for name, other in made.baselines.items() if isinstance(other, DayPlan)}
-    power_kw = {name: other.power_watts / 1e3 for name, other in days.items()}
+    power_kw = {name: other.power_watts / 1e3 for name, other in made.days.items()}
     page.plot(
         lines_over_day(made.edges_s, power_kw, "provisioned power (kW)", "Provisioned power"),
         "Priority-aware, greedy and oblivious are the schedulers that Hercules is compared with in its paper."
-        if len(days) > 1
+        if len(power_kw) > 1
         else "",
     )
     page.table(*_scheduler_rows(made), "Saved: of the provisioned power, at each one's peak and on average.")
     if day.price_per_hour is not None:
-        prices = {name: other.price_per_hour for name, other in days.items() if other.price_per_hour is not None}
+        prices = {name: other.price_per_hour for name, other in made.days.items() if other.price_per_hour is not None}
         page.plot(lines_over_day(made.edges_s, prices, "price per hour", "Price"))
     page.heading("Load")
     loads = {model: day.demand_qps[:, at] for at, model in enumerate(day.options.models)}
