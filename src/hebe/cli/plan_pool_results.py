@@ -131,7 +131,7 @@ def _proposal_rows(made: PoolPlanMade) -> tuple[list[str], list[list[str]]]:
 
 
 def _pool(made: PoolPlanMade, counts: tuple[int, ...]) -> str:
-    return pool_words(list(zip(made.problem.types, counts, strict=True))).replace(",", ", ")
+    return pool_words(made.problem.types, counts)
 
 
 def _interval(one: Proposal) -> str:

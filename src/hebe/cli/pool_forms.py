@@ -72,7 +72,7 @@ class PolicyChoice:
         return {"name": self.name, **self.parameters}
 
 
-def choose_policy(form: str, problem: PoolProblem, counts: Sequence[int], option: str = "--policy") -> PolicyChoice:
+def choose_policy(form: str, problem: PoolProblem, counts: Sequence[int]) -> PolicyChoice:
     """The policy that one of `POLICY_FORMS` names, with parameters that fit the pool.
 
     A threshold that is not given is the largest size that every auxiliary type of the pool serves in time, the base
@@ -81,16 +81,16 @@ def choose_policy(form: str, problem: PoolProblem, counts: Sequence[int], option
     name, colon, rest = form.strip().partition(":")
     if name == "threshold":
         if colon and not (rest.isascii() and rest.isdigit() and len(rest) <= 9):
-            raise PlanFileError(f"{option}: {form!r}: must be threshold:ITEMS, a whole number")
+            raise PlanFileError(f"--policy: {form!r}: must be threshold:ITEMS, a whole number")
         reach = [int(items) for items, count in zip(problem.reach[1:], counts[1:], strict=True) if count]
         return PolicyChoice(name, {"threshold_items": int(rest) if colon else min(reach, default=0)})
     if colon or name not in ("fcfs", "clockwork", "matching", "splitting"):
-        raise PlanFileError(f"{option}: {form!r}: must be one of {', '.join(POLICY_FORMS)}")
+        raise PlanFileError(f"--policy: {form!r}: must be one of {', '.join(POLICY_FORMS)}")
     if name == "splitting":
         bound = fluid_bound(problem, counts, most_parts=DEFAULT_PARTS)
         if bound.unserved_items:
             raise PlanningError(
-                f"{option}: splitting: the pool cannot serve queries of {bound.unserved_items} items within the SLA of"
+                f"--policy: splitting: the pool cannot serve queries of {bound.unserved_items} items within the SLA of"
                 f" {problem.sla_s * 1e3:g} ms, split or not"
             )
         return PolicyChoice(name, {"prices_qps": dict(zip(problem.types, bound.prices_qps.tolist(), strict=True))})

@@ -140,7 +140,6 @@ def _relative(file: Path, plan: Path) -> str:
     return Path(os.path.relpath(file.resolve(), plan.resolve().parent)).as_posix()
 
 
-def pool_words(counts: Mapping[str, int] | Sequence[tuple[str, int]]) -> str:
-    """A pool as people read it, and as `--pool` takes it: `gpu=1,cpu=13`, without the types that it lacks."""
-    pairs = counts.items() if isinstance(counts, Mapping) else counts
-    return ",".join(f"{name}={count}" for name, count in pairs if count)
+def pool_words(types: Sequence[str], counts: Sequence[int]) -> str:
+    """A pool as people read it, and as `--pool` takes it: `gpu=1, cpu=13`, without the types that it lacks."""
+    return ", ".join(f"{name}={count}" for name, count in zip(types, counts, strict=True) if count)

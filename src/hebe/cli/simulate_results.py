@@ -59,20 +59,20 @@ def _rows(made: SimulationMade) -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str, str]] = []
     if made.capacity is not None:
         rows.append(
-            ("latency-bounded throughput", f"{_number(made.capacity.value)} queries/s", _interval(made.capacity))
+            ("latency-bounded throughput", f"{format_number(made.capacity.value)} queries/s", _interval(made.capacity))
         )
     else:
-        rows.append(("arrival rate", f"{_number(made.runs[0].rate_qps)} queries/s", ""))
+        rows.append(("arrival rate", f"{format_number(made.runs[0].rate_qps)} queries/s", ""))
     if not made.runs:
         return rows
     for at in _percentiles(made):
         value = made.percentile_ms(at)
-        rows.append((f"latency p{at:g}", f"{_number(value.value)} ms", _interval(value)))
+        rows.append((f"latency p{at:g}", f"{format_number(value.value)} ms", _interval(value)))
     held = sum(run_ms <= made.sla.latency_ms for run_ms in made.percentile_ms(made.sla.percentile).by_run)
     rows.append((f"SLA p{made.sla.percentile:g} within {made.sla.latency_ms:g} ms", _held(held, len(made.runs)), ""))
     attainment = made.attainment
     rows.append(("SLA attainment", _share(attainment.value), _interval(attainment, _share, largest=1.0)))
-    rows.append(("answered", f"{_number(made.throughput_qps.value)} queries/s", _interval(made.throughput_qps)))
+    rows.append(("answered", f"{format_number(made.throughput_qps.value)} queries/s", _interval(made.throughput_qps)))
     for (name, used), count in zip(made.utilisation.items(), made.counts, strict=True):
         rows.append((f"utilisation, {count} x {name}", _share(used.value), _interval(used, _share, largest=1.0)))
     return rows
@@ -82,15 +82,11 @@ def _held(held: int, runs: int) -> str:
     return "met" if held == runs else "missed" if not held else f"met in {held} of {runs} runs"
 
 
-def _number(value: float) -> str:
-    return format_number(value)
-
-
 def _share(value: float) -> str:
     return f"{value:.2%}"
 
 
-def _interval(value: Estimate, words: Callable[[float], str] = _number, largest: float = float("inf")) -> str:
+def _interval(value: Estimate, words: Callable[[float], str] = format_number, largest: float = float("inf")) -> str:
     """The 95% interval, within what can be; nothing for a single run."""
     if len(value.by_run) < 2:
         return ""
@@ -99,7 +95,7 @@ def _interval(value: Estimate, words: Callable[[float], str] = _number, largest:
 
 def _verdict(made: SimulationMade) -> str:
     runs = f"{made.request.seeds} run{'s' if made.request.seeds > 1 else ''} of {made.stream.queries:,} queries each"
-    pool = pool_words(list(zip(made.times.table.types, made.counts, strict=True))).replace(",", ", ")
+    pool = pool_words(made.times.table.types, made.counts)
     text = f"{made.times.model} on {pool}, {made.policy.name}, {made.stream.arrivals} arrivals, {runs}."
     if made.capacity is not None and not made.runs:
         text += f" No rate keeps p{made.sla.percentile:g} within {made.sla.latency_ms:g} ms."
@@ -111,7 +107,7 @@ def _prediction(made: SimulationMade) -> str:
     if made.plan is None or made.request.pool is not None or made.capacity is None:
         return ""
     planned = made.plan.predicted.get("qps")
-    return f"The plan predicted {_number(float(planned))} queries/s." if isinstance(planned, int | float) else ""
+    return f"The plan predicted {format_number(float(planned))} queries/s." if isinstance(planned, int | float) else ""
 
 
 def result_table(made: SimulationMade) -> RenderableType:
@@ -137,7 +133,11 @@ def simulation_page(made: SimulationMade) -> Page:
     if not made.runs:
         return page
     page.heading("Latency")
-    at = "at each run's largest rate" if made.capacity is not None else f"at {_number(made.runs[0].rate_qps)} queries/s"
+    at = (
+        "at each run's largest rate"
+        if made.capacity is not None
+        else f"at {format_number(made.runs[0].rate_qps)} queries/s"
+    )
     page.plot(latency_histogram(made.latency_ms, made.sla), f"All runs together, {at}.")
     runs = {f"run {number}": run.latency_s * 1e3 for number, run in enumerate(made.runs[:6], 1)}
     page.plot(latency_tail(runs, made.sla), "Each run by itself: how far apart they lie is chance.")
@@ -155,15 +155,15 @@ def _key_numbers(made: SimulationMade) -> list[KeyNumber]:
     if made.capacity is not None:
         interval = _interval(made.capacity)
         note = f"95%: {interval}" if interval else ""
-        numbers.append(KeyNumber("latency-bounded throughput", _number(made.capacity.value), "queries/s", note))
+        numbers.append(KeyNumber("latency-bounded throughput", format_number(made.capacity.value), "queries/s", note))
     if not made.runs:
         return numbers
     if made.capacity is None:
-        numbers.append(KeyNumber("arrival rate", _number(made.runs[0].rate_qps), "queries/s"))
+        numbers.append(KeyNumber("arrival rate", format_number(made.runs[0].rate_qps), "queries/s"))
     tail = made.percentile_ms(made.sla.percentile).value
     kept = tail <= made.sla.latency_ms if made.capacity is None else None
     bound = f"SLA: {made.sla.latency_ms:g} ms"
-    numbers.append(KeyNumber(f"latency p{made.sla.percentile:g}", _number(tail), "ms", bound, kept))
+    numbers.append(KeyNumber(f"latency p{made.sla.percentile:g}", format_number(tail), "ms", bound, kept))
     numbers.append(KeyNumber("SLA attainment", _share(made.attainment.value)))
     busiest = max(made.utilisation.items(), key=lambda entry: entry[1].value)
     numbers.append(KeyNumber("busiest server type", f"{busiest[1].value:.1%}", "", busiest[0]))
