@@ -10,7 +10,7 @@ pool; a noisy measurement of a sub-pool may be higher all the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,6 +95,14 @@ class Trials:
             self.open &= ~(self.pools <= self.pools[at]).all(axis=1)
         return value
 
+    def worth_measuring(self, order: Iterable[int]) -> Iterator[int]:
+        """Of some pools those that are still open when it is their turn, until the search is done."""
+        for at in order:
+            if self.done:
+                break
+            if self.open[at]:
+                yield at
+
     def result(self) -> SearchResult:
         """What was found; at least one pool must have been measured."""
         best = tuple(self.pools[self._best].tolist())
@@ -118,11 +126,7 @@ def kairos_plus(
         )
     if np.isnan(bounds).any() or bounds.min() < 0:
         raise PlanningError("bounds must be queries/s of at least 0")
-    for at in np.lexsort((-trials.pools.sum(axis=1), -bounds)).tolist():
-        if trials.done:
-            break
-        if not trials.open[at]:
-            continue
+    for at in trials.worth_measuring(np.lexsort((-trials.pools.sum(axis=1), -bounds)).tolist()):
         before = trials.best_qps
         if trials.measure(at) > before:
             trials.open &= bounds > trials.best_qps
@@ -134,11 +138,8 @@ def exhaustive(
 ) -> SearchResult:
     """Measures the pools in the order given."""
     trials = Trials(pools, evaluate, most_evaluations, prune=prune)
-    for at in range(len(trials.pools)):
-        if trials.done:
-            break
-        if trials.open[at]:
-            trials.measure(at)
+    for at in trials.worth_measuring(range(len(trials.pools))):
+        trials.measure(at)
     return trials.result()
 
 
@@ -152,9 +153,6 @@ def random_search(
 ) -> SearchResult:
     """Measures pools in random order."""
     trials = Trials(pools, evaluate, most_evaluations, prune=prune)
-    for at in rng.permutation(len(trials.pools)).tolist():
-        if trials.done:
-            break
-        if trials.open[at]:
-            trials.measure(at)
+    for at in trials.worth_measuring(rng.permutation(len(trials.pools)).tolist()):
+        trials.measure(at)
     return trials.result()
