@@ -49,7 +49,7 @@ def made_up(*_):
             watts = server.peak_power_watts + (server.accelerator.peak_power_watts if server.accelerator else 0.0)
             best = EfficiencyTuple(name, kind, gain * qps, watts, SETTINGS, estimated=True)
             baseline = 0.0 if (name, kind) == ("RMC2", "T1") else 0.5 * gain * qps
-            pairs[name, kind] = Pair(best, baseline, watts)
+            pairs[name, kind] = Pair(best, baseline)
     return pairs
 
 

@@ -9,13 +9,24 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import Progress
 
-from hebe.planning.over_provision import over_provision_rate
 from hebe.planning.provisioning_day import DayPlan, Saving
 from hebe.report.day_plots import lines_over_day, stacked_over_day
 from hebe.report.figures import Figure
 from hebe.report.plot_style import QUIET, SERIES, drawing, to_svg
 from hebe.simulation.server_types import HERCULES_AVAILABLE
-from hebe.studies.hercules_fleet import ABOUT_SERVERS, EARLY, LATE, MODELS, Pairs, all_pairs, day_curve, fleet_of
+from hebe.studies.hercules_fleet import (
+    ABOUT_SERVERS,
+    EARLY,
+    LATE,
+    MODELS,
+    PLAIN,
+    RE_PLANNING_S,
+    Pairs,
+    all_pairs,
+    day_curve,
+    fleet_of,
+    over_provision_of,
+)
 from hebe.studies.hercules_schedulers import (
     ClusterDays,
     Effort,
@@ -52,7 +63,6 @@ the second's is 2.27 times, fills them."""
 
 _FIG8_AVAILABLE = {"T2": 70, "T3": 15, "T7": 5}
 _FIG8_RMC1_QPS = 50_000.0
-_RE_PLANNING_S = 600.0
 _LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -85,11 +95,10 @@ _FIG8 = Mix("RMC1 and RMC2, half of T2 servers each", {"RMC1": 0.5, "RMC2": 0.5}
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """See `DESCRIPTION`."""
     pairs = all_pairs(options, progress)
-    edges_s, history = day_curve(options, _RE_PLANNING_S)
-    rate = float(over_provision_rate((edges_s[:-1] + edges_s[1:]) / 2, history, _RE_PLANNING_S))
+    rate = over_provision_of(options)
     effort = Effort(options.pick(2, 10, 30), options.pick(1e-2, 3e-3, 1e-3), rate)
-    fine = day_curve(options, options.pick(3600.0, _RE_PLANNING_S, _RE_PLANNING_S))
-    coarse = day_curve(options, options.pick(10_800.0, 1800.0, _RE_PLANNING_S))
+    fine = day_curve(options, options.pick(3600.0, RE_PLANNING_S, RE_PLANNING_S))
+    coarse = day_curve(options, options.pick(10_800.0, 1800.0, RE_PLANNING_S))
     task = progress.add_task("days", total=4 + len(_OTHER_MIXES))
 
     fleet, direction = fleet_of(pairs, MODELS, HERCULES_AVAILABLE), _DAY_TWO.direction(pairs)
@@ -98,7 +107,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     progress.advance(task)
     by_load = [savings_at(fleet, share * peak, effort) for share in _LOADS]
     progress.advance(task)
-    plain = fleet_of(pairs, MODELS, {kind: HERCULES_AVAILABLE[kind] for kind in ("T1", "T2")})
+    plain = fleet_of(pairs, MODELS, PLAIN)
     grown = _GROWN_LOAD * largest_load_qps(plain, direction, rate)
     others = {"the same mix, 42% of what plain servers carry": cluster_days(fleet, grown, coarse, effort)}
     progress.advance(task)
@@ -300,7 +309,7 @@ def _about_load(options: StudyOptions, days: ClusterDays, rate: float) -> str:
 
 def _accelerated_in_use(days: ClusterDays, plan: DayPlan) -> float:
     """Share of the accelerated servers that a plan uses in its interval of most servers."""
-    accelerated = np.array([kind not in ("T1", "T2") for kind in days.fleet.server_types])
+    accelerated = np.array([kind not in PLAIN for kind in days.fleet.server_types])
     used = plan.servers_by_type[int(plan.servers.argmax())]
     return float(used[accelerated].sum() / days.fleet.available[accelerated].sum())
 

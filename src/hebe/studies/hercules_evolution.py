@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import Progress
 
-from hebe.planning.over_provision import over_provision_rate
 from hebe.planning.provisioning_day import DayPlan, plan_day
 from hebe.report.day_plots import stacked_over_day
 from hebe.report.figures import Figure
@@ -17,13 +16,16 @@ from hebe.report.plot_style import SERIES, drawing, to_svg
 from hebe.simulation.server_types import HERCULES_AVAILABLE
 from hebe.studies.hercules_fleet import (
     ABOUT_SERVERS,
+    EARLY,
     LATE,
     LIGHT_RMC2,
     MODELS,
+    PLAIN,
     Pairs,
     all_pairs,
     day_curve,
     fleet_of,
+    over_provision_of,
 )
 from hebe.studies.hercules_schedulers import NO_HURRY_S, largest_load_qps
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
@@ -35,11 +37,8 @@ Floats = npt.NDArray[np.float64]
 _STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Share of the load, in queries/s, that goes to the late models."""
 _SECOND_DAY = _STEPS.index(0.2)
-_RE_PLANNING_S = 600.0
-_PLAIN = {kind: HERCULES_AVAILABLE[kind] for kind in ("T1", "T2")}
 
 _EARLY_LIGHT = ("RMC1", LIGHT_RMC2, "RMC3")
-_EARLY = ("RMC1", "RMC2", "RMC3")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,13 +63,12 @@ class Evolution:
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """See `DESCRIPTION`."""
     pairs = all_pairs(options, progress, (*MODELS, LIGHT_RMC2))
-    edges_s, history = day_curve(options, _RE_PLANNING_S)
-    rate = float(over_provision_rate((edges_s[:-1] + edges_s[1:]) / 2, history, _RE_PLANNING_S))
+    rate = over_provision_of(options)
     day = day_curve(options, options.pick(10_800.0, 3600.0, 1800.0))
     task = progress.add_task("evolution", total=4 * len(_STEPS))
     catalog, light = (
         _evolution(pairs, early, day, rate, options.pick(1e-2, 5e-3, 2e-3), lambda: progress.advance(task))
-        for early in (_EARLY, _EARLY_LIGHT)
+        for early in (EARLY, _EARLY_LIGHT)
     )
     return StudyResult(
         [*_figures("hercules.evolution", catalog), *_figures("hercules.evolution_light", light)],
@@ -111,16 +109,16 @@ def _evolution(
 ) -> Evolution:
     edges_s, curve = day
     models = (*early, *LATE)
-    plain, everything = fleet_of(pairs, models, _PLAIN), fleet_of(pairs, models, HERCULES_AVAILABLE)
+    plain, everything = fleet_of(pairs, models, PLAIN), fleet_of(pairs, models, HERCULES_AVAILABLE)
     shares = [np.array([(1 - late) / 3] * 3 + [late / 3] * 3) for late in _STEPS]
     scale = min(float(largest_load_qps(plain, share, rate).sum()) for share in shares)
     # Whole servers carry a little less than fractions of them.
     demands = [0.98 * scale * curve[:, None] * share for share in shares]
+    interval_s = float(edges_s[1] - edges_s[0])
     days: list[list[DayPlan]] = []
     for fleet in (plain, everything):
         days.append([])
         for demand in demands:
-            interval_s = float(edges_s[1] - edges_s[0])
             plan = plan_day(
                 fleet, demand, interval_s, over_provision_rate=rate, target_gap=target_gap, time_limit_s=NO_HURRY_S
             )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rich.progress import Progress
 
 from hebe.models import catalog
+from hebe.planning.over_provision import over_provision_rate
 from hebe.planning.provisioning import FleetOptions
 from hebe.profile import EfficiencyTuple
 from hebe.simulation.analytic_server import AnalyticServer
@@ -21,7 +22,7 @@ from hebe.simulation.configuration_search import (
     best_configuration,
     efficiency_tuple,
 )
-from hebe.simulation.server_types import HERCULES
+from hebe.simulation.server_types import HERCULES, HERCULES_AVAILABLE
 from hebe.spec import ModelSpec
 from hebe.studies.study import StudyOptions
 from hebe.studies.sweep import sweep
@@ -63,7 +64,10 @@ WEEKDAY = (
 January 2015 (Numenta Anomaly Benchmark, realKnownCause/nyc_taxi.csv, MIT licence)."""
 
 DAY_S = 86_400.0
+RE_PLANNING_S = 600.0
 
+PLAIN = {kind: HERCULES_AVAILABLE[kind] for kind in ("T1", "T2")}
+"""The servers without near-memory ranks or an accelerator, and how many there are."""
 
 LIGHT_RMC2 = "RMC2 of 20 lookups"
 """RMC2 at the low end of Table I's "20 - 160" lookups; the catalog has 120."""
@@ -91,11 +95,10 @@ def server_of(name: str, server_type: str) -> AnalyticServer:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One model on one server type: the paper's scheduler, and the baseline's queries/s and watts."""
+    """One model on one server type: the paper's scheduler, and the baseline's queries/s."""
 
     best: EfficiencyTuple
     baseline_qps: float
-    baseline_power_watts: float
 
     @property
     def efficiency(self) -> float:
@@ -123,7 +126,7 @@ def _search(case: tuple[str, str, bool]) -> Pair:
     server, grid = server_of(name, server_type), COARSE if quick else SearchGrid()
     baseline = baseline_configuration(server, server.model.sla, grid)
     best = best_configuration(server, server.model.sla, grid)
-    return Pair(efficiency_tuple(server, best), baseline.qps, baseline.power_watts)
+    return Pair(efficiency_tuple(server, best), baseline.qps)
 
 
 def fleet_of(pairs: Pairs, models: Iterable[str], available: Mapping[str, int]) -> FleetOptions:
@@ -153,3 +156,9 @@ def day_curve(options: StudyOptions, interval_s: float) -> tuple[Floats, Floats]
     edges = np.arange(0.0, span_s + 1.0, interval_s)
     curve = np.interp((edges[:-1] + edges[1:]) / 2, moments, loads)
     return edges, curve / curve.max()
+
+
+def over_provision_of(options: StudyOptions) -> float:
+    """The over-provision rate, estimated from the curve at the pace of re-planning, as in the paper's IV-C."""
+    edges_s, history = day_curve(options, RE_PLANNING_S)
+    return float(over_provision_rate((edges_s[:-1] + edges_s[1:]) / 2, history, RE_PLANNING_S))
