@@ -27,8 +27,7 @@ def size_weights(sizes: npt.ArrayLike, largest: int) -> Floats:
     seen = _checked_sizes(sizes)
     if not len(seen):
         raise PlanningError("sizes is empty: give at least one query size")
-    counts = np.bincount(np.minimum(seen, largest), minlength=largest + 1)[1:]
-    weights: Floats = counts / len(seen)
+    weights: Floats = _counted(seen, largest)[1:] / len(seen)
     return weights
 
 
@@ -71,8 +70,7 @@ class QuerySizeMonitor:
         self._planned_below = np.cumsum(weights)
         self._planned_from = planned_from
         self._largest = len(weights)
-        seen = np.minimum(self._ring[: self._filled], self._largest)
-        self._counts: Ints = np.bincount(seen, minlength=self._largest + 1)
+        self._counts = _counted(self._ring[: self._filled], self._largest)
 
     @property
     def queries(self) -> int:
@@ -100,7 +98,7 @@ class QuerySizeMonitor:
         self._next = (self._next + len(seen)) % window
         self._filled = min(self._filled + len(seen), window)
         # A window is counted anew in the time that it takes to look at the arrivals.
-        self._counts = np.bincount(np.minimum(self._ring[: self._filled], self._largest), minlength=self._largest + 1)
+        self._counts = _counted(self._ring[: self._filled], self._largest)
 
     def weights(self) -> Floats:
         """The share of queries of each size in the window, float64 `[sizes]`; raises `PlanningError` if it is empty."""
@@ -124,6 +122,12 @@ class QuerySizeMonitor:
         variance = 1 / self._filled + 1 / self._planned_from
         chance = math.sqrt(-math.log(_FALSE_ALARM / 2) / 2 * variance)
         return self.distance() > max(self._threshold, chance)
+
+
+def _counted(sizes: Ints, largest: int) -> Ints:
+    """How many there are of each size, int64 `[largest + 1]`; larger ones count as `largest`, and none has size 0."""
+    counts: Ints = np.bincount(np.minimum(sizes, largest), minlength=largest + 1)
+    return counts
 
 
 def _checked_sizes(sizes: npt.ArrayLike) -> Ints:
