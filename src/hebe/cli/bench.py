@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 
@@ -25,16 +24,13 @@ def bench(
     Example: hebe bench sparse --quick
     """
     from hebe.bench.runner import benchmark_descriptions, run_benchmark
-    from hebe.report.fitting_table import Column, FittingTable
+    from hebe.report.description import description_table
     from hebe.report.tables import figure_tables
 
     console = make_console(as_json)
     known = benchmark_descriptions()
     if name is None:
-        table = FittingTable("", Column(folds=True))
-        for known_name, description in known.items():
-            table.add_row(Text(known_name, "bold"), description)
-        console.print(table, crop=False)
+        console.print(description_table(known), crop=False)
         if as_json:
             print_json({"benchmarks": known})
         return

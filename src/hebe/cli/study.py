@@ -34,6 +34,7 @@ def study(
 
     Example: hebe study list, then hebe study kairos-distribution --quick
     """
+    from hebe.report.description import description_table
     from hebe.report.tables import figure_tables
     from hebe.studies.runner import run_study, study_descriptions
     from hebe.studies.study import StudyOptions
@@ -41,7 +42,7 @@ def study(
     console = make_console(as_json)
     known = study_descriptions()
     if name == "list":
-        console.print(_list_of(known) if known else "There are no studies.", crop=False)
+        console.print(description_table(known) if known else "There are no studies.", crop=False)
         if as_json:
             print_json({"studies": known})
         return
@@ -67,15 +68,6 @@ def study(
         done.append({**run.to_dict(), "file": str(figures), "page": str(page)})
     if as_json:
         print_json({"files": done})
-
-
-def _list_of(known: dict[str, str]) -> FittingTable:
-    from hebe.report.fitting_table import Column, FittingTable
-
-    table = FittingTable("", Column(folds=True))
-    for name, description in known.items():
-        table.add_row(Text(name, "bold"), description)
-    return table
 
 
 def _fitting(table: Table) -> FittingTable:

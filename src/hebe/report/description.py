@@ -1,10 +1,15 @@
-"""The one-line DESCRIPTION of a benchmark or study, for lists that should not import what they list."""
+"""The one-line DESCRIPTION of a benchmark or study, and lists of them that do not import what they list."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+
+from rich.text import Text
+
+from hebe.report.fitting_table import Column, FittingTable
 
 
 def module_description(module: str) -> str | None:
@@ -25,3 +30,11 @@ def module_description(module: str) -> str | None:
         if any(isinstance(target, ast.Name) and target.id == "DESCRIPTION" for target in targets):
             return str(ast.literal_eval(value))
     return None
+
+
+def description_table(descriptions: Mapping[str, str]) -> FittingTable:
+    """Names and descriptions, for the terminal."""
+    table = FittingTable("", Column(folds=True))
+    for name, description in descriptions.items():
+        table.add_row(Text(name, "bold"), description)
+    return table
