@@ -77,11 +77,6 @@ class ModelWork:
         """Bytes of the DenseNet's weights, all of them."""
         return sum(op.weight_bytes for op in self.ops)
 
-    @property
-    def kernels_per_batch(self) -> int:
-        """Launches of the DenseNet for one batch, whatever its size."""
-        return sum(op.kernels for op in self.ops)
-
 
 def model_work(spec: ModelSpec) -> ModelWork:
     """The work of `spec`; raises `PlanningError` for an architecture whose ops are not known."""
