@@ -103,9 +103,14 @@ def holds_target(
     sla: SlaTarget,
 ) -> bool:
     """Whether the pool meets the SLA target at this rate; stops as soon as it is seen not to."""
-    most_late = int(len(trace) * (1 - sla.percentile / 100) + 1e-9)
-    run = run_fleet(trace, rate_qps, pool, servers, policy, sla.latency_s, give_up_late=most_late)
+    late = most_late(len(trace), sla)
+    run = run_fleet(trace, rate_qps, pool, servers, policy, sla.latency_s, give_up_late=late)
     return run.percentile_s(sla.percentile) <= sla.latency_s
+
+
+def most_late(queries: int, sla: SlaTarget) -> int:
+    """How many of so many queries may be late."""
+    return int(queries * (1 - sla.percentile / 100) + 1e-9)
 
 
 def _saturation_qps(trace: QueryTrace, pool: Sequence[int], servers: ServiceModel) -> float:

@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Sequence
 
 from hebe.query import Query, SubQuery
+from hebe.simulation.capacity import most_late
 from hebe.simulation.fleet_run import QueryTrace, ServiceModel
 from hebe.spec import SlaTarget
 
@@ -51,8 +52,7 @@ def oracle_qps(
         finish_s = now + left[server_type].service_s[chosen]
         served, end_s = served + 1, max(end_s, finish_s)
         heapq.heappush(free, (finish_s, server_type, at))
-    allowed = int(len(trace) * (1 - sla.percentile / 100) + 1e-9)
-    return served / end_s if len(trace) - served <= allowed else 0.0
+    return served / end_s if len(trace) - served <= most_late(len(trace), sla) else 0.0
 
 
 class _InTime:
