@@ -23,14 +23,11 @@ from hebe.simulation.model_work import model_work
 from hebe.simulation.roofline import GRID, BatchCost, DeviceCost, HostRoofline, at_items, device_batch
 from hebe.simulation.row_caching import RowPopularity
 from hebe.simulation.server_configuration import Lane, Placement
-from hebe.simulation.waiting import FusedService, largest_rate
+from hebe.simulation.waiting import FusedService, largest_rate, size_classes
 from hebe.spec import AcceleratorSpec, ModelSpec, ServerSpec, SlaTarget
 from hebe.workload.reuse_profile import ReuseProfile
 
 Floats = npt.NDArray[np.float64]
-
-_SIZE_CLASSES = 200
-"""Queries are represented by so many equally likely sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +87,11 @@ class AnalyticServer:
                 f"model {model.name}: its tables take {model.table_bytes / 1e9:.1f} GB but server type {server.name} "
                 f"has {server.memory_bytes / 1e9:.1f} GB: scale the model down or leave the pair out"
             )
-        if len(sizes) == 0 or sizes.min() < 1:
-            raise PlanningError("query sizes: give at least one, each at least 1 item")
         self.server, self.model, self.calibration = server, model, calibration
         self._work = model_work(model)
         self._host = HostRoofline(server, self._work, calibration)
         self._popularity = RowPopularity(self._work, reuse)
-        levels = (np.arange(_SIZE_CLASSES) + 0.5) / _SIZE_CLASSES
-        self._sizes = np.rint(np.quantile(sizes, levels)).astype(np.float64)
+        self._sizes = size_classes(sizes)
         self._lru: dict[float, Floats] = {}
         self._costs_of: dict[tuple[object, ...], _Costs | None] = {}
 

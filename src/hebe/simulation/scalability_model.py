@@ -16,14 +16,11 @@ from hebe.planning.colocation_server import ServerResources
 from hebe.planning.error import PlanningError
 from hebe.profile import ScalabilityProfile
 from hebe.simulation.batch_phases import BatchPhases, SharedServerModel
-from hebe.simulation.waiting import largest_rate, parallel_wait, share_beyond
+from hebe.simulation.waiting import largest_rate, parallel_wait, share_beyond, size_classes
 from hebe.spec import ModelSpec, SlaTarget
 from hebe.workload.reuse_profile import ReuseProfile
 
 Floats = npt.NDArray[np.float64]
-
-_SIZE_CLASSES = 200
-"""Queries are represented by so many equally likely sizes."""
 
 
 def resources_of(shared: SharedServerModel) -> ServerResources:
@@ -49,8 +46,7 @@ def scalability_profile(
     Every worker count that memory holds (each worker has its own tables), with every count of cache ways. `sla` is
     the model's own unless it is given. Raises `PlanningError` where not even one worker fits.
     """
-    if len(sizes) == 0 or sizes.min() < 1:
-        raise PlanningError("query sizes: give at least one, each at least 1 item")
+    classes = size_classes(sizes)
     sla = model.sla if sla is None else sla
     most = min(shared.server.cores, int(shared.server.memory_bytes // model.table_bytes))
     if most < 1:
@@ -59,8 +55,6 @@ def scalability_profile(
             f" {shared.server.name} has {shared.server.memory_bytes / 1e9:.1f} GB"
         )
     phases = BatchPhases(shared, model, reuse)
-    levels = (np.arange(_SIZE_CLASSES) + 0.5) / _SIZE_CLASSES
-    classes = np.rint(np.quantile(sizes, levels))
     rows, traffic = [], []
     for workers in range(1, most + 1):
         row = []

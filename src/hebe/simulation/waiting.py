@@ -13,7 +13,19 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaincinv
 
+from hebe.planning.error import PlanningError
+
 Floats = npt.NDArray[np.float64]
+
+_SIZE_CLASSES = 200
+
+
+def size_classes(sizes: npt.NDArray[np.int64]) -> Floats:
+    """200 equally likely sizes, float64, which represent those of a sample, int64 `[n]`. Raises `PlanningError`."""
+    if len(sizes) == 0 or sizes.min() < 1:
+        raise PlanningError("query sizes: give at least one, each at least 1 item")
+    levels = (np.arange(_SIZE_CLASSES) + 0.5) / _SIZE_CLASSES
+    return np.rint(np.quantile(sizes, levels)).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
