@@ -113,8 +113,7 @@ def one_model_a_server(
 ) -> ColocationPlan:
     """DeepRecSys: every server has all its workers on one model. Raises `PlanningError` as `Fleet` does."""
     fleet = Fleet(tables, demand_qps, measured)
-    for model in fleet.unmet():
-        fleet.add((model,), fleet.servers_for((model,)))
+    fleet.serve_alone()
     return fleet.plan("one_model_a_server")
 
 
@@ -131,8 +130,7 @@ def random_pairs(
     while len(unmet := fleet.unmet()) > 1:
         first, second = sorted(rng.choice(len(unmet), 2, replace=False))
         fleet.add((unmet[first], unmet[second]), 1)
-    for model in unmet:
-        fleet.add((model,), fleet.servers_for((model,)))
+    fleet.serve_alone()
     return fleet.plan("random_pairs")
 
 
@@ -152,8 +150,7 @@ def hera_random(
         if scalability[model] is WorkerScalability.LOW:
             while fleet.needs(model) and (partners := _partners(fleet, scalability)):
                 fleet.add((model, partners[rng.integers(len(partners))]), 1)
-    for model in fleet.unmet():
-        fleet.add((model,), fleet.servers_for((model,)))
+    fleet.serve_alone()
     return fleet.plan("hera_random")
 
 
@@ -168,9 +165,8 @@ def hera(
     """Algorithm 2: each model of low worker scalability with its best partners first, then the rest alone.
 
     `affinity` (float64 `[models, models]`) is `contended_affinity` unless it is given; Algorithm 1's does worse, for it
-    sees no contention until bandwidth is used up. A pair whose EMU is not above 1 is not
-    formed. Servers are allotted in blocks of equal ones, so the time does not
-    depend on their number. Raises `PlanningError` as `Fleet` does.
+    sees no contention until bandwidth is used up. A pair whose EMU is not above 1 is not formed. Servers are allotted
+    in blocks of equal ones, so the time does not depend on their number. Raises `PlanningError` as `Fleet` does.
     """
     check_shareable(tables.server)
     fleet = Fleet(tables, demand_qps, measured)
@@ -183,9 +179,8 @@ def hera(
             if not fleet.needs(model):
                 break
             if fleet.utilization((model, partner)) > 1:
-                fleet.add((model, partner), fleet.servers_for((model, partner)))
-    for model in fleet.unmet():
-        fleet.add((model,), fleet.servers_for((model,)))
+                fleet.meet((model, partner))
+    fleet.serve_alone()
     return fleet.plan("hera")
 
 
@@ -236,15 +231,20 @@ class Fleet:
         """The EMU of a server that these models share at their best split; -inf if they do not fit."""
         return self._split(models)[2]
 
-    def servers_for(self, models: tuple[int, ...]) -> int:
-        """How many servers with these models until the demand for the first of them to be satisfied is met."""
+    def meet(self, models: tuple[int, ...]) -> None:
+        """Allot servers with these models until the demand for the first of them to be satisfied is met."""
         rates = self._split(models)[1]
         needed: list[int] = [
             math.ceil(float((self._left[model] - self._met[model]) / rate))
             for model, rate in zip(models, rates, strict=True)
             if rate > 0
         ]
-        return max(1, min(needed))
+        self.add(models, max(1, min(needed)))
+
+    def serve_alone(self) -> None:
+        """Allot servers of one model each until all demand is met."""
+        for model in self.unmet():
+            self.meet((model,))
 
     def add(self, models: tuple[int, ...], servers: int) -> None:
         """Allot `servers` servers that these models share at their best split; alone where they do not fit."""

@@ -57,13 +57,14 @@ def optimal_colocation(
     `PlanningError` for a bad demand, `most_models` or `time_limit_s`, and where there are more sets and splits
     than `MOST_TRIED`.
     """
-    wanted = np.flatnonzero(demand_array(tables, demand_qps))
+    demand = demand_array(tables, demand_qps)
+    wanted = np.flatnonzero(demand)
     tables = tables.only(wanted)
     demand_qps = {model: float(demand_qps[model]) for model in tables.models}
     sets = _sets_to_try(tables, most_models)
     if isinstance(time_limit_s, bool) or not isinstance(time_limit_s, int | float) or not time_limit_s > 0:
         raise PlanningError(f"time_limit_s is {time_limit_s!r}: must be a positive number of seconds")
-    patterns = _Patterns(tables, demand_array(tables, demand_qps))
+    patterns = _Patterns(tables, demand[wanted])
     for of_one_size in sets:  # each set at its largest EMU, as the other policies use it: none of them can be better
         patterns.join(of_one_size, utilization_weights(tables), _JOIN_AT_ENDS, 0.0)
     bound = _solve_relaxation(patterns, sets)

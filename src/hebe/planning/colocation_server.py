@@ -143,7 +143,8 @@ def best_splits(tables: ScalabilityTables, sets: IntArray, weights: FloatArray) 
     """
     size = sets.shape[1]
     server, contention = tables.server, tables.contention
-    cores, ways = _splits(size, server.cores, server.cache_ways, _memory_binds(tables, size))
+    memory_binds = _memory_binds(tables, size)
+    cores, ways = _splits(size, server.cores, server.cache_ways, memory_binds)
     if not len(cores):
         none = np.zeros((len(sets), size), dtype=np.intp)
         return BestSplits(np.full(len(sets), -np.inf), none, none, np.zeros(sets.shape))
@@ -153,7 +154,7 @@ def best_splits(tables: ScalabilityTables, sets: IntArray, weights: FloatArray) 
     capacity = [tables.qps[row, cores[:, place], ways[:, place]] for place in range(size)]
     worths = [weights[:, None] * rates for rates in capacity]
     demand = [contention.demand[row, cores[:, place]] for place in range(size)]
-    memory = [tables.memory[row, cores[:, place]] for place in range(size)] if _memory_binds(tables, size) else None
+    memory = [tables.memory[row, cores[:, place]] for place in range(size)] if memory_binds else None
     quiet = contention.quiet_bytes_per_s
 
     def kept(rows: IntArray, splits: IntArray) -> FloatArray:
