@@ -13,6 +13,7 @@ from hebe.planning.colocation_server import (
     splits_of,
 )
 from hebe.planning.error import PlanningError
+from hebe.profile import ScalabilityProfile
 
 from .scalability import (
     BANDWIDTH_BOUND,
@@ -151,6 +152,16 @@ def test_every_set_once(count, size):
         ([], SERVER, "profiles: there is none"),
         ([CACHE_BOUND, CACHE_BOUND], SERVER, "profiles: model cache-bound has more than one"),
         ([CACHE_BOUND], ServerResources(8, 11, 1e11), "cache-bound: workers go up to 16: the server has 8 cores"),
+        (
+            [ScalabilityProfile("huge", (10**12,), (1.0,), (1.0,), (11,), ((1.0,),))],
+            SERVER,
+            "huge: workers go up to 1000000000000: the server has 16 cores",
+        ),
+        (
+            [ScalabilityProfile("huge", (16,), (1.0,), (1.0,), (10**12,), ((1.0,),))],
+            SERVER,
+            "huge: cache_ways go up to 1000000000000: the server has 11",
+        ),
         ([CACHE_BOUND], ServerResources(16, 12, 1e11), "cache-bound: cache_ways go up to 11: the server has 12"),
         (
             [CACHE_BOUND],

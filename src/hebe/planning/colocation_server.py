@@ -85,12 +85,13 @@ class ScalabilityTables:
         qps = np.zeros((*shape, server.cache_ways + 1))
         traffic, memory, workers = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.intp)
         for row, profile in enumerate(profiles):
-            table = profile.qps_table()
-            used = _workers_used(profile, table, server)
+            _check_measured_on(server, profile)
+            table, resident = profile.qps_table(), profile.memory_table()
+            used = _workers_used(profile.model, table, resident, server)
             workers[row] = used
             qps[row] = table[used]
             traffic[row] = profile.bandwidth_table()[used]
-            memory[row] = profile.memory_table()[used]
+            memory[row] = resident[used]
         contention = BandwidthContention.of(
             qps[:, :, -1], traffic, workers.astype(np.float64), server.bandwidth_bytes_per_s
         )
@@ -216,8 +217,8 @@ def _compositions(total: int, parts: int) -> IntArray:
     return np.diff(edges, axis=1)
 
 
-def _workers_used(profile: ScalabilityProfile, qps: FloatArray, server: ServerResources) -> IntArray:
-    """For 0..cores cores the fewest workers that serve as much with any number of ways: intp `[cores + 1]`."""
+def _check_measured_on(server: ServerResources, profile: ScalabilityProfile) -> None:
+    """Raise `PlanningError` for a profile that this server cannot have given, before tables of its counts are made."""
     where = f"scalability profile of {profile.model}"
     if profile.workers[-1] > server.cores:
         raise PlanningError(f"{where}: workers go up to {profile.workers[-1]}: the server has {server.cores} cores")
@@ -231,11 +232,14 @@ def _workers_used(profile: ScalabilityProfile, qps: FloatArray, server: ServerRe
             f"{where}: bandwidth_bytes_per_s goes up to {max(profile.bandwidth_bytes_per_s):g}: the server has"
             f" {server.bandwidth_bytes_per_s:g}; give the server's as it was when the model was profiled"
         )
-    fits = profile.memory_table() <= server.memory_bytes
-    most = int(np.flatnonzero(fits)[-1])
+
+
+def _workers_used(model: str, qps: FloatArray, memory: FloatArray, server: ServerResources) -> IntArray:
+    """For 0..cores cores the fewest workers that serve as much with any number of ways: intp `[cores + 1]`."""
+    most = int(np.flatnonzero(memory <= server.memory_bytes)[-1])
     if most == 0:
         raise PlanningError(
-            f"{where}: memory_bytes is {profile.memory_table()[1]:g} with one worker:"
+            f"scalability profile of {model}: memory_bytes is {memory[1]:g} with one worker:"
             f" the server has {server.memory_bytes:g}"
         )
     counts = np.minimum(np.arange(server.cores + 1), most)
