@@ -33,6 +33,8 @@ OTHER_CACHE_BOUND = profile("other-cache-bound", 300.0, one_way=0.4, bandwidth_a
 COMPUTE_BOUND = profile("compute-bound", 50.0, one_way=0.95, bandwidth_a_worker=0.2e9)
 KINDS = (BANDWIDTH_BOUND, CAPACITY_BOUND, CACHE_BOUND, OTHER_CACHE_BOUND, COMPUTE_BOUND)
 
+DEMAND = {"bandwidth-bound": 2_000.0, "capacity-bound": 300.0, "cache-bound": 90_000.0, "compute-bound": 2_000.0}
+
 
 def tables(*profiles, server=SERVER):
     return ScalabilityTables.of(profiles or KINDS, server)

@@ -7,7 +7,16 @@ from hebe.planning.colocation import hera, hera_random, one_model_a_server, rand
 from hebe.planning.colocation_server import ServerResources
 from hebe.planning.error import PlanningError
 
-from .scalability import BANDWIDTH_BOUND, CACHE_BOUND, CAPACITY_BOUND, COMPUTE_BOUND, demanded_fleets, profile, tables
+from .scalability import (
+    BANDWIDTH_BOUND,
+    CACHE_BOUND,
+    CAPACITY_BOUND,
+    COMPUTE_BOUND,
+    DEMAND,
+    demanded_fleets,
+    profile,
+    tables,
+)
 
 POLICIES = {
     "one_model_a_server": one_model_a_server,
@@ -15,7 +24,6 @@ POLICIES = {
     "hera_random": lambda made, demand: hera_random(made, demand, np.random.default_rng(1)),
     "hera": hera,
 }
-DEMAND = {"bandwidth-bound": 2_000.0, "capacity-bound": 300.0, "cache-bound": 90_000.0, "compute-bound": 2_000.0}
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -7,9 +7,7 @@ from hebe.planning.colocation_optimum import optimal_colocation
 from hebe.planning.colocation_server import ServerResources
 from hebe.planning.error import PlanningError
 
-from .scalability import CACHE_BOUND, demanded_fleets, profile, tables
-
-DEMAND = {"bandwidth-bound": 2_000.0, "capacity-bound": 300.0, "cache-bound": 90_000.0, "compute-bound": 2_000.0}
+from .scalability import CACHE_BOUND, DEMAND, demanded_fleets, profile, tables
 
 
 @settings(max_examples=40)
