@@ -29,12 +29,14 @@ from hebe.report.figures import Figure
 from hebe.report.plot_style import SERIES, drawing, to_svg
 from hebe.studies.hera_node import (
     ENTRIES,
+    OTHER_WAYS,
     CoRunCase,
     Effort,
     HeraNode,
     measure_all,
     measured_rates,
     scaling_badly,
+    served_qps,
 )
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 
@@ -190,8 +192,7 @@ class _Proofs:
         new = [group for group in plan.groups if self._key(group) not in self._served]
         cases = [CoRunCase(self._node, group.tenants, self._effort) for group in new]
         for group, answer in zip(new, measure_all("the plan's servers", cases, self._progress), strict=True):
-            names = [tenant.model for tenant in group.tenants]
-            self._served[self._key(group)] = dict(zip(names, answer.together_qps, strict=True))
+            self._served[self._key(group)] = served_qps(group, answer)
         total = dict.fromkeys(plan.demand_qps, 0.0)
         for group in plan.groups:
             for model, qps in self._served[self._key(group)].items():
@@ -209,7 +210,7 @@ def _figures(
     hera_servers: int,
 ) -> list[Figure]:
     figures = []
-    for name, key in (("one model a server", "deeprecsys"), ("random", "random"), ("Hera (random)", "hera_random")):
+    for name, key in OTHER_WAYS.items():
         saved = [100 * (1 - counts["Hera"] / counts[name]) for counts in by_target.values()]
         figures.append(
             Figure(

@@ -19,8 +19,17 @@ from hebe.planning.affinity import contended_affinity, scalability_slope
 from hebe.planning.colocation import ServerGroup, share_server
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, to_svg
-from hebe.studies.hera_node import ENTRIES, CoRunCase, Effort, HeraNode, Measured, measure_all, scaling_badly
-from hebe.studies.study import Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.hera_node import (
+    ENTRIES,
+    OTHER_WAYS,
+    CoRunCase,
+    Effort,
+    HeraNode,
+    Measured,
+    measure_all,
+    scaling_badly,
+)
+from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "Hera, Fig. 11: effective machine utilization of the pairs that each way of choosing models forms."
 
@@ -61,7 +70,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
             note=f"predicted over measured EMU less 1: all pairs are from {errors.min():.2f} to {errors.max():.2f}",
         )
     )  # fmt: skip
-    order = ["one model a server", "random", "Hera (random)", "Hera"]
+    order = [*OTHER_WAYS, "Hera"]
     return StudyResult(
         figures=figures,
         content=[
@@ -96,7 +105,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
             _models_table(node, low),
             _explanation(low, utilization),
         ],
-        lead=["hera.emu.min", *(f"hera.emu_over.{_key(name)}" for name in PAPER_PERCENT)],
+        lead=["hera.emu.min", *(f"hera.emu_over.{OTHER_WAYS[name]}" for name in PAPER_PERCENT)],
     )
 
 
@@ -109,10 +118,6 @@ def hera_pairs(node: HeraNode, low: list[str]) -> list[Pair]:
         partner = max(high, key=lambda other: affinity[names.index(name), names.index(other)])
         chosen.append((name, partner) if names.index(name) < names.index(partner) else (partner, name))
     return chosen
-
-
-def _key(name: str) -> str:
-    return {"one model a server": "deeprecsys", "random": "random", "Hera (random)": "hera_random"}[name]
 
 
 def _emu_figures(utilization: Ways, low: Sequence[str]) -> list[Figure]:
@@ -128,8 +133,8 @@ def _emu_figures(utilization: Ways, low: Sequence[str]) -> list[Figure]:
         ),
         *(
             Figure(
-                f"hera.emu_over.{_key(name)}", _above_percent(utilization, name), "%", runs=len(best), paper=paper,
-                note=f"mean EMU of Hera's pairs over that of: {name}",
+                f"hera.emu_over.{OTHER_WAYS[name]}", _above_percent(utilization, name), "%", runs=len(best),
+                paper=paper, note=f"mean EMU of Hera's pairs over that of: {name}",
             )
             for name, paper in PAPER_PERCENT.items()
         ),
@@ -140,7 +145,7 @@ def _above_percent(utilization: Ways, name: str) -> float:
     return 100 * (float(utilization["Hera"].mean()) / float(utilization[name].mean()) - 1)
 
 
-def _way_row(name: str, utilization: Ways) -> list[str | float | None]:
+def _way_row(name: str, utilization: Ways) -> list[Cell]:
     values = utilization[name]
     spread = [f"{100 * value:.0f}%" for value in (values.min(), np.median(values), values.max(), values.mean())]
     above = f"{_above_percent(utilization, name):.1f}%" if name in PAPER_PERCENT else None
@@ -148,7 +153,7 @@ def _way_row(name: str, utilization: Ways) -> list[str | float | None]:
     return [name, 0 if name == "one model a server" else len(values), *spread, above, paper]
 
 
-def _pair_row(group: ServerGroup, answer: Measured) -> list[str | float | None]:
+def _pair_row(group: ServerGroup, answer: Measured) -> list[Cell]:
     first, second = group.tenants
     error = group.utilization / answer.utilization - 1
     return [
@@ -160,7 +165,7 @@ def _pair_row(group: ServerGroup, answer: Measured) -> list[str | float | None]:
 def _models_table(node: HeraNode, low: Sequence[str]) -> Table:
     """What the profiles say of each model, and in which class the paper has it."""
     tables, slopes = node.tables, scalability_slope(node.tables)
-    rows: list[list[str | float | None]] = [
+    rows: list[list[Cell]] = [
         [
             name, float(tables.alone[row]), int(tables.workers[row, -1]), float(tables.traffic[row, -1]) / 1e9,
             float(slopes[row]), "low" if name in low else "high", "low" if name in PAPER_LOW else "high",

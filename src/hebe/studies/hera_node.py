@@ -39,9 +39,19 @@ ENTRIES: Mapping[str, str] = {
 }
 """Hera's names, and the catalog's."""
 
+OTHER_WAYS: Mapping[str, str] = {
+    "one model a server": "deeprecsys",
+    "random": "random",
+    "Hera (random)": "hera_random",
+}
+"""Ways of choosing who shares a server that Hera is compared with, and what figures call them."""
+
 SIZES = ProductionSizes()
 """DeepRecInfra's production sizes are not published; this is the nearest heavy-tailed mixture that is (mean 238 items,
 where Hera states 220)."""
+
+_CACHE_WAYS = 11
+"""Of the socket's last-level cache, 2 MB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +80,9 @@ class Measured:
 class HeraNode:
     """One kind of socket: cores, cache ways of 2 MB, peak memory bandwidth."""
 
-    cores: int = 16
-    cache_ways: int = 11
-    bandwidth_bytes_per_s: float = 128e9
+    cores: int = HERA_SOCKET.cores
+    cache_ways: int = _CACHE_WAYS
+    bandwidth_bytes_per_s: float = HERA_SOCKET.memory_bandwidth_bytes_per_s
 
     @cached_property
     def shared(self) -> SharedServerModel:
@@ -80,7 +90,7 @@ class HeraNode:
         server = replace(
             HERA_SOCKET,
             cores=self.cores,
-            llc_bytes=self.cache_ways * (HERA_SOCKET.llc_bytes // 11),
+            llc_bytes=self.cache_ways * (HERA_SOCKET.llc_bytes // _CACHE_WAYS),
             memory_bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
             memory_bytes=192 * GIB,
             flops_per_cycle_per_core=64.0,
@@ -177,11 +187,13 @@ def _measure(case: CoRunCase) -> Measured:
 
 def measured_rates(groups: Sequence[ServerGroup], answers: Sequence[Measured]) -> MeasuredRates:
     """What planning counts with: the groups' rates together, and each model's alone (the last measured one)."""
-    rates: dict[frozenset[str], Mapping[str, float]] = {}
-    for group, answer in zip(groups, answers, strict=True):
-        names = [tenant.model for tenant in group.tenants]
-        rates[frozenset(names)] = dict(zip(names, answer.together_qps, strict=True))
-    return rates
+    served = [served_qps(group, answer) for group, answer in zip(groups, answers, strict=True)]
+    return {frozenset(rates): rates for rates in served}
+
+
+def served_qps(group: ServerGroup, answer: Measured) -> Mapping[str, float]:
+    """What one server of the group sustains of each model."""
+    return dict(zip([tenant.model for tenant in group.tenants], answer.together_qps, strict=True))
 
 
 def scaling_badly(node: HeraNode) -> list[str]:
