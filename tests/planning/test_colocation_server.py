@@ -38,7 +38,7 @@ def served_together(made, members, cores, ways):
     slowdown = float(np.interp(sum(demands), contention.demands, contention.slowdowns))
     factors = [1 + contention.share[m, count] * (slowdown - 1) for m, count in zip(members, cores, strict=True)]
     moved = sum(demand / factor for demand, factor in zip(demands, factors, strict=True))
-    fit = min(1.0, server.bandwidth_bytes_per_s / moved) if moved else 1.0
+    fit = server.bandwidth_bytes_per_s / max(moved, server.bandwidth_bytes_per_s)
     return [
         made.qps[model, count, part] * min(1.0, contention.alone[model, count] / factor) * fit
         for model, count, part, factor in zip(members, cores, ways, factors, strict=True)
