@@ -111,22 +111,29 @@ def _arrivals(form: str) -> ArrivalProcess:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RunResult:
-    """What became of one run: `latency_s` float64 `[queries]`, nan where there was no answer; `utilisation` by type."""
+class RunResult(FleetRun):
+    """What became of one run, with its rate, and the pool that it was of: `counts` [types]."""
 
     rate_qps: float
-    latency_s: Floats
-    utilisation: tuple[float, ...]
-    throughput_qps: float
+    counts: tuple[int, ...]
+
+    @property
+    def utilisation(self) -> tuple[float, ...]:
+        """The share of their time that servers of each type work."""
+        busy = zip(self.busy_s, self.counts, strict=True)
+        return tuple(busy_s / (count * self.end_s) if count and self.end_s else 0.0 for busy_s, count in busy)
+
+    @property
+    def throughput_qps(self) -> float:
+        """Answers per second, until the last one."""
+        answered = int(np.isfinite(self.latency_s).sum())
+        return answered / self.end_s if self.end_s else 0.0
 
 
 def run_case(case: FleetCase) -> RunResult:
     """The run of a case at its rate."""
     run = case.run(case.rate_qps)
-    answered = int(np.isfinite(run.latency_s).sum())
-    busy = zip(run.busy_s, case.counts, strict=True)
-    used = tuple(busy_s / (count * run.end_s) if count and run.end_s else 0.0 for busy_s, count in busy)
-    return RunResult(case.rate_qps, run.latency_s, used, answered / run.end_s if run.end_s else 0.0)
+    return RunResult(run.latency_s, run.busy_s, run.end_s, case.rate_qps, case.counts)
 
 
 def capacity_case(case: FleetCase) -> tuple[float, RunResult | None]:

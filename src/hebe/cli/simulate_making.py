@@ -98,12 +98,12 @@ class SimulationMade:
 
     def percentile_ms(self, percentile: float) -> Estimate:
         """The nearest-rank percentile of the latency, its mean over the runs and the interval of that."""
-        return Estimate.of([_nearest_rank_ms(run, percentile) for run in self.runs])
+        return Estimate.of([1e3 * run.percentile_s(percentile) for run in self.runs])
 
     @property
     def attainment(self) -> Estimate:
         """The share of queries that were answered in time."""
-        return Estimate.of([float(np.mean(run.latency_s <= self.sla.latency_s)) for run in self.runs])
+        return Estimate.of([run.attainment(self.sla.latency_s) for run in self.runs])
 
     @property
     def throughput_qps(self) -> Estimate:
@@ -195,8 +195,3 @@ def _policy(
     service_s = times.table.mean_s[:, : weights.size]
     problem = PoolProblem(times.table.types, any_price, service_s, weights, sla.latency_s)
     return choose_policy(form, problem, pool)
-
-
-def _nearest_rank_ms(run: RunResult, percentile: float) -> float:
-    latency = np.sort(np.nan_to_num(run.latency_s, nan=np.inf))
-    return 1e3 * float(latency[max(int(np.ceil(percentile / 100 * latency.size - 1e-9)) - 1, 0)])
