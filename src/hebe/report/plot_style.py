@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -102,6 +102,13 @@ def plain_ticks(axis: Any, text: Callable[[float], str]) -> None:
     """Label an axis' major ticks by `text`, and no minor ones (a logarithmic axis writes powers of ten else)."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     axis.set_minor_formatter(NullFormatter())
+
+
+def name_places(axes: Axes, names: Sequence[str]) -> None:
+    """Name the places 0, 1, ... along the horizontal axis, where bars stand."""
+    axes.set_xticks(range(len(names)), names)
+    axes.tick_params(axis="x", length=0)
+    axes.grid(visible=False, axis="x")
 
 
 def _colour_rules() -> str:

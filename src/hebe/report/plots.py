@@ -13,7 +13,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 
-from hebe.report.plot_style import INK, LIMIT, QUIET, SERIES, drawing, plain_ticks, to_svg
+from hebe.report.plot_style import INK, LIMIT, QUIET, SERIES, drawing, name_places, plain_ticks, to_svg
 from hebe.report.tables import format_number
 from hebe.spec import SlaTarget
 
@@ -183,9 +183,7 @@ def grouped_bars(groups: Mapping[str, Mapping[str, float]], unit: str, title: st
                         format_number(_round3(height)), (place, height), xytext=(0, 3),
                         textcoords="offset points", ha="center", fontsize=8, color=QUIET,
                     )  # fmt: skip
-            axes.set_xticks(range(len(groups)), list(groups))
-            axes.tick_params(axis="x", length=0)
-            axes.grid(visible=False, axis="x")
+            name_places(axes, list(groups))
             plain_ticks(axes.yaxis, format_number)
             canvas.legend(loc="outside lower center", ncols=len(names) if len(names) < 4 else 2)
         axes.set_title(title)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rich.progress import Progress
 
 from hebe.report.figures import Figure
-from hebe.report.plot_style import INK, QUIET, SERIES, drawing, to_svg
+from hebe.report.plot_style import INK, QUIET, SERIES, drawing, name_places, to_svg
 from hebe.simulation.capacity import Capacity
 from hebe.simulation.oracle import oracle_qps
 from hebe.studies.kairos_contenders import (
@@ -238,9 +238,7 @@ def _fig3_bars(fixed: Mapping[str, Measured], homogeneous: float) -> str:
             axes.plot([at - 0.46, at + 0.46], [height, height], color=INK, linestyle="--", linewidth=1.3,
                       label=ORACLE if at == 0 else None)  # fmt: skip
         axes.axhline(1.0, color=INK, linewidth=1.0)
-        axes.set_xticks(range(len(fixed)), list(fixed))
-        axes.tick_params(axis="x", length=0)
-        axes.grid(visible=False, axis="x")
+        name_places(axes, list(fixed))
         axes.set_ylabel("throughput over homogeneous")
         axes.set_title("rm2: one pool, many policies")
         canvas.legend(loc="outside lower center", ncols=len(_FIG3_ORDER))
@@ -262,9 +260,7 @@ def _fig9_bars(found: Mapping[str, Measured]) -> str:
             height = by[ORACLE].qps / by[RIBBON].qps
             axes.plot([at - 0.46, at + 0.46], [height, height], color=INK, linestyle="--", linewidth=1.3,
                       label=ORACLE if at == 0 else None)  # fmt: skip
-        axes.set_xticks(range(len(found)), list(found))
-        axes.tick_params(axis="x", length=0)
-        axes.grid(visible=False, axis="x")
+        name_places(axes, list(found))
         axes.margins(y=0.1)
         axes.set_ylabel("throughput over Ribbon's")
         axes.set_title("Every scheme on its best pool, Kairos on its own pick")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from rich.progress import Progress
 
 from hebe.report.figures import Figure
-from hebe.report.plot_style import INK, QUIET, SERIES, drawing, to_svg
+from hebe.report.plot_style import INK, QUIET, SERIES, drawing, name_places, to_svg
 from hebe.studies.kairos_gain import Gain, gains
 from hebe.studies.kairos_setting import SLA_MS, TYPES, about, settings
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
@@ -98,9 +98,7 @@ def _bars(found: Sequence[Gain]) -> str:
                               ha="center", fontsize=9)  # fmt: skip
         axes.axhline(1.0, color=INK, linewidth=1.0)
         axes.axhline(1.25, color=QUIET, linewidth=1.0, linestyle="--")
-        axes.set_xticks(range(len(found)), [gain.model for gain in found])
-        axes.tick_params(axis="x", length=0)
-        axes.grid(visible=False, axis="x")
+        name_places(axes, [gain.model for gain in found])
         axes.set_ylabel("throughput over homogeneous")
         axes.set_title("What a mixed pool brings at equal budget")
         canvas.legend(loc="outside lower center", ncols=2)

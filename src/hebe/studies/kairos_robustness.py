@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from rich.progress import Progress
 
 from hebe.report.figures import Figure
-from hebe.report.plot_style import INK, LIMIT, SERIES, drawing, to_svg
+from hebe.report.plot_style import INK, LIMIT, SERIES, drawing, name_places, to_svg
 from hebe.studies.kairos_gain import Gain, gains
 from hebe.studies.kairos_setting import GAUSSIAN, MODELS, TYPES, about, settings
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
@@ -143,9 +143,7 @@ def _bars(cases: list[_Case]) -> str:
                     panel.plot([place - 0.18, place + 0.18], [usual, usual], color=LIMIT, linewidth=1.6)
             panel.axhline(1.0, color=INK, linewidth=1.0)
             panel.set_title(CHANGES[change][0], fontsize=11)
-            panel.set_xticks(range(len(models)), models)
-            panel.tick_params(axis="x", length=0)
-            panel.grid(visible=False, axis="x")
+            name_places(panel, models)
             panel.margins(y=0.18)
         handles, labels = panels[0].get_legend_handles_labels()
         canvas.legend(handles, labels, loc="outside lower center", ncols=2)

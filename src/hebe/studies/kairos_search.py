@@ -22,7 +22,7 @@ from hebe.planning.pool_problem import Ints
 from hebe.planning.pool_search import Evaluate, SearchResult, kairos_plus, random_search
 from hebe.planning.pool_search_baselines import annealing_search, bayesian_search, genetic_search
 from hebe.report.figures import Figure
-from hebe.report.plot_style import INK, SERIES, drawing, plain_ticks, to_svg
+from hebe.report.plot_style import INK, SERIES, drawing, name_places, plain_ticks, to_svg
 from hebe.report.tables import format_number
 from hebe.studies.kairos_contenders import (
     CLOCKWORK,
@@ -289,9 +289,7 @@ def _log_axes(axes: Axes, models: Sequence[str], label: str) -> None:
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.8)
     plain_ticks(axes.yaxis, format_number)
-    axes.set_xticks(range(len(models)), models)
-    axes.tick_params(axis="x", length=0)
-    axes.grid(visible=False, axis="x")
+    name_places(axes, models)
     axes.set_ylabel(label)
 
 
