@@ -40,7 +40,7 @@ Counts = tuple[int, ...]
 CHOOSING_SEED = 1_000
 """Of the trace on which pools are chosen; those on which they are measured begin at 1."""
 _THRESHOLDS = range(50, 1000, 50)
-_MARGIN = 1.03
+MARGIN = 1.03
 """What a policy may reach over the fluid bound: 1% of queries may be late."""
 
 
@@ -124,7 +124,7 @@ def best_contender(setting: Setting, scheme: str, queries: int) -> Contender:
     """
     problem = setting.problem
     pools = largest_pools(problem, setting.budget_per_hour)
-    bounds = _MARGIN * fluid_bounds(replace(problem, xi=1.0), pools, most_parts=1)
+    bounds = MARGIN * fluid_bounds(replace(problem, xi=1.0), pools, most_parts=1)
     race = CapacityRace(
         setting.trace(queries, CHOOSING_SEED), setting.servers, setting.sla, 0.5 * float(bounds.max()), 0.01
     )

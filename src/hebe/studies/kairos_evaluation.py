@@ -12,6 +12,7 @@ from hebe.studies.kairos_contenders import (
     CHOOSING_SEED,
     DRS,
     KAIROS,
+    MARGIN,
     SPLITTING,
     Contender,
     Counts,
@@ -28,26 +29,30 @@ def pool_evaluator(setting: Setting, scheme: str, queries: int, pools: Ints, bou
 
     def evaluate(pool: Counts) -> float:
         if pool not in known:
-            if scheme == DRS:
-                known[pool] = with_best_threshold(setting, pool, queries)[1]
-            elif scheme in (KAIROS, SPLITTING) and not guesses[pool]:
+            if scheme not in (KAIROS, SPLITTING):
+                known[pool] = throughput_on(setting, scheme, pool, queries)
+            elif not guesses[pool]:
                 known[pool] = 0.0  # no policy serves every size in time
             else:
-                contender = Contender(setting, scheme, pool)
-                if scheme == SPLITTING:
-                    contender = splitting_on(setting, pool)
-                guess = guesses[pool] if scheme in (KAIROS, SPLITTING) else None
-                known[pool] = contender.qps(queries, CHOOSING_SEED, guess_qps=guess, tolerance=0.01)
+                known[pool] = throughput_on(setting, scheme, pool, queries, guesses[pool])
         return known[pool]
 
     return evaluate
+
+
+def throughput_on(setting: Setting, scheme: str, pool: Counts, queries: int, guess_qps: float | None = None) -> float:
+    """What the pool serves under the scheme on the trace on which pools are chosen; DRS with its best threshold."""
+    if scheme == DRS:
+        return with_best_threshold(setting, pool, queries)[1]
+    contender = splitting_on(setting, pool) if scheme == SPLITTING else Contender(setting, scheme, pool)
+    return contender.qps(queries, CHOOSING_SEED, guess_qps=guess_qps, tolerance=0.01)
 
 
 def pool_judge(setting: Setting, scheme: str, queries: int, pools: Ints, best_qps: float, share: float) -> Evaluate:
     """Gives `best_qps` for a pool that reaches `share` of it, else 0: one run for each that might, keeping queries
     whole."""
     bounds = fluid_bounds(replace(setting.problem, xi=1.0), pools, most_parts=1, exact=1)
-    able = {tuple(pool) for pool in pools[1.03 * bounds >= best_qps].tolist()}
+    able = {tuple(pool) for pool in pools[MARGIN * bounds >= best_qps].tolist()}
     race = CapacityRace(setting.trace(queries, CHOOSING_SEED), setting.servers, setting.sla, best_qps)
     known: dict[Counts, float] = {}
 

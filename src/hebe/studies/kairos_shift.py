@@ -35,9 +35,8 @@ from hebe.studies.kairos_contenders import (
     pool_text,
     splitting_contender,
     splitting_on,
-    with_best_threshold,
 )
-from hebe.studies.kairos_evaluation import pool_evaluator
+from hebe.studies.kairos_evaluation import pool_evaluator, throughput_on
 from hebe.studies.kairos_search import KAIROS_PLUS
 from hebe.studies.kairos_setting import TYPES, Setting, about, settings
 from hebe.studies.kairos_stream import Replan, Stream, stream_plot, watch
@@ -175,7 +174,7 @@ def _shift(model: str, old: Setting, effort: _Effort, progress: Progress) -> tup
 def _course(case: tuple[Setting, Setting, str, int]) -> _Course:
     old, new, scheme, queries = case
     before, before_qps = max(_trials(old, scheme, queries), key=lambda trial: trial[1])
-    stale_qps = _throughput(new, scheme, before, queries)
+    stale_qps = throughput_on(new, _policy_of(scheme), before, queries)
     return _Course(before, before_qps, stale_qps, _trials(new, scheme, queries))
 
 
@@ -187,19 +186,14 @@ def _trials(setting: Setting, scheme: str, queries: int) -> tuple[tuple[Counts, 
         return ((chosen.pool, chosen.qps(queries, CHOOSING_SEED, tolerance=0.01)),)
     pools = pools_within(problem, setting.budget_per_hour)
     bounds = kairos_bounds(problem, pools)
-    policy = KAIROS if scheme == KAIROS_PLUS else scheme
-    evaluate = pool_evaluator(setting, policy, queries, pools, bounds)
+    evaluate = pool_evaluator(setting, _policy_of(scheme), queries, pools, bounds)
     if scheme == KAIROS_PLUS:
         return kairos_plus(pools, bounds, evaluate, most_evaluations=TRIALS).path
     return bayesian_search(pools, evaluate, np.random.default_rng(7), most_evaluations=TRIALS).path
 
 
-def _throughput(setting: Setting, scheme: str, pool: Counts, queries: int) -> float:
-    if scheme == DRS:
-        return with_best_threshold(setting, pool, queries)[1]
-    policy = KAIROS if scheme == KAIROS_PLUS else scheme
-    contender = splitting_on(setting, pool) if scheme == SPLITTING else Contender(setting, policy, pool)
-    return contender.qps(queries, CHOOSING_SEED, tolerance=0.01)
+def _policy_of(scheme: str) -> str:
+    return KAIROS if scheme == KAIROS_PLUS else scheme
 
 
 def _figures(model: str, stream: Stream, courses: Mapping[str, _Course], oracle_qps: float) -> list[Figure]:
