@@ -48,3 +48,36 @@ def test_one_stall_hardly_moves_it():
 
 def test_without_observations_it_answers_something_positive():
     assert LatencyPredictor().service_time_s(10) > 0
+
+
+def test_the_tail_time_is_what_nine_in_ten_batches_take_at_most():
+    rng = np.random.default_rng(2)
+    steady, burstable = LatencyPredictor(), LatencyPredictor()
+    for _ in range(4000):
+        items = int(rng.integers(10, 500))
+        steady.observe(items, items * 1e-4 * rng.normal(1.0, 0.005))
+        burstable.observe(items, items * 1e-4 * rng.lognormal(0.0, 0.2))
+    assert steady.tail_time_s(100) == pytest.approx(0.01, rel=0.03)
+    assert burstable.tail_time_s(100) == pytest.approx(0.01 * np.exp(1.2816 * 0.2), rel=0.06)
+
+
+def test_the_tail_time_is_never_below_the_predicted_time_and_counts_what_the_safeguard_spares():
+    predictor = LatencyPredictor()
+    for _ in range(300):
+        predictor.observe(100, 0.01)
+    assert predictor.tail_time_s(100, 0.5) == predictor.service_time_s(100)
+    for at in range(3000):
+        predictor.observe(100, 0.008 if at % 5 else 0.018)  # one in five: the 90th percentile is the slow one
+    assert predictor.tail_time_s(100, 0.5) == predictor.service_time_s(100)
+    assert predictor.tail_time_s(100, 0.9) == pytest.approx(0.9 * predictor.tail_time_s(100))
+    assert predictor.tail_time_s(100) > 1.5 * predictor.service_time_s(100)
+
+
+def test_the_tail_time_forgets_bad_times():
+    predictor = LatencyPredictor()
+    for at in range(500):
+        predictor.observe(100, 0.01 if at % 2 else 0.02)
+    assert predictor.tail_time_s(100) > 1.2 * predictor.service_time_s(100)
+    for _ in range(2000):
+        predictor.observe(100, 0.01)
+    assert predictor.tail_time_s(100) == pytest.approx(0.01, rel=0.02)

@@ -44,6 +44,19 @@ def test_a_query_late_everywhere_is_sent_all_the_same() -> None:
     assert len(placed(policy, fleet, now=1.0)) == 1
 
 
+@pytest.mark.parametrize(("scatter", "sent_to"), [(0.0, ["cpu", "gpu"]), (0.3, ["gpu"])])
+def test_a_type_whose_times_scatter_gets_nothing_that_it_serves_in_time_only_on_average(
+    scatter: float, sent_to: list[str]
+) -> None:
+    policy = CostMatching(0.05, 1000)
+    fleet = fleet_of(1, 1, policy)
+    for at in range(1000):  # 900 items: 46 ms on the cpu, in the middle
+        fleet.predictors[1].observe(900, 0.046 * (1 + scatter if at % 2 else 1 - scatter))
+    for query_id in range(2):
+        policy.arrived(SubQuery(Query(query_id, 900, 0.0, deadline_s=0.05), 0, 900), fleet, 0.0)
+    assert sorted(name for _, name in placed(policy, fleet)) == sent_to
+
+
 def test_an_own_deadline_counts() -> None:
     policy = CostMatching(SLA_S, 1000)
     fleet = fleet_of(1, 1, policy)

@@ -3,6 +3,9 @@
 At each event the first queries that wait and all workers, busy ones with the time that they still need, form the cost
 matrix C_j * L_ij of Eq. 4, in which a late answer costs ten SLAs (Eq. 8). What is matched with an idle worker is sent;
 what is matched with a busy one waits and is matched anew at the next event.
+
+L_ij is not the predicted time, as in the paper, but the tail's (`latency_prediction`): a burstable type is not handed
+what it serves in time only on average.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ WINDOW_PER_WORKER = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """What waits, and its predicted seconds on each type."""
+    """What waits, and its tail time on each type: seconds."""
 
     sub_query: SubQuery
     service_s: tuple[float, ...]
@@ -48,7 +51,7 @@ class CostMatching:
         self._largest = largest
         self._fixed = coefficients
         self._safeguard = safeguard
-        self._window = ArrivalWindow(WINDOW_PER_WORKER, _with_service_times)
+        self._window = ArrivalWindow(WINDOW_PER_WORKER, self._with_service_times)
 
     @property
     def waiting(self) -> int:
@@ -99,6 +102,10 @@ class CostMatching:
         self._window.entries = left
         return placed
 
+    def _with_service_times(self, sub_query: SubQuery, fleet: Fleet) -> _Waiting:
+        items, safeguard = sub_query.items, self._safeguard
+        return _Waiting(sub_query, tuple(predictor.tail_time_s(items, safeguard) for predictor in fleet.predictors))
+
     def _coefficients(self, fleet: Fleet) -> Floats:
         if self._fixed is not None:
             return self._fixed
@@ -115,7 +122,3 @@ class CostMatching:
     def fleet_changed(self, fleet: Fleet, now: float) -> None:  # noqa: ARG002
         """The window follows the number of workers."""
         self._window.resize(fleet)
-
-
-def _with_service_times(sub_query: SubQuery, fleet: Fleet) -> _Waiting:
-    return _Waiting(sub_query, tuple(predictor.service_time_s(sub_query.items) for predictor in fleet.predictors))

@@ -8,7 +8,8 @@ are dearer than the whole wherever the whole can be in time on the same type.
 
 At each event the first queries that wait are planned in order of arrival, on the times at which workers become free:
 
-1. Each takes the cheapest way whose last part ends in time. Parts start as workers become free, not all at once.
+1. Each takes the cheapest way whose last part ends in time, nine times in ten or better (`latency_prediction`'s tail
+   time). Parts start as workers become free, not all at once.
 2. Where a query has no such way left, the dearest query planned so far, or itself if it is that, gives up its place:
    one is late either way, and so most work is saved (Moore and Hodgson's rule, Management Science 15(1), 1968).
 3. Idle workers that the plan leaves without work take queries that wait for a cheaper type, where that costs little.
@@ -94,6 +95,7 @@ class PricedSplitting:
         self._prices = None if prices is None else [float(price) for price in prices]
         self._largest = largest
         self._most_parts = most_parts
+        self._safeguard = safeguard
         self._spare_s = (1 - safeguard) * sla_s
         self._window = ArrivalWindow(WINDOW_PER_WORKER, self._with_ways)
         self._late: deque[SubQuery] = deque()
@@ -156,7 +158,7 @@ class PricedSplitting:
                 continue
             predictor, price = fleet.predictors[server_type], prices[server_type]
             for parts in range(1, min(self._most_parts, workers, items) + 1):
-                service_s = predictor.service_time_s(-(-items // parts))
+                service_s = predictor.tail_time_s(-(-items // parts), self._safeguard)
                 ways.append(_Way(price * parts * service_s, server_type, parts, service_s))
         ways.sort()
         return ways
