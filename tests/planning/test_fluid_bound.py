@@ -76,6 +76,15 @@ def test_the_plan_reaches_it_and_the_prices_prove_it(seed, types, most_parts):
     assert (found.prices_qps >= 0).all()
 
 
+def test_no_type_of_the_pool_is_given_away_by_the_prices_to_split_by():
+    found = fluid_bound(three_types(), (3, 1, 0), most_parts=2)
+    prices = found.splitting_prices_qps()
+    assert prices[2] == 0
+    assert min(prices[:2]) >= 0.01 * max(prices) > 0
+    for own, price in zip(found.prices_qps.tolist(), prices, strict=True):
+        assert price == own or own < price == 0.01 * max(prices)
+
+
 def test_a_homogeneous_pool_by_hand():
     problem = three_types()
     found = fluid_bound(problem, (3, 0, 0))

@@ -18,6 +18,7 @@ from hebe.planning.pool import kairos_bounds, plan_pool, pools_within, ranking
 from hebe.planning.pool_problem import Floats, Ints, PoolProblem
 from hebe.planning.pool_search import kairos_plus
 from hebe.planning.query_size_monitor import size_weights
+from hebe.planning.threshold_search import climb_threshold
 from hebe.report.figures import Figure
 from hebe.scheduling.distribution import EarliestFinish, FirstComeFirstServed, SizeThreshold
 from hebe.scheduling.matching import CostMatching
@@ -215,23 +216,12 @@ def _best_threshold(contest: Contest, race: CapacityRace, pool: tuple[int, ...])
     """
     reach_items = contest.problem.reach
     served = [int(reach_items[kind]) for kind in range(1, len(TYPES)) if pool[kind]]
-    threshold, largest = min(served, default=0), contest.problem.largest
     rate_qps = race.best_qps or 0.5 * float(kairos_bounds(contest.problem, np.array([pool]))[0])
-    tried: dict[int, float] = {}
-
-    def in_time(items: int) -> float:
-        if items not in tried:
-            tried[items] = race.attainment(rate_qps, pool, lambda: SizeThreshold(items))
-        return tried[items]
-
-    step = 128
-    while step >= 8:
-        uphill = max((threshold, threshold - step, threshold + step), key=lambda t: in_time(min(max(t, 0), largest)))
-        uphill = min(max(uphill, 0), largest)
-        if uphill == threshold:
-            step //= 2
-        threshold = uphill
-    return lambda: SizeThreshold(threshold)
+    climb = climb_threshold(
+        lambda items: race.attainment(rate_qps, pool, lambda: SizeThreshold(items)),
+        contest.problem.largest, start=min(served, default=0), step=128,
+    )  # fmt: skip
+    return lambda: SizeThreshold(climb.threshold)
 
 
 def _split(contest: Contest) -> Reached:

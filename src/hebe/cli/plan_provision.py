@@ -122,19 +122,17 @@ def _check_pairs(
 
 def _interval(request: ProvisionRequest, loads: Loads) -> tuple[float, int]:
     """Seconds between plans, and of how many of the loads' steps they consist."""
-    spacing = loads.spacing_s
+    spacing, asked = loads.spacing_s, request.interval_s
+    if asked is not None and not (math.isfinite(asked) and asked > 0):
+        raise PlanningError(f"--interval-s is {asked!r}: must be a positive number of seconds")
     if spacing == 0:
-        return request.interval_s or _INTERVAL_S, 1
-    if request.interval_s is None:
+        return asked or _INTERVAL_S, 1
+    if asked is None:
         stride = math.ceil(_INTERVAL_S / spacing * (1 - 1e-9))
         return stride * spacing, stride
-    if not (math.isfinite(request.interval_s) and request.interval_s > 0):
-        raise PlanningError(f"--interval-s is {request.interval_s!r}: must be a positive number of seconds")
-    stride = round(request.interval_s / spacing)
-    if stride < 1 or abs(stride * spacing - request.interval_s) > 1e-6 * spacing:
-        raise PlanningError(
-            f"--interval-s is {request.interval_s:g}: must be a multiple of the loads' step, {spacing:g} s"
-        )
+    stride = round(asked / spacing)
+    if stride < 1 or abs(stride * spacing - asked) > 1e-6 * spacing:
+        raise PlanningError(f"--interval-s is {asked:g}: must be a multiple of the loads' step, {spacing:g} s")
     return stride * spacing, stride
 
 

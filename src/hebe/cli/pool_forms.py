@@ -93,5 +93,5 @@ def choose_policy(form: str, problem: PoolProblem, counts: Sequence[int]) -> Pol
                 f"--policy: splitting: the pool cannot serve queries of {bound.unserved_items} items within the SLA of"
                 f" {problem.sla_s * 1e3:g} ms, split or not"
             )
-        return PolicyChoice(name, {"prices_qps": dict(zip(problem.types, bound.prices_qps.tolist(), strict=True))})
+        return PolicyChoice(name, {"prices_qps": dict(zip(problem.types, bound.splitting_prices_qps(), strict=True))})
     return PolicyChoice(name)

@@ -27,6 +27,8 @@ DEFAULT_PARTS = 4
 
 _CLOSE = 1e-9
 """Relative distance of bound and plan at which to stop."""
+_LEAST_PRICE = 0.01
+"""Of the dearest type's: a type whose time the plan does not use up is worth nothing in it, but never given away."""
 _MOST_PIVOTS = 2_000
 
 
@@ -53,6 +55,11 @@ class FluidBound:
     options: SplitOptions
     plan_shares: Floats
     plan_options: Ints
+
+    def splitting_prices_qps(self) -> tuple[float, ...]:
+        """Prices [types] for `scheduling.splitting` to distribute by: none of a type in the pool is quite 0."""
+        least = _LEAST_PRICE * float(self.prices_qps.max())
+        return tuple(np.where(self.counts > 0, np.maximum(self.prices_qps, least), 0.0).tolist())
 
     def shares(self, size: int) -> dict[int, float]:
         """The share of the queries of `size` items that each option gets, by option, the largest first."""

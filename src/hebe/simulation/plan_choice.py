@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hebe.planning.error import PlanningError
-from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound, fluid_bound
+from hebe.planning.fluid_bound import DEFAULT_PARTS, fluid_bound
 from hebe.planning.fluid_pool import best_pool, fluid_bounds
 from hebe.planning.pool import plan_pool, pools_within
 from hebe.planning.pool_problem import PoolProblem
@@ -29,8 +29,6 @@ from hebe.simulation.fleet_run import QueryTrace, TableServers
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
 
-_LEAST_PRICE = 0.01
-"""Of the dearest type's: a type whose time the plan does not use up is worth nothing in it, but never given away."""
 _GUESS = 0.7
 """Share of the fluid bound at which the search for a rate starts."""
 
@@ -110,7 +108,7 @@ def choose_plan(
     best: tuple[int, PolicyKind] | None = None
     entries = [(at, kind) for at in range(len(pools)) for kind in (PolicyKind.SPLITTING, PolicyKind.MATCHING)]
     for done, (at, kind) in enumerate(entries, start=1):
-        prices_qps = _prices_of(bounds[at])
+        prices_qps = bounds[at].splitting_prices_qps()
         if race.enter(pools[at], lambda k=kind, p=prices_qps: make_policy(k, sla.latency_s, problem.largest, p)):  # type: ignore[misc]
             best = (at, kind)
         if on_tried is not None:
@@ -123,7 +121,7 @@ def choose_plan(
         pools[at],
         float(np.dot(pools[at], problem.price_per_hour)),
         kind,
-        tuple(_prices_of(bounds[at])),
+        bounds[at].splitting_prices_qps(),
         race.best_qps,
         bounds[at].bound_qps,
         race.entered,
@@ -152,10 +150,3 @@ def candidate_pools(
         order = np.lexsort((problem.cost_per_hour(pools), -bounds))[:head]
         found += [tuple(pools[at].tolist()) for at in order.tolist() if bounds[at] > 0]
     return list(dict.fromkeys(found))[: runners_up + 3]
-
-
-def _prices_of(bound: FluidBound) -> list[float]:
-    """Prices [types] to distribute by: the bound's, none of a type in the pool quite 0."""
-    least = _LEAST_PRICE * float(bound.prices_qps.max())
-    prices: list[float] = np.where(bound.counts > 0, np.maximum(bound.prices_qps, least), 0.0).tolist()
-    return prices

@@ -113,8 +113,8 @@ def splitting_contender(setting: Setting, queries: int, runners_up: int = 8) -> 
 
 def splitting_on(setting: Setting, pool: Counts) -> Contender:
     """Splitting on a given pool, by its own fluid prices."""
-    prices_qps = fluid_bound(setting.problem, pool, most_parts=DEFAULT_PARTS).prices_qps
-    return Contender(setting, SPLITTING, pool, prices_qps=tuple(prices_qps.tolist()))
+    bound = fluid_bound(setting.problem, pool, most_parts=DEFAULT_PARTS)
+    return Contender(setting, SPLITTING, pool, prices_qps=bound.splitting_prices_qps())
 
 
 def best_contender(setting: Setting, scheme: str, queries: int) -> Contender:
