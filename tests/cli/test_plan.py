@@ -147,9 +147,9 @@ def test_finer_loads_are_planned_by_the_interval(files, capsys):
 
 def test_a_single_moment_is_planned_once_for_the_interval(files, capsys):
     files("loads.csv", "time_s,rm1,rm2\n0,10,10\n")
-    assert planned(capsys)["interval_s"] == 600
-    assert planned(capsys, "--interval-s", 60)["interval_s"] == 60
-    assert "--interval-s is 0" in fault(capsys, "--interval-s", 0)
+    assert planned(capsys, "--over-provision", 0)["interval_s"] == 600
+    assert planned(capsys, "--over-provision", 0, "--interval-s", 60)["interval_s"] == 60
+    assert "--interval-s is 0" in fault(capsys, "--over-provision", 0, "--interval-s", 0)
 
 
 def test_the_same_plan_from_toml_and_json_and_one_line_for_each_model(files, capsys, tmp_path):
