@@ -22,7 +22,12 @@ from hebe.studies.study import StudyOptions
 DESCRIPTION = "Planned fleets, proved in simulation: Kairos, splitting, Hercules, Hera, and the simulator's speed."
 
 STUDY_FIGURES = {
-    "hercules-cluster": ("hercules.power_saving.", "hercules.capacity_saving."),
+    "hercules-cluster": (
+        "hercules.power_saving.",
+        "hercules.capacity_saving.",
+        "hercules.greedy_power_saving.",
+        "hercules.greedy_capacity_saving.",
+    ),
     "hera-affinity": ("hera.affinity_correlation",),
     "hera-emu": ("hera.emu.", "hera.emu_over."),
 }
