@@ -96,6 +96,16 @@ def test_known_error_is_an_object_with_json(capsys, failing):
     assert json.loads(out) == {"error": "model [x]: rows is 0"}
 
 
+def test_what_stdout_cannot_take_is_one_line_too():
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "hebe", "model", "list", "--json"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert found.returncode == 1
+    assert found.stderr.endswith("error: No space left on device\n")
+    assert "Traceback" not in found.stderr
+
+
 @pytest.mark.parametrize("how", ["flag", "environment"])
 def test_debug_shows_the_traceback(monkeypatch, failing, how):
     monkeypatch.setenv("HEBE_DEBUG", "1" if how == "environment" else "0")

@@ -1,4 +1,6 @@
+import errno
 import os
+import resource
 
 import pytest
 
@@ -22,5 +24,20 @@ def test_a_failure_leaves_the_older_file(tmp_path):
     write_whole(path, "older")
     with pytest.raises(UnicodeEncodeError):
         write_whole(path, "x" * 100_000 + "\udc80")
+    assert path.read_text() == "older"
+    assert os.listdir(tmp_path) == ["page.html"]
+
+
+def test_a_disk_that_takes_no_more_is_an_error_that_names_the_file(tmp_path):
+    path = tmp_path / "page.html"
+    write_whole(path, "older")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(OSError) as fault:
+            write_whole(path, "x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (fault.value.errno, fault.value.filename) == (errno.EFBIG, str(path))
     assert path.read_text() == "older"
     assert os.listdir(tmp_path) == ["page.html"]

@@ -42,8 +42,7 @@ def bench(
     for chosen in known if name == "all" else (name,):
         with make_progress() as progress:
             file = run_benchmark(chosen, quick, progress, data)
-        path = file.write(out)
-        written.append((path, file))
-        console.print(figure_tables([(path, file)]), crop=False)
+        console.print(figure_tables([(file.path(out), file)]), crop=False)
+        written.append((file.write(out), file))  # after they were shown: the disk may be full
     if as_json:
         print_json({"files": [{**file.to_dict(), "file": str(path)} for path, file in written]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -132,5 +133,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print_error(message)
         if "--json" in arguments:
-            print_json({"error": message})
+            with contextlib.suppress(OSError):  # where stdout is what failed
+                print_json({"error": message})
         sys.exit(1)

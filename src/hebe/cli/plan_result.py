@@ -37,17 +37,17 @@ def hand_over(
     summary: Mapping[str, Any],
     as_json: bool,
 ) -> None:
-    """Write `content` to the plan file and what is `drawn` to the page, and print the tables; with `--json` also the
-    `summary`."""
+    """Print the tables, write `content` to the plan file and what is `drawn` to the page; with `--json` print the
+    `summary`. What took long to work out is thus seen, even if the files cannot be written."""
     import tomli_w
 
     from hebe.report.whole_file import write_whole
 
-    write_whole(plan, tomli_w.dumps(content))
-    drawn.write(page)
     console = make_console(as_json)
     for table in tables:
         console.print(table, crop=False)
+    write_whole(plan, tomli_w.dumps(content))
+    drawn.write(page)
     console.print(f"Plan: {plan}\nPage: {page}", soft_wrap=True)
     if as_json:
         print_json({**summary, "plan": plan, "page": page})

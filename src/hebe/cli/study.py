@@ -57,11 +57,11 @@ def study(
     for chosen in known if name == "all" else (name,):
         with make_progress() as progress:
             run = run_study(chosen, options, progress)
-        figures, page = run.write(out)
         for table in run.result.tables:
             console.print(Text(table.title, "bold"), soft_wrap=True)
             console.print(_fitting(table), crop=False)
             console.print(Text(f"{table.note}\n" if table.note else "", "dim"), soft_wrap=True)
+        figures, page = run.write(out)
         if run.file.figures:
             console.print(figure_tables([(figures, run.file)]), crop=False)
         console.print(Text(f"\nPictures and explanations: {page}"), soft_wrap=True)

@@ -170,9 +170,13 @@ class FigureFile:
         except TypeError as fault:
             raise FigureError(str(fault).replace("__init__() ", "")) from None
 
+    def path(self, directory: Path) -> Path:
+        """DIRECTORY/NAME.json, where `write` puts it."""
+        return directory / f"{self.name}.json"
+
     def write(self, directory: Path) -> Path:
         """Write DIRECTORY/NAME.json (made if missing), replacing an older one at once or not at all."""
-        path = directory / f"{self.name}.json"
+        path = self.path(directory)
         write_whole(path, json.dumps(self.to_dict(), indent=1) + "\n")
         return path
 

@@ -43,7 +43,8 @@ def heat_map(
             for across in range(len(columns)):
                 if not np.isfinite(cells[down, across]):
                     continue
-                corner, alpha = (across - 0.5, down - 0.5), 0.08 + 0.82 * shade[down, across]
+                # Never so strong that the number could not be read, by day or by night.
+                corner, alpha = (across - 0.5, down - 0.5), 0.06 + 0.49 * shade[down, across]
                 axes.add_patch(Rectangle(corner, 1, 1, facecolor=SERIES[0], alpha=alpha, linewidth=0))
                 axes.text(
                     across, down, f"{cells[down, across]:.{digits}f}", ha="center", va="center", color=INK, fontsize=9

@@ -11,7 +11,7 @@ def write_whole(path: Path, text: str) -> None:
     """Make `path` hold `text` in UTF-8, readable for all, replacing an older file at once; makes its directory.
 
     Whoever reads it meanwhile finds the older content or the new, and where writing fails the older stays.
-    Raises OSError.
+    Raises OSError, which names `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -20,6 +20,8 @@ def write_whole(path: Path, text: str) -> None:
             file.write(text)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as fault:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(fault, OSError) and fault.filename is None:  # as where the disk is full
+            raise type(fault)(fault.errno, fault.strerror, str(path)) from fault
         raise
