@@ -34,7 +34,7 @@ def test_a_disk_that_takes_no_more_is_an_error_that_names_the_file(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
     try:
-        with pytest.raises(OSError, match="page.html") as fault:
+        with pytest.raises(OSError, match=r"page\.html") as fault:
             write_whole(path, "x" * 100_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
