@@ -99,13 +99,16 @@ def test_two_runs_agree_to_the_bit(result_of, options):
 
 def test_homogeneous_rows_add_up(result_of):
     result = result_of("kairos-homogeneous")
-    table = result.tables[0]
-    for row in table.rows:
-        cell = dict(zip(table.columns, row, strict=True))
+    kairos, hebe, changed = result.tables
+    for row, other in zip(kairos.rows, hebe.rows, strict=True):
+        cell = dict(zip(kairos.columns, row, strict=True)) | {"Hebe's pool": other[1]}
         assert cell["QoS (ms)"] == SLA_MS[cell["model"]]
         assert float(cell["over homogeneous"]) == pytest.approx(cell["Kairos"] / cell["homogeneous, scaled"], rel=0.1)
         for pool in (cell["Kairos' pool"], cell["Hebe's pool"]):
             assert np.dot(counts(pool), list(PRICES.values())) <= BUDGET * (1 + 1e-9)
+    for row in changed.rows:
+        assert np.dot(counts(row[4]), list(PRICES.values())) <= BUDGET * (1 + 1e-9)
+        assert all(float(cell) > 0 for cell in (row[1], row[3], row[5]))
 
 
 def test_distribution_gives_every_scheme_a_pool_within_the_budget(result_of):

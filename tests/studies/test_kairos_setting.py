@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hebe.query import Query, SubQuery
-from hebe.simulation.fleet_run import TableServers
+from hebe.simulation.fleet_run import QueryTrace, TableServers
 from hebe.studies.kairos_setting import (
     GAUSSIAN,
     MEASURED_ITEMS,
@@ -88,3 +88,21 @@ def test_gaussian_sizes_change_the_weights_only():
     assert gaussian.problem.size_weights @ items == pytest.approx(256, rel=0.01)
     assert usual.problem.size_weights @ items == pytest.approx(238, rel=0.02)
     np.testing.assert_array_equal(usual.problem.service_s, gaussian.problem.service_s)
+
+
+def test_artifact_gaps_are_whole_milliseconds_and_keep_the_mean():
+    trace = Setting("rm2", gap_ms=8.0).trace(20_000, 1)
+    usual = Setting("rm2").trace(20_000, 1)
+    np.testing.assert_array_equal(trace.sizes, usual.sizes)
+    np.testing.assert_allclose(8 * trace.gaps, np.round(8 * trace.gaps))
+    assert trace.gaps.mean() == pytest.approx(1, rel=0.01)
+    assert trace.gaps.std() == pytest.approx(8**-0.5, rel=0.05)
+    assert usual.gaps.std() == pytest.approx(1, rel=0.05)
+
+
+def test_steady_service_times_are_the_means():
+    setting = Setting("mtwnd", steady=True)
+    whole = SubQuery(Query(0, 200, 0.0), 0, 200)
+    servers = setting.servers
+    servers.begin(QueryTrace(np.ones(1), np.array([200]), np.array([0.99])))
+    assert servers.service_s(3, whole) == pytest.approx(setting.problem.service_s[3, 199])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -98,7 +98,9 @@ _MOST_NOISE_DRAWS = 7
 class Setting:
     """One model's problem: whose measurements (`data` is the artifact's folder, None the built-in figures), the
     budget, the QoS times `sla_factor`, the query sizes, and the standard deviation of what nobody can predict about a
-    service time, over that time (`noise`). Plain data: what it stands for is worked out once per process."""
+    service time, over that time (`noise`). `steady`: every service time is its mean. `gap_ms`: gaps as the artifact
+    draws them, whole milliseconds of a Poisson variate of this mean; 0 for exponential ones. Plain data: what it
+    stands for is worked out once per process."""
 
     model: str
     data: Path | None = None
@@ -106,6 +108,8 @@ class Setting:
     sla_factor: float = 1.0
     sizes: QuerySizes = PRODUCTION
     noise: float = 0.0
+    steady: bool = False
+    gap_ms: float = 0.0
 
     @property
     def sla(self) -> SlaTarget:
@@ -120,7 +124,10 @@ class Setting:
     @property
     def servers(self) -> ServiceModel:
         """The modelled servers."""
-        servers = TableServers(self.table)
+        table = self.table
+        if self.steady:
+            table = ServiceTable(table.types, table.quantiles_s.mean(axis=2, keepdims=True))
+        servers = TableServers(table)
         return NoisyServers(servers, self.noise) if self.noise else servers
 
     @property
@@ -129,8 +136,12 @@ class Setting:
         return _problem(self)
 
     def trace(self, queries: int, seed: int) -> QueryTrace:
-        """Queries of this setting's sizes."""
-        return QueryTrace.draw(queries, self.sizes, seed)
+        """Queries of this setting's sizes and gaps."""
+        trace = QueryTrace.draw(queries, self.sizes, seed)
+        if not self.gap_ms:
+            return trace
+        gaps_ms = np.random.default_rng(seed).poisson(self.gap_ms, queries)
+        return replace(trace, gaps=gaps_ms / self.gap_ms)
 
 
 def settings(options: StudyOptions, models: tuple[str, ...] = MODELS) -> dict[str, Setting]:
@@ -149,6 +160,11 @@ def settings(options: StudyOptions, models: tuple[str, ...] = MODELS) -> dict[st
 def about(options: StudyOptions) -> str:
     """Where the service times are from."""
     return ABOUT_BUILT_IN if options.data is None else ABOUT_DATA
+
+
+def traces_text(count: int) -> str:
+    """How many traces, in words."""
+    return "one trace" if count == 1 else f"{count} traces"
 
 
 @cache
