@@ -12,7 +12,15 @@ from hebe.planning.provisioning_day import DayPlan
 from hebe.profile import EfficiencyTuple
 from hebe.report.figures import FigureFile
 from hebe.simulation.server_types import HERCULES, HERCULES_AVAILABLE
-from hebe.studies import hercules_cluster, hercules_evolution, hercules_fleet, hercules_servers
+from hebe.studies import (
+    hercules_causes,
+    hercules_cluster,
+    hercules_evolution,
+    hercules_fleet,
+    hercules_gains,
+    hercules_servers,
+)
+from hebe.studies.hercules_changed import ChangedPair, changed_pairs, with_lookups, without_products
 from hebe.studies.hercules_fleet import LIGHT_RMC2, MODELS, Pair, all_pairs, day_curve, fleet_of, model_of
 from hebe.studies.hercules_schedulers import (
     Effort,
@@ -54,6 +62,20 @@ def made_up(*_):
 
 
 PAIRS = made_up()
+
+
+def made_up_changes(cases, _quick, _progress):
+    """Pairs with something changed do twice as much where they have fewer lookups, and as much as before elsewhere."""
+    names = {model_of(name).name: name for name in MODELS}
+    found = []
+    for case in cases:
+        name = names[case.model.name]
+        lighter = case.model.lookups_per_item < model_of(name).lookups_per_item
+        pair = PAIRS[name, case.server.name]
+        found.append(replace(pair, best=replace(pair.best, qps=pair.best.qps * (2.0 if lighter else 1.0))))
+    return found
+
+
 FLEET = fleet_of(PAIRS, MODELS, HERCULES_AVAILABLE)
 EVENLY = np.array([ON_T2[name] for name in MODELS])
 EFFORT = Effort(seeds=2, target_gap=0.01, rate=0.1)
@@ -70,6 +92,8 @@ def results():
     with pytest.MonkeyPatch.context() as patch:
         for study in STUDIES.values():
             patch.setattr(study, "all_pairs", made_up)
+        for causes in (hercules_causes, hercules_gains):
+            patch.setattr(causes, "changed_pairs", made_up_changes)
         return {name: study.run(QUICK, Progress(disable=True)) for name, study in STUDIES.items()}
 
 
@@ -114,6 +138,26 @@ def test_growth_is_that_of_what_queries_cost(results):
     assert 0 < figures["hercules.evolution.accelerated_saving.mean.least"] < 1
 
 
+def test_growth_is_told_for_each_change(results):
+    causes = next(table for table in results["hercules_evolution"].tables if table.title.startswith("What growth"))
+    ends = {row[0]: row[3] for row in causes.rows}
+    nothing = ends.pop("nothing: as in the catalog")
+    assert ends["RMC2 of 20 lookups, not 120"] > 1.5 * nothing
+    assert ends["RMC2 gets no queries"] > 5 * nothing
+    assert ends["keys drawn evenly, not skewed"] == pytest.approx(nothing, rel=0.01)
+
+
+def test_changed_pairs_are_what_the_search_finds():
+    rmc1 = model_of("RMC1")
+    plain, light = (
+        changed_pairs([ChangedPair(model, HERCULES["T2"])], True, Progress(disable=True))[0]
+        for model in (rmc1, without_products(with_lookups(rmc1, 20)))
+    )
+    assert light.best.qps > 1.5 * plain.best.qps
+    assert light.baseline_qps <= light.best.qps
+    assert {feature.lookups for feature in with_lookups(model_of("DIN"), 300).features} == {1, 300}
+
+
 def test_statements_are_judged_by_the_tuples():
     statements = {text: holds for _, text, holds in hercules_servers._statements(PAIRS)}
     assert statements["RMC1: T2 has more throughput than T1"]
@@ -125,8 +169,8 @@ def test_statements_are_judged_by_the_tuples():
 
 
 def test_no_gain_is_told_where_the_baseline_serves_nothing():
-    assert np.isnan(hercules_servers._gain(PAIRS, "RMC2", "T1"))
-    assert hercules_servers._gain(PAIRS, "RMC2", "T2") == pytest.approx(2.0)
+    assert np.isnan(PAIRS["RMC2", "T1"].gain)
+    assert PAIRS["RMC2", "T2"].gain == pytest.approx(2.0)
 
 
 def test_a_fleet_has_the_tuples_in_the_order_of_its_names():

@@ -105,6 +105,11 @@ class Pair:
         """Queries/s per watt; 0 where the SLA target is out of reach."""
         return self.best.qps / self.best.power_watts
 
+    @property
+    def gain(self) -> float:
+        """Throughput over the baseline's; NaN where the baseline cannot keep the SLA target at all."""
+        return self.best.qps / self.baseline_qps if self.baseline_qps > 0 else float("nan")
+
 
 Pairs = Mapping[tuple[str, str], Pair]
 """By model and server type, in the paper's names."""

@@ -13,10 +13,12 @@ from hebe.report.figures import Figure
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
 from hebe.simulation.analytic_server import AnalyticServer, Evaluation
+from hebe.simulation.calibration import CAFFE2
 from hebe.simulation.server_configuration import Lane, Placement
 from hebe.simulation.server_types import HERCULES
 from hebe.spec import SlaTarget
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, LATE, MODELS, Pairs, all_pairs, query_sizes, server_of
+from hebe.studies.hercules_gains import gain_causes, gain_causes_table, why_first_cpu, why_gains_differ
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.workload.reuse_profile import PRODUCTION_2021
 
@@ -36,28 +38,19 @@ _STATED_FUSION: Mapping[str, tuple[float, float, float, float]] = {
 }
 """Section III-B, small models on a V100: throughput gained by co-location, then by fusion; the same per watt."""
 
-_WHY_GAINS_DIFFER = (
-    "Where ours gains less than the paper on plain servers: in a roofline one worker a core is near the peak of a "
-    "model bound by computing, so splitting it into two stages gains nothing (RMC3). What twenty co-located copies "
-    "lose is one constant here, 5% for each further worker; the paper's copies of Caffe2 may have lost more. On T3 "
-    "ours is bound by the ranks (RMC1) or by the DenseNet (RMC2, RMC3), whoever schedules. On T7, DIEN gains more "
-    "than in the paper: its GRU is 1,800 small launches a batch here, which fusion shares among many queries; cuDNN "
-    "has far fewer. RMC3 and DIN gain less on T7 than their small variants in Fig. 6: in production size a part of "
-    "their rows stays on the host, and baseline and Hercules have the same cores beside the accelerator."
-)
-
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """See `DESCRIPTION`."""
     pairs = all_pairs(options, progress)
     gains, fusion = _gain_table(pairs), _fusion_checks()
+    tried = gain_causes(options.quick, progress)
     op_parallel, idle = _op_parallelism(), _idle_shares()
     statements = list(_statements(pairs))
     held = sum(holds for _, _, holds in statements)
     figures = [
         *(
             Figure(
-                f"hercules.schedule_gain.{name.lower()}.{kind.lower()}", _gain(pairs, name, kind), "ratio", paper=paper
+                f"hercules.schedule_gain.{name.lower()}.{kind.lower()}", pairs[name, kind].gain, "ratio", paper=paper
             )
             for (name, kind), paper in _STATED_GAINS.items()
         ),
@@ -91,7 +84,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
             "dense workers, and fusion besides; here it is searched on a grid.",
             Picture(
                 _by_type(
-                    {name: [_gain(pairs, name, kind) for kind in HERCULES] for name in MODELS},
+                    {name: [pairs[name, kind].gain for kind in HERCULES] for name in MODELS},
                     "throughput over the baseline's",
                     "What task scheduling gains",
                 ),
@@ -99,7 +92,8 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
                 "keep the SLA target at all.",
             ),
             gains,
-            _WHY_GAINS_DIFFER,
+            gain_causes_table(pairs, tried),
+            why_gains_differ(pairs, tried, {name: values[1] for name, values in fusion.items()}),
             Heading("Fig. 15: server architectures"),
             Picture(_by_type(_relative(pairs, "qps"), "throughput over T2's", "Latency-bounded throughput")),
             Picture(_by_type(_relative(pairs, "efficiency"), "queries/s per watt over T2's", "Energy efficiency")),
@@ -110,10 +104,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
                 [[section, statement, holds] for section, statement, holds in statements],
                 "'Better' is more than 2% better, 'equal' within 2%.",
             ),
-            "What does not hold compares T1 with T2 in queries/s per watt. The paper finds T2 behind for three models "
-            "and says nothing of the others; the model has T1 ahead wherever cores or memory bind, since T2 draws 1.54 "
-            "times the power for 1.39 times the FLOPs and 1.11 times the bandwidth. RMC2 is bound by its latency: on "
-            "T1, with fewer and slower cores, hardly any load is left under 50 ms.",
+            why_first_cpu(pairs, tried),
             Heading("Fig. 4 to 7: what the constants were set on"),
             _fusion_table(fusion),
             f"Fig. 4, RMC1 on T2: 10 workers of 2 cores reach up to {op_parallel[0]:.2f} times the throughput of 20 "
@@ -131,20 +122,14 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     )
 
 
-def _gain(pairs: Pairs, name: str, kind: str) -> float:
-    """Throughput over the baseline's; NaN where the baseline cannot keep the SLA target at all."""
-    pair = pairs[name, kind]
-    return pair.best.qps / pair.baseline_qps if pair.baseline_qps > 0 else float("nan")
-
-
 def _all_gains(pairs: Pairs) -> list[float]:
-    gains = [_gain(pairs, name, kind) for name, kind in pairs]
+    gains = [pair.gain for pair in pairs.values()]
     return [gain for gain in gains if np.isfinite(gain)]
 
 
 def _gain_table(pairs: Pairs) -> Table:
     rows: list[list[Cell]] = [
-        [name, kind, pairs[name, kind].baseline_qps, pairs[name, kind].best.qps, _gain(pairs, name, kind), paper]
+        [name, kind, pairs[name, kind].baseline_qps, pairs[name, kind].best.qps, pairs[name, kind].gain, paper]
         for (name, kind), paper in _STATED_GAINS.items()
     ]
     return Table(
@@ -279,8 +264,8 @@ def _fusion_table(found: Mapping[str, Sequence[float]]) -> Table:
         "Fig. 6: small models on a V100",
         columns,
         rows,
-        "Gain of co-location over one worker, and of fusion over that. The copies' overhead, 50 us, was fitted to the "
-        "throughputs.",
+        "Gain of co-location over one worker, and of fusion over that. The copies' overhead, "
+        f"{1e6 * CAFFE2.copy_overhead_s:.0f} us, was fitted to the throughputs.",
     )
 
 
