@@ -1,4 +1,8 @@
-"""What Kairos' pick and Hebe's plan bring over the homogeneous pool of the same budget, scaled to all of it."""
+"""What Kairos' pick and Hebe's plan bring over the homogeneous pool of the same budget, scaled to all of it.
+
+Beside them stands what would tell a bad pick from a bad policy: Kairos' matching on the pool with the best fluid bound
+for whole queries.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from dataclasses import dataclass, replace
 
 from rich.progress import Progress
 
+from hebe.planning.fluid_pool import best_pool
 from hebe.report.figures import Figure
 from hebe.simulation.capacity import Capacity
 from hebe.studies.kairos_contenders import (
     SPLITTING,
     Contender,
+    Counts,
     homogeneous_contender,
     kairos_contender,
     measure,
@@ -24,14 +30,19 @@ from hebe.studies.sweep import sweep
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """One setting: both contenders, the throughput of all three, and by what the homogeneous one's is `scale`d."""
+    """One setting: the contenders, their throughput and the homogeneous pool's, and by what the latter is `scale`d.
+
+    `repicked` is Kairos' matching on the pool with the best fluid bound for whole queries.
+    """
 
     kairos: Contender
     hebe: Contender
+    repicked: Contender
     scale: float
     homogeneous_qps: Capacity
     kairos_qps: Capacity
     hebe_qps: Capacity
+    repicked_qps: Capacity
 
     @property
     def model(self) -> str:
@@ -42,6 +53,10 @@ class Gain:
     def hebe_policy(self) -> str:
         """What Hebe's plan distributes by."""
         return "splitting" if self.hebe.scheme == SPLITTING else "matching"
+
+    def over_homogeneous(self, qps: Capacity) -> float:
+        """That throughput over the homogeneous pool's."""
+        return ratio("over_homogeneous", qps, self.homogeneous_qps, 1 / self.scale).value
 
     def of_kairos(self, name: str, **rest: str | float | None) -> Figure:
         """Kairos over homogeneous, with further fields of `Figure`."""
@@ -66,13 +81,15 @@ def gains(
     plans = sweep("Hebe's plans", _plan, [(setting, choosing, runners_up) for setting in given], progress)
     homogeneous = [homogeneous_contender(setting) for setting in given]
     kairos = [kairos_contender(setting) for setting in given]
-    contenders = [contender for contender, _ in homogeneous] + kairos + plans
+    repicked = [replace(contender, pool=_best_whole(contender.setting)) for contender in kairos]
+    contenders = [contender for contender, _ in homogeneous] + kairos + plans + repicked
     found = measure("throughput of pools", contenders, queries, seeds, progress, tolerance)
     count = len(given)
-    return [
-        Gain(kairos[at], plans[at], homogeneous[at][1], found[at], found[count + at], found[2 * count + at])
-        for at in range(count)
-    ]
+    return [Gain(kairos[at], plans[at], repicked[at], homogeneous[at][1], *found[at::count]) for at in range(count)]
+
+
+def _best_whole(setting: Setting) -> Counts:
+    return best_pool(setting.problem, setting.budget_per_hour, most_parts=1).counts
 
 
 def _plan(case: tuple[Setting, int, int]) -> Contender:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from rich.progress import Progress
 
-from hebe.planning.fluid_pool import best_pool
 from hebe.studies.kairos_contenders import Contender, Counts, homogeneous_contender, kairos_contender
 from hebe.studies.kairos_published import published_pick
 from hebe.studies.kairos_setting import Setting
@@ -19,16 +18,13 @@ _SEED = 1
 @dataclass(frozen=True, slots=True)
 class GainTest:
     """Kairos' throughput over that of the homogeneous pool, scaled to the whole budget: as it is, with the artifact's
-    gaps, with service times that do not scatter, and on the pool with the best fluid bound for whole queries instead
-    of Kairos' pick. `published` is what Kairos' rule picks from the artifact's own figures."""
+    gaps, and with service times that do not scatter. `published` is what Kairos' rule picks from the artifact's own
+    figures."""
 
     model: str
-    pool: Counts
     usual: float
     artifact_gaps: float
     steady: float
-    other_pool: Counts
-    on_other_pool: float
     published: Counts
 
 
@@ -41,7 +37,6 @@ def _test(case: tuple[Setting, int]) -> GainTest:
     setting, queries = case
     homogeneous, scale = homogeneous_contender(setting)
     kairos = kairos_contender(setting)
-    other = best_pool(setting.problem, setting.budget_per_hour, most_parts=1).counts
 
     def qps(contender: Contender, near_qps: float | None = None) -> float:
         return contender.qps(queries, _SEED, guess_qps=near_qps)
@@ -54,14 +49,10 @@ def _test(case: tuple[Setting, int]) -> GainTest:
     def with_artifact_gaps(contender: Contender, near_qps: float) -> float:
         return qps(replace(contender, setting=replace(setting, gap_ms=1e3 / near_qps)), near_qps)
 
-    on_other_qps = own_qps if other == kairos.pool else qps(replace(kairos, pool=other), own_qps)
     return GainTest(
         setting.model,
-        kairos.pool,
         own_qps / (scale * base_qps),
         with_artifact_gaps(kairos, own_qps) / (scale * with_artifact_gaps(homogeneous, base_qps)),
         steady(kairos, own_qps) / (scale * steady(homogeneous, base_qps)),
-        other,
-        on_other_qps / (scale * base_qps),
         published_pick(setting.model, setting.problem, setting.budget_per_hour),
     )
