@@ -148,12 +148,12 @@ def test_growth_is_told_for_each_change(results):
 
 
 def test_changed_pairs_are_what_the_search_finds():
-    rmc1 = model_of("RMC1")
+    rmc2 = model_of("RMC2")
     plain, light = (
         changed_pairs([ChangedPair(model, HERCULES["T2"])], True, Progress(disable=True))[0]
-        for model in (rmc1, without_products(with_lookups(rmc1, 20)))
+        for model in (rmc2, without_products(with_lookups(rmc2, 20)))
     )
-    assert light.best.qps > 1.5 * plain.best.qps
+    assert light.best.qps > 5 * plain.best.qps
     assert light.baseline_qps <= light.best.qps
     assert {feature.lookups for feature in with_lookups(model_of("DIN"), 300).features} == {1, 300}
 
