@@ -152,13 +152,16 @@ class SteadySavings:
     hercules_servers: float
     greedy_power: float
     greedy_servers: float
+    priority_power: float
 
 
 def savings_at(fleet: FleetOptions, load_qps: Floats, effort: Effort) -> SteadySavings:
-    """Of Hercules over greedy, and of greedy over oblivious; means over the random ones' seeds."""
+    """Of Hercules over greedy, of greedy over oblivious, and of the priority-aware one over greedy; means over the
+    random ones' seeds."""
     hercules = provision(
         fleet, load_qps, over_provision_rate=effort.rate, target_gap=effort.target_gap, time_limit_s=NO_HURRY_S
     )
+    priority = provision_by_priority(fleet, load_qps, over_provision_rate=effort.rate)
     drawn = []
     for seed in range(effort.seeds):
         plan = partial(_patient, fleet=fleet, rate=effort.rate, seed=(_SEED, 3, seed))
@@ -169,6 +172,7 @@ def savings_at(fleet: FleetOptions, load_qps: Floats, effort: Effort) -> SteadyS
                 1 - hercules.servers / greedy.servers,
                 1 - greedy.power_watts / oblivious.power_watts,
                 1 - greedy.servers / oblivious.servers,
+                1 - priority.power_watts / greedy.power_watts,
             )
         )
     return SteadySavings(*np.mean(drawn, axis=0).tolist())
