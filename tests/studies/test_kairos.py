@@ -148,7 +148,8 @@ def test_robustness_has_every_change(result_of):
 
 def test_the_shift_is_noticed_and_planned_for(result_of):
     result = result_of("kairos-shift")
-    plans, courses = result.tables
+    plans, courses, learning = result.tables
+    assert [row[0] for row in learning.rows] == [75, 150, 300]
     noticed = next(figure for figure in result.figures if figure.name.endswith("queries_until_noticed.rm2"))
     assert 0 < noticed.value < 5_000
     assert plans.rows[0][0] == "the plan before"
