@@ -287,6 +287,6 @@ def _explanation(rankings: Sequence[_Ranking]) -> str:
         f"pools shown fall by at most {100 * flat:.0f}%, so chance reorders neighbours; what matters is that the pick "
         "is near the best. Kairos' bound may lie below the fluid bound, as it lets auxiliary instances serve the mean "
         f"of the sizes that they reach, not those that they are best at: so it does in {', '.join(below)}. Splitting "
-        "may exceed both, as neither counts on it. The oracle is on its best pool and keeps queries whole. In short runs "
-        "policies that predict have learned little; the last table of kairos-shift tells what that costs."
+        "may exceed both, as neither counts on it. The oracle is on its best pool and keeps queries whole. In short "
+        "runs policies that predict have learned little; the last table of kairos-shift tells what that costs."
     )
