@@ -78,11 +78,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class HeraNode:
-    """One kind of socket: cores, cache ways of 2 MB, peak memory bandwidth."""
+    """One kind of socket: cores, cache ways of 2 MB, peak memory bandwidth, each core's second-level cache."""
 
     cores: int = HERA_SOCKET.cores
     cache_ways: int = _CACHE_WAYS
     bandwidth_bytes_per_s: float = HERA_SOCKET.memory_bandwidth_bytes_per_s
+    core_cache_bytes: float = float(1 << 20)
 
     @cached_property
     def shared(self) -> SharedServerModel:
@@ -95,7 +96,7 @@ class HeraNode:
             memory_bytes=192 * GIB,
             flops_per_cycle_per_core=64.0,
         )
-        return SharedServerModel(server, self.cache_ways)
+        return SharedServerModel(server, self.cache_ways, core_cache_bytes=self.core_cache_bytes)
 
     @cached_property
     def tables(self) -> ScalabilityTables:
@@ -194,6 +195,11 @@ def measured_rates(groups: Sequence[ServerGroup], answers: Sequence[Measured]) -
 def served_qps(group: ServerGroup, answer: Measured) -> Mapping[str, float]:
     """What one server of the group sustains of each model."""
     return dict(zip([tenant.model for tenant in group.tenants], answer.together_qps, strict=True))
+
+
+SMALL_CORE_CACHE = HeraNode(core_cache_bytes=float(1 << 16))
+"""Hera's socket but for its cores' second-level caches: next to nothing, where 1 MiB holds most of what a batch
+reuses."""
 
 
 def scaling_badly(node: HeraNode) -> list[str]:
