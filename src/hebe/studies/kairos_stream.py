@@ -11,7 +11,8 @@ from hebe.planning.fluid_pool import best_pool
 from hebe.planning.pool import plan_pool
 from hebe.planning.pool_problem import PoolProblem
 from hebe.planning.query_size_monitor import QuerySizeMonitor
-from hebe.report.plot_style import INK, QUIET, SERIES, drawing, to_svg
+from hebe.report.plot_style import INK, QUIET, SERIES, drawing, plain_ticks, to_svg
+from hebe.report.tables import format_number
 from hebe.simulation.capacity import Capacity
 from hebe.studies.kairos_contenders import KAIROS, SPLITTING, Counts
 from hebe.studies.kairos_setting import Setting
@@ -79,8 +80,9 @@ def stream_plot(stream: Stream, kairos: Sequence[Capacity], hebe: Sequence[Capac
             values = [capacity.qps for capacity in capacities]
             below.step(times, [*values, values[-1]], where="post", color=colour, label=scheme)
             below.plot(times[1:-1], values[1:], "o", color=colour, markersize=4)
-        below.set_ylim(bottom=0)
+        below.set_ylim(0, 1.1 * max(capacity.qps for capacity in (*kairos, *hebe)) or 1.0)
         below.set_xlim(-2_000, end)
+        plain_ticks(below.xaxis, format_number)
         below.set_ylabel("queries/s")
         below.set_xlabel("queries after the change")
         below.set_title("Throughput under the new sizes of the pool planned")
