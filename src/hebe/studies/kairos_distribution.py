@@ -99,10 +99,10 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
             ),
             Table(
                 "rm2: throughput by policy over the homogeneous pool",
-                [f"pool of {', '.join(TYPES)}", *_FIG3_ORDER],
+                ["pool", *_FIG3_ORDER],
                 [[pool, *_shares(by, homogeneous)] for pool, by in fixed.items()],
-                "The paper's text has one of these numbers: (3, 1, 3) under Ribbon's policy is at 1.15, and the other "
-                "two pools are below 1.",
+                f"Pools: counts of {', '.join(TYPES)}. The paper's text has one of these numbers: (3, 1, 3) under "
+                "Ribbon's policy is at 1.15, and the other two pools are below 1.",
             ),
             Heading("Fig. 9: each scheme on its best pool"),
             Picture(
@@ -239,6 +239,11 @@ def _pool_row(model: str, by: Mapping[str, Contender]) -> list[Cell]:
     return [model, *(by[s].pool_text + (threshold if s == DRS else "") for s in ORDER if s != ORACLE)]
 
 
+def _clear_of(line: float, height: float, space: float) -> float:
+    """Where the label of a bar of this height starts, `space` high, so that the line does not cross it."""
+    return line if height <= line < height + space else height
+
+
 def _fig3_bars(fixed: Mapping[str, Measured], homogeneous: float) -> str:
     with drawing(height=4.2) as (canvas, axes):
         schemes = _FIG3_ORDER[:-1]
@@ -246,8 +251,9 @@ def _fig3_bars(fixed: Mapping[str, Measured], homogeneous: float) -> str:
             places = [at - 0.36 + 0.18 * number for at in range(len(fixed))]
             heights = [by[scheme].qps / homogeneous for by in fixed.values()]
             axes.bar(places, heights, 0.16, color=SERIES[_SHADES[scheme]], label=scheme)
-            for place, height in zip(places, heights, strict=True):
-                axes.annotate(f"{height:.2f}", (place, height), xytext=(0, 3), textcoords="offset points", ha="center",
+            for place, height, by in zip(places, heights, fixed.values(), strict=True):
+                clear = _clear_of(by[ORACLE].qps / homogeneous, height, 0.1)
+                axes.annotate(f"{height:.2f}", (place, clear), xytext=(0, 3), textcoords="offset points", ha="center",
                               fontsize=8, color=QUIET)  # fmt: skip
         for at, by in enumerate(fixed.values()):
             height = by[ORACLE].qps / homogeneous
@@ -268,10 +274,11 @@ def _fig9_bars(found: Mapping[str, Measured]) -> str:
             places = [at - 0.375 + 0.15 * number for at in range(len(found))]
             heights = [by[scheme].qps / by[RIBBON].qps for by in found.values()]
             axes.bar(places, heights, 0.135, color=SERIES[_SHADES[scheme]], label=scheme)
-            for place, height in zip(places, heights, strict=True):
+            for place, height, by in zip(places, heights, found.values(), strict=True):
                 if scheme != RIBBON:
-                    axes.annotate(f"{height:.2f}", (place, height), xytext=(0, 3), textcoords="offset points",
-                                  ha="center", fontsize=7, color=QUIET, rotation=90)  # fmt: skip
+                    clear = _clear_of(by[ORACLE].qps / by[RIBBON].qps, height, 0.15)
+                    axes.annotate(f"{height:.2f}", (place, clear), xytext=(0, 3), textcoords="offset points",
+                                  ha="center", fontsize=8, color=QUIET, rotation=90)  # fmt: skip
         for at, by in enumerate(found.values()):
             height = by[ORACLE].qps / by[RIBBON].qps
             axes.plot([at - 0.46, at + 0.46], [height, height], color=INK, linestyle="--", linewidth=1.3,
