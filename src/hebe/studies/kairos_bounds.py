@@ -106,7 +106,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
                 ],
                 [_row(each) for each in rankings],
                 f"Pools: counts of {', '.join(TYPES)}. Rank correlation: Spearman's, among the {effort.head} shown. "
-                "Share of bound: Kairos' pick over its own bound. The paper says that the best is always among the top ten.",
+                "Share of bound: Kairos' pick over its own bound. The paper: the best is always among the top ten.",
             ),
             Heading("Fig. 14: the same pools under other policies (rm2)"),
             Picture(
