@@ -128,3 +128,10 @@ def test_ratios_are_of_traces():
     assert (figure.runs, figure.paper) == (2, "2")
     single = ratio("a.b", Capacity.of([2.0]), Capacity.of([4.0]))
     assert (single.value, single.low, single.high) == (0.5, None, None)
+
+
+def test_ribbon_may_leave_budget_unspent():
+    setting = Setting("dien")
+    ribbon = best_contender(setting, RIBBON, 600)
+    homogeneous, _ = homogeneous_contender(setting)
+    assert ribbon.qps(600, CHOOSING_SEED) >= 0.97 * homogeneous.qps(600, CHOOSING_SEED)

@@ -129,10 +129,12 @@ def splitting_on(setting: Setting, pool: Counts) -> Contender:
 def best_contender(setting: Setting, scheme: str, queries: int) -> Contender:
     """The scheme on the pool that suits it best, of all that the budget buys; for DRS with its best threshold.
 
-    Pools that could have one more server are left out, as are those whose fluid bound the best found exceeds.
+    Pools whose fluid bound the best found exceeds are left out, as are those that could have one more server, but for
+    Ribbon: first come, first served is worse off with a slow server than without.
     """
     problem = setting.problem
-    pools = largest_pools(problem, setting.budget_per_hour)
+    enumerate_pools = pools_within if scheme == RIBBON else largest_pools
+    pools = enumerate_pools(problem, setting.budget_per_hour)
     bounds = MARGIN * fluid_bounds(replace(problem, xi=1.0), pools, most_parts=1)
     race = CapacityRace(
         setting.trace(queries, CHOOSING_SEED), setting.servers, setting.sla, 0.5 * float(bounds.max()), 0.01
