@@ -28,6 +28,8 @@ MARGIN = 0.98
 EVEN = dict.fromkeys(MODELS, 1 / 3)
 """Each model's share of the queries within its kind, early or late."""
 
+BASELINE = "accelerated servers under the baseline's scheduler"
+
 _GAP = 5e-3
 
 
@@ -123,9 +125,7 @@ def saving_causes(pairs: Pairs, late_shares: Sequence[float], rate: float) -> di
     half = {kind: count if kind in PLAIN else count // 2 for kind, count in HERCULES_AVAILABLE.items()}
     fleets = {
         "nothing": fleet_of(pairs, MODELS, HERCULES_AVAILABLE),
-        "accelerated servers under the baseline's scheduler": fleet_of(
-            _without_gains(pairs), MODELS, HERCULES_AVAILABLE
-        ),
+        BASELINE: fleet_of(_without_gains(pairs), MODELS, HERCULES_AVAILABLE),
         "half as many accelerated servers": fleet_of(pairs, MODELS, half),
     }
     found = {}
