@@ -252,7 +252,7 @@ def _fig3_bars(fixed: Mapping[str, Measured], homogeneous: float) -> str:
             heights = [by[scheme].qps / homogeneous for by in fixed.values()]
             axes.bar(places, heights, 0.16, color=SERIES[_SHADES[scheme]], label=scheme)
             for place, height, by in zip(places, heights, fixed.values(), strict=True):
-                clear = _clear_of(by[ORACLE].qps / homogeneous, height, 0.1)
+                clear = _clear_of(by[ORACLE].qps / homogeneous, _clear_of(1.0, height, 0.1), 0.1)
                 axes.annotate(f"{height:.2f}", (place, clear), xytext=(0, 3), textcoords="offset points", ha="center",
                               fontsize=8, color=QUIET)  # fmt: skip
         for at, by in enumerate(fixed.values()):
@@ -276,7 +276,7 @@ def _fig9_bars(found: Mapping[str, Measured]) -> str:
             axes.bar(places, heights, 0.135, color=SERIES[_SHADES[scheme]], label=scheme)
             for place, height, by in zip(places, heights, found.values(), strict=True):
                 if scheme != RIBBON:
-                    clear = _clear_of(by[ORACLE].qps / by[RIBBON].qps, height, 0.15)
+                    clear = _clear_of(by[ORACLE].qps / by[RIBBON].qps, height, 0.25)
                     axes.annotate(f"{height:.2f}", (place, clear), xytext=(0, 3), textcoords="offset points",
                                   ha="center", fontsize=8, color=QUIET, rotation=90)  # fmt: skip
         for at, by in enumerate(found.values()):
