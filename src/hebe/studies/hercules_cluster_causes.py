@@ -106,7 +106,7 @@ def why_fig8(found: Mapping[int, tuple[float, SteadySavings]]) -> str:
         "The paper gives both models a peak of 50,000 queries/s. RMC1 has that here too; of the catalog's RMC2 no such "
         "cluster serves as much, so it gets what needs equally many T2 servers. The order of the three types by energy "
         "efficiency is the paper's, and so is that T3 gains more for RMC2 than for RMC1, on which the priority-aware "
-        f"scheduler lives on. Here 15 T3 can carry {share:.0%} of the peak. Whether it saves less because so little is "
+        f"scheduler lives. Here 15 T3 can carry {share:.0%} of the peak. Whether it saves less because so little is "
         "contested is tried by leaving fewer of them: at a steady peak it saves "
         f"{all_of_them.priority_power:.1%} with all T3, and at most {best:.1%} with fewer."
     )

@@ -96,8 +96,8 @@ def why_gains_differ(pairs: Pairs, tried: Tried, fusion: Mapping[str, float]) ->
         "its GRU is made of many small launches, which fusion shares among queries: if they cost nothing to start, "
         f"its gain goes from {gains(_NO_LAUNCH, 'T7', 'DIEN')} (the paper: 6.0; how many launches it had is not "
         "stated). RMC3 and DIN gain less on T7 than fusion alone does in Fig. 6. It is not the production size, for "
-        f"with the small variants gains go from {gains(_SMALL, 'T7', 'RMC3', 'DIN')}; with nothing on the host's cores, which "
-        f"serve beside the accelerator in baseline and Hercules alike, these gain {fusion['RMC3']:.1f} and "
+        f"with small variants gains go from {gains(_SMALL, 'T7', 'RMC3', 'DIN')}; with nothing on the host's cores, "
+        f"which serve beside the accelerator in baseline and Hercules alike, these gain {fusion['RMC3']:.1f} and "
         f"{fusion['DIN']:.1f} times."
     )
 
