@@ -221,7 +221,7 @@ def _explanation(low: Sequence[str], utilization: Ways, measured: Mapping[Pair, 
         f"the paper (up to {100 * float(utilization['random'].max()):.0f}%, the paper 147%). The worst pair has "
         f"{100 * float(utilization['random'].min()):.0f}%, the paper's 82%. Tried: with next to no second-level cache "
         f"in the cores the least EMU that is predicted is {100 * least[SMALL_CORE_CACHE]:.1f}%, with it "
-        f"{100 * least[HeraNode()]:.1f}%, so that these caches {'explain a part of it' if part else 'do not explain it'}"
+        f"{100 * least[HeraNode()]:.1f}%, so that these caches {'explain part of it' if part else 'do not explain it'}"
         "; what else does was not found."
     )
 
