@@ -184,7 +184,8 @@ def _explanation(answers: Mapping[tuple[str, str], _Answer], models: Sequence[st
         f"{', '.join(met)}. The farther below, the more is left for skipping sub-pools alone. On {first} of "
         f"{len(models)} models the pool of the highest bound, where Kairos+ begins, is the best already. Pools that "
         f"the other searches measure for one of Kairos+'s, in the middle: {searches}. Why one of them is quicker than "
-        "another was not tested."
+        "another was not tested. Skipping sub-pools takes for granted that one more server never hurts. Under Ribbon's "
+        "policy it does: kairos-distribution, which tries all pools, finds better ones for it that leave budget over."
     )
 
 
@@ -291,7 +292,8 @@ def _searches_plot(answers: Mapping[tuple[str, str], _Answer], models: Sequence[
                 (_plus_until(answers[KAIROS, model]),) if number == 0 else answers[KAIROS, model].until[name]
                 for model in models
             ]
-            _bars(axes, places, [float(np.median(until)) for until in each], width, _COLOURS[name], name)
+            medians = [float(np.median(until)) for until in each]
+            _bars(axes, places, medians, width, _COLOURS[name], name, [max(until) for until in each])
             for place, until in zip(places, each, strict=True):
                 axes.plot([place] * len(until), until, "o", color=INK, markersize=2.2, alpha=0.6)
         _log_axes(axes, models, "pools measured")
@@ -300,10 +302,19 @@ def _searches_plot(answers: Mapping[tuple[str, str], _Answer], models: Sequence[
         return to_svg(canvas, "Pools measured until the best was, by search and model")
 
 
-def _bars(axes: Axes, places: Sequence[float], heights: Sequence[float], width: float, colour: str, name: str) -> None:
+def _bars(
+    axes: Axes,
+    places: Sequence[float],
+    heights: Sequence[float],
+    width: float,
+    colour: str,
+    name: str,
+    tops: Sequence[float] | None = None,
+) -> None:
+    """Bars with their numbers, above `tops` where something stands on them."""
     axes.bar(places, heights, 0.92 * width, color=colour, label=name)
-    for place, height in zip(places, heights, strict=True):
-        axes.annotate(format_number(height), (place, height), xytext=(0, 3), textcoords="offset points", ha="center",
+    for place, height, top in zip(places, heights, tops or heights, strict=True):
+        axes.annotate(format_number(height), (place, top), xytext=(0, 3), textcoords="offset points", ha="center",
                       fontsize=8)  # fmt: skip
 
 
