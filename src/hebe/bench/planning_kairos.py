@@ -114,7 +114,13 @@ class Contest:
 
     def full_pools(self) -> Ints:
         """The pools within the budget that not even the cheapest server can be added to, best Kairos bound first."""
-        pools = largest_pools(self.problem, BUDGET_PER_HOUR)
+        return self._ranked(largest_pools(self.problem, BUDGET_PER_HOUR))
+
+    def pools(self) -> Ints:
+        """All pools within the budget, best Kairos bound first."""
+        return self._ranked(pools_within(self.problem, BUDGET_PER_HOUR))
+
+    def _ranked(self, pools: Ints) -> Ints:
         return pools[ranking(kairos_bounds(self.problem, pools), self.problem.cost_per_hour(pools))]
 
 
@@ -174,8 +180,8 @@ def _homogeneous(contest: Contest) -> Reached:
 
 
 def _ribbon(contest: Contest) -> Reached:
-    pools = contest.full_pools()
-    return _best_of(contest, pools, lambda _, __: FirstComeFirstServed, "first come, first served")
+    """Of all pools: first come, first served may be worse off with one more slow server."""
+    return _best_of(contest, contest.pools(), lambda _, __: FirstComeFirstServed, "first come, first served")
 
 
 def _clockwork(contest: Contest) -> Reached:
