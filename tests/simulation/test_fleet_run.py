@@ -115,6 +115,22 @@ def test_an_instance_with_more_workers_does_more_at_a_time() -> None:
     assert two.percentile_s(95) < one.percentile_s(95)
 
 
+def test_known_service_times_are_told_to_the_router_and_keep_early_queries_from_being_late() -> None:
+    trace = QueryTrace.draw(200, ProductionSizes(), 3)
+    learning, known = servers(), TableServers(servers().table, known=True)
+    assert learning.profiles == {}
+    fleet = Fleet(known.types, known.profiles)
+    for server_type in range(2):
+        for items in (150, 300, 900):
+            expected_s = known.table.mean_s[server_type, items - 1]
+            assert fleet.service_time_s(server_type, items) == pytest.approx(expected_s, rel=0.1)
+    late = [
+        1 - run_fleet(trace, 450, (1, 6), own, policy("splitting"), SLA_S).attainment(SLA_S)
+        for own in (learning, known)
+    ]
+    assert late[1] < late[0]
+
+
 def test_giving_up_stops_early_and_counts_the_rest_as_late() -> None:
     trace = QueryTrace.draw(5000, FixedSizes(900), seed=2)
     run = run_fleet(trace, 500.0, (1, 0), servers(), FirstComeFirstServed(), SLA_S, give_up_late=50)

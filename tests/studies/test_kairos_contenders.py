@@ -135,3 +135,12 @@ def test_ribbon_may_leave_budget_unspent():
     ribbon = best_contender(setting, RIBBON, 600)
     homogeneous, _ = homogeneous_contender(setting)
     assert ribbon.qps(600, CHOOSING_SEED) >= 0.97 * homogeneous.qps(600, CHOOSING_SEED)
+
+
+def test_known_service_times_serve_more_in_a_short_run():
+    pool = (1, 0, 4, 0)
+    learning, known = (
+        splitting_on(replace(SETTING, known_times=known), pool).qps(QUERIES, 1, tolerance=0.02)
+        for known in (False, True)
+    )
+    assert known > learning

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hebe.profile import LatencyProfile
 from hebe.query import Query, SubQuery
 from hebe.scheduling.distribution import DistributionPolicy
 from hebe.scheduling.events import (
@@ -32,6 +33,10 @@ from hebe.simulation.service_table import ServiceTable
 from hebe.workload.query_sizes import QuerySizes
 
 Floats = npt.NDArray[np.float64]
+
+_PROFILE_SIZES = 100
+_PROFILE_STEP = 1.1
+"""From one size to the next in a profile: from 64 items on enough of them for a predictor to trust its table."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,11 @@ class ServiceModel(Protocol):
         """The server types it knows, base first."""
         ...
 
+    @property
+    def profiles(self) -> Mapping[str, LatencyProfile]:
+        """What a router knows of types beforehand; of others it learns from nothing."""
+        ...
+
     def begin(self, trace: QueryTrace) -> None:
         """A run of this trace begins; query ids will be its indices."""
         ...
@@ -73,11 +83,18 @@ class ServiceModel(Protocol):
 class TableServers:
     """Servers that take as long as was measured, with the measured spread.
 
-    Parts of one query share its luck, turned on by the golden ratio from part to part, so that they are not alike.
+    `known`: routers know service times beforehand, as where a model was profiled before it is served; else they learn
+    them in the run, which costs short runs dear. Parts of one query share its luck, turned on by the golden ratio from
+    part to part, so that they are not alike.
     """
 
-    def __init__(self, table: ServiceTable) -> None:
+    def __init__(self, table: ServiceTable, *, known: bool = False) -> None:
         self.table = table
+        self.profiles: Mapping[str, LatencyProfile] = {}
+        """Of every type if they are known, else of none."""
+        if known:
+            sizes = sorted({min(round(_PROFILE_STEP**step), table.largest) for step in range(_PROFILE_SIZES)})
+            self.profiles = {name: table.profile(name, sizes) for name in table.types}
         self._whole_s: list[list[float]] = []
         self._sizes: list[int] = []
         self._luck: list[float] = []
@@ -153,7 +170,7 @@ def run_fleet(
     if isinstance(policy, PartitionedRouter):
         router: Router | PartitionedRouter = policy
     else:
-        router = Router(Fleet(servers.types), policy, RouterConfig(sla_s=sla_s))
+        router = Router(Fleet(servers.types, servers.profiles), policy, RouterConfig(sla_s=sla_s))
     servers.begin(trace)
     happenings: EventQueue[SubQueryFinished | InstanceChanged] = EventQueue()
     instances = 0

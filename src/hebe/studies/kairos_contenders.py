@@ -30,7 +30,6 @@ from hebe.simulation.capacity import Capacity, fleet_capacity
 from hebe.simulation.capacity_race import CapacityRace
 from hebe.simulation.oracle import oracle_qps
 from hebe.simulation.plan_choice import PolicyKind, choose_plan
-from hebe.studies.kairos_known_times import KnownTimes
 from hebe.studies.kairos_setting import Setting
 from hebe.studies.sweep import sweep
 
@@ -47,24 +46,16 @@ MARGIN = 1.03
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A scheme's policy on `pool[t]` instances of each type; `threshold` items for DRS, `prices_qps` for splitting.
-
-    `known`: mean service times are known beforehand; else policies that predict learn them from nothing in each run.
-    """
+    """A scheme's policy on `pool[t]` instances of each type; `threshold` items for DRS, `prices_qps` for splitting."""
 
     setting: Setting
     scheme: str
     pool: Counts
     threshold: int = 0
     prices_qps: tuple[float, ...] = ()
-    known: bool = False
 
     def make_policy(self) -> DistributionPolicy:
         """A new policy."""
-        policy = self._make_learning_policy()
-        return KnownTimes(policy, self.setting.problem.service_s) if self.known else policy
-
-    def _make_learning_policy(self) -> DistributionPolicy:
         sla_s = self.setting.sla.latency_s
         if self.scheme == DRS:
             return SizeThreshold(self.threshold)

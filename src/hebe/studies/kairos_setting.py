@@ -1,7 +1,7 @@
 """Kairos' models, instance types and queries: what all kairos studies share.
 
 Models and QoS of the paper's Table 3, types and prices of its Table 4, 2.5 dollars an hour. Query sizes are those of
-the artifact's sampler. Queries come as a Poisson process, as the paper says (its artifact's gaps are far smoother).
+the artifact's sampler. Queries come as a Poisson process, as the paper says (its artifact draws whole milliseconds).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from scipy.special import ndtri
 
 from hebe.planning.pool_problem import PoolProblem
 from hebe.planning.query_size_monitor import size_weights
+from hebe.profile import LatencyProfile
 from hebe.query import SubQuery
 from hebe.simulation.fleet_run import QueryTrace, ServiceModel, TableServers
 from hebe.simulation.server_types import EC2
@@ -99,7 +100,8 @@ class Setting:
     """One model's problem: whose measurements (`data` is the artifact's folder, None the built-in figures), the
     budget, the QoS times `sla_factor`, the query sizes, and the standard deviation of what nobody can predict about a
     service time, over that time (`noise`). `steady`: every service time is its mean. `gap_ms`: gaps as the artifact
-    draws them, whole milliseconds of a Poisson variate of this mean; 0 for exponential ones. Plain data: what it
+    draws them, whole milliseconds of a Poisson variate of this mean; 0 for exponential ones. `known_times`: service
+    times are known beforehand; else policies that predict learn them from nothing in each run. Plain data: what it
     stands for is worked out once per process."""
 
     model: str
@@ -110,6 +112,7 @@ class Setting:
     noise: float = 0.0
     steady: bool = False
     gap_ms: float = 0.0
+    known_times: bool = False
 
     @property
     def sla(self) -> SlaTarget:
@@ -127,7 +130,7 @@ class Setting:
         table = self.table
         if self.steady:
             table = ServiceTable(table.types, table.quantiles_s.mean(axis=2, keepdims=True))
-        servers = TableServers(table)
+        servers = TableServers(table, known=self.known_times)
         return NoisyServers(servers, self.noise) if self.noise else servers
 
     @property
@@ -227,6 +230,11 @@ class NoisyServers:
     def types(self) -> tuple[str, ...]:
         """The table's types."""
         return self._servers.types
+
+    @property
+    def profiles(self) -> Mapping[str, LatencyProfile]:
+        """Without the noise."""
+        return self._servers.profiles
 
     def begin(self, trace: QueryTrace) -> None:
         """Draw the noise: the same for the same number of queries."""

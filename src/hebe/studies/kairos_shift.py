@@ -130,12 +130,16 @@ def _learning(setting: Setting, effort: _Effort, progress: Progress) -> Table:
     """What learning service times within a run costs, by the length of the run."""
     pool = best_pool(setting.problem, setting.budget_per_hour).counts
     contenders = [kairos_contender(setting), splitting_on(setting, pool)]
-    both = [replace(contender, known=known) for contender in contenders for known in (False, True)]
+    both = [
+        replace(contender, setting=replace(setting, known_times=known))
+        for contender in contenders
+        for known in (False, True)
+    ]
     lengths = (effort.trial // 2, effort.trial, 2 * effort.trial)
     found = [measure(f"runs of {length:,}", both, length, 1, progress, 0.01) for length in lengths]
     return Table(
         f"{setting.model}: learning service times, and knowing them",
-        ["queries of a run", *(f"{c.scheme} {c.pool_text}{', known' if c.known else ''}" for c in both)],
+        ["queries of a run", *(f"{c.scheme} {c.pool_text}{', known' if c.setting.known_times else ''}" for c in both)],
         [[length, *(capacity.qps for capacity in row)] for length, row in zip(lengths, found, strict=True)],
         "Queries/s of the new sizes, one trace. Each run learns from nothing, unless service times are known before.",
     )
