@@ -1,5 +1,6 @@
 import inspect
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -96,11 +97,14 @@ def test_known_error_is_an_object_with_json(capsys, failing):
     assert json.loads(out) == {"error": "model [x]: rows is 0"}
 
 
-def test_what_stdout_cannot_take_is_one_line_too():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_what_stdout_cannot_take_is_one_line_too(unbuffered, options):
     with open("/dev/full", "w") as full:
         found = subprocess.run(
-            [sys.executable, "-m", "hebe", "model", "list", "--json"], stdout=full, stderr=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-m", "hebe", "model", "list", *options],
+            stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
     assert found.returncode == 1
     assert found.stderr.endswith("error: No space left on device\n")
     assert "Traceback" not in found.stderr

@@ -133,6 +133,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print_error(message)
         if "--json" in arguments:
-            with contextlib.suppress(OSError):  # where stdout is what failed
+            with contextlib.suppress(OSError):
                 print_json({"error": message})
+        _drop_unwritten()
         sys.exit(1)
+
+
+def _drop_unwritten() -> None:
+    """Where stdout takes no more, forget what is left for it: the interpreter would fail to write it at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
