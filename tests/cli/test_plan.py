@@ -338,7 +338,7 @@ def test_files_that_are_no_text_are_refused(capsys, tmp_path):
         (["--minimise", "carbon"], "must be power or price"),
         (["--plan", "loads.csv"], "loads.csv is read: write to another file"),
         (["--page", "./servers.csv"], "servers.csv is read"),
-        (["--plan", "x.html"], "is the plan file too"),
+        (["--plan", "x.html"], "x.html is written by --plan too"),
     ],
 )
 def test_wrong_usage(capsys, arguments, message):

@@ -271,7 +271,7 @@ def test_bad_profiles_of_json_are_named_by_entry_and_field(files, capsys):
         (["--policy", "best"], "must be one of optimal, hera, one-model-a-server"),
         (["--plan", "demand.csv"], "demand.csv is read: write to another file"),
         (["--page", "./server.csv"], "server.csv is read"),
-        (["--plan", "x.html"], "is the plan file too"),
+        (["--plan", "x.html"], "x.html is written by --plan too"),
     ],
 )
 def test_wrong_usage(capsys, arguments, message):

@@ -98,8 +98,6 @@ def provision(
         raise typer.BadParameter(f"{minimise!r}: must be {' or '.join(Objective)}", param_hint="--minimise")
     page = plan.with_suffix(".html") if page is None else page
     read = [path for path in (efficiency, servers, loads, history) if path is not None]
-    if page.resolve() == plan.resolve():
-        raise typer.BadParameter("is the plan file too", param_hint="--page")
     check_written({"--plan": plan, "--page": page}, read)
     request = ProvisionRequest(
         efficiency, servers, loads, history, interval_s, over_provision, quantile, Objective(minimise), set_up_s, gap,

@@ -59,8 +59,6 @@ def colocate(
     if policy not in POLICIES:
         raise typer.BadParameter(f"{policy!r}: must be one of {', '.join(POLICIES)}", param_hint="--policy")
     page = plan.with_suffix(".html") if page is None else page
-    if page.resolve() == plan.resolve():
-        raise typer.BadParameter("is the plan file too", param_hint="--page")
     check_written({"--plan": plan, "--page": page}, [profiles, server, demand])
     request = ColocateRequest(profiles, server, demand, policy, most_models, least_slope, time_limit_s)
     with make_progress() as progress:
