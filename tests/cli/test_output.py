@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,3 +50,17 @@ def test_error_is_one_line_whatever_its_length_and_markup(capsys):
     message = "field [bold] " + "long " * 100
     print_error(message)
     assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_what_c_libraries_print_goes_to_stderr():
+    program = """
+import ctypes, os
+from hebe.cli.output import foreign_lines_to_stderr, print_json
+with foreign_lines_to_stderr():
+    ctypes.CDLL(None).printf(b"buffered ")
+    os.write(1, b"raw ")
+print_json({"a": 1})
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout == '{"a": 1}\n'
+    assert sorted(found.stderr.split()) == ["buffered", "raw"]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress, print_json
 
 
 def bench(
@@ -40,7 +40,7 @@ def bench(
         raise typer.BadParameter(f"{data} is not a directory", param_hint="--data")
     written = []
     for chosen in known if name == "all" else (name,):
-        with make_progress() as progress:
+        with make_progress() as progress, foreign_lines_to_stderr():
             file = run_benchmark(chosen, quick, progress, data)
         console.print(figure_tables([(file.path(out), file)]), crop=False)
         written.append((file.write(out), file))  # after they were shown: the disk may be full

@@ -6,11 +6,13 @@ stderr. Without it, results go to stdout. Progress bars always go to stderr.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import PurePath
 from typing import Annotated, Any
@@ -61,6 +63,21 @@ def make_progress(*, transient: bool = True) -> Progress:
         transient=transient,
         disable=not console.is_terminal,
     )
+
+
+@contextmanager
+def foreign_lines_to_stderr() -> Iterator[None]:
+    """What C libraries, and children, write on file descriptor 1 goes to stderr: HiGHS prints now and then."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        ctypes.CDLL(None).fflush(None)  # what they wrote may wait in the C library's buffer
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hebe.cli.options import check_written
-from hebe.cli.output import JsonOption, make_progress
+from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_progress
 from hebe.cli.plan_colocate import colocate
 from hebe.cli.plan_pool import pool
 from hebe.cli.plan_result import DEFAULT_PLAN, RESULT, PageOption, PlanOption, hand_over
@@ -103,7 +103,7 @@ def provision(
         efficiency, servers, loads, history, interval_s, over_provision, quantile, Objective(minimise), set_up_s, gap,
         time_limit_s, baselines,
     )  # fmt: skip
-    with make_progress() as progress:
+    with make_progress() as progress, foreign_lines_to_stderr():
         made = make_provision_plan(request, progress)
     hand_over(
         plan,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hebe.cli.options import check_written
-from hebe.cli.output import JsonOption, make_progress
+from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_progress
 from hebe.cli.plan_result import DEFAULT_PLAN, PageOption, PlanOption, hand_over
 
 _RULE = "What is best"
@@ -61,7 +61,7 @@ def colocate(
     page = plan.with_suffix(".html") if page is None else page
     check_written({"--plan": plan, "--page": page}, [profiles, server, demand])
     request = ColocateRequest(profiles, server, demand, policy, most_models, least_slope, time_limit_s)
-    with make_progress() as progress:
+    with make_progress() as progress, foreign_lines_to_stderr():
         made = make_colocation_plan(request, progress)
     hand_over(
         plan,

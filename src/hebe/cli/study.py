@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress, print_json
 
 if TYPE_CHECKING:
     from hebe.report.fitting_table import FittingTable
@@ -55,7 +55,7 @@ def study(
     options = StudyOptions(quick, full, data)
     done: list[dict[str, Any]] = []
     for chosen in known if name == "all" else (name,):
-        with make_progress() as progress:
+        with make_progress() as progress, foreign_lines_to_stderr():
             run = run_study(chosen, options, progress)
         for table in run.result.tables:
             console.print(Text(table.title, "bold"), soft_wrap=True)
