@@ -115,6 +115,10 @@ class FeatureSpec:
         return fields if self.out_of_range is OutOfRange.REFUSE else fields | {"out_of_range": str(self.out_of_range)}
 
 
+SAFEGUARD = 0.98
+"""Kairos' xi: what is predicted to end beyond this share of the SLA counts as late (Kairos section 5.1)."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlaTarget:
     """A latency bound and the percentile at which it must hold."""

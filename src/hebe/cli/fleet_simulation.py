@@ -18,12 +18,12 @@ from rich.progress import Progress
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.pool_forms import PolicyChoice
 from hebe.cli.service_times import ServiceTimes
-from hebe.planning.pool_problem import SAFEGUARD
 from hebe.planning.query_size_monitor import size_weights
-from hebe.simulation.capacity import Capacity, largest_rate_qps
+from hebe.scheduling.distribution import DistributionPolicy
+from hebe.simulation.capacity import Capacity, holds_target, largest_rate_qps
 from hebe.simulation.fleet_run import FleetRun, QueryTrace, TableServers, run_fleet
 from hebe.simulation.service_table import ServiceTable
-from hebe.spec import SlaTarget
+from hebe.spec import SAFEGUARD, SlaTarget
 from hebe.studies.sweep import sweep
 from hebe.workload import forms
 from hebe.workload.arrivals import ArrivalProcess, BurstArrivals, TraceArrivals
@@ -88,21 +88,23 @@ class FleetCase:
         """The same with other queries."""
         return replace(self, stream=replace(self.stream, seed=seed))
 
-    def run(self, rate_qps: float, *, give_up: bool = False) -> FleetRun:
-        """One run; `give_up` ends it as soon as the SLA target cannot hold any more.
-
-        Raises `PlanFileError` if a query is larger than what was measured.
-        """
-        trace = self.stream.trace(rate_qps)
-        check_largest(int(trace.sizes.max()), self.table.largest, self.stream.sizes)
-        allowed = int(len(trace) * (1 - self.sla.percentile / 100) + 1e-9) if give_up else None
-        policy = self.policy.make(self.table.types, self.sla.latency_s, self.largest)
-        servers = TableServers(self.table)
-        return run_fleet(trace, rate_qps, self.counts, servers, policy, self.sla.latency_s, give_up_late=allowed)
+    def run(self, rate_qps: float) -> FleetRun:
+        """One run. Raises `PlanFileError` if a query is larger than what was measured."""
+        trace = self._trace(rate_qps)
+        return run_fleet(trace, rate_qps, self.counts, TableServers(self.table), self._policy(), self.sla.latency_s)
 
     def meets_sla(self, rate_qps: float) -> bool:
-        """Whether the SLA target holds at this rate."""
-        return self.run(rate_qps, give_up=True).percentile_s(self.sla.percentile) <= self.sla.latency_s
+        """Whether the SLA target holds at this rate. Raises as `run` does."""
+        trace = self._trace(rate_qps)
+        return holds_target(trace, rate_qps, self.counts, TableServers(self.table), self._policy(), self.sla)
+
+    def _trace(self, rate_qps: float) -> QueryTrace:
+        trace = self.stream.trace(rate_qps)
+        check_largest(int(trace.sizes.max()), self.table.largest, self.stream.sizes)
+        return trace
+
+    def _policy(self) -> DistributionPolicy:
+        return self.policy.make(self.table.types, self.sla.latency_s, self.largest)
 
 
 @lru_cache(maxsize=4)

@@ -15,13 +15,11 @@ import numpy.typing as npt
 
 from hebe.planning.error import PlanningError
 from hebe.profile import LatencyProfile
+from hebe.spec import SAFEGUARD
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
-SAFEGUARD = 0.98
-"""Kairos' xi: what is predicted to end within the last 2% of the SLA counts as late (Kairos section 5.1)."""
 
 BUDGET_SLACK = 1e-9
 """Share of the budget by which a pool may exceed it: prices are decimal fractions, sums of floats are not."""

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
+from hebe.spec import SAFEGUARD
+
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-SAFEGUARD = 0.98
-"""Kairos' xi: a completion predicted beyond this share of the SLA counts as late."""
 LATE_PENALTY = 10.0
 """Eq. 8: what a late completion costs, in SLAs."""
 _PRICE_ROUNDS = 3

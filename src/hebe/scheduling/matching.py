@@ -16,9 +16,10 @@ import numpy as np
 
 from hebe.query import SubQuery
 from hebe.scheduling.arrival_window import ArrivalWindow
-from hebe.scheduling.assignment import SAFEGUARD, Floats, match_queries, matching_cost
+from hebe.scheduling.assignment import Floats, match_queries, matching_cost
 from hebe.scheduling.distribution import Placements
 from hebe.scheduling.fleet import Fleet
+from hebe.spec import SAFEGUARD
 
 WINDOW_PER_WORKER = 2
 """Queries that take part in a matching, per worker: those beyond wait in order of arrival."""

@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 from hebe.query import SubQuery
 from hebe.scheduling.arrival_window import ArrivalWindow, without
-from hebe.scheduling.assignment import SAFEGUARD
 from hebe.scheduling.distribution import Placements
 from hebe.scheduling.fleet import Fleet
+from hebe.spec import SAFEGUARD
 
 WINDOW_PER_WORKER = 3
 """Queries that are planned, per worker: those beyond wait in order of arrival."""
