@@ -30,7 +30,7 @@ from hebe.planning.error import PlanningError
 from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound, fluid_bound
 from hebe.planning.fluid_pool import FluidPool, best_pool
 from hebe.planning.pool import PoolPlan, kairos_bounds, plan_pool, pools_within
-from hebe.planning.pool_problem import PoolProblem
+from hebe.planning.pool_problem import BUDGET_SLACK, PoolProblem
 from hebe.simulation.plan_choice import choose_plan
 from hebe.spec import SlaTarget
 
@@ -200,7 +200,7 @@ def _proposals(
     found: dict[str, Proposal] = {}
     if whole is not None and problem.reach[0] == problem.largest:
         base = [0] * len(problem.types)
-        base[0] = int(request.budget_per_hour * (1 + 1e-9) / problem.price_per_hour[0])
+        base[0] = int(request.budget_per_hour * (1 + BUDGET_SLACK) / problem.price_per_hour[0])
         if most is not None:
             base[0] = min(base[0], most[0])
         if base[0]:
@@ -291,5 +291,5 @@ def _frontier(request: PoolRequest, problem: PoolProblem, most: list[int] | None
         bounds, costs = kairos_bounds(problem, pools), problem.cost_per_hour(pools)
     except PlanningError:  # too many, or no type that serves every size
         return budgets, frontier
-    best = [float(bounds[costs <= one * (1 + 1e-9)].max(initial=0.0)) for one in budgets.tolist()]
+    best = [float(bounds[costs <= one * (1 + BUDGET_SLACK)].max(initial=0.0)) for one in budgets.tolist()]
     return budgets, {**frontier, "Kairos' bound": np.where(np.array(best) > 0, best, np.nan)}

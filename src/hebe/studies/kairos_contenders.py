@@ -15,7 +15,7 @@ from rich.progress import Progress
 from hebe.planning.fluid_bound import DEFAULT_PARTS, fluid_bound
 from hebe.planning.fluid_pool import fluid_bounds
 from hebe.planning.pool import plan_pool, pools_within
-from hebe.planning.pool_problem import Ints, PoolProblem
+from hebe.planning.pool_problem import BUDGET_SLACK, Ints, PoolProblem
 from hebe.planning.threshold_search import climb_threshold
 from hebe.report.figures import Figure
 from hebe.scheduling.distribution import (
@@ -96,7 +96,7 @@ def homogeneous_contender(setting: Setting) -> tuple[Contender, float]:
     """As many of the paper's base type, the first, as the budget buys; and the budget over their price, by which the
     paper scales."""
     price_per_hour = float(setting.problem.price_per_hour[0])
-    count = int(setting.budget_per_hour * (1 + 1e-9) / price_per_hour)
+    count = int(setting.budget_per_hour * (1 + BUDGET_SLACK) / price_per_hour)
     pool = (count, *(0 for _ in setting.problem.types[1:]))
     return Contender(setting, RIBBON, pool), setting.budget_per_hour / (count * price_per_hour)
 
