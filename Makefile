@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 # What tests need of the system beside Python and a C++ compiler, as COMMAND:DEBIAN-PACKAGE.
-SYSTEM_COMMANDS :=
+SYSTEM_COMMANDS := redis-server:redis-server redis-cli:redis-tools
 
 .PHONY: help
 help:  ## this list

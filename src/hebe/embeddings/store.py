@@ -1,7 +1,8 @@
 """The contract every tier keeps: rows of float32 by int64 key, in batches, into the caller's buffer.
 
-Implementations: `memory_store` (huge-page tables), `rocksdb_store` (persistent). One conformance suite
-(`tests/embeddings/store_conformance.py`) is passed by each. Queries may run in several threads at once.
+Level 1 is a cache, level 2 a volatile store, level 3 a persistent store (HPS 3.1). One conformance suite
+(`tests/embeddings/store_conformance.py`) is passed by each implementation. Any int64 is a key. Calls may come from
+several threads at once.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ class StoreError(RuntimeError):
     def __init__(self, message: str, client_message: str = "the tables of embedding rows cannot be read") -> None:
         super().__init__(message)
         self.client_message = client_message
+
+
+class StoreUnavailable(StoreError):
+    """A tier that cannot be reached, or has not answered in time. What it holds is as it was; it may heal by itself."""
 
 
 class EmbeddingStore(Protocol):
@@ -63,4 +68,16 @@ class EmbeddingStore(Protocol):
 
     def close(self) -> None:
         """Release memory and files. Closing twice is harmless."""
+        ...
+
+
+class VolatileStore(EmbeddingStore, Protocol):
+    """Level 2: an asynchronous cache in partitions, shared by workers, models or servers (HPS 5).
+
+    The partition of a key is fixed: XXH64 of its eight little-endian bytes (seed 0) modulo the number of partitions.
+    A partition that an insertion brings above its overflow margin is pruned to `overflow_resolution_target` of it.
+    """
+
+    def touch(self, table: str, keys: KeyArray) -> None:
+        """Refresh the time of last access of those keys that are present. Called after an answer, never within one."""
         ...
