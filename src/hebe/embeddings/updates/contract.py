@@ -1,7 +1,7 @@
 """What trainers and servers agree on, whatever carries the messages (Kafka, Redis Streams, a log directory).
 
-A topic is one table of one model. It is cut into partitions by key, `XXH64(key) % partitions` as in a volatile store, so
-that all updates of a key are in one partition and in order there. A producer numbers its messages in each partition
+A topic is one table of one model. It is cut into partitions by key, `XXH64(key) % partitions` as in a volatile store,
+so that all updates of a key are in one partition and in order there. A producer numbers its messages in each partition
 from 0 on; a consumer that sees a number missing reports a gap, and one that it has seen already skips the message.
 """
 
@@ -27,8 +27,8 @@ class TopicPartition:
 class UpdateMessage:
     """Some rows of one table, or keys that go.
 
-    `keys` int64 `[n]`; `rows` float32 `[n, dim]`, None for tombstones: the keys are deleted. `producer` names one run of
-    a trainer, `sequence` counts its messages in this partition. `sent_s` is the producer's wall clock (Unix seconds).
+    `keys` int64 `[n]`; `rows` float32 `[n, dim]`, None for tombstones: the keys are deleted. `producer` names one run
+    of a trainer, `sequence` counts its messages in this partition. `sent_s` is the producer's wall clock (Unix seconds).
     """
 
     producer: str
