@@ -81,3 +81,24 @@ class VolatileStore(EmbeddingStore, Protocol):
     def touch(self, table: str, keys: KeyArray) -> None:
         """Refresh the time of last access of those keys that are present. Called after an answer, never within one."""
         ...
+
+
+class EmbeddingCache(EmbeddingStore, Protocol):
+    """Level 1: holds what fits, shared by all workers of a model (HPS 4). A row leaves when another needs its slot.
+
+    `insert` and `update` are the newest word on a row: they take its stale mark away.
+    """
+
+    def query(
+        self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask, stale: FoundMask | None = None
+    ) -> int:
+        """As every tier's; `stale` `[n]` is set to which of the found rows are marked (Algorithm 2)."""
+        ...
+
+    def replace(self, table: str, keys: KeyArray, rows: RowArray) -> None:
+        """Take rows in, in place of the least recently used; those of keys that are present stay (Algorithm 3)."""
+        ...
+
+    def mark_stale(self, table: str, keys: KeyArray) -> int:
+        """Mark the rows of those keys that are present: a lower tier has newer ones. Returns how many there were."""
+        ...

@@ -78,8 +78,9 @@ class Deduplicator:
         """Replace keys of `matrix`, int64 C-contiguous, by where their rows will be; -1 stays.
 
         `blocks` int64 `[k, 2]` gives first column and number of columns of each block of columns that is read. Distinct
-        key number i gets row `[base + i * dim, base + (i + 1) * dim)` of the buffer, written as `-2 - (base + i * dim)`.
-        Returns the distinct keys in order of appearance and how often each appears: arrays that the next run overwrites.
+        key number i gets `[base + i * dim, base + (i + 1) * dim)` of the buffer, written as `-2 - (base + i * dim)`.
+        Returns the distinct keys in order of appearance and how often each appears, in arrays that the next run
+        overwrites.
         Raises ValueError for columns that `matrix` lacks.
         """
         if blocks.size and (blocks.min() < 0 or blocks.sum(axis=1).max() > matrix.shape[1]):

@@ -28,7 +28,8 @@ class UpdateMessage:
     """Some rows of one table, or keys that go.
 
     `keys` int64 `[n]`; `rows` float32 `[n, dim]`, None for tombstones: the keys are deleted. `producer` names one run
-    of a trainer, `sequence` counts its messages in this partition. `sent_s` is the producer's wall clock (Unix seconds).
+    of a trainer, `sequence` counts its messages in this partition. `sent_s` is the producer's wall clock
+    (Unix seconds).
     """
 
     producer: str

@@ -1,0 +1,59 @@
+"""When to leave a failing tier alone, and when to try it again. Pure: `now` is passed in, seconds of any clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerOptions:
+    """`failures` in a row open the breaker; a probe is due `pause_s` later, twice as late after each that fails, up to
+    `longest_pause_s`. Raises ValueError naming a field that is out of range.
+    """
+
+    failures: int = 3
+    pause_s: float = 0.25
+    longest_pause_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.failures < 1:
+            raise ValueError(f"failures is {self.failures}: must be at least 1")
+        if not 0 < self.pause_s <= self.longest_pause_s:
+            raise ValueError(f"pause_s is {self.pause_s}: must be above 0 and at most longest_pause_s")
+
+
+class CircuitBreaker:
+    """Closed: calls pass. Open: they do not, until a probe succeeds. Not thread-safe: its owner has the lock."""
+
+    def __init__(self, options: BreakerOptions) -> None:
+        self._options = options
+        self._failures = 0
+        self._pause_s = options.pause_s
+        self._probe_s: float | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls pass."""
+        return self._probe_s is None
+
+    @property
+    def probe_s(self) -> float | None:
+        """When the next probe is due; None while closed."""
+        return self._probe_s
+
+    def succeeded(self) -> None:
+        """A call or probe was answered."""
+        self._failures, self._pause_s, self._probe_s = 0, self._options.pause_s, None
+
+    def failed(self, now: float) -> bool:
+        """A call or probe failed; returns whether the breaker opens with it."""
+        self._failures += 1
+        if self._probe_s is not None:
+            if now >= self._probe_s:  # not a call from before it opened: those tell nothing new
+                self._pause_s = min(2 * self._pause_s, self._options.longest_pause_s)
+                self._probe_s = now + self._pause_s
+            return False
+        if self._failures < self._options.failures:
+            return False
+        self._probe_s = now + self._pause_s
+        return True

@@ -1,0 +1,187 @@
+"""A tier that may stall or fail, asked so that nobody waits longer than he can: time-outs and a circuit breaker.
+
+HPS has neither, and a stalled Redis stalls its server. Here a question runs on a thread of the guard, into buffers of
+its own, since a caller that has given up takes his away. After some failures in a row the tier is left alone and
+callers are told at once; a probe from time to time, in no query's way, finds out when it is back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hebe.embeddings.circuit_breaker import BreakerOptions, CircuitBreaker
+from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray, StoreError, StoreUnavailable
+
+ClockFunction = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class GuardOptions:
+    """`timeout_s` is the longest wait for an answer, `threads` how many questions may be under way.
+
+    Raises ValueError naming a field that is out of range.
+    """
+
+    timeout_s: float
+    threads: int = 4
+    breaker: BreakerOptions = field(default_factory=BreakerOptions)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s < float("inf"):
+            raise ValueError(f"timeout_s is {self.timeout_s}: must be above 0")
+        if self.threads < 1:
+            raise ValueError(f"threads is {self.threads}: must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class TierState:
+    """What operators see of a tier. `fault` says why the last call failed that did; times are seconds ago."""
+
+    name: str
+    available: bool
+    failures: int
+    fault: str | None
+    fault_age_s: float | None
+
+
+class TierGuard:
+    """Guards `store`, whose tables have the embedding dims `dims`. `name` is how operators know the tier."""
+
+    def __init__(
+        self,
+        name: str,
+        store: EmbeddingStore,
+        dims: Mapping[str, int],
+        options: GuardOptions,
+        clock: ClockFunction = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.store = store
+        self._dims = dict(dims)
+        self._options = options
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._breaker = CircuitBreaker(options.breaker)
+        self._failures = 0
+        self._fault: str | None = None
+        self._fault_s = 0.0
+        self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix=f"hebe-{name}")
+        self._closing = threading.Event()
+        self._prober: threading.Thread | None = None
+
+    @property
+    def available(self) -> bool:
+        """Whether questions pass: the breaker is closed."""
+        return self._breaker.closed
+
+    @property
+    def state(self) -> TierState:
+        """The tier as operators see it."""
+        with self._lock:
+            age_s = None if self._fault is None else self._clock() - self._fault_s
+            return TierState(self.name, self._breaker.closed, self._failures, self._fault, age_s)
+
+    def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask, timeout_s: float) -> int:
+        """`EmbeddingStore.query` within `timeout_s` and the tier's own time-out.
+
+        Raises `StoreUnavailable`, with `rows` and `found` untouched, when the tier is being left alone, fails, or has
+        not answered in time.
+        """
+        if not self._breaker.closed:
+            raise StoreUnavailable(f"{self.name} is not available: {self._fault}", f"{self.name} is not available")
+        wait_s = min(timeout_s, self._options.timeout_s)
+        if wait_s <= 0:
+            raise StoreUnavailable(f"{self.name}: no time is left", f"{self.name}: no time is left")
+        if self._closing.is_set():
+            raise StoreError(f"{self.name} is closed")
+        answer = self._threads.submit(self._ask, table, keys.copy())
+        try:
+            got, mask = answer.result(wait_s)
+        except FutureTimeout:
+            answer.cancel()
+            what = f"{self.name} has not answered within {wait_s * 1e3:.0f} ms"
+            if wait_s >= self._options.timeout_s:  # a caller with less time says nothing about the tier
+                self._failed(what)
+            raise StoreUnavailable(what, what) from None
+        except StoreError as fault:
+            raise StoreUnavailable(f"{self.name}: {fault}", fault.client_message) from fault
+        count = int(np.count_nonzero(mask))
+        if count == len(keys):
+            rows[:] = got
+        elif count:
+            rows[mask] = got[mask]
+        found[:] = mask
+        return count
+
+    def close(self) -> None:
+        """End the threads, once each has its answer, and close the store."""
+        self._closing.set()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        if self._prober is not None:
+            self._prober.join()
+        self.store.close()
+
+    def _ask(self, table: str, keys: KeyArray) -> tuple[RowArray, FoundMask]:
+        rows = np.empty((len(keys), self._dims[table]), np.float32)
+        found = np.zeros(len(keys), np.bool_)
+        started_s = self._clock()
+        try:
+            self.store.query(table, keys, rows, found)
+        except StoreError as fault:
+            self._failed(str(fault))
+            raise
+        except Exception as fault:  # a driver's fault that its store let through
+            self._failed(f"{type(fault).__name__}: {fault}")
+            raise StoreError(f"{type(fault).__name__}: {fault}") from fault
+        if self._clock() - started_s <= self._options.timeout_s:
+            self._succeeded()
+        return rows, found
+
+    def _succeeded(self) -> None:
+        with self._lock:
+            if self._breaker.closed:
+                self._breaker.succeeded()
+
+    def _failed(self, fault: str) -> None:
+        with self._lock:
+            self._failures += 1
+            self._fault, self._fault_s = fault, self._clock()
+            if self._breaker.failed(self._fault_s) and not self._closing.is_set():
+                self._prober = threading.Thread(target=self._probe, name=f"hebe-{self.name}-probe", daemon=True)
+                self._prober.start()
+
+    def _probe(self) -> None:
+        """Ask for one key when a probe is due, until it is answered in time."""
+        table = next(iter(self._dims))
+        while not self._closing.is_set():
+            with self._lock:
+                due_s = self._breaker.probe_s
+            if due_s is None:
+                return
+            if self._closing.wait(max(due_s - self._clock(), 0.0)):
+                return
+            started_s = self._clock()
+            fault = self._probe_fault(table)
+            if fault is None and self._clock() - started_s > self._options.timeout_s:
+                fault = "a probe was answered too late"
+            with self._lock:
+                if fault is None:
+                    self._breaker.succeeded()
+                    return
+                self._fault, self._fault_s = fault, self._clock()
+                self._breaker.failed(self._fault_s)
+
+    def _probe_fault(self, table: str) -> str | None:
+        rows, found = np.empty((1, self._dims[table]), np.float32), np.zeros(1, np.bool_)
+        try:
+            self.store.query(table, np.zeros(1, np.int64), rows, found)
+        except Exception as fault:
+            return str(fault) or type(fault).__name__
+        return None
