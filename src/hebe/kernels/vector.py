@@ -1,10 +1,11 @@
-"""Float32 vectors as numba values: what the lookup kernel needs so that a row stays in registers.
+"""Float32 vectors as numba values: what the kernels over rows need so that a row stays in registers.
 
 Numba has no vector type, and its plain loops over rows of a width known only at run time become byte-wise
 copies and memory accumulators. Here a vector of `width` float32 is one LLVM value: the compiler splits it over as
 many registers as the machine has (four of AVX-512, eight of AVX2, sixteen of NEON for 64 floats).
 
-Memory is addressed as `array[index : index + width]` of a one-dimensional float32 array, unchecked, unaligned.
+Memory is addressed as `array[index]` of a one-dimensional array of floats or of bytes, unchecked, unaligned: of bytes,
+an index counts these, whatever is read there. Narrower numbers are widened when loaded and rounded when stored.
 Numba's cache on disk does not see this file: after a change here, save the kernels that use it too.
 """
 
@@ -19,7 +20,13 @@ from numba.core import cgutils
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
-_FLOAT = ir.FloatType()
+_FLOAT, _HALF = ir.FloatType(), ir.HalfType()
+_BYTE, _WORD = ir.IntType(8), ir.IntType(32)
+
+FLOAT16_MAX = 65504.0
+INT8_MAX = 127.0
+INFINITE_BITS = 0x7F800000
+"""The bits of infinity; those of any finite magnitude are fewer, those of any NaN more."""
 
 # Numba's own types describe the two-argument definition below rather than the call in a kernel.
 _Definition = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -50,6 +57,23 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any
     return builder.bitcast(builder.gep(data, [index]), pointee.as_pointer())
 
 
+def _spread(builder: Any, scalar: Any, width: int) -> Any:
+    """A vector with `scalar` in each place."""
+    one = builder.insert_element(
+        ir.Constant(ir.VectorType(scalar.type, width), ir.Undefined), scalar, ir.Constant(_WORD, 0)
+    )
+    return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_WORD, width), [0] * width))
+
+
+def _call(builder: Any, name: str, arguments: list[Any], result: Any = None) -> Any:
+    """A call of one of LLVM's own functions, of the type of its first argument unless said otherwise."""
+    result = result or arguments[0].type
+    function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+        builder.module, ir.FunctionType(result, [argument.type for argument in arguments]), name
+    )
+    return builder.call(function, arguments)
+
+
 @_intrinsic_of_literals
 def zeros(_typing: Any, width: Any) -> Any:
     """A vector of `width` (a literal) zeros."""
@@ -69,7 +93,7 @@ def load(_typing: Any, array: Any, _index: Any, width: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointee = ir.VectorType(_FLOAT, vector.width)
         pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], pointee)
-        return builder.load(pointer, align=4)
+        return builder.load(pointer, align=1)
 
     return vector(array, types.intp, width), codegen
 
@@ -81,7 +105,7 @@ def store(_typing: Any, array: Any, _index: Any, vector: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointee = ir.VectorType(_FLOAT, vector.width)
         pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], pointee)
-        builder.store(arguments[2], pointer, align=4)
+        builder.store(arguments[2], pointer, align=1)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, vector), codegen
@@ -103,12 +127,151 @@ def divide(_typing: Any, vector: Any, _divisor: Any) -> Any:
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         value, divisor = arguments
-        lane = ir.Constant(ir.IntType(32), 0)
-        one = builder.insert_element(ir.Constant(value.type, ir.Undefined), divisor, lane)
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), value.type.count), [0] * value.type.count)
-        return builder.fdiv(value, builder.shuffle_vector(one, one, mask))
+        return builder.fdiv(value, _spread(builder, divisor, value.type.count))
 
     return vector(vector, types.float32), codegen
+
+
+@_intrinsic
+def multiply(_typing: Any, vector: Any, _factor: Any) -> Any:
+    """Each element of `vector` times the scalar `factor`."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        value, factor = arguments
+        return builder.fmul(value, _spread(builder, factor, value.type.count))
+
+    return vector(vector, types.float32), codegen
+
+
+@_intrinsic
+def add_multiple(_typing: Any, total: Any, vector: Any, _factor: Any) -> Any:
+    """`total + vector * factor`, rounded once where the machine can."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        sums, value, factor = arguments
+        width = value.type.count
+        return _call(builder, f"llvm.fmuladd.v{width}f32", [value, _spread(builder, factor, width), sums])
+
+    return total(total, vector, types.float32), codegen
+
+
+@_intrinsic
+def load_float(_typing: Any, array: Any, _index: Any) -> Any:
+    """The one float32 at `array[index]`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], _FLOAT)
+        return builder.load(pointer, align=1)
+
+    return types.float32(array, types.intp), codegen
+
+
+@_intrinsic
+def store_float(_typing: Any, array: Any, _index: Any, _value: Any) -> Any:
+    """Write the one float32 `value` at `array[index]`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], _FLOAT)
+        builder.store(arguments[2], pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.float32), codegen
+
+
+@_intrinsic_of_literals
+def load_float16(_typing: Any, array: Any, _index: Any, width: Any) -> Any:
+    """The vector of `width` (a literal) float16 that begins at `array[index]`."""
+    vector = VectorType(width.literal_value)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointee = ir.VectorType(_HALF, vector.width)
+        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], pointee)
+        return builder.fpext(builder.load(pointer, align=1), ir.VectorType(_FLOAT, vector.width))
+
+    return vector(array, types.intp, width), codegen
+
+
+@_intrinsic_of_literals
+def load_int8(_typing: Any, array: Any, _index: Any, width: Any) -> Any:
+    """The vector of `width` (a literal) int8 that begins at `array[index]`."""
+    vector = VectorType(width.literal_value)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointee = ir.VectorType(_BYTE, vector.width)
+        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], pointee)
+        return builder.sitofp(builder.load(pointer, align=1), ir.VectorType(_FLOAT, vector.width))
+
+    return vector(array, types.intp, width), codegen
+
+
+def _clip(builder: Any, value: Any, most: float) -> Any:
+    """`value` brought into [-most, most]; NaN stays."""
+    for limit, beyond in ((most, ">"), (-most, "<")):
+        limits = ir.Constant(value.type, [limit] * value.type.count)
+        value = builder.select(builder.fcmp_ordered(beyond, value, limits), limits, value)
+    return value
+
+
+@_intrinsic
+def store_float16(_typing: Any, array: Any, _index: Any, vector: Any) -> Any:
+    """Write `vector` as float16 from `array[index]` on: finite numbers beyond the largest become that."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value = arguments[2]
+        width = value.type.count
+        magnitude = _call(builder, f"llvm.fabs.v{width}f32", [value])
+        infinite = builder.fcmp_ordered("==", magnitude, ir.Constant(value.type, [float("inf")] * width))
+        value = builder.select(infinite, value, _clip(builder, value, FLOAT16_MAX))
+        pointee = ir.VectorType(_HALF, width)
+        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], pointee)
+        builder.store(builder.fptrunc(value, pointee), pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, vector), codegen
+
+
+@_intrinsic
+def store_int8(_typing: Any, array: Any, _index: Any, vector: Any) -> Any:
+    """Write `vector`, finite numbers, as int8 from `array[index]` on: to nearest, at most 127 either way."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value = arguments[2]
+        width = value.type.count
+        rounded = _call(builder, f"llvm.rint.v{width}f32", [_clip(builder, value, INT8_MAX)])
+        pointee = ir.VectorType(_BYTE, width)
+        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], pointee)
+        words = builder.fptosi(rounded, ir.VectorType(_WORD, width))
+        builder.store(builder.trunc(words, pointee), pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, vector), codegen
+
+
+@_intrinsic_of_literals
+def peak_bits(_typing: Any, array: Any, _index: Any, width: Any) -> Any:
+    """The largest magnitude of `width` (a literal) float32 from `array[index]` on, as its bits, an int32.
+
+    `INFINITE_BITS` or more if one of them is not finite: bits of magnitudes are in the order of these.
+    """
+    number = width.literal_value
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointee = ir.VectorType(_WORD, number)
+        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], pointee)
+        bits = builder.and_(builder.load(pointer, align=1), ir.Constant(pointee, [0x7FFFFFFF] * number))
+        return _call(builder, f"llvm.vector.reduce.umax.v{number}i32", [bits], _WORD)
+
+    return types.int32(array, types.intp, width), codegen
+
+
+@_intrinsic
+def float_of_bits(_typing: Any, _bits: Any) -> Any:
+    """The float32 that has these bits, an int32."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _FLOAT)
+
+    return types.float32(types.int32), codegen
 
 
 @_intrinsic
@@ -137,7 +300,7 @@ def copy(_typing: Any, source: Any, _start: Any, target: Any, _at: Any, _count: 
         read = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], byte)
         write = _pointer(context, builder, signature.args[2], arguments[2], arguments[3], byte)
         cgutils.raw_memcpy(  # type: ignore[no-untyped-call]
-            builder, write, read, arguments[4], 4, align=4
+            builder, write, read, arguments[4], 4, align=1
         )
         return context.get_dummy_value()
 
