@@ -1,0 +1,119 @@
+"""Tiers made of dicts, with faults to order: what tests of the hierarchy put in the place of the real ones."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from hebe.embeddings.store import StoreError
+
+
+class DictStore:
+    """An `EmbeddingStore` and `VolatileStore`. While `fault` is set calls raise it; while `gate` is clear they wait."""
+
+    def __init__(self, dims: Mapping[str, int]) -> None:
+        self.dims = dict(dims)
+        self.tables: dict[str, dict[int, np.ndarray]] = {table: {} for table in dims}
+        self.fault: Exception | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.queries: list[tuple[str, list[int]]] = []
+        self.touched: list[int] = []
+        self.closed = False
+
+    def _table(self, table: str) -> dict[int, np.ndarray]:
+        self.gate.wait()
+        if self.closed:
+            raise StoreError("the store is closed")
+        if self.fault is not None:
+            raise self.fault
+        if table not in self.tables:
+            raise StoreError(f"no table {table}")
+        return self.tables[table]
+
+    def query(self, table: str, keys: np.ndarray, rows: np.ndarray, found: np.ndarray) -> int:
+        stored = self._table(table)
+        self.queries.append((table, keys.tolist()))
+        for place, key in enumerate(keys.tolist()):
+            found[place] = key in stored
+            if found[place]:
+                rows[place] = stored[key]
+        return int(np.count_nonzero(found))
+
+    def insert(self, table: str, keys: np.ndarray, rows: np.ndarray) -> None:
+        self._table(table).update(zip(keys.tolist(), rows.copy(), strict=True))
+
+    def update(self, table: str, keys: np.ndarray, rows: np.ndarray) -> int:
+        stored = self._table(table)
+        there = {key: row for key, row in zip(keys.tolist(), rows.copy(), strict=True) if key in stored}
+        stored.update(there)
+        return len(there)
+
+    def delete(self, table: str, keys: np.ndarray) -> int:
+        stored = self._table(table)
+        return sum(stored.pop(key, None) is not None for key in keys.tolist())
+
+    def dump_keys(self, table: str, batch_size: int) -> Iterator[np.ndarray]:
+        keys = np.array(list(self._table(table)), np.int64)
+        for first in range(0, len(keys), batch_size):
+            yield keys[first : first + batch_size]
+
+    def size(self, table: str) -> int:
+        return len(self._table(table))
+
+    def touch(self, table: str, keys: np.ndarray) -> None:
+        self._table(table)
+        self.touched += keys.tolist()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class DictCache(DictStore):
+    """An `EmbeddingCache` of at most `capacity` rows a table, least recently used out first."""
+
+    def __init__(self, dims: Mapping[str, int], capacity: int) -> None:
+        super().__init__(dims)
+        self.capacity = capacity
+        self.stale: dict[str, set[int]] = {table: set() for table in dims}
+
+    def query(  # type: ignore[override]
+        self, table: str, keys: np.ndarray, rows: np.ndarray, found: np.ndarray, stale: np.ndarray | None = None
+    ) -> int:
+        count = super().query(table, keys, rows, found)
+        stored = self.tables[table]
+        for place, key in enumerate(keys.tolist()):
+            if stale is not None:
+                stale[place] = found[place] and key in self.stale[table]
+            if found[place]:
+                stored[key] = stored.pop(key)
+        return count
+
+    def _shrink(self, table: str) -> None:
+        stored = self._table(table)
+        while len(stored) > self.capacity:
+            oldest = next(iter(stored))
+            del stored[oldest]
+            self.stale[table].discard(oldest)
+
+    def insert(self, table: str, keys: np.ndarray, rows: np.ndarray) -> None:
+        super().insert(table, keys, rows)
+        self.stale[table] -= set(keys.tolist())
+        self._shrink(table)
+
+    def update(self, table: str, keys: np.ndarray, rows: np.ndarray) -> int:
+        self.stale[table] -= set(keys.tolist())
+        return super().update(table, keys, rows)
+
+    def replace(self, table: str, keys: np.ndarray, rows: np.ndarray) -> None:
+        stored = self._table(table)
+        for key, row in zip(keys.tolist(), rows.copy(), strict=True):
+            stored[key] = stored.pop(key, row)
+        self._shrink(table)
+
+    def mark_stale(self, table: str, keys: np.ndarray) -> int:
+        present = set(keys.tolist()) & set(self._table(table))
+        self.stale[table] |= present
+        return len(present)

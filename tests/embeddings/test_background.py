@@ -1,0 +1,29 @@
+import threading
+
+from hebe.embeddings.background import BackgroundWork
+
+
+def test_runs_in_order_drops_beyond_its_depth_and_survives_faults() -> None:
+    faults: list[Exception] = []
+    work = BackgroundWork("test", threads=1, depth=2, on_fault=faults.append)
+    begun, go_on, done = threading.Event(), threading.Event(), []
+
+    def hold() -> None:
+        begun.set()
+        go_on.wait()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    assert work.submit(hold)
+    begun.wait()
+    assert work.submit(fail)
+    assert work.submit(lambda: done.append(2))
+    assert not work.submit(lambda: done.append(3))
+    assert (work.waiting, work.dropped) == (2, 1)
+    go_on.set()
+    work.drain()
+    assert done == [2]
+    assert [str(fault) for fault in faults] == ["no"]
+    work.close()
+    assert not work.submit(lambda: done.append(4))

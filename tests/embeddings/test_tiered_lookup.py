@@ -1,0 +1,238 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from hebe.embeddings.background import BackgroundWork
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.tier_guard import GuardOptions, TierGuard
+from hebe.embeddings.tiered_lookup import LookupOptions, RowState, TieredLookup, VolatileTier
+
+from .dict_store import DictCache, DictStore
+
+DIMS = {"users": 3, "items": 1}
+PATIENT = GuardOptions(timeout_s=30.0)
+HASTY = GuardOptions(timeout_s=0.05)
+
+
+class Tiers:
+    """A lookup over dicts; level 3 holds keys 0..99, row = key."""
+
+    def __init__(
+        self,
+        options: LookupOptions | None = None,
+        *,
+        capacity: int = 50,
+        volatile: bool = True,
+        persistent: bool = True,
+        guard: GuardOptions = PATIENT,
+    ) -> None:
+        self.faults: list[Exception] = []
+        self.cache = DictCache(DIMS, capacity)
+        self.volatile, self.persistent = DictStore(DIMS), DictStore(DIMS)
+        for table, dim in DIMS.items():
+            self.persistent.insert(table, np.arange(100), np.repeat(np.arange(100.0), dim).reshape(100, dim))
+        self.background = BackgroundWork("test", 1, 100, self.faults.append)
+        self.lookup = TieredLookup(
+            DIMS,
+            self.cache,
+            VolatileTier(self.volatile, TierGuard("volatile", self.volatile, DIMS, guard)) if volatile else None,
+            TierGuard("persistent", self.persistent, DIMS, guard) if persistent else None,
+            options or LookupOptions(),
+            self.background,
+        )
+
+    def ask(self, keys: list[int], table: str = "users", **bounds: float) -> tuple[list[float], list[int] | None]:
+        """The first number of each row, and the states; checks that all numbers of a row are alike."""
+        rows = np.full((len(keys), DIMS[table]), np.nan, np.float32)
+        states = self.lookup.look_up(table, np.array(keys), np.ones(len(keys), np.int64), rows, **bounds)
+        assert (rows == rows[:, :1]).all()
+        return rows[:, 0].tolist(), None if states is None else states.tolist()
+
+    def close(self) -> None:
+        self.background.close()
+        self.lookup.close()
+
+
+@pytest.fixture
+def make_tiers():
+    made: list[Tiers] = []
+
+    def make(*arguments, **options) -> Tiers:
+        made.append(Tiers(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for tiers in made:
+        tiers.volatile.gate.set()
+        tiers.persistent.gate.set()
+        tiers.close()
+        assert all(isinstance(fault, StoreError) for fault in tiers.faults), "a tier's own faults, of work on it"
+
+
+def test_waits_for_missing_rows_below_the_threshold_and_keeps_them(make_tiers) -> None:
+    tiers = make_tiers(LookupOptions(hit_rate_threshold=1.0))
+    assert tiers.ask([5, 7]) == ([5, 7], [RowState.FOUND] * 2)
+    assert tiers.ask([7, 5]) == ([7, 5], None)
+    assert len(tiers.persistent.queries) == 1
+    counts = tiers.lookup.counts
+    assert (counts.cache_hits, counts.cache_misses, counts.persistent_hits) == (2, 2, 2)
+
+
+def test_answers_defaults_above_the_threshold_and_fetches_in_the_background(make_tiers) -> None:
+    tiers = make_tiers(LookupOptions(hit_rate_threshold=0.5, default_values={"users": -1.0}))
+    assert tiers.ask([1, 2])[1] == [RowState.FOUND] * 2, "a hit rate of 0 waits"
+    assert tiers.ask([1, 2, 3]) == ([1, 2, -1], [RowState.FOUND, RowState.FOUND, RowState.DEFAULTED])
+    tiers.background.drain()
+    assert tiers.ask([1, 2, 3]) == ([1, 2, 3], None)
+    assert tiers.lookup.counts.defaulted == 1
+
+
+def test_a_bound_on_defaulted_keys_makes_it_wait(make_tiers) -> None:
+    tiers = make_tiers(LookupOptions(hit_rate_threshold=0.0))
+    assert tiers.ask([1], most_defaulted=0.0) == ([1], [RowState.FOUND])
+    assert tiers.ask([1, 2], most_defaulted=0.5) == ([1, 0], [RowState.FOUND, RowState.DEFAULTED])
+    assert tiers.ask([1, 8, 9], most_defaulted=0.5)[0] == [1, 8, 9]
+
+
+def test_repeats_weigh_in_the_bound(make_tiers) -> None:
+    tiers = make_tiers(LookupOptions(hit_rate_threshold=0.0))
+    tiers.ask([1], most_defaulted=0.0)
+    rows = np.empty((2, 3), np.float32)
+    states = tiers.lookup.look_up("users", np.array([1, 2]), np.array([1, 9]), rows, most_defaulted=0.5)
+    assert states.tolist() == [0, 0]
+
+
+def test_unknown_keys_are_told_from_defaulted_ones(make_tiers) -> None:
+    tiers = make_tiers(LookupOptions(default_values={"users": 4.0}))
+    assert tiers.ask([1, 1000]) == ([1, 4], [RowState.FOUND, RowState.UNKNOWN])
+    assert (tiers.lookup.counts.unknown, tiers.lookup.counts.defaulted) == (1, 0)
+
+
+def test_level_2_is_asked_first_told_of_use_and_given_what_it_lacked(make_tiers) -> None:
+    tiers = make_tiers(capacity=1)
+    tiers.volatile.insert("users", np.array([1]), np.full((1, 3), 11, np.float32))
+    assert tiers.ask([1, 2])[0] == [11, 2]
+    tiers.background.drain()
+    assert tiers.volatile.touched == [1]
+    assert sorted(tiers.volatile.tables["users"]) == [1, 2]
+    tiers.volatile.insert("users", np.array([3]), np.full((1, 3), 13, np.float32))
+    assert tiers.ask([2, 3])[0] == [2, 13], "2 from level 1 or 2, not asked of level 3 again"
+    assert tiers.persistent.queries == [("users", [2])]
+
+
+def test_without_level_3_what_level_2_lacks_is_unknown(make_tiers) -> None:
+    tiers = make_tiers(persistent=False)
+    tiers.volatile.insert("users", np.array([1]), np.ones((1, 3), np.float32))
+    assert tiers.ask([1, 2]) == ([1, 0], [RowState.FOUND, RowState.UNKNOWN])
+    tiers.volatile.fault = StoreError("gone")
+    assert tiers.ask([4])[1] == [RowState.DEFAULTED]
+
+
+def test_a_failing_level_2_costs_nothing_but_time(make_tiers) -> None:
+    tiers = make_tiers()
+    tiers.volatile.fault = StoreError("gone")
+    for key in range(10):
+        assert tiers.ask([key]) == ([key], [RowState.FOUND])
+    assert not tiers.lookup.volatile.guard.available
+    assert "gone" in tiers.lookup.volatile.guard.state.fault
+
+
+def test_a_stalled_level_2_is_left_alone_after_some_time_outs(make_tiers) -> None:
+    tiers = make_tiers(guard=HASTY)
+    tiers.volatile.gate.clear()
+    for key in range(10):
+        assert tiers.ask([key]) == ([key], [RowState.FOUND])
+    assert not tiers.lookup.volatile.guard.available
+    tiers.volatile.gate.set()
+    _wait_until(lambda: tiers.lookup.volatile.guard.available)
+
+
+def test_with_both_lower_tiers_stalled_keys_are_defaulted_and_heal(make_tiers) -> None:
+    tiers = make_tiers(guard=HASTY)
+    tiers.volatile.gate.clear()
+    tiers.persistent.gate.clear()
+    for _ in range(5):
+        assert tiers.ask([6]) == ([0], [RowState.DEFAULTED])
+    tiers.volatile.gate.set()
+    tiers.persistent.gate.set()
+    _wait_until(lambda: tiers.lookup.persistent.available and tiers.lookup.volatile.guard.available)
+    assert tiers.ask([6]) == ([6], [RowState.FOUND])
+
+
+def test_the_callers_time_bounds_the_wait_and_opens_no_breaker(make_tiers) -> None:
+    tiers = make_tiers()
+    tiers.volatile.gate.clear()
+    started_s = time.monotonic()
+    for _ in range(5):
+        assert tiers.ask([6], timeout_s=0.02)[1] == [RowState.DEFAULTED]
+    assert time.monotonic() - started_s < 10.0
+    assert tiers.lookup.volatile.guard.available
+    assert tiers.ask([6], timeout_s=0.0)[1] == [RowState.DEFAULTED]
+
+
+def test_updated_rows_are_stale_until_put_anew(make_tiers) -> None:
+    tiers = make_tiers()
+    tiers.ask([1, 2])
+    tiers.lookup.updated("users", np.array([2, 3]))
+    assert tiers.ask([1, 2]) == ([1, 2], [RowState.FOUND, RowState.STALE])
+    seen = tiers.lookup.updates_seen("users")
+    tiers.lookup.put("users", np.array([2]), np.full((1, 3), 22, np.float32), seen, present_only=True)
+    assert tiers.ask([1, 2]) == ([1, 22], None)
+
+
+def test_an_update_that_overtakes_a_fetch_is_not_hidden(make_tiers) -> None:
+    tiers = make_tiers()
+    seen = tiers.lookup.updates_seen("users")
+    rows, _ = tiers.lookup.fetch("users", np.array([1, 2]), 1.0)
+    tiers.lookup.updated("users", np.array([2]))
+    tiers.lookup.put("users", np.array([1, 2]), rows, seen)
+    assert tiers.ask([1, 2])[1] == [RowState.FOUND, RowState.STALE]
+    for key in range(300):
+        tiers.lookup.updated("users", np.array([50 + key]))
+    tiers.lookup.put("users", np.array([1]), rows[:1], seen, present_only=True)
+    assert tiers.ask([1])[1] == [RowState.STALE], "more updates than are remembered: taken for stale"
+
+
+def test_prefetched_keys_are_hits(make_tiers) -> None:
+    tiers = make_tiers(LookupOptions(hit_rate_threshold=0.0))
+    assert tiers.lookup.prefetch("users", np.array([9, 9, 8]))
+    tiers.background.drain()
+    assert tiers.ask([8, 9]) == ([8, 9], None)
+
+
+def test_many_threads_get_their_own_rows(make_tiers) -> None:
+    tiers = make_tiers(capacity=10)
+    wrong: list[object] = []
+
+    def ask(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(50):
+            keys = rng.permutation(100)[:7].tolist()
+            rows, _states = tiers.ask(keys)
+            if rows != keys:
+                wrong.append((rows, keys))
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"hit_rate_threshold": 1.5}, "hit_rate_threshold"), ({"default_values": {"a": float("nan")}}, "table a")],
+)
+def test_options_out_of_range(options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        LookupOptions(**options)
+
+
+def _wait_until(holds, patience_s: float = 20.0) -> None:
+    give_up_s = time.monotonic() + patience_s
+    while not holds():
+        assert time.monotonic() < give_up_s
+        time.sleep(0.01)
