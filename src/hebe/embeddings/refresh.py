@@ -1,0 +1,136 @@
+"""Brings level 1 up to date with the lower tiers while queries go on (HPS 6, steps 2 to 5).
+
+Keys are dumped in batches, looked up in levels 2 and 3, and their rows in level 1 replaced; a key that no tier has any
+more leaves level 1. By period, a share of the cache per iteration, or when asked to.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hebe.embeddings.store import KeyArray, StoreError
+from hebe.embeddings.tiered_lookup import RowState, TieredLookup
+
+FaultListener = Callable[[Exception], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshOptions:
+    """`refresh_interval` seconds between iterations (0: only when asked), the first `refresh_delay` seconds after the
+    load; each covers `cache_refresh_percentage_per_iteration` of the cache, a share (0: all of it). HPS' names.
+    `batch_rows`: how many rows are looked up at once.
+
+    Raises ValueError naming a field that is out of range.
+    """
+
+    refresh_interval: float = 0.0
+    refresh_delay: float = 0.0
+    cache_refresh_percentage_per_iteration: float = 0.0
+    batch_rows: int = 4096
+
+    def __post_init__(self) -> None:
+        for name in ("refresh_interval", "refresh_delay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}: must be 0 or more seconds")
+        if not 0 <= self.cache_refresh_percentage_per_iteration <= 1:
+            raise ValueError(
+                f"cache_refresh_percentage_per_iteration is {self.cache_refresh_percentage_per_iteration}: "
+                "must lie in [0, 1]"
+            )
+        if self.batch_rows < 1:
+            raise ValueError(f"batch_rows is {self.batch_rows}: must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshReport:
+    """What an iteration came to: rows looked at, replaced, dropped since no tier has them, not reached in time."""
+
+    rows: int
+    replaced: int
+    dropped: int
+    unreachable: int
+    seconds: float
+
+
+class CacheRefresh:
+    """Refreshes level 1 of `lookup`. Iterations go round the tables and their keys, each from where the last ended."""
+
+    def __init__(self, lookup: TieredLookup, options: RefreshOptions, on_fault: FaultListener | None = None) -> None:
+        self._lookup = lookup
+        self._options = options
+        self._on_fault = on_fault
+        self._one_at_a_time = threading.Lock()
+        self._closing = threading.Event()
+        self._asked = threading.Event()
+        self._batches: Iterator[tuple[str, KeyArray]] = iter(())
+        self.last: RefreshReport | None = None
+        self.iterations = 0
+        self._thread = threading.Thread(target=self._run, name="hebe-refresh", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Refresh all of level 1 soon, in the background."""
+        self._asked.set()
+
+    def refresh(self, share: float = 1.0) -> RefreshReport:
+        """Refresh this share of level 1's rows, on the calling thread. Raises `StoreError` after `close`."""
+        with self._one_at_a_time:
+            started_s = time.monotonic()
+            wanted = math.ceil(share * sum(self._lookup.cache.size(table) for table in self._lookup.dims))
+            rows = replaced = dropped = unreachable = rounds = 0
+            if share >= 1.0:
+                self._batches = iter(())
+            while rows < wanted and rounds < 2 and not self._closing.is_set():
+                batch = next(self._batches, None)
+                if batch is None:
+                    self._batches = self._dump()
+                    rounds += 1
+                    continue
+                done = self._refresh_batch(*batch)
+                rows += len(batch[1])
+                replaced, dropped, unreachable = replaced + done[0], dropped + done[1], unreachable + done[2]
+            self.last = RefreshReport(rows, replaced, dropped, unreachable, time.monotonic() - started_s)
+            self.iterations += 1
+            return self.last
+
+    def close(self) -> None:
+        """End the thread; an iteration under way ends with its batch."""
+        self._closing.set()
+        self._asked.set()
+        self._thread.join()
+
+    def _dump(self) -> Iterator[tuple[str, KeyArray]]:
+        for table in self._lookup.dims:
+            for keys in self._lookup.cache.dump_keys(table, self._options.batch_rows):
+                yield table, keys
+
+    def _refresh_batch(self, table: str, keys: KeyArray) -> tuple[int, int, int]:
+        seen = self._lookup.updates_seen(table)
+        rows, states = self._lookup.fetch(table, keys, math.inf, note=False)
+        found, gone = states == RowState.FOUND, states == RowState.UNKNOWN
+        self._lookup.put(table, keys[found], rows[found], seen, present_only=True)
+        if gone.any():
+            self._lookup.cache.delete(table, keys[gone])
+        return int(found.sum()), int(gone.sum()), int((states == RowState.DEFAULTED).sum())
+
+    def _run(self) -> None:
+        options = self._options
+        share = options.cache_refresh_percentage_per_iteration or 1.0
+        wait_s: float | None = None
+        if options.refresh_interval:
+            wait_s = options.refresh_delay or options.refresh_interval
+        while True:
+            asked = self._asked.wait(wait_s)
+            self._asked.clear()
+            if self._closing.is_set():
+                return
+            try:
+                self.refresh(1.0 if asked else share)
+            except StoreError as fault:
+                if self._on_fault is not None and not self._closing.is_set():
+                    self._on_fault(fault)
+            wait_s = options.refresh_interval or None

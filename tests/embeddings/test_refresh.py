@@ -1,0 +1,128 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from hebe.embeddings.refresh import CacheRefresh, RefreshOptions
+from hebe.embeddings.store import StoreError
+
+from .test_tiered_lookup import DIMS, Tiers
+
+
+@pytest.fixture
+def tiers():
+    made = Tiers(capacity=60)
+    made.ask(list(range(40)))
+    made.ask(list(range(20)), "items")
+    yield made
+    made.close()
+
+
+def newer(tiers: Tiers, keys: list[int], value: float) -> None:
+    """Update keys in level 3 (and 2), and say so."""
+    for store in (tiers.volatile, tiers.persistent):
+        store.insert("users", np.array(keys), np.full((len(keys), 3), value, np.float32))
+    tiers.lookup.updated("users", np.array(keys))
+
+
+def test_stale_rows_are_replaced_and_deleted_ones_leave(tiers) -> None:
+    newer(tiers, [3, 4], 77)
+    tiers.volatile.delete("users", np.array([5]))
+    tiers.persistent.delete("users", np.array([5]))
+    refresh = CacheRefresh(tiers.lookup, RefreshOptions(batch_rows=7))
+    report = refresh.refresh()
+    assert (report.rows, report.replaced, report.dropped, report.unreachable) == (60, 59, 1, 0)
+    assert tiers.ask([2, 3, 4]) == ([2, 77, 77], None)
+    assert 5 not in tiers.cache.tables["users"]
+    assert tiers.cache.size("items") == 20
+    refresh.close()
+
+
+def test_shares_go_round_the_whole_cache(tiers) -> None:
+    refresh = CacheRefresh(tiers.lookup, RefreshOptions(batch_rows=5))
+    newer(tiers, list(range(40)), 8)
+    seen = []
+    for _ in range(4):
+        seen.append(refresh.refresh(0.25).rows)
+    assert seen == [15] * 4
+    assert tiers.ask(list(range(40))) == ([8.0] * 40, None)
+    assert refresh.refresh(0.25).rows == 15, "and begins anew"
+    assert refresh.iterations == 5
+    refresh.close()
+
+
+def test_what_no_tier_answers_for_stays_as_it_is(tiers) -> None:
+    tiers.volatile.fault = tiers.persistent.fault = StoreError("gone")
+    refresh = CacheRefresh(tiers.lookup, RefreshOptions())
+    report = refresh.refresh()
+    assert (report.replaced, report.unreachable) == (0, 60)
+    assert tiers.ask([1, 2]) == ([1, 2], None)
+    refresh.close()
+
+
+def test_by_period_and_by_signal(tiers) -> None:
+    refresh = CacheRefresh(tiers.lookup, RefreshOptions(refresh_interval=0.02))
+    newer(tiers, [1], 9)
+    _wait_until(lambda: tiers.ask([1]) == ([9], None))
+    refresh.close()
+    refresh = CacheRefresh(tiers.lookup, RefreshOptions())
+    newer(tiers, [1], 10)
+    time.sleep(0.05)
+    assert refresh.iterations == 0
+    refresh.ask()
+    _wait_until(lambda: tiers.ask([1]) == ([10], None))
+    refresh.close()
+
+
+def test_queries_go_on_meanwhile(tiers) -> None:
+    refresh = CacheRefresh(tiers.lookup, RefreshOptions(batch_rows=1))
+    stop, wrong = threading.Event(), []
+
+    def ask() -> None:
+        while not stop.is_set():
+            rows, _ = tiers.ask([1, 2, 3])
+            if rows[2] != 3 or not {rows[0], rows[1]} <= {1.0, 2.0, 5.0}:
+                wrong.append(rows)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    newer(tiers, [1, 2], 5)
+    for _ in range(5):
+        refresh.refresh()
+    stop.set()
+    thread.join()
+    refresh.close()
+    assert wrong == []
+    assert set(DIMS) == {"users", "items"}
+
+
+def test_faults_of_the_thread_are_told(tiers) -> None:
+    faults: list[Exception] = []
+    refresh = CacheRefresh(tiers.lookup, RefreshOptions(), faults.append)
+    tiers.cache.fault = StoreError("broken")
+    refresh.ask()
+    _wait_until(lambda: faults)
+    refresh.close()
+    assert str(faults[0]) == "broken"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"refresh_interval": -1.0},
+        {"refresh_delay": float("nan")},
+        {"cache_refresh_percentage_per_iteration": 2.0},
+        {"batch_rows": 0},
+    ],
+)
+def test_options_out_of_range(options) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        RefreshOptions(**options)
+
+
+def _wait_until(holds, patience_s: float = 20.0) -> None:
+    give_up_s = time.monotonic() + patience_s
+    while not holds():
+        assert time.monotonic() < give_up_s
+        time.sleep(0.005)
