@@ -3,15 +3,29 @@
 A topic is one table of one model. It is cut into partitions by key, `XXH64(key) % partitions` as in a volatile store,
 so that all updates of a key are in one partition and in order there. A producer numbers its messages in each partition
 from 0 on; a consumer that sees a number missing reports a gap, and one that it has seen already skips the message.
+
+`UpdateLog` is one log, whatever carries it: Kafka, Redis Streams, a directory. `batching.BatchingProducer` is the
+producer for all of them, over an `UpdateCarrier`; `ingestion.UpdateIngestion` applies a source to a store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hebe.embeddings.store import KeyArray, RowArray
+
+if TYPE_CHECKING:
+    from hebe.embeddings.updates.batching import BatchingOptions
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Topic:
+    """The updates of table `table` of model `model`."""
+
+    model: str
+    table: str
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,6 +35,11 @@ class TopicPartition:
     model: str
     table: str
     partition: int
+
+    @property
+    def topic(self) -> Topic:
+        """The topic that this is a part of."""
+        return Topic(self.model, self.table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,12 +103,24 @@ class UpdateSource(Protocol):
     def poll(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
         """What has come since, in order within each partition; empty after `timeout_s` without news.
 
-        Begins, for each partition that is assigned to this member, at the group's committed offset (else the oldest).
+        Begins, for each partition that is assigned to this member, after the group's committed offset (else at the
+        oldest message). A message whose bytes are broken, or not of this partition, comes with `fault`. With
+        `max_messages` 0 it hands over nothing and only shows that the member lives: who is slow calls it meanwhile.
+        """
+        ...
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        """Next hand over, of a partition assigned to this member, what follows `offset` (-1: the oldest there is).
+
+        For a store that knows better than the group what it holds, as after a crash of the machine.
         """
         ...
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The group has applied everything up to and including these offsets. Call it after the store has the rows."""
+        """The group has applied everything up to and including these offsets. Call it after the store has the rows.
+
+        Partitions that are no longer this member's are passed over.
+        """
         ...
 
     def assigned(self) -> frozenset[TopicPartition]:
@@ -100,6 +131,38 @@ class UpdateSource(Protocol):
         """Messages of each assigned partition that are not committed yet."""
         ...
 
+    def log_identity(self) -> str:
+        """Names this log: another one after it was emptied or made anew, so that old offsets are told from new."""
+        ...
+
     def close(self) -> None:
         """Leave the group; its other members take over."""
+        ...
+
+
+class UpdateLog(Protocol):
+    """One log that trainers append to and servers read. Raises `StoreUnavailable` while it cannot be reached."""
+
+    def producer(self, options: BatchingOptions | None = None) -> UpdateProducer:
+        """A new producer, with a name of its own; close it."""
+        ...
+
+    def source(self, group: str | None, topics: Sequence[Topic], *, newest: bool = False) -> UpdateSource:
+        """A new member of consumer group `group`, subscribed to `topics`, which need not exist yet; close it.
+
+        With None it is no member of any: all partitions are its own, and `commit` is kept nowhere. Where nothing is
+        committed it begins with the oldest message, or after the newest if `newest`.
+        """
+        ...
+
+    def topics(self) -> Sequence[Topic]:
+        """All topics that the log has, in order."""
+        ...
+
+    def group_lag(self, group: str) -> Mapping[TopicPartition, int]:
+        """Messages that the group has not committed, of each partition of the topics that it has committed any of."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and files; producers and sources are closed on their own."""
         ...
