@@ -15,25 +15,34 @@ from hebe.kernels.fused_lookup import (
     fused_lookup_reference,
 )
 from hebe.kernels.padding import describe_copies
+from hebe.kernels.row_format import RowFormat, encode_rows
 
 NOTHING_FETCHED = np.empty(0, np.float32)
+FORMATS = list(RowFormat)
 
 
 class Lookup:
     """A flat table array, a plan, and the widths of the matrices that fit it."""
 
-    def __init__(self, features: list[tuple[int, int, int, int]], seed: int = 0) -> None:
+    def __init__(
+        self, features: list[tuple[int, int, int, int]], seed: int = 0, row_format: RowFormat = RowFormat.FP32
+    ) -> None:
         """`features`: (rows, dim, lookups, pooling) each with a table of its own."""
+        self.row_format = row_format
         self.rng = np.random.default_rng(seed)
         self.features = features
         self.plan = np.zeros((len(features), PLAN_COLUMNS), np.int64)
-        self.key_columns = self.width = floats = 0
+        self.key_columns = self.width = start = 0
+        tables = []
         for entry, (rows, dim, lookups, pooling) in zip(self.plan, features, strict=True):
-            entry[:] = (self.key_columns, lookups, floats, dim, rows, self.width, pooling)
+            entry[:] = (self.key_columns, lookups, start, dim, rows, self.width, pooling)
             self.key_columns += lookups
             self.width += dim * lookups if pooling == COPY else dim
-            floats += rows * dim
-        self.tables = self.rng.standard_normal(floats).astype(np.float32)
+            table = np.empty((rows, row_format.row_bytes(dim)), np.uint8)
+            encode_rows(row_format, self.rng.standard_normal((rows, dim)).astype(np.float32), table)
+            tables.append(table.reshape(-1))
+            start += table.size
+        self.tables = np.concatenate(tables)
 
     def keys(self, items: int, least: int = 0) -> np.ndarray:
         columns = [self.rng.integers(least, rows, (items, lookups)) for rows, _, lookups, _ in self.features]
@@ -42,8 +51,8 @@ class Lookup:
     def check(self, keys: np.ndarray, fetched: np.ndarray = NOTHING_FETCHED) -> tuple[int, int]:
         out = np.full((len(keys) + 1, self.width), np.nan, np.float32)
         expected = out.copy()
-        counts = fused_lookup(self.tables, fetched, keys, self.plan, out)
-        assert counts == fused_lookup_reference(self.tables, fetched, keys, self.plan, expected)
+        counts = fused_lookup(self.tables, fetched, keys, self.plan, out, row_format=self.row_format)
+        assert counts == fused_lookup_reference(self.tables, fetched, keys, self.plan, expected, self.row_format)
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
         assert np.isnan(out[-1]).all()  # rows past the batch are not ours
         return counts
@@ -62,9 +71,9 @@ FEATURES = st.lists(
 
 
 @settings(deadline=None, max_examples=60)
-@given(FEATURES, st.sampled_from([0, 1, 2, 40]), st.integers(0, 2**32 - 1))
-def test_agrees_with_the_reference(features, items, seed):
-    lookup = Lookup(features, seed)
+@given(FEATURES, st.sampled_from([0, 1, 2, 40]), st.integers(0, 2**32 - 1), st.sampled_from(FORMATS))
+def test_agrees_with_the_reference(features, items, seed, row_format):
+    lookup = Lookup(features, seed, row_format)
     found, refused = lookup.check(lookup.keys(items, least=-1))
     assert found <= items * lookup.key_columns
     assert refused == 0
@@ -87,23 +96,25 @@ def test_sum_and_mean_agree_with_torch(dim):
         keys = lookup.keys(20)
         out = np.empty((20, dim), np.float32)
         fused_lookup(lookup.tables, NOTHING_FETCHED, keys, lookup.plan, out)
-        weight = torch.from_numpy(lookup.tables.reshape(1000, dim))
+        weight = torch.from_numpy(lookup.tables.view(np.float32).reshape(1000, dim))
         expected = torch.nn.functional.embedding_bag(torch.from_numpy(keys), weight, mode=mode)
         np.testing.assert_allclose(out, expected.numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("row_format", FORMATS)
 @pytest.mark.parametrize("pooling", [POOL_SUM, POOL_MEAN, COPY])
-def test_keys_below_minus_one_name_fetched_rows(pooling):
-    lookup = Lookup([(10, 7, 4, pooling), (5, 1, 1, POOL_SUM)])
+def test_keys_below_minus_one_name_fetched_rows(pooling, row_format):
+    lookup = Lookup([(10, 7, 4, pooling), (5, 1, 1, POOL_SUM)], row_format=row_format)
     fetched = lookup.rng.standard_normal(7 * 3).astype(np.float32)
     keys = np.array([[-2, 3, -2 - 7, -1, 4], [-2 - 14, -1, -1, 9, -2 - 20]])
     assert lookup.check(keys, fetched) == (7, 0)
 
 
+@pytest.mark.parametrize("row_format", FORMATS)
 @pytest.mark.parametrize("pooling", [POOL_SUM, COPY])
 @pytest.mark.parametrize("key", [10, 2**62, -(2**63), -2 - 15])
-def test_keys_out_of_range_are_refused_and_read_nothing(pooling, key):
-    lookup = Lookup([(10, 7, 2, pooling)])
+def test_keys_out_of_range_are_refused_and_read_nothing(pooling, key, row_format):
+    lookup = Lookup([(10, 7, 2, pooling)], row_format=row_format)
     fetched = np.ones(7 * 3, np.float32)
     keys = np.array([[1, key]])
     assert lookup.check(keys, fetched) == (1, 1)

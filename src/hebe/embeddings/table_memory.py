@@ -14,6 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from hebe.embeddings.store import RowArray, StoreError
+from hebe.kernels.row_format import ByteArray, encode_rows
+from hebe.kernels.row_format import RowFormat as RowFormat  # for those rooms that know no kernels
+from hebe.kernels.vector import FLOAT16_MAX
 
 HUGE_PAGE_BYTES = 2 << 20
 CHUNK_BYTES = 16 << 20
@@ -28,23 +31,25 @@ TableSource = RowArray | Iterable[RowArray]
 
 
 class TableMemory:
-    """The rows of all tables of a model in one flat float32 array.
+    """The rows of all tables of a model in one flat array of bytes, stored as `row_format` has them.
 
-    `flat` is that array; table `name` occupies `flat[start[name] : start[name] + rows * dim]`, row after row, from a
-    cache line on. `rows_bytes` is the size of all rows, `memory_bytes` what is taken.
-    Rows are zeros until filled. Raises `StoreError` when the memory cannot be had.
+    `flat` is that array; table `name` begins at byte `start[name]`, on a cache line, and lies there row after row, each
+    `row_format.row_bytes(dim)` bytes. `rows_bytes` is the size of all rows as float32, as they are loaded,
+    `memory_bytes` what is taken. Rows are zeros until filled. Raises `StoreError` when the memory cannot be had.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, int]]) -> None:
+    def __init__(self, shapes: Mapping[str, tuple[int, int]], row_format: RowFormat = RowFormat.FP32) -> None:
         self.shapes = dict(shapes)
-        self.start, floats = _layout(self.shapes)
+        self.row_format = row_format
+        self.start, size_bytes = _layout(self.shapes, row_format)
         self.rows_bytes = sum(4 * rows * dim for rows, dim in self.shapes.values())
-        self.memory_bytes = planned_bytes(self.shapes)
+        self.memory_bytes = planned_bytes(self.shapes, row_format)
         available = available_bytes()
         if available is not None and self.memory_bytes > available:
             raise StoreError(
                 f"tables need {self.memory_bytes:,} bytes of memory and {available:,} are available: "
-                "free some, or set a smaller table memory with a persistent directory for the rest"
+                "free some, choose a narrower row format, "
+                "or set a smaller table memory with a persistent directory for the rest"
             )
         try:
             self._map = _map_huge(self.memory_bytes)
@@ -52,50 +57,71 @@ class TableMemory:
             raise StoreError(f"cannot map {self.memory_bytes:,} bytes for tables: {fault}") from fault
         bytes_ = np.frombuffer(self._map, np.uint8)
         skip = -bytes_.ctypes.data % HUGE_PAGE_BYTES
-        self.flat: RowArray = bytes_[skip : skip + 4 * floats].view(np.float32)
+        self.flat: ByteArray = bytes_[skip : skip + size_bytes]
         self.closed = False
 
     def rows(self, name: str) -> RowArray:
-        """Table `name` as a writable view `[rows, dim]`. Raises `StoreError` if there is none or memory is closed."""
+        """Table `name` as a writable view, float32 `[rows, dim]`.
+
+        Raises `StoreError` if there is none, if it is stored in a narrower format, or if the memory is closed.
+        """
+        if self.row_format is not RowFormat.FP32:
+            raise StoreError(f"table {name} is stored as {self.row_format}: its rows cannot be read in place")
+        return self.stored(name).view(np.float32)
+
+    def stored(self, name: str) -> ByteArray:
+        """Table `name` as it is stored: a writable view, uint8 `[rows, row_bytes]`. Raises `StoreError` likewise."""
         if self.closed:
             raise StoreError("table memory is closed")
         if name not in self.shapes:
             raise StoreError(f"no table {name} in memory; there are {', '.join(sorted(self.shapes))}")
         rows, dim = self.shapes[name]
-        return self.flat[self.start[name] : self.start[name] + rows * dim].reshape(rows, dim)
+        row_bytes = self.row_format.row_bytes(dim)
+        return self.flat[self.start[name] : self.start[name] + rows * row_bytes].reshape(rows, row_bytes)
 
     def fill(self, sources: Mapping[str, TableSource], progress: Progress | None = None) -> None:
-        """Copy every table in, at most `CHUNK_BYTES` at a time; a source with more rows than ours gives its first.
+        """Store every table, at most `CHUNK_BYTES` at a time; a source with more rows than ours gives its first.
 
-        Raises `StoreError` for a missing table, wrong shape or dtype.
+        Raises `StoreError` for a missing table, wrong shape or dtype, and rows that the format has no place for.
         """
         done, total = 0, self.rows_bytes
         for name, (rows, dim) in self.shapes.items():
             if name not in sources:
                 raise StoreError(f"table {name} is missing")
-            target, filled = self.rows(name), 0
+            target, filled = self.stored(name), 0
             for chunk in chunks_of(name, sources[name], rows, dim):
-                target[filled : filled + len(chunk)] = chunk
+                self._store(name, filled, chunk, target[filled : filled + len(chunk)])
                 filled += len(chunk)
                 done += chunk.nbytes
                 if progress is not None:
                     progress(done, total)
+
+    def _store(self, name: str, first: int, rows: RowArray, target: ByteArray) -> None:
+        if self.row_format is RowFormat.FP32:
+            target.view(np.float32)[:] = rows
+        elif encode_rows(self.row_format, np.ascontiguousarray(rows), target):
+            most = FLOAT16_MAX if self.row_format is RowFormat.FP16 else float(np.finfo(np.float32).max)
+            unfit = first + int(np.argmin((np.abs(rows) <= most).all(axis=1)))
+            raise StoreError(
+                f"table {name}: row {unfit} has a number that is not finite or beyond {most:.6g}, "
+                f"which {self.row_format} rows cannot hold: store them as fp32, or correct the table"
+            )
 
     def close(self) -> None:
         """Give the memory back at once, whoever still holds a view of it (such a view reads zeros from now on)."""
         if self.closed:
             return
         self.closed = True
-        self.flat = np.empty(0, np.float32)
+        self.flat = np.empty(0, np.uint8)
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
         with contextlib.suppress(BufferError):  # a view is held; the address range goes when that does
             self._map.close()
 
 
-def planned_bytes(shapes: Mapping[str, tuple[int, int]]) -> int:
+def planned_bytes(shapes: Mapping[str, tuple[int, int]], row_format: RowFormat = RowFormat.FP32) -> int:
     """What a `TableMemory` of these tables will take, known before it is made: whole huge pages."""
-    return max(1, -(-4 * _layout(shapes)[1] // HUGE_PAGE_BYTES)) * HUGE_PAGE_BYTES
+    return max(1, -(-_layout(shapes, row_format)[1] // HUGE_PAGE_BYTES)) * HUGE_PAGE_BYTES
 
 
 def available_bytes() -> int | None:
@@ -153,13 +179,13 @@ def drop_mapped_pages(array: RowArray) -> None:
         owner.madvise(mmap.MADV_DONTNEED, first, stop - first)
 
 
-def _layout(shapes: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
-    """The first element of each table, and the elements in all."""
-    start, floats = {}, 0
+def _layout(shapes: Mapping[str, tuple[int, int]], row_format: RowFormat) -> tuple[dict[str, int], int]:
+    """The first byte of each table, and the bytes in all."""
+    start, end = {}, 0
     for name, (rows, dim) in shapes.items():
-        start[name] = floats
-        floats += -(-4 * rows * dim // ALIGNMENT_BYTES) * ALIGNMENT_BYTES // 4
-    return start, floats
+        start[name] = end
+        end += -(-rows * row_format.row_bytes(dim) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return start, end
 
 
 def _map_huge(size_bytes: int) -> mmap.mmap:

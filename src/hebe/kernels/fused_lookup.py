@@ -1,11 +1,13 @@
 """The SparseNet of a model in one call: gather and pool the rows of every feature into one output matrix.
 
-All tables lie in one flat float32 array (`embeddings.table_memory`). A plan, int64 `[features, PLAN_COLUMNS]`,
-says for each feature where its keys, its table and its output stand. A lookup is one pass over items, features
-and keys that touches nothing else: no allocation, no GIL, no state, so any number of threads may run it at once.
+All tables lie in one flat array of bytes (`embeddings.table_memory`), all in one row format, for each of which there is
+a kernel, compiled when it is first asked for. A plan, int64 `[features, PLAN_COLUMNS]`, says for each feature where its
+keys, its table and its output stand. A lookup is one pass over items, features and keys that touches nothing else: no
+allocation, no GIL, no state, so any number of threads may run it at once.
 
 Keys: `0 <= key < rows` reads the table; -1 is no row (padding); a key below -1 names a row fetched from a slower
-tier, which starts at element `-2 - key` of `fetched`. Any other key is read as no row, and counted as refused.
+tier, which starts at element `-2 - key` of `fetched`, always float32. Any other key is read as no row, and counted as
+refused.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from numba import types
 from hebe.kernels import vector
 from hebe.kernels.compiled import OPTIONS, array_type, compile_kernel
 from hebe.kernels.padding import NO_COPIES, make_copies
+from hebe.kernels.row_format import ByteArray, RowFormat, adding_columns, decode_row, decode_rows_reference, row_bytes
 
 KEY_COLUMN, LOOKUPS, TABLE_START, DIM, ROWS, OUT_COLUMN, POOLING = range(7)
 PLAN_COLUMNS = 7
-"""Columns of a plan: first key column, keys per item, first element of the table in the flat array, embedding dim,
+"""Columns of a plan: first key column, keys per item, first byte of the table in the flat array, embedding dim,
 rows of the table, first output column, and one of the codes below."""
 
 POOL_SUM, POOL_MEAN, COPY = range(3)
@@ -39,24 +42,26 @@ loads run ahead by themselves; a copy's loads wait for its stores. Wider rows ar
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
-_CACHE_LINE = 16  # floats
+_CACHE_LINE_BYTES = 64
 _inlined = numba.njit(forceinline=True, **OPTIONS)
 
 
 def _pool_columns(width: int) -> Any:
     """The inner loop: sum `width` columns over the rows of one item, in registers."""
+    add_columns = adding_columns(width)
 
     @_inlined
     def pool_columns(  # type: ignore[no-untyped-def]
-        tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
+        code, tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
     ):
         total = vector.zeros(width)
+        stored = row_bytes(code, dim)
         found = 0
         refused = 0
         for position in range(first, first + lookups):
             key = keys[item, position]
             if np.uint64(key) < rows:
-                total = vector.add(total, vector.load(tables, start + key * dim + column, width))
+                total = add_columns(code, tables, start + key * stored, column, total)
                 found += 1
             elif key < -1 and -2 - key <= fetched.size - dim:
                 total = vector.add(total, vector.load(fetched, -2 - key + column, width))
@@ -80,7 +85,7 @@ _pool_1 = _pool_columns(1)
 
 @_inlined
 def _pool(  # type: ignore[no-untyped-def]
-    tables, fetched, keys, item, first, lookups, start, dim, rows, mean, out, target
+    code, tables, fetched, keys, item, first, lookups, start, dim, rows, mean, out, target
 ):
     """Reduce the rows of one item to one vector at `out[target : target + dim]`, widest columns first."""
     found = 0
@@ -91,27 +96,27 @@ def _pool(  # type: ignore[no-untyped-def]
         if left >= 64:
             width = 64
             found, refused = _pool_64(
-                tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
+                code, tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
             )
         elif left >= 32:
             width = 32
             found, refused = _pool_32(
-                tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
+                code, tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
             )
         elif left >= 16:
             width = 16
             found, refused = _pool_16(
-                tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
+                code, tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
             )
         elif left >= 4:
             width = 4
             found, refused = _pool_4(
-                tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
+                code, tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
             )
         else:
             width = 1
             found, refused = _pool_1(
-                tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
+                code, tables, fetched, keys, item, first, lookups, start, dim, rows, mean, column, out, target
             )
         column += width
     return found, refused
@@ -119,20 +124,21 @@ def _pool(  # type: ignore[no-untyped-def]
 
 @_inlined
 def _copy(  # type: ignore[no-untyped-def]
-    tables, fetched, keys, item, ahead, first, lookups, start, dim, rows, out, target
+    code, tables, fetched, keys, item, ahead, first, lookups, start, dim, rows, out, target
 ):
     """Copy the rows of one item side by side to `out` from `target` on; ask for those of item `ahead`."""
+    stored = row_bytes(code, dim)
     found = 0
     refused = 0
     for position in range(first, first + lookups):
         if ahead < keys.shape[0] and dim <= PREFETCH_DIM:
             soon = keys[ahead, position]
             if np.uint64(soon) < rows:
-                for line in range(0, dim, _CACHE_LINE):
-                    vector.prefetch(tables, start + soon * dim + line)
+                for line in range(0, stored, _CACHE_LINE_BYTES):
+                    vector.prefetch(tables, start + soon * stored + line)
         key = keys[item, position]
         if np.uint64(key) < rows:
-            vector.copy(tables, start + key * dim, out, target, dim)
+            decode_row(code, tables, start + key * stored, out, target, dim)
             found += 1
         elif key < -1 and -2 - key <= fetched.size - dim:
             vector.copy(fetched, -2 - key, out, target, dim)
@@ -144,7 +150,8 @@ def _copy(  # type: ignore[no-untyped-def]
     return found, refused
 
 
-def _lookup(tables, fetched, copies, keys, plan, out):  # type: ignore[no-untyped-def]
+@_inlined
+def _lookup(code, tables, fetched, copies, keys, plan, out):  # type: ignore[no-untyped-def]
     make_copies(copies, keys)
     copied_rows = 0
     for feature in range(plan.shape[0]):
@@ -157,7 +164,7 @@ def _lookup(tables, fetched, copies, keys, plan, out):  # type: ignore[no-untype
         if (
             plan[feature].min() < 0
             or plan[feature, KEY_COLUMN] + lookups > keys.shape[1]
-            or plan[feature, TABLE_START] + plan[feature, ROWS] * dim > tables.size
+            or plan[feature, TABLE_START] + plan[feature, ROWS] * row_bytes(code, dim) > tables.size
             or plan[feature, OUT_COLUMN] + width > out.shape[1]
         ):
             return -1, 0
@@ -176,12 +183,24 @@ def _lookup(tables, fetched, copies, keys, plan, out):  # type: ignore[no-untype
             target = item * out.shape[1] + plan[feature, OUT_COLUMN]
             if pooling == COPY or lookups == 1:
                 found, refused = _copy(
-                    tables, fetched, keys, item, item + items_ahead, first, lookups, start, dim, rows, flat_out, target
+                    code,
+                    tables,
+                    fetched,
+                    keys,
+                    item,
+                    item + items_ahead,
+                    first,
+                    lookups,
+                    start,
+                    dim,
+                    rows,
+                    flat_out,
+                    target,
                 )
             else:
                 mean = pooling == POOL_MEAN
                 found, refused = _pool(
-                    tables, fetched, keys, item, first, lookups, start, dim, rows, mean, flat_out, target
+                    code, tables, fetched, keys, item, first, lookups, start, dim, rows, mean, flat_out, target
                 )
             all_found += found
             all_refused += refused
@@ -189,49 +208,62 @@ def _lookup(tables, fetched, copies, keys, plan, out):  # type: ignore[no-untype
 
 
 @functools.cache
-def _kernel() -> Callable[..., tuple[int, int]]:
-    floats, matrix = array_type(types.float32, 1), array_type(types.int64, 2)
+def _kernel(row_format: RowFormat) -> Callable[..., tuple[int, int]]:
+    code = row_format.code  # known to the compiler, so that a kernel holds no other format
+
+    def lookup(tables, fetched, copies, keys, plan, out):  # type: ignore[no-untyped-def]
+        return _lookup(code, tables, fetched, copies, keys, plan, out)
+
+    bytes_, floats, matrix = array_type(types.uint8, 1), array_type(types.float32, 1), array_type(types.int64, 2)
     keys = array_type(types.int64, 2, writable=True)
     result = array_type(types.float32, 2, writable=True)
     counts = types.Tuple([types.intp, types.intp])  # type: ignore[no-untyped-call]
-    return compile_kernel(_lookup, counts(floats, floats, matrix, keys, matrix, result))
+    return compile_kernel(lookup, counts(bytes_, floats, matrix, keys, matrix, result))
 
 
 def fused_lookup(
-    tables: FloatArray,
+    tables: ByteArray,
     fetched: FloatArray,
     keys: IntArray,
     plan: IntArray,
     out: FloatArray,
     copies: IntArray = NO_COPIES,
+    row_format: RowFormat = RowFormat.FP32,
 ) -> tuple[int, int]:
     """Look up a batch: `out[:n]` becomes the SparseNet's output for the key matrix `keys` `[n, lookups_per_item]`.
 
-    `tables` and `fetched` are flat float32; `out` float32 `[>= n, sparse_width]`; all C-contiguous. First, `copies`
-    (`padding.describe_copies` for this key matrix) are made into `keys`. Returns how many keys had a row and how many
-    were refused; the rest were padding. Releases the GIL and allocates nothing. Raises ValueError for a plan that does
-    not fit the arrays, TypeError for arrays of another kind.
+    `tables` uint8 holds rows as `row_format` has them; `fetched` is flat float32; `out` float32 `[>= n, sparse_width]`;
+    all C-contiguous. First, `copies` (`padding.describe_copies` for this key matrix) are made into `keys`. Returns how
+    many keys had a row and how many were refused; the rest were padding. Releases the GIL and allocates nothing. Raises
+    ValueError for a plan that does not fit the arrays, TypeError for arrays of another kind.
     """
     if keys.shape[0] > out.shape[0]:
         raise ValueError(f"lookup of {keys.shape[0]} items into an output of {out.shape[0]} rows")
-    found, refused = _kernel()(tables, fetched, copies, keys, plan, out)
+    found, refused = _kernel(row_format)(tables, fetched, copies, keys, plan, out)
     if found < 0:
         raise ValueError(
-            f"the plan reaches past {tables.size} floats of tables, {keys.shape[1]} keys an item, "
+            f"the plan reaches past {tables.size} bytes of tables, {keys.shape[1]} keys an item, "
             f"or {out.shape[1]} columns of output"
         )
     return found, refused
 
 
 def fused_lookup_reference(
-    tables: FloatArray, fetched: FloatArray, keys: IntArray, plan: IntArray, out: FloatArray
+    tables: ByteArray,
+    fetched: FloatArray,
+    keys: IntArray,
+    plan: IntArray,
+    out: FloatArray,
+    row_format: RowFormat = RowFormat.FP32,
 ) -> tuple[int, int]:
     """`fused_lookup` in plain NumPy: what the kernel must agree with."""
     all_found = all_refused = 0
     for entry in plan:
         lookups, start, dim, rows = (int(entry[i]) for i in (LOOKUPS, TABLE_START, DIM, ROWS))
         first, out_column = int(entry[KEY_COLUMN]), int(entry[OUT_COLUMN])
-        table = tables[start : start + rows * dim].reshape(rows, dim)
+        stored = row_format.row_bytes(dim)
+        table = np.empty((rows, dim), np.float32)
+        decode_rows_reference(row_format, tables[start : start + rows * stored].reshape(rows, stored), table)
         for item, item_keys in enumerate(keys[:, first : first + lookups]):
             vectors = np.zeros((lookups, dim), np.float32)
             found = 0
@@ -253,6 +285,6 @@ def fused_lookup_reference(
     return all_found, all_refused
 
 
-def warm_up() -> None:
-    """Compile the kernel now, or load it from disk, so that no query waits for it."""
-    _kernel()
+def warm_up(row_format: RowFormat = RowFormat.FP32) -> None:
+    """Compile the kernel of this format now, or load it from disk, so that no query waits for it."""
+    _kernel(row_format)

@@ -8,7 +8,8 @@ A narrower row is a shorter read: pooling, which waits for memory, runs faster b
 hold at all is not made up: fp16 keeps infinities and NaN; a row of int8 with a number that is not finite has scale
 NaN, so all of it reads as NaN. Rows lie in flat arrays of bytes, each at any offset.
 
-`encode_row` and `decode_row` are for kernels, inlined into them; `encode_rows` and `decode_rows` for everybody else.
+`encode_row`, `decode_row` and `adding_columns` are for kernels, inlined into them; `encode_rows` and `decode_rows` for
+everybody else.
 """
 
 from __future__ import annotations
@@ -185,6 +186,23 @@ def decode_row(code, storage, offset, target, start, dim):  # type: ignore[no-un
         _decode_fp16(storage, offset, target, start, dim)
     else:
         _decode_int8(storage, offset, target, start, dim)
+
+
+def adding_columns(width: int) -> Callable[..., Any]:
+    """A function for kernels: `(code, storage, offset, column, total)` gives `total`, a vector of `width`, plus as many
+    columns, from `column` on, of the row that is stored from byte `offset` on."""
+
+    @_inlined
+    def add_columns(code, storage, offset, column, total):  # type: ignore[no-untyped-def]
+        if code == FP32_CODE:
+            return vector.add(total, vector.load(storage, offset + 4 * column, width))
+        if code == FP16_CODE:
+            return vector.add(total, vector.load_float16(storage, offset + 2 * column, width))
+        numbers = vector.load_int8(storage, offset + SCALE_BYTES + column, width)
+        return vector.add_multiple(total, numbers, vector.load_float(storage, offset))
+
+    added: Callable[..., Any] = add_columns
+    return added
 
 
 def _encode(code, rows, out):  # type: ignore[no-untyped-def]
