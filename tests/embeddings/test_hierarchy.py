@@ -213,8 +213,8 @@ def test_a_failed_load_leaves_nothing(tables, tmp_path, monkeypatch):
     made = []
 
     class Watched(table_memory.TableMemory):
-        def __init__(self, shapes):
-            super().__init__(shapes)
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
             made.append(self)
 
     monkeypatch.setattr(hierarchy, "TableMemory", Watched)

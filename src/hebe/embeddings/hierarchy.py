@@ -20,6 +20,7 @@ from hebe.embeddings.table_memory import (
     ALIGNMENT_BYTES,
     HUGE_PAGE_BYTES,
     Progress,
+    RowFormat,
     TableMemory,
     TableSource,
     chunks_of,
@@ -83,11 +84,12 @@ class EmbeddingHierarchy:
         tables: Mapping[str, TableSource],
         *,
         table_memory_bytes: int | None = None,
+        row_format: RowFormat = RowFormat.FP32,
         persistent_dir: Path | None = None,
         identity: str | None = None,
         progress: Progress | None = None,
     ) -> EmbeddingHierarchy:
-        """Load `tables`, float32 `[rows, dim]` by table name, as the spec has them.
+        """Load `tables`, float32 `[rows, dim]` by table name, as the spec has them; in memory as `row_format` has them.
 
         At most `table_memory_bytes` of table memory are taken (None: what it needs). If that is not enough for all
         rows, `persistent_dir` must be given: all rows are put into a RocksDB there, or those found there are used if
@@ -98,14 +100,15 @@ class EmbeddingHierarchy:
 
         Raises `StoreError` when memory, files or tables are not as needed; nothing is left allocated then.
         """
-        shapes = resident_shapes(spec, table_memory_bytes)
+        shapes = resident_shapes(spec, table_memory_bytes, row_format)
         all_resident = shapes == all_shapes(spec)
         if not all_resident and persistent_dir is None:
             raise StoreError(
-                f"model {spec.name}: tables need {planned_bytes(all_shapes(spec)):,} bytes and the table memory is "
-                f"{table_memory_bytes:,}: allow more, or give a persistent directory for the rest"
+                f"model {spec.name}: tables need {planned_bytes(all_shapes(spec), row_format):,} bytes "
+                f"and the table memory is {table_memory_bytes:,}: "
+                "allow more, or give a persistent directory for the rest"
             )
-        memory = TableMemory(shapes)
+        memory = TableMemory(shapes, row_format)
         persistent: EmbeddingStore | None = None
         try:
             if not all_resident and persistent_dir is not None:
@@ -122,9 +125,11 @@ class EmbeddingHierarchy:
             raise
 
     @staticmethod
-    def planned_bytes(spec: ModelSpec, table_memory_bytes: int | None = None) -> int:
+    def planned_bytes(
+        spec: ModelSpec, table_memory_bytes: int | None = None, row_format: RowFormat = RowFormat.FP32
+    ) -> int:
         """The table memory that `open` would take, before it is taken."""
-        return planned_bytes(resident_shapes(spec, table_memory_bytes))
+        return planned_bytes(resident_shapes(spec, table_memory_bytes, row_format), row_format)
 
     @property
     def memory_bytes(self) -> int:
@@ -132,7 +137,10 @@ class EmbeddingHierarchy:
         return self._memory.memory_bytes
 
     def rows(self, table: str) -> RowArray:
-        """The resident rows of `table`, float32 `[resident rows, dim]`: the memory itself. Raises `StoreError`."""
+        """The resident rows of `table`, float32 `[resident rows, dim]`: the memory itself.
+
+        Raises `StoreError`, also where rows are stored in a narrower format.
+        """
         return self._memory.rows(table)
 
     def new_scratch(self, max_items: int) -> LookupScratch:
@@ -141,7 +149,7 @@ class EmbeddingHierarchy:
 
     def warm_up(self) -> None:
         """Compile the kernels, or load them from disk, so that no query waits for it."""
-        kernel.warm_up()
+        kernel.warm_up(self._memory.row_format)
         padding.warm_up()
 
     def lookup(
@@ -166,7 +174,8 @@ class EmbeddingHierarchy:
             padding.copy_fixed(copies, keys)
             copies = padding.NO_COPIES
             keys, defaulted = self._fetch(keys, scratch)
-        found, refused = kernel.fused_lookup(flat, scratch.fetched, keys, self._plan, out, copies)
+        row_format = self._memory.row_format
+        found, refused = kernel.fused_lookup(flat, scratch.fetched, keys, self._plan, out, copies, row_format)
         if refused:
             raise ValueError(f"{refused} keys of the batch are out of range: check keys before they are looked up")
         return LookupReport(found, defaulted)
@@ -235,20 +244,23 @@ def all_shapes(spec: ModelSpec) -> dict[str, tuple[int, int]]:
     return {table.name: (table.rows, table.dim) for table in spec.tables}
 
 
-def resident_shapes(spec: ModelSpec, table_memory_bytes: int | None) -> dict[str, tuple[int, int]]:
+def resident_shapes(
+    spec: ModelSpec, table_memory_bytes: int | None, row_format: RowFormat = RowFormat.FP32
+) -> dict[str, tuple[int, int]]:
     """(resident rows, dim) of every table within the bound: all rows of the smallest, an equal share of the rest."""
     shapes = all_shapes(spec)
-    if table_memory_bytes is None or planned_bytes(shapes) <= table_memory_bytes:
+    if table_memory_bytes is None or planned_bytes(shapes, row_format) <= table_memory_bytes:
         return shapes
     if table_memory_bytes < planned_bytes({}):
         raise StoreError(f"table memory of {table_memory_bytes:,} bytes: must be at least {planned_bytes({}):,}")
     left = table_memory_bytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES - ALIGNMENT_BYTES * len(shapes)
-    by_size = sorted(spec.tables, key=lambda table: table.size_bytes)
-    while by_size and by_size[0].size_bytes <= left:
-        left -= by_size.pop(0).size_bytes
+    sizes = {table.name: table.rows * row_format.row_bytes(table.dim) for table in spec.tables}
+    by_size = sorted(spec.tables, key=lambda table: sizes[table.name])
+    while by_size and sizes[by_size[0].name] <= left:
+        left -= sizes[by_size.pop(0).name]
     for table in by_size:
-        share = left * table.size_bytes // sum(rest.size_bytes for rest in by_size)
-        shapes[table.name] = (share // (4 * table.dim), table.dim)
+        share = left * sizes[table.name] // sum(sizes[rest.name] for rest in by_size)
+        shapes[table.name] = (share // row_format.row_bytes(table.dim), table.dim)
     return shapes
 
 
