@@ -1,0 +1,306 @@
+"""The configuration of the tiers: one TOML file, in HPS' words where they mean the same.
+
+    [cache]            level 1, and how it is filled, missed and refreshed
+    [volatile_db]      level 2
+    [persistent_db]    level 3
+    [update_source]    where online updates come from
+    [models.NAME]      what differs from [cache] for model NAME
+
+A key that is none is an error that names it, in whatever place: HPS ignores it, and serves something else than meant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from hebe.embeddings.refresh import RefreshOptions
+from hebe.embeddings.tiered_lookup import LookupOptions
+from hebe.embeddings.volatile_options import UNLIMITED, OverflowPolicy, VolatileOptions, default_partitions
+from hebe.kernels.row_format import RowFormat
+
+MOST_CONFIG_BYTES = 1 << 20
+
+
+class ConfigError(ValueError):
+    """A configuration that is not one; names file, table and key."""
+
+
+class VolatileType(StrEnum):
+    """What level 2 is."""
+
+    DISABLED = "disabled"
+    HASH_MAP = "parallel_hash_map"
+    REDIS = "redis"
+    REDIS_CLUSTER = "redis_cluster"
+
+
+class PersistentType(StrEnum):
+    """What level 3 is."""
+
+    DISABLED = "disabled"
+    ROCKS_DB = "rocks_db"
+
+
+class UpdateType(StrEnum):
+    """What carries online updates."""
+
+    NULL = "null"
+    LOG_DIRECTORY = "log_directory"
+    REDIS_STREAMS = "redis_streams"
+    KAFKA = "kafka_message_queue"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """Level 1 of a model. `cache_bytes` bounds it, or else `cache_fraction` of each table's rows (HPS: gpucacheper).
+
+    `thread_pool_size` threads work in the background, on at most `insertion_queue` pieces of work. `init_ec`: fill the
+    cache before the model is ready, with the keys that it held when it was last closed, or else with the first ones.
+    """
+
+    cache_fraction: float = 0.2
+    cache_bytes: int | None = None
+    row_format: RowFormat = RowFormat.FP32
+    slabs_per_slabset: int = 2
+    hit_rate_threshold: float = 1.0
+    default_value_for_each_table: Mapping[str, float] = field(default_factory=dict)
+    thread_pool_size: int = 2
+    insertion_queue: int = 256
+    init_ec: bool = True
+    refresh_interval: float = 0.0
+    refresh_delay: float = 0.0
+    cache_refresh_percentage_per_iteration: float = 0.0
+
+    def __post_init__(self) -> None:
+        _within("cache_fraction", self.cache_fraction, 0, 1, open_below=True)
+        if self.cache_bytes is not None:
+            _within("cache_bytes", self.cache_bytes, 1)
+        _within("slabs_per_slabset", self.slabs_per_slabset, 1, 64)
+        _within("thread_pool_size", self.thread_pool_size, 1, 256)
+        _within("insertion_queue", self.insertion_queue, 1, 1 << 20)
+        _ = self.lookup_options(), self.refresh_options()
+
+    def lookup_options(self, *, cache_missed_embeddings: bool = True) -> LookupOptions:
+        """What `TieredLookup` needs of it."""
+        return LookupOptions(self.hit_rate_threshold, self.default_value_for_each_table, cache_missed_embeddings)
+
+    def refresh_options(self) -> RefreshOptions:
+        """What `CacheRefresh` needs of it."""
+        return RefreshOptions(self.refresh_interval, self.refresh_delay, self.cache_refresh_percentage_per_iteration)
+
+
+@dataclass(frozen=True, slots=True)
+class VolatileConfig:
+    """Level 2. `address` is host:port, or a Unix socket's path, of Redis; several of a cluster with ";" between them.
+
+    `memory_bytes` bounds the hash map. `initial_cache_rate`: which share of each table is put in at the start, of a
+    store that has none of it. The password may be in a file of its own. `timeout_ms`: the longest wait for an answer.
+    """
+
+    type: VolatileType = VolatileType.DISABLED
+    address: str = "127.0.0.1:7000"
+    user_name: str = "default"
+    password: str = ""
+    password_file: str = ""
+    num_partitions: int = field(default_factory=default_partitions)
+    num_node_connections: int = 5
+    max_batch_size: int = 65536
+    enable_tls: bool = False
+    tls_ca_certificate: str = ""
+    tls_client_certificate: str = ""
+    tls_client_key: str = ""
+    tls_server_name_identification: str = ""
+    overflow_margin: int = UNLIMITED
+    overflow_policy: OverflowPolicy = OverflowPolicy.EVICT_RANDOM
+    overflow_resolution_target: float = 0.8
+    initial_cache_rate: float = 1.0
+    cache_missed_embeddings: bool = True
+    memory_bytes: int | None = None
+    timeout_ms: float = 50.0
+
+    def __post_init__(self) -> None:
+        _within("num_node_connections", self.num_node_connections, 1, 1024)
+        _within("max_batch_size", self.max_batch_size, 1)
+        _within("initial_cache_rate", self.initial_cache_rate, 0, 1)
+        _within("timeout_ms", self.timeout_ms, 0, 600_000, open_below=True)
+        if self.memory_bytes is not None:
+            _within("memory_bytes", self.memory_bytes, 1)
+        if self.password and self.password_file:
+            raise ConfigError("password and password_file are both given: keep one")
+        _ = self.options()
+
+    def options(self) -> VolatileOptions:
+        """How the store is parted and pruned."""
+        return VolatileOptions(
+            self.num_partitions, self.overflow_margin, self.overflow_policy, self.overflow_resolution_target
+        )
+
+    def secret(self) -> str:
+        """The password, read from its file if it is in one. Raises `ConfigError`."""
+        if not self.password_file:
+            return self.password
+        try:
+            return Path(self.password_file).read_text().strip()
+        except OSError as fault:
+            raise ConfigError(f"password_file {self.password_file}: {fault.strerror}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentConfig:
+    """Level 3. `path`: a directory under which each version of a model has its own."""
+
+    type: PersistentType = PersistentType.DISABLED
+    path: str = ""
+    num_threads: int = 4
+    read_only: bool = False
+    max_batch_size: int = 65536
+    timeout_ms: float = 1000.0
+
+    def __post_init__(self) -> None:
+        _within("num_threads", self.num_threads, 1, 256)
+        _within("max_batch_size", self.max_batch_size, 1)
+        _within("timeout_ms", self.timeout_ms, 0, 600_000, open_below=True)
+        if self.type is not PersistentType.DISABLED and not self.path:
+            raise ConfigError("path is missing: the directory of the persistent store")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateConfig:
+    """Online updates. `address`: the log's directory, Redis' host:port, or Kafka's `brokers` with ";" between them.
+
+    `group` names the consumer group of servers that share a volatile store. `max_rows_per_s` bounds the ingestion (0:
+    nothing does), which looks for news every `poll_timeout_ms`.
+    """
+
+    type: UpdateType = UpdateType.NULL
+    address: str = ""
+    group: str = "hebe"
+    password_file: str = ""
+    poll_timeout_ms: float = 500.0
+    max_batch_size: int = 8192
+    failure_backoff_ms: float = 50.0
+    max_commit_interval: int = 32
+    max_rows_per_s: float = 0.0
+    metadata_refresh_interval_ms: int = 30_000
+    receive_buffer_size: int = 262_144
+
+    def __post_init__(self) -> None:
+        _within("poll_timeout_ms", self.poll_timeout_ms, 1, 600_000)
+        _within("max_batch_size", self.max_batch_size, 1)
+        _within("failure_backoff_ms", self.failure_backoff_ms, 1, 600_000)
+        _within("max_commit_interval", self.max_commit_interval, 1)
+        _within("max_rows_per_s", self.max_rows_per_s, 0)
+        _within("metadata_refresh_interval_ms", self.metadata_refresh_interval_ms, 1)
+        _within("receive_buffer_size", self.receive_buffer_size, 1)
+        if self.type is not UpdateType.NULL and not self.address:
+            raise ConfigError(f"address is missing: where the {self.type} is")
+
+
+@dataclass(frozen=True, slots=True)
+class HierarchyConfig:
+    """All tiers. `models` holds what `[cache]` says where a model's own table differs."""
+
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    volatile_db: VolatileConfig = field(default_factory=VolatileConfig)
+    persistent_db: PersistentConfig = field(default_factory=PersistentConfig)
+    update_source: UpdateConfig = field(default_factory=UpdateConfig)
+    models: Mapping[str, CacheConfig] = field(default_factory=dict)
+
+    @classmethod
+    def from_toml(cls, path: Path) -> HierarchyConfig:
+        """Read a file. Raises `ConfigError` naming it, and the table and key that is wrong."""
+        try:
+            if path.stat().st_size > MOST_CONFIG_BYTES:
+                raise ConfigError(f"{path}: is larger than {MOST_CONFIG_BYTES:,} bytes")
+            data = tomllib.loads(path.read_text())
+        except OSError as fault:
+            raise ConfigError(f"{path}: {fault.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+            raise ConfigError(f"{path}: {fault}") from None
+        return cls.from_mapping(data, str(path))
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any], where: str = "hierarchy") -> HierarchyConfig:
+        """The same of a dict. Raises `ConfigError`."""
+        _refuse_unknown(data, [each.name for each in dataclasses.fields(cls)], where)
+        parts: dict[str, Any] = {
+            name: _read(kind, data.get(name, {}), f"{where}: [{name}]")
+            for name, kind in (
+                ("cache", CacheConfig),
+                ("volatile_db", VolatileConfig),
+                ("persistent_db", PersistentConfig),
+                ("update_source", UpdateConfig),
+            )
+        }
+        models = data.get("models", {})
+        if not isinstance(models, Mapping):
+            raise ConfigError(f"{where}: models is {type(models).__name__}: must be tables [models.NAME]")
+        parts["models"] = {
+            str(name): _read(CacheConfig, own, f"{where}: [models.{name}]", parts["cache"])
+            for name, own in models.items()
+        }
+        return cls(**parts)
+
+    def cache_of(self, model: str) -> CacheConfig:
+        """Level 1 of `model`."""
+        return self.models.get(model, self.cache)
+
+
+def _read(kind: type[Any], data: object, where: str, defaults: Any = None) -> Any:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where} is {type(data).__name__}: must be a table")
+    hints = typing.get_type_hints(kind)
+    _refuse_unknown(data, list(hints), where)
+    given = {name: _converted(value, hints[name], f"{where} {name}") for name, value in data.items()}
+    try:
+        return kind(**given) if defaults is None else dataclasses.replace(defaults, **given)
+    except ValueError as fault:
+        raise ConfigError(f"{where} {fault}") from None
+
+
+def _refuse_unknown(data: Mapping[str, Any], known: list[str], where: str) -> None:
+    for name in data:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            hint = f": did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+            raise ConfigError(f"{where}: unknown key {name}{hint}")
+
+
+def _converted(value: Any, hint: Any, where: str) -> Any:
+    """`value` as a field of type `hint` takes it."""
+    if typing.get_origin(hint) is types.UnionType:
+        hint = next(option for option in typing.get_args(hint) if option is not type(None))
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        if value not in list(hint):
+            raise ConfigError(f"{where} is {value!r}: must be one of {', '.join(hint)}")
+        return hint(value)
+    if typing.get_origin(hint) is not None:  # the one mapping: numbers by table
+        if not isinstance(value, Mapping) or not all(_is(number, float) for number in value.values()):
+            raise ConfigError(f"{where}: must be a table of numbers by table name")
+        return {str(name): float(number) for name, number in value.items()}
+    if not _is(value, hint):
+        words = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+        raise ConfigError(f"{where} is {value!r}: must be {words[hint]}")
+    return float(value) if hint is float else value
+
+
+def _is(value: object, kind: type[Any]) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+
+
+def _within(name: str, value: float, least: float, most: float | None = None, *, open_below: bool = False) -> None:
+    fits = (value > least if open_below else value >= least) and (most is None or value <= most)
+    if not fits:
+        above = f"above {least}" if open_below else f"at least {least}"
+        raise ConfigError(f"{name} is {value}: must be {above}" + ("" if most is None else f" and at most {most}"))

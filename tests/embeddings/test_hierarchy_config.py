@@ -1,0 +1,105 @@
+from pathlib import Path
+
+import pytest
+
+from hebe.embeddings.hierarchy_config import ConfigError, HierarchyConfig, PersistentType, UpdateType, VolatileType
+from hebe.embeddings.volatile_options import OverflowPolicy
+from hebe.kernels.row_format import RowFormat
+
+FULL = """
+[cache]
+cache_fraction = 0.05
+row_format = "int8"
+hit_rate_threshold = 0.8
+refresh_interval = 60
+default_value_for_each_table = { item = 0.5, user = -1 }
+
+[volatile_db]
+type = "redis_cluster"
+address = "10.0.0.1:7000;10.0.0.2:7000"
+num_partitions = 40
+overflow_margin = 1000
+overflow_policy = "evict_oldest"
+
+[persistent_db]
+type = "rocks_db"
+path = "/var/lib/hebe"
+
+[update_source]
+type = "kafka_message_queue"
+address = "10.0.0.3:9092"
+
+[models.dlrm]
+hit_rate_threshold = 1
+"""
+
+
+def test_a_file_with_everything(tmp_path: Path) -> None:
+    file = tmp_path / "tiers.toml"
+    file.write_text(FULL)
+    config = HierarchyConfig.from_toml(file)
+    assert config.cache.row_format is RowFormat.INT8
+    assert config.cache.lookup_options().default_values == {"item": 0.5, "user": -1.0}
+    assert config.cache.refresh_options().refresh_interval == 60.0
+    assert config.cache_of("dlrm").hit_rate_threshold == 1.0
+    assert config.cache_of("dlrm").cache_fraction == 0.05, "the rest as in [cache]"
+    assert config.cache_of("other").hit_rate_threshold == 0.8
+    assert config.volatile_db.type is VolatileType.REDIS_CLUSTER
+    assert config.volatile_db.options().overflow_policy is OverflowPolicy.EVICT_OLDEST
+    assert config.persistent_db.type is PersistentType.ROCKS_DB
+    assert config.update_source.type is UpdateType.KAFKA
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "empty.toml").write_text("")
+    assert HierarchyConfig.from_toml(tmp_path / "empty.toml") == HierarchyConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[cach]", r"tiers.toml: unknown key cach: did you mean cache\?"),
+        ("[cache]\nhitrate_threshold = 1", r"\[cache\]: unknown key hitrate_threshold: did you mean hit_rate_threshold\?"),
+        ("[cache]\nxyzzy = 1", r"unknown key xyzzy; there are cache_fraction"),
+        ("[cache]\nhit_rate_threshold = 2", r"\[cache\] hit_rate_threshold is 2.0: must lie in"),
+        ("[cache]\nhit_rate_threshold = true", r"hit_rate_threshold is True: must be a number"),
+        ("[cache]\nhit_rate_threshold = nan", r"hit_rate_threshold is nan"),
+        ("[cache]\ncache_fraction = 0", r"cache_fraction is 0.0: must be above 0 and at most 1"),
+        ("[cache]\ncache_bytes = 1.5", r"cache_bytes is 1.5: must be a whole number"),
+        ("[cache]\nrow_format = 'int4'", r"row_format is 'int4': must be one of fp32, fp16, int8"),
+        ("[cache]\ndefault_value_for_each_table = [1]", r"numbers by table name"),
+        ("[cache]\ndefault_value_for_each_table = {a = 'x'}", r"numbers by table name"),
+        ("cache = 3", r"\[cache\] is int: must be a table"),
+        ("models = 3", r"models is int"),
+        ("[models.a]\ncach_fraction = 1", r"\[models.a\]: unknown key cach_fraction: did you mean cache_fraction\?"),
+        ("[volatile_db]\ntype = 'memcached'", r"must be one of disabled, parallel_hash_map, redis, redis_cluster"),
+        ("[volatile_db]\nnum_partitions = 0", r"num_partitions is 0"),
+        ("[volatile_db]\npassword = 'a'\npassword_file = 'b'", r"keep one"),
+        ("[persistent_db]\ntype = 'rocks_db'", r"path is missing"),
+        ("[update_source]\ntype = 'log_directory'", r"address is missing"),
+        ("[update_source]\nmax_rows_per_s = -1", r"max_rows_per_s is -1.0: must be at least 0"),
+        ("[cache", r"tiers.toml: "),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "tiers.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        HierarchyConfig.from_toml(file)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        HierarchyConfig.from_toml(tmp_path / "none.toml")
+    (tmp_path / "large.toml").write_text("#" * (2 << 20))
+    with pytest.raises(ConfigError, match="larger than"):
+        HierarchyConfig.from_toml(tmp_path / "large.toml")
+
+
+def test_a_password_in_a_file_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("secret\n")
+    config = HierarchyConfig.from_mapping({"volatile_db": {"password_file": str(tmp_path / "password")}})
+    assert config.volatile_db.secret() == "secret"
+    config = HierarchyConfig.from_mapping({"volatile_db": {"password_file": str(tmp_path / "none")}})
+    with pytest.raises(ConfigError, match="password_file"):
+        config.volatile_db.secret()
