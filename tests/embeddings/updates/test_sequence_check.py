@@ -1,0 +1,190 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hebe.embeddings.updates import sequence_check
+from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage
+from hebe.embeddings.updates.sequence_check import Gap, PartitionOrder
+
+AT = TopicPartition("m", "t", 0)
+POISON = object()
+
+
+def deliver(order, numbers, first_offset=0, producer="p"):
+    """Push messages with these numbers, at the offsets from `first_offset` on."""
+    for offset, number in enumerate(numbers, first_offset):
+        if number is POISON:
+            order.push(Delivery(AT, offset, None, "broken"))
+        else:
+            name, sequence = number if isinstance(number, tuple) else (producer, number)
+            order.push(Delivery(AT, offset, UpdateMessage(name, sequence, 0.0, np.arange(1), None)))
+
+
+def released(release):
+    return [d.message.sequence if d.message else POISON for d in release.deliveries]
+
+
+def test_what_is_in_order_passes_at_once():
+    order = PartitionOrder(AT)
+    deliver(order, [0, 1, 2])
+    release = order.release(0.0)
+    assert released(release) == [0, 1, 2]
+    assert release.positions == [0, 1, 2]
+    assert not release.gaps
+    assert (order.held, order.position, order.duplicates, order.reordered) == (0, 2, 0, 0)
+
+
+def test_what_was_seen_is_dropped():
+    order = PartitionOrder(AT)
+    deliver(order, [0, 0, 1, 0, 1, 2, 2])
+    release = order.release(0.0)
+    assert released(release) == [0, 1, 2]
+    assert release.positions == [1, 4, 6], "what is dropped is done with too"
+    assert order.duplicates == 4
+    assert order.position == 6
+
+
+def test_what_was_swapped_is_put_back():
+    order = PartitionOrder(AT)
+    deliver(order, [1, 0, 3, 4, 2, 5])
+    release = order.release(0.0)
+    assert released(release) == [0, 1, 2, 3, 4, 5]
+    assert release.positions == [-1, 1, 1, 2, 4, 5]
+    assert order.reordered == 2
+    assert not release.gaps
+
+
+def test_a_number_that_is_missing_is_waited_for_and_then_reported():
+    order = PartitionOrder(AT)
+    deliver(order, [0, 3, POISON, ("q", 0)])
+    assert released(order.release(10.0)) == [0]
+    assert order.held == 3
+    assert order.position == 0, "what is held back is not done with"
+    assert released(order.release(10.0 + 0.9 * sequence_check.WAIT_S)) == []
+    release = order.release(10.0 + sequence_check.WAIT_S)
+    assert released(release) == [3, POISON, 0]
+    assert release.gaps == [Gap(AT, "p", 1, 2)]
+    assert str(release.gaps[0]).startswith("messages 1 to 2 of producer p are missing in partition 0 of model m")
+    assert order.position == 3
+
+
+def test_one_that_comes_while_it_is_waited_for_is_no_gap():
+    order = PartitionOrder(AT)
+    deliver(order, [0, 2])
+    assert released(order.release(0.0)) == [0]
+    deliver(order, [1], 2)
+    release = order.release(0.1)
+    assert released(release) == [1, 2]
+    assert release.positions == [0, 2]
+    assert not release.gaps
+
+
+def test_one_that_comes_too_late_is_dropped_as_its_rows_may_be_old():
+    order = PartitionOrder(AT)
+    deliver(order, [0, 2])
+    order.release(0.0)
+    assert order.release(100.0).gaps == [Gap(AT, "p", 1, 1)]
+    deliver(order, [1, 3], 2)
+    assert released(order.release(100.0)) == [3]
+    assert order.duplicates == 1
+
+
+def test_each_gap_has_its_own_wait():
+    order = PartitionOrder(AT)
+    deliver(order, [0, 2, 4])
+    order.release(0.0)
+    release = order.release(sequence_check.WAIT_S)
+    assert (released(release), release.gaps) == ([2], [Gap(AT, "p", 1, 1)])
+    assert released(order.release(1.5 * sequence_check.WAIT_S)) == []
+    assert released(order.release(2 * sequence_check.WAIT_S)) == [4]
+
+
+def test_little_is_held_back():
+    order = PartitionOrder(AT)
+    deliver(order, [0, 2, *range(3, 3 + sequence_check.MOST_HELD)])
+    release = order.release(0.0)
+    assert len(release.deliveries) == sequence_check.MOST_HELD + 2
+    assert release.gaps == [Gap(AT, "p", 1, 1)]
+    deliver(order, [1000], 1000)
+    release = order.release(0.0)
+    assert (released(release), len(release.gaps)) == ([1000], 1), "far too much is missing to wait for it"
+
+
+def test_a_producer_met_in_the_middle_of_its_life_lacks_nothing():
+    order = PartitionOrder(AT)
+    deliver(order, [1000, 1001])
+    release = order.release(0.0)
+    assert (released(release), release.gaps) == ([1000, 1001], [])
+    order = PartitionOrder(AT)
+    deliver(order, [5])
+    assert released(order.release(0.0)) == [], "0 to 4 may still come"
+    release = order.release(sequence_check.WAIT_S)
+    assert (released(release), release.gaps) == ([5], [])
+
+
+def test_what_is_known_is_carried_on():
+    order = PartitionOrder(AT)
+    deliver(order, [0, 1, ("q", 0)])
+    order.release(0.0)
+    assert order.next_numbers() == {"p": 2, "q": 1}
+    later = PartitionOrder(AT, order.next_numbers())
+    deliver(later, [1, 2, ("q", 1)], 3)
+    assert released(later.release(0.0)) == [2, 1]
+    assert later.duplicates == 1
+
+
+def test_many_producers_take_bounded_memory(monkeypatch):
+    monkeypatch.setattr(sequence_check, "MOST_PRODUCERS", 10)
+    order = PartitionOrder(AT)
+    deliver(order, [(f"p{index}", 0) for index in range(100)] + [("p90", 1)])
+    assert len(order.release(0.0).deliveries) == 101
+    assert set(order.next_numbers()) == {f"p{index}" for index in range(90, 100)}
+
+
+@given(
+    st.lists(st.sampled_from("pq"), min_size=1, max_size=40),
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3)), max_size=10),
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=10),
+    st.integers(1, 9),
+    st.randoms(use_true_random=False),
+)
+def test_any_mixture_of_swaps_and_repetitions_is_put_right(producers, swaps, repetitions, pieces, random):
+    """Nothing lost, nothing twice, in order for each producer, and positions never pass what is outstanding."""
+    counts = {"p": 0, "q": 0}
+    numbers = []
+    for producer in producers:
+        numbers.append((producer, counts[producer]))
+        counts[producer] += 1
+    sent = list(numbers)
+    for place, distance in swaps:
+        if place + distance < len(sent):
+            sent[place], sent[place + distance] = sent[place + distance], sent[place]
+    for place, later in repetitions:
+        if place < len(sent):
+            sent.insert(place + later, sent[place])
+    order, got, done, offset = PartitionOrder(AT), [], set(), 0
+    while offset < len(sent):
+        count = random.randint(1, pieces)
+        deliver(order, sent[offset : offset + count], offset)
+        offset += count
+        release = order.release(0.0)
+        assert not release.gaps
+        for delivery, position in zip(release.deliveries, release.positions, strict=True):
+            got.append((delivery.message.producer, delivery.message.sequence))
+            done.add(got[-1])
+            assert set(sent[: position + 1]) <= done
+    assert not order.held
+    assert sorted(got) == sorted(numbers)
+    for name in "pq":
+        assert [number for producer, number in got if producer == name] == list(range(counts[name]))
+    assert order.position == len(sent) - 1
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_one_message_missing_is_one_gap(count):
+    order = PartitionOrder(AT)
+    deliver(order, [number for number in range(count + 2) if number != count])
+    order.release(0.0)
+    release = order.release(10.0)
+    assert release.gaps == [Gap(AT, "p", count, count)]
