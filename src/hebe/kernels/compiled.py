@@ -10,6 +10,10 @@ from numba import types
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
+BORROWING: dict[str, Any] = {**OPTIONS, "_nrt": False}
+"""Options for kernels that call others, and for what they call: numba counts no references to their arrays, which it
+does otherwise, in two atomic operations an array a call, inlined or not. Such kernels cannot allocate."""
+
 
 def array_type(scalar: Any, dimensions: int, *, writable: bool = False) -> Any:
     """The numba type of a C-contiguous array argument.
@@ -20,7 +24,9 @@ def array_type(scalar: Any, dimensions: int, *, writable: bool = False) -> Any:
     return types.Array(scalar, dimensions, "C", readonly=not writable, aligned=writable)
 
 
-def compile_kernel(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+def compile_kernel(
+    function: Callable[..., Any], signature: Any, options: dict[str, Any] = OPTIONS
+) -> Callable[..., Any]:
     """Compile `function` for exactly one `signature`; other argument types raise TypeError when it is called.
 
     Takes seconds the first time on a machine and milliseconds afterwards. Where no cache can be written (read-only
@@ -28,7 +34,7 @@ def compile_kernel(function: Callable[..., Any], signature: Any) -> Callable[...
     """
     kernel: Callable[..., Any]
     try:
-        kernel = numba.njit(signature, cache=True, **OPTIONS)(function)
+        kernel = numba.njit(signature, cache=True, **options)(function)
     except (RuntimeError, OSError):
-        kernel = numba.njit(signature, **OPTIONS)(function)
+        kernel = numba.njit(signature, **options)(function)
     return kernel
