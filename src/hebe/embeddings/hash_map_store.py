@@ -1,0 +1,278 @@
+"""Level 2 in this process: a partitioned parallel hash map, one for each table (`kernels.hash_map`).
+
+Calls run without the GIL and side by side. Queries of a partition never wait for each other, for writers of another,
+or for it to grow; they wait for one of its writers for some microseconds.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from hebe.embeddings.memory_pieces import MemoryPieces, ZeroedMemory
+from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
+from hebe.embeddings.table_memory import ALIGNMENT_BYTES
+from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
+from hebe.kernels import hash_map
+
+_POLICIES = {
+    OverflowPolicy.EVICT_RANDOM: hash_map.EVICT_RANDOM,
+    OverflowPolicy.EVICT_LEAST_USED: hash_map.EVICT_LEAST_USED,
+    OverflowPolicy.EVICT_OLDEST: hash_map.EVICT_OLDEST,
+}
+_CHUNK_BYTES = 128 << 10
+_FEWEST_CHUNK_BYTES = 4 << 10
+_ALL_CHUNK_BYTES = 2 << 20
+"""A first chunk in each partition takes so much together, within the two limits before."""
+_CHUNK_GROWTH = 16
+"""Chunks are added by one sixteenth, so that at most that share of the rows' memory is not yet used."""
+_DEVIATIONS = 5
+
+
+class HashMapStore:
+    """A `VolatileStore` of tables with the embedding dims `dims`, empty at first.
+
+    It grows until `memory_bound_bytes` (None: what the machine has available), then insertions raise `StoreError`
+    while all else goes on; those rows of the call that found room are kept. Memory of deleted and evicted rows is
+    used again, and given back by `close`. `seed` is the chance of `evict_random`. A row is as old as its last
+    insertion or `touch`; both count as a use, an update does not.
+    """
+
+    def __init__(
+        self,
+        dims: Mapping[str, int],
+        options: VolatileOptions,
+        *,
+        memory_bound_bytes: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.dims = dict(dims)
+        self.options = options
+        self._kernels = hash_map.kernels()
+        self._memory = MemoryPieces(memory_bound_bytes)
+        self._closed = False
+        chance = np.random.SeedSequence(seed).spawn(len(self.dims))
+        self._tables = {
+            table: _Table(table, dim, options, self._memory, chance[number])
+            for number, (table, dim) in enumerate(self.dims.items())
+        }
+
+    @property
+    def memory_bytes(self) -> int:
+        """What all tables take now, rows, slots and headers; their last huge page may be partly used."""
+        return self._memory.taken_bytes
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The most that `memory_bytes` ever was, slots that were being exchanged included."""
+        return self._memory.peak_bytes
+
+    def evicted_rows(self, table: str) -> int:
+        """Rows that left because their partition was above its overflow margin."""
+        return self._table(table).total(hash_map.EVICTED)
+
+    def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
+        """See `EmbeddingStore.query`."""
+        entry = self._table(table)
+        entry.check(keys, rows)
+        if found.shape != keys.shape:
+            raise StoreError(f"a found mask {list(found.shape)} for keys {list(keys.shape)} of table {table}")
+        return self._counted(self._kernels.query(entry.header, entry.chunk_bits, keys, rows, found))
+
+    def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
+        """See `EmbeddingStore.insert`."""
+        entry = self._table(table)
+        entry.check(keys, rows)
+        order, hashes, starts = self._kernels.group(keys, self.options.num_partitions)
+        partition = index = 0
+        while True:
+            status, partition, index = self._kernels.insert(
+                entry.header, entry.chunk_bits, keys, rows, order, hashes, starts, partition, index
+            )
+            if status == hash_map.DONE:
+                return
+            if status == hash_map.MAP_CLOSED:
+                raise _closed()
+            try:
+                entry.grow(partition, status)
+            except StoreError:
+                if not self._kernels.prune(entry.header, entry.chunk_bits, entry.row_bytes, partition):
+                    raise
+
+    def update(self, table: str, keys: KeyArray, rows: RowArray) -> int:
+        """See `EmbeddingStore.update`."""
+        entry = self._table(table)
+        entry.check(keys, rows)
+        return self._counted(self._kernels.update(entry.header, entry.chunk_bits, keys, rows))
+
+    def delete(self, table: str, keys: KeyArray) -> int:
+        """See `EmbeddingStore.delete`."""
+        entry = self._table(table)
+        return self._counted(self._kernels.delete(entry.header, entry.chunk_bits, entry.row_bytes, keys))
+
+    def touch(self, table: str, keys: KeyArray) -> None:
+        """See `VolatileStore.touch`."""
+        entry = self._table(table)
+        self._counted(self._kernels.touch(entry.header, entry.chunk_bits, entry.row_bytes, keys))
+
+    def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
+        """See `EmbeddingStore.dump_keys`. While others write: each key that is present all along, exactly once."""
+        if batch_size < 1:
+            raise StoreError(f"batch_size is {batch_size}: must be at least 1")
+        partition = row = 0
+        while partition < self.options.num_partitions:
+            entry = self._table(table)
+            keys = np.empty(batch_size, np.int64)
+            count, partition, row = self._kernels.dump(
+                entry.header, entry.chunk_bits, entry.row_bytes, partition, row, keys
+            )
+            if self._counted(count):
+                yield keys[:count]
+
+    def size(self, table: str) -> int:
+        """See `EmbeddingStore.size`."""
+        return self._table(table).total(hash_map.SIZE)
+
+    def close(self) -> None:
+        """See `EmbeddingStore.close`. Calls that are under way end first, or raise `StoreError`."""
+        self._closed = True
+        for entry in self._tables.values():
+            self._kernels.close(entry.header)
+            entry.release()
+        self._memory.close()
+
+    def _table(self, table: str) -> _Table:
+        if self._closed:
+            raise _closed()
+        if table not in self._tables:
+            raise StoreError(f"no table {table} in the hash map; there are {', '.join(self.dims)}")
+        return self._tables[table]
+
+    def _counted(self, count: int) -> int:
+        if count < 0:
+            raise _closed()
+        return count
+
+
+def planned_bytes(rows: int, dim: int, num_partitions: int) -> int:
+    """The most memory that a table of `rows` rows of `dim` floats will take, known before any of it is taken.
+
+    Partitions fill unevenly, by chance; it is as good as certain that none holds more than is assumed here.
+    """
+    mean = rows / num_partitions
+    most = min(rows, math.ceil(mean + _DEVIATIONS * math.sqrt(mean)))
+    chunk_bits = _chunk_bits(dim, num_partitions)
+    chunks = -(-most >> chunk_bits)
+    chunks += max(1, chunks // _CHUNK_GROWTH)
+    slots = hash_map.SLOT_BYTES << _bits_for(most)
+    partition_bytes = chunks * _chunk_bytes(dim, chunk_bits) + slots + 8 * _directory_size(chunks)
+    return num_partitions * (partition_bytes + 8 * hash_map.HEADER_WORDS) + slots // 2 + 8 * _directory_size(chunks)
+
+
+class _Table:
+    """One map: its header, and the memory that this points to."""
+
+    def __init__(
+        self, name: str, dim: int, options: VolatileOptions, memory: MemoryPieces, chance: np.random.SeedSequence
+    ) -> None:
+        if dim < 1:
+            raise ValueError(f"table {name} has dim {dim}: must be at least 1")
+        self.name, self.dim, self.row_bytes = name, dim, 4 * dim
+        self.chunk_bits = _chunk_bits(dim, options.num_partitions)
+        self._memory = memory
+        partitions = options.num_partitions
+        memory.claim(8 * partitions * hash_map.HEADER_WORDS)
+        self.header = np.zeros(partitions * hash_map.HEADER_WORDS, np.int64)
+        self._fields = self.header.reshape(partitions, hash_map.HEADER_WORDS)
+        margin = min(options.overflow_margin, hash_map.NO_LIMIT)
+        self._fields[:, hash_map.MARGIN] = margin
+        self._fields[:, hash_map.TARGET] = min(margin, max(1, int(margin * options.overflow_resolution_target)))
+        self._fields[:, hash_map.POLICY] = _POLICIES[options.overflow_policy]
+        self._fields[:, hash_map.SEED] = chance.generate_state(partitions, np.uint64).view(np.int64)
+        self._slots: list[ZeroedMemory | None] = [None] * partitions
+        self._directories = [np.empty(0, np.int64)] * partitions
+        self._growing = [threading.Lock() for _ in range(partitions)]
+
+    def total(self, field: int) -> int:
+        """The sum of a header's field over all partitions."""
+        return int(self._fields[:, field].sum())
+
+    def check(self, keys: KeyArray, rows: RowArray) -> None:
+        """Raises `StoreError` unless `rows` is `[n, dim]` for `keys` `[n]`."""
+        if rows.shape != (keys.size, self.dim):
+            raise StoreError(f"rows {list(rows.shape)} for {keys.size} keys of table {self.name}: dim is {self.dim}")
+
+    def grow(self, partition: int, status: int) -> None:
+        """Give a partition what a kernel said that it needs, unless another thread has. Raises `StoreError`."""
+        with self._growing[partition]:
+            header = self._fields[partition]
+            if status == hash_map.NEEDS_SLOTS:
+                self._grow_slots(partition, int(header[hash_map.SIZE]))
+            elif header[hash_map.FREE] == 0 and header[hash_map.USED] == header[hash_map.ROWS]:
+                self._grow_rows(partition, int(header[hash_map.ROWS]) >> self.chunk_bits)
+
+    def release(self) -> None:
+        """Give the slots back, after the kernel `close`."""
+        for partition, growing in enumerate(self._growing):
+            with growing:
+                memory, self._slots[partition] = self._slots[partition], None
+                if memory is not None:
+                    self._memory.release(memory)
+                self._directories[partition] = np.empty(0, np.int64)
+
+    def _grow_slots(self, partition: int, size: int) -> None:
+        bits = _bits_for(size + 1)
+        old = self._slots[partition]
+        if old is not None and old.size_bytes >= hash_map.SLOT_BYTES << bits:
+            return
+        new = self._memory.block(hash_map.SLOT_BYTES << bits)
+        if hash_map.kernels().exchange_slots(self.header, partition, new.address, bits):
+            self._slots[partition] = new
+            if old is not None:
+                self._memory.release(old)
+        else:
+            self._memory.release(new)
+
+    def _grow_rows(self, partition: int, chunks: int) -> None:
+        more = max(1, chunks // _CHUNK_GROWTH)
+        directory = self._directories[partition]
+        if chunks + more > directory.size:
+            self._memory.claim(8 * (_directory_size(chunks + more) - directory.size))
+            directory = np.zeros(_directory_size(chunks + more), np.int64)
+            directory[:chunks] = self._directories[partition][:chunks]
+        chunk_bytes = _chunk_bytes(self.dim, self.chunk_bits)
+        first = self._memory.piece(more * chunk_bytes)
+        directory[chunks : chunks + more] = first + chunk_bytes * np.arange(more)  # of which no kernel knows yet
+        rows = (chunks + more) << self.chunk_bits
+        if hash_map.kernels().exchange_chunks(self.header, partition, directory.ctypes.data, rows):
+            self._directories[partition] = directory
+
+
+def _closed() -> StoreError:
+    return StoreError("the hash map is closed")
+
+
+def _chunk_bits(dim: int, num_partitions: int) -> int:
+    """The logarithm of the rows of a chunk: at least three, so that records begin on a word."""
+    size_bytes = min(_CHUNK_BYTES, max(_FEWEST_CHUNK_BYTES, _ALL_CHUNK_BYTES // num_partitions))
+    return max(3, (size_bytes // (4 * dim + hash_map.RECORD_BYTES)).bit_length() - 1)
+
+
+def _chunk_bytes(dim: int, chunk_bits: int) -> int:
+    """Whole cache lines."""
+    return -(-((4 * dim + hash_map.RECORD_BYTES) << chunk_bits) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _bits_for(size: int) -> int:
+    """The logarithm of the fewest slots that hold `size` keys."""
+    bits = hash_map.FEWEST_BITS
+    while hash_map.most_keys(bits) < size:
+        bits += 1
+    return bits
+
+
+def _directory_size(chunks: int) -> int:
+    return 1 << max(4, (chunks - 1).bit_length())

@@ -1,0 +1,93 @@
+"""Memory by its address, as numba values: what a structure needs whose parts are not one array.
+
+Addresses are int64 and unchecked; words are int64 at multiples of 8. Numba's cache on disk does not see this file:
+after a change here, save the kernels that use it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_BYTE, _WORD = ir.IntType(8), ir.IntType(64)
+_intrinsic = cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
+
+
+@_intrinsic
+def load_word(_typing: Any, _address: Any) -> Any:
+    """The int64 at `address`."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], _WORD.as_pointer()), align=8)
+
+    return types.int64(types.int64), codegen
+
+
+@_intrinsic
+def store_word(_typing: Any, _address: Any, _value: Any) -> Any:
+    """Write the int64 `value` at `address`."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[1], builder.inttoptr(arguments[0], _WORD.as_pointer()), align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@_intrinsic
+def store_shared_word(_typing: Any, _address: Any, _value: Any) -> Any:
+    """Write the int64 `value` at `address` in one piece, whoever else writes there at the same time."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        builder.store_atomic(arguments[1], builder.inttoptr(arguments[0], _WORD.as_pointer()), "monotonic", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@_intrinsic
+def add_to_shared_word(_typing: Any, _address: Any, _amount: Any) -> Any:
+    """Add `amount` to the int64 at `address`, losing nothing that others add; returns what was there before."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], _WORD.as_pointer())
+        return builder.atomic_rmw("add", pointer, arguments[1], "monotonic")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@_intrinsic
+def prefetch_at(_typing: Any, _address: Any) -> Any:
+    """Ask for the cache line that holds `address`, to be read soon; one that is not mapped does no harm."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        number = ir.IntType(32)
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [_BYTE.as_pointer(), number, number, number]),
+            "llvm.prefetch.p0i8",
+        )
+        read, keep_near, data = (ir.Constant(number, value) for value in (0, 3, 1))
+        builder.call(function, [builder.inttoptr(arguments[0], _BYTE.as_pointer()), read, keep_near, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@_intrinsic
+def copy_bytes(_typing: Any, _target: Any, _source: Any, _count: Any) -> Any:
+    """Copy `count` bytes from address `source` to address `target`; they do not overlap."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        target, source = (builder.inttoptr(address, _BYTE.as_pointer()) for address in arguments[:2])
+        cgutils.raw_memcpy(  # type: ignore[no-untyped-call]
+            builder, target, source, arguments[2], 1, align=4
+        )
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
