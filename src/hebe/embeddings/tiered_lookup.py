@@ -121,7 +121,7 @@ class TieredLookup:
         self.persistent = persistent
         self.options = options
         self.counts = LookupCounts()
-        self._background = background
+        self.background = background
         self._clock = clock
         self._counting = threading.Lock()
         self._updates = {table: _RecentUpdates() for table in dims}
@@ -159,7 +159,7 @@ class TieredLookup:
             else:
                 rows[missing], states[missing] = self.default(table), RowState.DEFAULTED
                 wanted = keys[missing]
-                self._background.submit(lambda: self._insert_missing(table, wanted))
+                self.background.submit(lambda: self._insert_missing(table, wanted))
             counts.defaulted = int(np.count_nonzero(states == RowState.DEFAULTED))
             counts.unknown = int(np.count_nonzero(states == RowState.UNKNOWN))
         self._count(counts)
@@ -168,7 +168,7 @@ class TieredLookup:
     def prefetch(self, table: str, keys: KeyArray) -> bool:
         """Bring the rows of `keys` into level 1 in the background; False if there was too much to do already."""
         wanted = np.unique(keys)
-        return self._background.submit(lambda: self._insert_missing(table, wanted))
+        return self.background.submit(lambda: self._insert_missing(table, wanted))
 
     def default(self, table: str) -> np.float32:
         """What the default vector of `table` is filled with."""
@@ -273,7 +273,7 @@ class TieredLookup:
             if volatile.available:
                 work(volatile.store)
 
-        self._background.submit(act)
+        self.background.submit(act)
 
     def _count(self, counts: LookupCounts) -> None:
         mine = self.counts
