@@ -1,17 +1,20 @@
+import contextlib
 import itertools
 import json
 import resource
 import shutil
 import subprocess
 import sys
+import threading
 from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hebe.embeddings import rocksdb_store
-from hebe.embeddings.rocksdb_store import RocksDbStore, disk_bytes
+from hebe.embeddings import rocksdb_load
+from hebe.embeddings.rocksdb_load import disk_bytes
+from hebe.embeddings.rocksdb_store import RocksDbOptions, RocksDbStore
 from hebe.embeddings.store import StoreError
 from hebe.spec import EmbeddingTableSpec
 
@@ -29,6 +32,12 @@ def all_rows(store, table, count, dim):
     rows, found = np.zeros((count, dim), np.float32), np.zeros(count, np.bool_)
     assert store.query(table, np.arange(count), rows, found) == count
     return rows
+
+
+def all_values(store, table, keys):
+    rows, found = np.zeros((len(keys), 1), np.float32), np.zeros(len(keys), np.bool_)
+    assert store.query(table, keys, rows, found) == len(keys)
+    return rows[:, 0].tolist()
 
 
 def damage(file):
@@ -73,7 +82,7 @@ def test_rows_survive_a_crash(tmp_path):
 
 
 def test_load_writes_once_for_one_identity(tmp_path, monkeypatch):
-    monkeypatch.setattr(rocksdb_store, "LOAD_FILE_BYTES", 20_000)  # several files a table
+    monkeypatch.setattr(rocksdb_load, "LOAD_FILE_BYTES", 20_000)  # several files a table
     tables, calls = rows_of(SPECS), []
     store = RocksDbStore.load(tmp_path, SPECS, tables, "first", lambda done, total: calls.append((done, total)))
     for table in SPECS:
@@ -119,9 +128,127 @@ def test_a_load_that_was_killed_is_done_again(tmp_path):
 
 def test_a_read_only_store_refuses_writes(tmp_path):
     store = RocksDbStore.load(tmp_path, SPECS, rows_of(SPECS), "first")
-    with pytest.raises(StoreError, match=f"{tmp_path}: cannot write table users"):
+    with pytest.raises(StoreError, match=f"{tmp_path}: cannot be written: it was opened to be read only"):
         store.insert("users", np.array([1]), np.zeros((1, 3), np.float32))
     store.close()
+
+
+class TestOnlineUpdates:
+    def test_a_loaded_store_takes_updates_and_keeps_them(self, tmp_path):
+        tables = rows_of(SPECS)
+        store = RocksDbStore.load(tmp_path, SPECS, tables, "first", read_only=False)
+        keys = np.array([3, 5000, 3, -1])
+        assert store.apply("users", keys, np.arange(12, dtype=np.float32).reshape(4, 3), ("m/users/0", 7))
+        assert store.apply("users", np.array([4, 9999]), None, ("m/users/0", 9))
+        assert store.size("users") == 5001
+        store.close()
+        store = RocksDbStore.load(tmp_path, SPECS, {}, "first", read_only=False)
+        assert store.positions() == {"m/users/0": 9}
+        assert store.size("users") == store.verify()["users"] == 5001
+        rows, found = np.zeros((5, 3), np.float32), np.zeros(5, np.bool_)
+        assert store.query("users", np.array([3, 4, 5, 5000, -1]), rows, found) == 4
+        assert found.tolist() == [True, False, True, True, True]
+        assert rows.tolist() == [[6, 7, 8], [0, 0, 0], tables["users"][5].tolist(), [3, 4, 5], [9, 10, 11]]
+        store.close()
+        other = rows_of(SPECS, seed=1)
+        store = RocksDbStore.load(tmp_path, SPECS, other, "second", read_only=False)
+        assert store.positions() == {}
+        assert store.size("users") == 5000
+        assert np.array_equal(all_rows(store, "users", 5000, 3), other["users"])
+        store.close()
+
+    def test_an_offset_is_applied_once(self, tmp_path):
+        with contextlib.closing(RocksDbStore(tmp_path, {"users": 1})) as store:
+            key = np.array([1])
+            for offset, expected in ((5, True), (5, False), (4, False), (6, True)):
+                row = np.full((1, 1), offset, np.float32)
+                assert store.apply("users", key, row, ("log", offset)) is expected
+            assert store.apply("users", key, np.full((1, 1), 60, np.float32), ("another log", 0))
+            assert store.apply("users", np.array([2]), np.zeros((1, 1), np.float32))
+            assert store.positions() == {"log": 6, "another log": 0}
+            assert all_values(store, "users", key) == [60]
+
+    def test_a_position_alone(self, tmp_path):
+        """A message may have nothing for a store, and its position is to be noted all the same."""
+        with contextlib.closing(RocksDbStore(tmp_path, {"users": 1})) as store:
+            assert store.apply("users", np.empty(0, np.int64), np.empty((0, 1), np.float32), ("log", 1))
+            assert store.apply("users", np.array([77]), None, ("log", 2))
+            assert store.positions() == {"log": 2}
+        with contextlib.closing(RocksDbStore(tmp_path, read_only=True)) as store:
+            assert store.positions() == {"log": 2}
+
+    def test_rows_are_counted_right_around_the_loaded_ones(self, tmp_path):
+        """Keys that a load has put there are not looked for; deleted ones are again."""
+        rng = np.random.default_rng(3)
+        specs = [EmbeddingTableSpec("users", 50, 3)]
+        store = RocksDbStore.load(tmp_path, specs, rows_of(specs), "first", read_only=False)
+        present = set(range(50))
+        for _ in range(60):
+            keys = rng.integers(-5, 70, 6)
+            if rng.random() < 0.5:
+                assert store.delete("users", keys) == len(present & set(keys.tolist()))
+                present -= set(keys.tolist())
+            else:
+                store.insert("users", keys, np.zeros((6, 3), np.float32))
+                present |= set(keys.tolist())
+            assert store.size("users") == len(present)
+        assert np.concatenate(list(store.dump_keys("users", 7))).tolist() == sorted(present)
+        store.close()
+
+    def test_keys_are_dumped_in_order_from_one_end_of_int64_to_the_other(self, tmp_path):
+        keys = np.array([-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1])
+        with contextlib.closing(RocksDbStore(tmp_path, {"users": 1})) as store:
+            store.insert("users", keys[[3, 0, 6, 2, 5, 1, 4]], np.zeros((7, 1), np.float32))
+            assert np.concatenate(list(store.dump_keys("users", 2))).tolist() == keys.tolist()
+
+    def test_threads_read_while_one_writes(self, tmp_path):
+        """Every row that is read was written as one, and none is missing meanwhile."""
+        specs = [EmbeddingTableSpec("users", 4000, 3)]
+        zeros = {"users": np.zeros((4000, 3), np.float32)}
+        store = RocksDbStore.load(tmp_path, specs, zeros, "first", read_only=False, options=RocksDbOptions(3))
+        stop, faults = threading.Event(), []
+
+        def read(seed):
+            rng = np.random.default_rng(seed)
+            rows, found = np.zeros((3000, 3), np.float32), np.zeros(3000, np.bool_)
+            while not stop.is_set():
+                if (
+                    store.query("users", rng.integers(0, 4000, 3000), rows, found) != 3000
+                    or (rows != rows[:, :1]).any()
+                ):
+                    faults.append(rows.copy())
+
+        readers = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
+        for reader in readers:
+            reader.start()
+        for stamp in range(1, 30):
+            store.apply("users", np.arange(4000), np.full((4000, 3), stamp, np.float32), ("log", stamp))
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert not faults
+        assert (all_rows(store, "users", 4000, 3) == 29).all()
+        store.close()
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        "options", [RocksDbOptions(1), RocksDbOptions(4, 100), RocksDbOptions(block_cache_bytes=1 << 20)]
+    )
+    def test_rows_are_the_same_however_they_are_read(self, tmp_path, options):
+        tables = rows_of(SPECS)
+        with contextlib.closing(RocksDbStore.load(tmp_path, SPECS, tables, "first", options=options)) as store:
+            keys = np.random.default_rng(0).integers(-3000, 8000, 6000)
+            rows, found = np.zeros((6000, 3), np.float32), np.zeros(6000, np.bool_)
+            known = (keys >= 0) & (keys < 5000)
+            assert store.query("users", keys, rows, found) == known.sum()
+            assert np.array_equal(found, known)
+            assert np.array_equal(rows, np.where(known[:, None], tables["users"][keys % 5000], 0))
+
+    @pytest.mark.parametrize("field", ["num_threads", "max_batch_size", "block_cache_bytes"])
+    def test_what_is_out_of_range(self, field):
+        with pytest.raises(ValueError, match=f"{field} is -1: must"):
+            RocksDbOptions(**{field: -1})
 
 
 class TestWhatCanGoWrong:
@@ -145,7 +272,7 @@ class TestWhatCanGoWrong:
             RocksDbStore(Path("/proc/store"), TABLES)
 
     @pytest.mark.parametrize(
-        "record", ["", "[]", "{}", '{"format": 1, "dims": {"a": "x"}}', '{"format": 1, "dims": 3, "identity": ""}']
+        "record", ["", "[]", "{}", '{"format": 2, "dims": {"a": "x"}}', '{"format": 2, "dims": 3, "identity": ""}']
     )
     def test_a_corrupted_record(self, tmp_path, record):
         (tmp_path / "store.json").write_text(record)
@@ -153,8 +280,8 @@ class TestWhatCanGoWrong:
             RocksDbStore(tmp_path, TABLES)
 
     def test_another_format(self, tmp_path):
-        (tmp_path / "store.json").write_text(json.dumps({"format": 2, "dims": {}, "identity": None}))
-        with pytest.raises(StoreError, match="has format 2, this version reads 1"):
+        (tmp_path / "store.json").write_text(json.dumps({"format": 1, "dims": {}, "identity": None}))
+        with pytest.raises(StoreError, match="has format 1, this version reads 2: remove the directory"):
             RocksDbStore(tmp_path, TABLES)
 
     def test_another_dim(self, tmp_path):
@@ -172,8 +299,13 @@ class TestWhatCanGoWrong:
         assert "users" in failure.value.client_message
         assert "/" not in failure.value.client_message
         with pytest.raises(StoreError, match="cannot read table users"):
-            store.size("users")
+            list(store.dump_keys("users", 1000))
+        with pytest.raises(StoreError, match="cannot read table users"):
+            store.verify()
         store.close()
+        with pytest.raises(StoreError, match=r"cannot read table users: Corruption.*remove the directory"):
+            RocksDbStore.load(tmp_path, SPECS, {}, "first", verify=True)
+        RocksDbStore(tmp_path, read_only=True).close()  # nobody holds it
 
     def test_corrupted_index(self, tmp_path):
         RocksDbStore.load(tmp_path, SPECS, rows_of(SPECS), "first").close()
@@ -187,7 +319,7 @@ class TestWhatCanGoWrong:
         for file in (tmp_path / "rows").iterdir():
             if name in file.name:
                 file.unlink()
-        with pytest.raises(StoreError, match=f"{tmp_path}: c"):
+        with pytest.raises(StoreError, match=f"{tmp_path}: (is corrupted|cannot be opened: Corruption)"):
             all_rows(RocksDbStore(tmp_path, read_only=True), "users", 5000, 3)
 
     def test_rows_of_another_width(self, tmp_path):

@@ -17,7 +17,7 @@ import numpy as np
 import tritonclient.grpc
 import tritonclient.http
 
-from hebe.embeddings.rocksdb_store import disk_bytes
+from hebe.embeddings.rocksdb_load import disk_bytes
 from hebe.spec import ModelSpec
 
 from .served import (

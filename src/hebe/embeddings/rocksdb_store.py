@@ -1,7 +1,8 @@
 """The persistent store: every row on disk in RocksDB, one column family a table.
 
-Keys are 8 bytes, big-endian; values the float32 bytes of a row, little-endian, with RocksDB's checksum over each block
-verified on every read. Readers share a store's directory (`store_directory`), a writer has it alone.
+Readers share a store's directory (`store_directory`), a writer has it alone; its process may read with any number of
+threads meanwhile. What it holds, it holds with RocksDB's checksum over each block, verified on every read. Online
+updates and how far they have come are written together, so that a store that was killed says where to go on.
 """
 
 from __future__ import annotations
@@ -10,31 +11,63 @@ import contextlib
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import rocksdict
 
+from hebe.embeddings.rocksdb_database import Database
+from hebe.embeddings.rocksdb_format import (
+    RowCount,
+    count_note,
+    decode_keys,
+    encode_keys,
+    encode_rows,
+    position_note,
+    read_notes,
+)
+from hebe.embeddings.rocksdb_load import disk_bytes, load_tables
 from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
 from hebe.embeddings.store_directory import (
     StoreRecord,
     clear,
-    database_path,
     faults,
-    load_file_path,
     read_record,
     remove,
     store_error,
     take_lock,
     write_record,
 )
-from hebe.embeddings.table_memory import Progress, TableSource, chunks_of
+from hebe.embeddings.table_memory import Progress, TableSource
 from hebe.spec import EmbeddingTableSpec
 
-BATCH_ROWS = 16384
-LOAD_FILE_BYTES = 256 << 20
-BLOCK_CACHE_BYTES = 64 << 20
+_KEYS_WORTH_A_THREAD = 512
+
+
+@dataclass(frozen=True, slots=True)
+class RocksDbOptions:
+    """How a persistent store is read; names as in HPS' `persistent_db` block.
+
+    `num_threads` share the keys of a large query. `max_batch_size` is the most keys of one read or inserted batch.
+    `block_cache_bytes` is RocksDB's own cache; at 0 the system's page cache alone keeps what was read, which is faster.
+    Raises ValueError naming a field that is out of range.
+    """
+
+    num_threads: int = 2
+    max_batch_size: int = 65536
+    block_cache_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_threads <= 256:
+            raise ValueError(f"num_threads is {self.num_threads}: must lie in [1, 256]")
+        if not 1 <= self.max_batch_size <= 1 << 24:
+            raise ValueError(f"max_batch_size is {self.max_batch_size}: must lie in [1, {1 << 24}]")
+        if self.block_cache_bytes < 0:
+            raise ValueError(f"block_cache_bytes is {self.block_cache_bytes}: must be at least 0")
+
+
+DEFAULT_OPTIONS = RocksDbOptions()
 
 
 class RocksDbStore:
@@ -43,12 +76,24 @@ class RocksDbStore:
     `dims` gives the embedding dim by table name; tables that the directory lacks are added. Without `dims` the
     directory must hold a store. Raises `StoreError`, naming the path and the cause, when the directory is not ours, is
     corrupted, of another format, in use by another writer, full, or not permitted.
+
+    A write that fails, as on a full disk, is an error and leaves the store as it was; queries go on, and so do writes
+    once there is room again.
     """
 
-    def __init__(self, path: Path, dims: Mapping[str, int] | None = None, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        dims: Mapping[str, int] | None = None,
+        *,
+        read_only: bool = False,
+        options: RocksDbOptions = DEFAULT_OPTIONS,
+    ) -> None:
         self.path = Path(path)
-        self._families: dict[str, Any] = {}
-        self._database: Any = None
+        self.read_only = read_only
+        self._options = options
+        self._database: Database | None = None
+        self._readers: ThreadPoolExecutor | None = None
         self._writing = threading.Lock()
         with faults(self.path, "cannot be opened"):
             if dims is not None and not read_only:
@@ -56,20 +101,34 @@ class RocksDbStore:
             record = read_record(self.path)
             if record is None and (dims is None or read_only):
                 raise store_error(self.path, "there is none")
-            self.dims = dict(record.dims) if record else {}
-            self.identity = record.identity if record else None
+            known = dict(record.dims) if record else {}
+            self.dims = dict(known)
             for table, dim in (dims or {}).items():
                 if self.dims.setdefault(table, dim) != dim:
                     raise store_error(self.path, f"table {table} has embedding dim {self.dims[table]}, not {dim}")
+            if read_only and self.dims != known:
+                raise store_error(self.path, f"no table {min(self.dims.keys() - known)}; there are {', '.join(known)}")
             self._lock = take_lock(self.path, exclusive=not read_only)
             try:
                 if record is None:
                     clear(self.path)
-                self._open(read_only)
+                else:
+                    record = read_record(self.path) or record  # its seal, now that nobody else writes
+                self.identity = record.identity if record else None
+                self._database = Database(
+                    self.path,
+                    self.dims,
+                    known,
+                    read_only=read_only,
+                    creates=record is None,
+                    seal=record.seal if record else None,
+                    block_cache_bytes=options.block_cache_bytes,
+                )
+                self._take_notes()
                 if not read_only:
-                    self._write_record(self.identity)
+                    self._write_record()
             except BaseException:
-                self.close()
+                self._let_go()
                 raise
 
     @classmethod
@@ -80,17 +139,24 @@ class RocksDbStore:
         sources: Mapping[str, TableSource],
         identity: str,
         progress: Progress | None = None,
+        *,
+        read_only: bool = True,
+        verify: bool = False,
+        options: RocksDbOptions = DEFAULT_OPTIONS,
     ) -> RocksDbStore:
-        """A read-only store of all rows of `tables`: the one in `path` if it was loaded under `identity`, else anew.
+        """A store of all rows of `tables`: the one in `path` if it was loaded under `identity`, else anew.
 
-        Keys are row numbers. What an earlier identity left in `path`, or a load that did not finish, is replaced.
+        Keys are row numbers. A store of that identity is taken as it is, with all updates that it has had since. What
+        an earlier identity left in `path`, or a load that did not finish, is replaced, its updates and positions too.
+        `verify`: read every row of a store that was there already, and refuse it if one is damaged.
         Raises `StoreError` as the constructor does, and before writing if the disk has too little room; a load that
         fails removes what it wrote.
         """
         path, dims = Path(path), {table.name: table.dim for table in tables}
         with faults(path, "cannot be read"):
             record = read_record(path)
-        if record != StoreRecord(dims, identity):
+        found = record is not None and record.holds(dims, identity)
+        if not found:
             if record is not None:
                 with faults(path, "cannot be replaced"), take_lock(path, exclusive=True):
                     clear(path)
@@ -101,30 +167,48 @@ class RocksDbStore:
                 with contextlib.suppress(StoreError):
                     remove(path, unless_loaded=True)
                 raise
-        return cls(path, read_only=True)
+        store = cls(path, read_only=read_only, options=options)
+        if verify and found:
+            try:
+                store.verify(progress)
+            except BaseException:
+                store.close()
+                raise
+        return store
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
-        """See `EmbeddingStore.query`."""
-        family, dim = self._family(table)
-        for first in range(0, len(keys), BATCH_ROWS):
-            part = slice(first, first + BATCH_ROWS)
-            with faults(self.path, f"cannot read table {table}"):
-                values = family[_key_bytes(keys[part])]
+        """See `EmbeddingStore.query`. Ascending keys are found faster."""
+        database, dim = self._open(table)
+        step = self._options.max_batch_size
+        count = 0
+        for first in range(0, len(keys), step):
+            part = slice(first, first + step)
+            values = self._get(database, table, keys[part])
             mask = np.fromiter((value is not None for value in values), np.bool_, len(values))
             found[part] = mask
-            stored = b"".join(values) if mask.all() else b"".join(value for value in values if value is not None)
-            if len(stored) != int(np.count_nonzero(mask)) * 4 * dim:
+            present = int(np.count_nonzero(mask))
+            stored = b"".join(value for value in values if value is not None)
+            if len(stored) != present * 4 * dim:
                 raise store_error(self.path, f"table {table} has rows that are not {dim} floats")
-            rows[part][mask] = np.frombuffer(stored, "<f4").reshape(-1, dim)
-        return int(np.count_nonzero(found))
+            arrived = np.frombuffer(stored, "<f4").reshape(-1, dim)
+            if present == len(values):
+                rows[part] = arrived
+            else:
+                rows[part][mask] = arrived
+            count += present
+        return count
 
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`. Survives a crash of the process, not of the machine."""
+        step = self._options.max_batch_size
+        self._check_rows(table, keys, rows)
         with self._writing:
-            self._put(table, keys, rows)
+            for first in range(0, len(keys), step):
+                self._put(table, keys[first : first + step], rows[first : first + step])
 
     def update(self, table: str, keys: KeyArray, rows: RowArray) -> int:
         """See `EmbeddingStore.update`."""
+        self._check_rows(table, keys, rows)
         with self._writing:
             present = self._present(table, keys)
             self._put(table, keys[present], rows[present])
@@ -132,95 +216,183 @@ class RocksDbStore:
 
     def delete(self, table: str, keys: KeyArray) -> int:
         """See `EmbeddingStore.delete`."""
+        self._open(table)
         with self._writing:
-            distinct = np.unique(keys[self._present(table, keys)])
-            self._family(table)
-            batch = self._batch(table)
-            for key in _key_bytes(distinct):
-                del batch[key]
-            with faults(self.path, f"cannot write table {table}"):
-                self._database.write(batch)
-            return int(distinct.size)
+            return self._remove(table, keys)
+
+    def apply(self, table: str, keys: KeyArray, rows: RowArray | None, position: tuple[str, int] | None = None) -> bool:
+        """Put `rows` `[n, dim]` under `keys`, or delete these keys (None), and note `position` with them.
+
+        A position is the name of an ordered log of updates and an offset in it. Keys, rows and position are written as
+        one: whatever happens, the store has all of them or none. Returns False, having written nothing, if the store
+        is at that offset of that log or past it already.
+        """
+        if rows is not None:
+            self._check_rows(table, keys, rows)
+        self._open(table)
+        with self._writing:
+            self._recover()
+            if position is not None and self._positions.get(position[0], position[1] - 1) >= position[1]:
+                return False
+            if rows is None:
+                self._remove(table, keys, position)
+            else:
+                self._put(table, keys, rows, position)
+            return True
+
+    def positions(self) -> dict[str, int]:
+        """The offset of each log up to which its updates are in the store, by name, as `apply` was given them."""
+        self._open(None)
+        return dict(self._positions)
 
     def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
-        """See `EmbeddingStore.dump_keys`."""
-        family, _ = self._family(table)
+        """See `EmbeddingStore.dump_keys`. In ascending order."""
+        database, _ = self._open(table)
         with faults(self.path, f"cannot read table {table}"):
-            batch: list[bytes] = []
-            iterator = family.iter()
-            iterator.seek_to_first()
-            while iterator.valid():
-                batch.append(iterator.key())
-                iterator.next()
-                if len(batch) == batch_size:
-                    yield _keys_of(batch)
-                    batch = []
-            iterator.status()  # a broken file ends the walk as the last key does; this tells them apart
-            if batch:
-                yield _keys_of(batch)
+            for part in database.scan(table):
+                keys = decode_keys(part)
+                for first in range(0, keys.size, batch_size):
+                    yield keys[first : first + batch_size]
 
     def size(self, table: str) -> int:
-        """See `EmbeddingStore.size`. Walks over all keys: RocksDB itself only estimates."""
-        return sum(keys.size for keys in self.dump_keys(table, BATCH_ROWS))
+        """See `EmbeddingStore.size`. Known at once: it is counted with each write."""
+        self._open(table)
+        return self._counts.get(table, RowCount()).rows
+
+    def verify(self, progress: Progress | None = None) -> dict[str, int]:
+        """Read all rows of all tables, checksums and lengths; returns how many each table has.
+
+        `progress(rows done, rows in all)`. Raises `StoreError` naming the table and what is wrong with it. Updates and
+        queries go on meanwhile.
+        """
+        done, total, sizes = 0, sum(self.size(table) for table in self.dims), {}
+        for table, dim in self.dims.items():
+            database, _ = self._open(table)
+            writes, rows = self._writes, 0
+            with faults(self.path, f"cannot read table {table}"):
+                for part in database.scan(table, rows=True):
+                    if any(len(key) != 8 or len(row) != 4 * dim for key, row in part):
+                        raise store_error(self.path, f"is corrupted: table {table} has rows that are not {dim} floats")
+                    rows += len(part)
+                    done += len(part)
+                    if progress is not None:
+                        progress(done, max(done, total))
+            if rows != self.size(table) and writes == self._writes:
+                raise store_error(
+                    self.path, f"is corrupted: table {table} has {rows:,} rows where {self.size(table):,} were counted"
+                )
+            sizes[table] = rows
+        return sizes
+
+    def disk_bytes(self) -> int:
+        """What the store's files take, without what they share with checkpoints taken off."""
+        with faults(self.path, "cannot be read"):
+            return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
 
     def close(self) -> None:
-        """See `EmbeddingStore.close`."""
-        families, self._families = self._families, {}
-        for family in families.values():
-            family.close()
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        """See `EmbeddingStore.close`. Waits for calls that run."""
+        with self._writing:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            seal = database.close()
+            if seal is not None:
+                with contextlib.suppress(OSError):  # without a seal more is checked when it is opened
+                    self._write_record(seal)
+        if self._readers is not None:
+            self._readers.shutdown(wait=False)
+            self._readers = None
         self._lock.close()
 
-    def _open(self, read_only: bool) -> None:
-        location = str(database_path(self.path))
-        options = _options()
-        existing = rocksdict.Rdict.list_cf(location) if (database_path(self.path) / "CURRENT").exists() else []
-        access = (
-            rocksdict.AccessType.read_only(error_if_log_file_exist=False)
-            if read_only
-            else rocksdict.AccessType.read_write()
-        )
-        self._database = rocksdict.Rdict(
-            location, options, {name: options for name in existing if name != "default"}, access
-        )
-        for table in self.dims:
-            name = _family_name(table)
-            if name in existing:
-                self._families[table] = self._database.get_column_family(name)
-            else:
-                self._families[table] = self._database.create_column_family(name, options)
-
-    def _family(self, table: str) -> tuple[Any, int]:
-        if self._database is None:
+    def _open(self, table: str | None) -> tuple[Database, int]:
+        """The database and the dim of a table (None: 0). Raises `StoreError` if closed, or there is no such table."""
+        if (database := self._database) is None:
             raise store_error(self.path, "is closed")
-        if table not in self._families:
+        if table is not None and table not in self.dims:
             raise store_error(self.path, f"no table {table}; there are {', '.join(self.dims)}")
-        return self._families[table], self.dims[table]
+        return database, self.dims[table] if table is not None else 0
 
-    def _batch(self, table: str) -> Any:
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        batch.set_default_column_family(self._database.get_column_family_handle(_family_name(table)))
-        return batch
-
-    def _put(self, table: str, keys: KeyArray, rows: RowArray) -> None:
-        _, dim = self._family(table)
+    def _check_rows(self, table: str, keys: KeyArray, rows: RowArray) -> None:
+        _, dim = self._open(table)
         if rows.shape != (len(keys), dim):
             raise StoreError(f"rows {list(rows.shape)} for {len(keys)} keys of table {table}: dim is {dim}")
-        for first in range(0, len(keys), BATCH_ROWS):
-            batch = self._batch(table)
-            part = slice(first, first + BATCH_ROWS)
-            for key, value in zip(_key_bytes(keys[part]), _row_bytes(rows[part]), strict=True):
-                batch[key] = value
-            with faults(self.path, f"cannot write table {table}"):
-                self._database.write(batch)
+
+    def _get(self, database: Database, table: str, keys: KeyArray) -> list[bytes | None]:
+        threads = min(self._options.num_threads, len(keys) // _KEYS_WORTH_A_THREAD)
+        with faults(self.path, f"cannot read table {table}"):
+            if threads < 2:
+                return database.get(table, encode_keys(keys))
+            if (readers := self._readers) is None:
+                readers = self._readers = ThreadPoolExecutor(self._options.num_threads, "hebe-store")
+            parts = np.array_split(keys, threads)
+            others = [readers.submit(lambda part: database.get(table, encode_keys(part)), part) for part in parts[1:]]
+            values = database.get(table, encode_keys(parts[0]))
+            for other in others:
+                values += other.result()
+            return values
 
     def _present(self, table: str, keys: KeyArray) -> FoundMask:
-        family, _ = self._family(table)
-        with faults(self.path, f"cannot read table {table}"):
-            values = family[_key_bytes(keys)]
-        return np.fromiter((value is not None for value in values), np.bool_, len(values))
+        """Which keys are there; those of a table's dense range need no look."""
+        database, _ = self._open(table)
+        present = (keys >= 0) & (keys < self._counts.get(table, RowCount()).dense)
+        others = np.flatnonzero(~present)
+        step = self._options.max_batch_size
+        for first in range(0, others.size, step):
+            part = others[first : first + step]
+            values = self._get(database, table, keys[part])
+            present[part] = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        return present
+
+    def _put(self, table: str, keys: KeyArray, rows: RowArray, position: tuple[str, int] | None = None) -> None:
+        self._recover()
+        count = self._counts.get(table, RowCount())
+        new = np.unique(keys[~self._present(table, keys)]).size
+        self._write(table, keys, encode_rows(rows), RowCount(count.rows + new, count.dense), position)
+
+    def _remove(self, table: str, keys: KeyArray, position: tuple[str, int] | None = None) -> int:
+        self._recover()
+        count = self._counts.get(table, RowCount())
+        gone = np.unique(keys[self._present(table, keys)])
+        dense = min([count.dense, *gone[gone >= 0][:1].tolist()])
+        self._write(table, gone, None, RowCount(count.rows - gone.size, dense), position)
+        return int(gone.size)
+
+    def _write(
+        self,
+        table: str,
+        keys: KeyArray,
+        rows: list[bytes] | None,
+        count: RowCount,
+        position: tuple[str, int] | None,
+    ) -> None:
+        """One batch of rows and notes. The caller has `_writing`."""
+        database, _ = self._open(table)
+        changed = count != self._counts.get(table, RowCount())
+        notes = [count_note(table, count)] if changed else []
+        if position is not None:
+            notes.append(position_note(position))
+        if len(keys) or notes:
+            self._writes += 1
+            database.write(table, encode_keys(keys), rows, notes)
+        self._counts[table] = count
+        if position is not None:
+            self._positions[position[0]] = position[1]
+
+    def _recover(self) -> None:
+        database, _ = self._open(None)
+        if self.read_only:
+            raise store_error(self.path, "cannot be written: it was opened to be read only")
+        if database.broken:
+            database.recover()
+            self._take_notes()
+
+    def _take_notes(self) -> None:
+        database, _ = self._open(None)
+        with faults(self.path, "cannot be opened"):
+            self._counts, self._positions = read_notes(database.notes())
+        self._writes = 0
 
     def _load(
         self,
@@ -229,102 +401,18 @@ class RocksDbStore:
         identity: str,
         progress: Progress | None,
     ) -> None:
-        """Write every table as sorted files that RocksDB takes over as they are, then record the identity."""
-        done, total = 0, sum(table.size_bytes for table in tables)
+        """Write every table into a store that has none, then record the identity."""
         needed, free = disk_bytes(tables), shutil.disk_usage(self.path).free
         if free < needed:
             raise store_error(self.path, f"needs {needed:,} bytes of disk, {free:,} are free")
-        for table in tables:
-            if table.name not in sources:
-                raise StoreError(f"table {table.name} is missing")
-            family, _ = self._family(table.name)
-            with faults(self.path, f"cannot load table {table.name}"):
-                with _SortedFiles(self.path, family) as files:
-                    key = 0
-                    for chunk in chunks_of(table.name, sources[table.name], table.rows, table.dim):
-                        files.write(np.arange(key, key + len(chunk)), chunk)
-                        key += len(chunk)
-                        done += chunk.nbytes
-                        if progress is not None:
-                            progress(done, total)
-                    files.finish()
-        with faults(self.path, "cannot be written"):
-            self._database.flush()
-            self._write_record(identity)
+        database, _ = self._open(None)
+        load_tables(self.path, database.families(), tables, sources, progress)
+        with self._writing, faults(self.path, "cannot be written"):
+            for table in tables:
+                self._write(table.name, np.empty(0, np.int64), [], RowCount(table.rows, table.rows), None)
+            database.flush()
+            self.identity = identity
+            self._write_record()
 
-    def _write_record(self, identity: str | None) -> None:
-        self.identity = identity
-        write_record(self.path, StoreRecord(self.dims, identity))
-
-
-def disk_bytes(tables: Sequence[EmbeddingTableSpec]) -> int:
-    """The disk that a store of `tables` takes, a few percent more than measured: about 16 bytes a row for its key and
-    index, 1/64 of the rows for blocks that are not full, and RocksDB's own files.
-    """
-    return sum(table.size_bytes + table.size_bytes // 64 + 16 * table.rows for table in tables) + (1 << 20)
-
-
-class _SortedFiles:
-    """Rows in ascending order of key, written to files of about `LOAD_FILE_BYTES` that a column family then takes."""
-
-    def __init__(self, path: Path, family: Any) -> None:
-        self._file = load_file_path(path)
-        self._family = family
-        self._writer: Any = None
-        self._bytes = 0
-
-    def __enter__(self) -> _SortedFiles:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._writer = None  # closes the file, which a traceback would keep open, and so the disk's space taken
-
-    def write(self, keys: KeyArray, rows: RowArray) -> None:
-        if self._writer is None:
-            self._writer = rocksdict.SstFileWriter(_options())
-            self._writer.open(str(self._file))
-            self._bytes = 0
-        for key, value in zip(_key_bytes(keys), _row_bytes(rows), strict=True):
-            self._writer[key] = value
-        self._bytes += rows.nbytes
-        if self._bytes >= LOAD_FILE_BYTES:
-            self.finish()
-
-    def finish(self) -> None:
-        if self._writer is None:
-            return
-        self._writer.finish()
-        self._writer = None
-        how = rocksdict.IngestExternalFileOptions()
-        how.set_move_files(True)
-        self._family.ingest_external_file([str(self._file)], how)
-
-
-def _options() -> Any:
-    blocks = rocksdict.BlockBasedOptions()
-    blocks.set_checksum_type(rocksdict.ChecksumType.xxh3())
-    blocks.set_format_version(5)
-    blocks.set_data_block_index_type(rocksdict.DataBlockIndexType.binary_and_hash())
-    blocks.set_block_cache(rocksdict.Cache(BLOCK_CACHE_BYTES))
-    options = rocksdict.Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_block_based_table_factory(blocks)
-    options.set_compression_type(rocksdict.DBCompressionType.none())  # floats do not compress
-    return options
-
-
-def _family_name(table: str) -> str:
-    return f"table:{table}"  # a table may be called "default", which RocksDB keeps for itself
-
-
-def _key_bytes(keys: KeyArray) -> list[bytes]:
-    return keys.astype(">i8").view("V8").tolist()  # type: ignore[no-any-return]
-
-
-def _keys_of(keys: list[bytes]) -> KeyArray:
-    return np.frombuffer(b"".join(keys), ">i8").astype(np.int64)
-
-
-def _row_bytes(rows: RowArray) -> list[bytes]:
-    size = 4 * rows.shape[1]
-    return np.ascontiguousarray(rows, "<f4").view(f"V{size}").reshape(-1).tolist()
+    def _write_record(self, seal: str | None = None) -> None:
+        write_record(self.path, StoreRecord(self.dims, self.identity, seal))

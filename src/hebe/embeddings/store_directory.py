@@ -1,8 +1,9 @@
 """The directory of a persistent store: whether it is ours, what it holds, who uses it, and how it goes.
 
-    store.json   format, tables, identity of what was loaded; without it there is no store
+    store.json   format, tables, identity of what was loaded, seal; without it there is no store
     store.lock   readers share it, a writer has it alone
     rows/        the database
+    rows.tmp/    a copy on its way to become the database
     load.sst     a file of rows on its way into the database
 
 Nothing is removed that is not by name one of these, and nothing that somebody uses.
@@ -11,21 +12,22 @@ Nothing is removed that is not by name one of these, and nothing that somebody u
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from hebe.embeddings.store import StoreError
 
-FORMAT = 1
+FORMAT = 2
 
-_RECORD, _LOCK, _ROWS, _LOAD_FILE = "store.json", "store.lock", "rows", "load.sst"
+_RECORD, _LOCK, _ROWS, _NEW_ROWS, _LOAD_FILE = "store.json", "store.lock", "rows", "rows.tmp", "load.sst"
 _NEW_RECORD = f"{_RECORD}.new"
 _DATABASE_FILE = re.compile(
     r"([0-9]+\.(sst|log)|CURRENT|IDENTITY|LOCK|LOG(\.old\.[0-9]+)?|MANIFEST-[0-9]+|OPTIONS-[0-9]+"
@@ -35,15 +37,28 @@ _DATABASE_FILE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """What a store says of itself: embedding dim by table, and the identity of what was loaded, None until it is."""
+    """What a store says of itself: embedding dim by table, and the identity of what was loaded, None until it is.
+
+    `seal` tells the database's list of files as its writer left it; None while there is a writer, or if it was killed.
+    """
 
     dims: dict[str, int]
     identity: str | None
+    seal: str | None = None
+
+    def holds(self, dims: dict[str, int], identity: str) -> bool:
+        """Whether it was loaded with these tables under this identity."""
+        return self.identity == identity and self.dims == dims
 
 
 def database_path(path: Path) -> Path:
     """Where the store in `path` has its database."""
     return path / _ROWS
+
+
+def new_database_path(path: Path) -> Path:
+    """Where a database of the store in `path` is put together before it takes its place."""
+    return path / _NEW_ROWS
 
 
 def load_file_path(path: Path) -> Path:
@@ -65,9 +80,10 @@ def read_record(path: Path) -> StoreRecord | None:
     try:
         record = json.loads(text)
         if record["format"] != FORMAT:
-            raise store_error(path, f"has format {record['format']}, this version reads {FORMAT}")
+            advice = "remove the directory and load it anew"
+            raise store_error(path, f"has format {record['format']}, this version reads {FORMAT}: {advice}")
         dims = {str(table): int(dim) for table, dim in record["dims"].items()}
-        return StoreRecord(dims, record["identity"])
+        return StoreRecord(dims, record["identity"], record["seal"])
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise store_error(path, f"store.json is corrupted ({fault}): remove the directory") from fault
 
@@ -75,7 +91,7 @@ def read_record(path: Path) -> StoreRecord | None:
 def write_record(path: Path, record: StoreRecord) -> None:
     """Replace the record of the store in `path`. The caller has the lock for itself."""
     temporary = path / _NEW_RECORD
-    temporary.write_text(json.dumps({"format": FORMAT, "dims": record.dims, "identity": record.identity}, indent=1))
+    temporary.write_text(json.dumps({"format": FORMAT, **asdict(record)}, indent=1))
     os.replace(temporary, path / _RECORD)
 
 
@@ -102,8 +118,9 @@ def clear(path: Path) -> None:
     if foreign is not None:
         raise store_error(path, f"holds {foreign}, which is not the store's: move it away")
     (path / _RECORD).unlink(missing_ok=True)  # first: a removal that is interrupted leaves no store
-    if (path / _ROWS).exists():
-        shutil.rmtree(path / _ROWS)
+    for name in (_ROWS, _NEW_ROWS):
+        if (path / name).exists():
+            shutil.rmtree(path / name)
     for name in (_LOAD_FILE, _NEW_RECORD):
         (path / name).unlink(missing_ok=True)
 
@@ -126,6 +143,9 @@ def remove(path: Path, *, unless_loaded: bool = False) -> None:
                 path.rmdir()
 
 
+_NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+
 @contextlib.contextmanager
 def faults(path: Path, what: str) -> Iterator[None]:
     """Turn whatever RocksDB and the file system raise into a `StoreError` that names the path; their own words, which
@@ -138,6 +158,8 @@ def faults(path: Path, what: str) -> Iterator[None]:
     except Exception as fault:  # rocksdict raises plain Exception
         kind = next((kind for kind in ("Corruption", "IO error") if str(fault).startswith(kind)), "it failed")
         advice = ": remove the directory and load it anew" if kind == "Corruption" else ""
+        if any(full in str(fault) for full in _NO_ROOM):
+            advice = ": free some disk space; writes go on then"
         raise StoreError(
             f"persistent store {path}: {what}: {fault}{advice}", f"persistent store: {what}: {kind}"
         ) from fault
@@ -154,12 +176,15 @@ def _foreign_entry(path: Path) -> str | None:
     if names and _LOCK not in names and _RECORD not in names:
         return names[0]
     for name in names:
-        if name not in (_RECORD, _NEW_RECORD, _LOCK, _ROWS, _LOAD_FILE) or (path / name).is_symlink():
+        if name not in (_RECORD, _NEW_RECORD, _LOCK, _ROWS, _NEW_ROWS, _LOAD_FILE) or (path / name).is_symlink():
             return name
-    rows = path / _ROWS
-    if not rows.exists():
-        return None
-    if not rows.is_dir():
-        return _ROWS
-    strangers = [entry.name for entry in os.scandir(rows) if not _DATABASE_FILE.match(entry.name) or entry.is_dir()]
-    return f"{_ROWS}/{min(strangers)}" if strangers else None
+    for name in (_ROWS, _NEW_ROWS):
+        rows = path / name
+        if not rows.exists():
+            continue
+        if not rows.is_dir():
+            return name
+        strangers = [entry.name for entry in os.scandir(rows) if not _DATABASE_FILE.match(entry.name) or entry.is_dir()]
+        if strangers:
+            return f"{name}/{min(strangers)}"
+    return None
