@@ -43,10 +43,10 @@ class Tiers:
             self.background,
         )
 
-    def ask(self, keys: list[int], table: str = "users", **bounds: float) -> tuple[list[float], list[int] | None]:
+    def ask(self, keys: list[int], table: str = "users", **bounds) -> tuple[list[float], list[int] | None]:
         """The first number of each row, and the states; checks that all numbers of a row are alike."""
         rows = np.full((len(keys), DIMS[table]), np.nan, np.float32)
-        states = self.lookup.look_up(table, np.array(keys), np.ones(len(keys), np.int64), rows, **bounds)
+        states = self.lookup.look_up(table, np.array(keys), rows, **bounds)
         assert (rows == rows[:, :1]).all()
         return rows[:, 0].tolist(), None if states is None else states.tolist()
 
@@ -89,19 +89,10 @@ def test_answers_defaults_above_the_threshold_and_fetches_in_the_background(make
     assert tiers.lookup.counts.defaulted == 1
 
 
-def test_a_bound_on_defaulted_keys_makes_it_wait(make_tiers) -> None:
+def test_waits_above_the_threshold_when_told_so(make_tiers) -> None:
     tiers = make_tiers(LookupOptions(hit_rate_threshold=0.0))
-    assert tiers.ask([1], most_defaulted=0.0) == ([1], [RowState.FOUND])
-    assert tiers.ask([1, 2], most_defaulted=0.5) == ([1, 0], [RowState.FOUND, RowState.DEFAULTED])
-    assert tiers.ask([1, 8, 9], most_defaulted=0.5)[0] == [1, 8, 9]
-
-
-def test_repeats_weigh_in_the_bound(make_tiers) -> None:
-    tiers = make_tiers(LookupOptions(hit_rate_threshold=0.0))
-    tiers.ask([1], most_defaulted=0.0)
-    rows = np.empty((2, 3), np.float32)
-    states = tiers.lookup.look_up("users", np.array([1, 2]), np.array([1, 9]), rows, most_defaulted=0.5)
-    assert states.tolist() == [0, 0]
+    assert tiers.ask([1], wait=True) == ([1], [RowState.FOUND])
+    assert tiers.ask([1, 2]) == ([1, 0], [RowState.FOUND, RowState.DEFAULTED])
 
 
 def test_unknown_keys_are_told_from_defaulted_ones(make_tiers) -> None:

@@ -24,7 +24,7 @@ def test_agrees_with_the_reference(keys: np.ndarray, blocks: list[tuple[int, int
     for _ in range(2):
         matrix = keys.copy()
         ours = deduplicator.run(matrix, columns, base, dim)
-        assert [array.tolist() for array in ours] == [array.tolist() for array in expected]
+        assert ours.tolist() == expected.tolist()
         assert np.array_equal(matrix, expected_matrix)
 
 
@@ -34,18 +34,17 @@ def test_buffers_serve_large_and_small_batches() -> None:
     for items in (3, 5000, 7):
         keys = rng.integers(-1, 3 * items, (items, 4))
         matrix = keys.copy()
-        distinct, counts = deduplicator.run(matrix, np.array([[1, 2]]), 10, 4)
+        distinct = deduplicator.run(matrix, np.array([[1, 2]]), 10, 4)
         used, places = keys[:, 1:3], matrix[:, 1:3]
         numbers = (-2 - places[used != -1] - 10) // 4
         assert np.array_equal(distinct[numbers], used[used != -1])
-        assert counts.sum() == (used != -1).sum()
         assert len(np.unique(distinct)) == len(distinct)
         assert np.array_equal(matrix[:, [0, 3]], keys[:, [0, 3]])
 
 
 def test_keys_that_share_their_low_bits_stay_apart() -> None:
     keys = (np.arange(4096, dtype=np.int64) << 40).reshape(-1, 1)
-    distinct, _ = Deduplicator().run(keys.copy(), np.array([[0, 1]]), 0, 1)
+    distinct = Deduplicator().run(keys.copy(), np.array([[0, 1]]), 0, 1)
     assert np.array_equal(distinct, keys[:, 0])
 
 

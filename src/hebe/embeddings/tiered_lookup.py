@@ -3,8 +3,8 @@
 Level 1 is asked first. If its hit rate is below the threshold, the missing rows are fetched from level 2, then level 3,
 while the batch waits; otherwise they get the table's default vector, and are fetched in the background for later ones.
 (Algorithm 1 divides the missing keys by the size of the cache; by the number of keys asked for, which the text means,
-the threshold is a hit rate.) Beyond the paper, each key's answer says how it came about, a caller may bound the share
-that is defaulted and the time that it takes, and a key that no tier has is unknown rather than missing.
+the threshold is a hit rate.) Beyond the paper, each key's answer says how it came about, a caller may
+bound the time that it takes, and a key that no tier has is unknown rather than missing.
 """
 
 from __future__ import annotations
@@ -130,17 +130,15 @@ class TieredLookup:
         self,
         table: str,
         keys: KeyArray,
-        repeats: KeyArray,
         rows: RowArray,
         timeout_s: float = math.inf,
-        most_defaulted: float = 1.0,
+        *,
+        wait: bool = False,
     ) -> StateArray | None:
-        """Fill `rows` float32 `[n, dim]` for distinct `keys` int64 `[n]`, of which key i stands `repeats[i]` times in
-        the batch; every row is written.
+        """Fill `rows` float32 `[n, dim]` for distinct `keys` int64 `[n]`; every row is written.
 
-        Takes at most about `timeout_s` for lower tiers; waits for them if otherwise more than the share
-        `most_defaulted` of the batch's keys would be defaulted. Returns the state of each key, uint8 `[n]`; None if all
-        were found. Raises `StoreError` for an unknown table, after `close`.
+        Takes at most about `timeout_s` for lower tiers, and `wait`s for them whatever the hit rate if told so. Returns
+        the state of each key, uint8 `[n]`; None if all were found. Raises `StoreError` for an unknown table, after `close`.
         """
         found = np.zeros(len(keys), np.bool_)
         stale = np.zeros(len(keys), np.bool_)
@@ -153,7 +151,7 @@ class TieredLookup:
         counts = LookupCounts(hits, len(keys) - hits, stale=int(np.count_nonzero(stale)))
         if hits < len(keys):
             missing = np.flatnonzero(~found)
-            if self._must_wait(hits / len(keys), repeats, missing, most_defaulted):
+            if wait or hits / len(keys) < self.options.hit_rate_threshold:
                 fetched, of_missing = self._fetch_into_cache(table, keys[missing], timeout_s, counts)
                 rows[missing], states[missing] = fetched, of_missing
             else:
@@ -242,11 +240,6 @@ class TieredLookup:
         for tier in (self.volatile, self.persistent):
             if tier is not None:
                 tier.close()
-
-    def _must_wait(self, hit_rate: float, repeats: KeyArray, missing: KeyArray, most_defaulted: float) -> bool:
-        if hit_rate < self.options.hit_rate_threshold:
-            return True
-        return most_defaulted < 1 and repeats[missing].sum() > most_defaulted * repeats.sum()
 
     def _fetch_into_cache(
         self, table: str, keys: KeyArray, timeout_s: float, counts: LookupCounts

@@ -27,7 +27,7 @@ def _place(key, shift):  # type: ignore[no-untyped-def]
     return np.intp((np.uint64(key) * _MULTIPLIER) >> shift)
 
 
-def _deduplicate(matrix, blocks, base, dim, scratch, distinct, counts):  # type: ignore[no-untyped-def]
+def _deduplicate(matrix, blocks, base, dim, scratch, distinct):  # type: ignore[no-untyped-def]
     bits = 0
     while (1 << bits) < scratch.size:
         bits += 1
@@ -49,13 +49,11 @@ def _deduplicate(matrix, blocks, base, dim, scratch, distinct, counts):  # type:
                         number = found
                         scratch[at] = found
                         distinct[found] = key
-                        counts[found] = 0
                         found += 1
                         break
                     if distinct[number] == key:
                         break
                     at = (at + 1) & mask
-                counts[number] += 1
                 matrix[item, column] = -2 - (base + number * dim)
     return found
 
@@ -64,7 +62,7 @@ def _deduplicate(matrix, blocks, base, dim, scratch, distinct, counts):  # type:
 def _kernel() -> Callable[..., int]:
     vector, matrix = (array_type(types.int64, dimensions, writable=True) for dimensions in (1, 2))
     blocks = array_type(types.int64, 2)
-    return compile_kernel(_deduplicate, types.intp(matrix, blocks, types.intp, types.intp, vector, vector, vector))
+    return compile_kernel(_deduplicate, types.intp(matrix, blocks, types.intp, types.intp, vector, vector))
 
 
 class Deduplicator:
@@ -72,33 +70,31 @@ class Deduplicator:
 
     def __init__(self) -> None:
         self._scratch: IntArray = np.empty(0, np.int64)
-        self._distinct = self._counts = self._scratch
+        self._distinct = self._scratch
 
-    def run(self, matrix: IntArray, blocks: IntArray, base: int, dim: int) -> tuple[IntArray, IntArray]:
+    def run(self, matrix: IntArray, blocks: IntArray, base: int, dim: int) -> IntArray:
         """Replace keys of `matrix`, int64 C-contiguous, by where their rows will be; -1 stays.
 
         `blocks` int64 `[k, 2]` gives first column and number of columns of each block of columns that is read. Distinct
         key number i gets `[base + i * dim, base + (i + 1) * dim)` of the buffer, written as `-2 - (base + i * dim)`.
-        Returns the distinct keys in order of appearance and how often each appears, in arrays that the next run
-        overwrites.
+        Returns the distinct keys in order of appearance, an array that the next run overwrites.
         Raises ValueError for columns that `matrix` lacks.
         """
         if blocks.size and (blocks.min() < 0 or blocks.sum(axis=1).max() > matrix.shape[1]):
             raise ValueError(f"blocks {blocks.tolist()} of a key matrix {list(matrix.shape)}")
         total = len(matrix) * int(blocks[:, 1].sum())
         if total > self._distinct.size:
-            self._distinct, self._counts = (np.empty(total, np.int64) for _ in range(2))
+            self._distinct = np.empty(total, np.int64)
         slots = 1 << max(4, (2 * total - 1).bit_length())
         if slots > self._scratch.size:
             self._scratch = np.empty(slots, np.int64)
-        found = _kernel()(matrix, blocks, base, dim, self._scratch[:slots], self._distinct, self._counts)
-        return self._distinct[:found], self._counts[:found]
+        found = _kernel()(matrix, blocks, base, dim, self._scratch[:slots], self._distinct)
+        return self._distinct[:found]
 
 
-def deduplicate_reference(matrix: IntArray, blocks: IntArray, base: int, dim: int) -> tuple[IntArray, IntArray]:
+def deduplicate_reference(matrix: IntArray, blocks: IntArray, base: int, dim: int) -> IntArray:
     """`Deduplicator.run` in plain Python: what the kernel must agree with."""
     numbers: dict[int, int] = {}
-    counts: list[int] = []
     for item in matrix:
         for first, columns in blocks.tolist():
             for column in range(first, first + columns):
@@ -106,11 +102,8 @@ def deduplicate_reference(matrix: IntArray, blocks: IntArray, base: int, dim: in
                 if key == -1:
                     continue
                 number = numbers.setdefault(key, len(numbers))
-                if number == len(counts):
-                    counts.append(0)
-                counts[number] += 1
                 item[column] = -2 - (base + number * dim)
-    return np.array(list(numbers), np.int64), np.array(counts, np.int64)
+    return np.array(list(numbers), np.int64)
 
 
 def warm_up() -> None:
