@@ -1,0 +1,394 @@
+"""The log that needs no broker: a directory on this machine's disk, written and read by any number of processes.
+
+    log.json                             format, identity, partitions a topic
+    topics/MODEL/TABLE/PARTITION/        segment files (`segment_files`)
+    groups/GROUP/                        members and committed offsets (`group_directory`)
+
+What was appended survives a crash of any process at once, and one of the machine after `flush` (`fsync` says so). The
+disk must be local: the locks are the system's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
+from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
+from hebe.embeddings.updates.group_directory import GroupMember, committed_offset, committed_topics
+from hebe.embeddings.updates.message import MOST_PARTITIONS, MessageFault, decode
+from hebe.embeddings.updates.segment_files import (
+    PartitionEnd,
+    PartitionReader,
+    PartitionWriter,
+    Record,
+    file_faults,
+    segments,
+)
+from hebe.spec import check_name
+
+FORMAT = 1
+_RECORD = "log.json"
+REBALANCE_S = 0.5
+"""How often a member looks who else is there."""
+_POLL_S = 0.02
+_MOST_POLL_BYTES = 64 << 20
+
+
+class Fsync(StrEnum):
+    """When appended messages are forced to the disk."""
+
+    FLUSH = "flush"
+    """At `flush` and `close`."""
+    APPEND = "append"
+    """Before `append` returns: each message."""
+    NEVER = "never"
+    """The system writes them when it likes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectoryOptions:
+    """How a log directory is kept. Raises ValueError naming a field that is out of range.
+
+    `partitions` of each topic are fixed when the log is made. A partition is kept in segments of `segment_bytes`; whole
+    segments go that are older than `retention_s` seconds, or beyond `retention_bytes` (None: kept). Whoever follows
+    more slowly than that misses messages, and is told of the gap.
+    """
+
+    partitions: int = 4
+    segment_bytes: int = 64 << 20
+    retention_bytes: int | None = 4 << 30
+    retention_s: float | None = 7 * 86400.0
+    fsync: Fsync = Fsync.FLUSH
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("partitions", self.partitions, 1, MOST_PARTITIONS),
+            ("segment_bytes", self.segment_bytes, 1 << 10, 1 << 32),
+            ("retention_bytes", self.retention_bytes, 1 << 10, 1 << 60),
+            ("retention_s", self.retention_s, 0, 1e10),
+        ):
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{name} is {value}: must lie in [{least}, {most}]")
+
+
+class LogDirectory:
+    """An `UpdateLog` in directory `path`, which is made if it is missing.
+
+    Raises `StoreError` for a directory that holds something else or a log of another format.
+    """
+
+    def __init__(self, path: Path, options: LogDirectoryOptions | None = None) -> None:
+        self.path = Path(path)
+        self.options = options or LogDirectoryOptions()
+        with file_faults(self.path, "cannot be opened"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.identity, self.partitions = self._read_record()
+
+    def producer(self, options: BatchingOptions | None = None) -> BatchingProducer:
+        """See `UpdateLog.producer`."""
+        return BatchingProducer(DirectoryCarrier(self), options)
+
+    def source(self, group: str | None, topics: Sequence[Topic], *, newest: bool = False) -> DirectorySource:
+        """See `UpdateLog.source`."""
+        return DirectorySource(self, group, topics, newest)
+
+    def topics(self) -> list[Topic]:
+        """See `UpdateLog.topics`."""
+        with file_faults(self.path, "cannot be read"):
+            return sorted(Topic(path.parent.name, path.name) for path in (self.path / "topics").glob("*/*"))
+
+    def group_lag(self, group: str) -> dict[TopicPartition, int]:
+        """See `UpdateLog.group_lag`."""
+        lag = {}
+        for topic in committed_topics(self.group_path(group)):
+            for partition in range(self.partitions):
+                at = TopicPartition(topic.model, topic.table, partition)
+                end = PartitionEnd(self.partition_path(at))
+                try:
+                    lag[at] = self.outstanding(at, end, committed_offset(self.group_path(group), at))
+                finally:
+                    end.close()
+        return lag
+
+    def close(self) -> None:
+        """See `UpdateLog.close`. Nothing is held open."""
+
+    def partition_path(self, at: TopicPartition) -> Path:
+        """Where the segments of a partition are."""
+        return self.path / "topics" / at.model / at.table / str(at.partition)
+
+    def group_path(self, group: str) -> Path:
+        """Where a consumer group is kept."""
+        check_name("group", group)
+        return self.path / "groups" / group
+
+    def outstanding(self, at: TopicPartition, end: PartitionEnd, committed: int | None) -> int:
+        """Messages of the partition after the committed one that are still there."""
+        directory = self.partition_path(at)
+        with file_faults(self.path, "cannot be read"):
+            oldest = next(iter(segments(directory)), 0)
+            return max(0, end.next_offset() - max(oldest, 0 if committed is None else committed + 1))
+
+    def _read_record(self) -> tuple[str, int]:
+        """Identity and partitions, which the first to come writes."""
+        file = self.path / _RECORD
+        if not file.exists():
+            strangers = [name for name in os.listdir(self.path) if not name.startswith(f".{_RECORD}")]
+            if strangers and not file.exists():
+                raise StoreError(f"update log {self.path}: is not empty and holds no log: give another directory")
+            self._write_record(file)
+        try:
+            record = json.loads(file.read_bytes()[:10_000])
+            if record["format"] != FORMAT:
+                raise StoreError(f"update log {self.path}: has format {record['format']}, this version reads {FORMAT}")
+            identity, partitions = record["identity"], record["partitions"]
+            check_name("identity", identity)
+            LogDirectoryOptions(partitions=partitions)
+        except (ValueError, KeyError, TypeError) as fault:
+            raise StoreError(f"update log {self.path}: {_RECORD} is corrupted: {fault}") from fault
+        return identity, partitions
+
+    def _write_record(self, file: Path) -> None:
+        temporary = self.path / f".{_RECORD}.{secrets.token_hex(4)}"
+        try:
+            record = {"format": FORMAT, "identity": secrets.token_hex(8), "partitions": self.options.partitions}
+            with open(temporary, "w") as written:
+                json.dump(record, written)
+                written.flush()
+                os.fsync(written.fileno())
+            os.link(temporary, file)
+        except FileExistsError:
+            pass  # another was first
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+class DirectoryCarrier:
+    """The `UpdateCarrier` of a log directory."""
+
+    def __init__(self, log: LogDirectory) -> None:
+        self._log = log
+        self._writers: dict[TopicPartition, PartitionWriter] = {}
+
+    def partitions(self, topic: Topic) -> int:
+        """See `UpdateCarrier.partitions`."""
+        with file_faults(self._log.path, "cannot make a topic"):
+            self._log.partition_path(TopicPartition(topic.model, topic.table, 0)).parent.mkdir(
+                parents=True, exist_ok=True
+            )
+        return self._log.partitions
+
+    def append(self, at: TopicPartition, payload: bytes) -> None:
+        """See `UpdateCarrier.append`. When it returns, readers see the message."""
+        writer = self._writers.get(at)
+        if writer is None:
+            options = self._log.options
+            writer = self._writers[at] = PartitionWriter(
+                self._log.partition_path(at), options.segment_bytes, options.retention_bytes, options.retention_s
+            )
+        writer.append(payload)
+        if self._log.options.fsync is Fsync.APPEND:
+            writer.sync()
+
+    def flush(self, timeout_s: float) -> None:  # noqa: ARG002  (a disk cannot be hurried)
+        """See `UpdateCarrier.flush`."""
+        if self._log.options.fsync is not Fsync.NEVER:
+            for writer in self._writers.values():
+                writer.sync()
+
+    def close(self) -> None:
+        """See `UpdateCarrier.close`."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+
+@dataclass(slots=True)
+class _Assigned:
+    """A partition that is this source's."""
+
+    reader: PartitionReader
+    end: PartitionEnd
+    committed: int | None
+    delivered: int
+    begun: int
+    """The offset after which this source began."""
+    leaving: bool = False
+
+    def is_outstanding(self) -> bool:
+        """Whether something was handed over that is not committed."""
+        return self.delivered > (self.begun if self.committed is None else self.committed)
+
+    def close(self) -> None:
+        self.reader.close()
+        self.end.close()
+
+
+class DirectorySource:
+    """The `UpdateSource` of a log directory. May be used by several threads, one at a time.
+
+    A partition that another member should have is given back once what was handed over of it is committed, so no two
+    members ever apply the same partition.
+    """
+
+    def __init__(self, log: LogDirectory, group: str | None, topics: Sequence[Topic], newest: bool = False) -> None:
+        for topic in topics:
+            check_name("model", topic.model)
+            check_name("table", topic.table)
+        self._log, self._topics, self._newest = log, sorted(set(topics)), newest
+        self._group = None if group is None else log.group_path(group)
+        self._member = None if self._group is None else GroupMember(self._group, self._topics, log.partitions)
+        self._assigned: dict[TopicPartition, _Assigned] = {}
+        self._rebalanced_s = float("-inf")
+        self._turn = 0
+        self._closed = False
+        self._lock = threading.RLock()
+
+    def poll(self, max_messages: int, timeout_s: float) -> list[Delivery]:
+        """See `UpdateSource.poll`."""
+        end_s = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                self._check_open()
+                self._rebalance()
+                deliveries = self._read(max_messages)
+            left_s = end_s - time.monotonic()
+            if deliveries or max_messages <= 0 or left_s <= 0:
+                return deliveries
+            time.sleep(min(_POLL_S, left_s))
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        """See `UpdateSource.seek`."""
+        with self._lock:
+            assigned = self._assigned.get(at)
+            if assigned is not None:
+                assigned.reader.close()
+                assigned.reader = PartitionReader(self._log.partition_path(at), offset)
+                assigned.delivered = offset
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See `UpdateSource.commit`. Returns when the offsets are on disk."""
+        with self._lock:
+            self._check_open()
+            for at, offset in offsets.items():
+                assigned = self._assigned.get(at)
+                if assigned is None or assigned.committed == offset:
+                    continue
+                if self._member is not None:
+                    self._member.commit(at, offset)
+                assigned.committed = offset
+
+    def assigned(self) -> frozenset[TopicPartition]:
+        """See `UpdateSource.assigned`."""
+        with self._lock:
+            return frozenset(self._assigned)
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """See `UpdateSource.lag`."""
+        with self._lock:
+            return {
+                at: self._log.outstanding(at, assigned.end, assigned.committed)
+                for at, assigned in self._assigned.items()
+            }
+
+    def log_identity(self) -> str:
+        """See `UpdateSource.log_identity`."""
+        return self._log.identity
+
+    def close(self) -> None:
+        """See `UpdateSource.close`. Closing twice is harmless."""
+        with self._lock:
+            self._closed = True
+            for at in list(self._assigned):
+                self._assigned.pop(at).close()
+            if self._member is not None:
+                self._member.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError("the update source is closed")
+
+    def _read(self, max_messages: int) -> list[Delivery]:
+        deliveries: list[Delivery] = []
+        bytes_left = _MOST_POLL_BYTES
+        places = [at for at, assigned in self._assigned.items() if not assigned.leaving]
+        self._turn += 1
+        for index in range(len(places)):  # another first each time, so that none starves
+            if len(deliveries) >= max_messages or bytes_left <= 0:
+                break
+            at = places[(self._turn + index) % len(places)]
+            assigned = self._assigned[at]
+            try:
+                records = assigned.reader.read(max_messages - len(deliveries), bytes_left)
+            except StoreError:
+                if not deliveries:
+                    raise
+                break  # hand over what there is; the next call meets the fault again
+            for record in records:
+                deliveries.append(_delivery(at, record))
+                assigned.delivered = record.offset
+                bytes_left -= len(record.payload)
+        return deliveries
+
+    def _rebalance(self) -> None:
+        """Give back, and take, what the members alive call for."""
+        now_s = time.monotonic()
+        if now_s < self._rebalanced_s + REBALANCE_S and not any(a.leaving for a in self._assigned.values()):
+            return
+        self._rebalanced_s = now_s
+        targets = self._targets()
+        for at in list(self._assigned):
+            assigned = self._assigned[at]
+            assigned.leaving = at not in targets
+            if assigned.leaving and not assigned.is_outstanding():
+                self._assigned.pop(at).close()
+                if self._member is not None:
+                    self._member.give_back(at)
+        for at in sorted(targets - set(self._assigned)):
+            if self._member is None or at in self._member.held or self._member.take(at):
+                self._assign(at)
+
+    def _targets(self) -> set[TopicPartition]:
+        if self._member is not None:
+            return self._member.targets()
+        parts = range(self._log.partitions)
+        return {TopicPartition(topic.model, topic.table, part) for topic in self._topics for part in parts}
+
+    def _assign(self, at: TopicPartition) -> None:
+        committed = None if self._group is None else committed_offset(self._group, at)
+        begin = self._begin(at, committed)
+        directory = self._log.partition_path(at)
+        reader, end = PartitionReader(directory, begin), PartitionEnd(directory)
+        self._assigned[at] = _Assigned(reader, end, committed, begin, begin)
+
+    def _begin(self, at: TopicPartition, committed: int | None) -> int:
+        """The offset after which a partition is read."""
+        if committed is not None:
+            return committed
+        if not self._newest:
+            return -1
+        end = PartitionEnd(self._log.partition_path(at))
+        try:
+            with file_faults(self._log.path, "cannot be read"):
+                return end.next_offset() - 1
+        finally:
+            end.close()
+
+
+def _delivery(at: TopicPartition, record: Record) -> Delivery:
+    fault = record.fault
+    if fault is None:
+        try:
+            return Delivery(at, record.offset, decode(record.payload, at))
+        except MessageFault as why:
+            fault = str(why)
+    return Delivery(at, record.offset, None, fault, record.payload)
