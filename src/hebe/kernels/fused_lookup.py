@@ -22,9 +22,17 @@ import numpy.typing as npt
 from numba import types
 
 from hebe.kernels import vector
-from hebe.kernels.compiled import OPTIONS, array_type, compile_kernel
+from hebe.kernels.compiled import BORROWING, array_type, compile_kernel
 from hebe.kernels.padding import NO_COPIES, make_copies
-from hebe.kernels.row_format import ByteArray, RowFormat, adding_columns, decode_row, decode_rows_reference, row_bytes
+from hebe.kernels.row_format import (
+    FP32_CODE,
+    ByteArray,
+    RowFormat,
+    adding_columns,
+    decode_row,
+    decode_rows_reference,
+    row_bytes,
+)
 
 KEY_COLUMN, LOOKUPS, TABLE_START, DIM, ROWS, OUT_COLUMN, POOLING = range(7)
 PLAN_COLUMNS = 7
@@ -36,14 +44,33 @@ POOL_SUM, POOL_MEAN, COPY = range(3)
 
 PREFETCH_ROWS = 16
 PREFETCH_DIM = 64
-"""Copied rows of at most PREFETCH_DIM floats are asked for PREFETCH_ROWS rows ahead. Pooling needs no such help, its
-loads run ahead by themselves; a copy's loads wait for its stores. Wider rows are slower with it than without."""
+"""Copied rows of at most PREFETCH_DIM floats are asked for PREFETCH_ROWS rows ahead, as a copy's loads wait for its
+stores. Wider rows are slower with it than without. So is pooling of fp32 rows, whose loads run ahead by themselves;
+narrower rows take more instructions a byte, too many for that, and are asked for as well."""
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
 _CACHE_LINE_BYTES = 64
-_inlined = numba.njit(forceinline=True, **OPTIONS)
+_inlined = numba.njit(forceinline=True, **BORROWING)
+
+
+@_inlined
+def _ask_for_later(code, tables, keys, item, position, first, lookups, start, dim, rows, column, width):  # type: ignore[no-untyped-def]
+    """Prefetch what pooling `width` columns will read PREFETCH_ROWS rows later, of the next item at the farthest."""
+    soon = position + min(PREFETCH_ROWS, lookups)
+    if soon >= first + lookups:
+        soon -= lookups
+        item += 1
+        if item == keys.shape[0]:
+            return
+    key = keys[item, soon]
+    if np.uint64(key) < rows:
+        begin = start + key * row_bytes(code, dim) + row_bytes(code, column) - row_bytes(code, 0)
+        size = row_bytes(code, width)
+        for line in range(0, max(1, size - _CACHE_LINE_BYTES + 1), _CACHE_LINE_BYTES):
+            vector.prefetch(tables, begin + line)
+        vector.prefetch(tables, begin + size - 1)
 
 
 def _pool_columns(width: int) -> Any:
@@ -59,6 +86,8 @@ def _pool_columns(width: int) -> Any:
         found = 0
         refused = 0
         for position in range(first, first + lookups):
+            if code != FP32_CODE:
+                _ask_for_later(code, tables, keys, item, position, first, lookups, start, dim, rows, column, width)
             key = keys[item, position]
             if np.uint64(key) < rows:
                 total = add_columns(code, tables, start + key * stored, column, total)
@@ -161,8 +190,11 @@ def _lookup(code, tables, fetched, copies, keys, plan, out):  # type: ignore[no-
         if plan[feature, POOLING] == COPY or lookups == 1:
             copied_rows += lookups
             width = dim * lookups
+        least = dim
+        for column in range(PLAN_COLUMNS):
+            least = min(least, plan[feature, column])
         if (
-            plan[feature].min() < 0
+            least < 0
             or plan[feature, KEY_COLUMN] + lookups > keys.shape[1]
             or plan[feature, TABLE_START] + plan[feature, ROWS] * row_bytes(code, dim) > tables.size
             or plan[feature, OUT_COLUMN] + width > out.shape[1]
@@ -218,7 +250,7 @@ def _kernel(row_format: RowFormat) -> Callable[..., tuple[int, int]]:
     keys = array_type(types.int64, 2, writable=True)
     result = array_type(types.float32, 2, writable=True)
     counts = types.Tuple([types.intp, types.intp])  # type: ignore[no-untyped-call]
-    return compile_kernel(lookup, counts(bytes_, floats, matrix, keys, matrix, result))
+    return compile_kernel(lookup, counts(bytes_, floats, matrix, keys, matrix, result), BORROWING)
 
 
 def fused_lookup(

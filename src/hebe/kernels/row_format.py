@@ -25,7 +25,7 @@ import numpy.typing as npt
 from numba import types
 
 from hebe.kernels import vector
-from hebe.kernels.compiled import OPTIONS, array_type, compile_kernel
+from hebe.kernels.compiled import BORROWING, array_type, compile_kernel
 
 ByteArray = npt.NDArray[np.uint8]
 FloatArray = npt.NDArray[np.float32]
@@ -61,7 +61,7 @@ _SCALE_MOST = np.float32(np.nextafter(np.finfo(np.float32).max / _INT8_MOST, np.
 
 _FLOAT16_MOST_BITS = int(_FLOAT16_MOST.view(np.int32))
 _INFINITE_BITS = vector.INFINITE_BITS
-_inlined = numba.njit(forceinline=True, **OPTIONS)
+_inlined = numba.njit(forceinline=True, **BORROWING)
 
 
 @_inlined
@@ -224,13 +224,13 @@ def _decode(code, stored, out):  # type: ignore[no-untyped-def]
 @functools.cache
 def _encode_kernel() -> Callable[..., int]:
     rows, out = array_type(types.float32, 2), array_type(types.uint8, 2, writable=True)
-    return compile_kernel(_encode, types.intp(types.intp, rows, out))
+    return compile_kernel(_encode, types.intp(types.intp, rows, out), BORROWING)
 
 
 @functools.cache
 def _decode_kernel() -> Callable[..., None]:
     stored, out = array_type(types.uint8, 2), array_type(types.float32, 2, writable=True)
-    return compile_kernel(_decode, types.void(types.intp, stored, out))
+    return compile_kernel(_decode, types.void(types.intp, stored, out), BORROWING)
 
 
 def _check(row_format: RowFormat, rows: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
