@@ -1,4 +1,4 @@
-"""Level 2 in this process: a partitioned parallel hash map, one for each table (`kernels.hash_map`).
+"""Level 2 in this process: a partitioned parallel hash map, one for each table (`kernels/hash_map`).
 
 Calls run without the GIL and side by side. Queries of a partition never wait for each other, for writers of another,
 or for it to grow; they wait for one of its writers for some microseconds.
@@ -17,11 +17,12 @@ from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
 from hebe.embeddings.table_memory import ALIGNMENT_BYTES
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 from hebe.kernels import hash_map
+from hebe.kernels import hash_map_partition as layout
 
 _POLICIES = {
-    OverflowPolicy.EVICT_RANDOM: hash_map.EVICT_RANDOM,
-    OverflowPolicy.EVICT_LEAST_USED: hash_map.EVICT_LEAST_USED,
-    OverflowPolicy.EVICT_OLDEST: hash_map.EVICT_OLDEST,
+    OverflowPolicy.EVICT_RANDOM: layout.EVICT_RANDOM,
+    OverflowPolicy.EVICT_LEAST_USED: layout.EVICT_LEAST_USED,
+    OverflowPolicy.EVICT_OLDEST: layout.EVICT_OLDEST,
 }
 _CHUNK_BYTES = 128 << 10
 _FEWEST_CHUNK_BYTES = 4 << 10
@@ -72,7 +73,7 @@ class HashMapStore:
 
     def evicted_rows(self, table: str) -> int:
         """Rows that left because their partition was above its overflow margin."""
-        return self._table(table).total(hash_map.EVICTED)
+        return self._table(table).total(layout.EVICTED)
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`."""
@@ -134,7 +135,7 @@ class HashMapStore:
 
     def size(self, table: str) -> int:
         """See `EmbeddingStore.size`."""
-        return self._table(table).total(hash_map.SIZE)
+        return self._table(table).total(layout.SIZE)
 
     def close(self) -> None:
         """See `EmbeddingStore.close`. Calls that are under way end first, or raise `StoreError`."""
@@ -167,9 +168,9 @@ def planned_bytes(rows: int, dim: int, num_partitions: int) -> int:
     chunk_bits = _chunk_bits(dim, num_partitions)
     chunks = -(-most >> chunk_bits)
     chunks += max(1, chunks // _CHUNK_GROWTH)
-    slots = hash_map.SLOT_BYTES << _bits_for(most)
+    slots = layout.SLOT_BYTES << _bits_for(most)
     partition_bytes = chunks * _chunk_bytes(dim, chunk_bits) + slots + 8 * _directory_size(chunks)
-    return num_partitions * (partition_bytes + 8 * hash_map.HEADER_WORDS) + slots // 2 + 8 * _directory_size(chunks)
+    return num_partitions * (partition_bytes + 8 * layout.HEADER_WORDS) + slots // 2 + 8 * _directory_size(chunks)
 
 
 class _Table:
@@ -184,14 +185,14 @@ class _Table:
         self.chunk_bits = _chunk_bits(dim, options.num_partitions)
         self._memory = memory
         partitions = options.num_partitions
-        memory.claim(8 * partitions * hash_map.HEADER_WORDS)
-        self.header = np.zeros(partitions * hash_map.HEADER_WORDS, np.int64)
-        self._fields = self.header.reshape(partitions, hash_map.HEADER_WORDS)
-        margin = min(options.overflow_margin, hash_map.NO_LIMIT)
-        self._fields[:, hash_map.MARGIN] = margin
-        self._fields[:, hash_map.TARGET] = min(margin, max(1, int(margin * options.overflow_resolution_target)))
-        self._fields[:, hash_map.POLICY] = _POLICIES[options.overflow_policy]
-        self._fields[:, hash_map.SEED] = chance.generate_state(partitions, np.uint64).view(np.int64)
+        memory.claim(8 * partitions * layout.HEADER_WORDS)
+        self.header = np.zeros(partitions * layout.HEADER_WORDS, np.int64)
+        self._fields = self.header.reshape(partitions, layout.HEADER_WORDS)
+        margin = min(options.overflow_margin, layout.NO_LIMIT)
+        self._fields[:, layout.MARGIN] = margin
+        self._fields[:, layout.TARGET] = min(margin, max(1, int(margin * options.overflow_resolution_target)))
+        self._fields[:, layout.POLICY] = _POLICIES[options.overflow_policy]
+        self._fields[:, layout.SEED] = chance.generate_state(partitions, np.uint64).view(np.int64)
         self._slots: list[ZeroedMemory | None] = [None] * partitions
         self._directories = [np.empty(0, np.int64)] * partitions
         self._growing = [threading.Lock() for _ in range(partitions)]
@@ -210,9 +211,9 @@ class _Table:
         with self._growing[partition]:
             header = self._fields[partition]
             if status == hash_map.NEEDS_SLOTS:
-                self._grow_slots(partition, int(header[hash_map.SIZE]))
-            elif header[hash_map.FREE] == 0 and header[hash_map.USED] == header[hash_map.ROWS]:
-                self._grow_rows(partition, int(header[hash_map.ROWS]) >> self.chunk_bits)
+                self._grow_slots(partition, int(header[layout.SIZE]))
+            elif header[layout.FREE] == 0 and header[layout.USED] == header[layout.ROWS]:
+                self._grow_rows(partition, int(header[layout.ROWS]) >> self.chunk_bits)
 
     def release(self) -> None:
         """Give the slots back, after the kernel `close`."""
@@ -226,9 +227,9 @@ class _Table:
     def _grow_slots(self, partition: int, size: int) -> None:
         bits = _bits_for(size + 1)
         old = self._slots[partition]
-        if old is not None and old.size_bytes >= hash_map.SLOT_BYTES << bits:
+        if old is not None and old.size_bytes >= layout.SLOT_BYTES << bits:
             return
-        new = self._memory.block(hash_map.SLOT_BYTES << bits)
+        new = self._memory.block(layout.SLOT_BYTES << bits)
         if hash_map.kernels().exchange_slots(self.header, partition, new.address, bits):
             self._slots[partition] = new
             if old is not None:
@@ -237,14 +238,26 @@ class _Table:
             self._memory.release(new)
 
     def _grow_rows(self, partition: int, chunks: int) -> None:
-        more = max(1, chunks // _CHUNK_GROWTH)
+        try:
+            self._add_chunks(partition, chunks, max(1, chunks // _CHUNK_GROWTH))
+        except StoreError:
+            if chunks < 2 * _CHUNK_GROWTH:
+                raise
+            self._add_chunks(partition, chunks, 1)
+
+    def _add_chunks(self, partition: int, chunks: int, more: int) -> None:
         directory = self._directories[partition]
-        if chunks + more > directory.size:
-            self._memory.claim(8 * (_directory_size(chunks + more) - directory.size))
+        directory_bytes = 8 * max(0, _directory_size(chunks + more) - directory.size)
+        self._memory.claim(directory_bytes)
+        chunk_bytes = _chunk_bytes(self.dim, self.chunk_bits)
+        try:
+            first = self._memory.piece(more * chunk_bytes)
+        except StoreError:
+            self._memory.claim(-directory_bytes)
+            raise
+        if directory_bytes:
             directory = np.zeros(_directory_size(chunks + more), np.int64)
             directory[:chunks] = self._directories[partition][:chunks]
-        chunk_bytes = _chunk_bytes(self.dim, self.chunk_bits)
-        first = self._memory.piece(more * chunk_bytes)
         directory[chunks : chunks + more] = first + chunk_bytes * np.arange(more)  # of which no kernel knows yet
         rows = (chunks + more) << self.chunk_bits
         if hash_map.kernels().exchange_chunks(self.header, partition, directory.ctypes.data, rows):
@@ -258,18 +271,18 @@ def _closed() -> StoreError:
 def _chunk_bits(dim: int, num_partitions: int) -> int:
     """The logarithm of the rows of a chunk: at least three, so that records begin on a word."""
     size_bytes = min(_CHUNK_BYTES, max(_FEWEST_CHUNK_BYTES, _ALL_CHUNK_BYTES // num_partitions))
-    return max(3, (size_bytes // (4 * dim + hash_map.RECORD_BYTES)).bit_length() - 1)
+    return max(3, (size_bytes // (4 * dim + layout.RECORD_BYTES)).bit_length() - 1)
 
 
 def _chunk_bytes(dim: int, chunk_bits: int) -> int:
     """Whole cache lines."""
-    return -(-((4 * dim + hash_map.RECORD_BYTES) << chunk_bits) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return -(-((4 * dim + layout.RECORD_BYTES) << chunk_bits) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _bits_for(size: int) -> int:
     """The logarithm of the fewest slots that hold `size` keys."""
-    bits = hash_map.FEWEST_BITS
-    while hash_map.most_keys(bits) < size:
+    bits = layout.FEWEST_BITS
+    while layout.most_keys(bits) < size:
         bits += 1
     return bits
 

@@ -94,7 +94,7 @@ class MemoryPieces:
             return memory
 
     def claim(self, size_bytes: int) -> None:
-        """Count memory that the caller takes itself, and keeps until `close`."""
+        """Count memory that the caller takes itself; gives it back if negative."""
         with self._lock:
             self._check(size_bytes)
             self._count(size_bytes)

@@ -1,14 +1,9 @@
-"""A hash map of rows in partitions: open addressing beside rows that stay where they are.
+"""A hash map of rows in partitions, by what can be done with it; `hash_map_partition` says how it lies in memory.
 
-A partition has slots (key, place; linear probing, deletion by shifting back, so no tombstones) and chunks of rows. A
-row's number within its partition is fixed while its key is present; its chunk holds the row and, behind all rows of
-the chunk, a record of three words: key, time of last access, count of accesses. Growing adds chunks and copies no
-row; slots are made anew beside the old ones, of which queries know nothing until both are exchanged.
-
-Memory comes from the caller, by address (`HEADER_WORDS` int64 for each partition in one flat array of zeros). Any
-thread may call any kernel at any time. Queries of a partition run together; a writer has a partition for itself for
-`SLICE_ROWS` rows at a time, and writers of one partition follow each other. The plain reference is
-`HashMapReference`.
+Memory comes from the caller, by address. Growing adds chunks and copies no row; slots are made anew beside the old
+ones, of which queries know nothing until both are exchanged. Any thread may call any kernel at any time. Queries of a
+partition run together; writers of one follow each other, and have it for themselves for a few rows at a time. The plain
+reference is `hash_map_reference`.
 """
 
 from __future__ import annotations
@@ -31,7 +26,38 @@ from hebe.kernels.addressed import (
     store_word,
 )
 from hebe.kernels.atomic import fetch_add
-from hebe.kernels.compiled import OPTIONS, array_type, compile_kernel
+from hebe.kernels.compiled import BORROWING, OPTIONS, array_type, compile_kernel
+from hebe.kernels.hash_map_partition import (
+    ACCESS_LOCK,
+    BITS,
+    CHUNKS,
+    CLOCK,
+    CLOSED,
+    COUNT,
+    FREE,
+    HEADER_WORDS,
+    KEY,
+    MARGIN,
+    MARK,
+    NO_LIMIT,
+    ROWS,
+    SIZE,
+    SLICE_ROWS,
+    SLOT_BYTES,
+    SLOTS,
+    TIME,
+    USED,
+    WRITER_LOCK,
+    add,
+    find,
+    most_keys_within,
+    prefetch_slot,
+    prune,
+    record_address,
+    remove,
+    row_address,
+    row_in,
+)
 from hebe.kernels.partition_lock import lock_exclusive, lock_shared, unlock_exclusive, unlock_shared
 from hebe.kernels.xxh64 import hash_key
 
@@ -40,195 +66,46 @@ HashArray = npt.NDArray[np.uint64]
 RowArray = npt.NDArray[np.float32]
 FoundMask = npt.NDArray[np.bool_]
 
-HEADER_WORDS = 32
-ACCESS_LOCK, WRITER_LOCK = 0, 8
-"""Words of a header where its two locks begin: of queries against a writer, and of writers among themselves."""
-
-SLOTS, BITS, CHUNKS, ROWS, USED, FREE, SIZE, CLOSED = range(16, 24)
-"""Address of the slots (0: none yet) and the logarithm of their number; address of the chunks' addresses; rows that
-these hold, of them ever used, the last one given back (plus one), present; and whether the map is closed."""
-CLOCK, MARGIN, TARGET, POLICY, SEED, EVICTED = range(24, 30)
-"""Accesses so far; most rows; rows that pruning leaves; a policy; chance; rows evicted so far."""
-
-EVICT_RANDOM, EVICT_LEAST_USED, EVICT_OLDEST = range(3)
-
 DONE, NEEDS_SLOTS, NEEDS_ROWS, MAP_CLOSED = range(4)
-"""What a writing kernel says."""
+"""What `insert` says."""
 
-SLOT_BYTES = 16
-RECORD_BYTES = 24
-FEWEST_BITS = 4
-SLICE_ROWS = 32
 OVERSHOOT_ROWS = 1024
 """A call may bring a partition so far above its margin, or to twice that if less, before it is pruned; at the end of a
 call it never is."""
 
-NO_LIMIT = 2**63 - 1
-
-_KEY, _TIME, _COUNT = 0, 8, 16
-_MARK = 1 << 62  # of a count: this call has seen the row
-_TIME_BITS = 43
 _ROWS_AHEAD = 10
 _MOST_LINES_AHEAD = 16
 _LINE_BYTES = 64
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
-_inlined: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(**OPTIONS)
-
-
-def most_keys(bits: int) -> int:
-    """How many keys 2**bits slots take before there must be more: three quarters."""
-    return (1 << bits) - (1 << bits - 2)
-
-
-_most_keys = numba.njit(**OPTIONS)(most_keys)
+_inlined: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(**BORROWING)
 
 
 @_inlined
-def _find(slots, bits, key, hashed):  # type: ignore[no-untyped-def]
-    """The slot of `key`, or ~ of the empty one where it would be."""
-    mask = (1 << bits) - 1
-    slot = np.int64(hashed >> np.uint64(64 - bits))
-    while load_word(slots + slot * SLOT_BYTES + 8) != 0:
-        if load_word(slots + slot * SLOT_BYTES) == key:
-            return slot
-        slot = (slot + 1) & mask
-    return ~slot
-
-
-@_inlined
-def _row_address(chunks, row, chunk_bits, row_bytes):  # type: ignore[no-untyped-def]
-    return load_word(chunks + 8 * (row >> chunk_bits)) + (row & ((1 << chunk_bits) - 1)) * row_bytes
-
-
-@_inlined
-def _record_address(chunks, row, chunk_bits, row_bytes):  # type: ignore[no-untyped-def]
-    within = row & ((1 << chunk_bits) - 1)
-    return load_word(chunks + 8 * (row >> chunk_bits)) + (row_bytes << chunk_bits) + within * RECORD_BYTES
-
-
-@_inlined
-def _row_in(slots, slot):  # type: ignore[no-untyped-def]
-    return load_word(slots + slot * SLOT_BYTES + 8) - 1
-
-
-@_inlined
-def _prefetch_slot(slots, bits, hashed):  # type: ignore[no-untyped-def]
-    prefetch_at(slots + np.int64(hashed >> np.uint64(64 - bits)) * SLOT_BYTES)
-
-
-@_inlined
-def _remove(header, at, slot, chunk_bits, row_bytes):  # type: ignore[no-untyped-def]
-    """Empty a slot, move up those that were displaced past it, and give its row back."""
-    slots, bits = header[at + SLOTS], header[at + BITS]
-    mask = (1 << bits) - 1
-    row = _row_in(slots, slot)
-    hole = slot
-    while True:
-        slot = (slot + 1) & mask
-        place = load_word(slots + slot * SLOT_BYTES + 8)
-        if place == 0:
-            break
-        key = load_word(slots + slot * SLOT_BYTES)
-        home = np.int64(hash_key(key) >> np.uint64(64 - bits))
-        if ((slot - home) & mask) >= ((slot - hole) & mask):
-            store_word(slots + hole * SLOT_BYTES, key)
-            store_word(slots + hole * SLOT_BYTES + 8, place)
-            hole = slot
-    store_word(slots + hole * SLOT_BYTES + 8, 0)
-    record = _record_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
-    store_word(record + _KEY, header[at + FREE])
-    store_word(record + _TIME, 0)
-    header[at + FREE] = row + 1
-    header[at + SIZE] -= 1
-
-
-@_inlined
-def _add(header, at, slot, key, chunk_bits, row_bytes):  # type: ignore[no-untyped-def]
-    """Give `key` the empty `slot` and a row that is not in use, of which there is one; returns the row."""
-    row = header[at + FREE] - 1
-    if row < 0:
-        row = header[at + USED]
-        header[at + USED] = row + 1
-        record = _record_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
-    else:
-        record = _record_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
-        header[at + FREE] = load_word(record + _KEY)
-    store_word(record + _KEY, key)
-    store_word(record + _COUNT, 1)
-    store_word(header[at + SLOTS] + slot * SLOT_BYTES, key)
-    store_word(header[at + SLOTS] + slot * SLOT_BYTES + 8, row + 1)
-    header[at + SIZE] += 1
-    return row
-
-
-@_inlined
-def _rank(header, at, record):  # type: ignore[no-untyped-def]
-    """Rows of the lowest rank are evicted first."""
-    time = load_word(record + _TIME)
-    if header[at + POLICY] == EVICT_OLDEST:
-        return time
-    if header[at + POLICY] == EVICT_LEAST_USED:
-        count = load_word(record + _COUNT)
-        recent = max(0, time - max(0, header[at + CLOCK] - (1 << _TIME_BITS) + 1))
-        return (min(count, (1 << (63 - _TIME_BITS)) - 1) << _TIME_BITS) | recent
-    chance = np.uint64(header[at + SEED]) + np.uint64(header[at + EVICTED]) * _GOLDEN
-    return np.int64(hash_key(np.int64(np.uint64(load_word(record + _KEY)) ^ chance)) >> np.uint64(1))
-
-
-@_inlined
-def _prune(header, at, chunk_bits, row_bytes):  # type: ignore[no-untyped-def]
-    """Evict down to the target; the caller has the writers' lock. Queries go on meanwhile."""
-    size = header[at + SIZE]
-    victims = size - header[at + TARGET]
-    chunks = header[at + CHUNKS]
-    ranks = np.empty(size, np.int64)
-    rows = np.empty(size, np.int64)
-    present = 0
-    for row in range(header[at + USED]):
-        record = _record_address(chunks, row, chunk_bits, row_bytes)
-        if load_word(record + _TIME) != 0:
-            ranks[present] = _rank(header, at, record)
-            rows[present] = row
-            present += 1
-    last = np.partition(ranks, victims - 1)[victims - 1]
-    evicted = 0
-    position = 0
-    while evicted < victims:
-        lock_exclusive(header, at + ACCESS_LOCK)
-        stop = min(size, position + SLICE_ROWS)
-        while position < stop and evicted < victims:
-            if ranks[position] <= last:
-                key = load_word(_record_address(chunks, rows[position], chunk_bits, row_bytes) + _KEY)
-                slot = _find(header[at + SLOTS], header[at + BITS], key, hash_key(key))
-                _remove(header, at, slot, chunk_bits, row_bytes)
-                evicted += 1
-            position += 1
-        unlock_exclusive(header, at + ACCESS_LOCK)
-    header[at + EVICTED] += evicted
+def _partition_of(hashed, partitions):  # type: ignore[no-untyped-def]
+    if partitions & (partitions - 1) == 0:
+        return np.int64(hashed & np.uint64(partitions - 1))
+    return np.int64(hashed % np.uint64(partitions))
 
 
 def _group_keys(keys, partitions):  # type: ignore[no-untyped-def]
     """Positions and hashes of `keys` by partition, in order of the call within each; where each partition starts."""
     order = np.empty(keys.size, np.int64)
     hashes = np.empty(keys.size, np.uint64)
-    starts = np.zeros(partitions + 1, np.int64)
-    mask = np.uint64(partitions - 1)
-    masked = partitions & (partitions - 1) == 0
     unordered = np.empty(keys.size, np.uint64)
+    starts = np.zeros(partitions + 1, np.int64)
     for position in range(keys.size):
         hashed = hash_key(keys[position])
         unordered[position] = hashed
-        partition = np.int64((hashed & mask) if masked else hashed % np.uint64(partitions))
-        starts[partition + 1] += 1
+        starts[_partition_of(hashed, partitions) + 1] += 1
     for partition in range(partitions):
         starts[partition + 1] += starts[partition]
     for position in range(keys.size):
         hashed = unordered[position]
-        partition = np.int64((hashed & mask) if masked else hashed % np.uint64(partitions))
-        order[starts[partition]] = position
-        hashes[starts[partition]] = hashed
-        starts[partition] += 1
+        partition = _partition_of(hashed, partitions)
+        index = starts[partition]
+        order[index] = position
+        hashes[index] = hashed
+        starts[partition] = index + 1
     for partition in range(partitions, 0, -1):
         starts[partition] = starts[partition - 1]
     starts[0] = 0
@@ -241,10 +118,10 @@ _group = numba.njit(**OPTIONS)(_group_keys)
 @_inlined
 def _find_row(slots, bits, chunks, key, hashed, chunk_bits, row_bytes, lines):  # type: ignore[no-untyped-def]
     """Where the row of `key` lies, 0 if nowhere; and ask for its first `lines` cache lines."""
-    slot = _find(slots, bits, key, hashed)
+    slot = find(slots, bits, key, hashed)
     if slot < 0:
         return 0
-    address = _row_address(chunks, _row_in(slots, slot), chunk_bits, row_bytes)
+    address = row_address(chunks, row_in(slots, slot), chunk_bits, row_bytes)
     for line in range(lines):
         prefetch_at(address + line * _LINE_BYTES)
     return address
@@ -274,13 +151,13 @@ def _query(header, chunk_bits, keys, rows, found):  # type: ignore[no-untyped-de
                 found[order[index]] = False
             continue
         for index in range(first, min(first + 2 * _ROWS_AHEAD, stop)):
-            _prefetch_slot(slots, bits, hashes[index])
+            prefetch_slot(slots, bits, hashes[index])
         for index in range(first, min(first + _ROWS_AHEAD, stop)):
             key = keys[order[index]]
             addresses[index] = _find_row(slots, bits, chunks, key, hashes[index], chunk_bits, row_bytes, lines)
         for index in range(first, stop):
             if index + 2 * _ROWS_AHEAD < stop:
-                _prefetch_slot(slots, bits, hashes[index + 2 * _ROWS_AHEAD])
+                prefetch_slot(slots, bits, hashes[index + 2 * _ROWS_AHEAD])
             ahead = index + _ROWS_AHEAD
             if ahead < stop:
                 key = keys[order[ahead]]
@@ -318,15 +195,15 @@ def _insert(header, chunk_bits, keys, rows, order, hashes, starts, partition, in
                 status = MAP_CLOSED
             elif slots == 0:
                 status = NEEDS_SLOTS
-            limit = _most_keys(bits)
+            limit = most_keys_within(bits)
             slice_stop = min(stop, index + SLICE_ROWS)
             while status == DONE and index < slice_stop and header[at + SIZE] <= most:
                 if index + _ROWS_AHEAD < stop:
-                    _prefetch_slot(slots, bits, hashes[index + _ROWS_AHEAD])
+                    prefetch_slot(slots, bits, hashes[index + _ROWS_AHEAD])
                 position = order[index]
-                slot = _find(slots, bits, keys[position], hashes[index])
+                slot = find(slots, bits, keys[position], hashes[index])
                 if slot >= 0:
-                    row = _row_in(slots, slot)
+                    row = row_in(slots, slot)
                 else:
                     if header[at + SIZE] >= limit:
                         status = NEEDS_SLOTS
@@ -334,17 +211,17 @@ def _insert(header, chunk_bits, keys, rows, order, hashes, starts, partition, in
                     if header[at + FREE] == 0 and header[at + USED] == header[at + ROWS]:
                         status = NEEDS_ROWS
                         break
-                    row = _add(header, at, ~slot, keys[position], chunk_bits, row_bytes)
-                address = _row_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
+                    row = add(header, at, ~slot, keys[position], chunk_bits, row_bytes)
+                address = row_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
                 copy_bytes(address, source + position * row_bytes, row_bytes)
-                store_word(_record_address(header[at + CHUNKS], row, chunk_bits, row_bytes) + _TIME, time + index)
+                store_word(record_address(header[at + CHUNKS], row, chunk_bits, row_bytes) + TIME, time + index)
                 index += 1
             unlock_exclusive(header, at + ACCESS_LOCK)
             if status == DONE and header[at + SIZE] > most:
-                _prune(header, at, chunk_bits, row_bytes)
+                prune(header, at, chunk_bits, row_bytes)
         if status == DONE:
             if header[at + SIZE] > header[at + MARGIN]:
-                _prune(header, at, chunk_bits, row_bytes)
+                prune(header, at, chunk_bits, row_bytes)
             partition += 1
         unlock_exclusive(header, at + WRITER_LOCK)
     return status, partition, index
@@ -372,24 +249,24 @@ def _update(header, chunk_bits, keys, rows):  # type: ignore[no-untyped-def]
             slice_stop = min(stop, first + SLICE_ROWS)
             while first < slice_stop:
                 if first + _ROWS_AHEAD < stop:
-                    _prefetch_slot(slots, bits, hashes[first + _ROWS_AHEAD])
+                    prefetch_slot(slots, bits, hashes[first + _ROWS_AHEAD])
                 position = order[first]
-                slot = _find(slots, bits, keys[position], hashes[first])
+                slot = find(slots, bits, keys[position], hashes[first])
                 first += 1
                 if slot < 0:
                     continue
-                row = _row_in(slots, slot)
-                address = _row_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
+                row = row_in(slots, slot)
+                address = row_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
                 copy_bytes(address, source + position * row_bytes, row_bytes)
-                record = _record_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
-                count = load_word(record + _COUNT)
-                if count & _MARK == 0:
-                    store_word(record + _COUNT, count | _MARK)
+                record = record_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
+                count = load_word(record + COUNT)
+                if count & MARK == 0:
+                    store_word(record + COUNT, count | MARK)
                     records[marked] = record
                     marked += 1
             unlock_exclusive(header, at + ACCESS_LOCK)
         for mark in range(marked):
-            add_to_shared_word(records[mark] + _COUNT, -_MARK)
+            add_to_shared_word(records[mark] + COUNT, -MARK)
         unlock_exclusive(header, at + WRITER_LOCK)
         if closed:
             return -1
@@ -415,9 +292,9 @@ def _delete(header, chunk_bits, row_bytes, keys):  # type: ignore[no-untyped-def
             lock_exclusive(header, at + ACCESS_LOCK)
             slice_stop = min(stop, first + SLICE_ROWS)
             while first < slice_stop:
-                slot = _find(slots, bits, keys[order[first]], hashes[first])
+                slot = find(slots, bits, keys[order[first]], hashes[first])
                 if slot >= 0:
-                    _remove(header, at, slot, chunk_bits, row_bytes)
+                    remove(header, at, slot, chunk_bits, row_bytes)
                     deleted += 1
                 first += 1
             unlock_exclusive(header, at + ACCESS_LOCK)
@@ -444,12 +321,12 @@ def _touch(header, chunk_bits, row_bytes, keys):  # type: ignore[no-untyped-def]
         time = fetch_add(header, at + CLOCK, stop - first) + 1 - first
         for index in range(first, stop):
             if index + _ROWS_AHEAD < stop:
-                _prefetch_slot(slots, bits, hashes[index + _ROWS_AHEAD])
-            slot = _find(slots, bits, keys[order[index]], hashes[index])
+                prefetch_slot(slots, bits, hashes[index + _ROWS_AHEAD])
+            slot = find(slots, bits, keys[order[index]], hashes[index])
             if slot >= 0:
-                record = _record_address(header[at + CHUNKS], _row_in(slots, slot), chunk_bits, row_bytes)
-                store_shared_word(record + _TIME, time + index)
-                add_to_shared_word(record + _COUNT, 1)
+                record = record_address(header[at + CHUNKS], row_in(slots, slot), chunk_bits, row_bytes)
+                store_shared_word(record + TIME, time + index)
+                add_to_shared_word(record + COUNT, 1)
                 touched += 1
         unlock_shared(header, at + ACCESS_LOCK)
         if closed:
@@ -462,7 +339,7 @@ def _prune_partition(header, chunk_bits, row_bytes, partition):  # type: ignore[
     lock_exclusive(header, at + WRITER_LOCK)
     above = header[at + SIZE] > header[at + MARGIN]
     if above:
-        _prune(header, at, chunk_bits, row_bytes)
+        prune(header, at, chunk_bits, row_bytes)
     unlock_exclusive(header, at + WRITER_LOCK)
     return above
 
@@ -475,9 +352,9 @@ def _dump(header, chunk_bits, row_bytes, partition, row, keys):  # type: ignore[
         closed, used = header[at + CLOSED], header[at + USED]
         stop = min(used, row + OVERSHOOT_ROWS)
         while row < stop and count < keys.size:
-            record = _record_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
-            if load_word(record + _TIME) != 0:
-                keys[count] = load_word(record + _KEY)
+            record = record_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
+            if load_word(record + TIME) != 0:
+                keys[count] = load_word(record + KEY)
                 count += 1
             row += 1
         unlock_shared(header, at + ACCESS_LOCK)
@@ -500,7 +377,7 @@ def _exchange_slots(header, partition, slots, bits):  # type: ignore[no-untyped-
                 place = load_word(old + slot * SLOT_BYTES + 8)
                 if place != 0:
                     key = load_word(old + slot * SLOT_BYTES)
-                    new = ~_find(slots, bits, key, hash_key(key))
+                    new = ~find(slots, bits, key, hash_key(key))
                     store_word(slots + new * SLOT_BYTES, key)
                     store_word(slots + new * SLOT_BYTES + 8, place)
         lock_exclusive(header, at + ACCESS_LOCK)

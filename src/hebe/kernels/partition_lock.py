@@ -13,7 +13,7 @@ import numba
 from numba import types
 
 from hebe.kernels.atomic import fetch_add, load_acquire, wait
-from hebe.kernels.compiled import OPTIONS
+from hebe.kernels.compiled import BORROWING
 
 LOCK_WORDS = 3
 
@@ -24,9 +24,10 @@ _WAITS_BEFORE_SLEEP = 200
 _SLEEP_US = 50
 
 _usleep: Any = types.ExternalFunction("usleep", types.int32(types.uint32))
-_inlined: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(**OPTIONS)
+_inlined: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(**BORROWING)
 
 
+@_inlined
 def _wait_for(words, at, ticket):  # type: ignore[no-untyped-def]
     waits = 0
     while load_acquire(words, at) != ticket:
@@ -37,14 +38,11 @@ def _wait_for(words, at, ticket):  # type: ignore[no-untyped-def]
         waits += 1
 
 
-_wait_for_turn = numba.njit(**OPTIONS)(_wait_for)
-
-
 @_inlined
 def lock_shared(words, at):  # type: ignore[no-untyped-def]
     """Wait until no writer that came before is in."""
     ticket = fetch_add(words, at + _TICKETS, 1)
-    _wait_for_turn(words, at + _READERS, ticket)
+    _wait_for(words, at + _READERS, ticket)
     fetch_add(words, at + _READERS, 1)
 
 
@@ -58,7 +56,7 @@ def unlock_shared(words, at):  # type: ignore[no-untyped-def]
 def lock_exclusive(words, at):  # type: ignore[no-untyped-def]
     """Wait until nobody who came before is in."""
     ticket = fetch_add(words, at + _TICKETS, 1)
-    _wait_for_turn(words, at + _WRITERS, ticket)
+    _wait_for(words, at + _WRITERS, ticket)
 
 
 @_inlined
