@@ -7,7 +7,7 @@ one whose counter, the number of the last query that asked for it, is lowest.
 Mutual exclusion is by slabset. A writer takes the set's version from even to odd, changes it, and makes it even again.
 A reader changes nothing but the counter: it notes the version, copies the row aside, and takes the copy only if the
 version is still the same, so that any number of threads read hot rows without waiting for one another. Calls hold no
-other lock, release the GIL, and use no memory but the caller's and a row of scratch.
+other lock, release the GIL, and use little memory but the caller's.
 """
 
 from __future__ import annotations
@@ -286,6 +286,16 @@ def _query(tags, state, slots, rows, totals, shape, ring, aside, keys, out, foun
 
 
 @_inlined
+def _clear(seen):  # type: ignore[no-untyped-def]
+    """Empty the set of `_first_seen`, of a power of two of places; returns how far hashes are shifted down to these."""
+    seen[:] = -1
+    bits = 0
+    while (1 << bits) < seen.size:
+        bits += 1
+    return np.uint64(64 - bits)
+
+
+@_inlined
 def _first_seen(seen, shift, slot):  # type: ignore[no-untyped-def]
     """Whether `slot` comes for the first time; `seen` is an open-addressed set, at most half full, of -1s at first."""
     at = np.intp((np.uint64(slot) * _SPREAD) >> shift)
@@ -303,11 +313,7 @@ def _write(mode, tags, state, slots, rows, totals, shape, scratch, keys, source)
     code, dim, stride = shape[_CODE], shape[_DIM], shape[_STRIDE]
     hashes, seen = scratch[:_RING], scratch[_RING:]
     count = keys.size
-    seen[:] = -1
-    bits = 0
-    while (1 << bits) < seen.size:
-        bits += 1
-    shift = np.uint64(64 - bits)
+    shift = _clear(seen)
     present = filled = evicted = unheld = 0
     for step in range(count + _TAGS_AHEAD):
         if step < count:
@@ -350,9 +356,10 @@ def _write(mode, tags, state, slots, rows, totals, shape, scratch, keys, source)
     return present
 
 
-def _mark(remove, tags, state, slots, totals, shape, keys):  # type: ignore[no-untyped-def]
-    """Delete keys, or mark them stale; returns how many were there, or became stale."""
+def _mark(remove, tags, state, slots, totals, shape, seen, keys):  # type: ignore[no-untyped-def]
+    """Delete keys, or mark them stale; returns how many distinct ones were there."""
     sets, slabs, words = shape[_SETS], shape[_SLABS], shape[_WORDS]
+    shift = _clear(seen)
     marked = 0
     for item in range(keys.size):
         if item + _TAGS_AHEAD < keys.size:
@@ -368,11 +375,11 @@ def _mark(remove, tags, state, slots, totals, shape, keys):  # type: ignore[no-u
             if remove:
                 tags[slot] = 0
                 state[word] &= ~bit
-                marked += 1
-            elif state[word] & bit == 0:
+            else:
                 state[word] |= bit
-                marked += 1
         _unlock(state, at, version)
+        if slot >= 0 and (remove or _first_seen(seen, shift, slot)):
+            marked += 1
     if remove:
         atomic.fetch_add(totals, SIZE, -marked)
     return marked
@@ -412,9 +419,14 @@ def _kernels() -> tuple[Callable[..., Any], ...]:
         compile_kernel(
             _write, number(number, bytes_, words, words, bytes_, words, shape, words, keys, source), BORROWING
         ),
-        compile_kernel(_mark, number(types.boolean, bytes_, words, words, words, shape, keys), BORROWING),
+        compile_kernel(_mark, number(types.boolean, bytes_, words, words, words, shape, words, keys), BORROWING),
         compile_kernel(_dump, pair(bytes_, words, words, shape, number, words), BORROWING),
     )
+
+
+def _seen_places(keys: IntArray) -> int:
+    """Places of a set of slots for a call: a power of two, more than twice the keys."""
+    return 1 << (2 * keys.size).bit_length()
 
 
 _NO_MASK: MaskArray = np.empty(0, np.bool_)
@@ -465,11 +477,11 @@ class SlabCache:
         return self._write(UPDATE, keys, rows)
 
     def delete(self, keys: IntArray) -> int:
-        """Empty the slots of keys; returns how many were there."""
+        """Empty the slots of keys; returns how many distinct ones were there."""
         return self._mark(True, keys)
 
     def mark_stale(self, keys: IntArray) -> int:
-        """Mark rows as older than what is known elsewhere, until they are next written; returns how many were not."""
+        """Mark rows as older than what is known elsewhere, until they are next written; returns as `delete`."""
         return self._mark(False, keys)
 
     def dump(self, cursor: int, keys: IntArray) -> tuple[int, int]:
@@ -485,15 +497,15 @@ class SlabCache:
     def _write(self, mode: int, keys: IntArray, rows: FloatArray) -> int:
         self._check(keys, rows)
         _, write, _, _ = _kernels()
-        seen = 1 << (2 * keys.size).bit_length() if mode == UPDATE else 0
-        scratch = np.empty(_RING + seen, np.int64)
+        scratch = np.empty(_RING + (_seen_places(keys) if mode == UPDATE else 0), np.int64)
         present: int = write(mode, *self.arrays, self.totals, self._shape, scratch, keys, rows.reshape(-1))
         return present
 
     def _mark(self, remove: bool, keys: IntArray) -> int:
         _, _, mark, _ = _kernels()
         tags, state, slots, _ = self.arrays
-        marked: int = mark(remove, tags, state, slots, self.totals, self._shape, keys)
+        seen = np.empty(0 if remove else _seen_places(keys), np.int64)
+        marked: int = mark(remove, tags, state, slots, self.totals, self._shape, seen, keys)
         return marked
 
     def _check(self, keys: IntArray, rows: FloatArray) -> None:

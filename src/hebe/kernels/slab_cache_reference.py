@@ -77,13 +77,13 @@ class SlabCacheReference:
 
     def mark_stale(self, keys: IntArray) -> int:
         """See `SlabCache.mark_stale`."""
-        marked = 0
+        marked = set()
         for key in keys.tolist():
             slot = self._find(key)
-            if slot is not None and not self._is_stale(slot):
+            if slot is not None:
                 self._set_stale(slot, True)
-                marked += 1
-        return marked
+                marked.add(key)
+        return len(marked)
 
     def dump(self, cursor: int, keys: IntArray) -> tuple[int, int]:
         """See `SlabCache.dump`."""
