@@ -1,0 +1,233 @@
+"""How a volatile store lies in Redis: the names of its Redis keys, and what is asked of Redis for a batch of keys.
+
+For each partition of a table, up to three Redis keys that share a hash tag, and so a slot and a cluster node:
+
+    hebe:{NAMESPACE/TABLE/PARTITION.SALT}:rows     hash: key -> row, as the bytes of an int64 and of float32,
+                                                   little-endian
+    hebe:{NAMESPACE/TABLE/PARTITION.SALT}:layout   string: version of this layout, dim, partitions, overflow policy
+    hebe:{NAMESPACE/TABLE/PARTITION.SALT}:times    with evict_oldest, sorted set: key -> last access in microseconds
+                                                   of Unix time
+    hebe:{NAMESPACE/TABLE/PARTITION.SALT}:counts   with evict_least_used, sorted set: key -> accesses; its fraction
+                                                   grows with the time of the last one
+
+Names are percent-encoded. The salt spreads a table's partitions evenly over the slots. A hash of rows takes less
+memory than Redis keys of their own (measured: 197 bytes beside a row of 512, against 229), and is counted, walked and
+sampled for itself. To look around (`-c` for a cluster):
+
+    redis-cli --scan --pattern 'hebe:{*'
+    redis-cli GET 'hebe:{ctr/users/0.3}:layout'
+    redis-cli HLEN 'hebe:{ctr/users/0.3}:rows'
+    redis-cli --quoted-input HEXISTS '"hebe:{ctr/users/0.3}:rows"' '"\\x05\\x00\\x00\\x00\\x00\\x00\\x00\\x00"'
+    redis-cli ZRANGE 'hebe:{ctr/users/0.3}:times' 0 9 WITHSCORES     # what is evicted next
+
+To change dim, partitions or policy, delete the table's keys, or use another namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import numpy as np
+
+from hebe.embeddings.redis_nodes import SLOTS, hash_slot
+from hebe.embeddings.redis_protocol import (
+    Command,
+    RowSink,
+    command,
+    key_count_elements,
+    key_elements,
+    key_row_elements,
+    score_key_elements,
+)
+from hebe.embeddings.store import KeyArray, RowArray
+from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
+
+VERSION = 1
+COMMAND_KEYS = 2048
+"""Keys of one command at most: others' commands come in between. Redis's Lua takes up to 8,000 values at once."""
+EVICTED_AT_ONCE = 1000
+_SCANNED_AT_ONCE = 1000
+_SPREAD_PARTITIONS = 256
+
+_UPDATE = b"""
+local layout = redis.call('GET', KEYS[2])
+if layout and layout ~= ARGV[1] then return layout end
+local present = {}
+for i = 2, #ARGV, 2 do
+  if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 1 then
+    present[#present + 1] = ARGV[i]
+    present[#present + 1] = ARGV[i + 1]
+  end
+end
+if #present > 0 then redis.call('HSET', KEYS[1], unpack(present)) end
+return #present / 2
+"""
+_COUNT = b"""
+local keys, changed = {}, {}
+for i = 2, #ARGV, 2 do keys[#keys + 1] = ARGV[i] end
+for i, score in ipairs(redis.call('ZMSCORE', KEYS[1], unpack(keys))) do
+  if score then
+    changed[#changed + 1] = string.format('%.17g', math.floor(score) + ARGV[2 * i + 1] + ARGV[1])
+    changed[#changed + 1] = keys[i]
+  end
+end
+if #changed > 0 then redis.call('ZADD', KEYS[1], 'XX', unpack(changed)) end
+return #changed / 2
+"""
+_EVICT = b"""
+local excess = math.min(redis.call('HLEN', KEYS[1]) - ARGV[1], tonumber(ARGV[2]))
+if excess > 0 then
+  local victims = {}
+  if KEYS[2] then
+    local popped = redis.call('ZPOPMIN', KEYS[2], excess)
+    for i = 1, #popped, 2 do victims[#victims + 1] = popped[i] end
+  end
+  if #victims == 0 then victims = redis.call('HRANDFIELD', KEYS[1], excess) end
+  redis.call('HDEL', KEYS[1], unpack(victims))
+end
+return redis.call('HLEN', KEYS[1])
+"""
+_SCAN = b"""
+local scanned = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
+local keys = {}
+for i = 1, #scanned[2], 2 do
+  if #scanned[2][i] == 8 then keys[#keys + 1] = scanned[2][i] end
+end
+return {scanned[1], table.concat(keys)}
+"""
+
+
+class PartitionCommands:
+    """What is asked of Redis for one partition of one table. Rows are float32 `[n, dim]`, keys int64 `[n]`."""
+
+    def __init__(self, namespace: str, table: str, partition: int, dim: int, options: VolatileOptions) -> None:
+        tag, self.slot = _tag(namespace, table, partition, options.num_partitions)
+        self._table = table
+        self.pattern = f"hebe:{{{quote(namespace, safe='')}/{quote(table, safe='')}/*"
+        self.rows = b"hebe:{%s}:rows" % tag
+        self.layout_key = b"hebe:{%s}:layout" % tag
+        self.layout = (
+            f"hebe-{VERSION} dim={dim} num_partitions={options.num_partitions} "
+            f"overflow_policy={options.overflow_policy}"
+        ).encode()
+        self._policy = options.overflow_policy
+        self._access = {
+            OverflowPolicy.EVICT_OLDEST: b"hebe:{%s}:times" % tag,
+            OverflowPolicy.EVICT_LEAST_USED: b"hebe:{%s}:counts" % tag,
+        }.get(options.overflow_policy, b"")
+
+    def claim(self) -> list[Command]:
+        """Write the layout if there is none, then read it."""
+        return [self._command(command(b"SETNX", self.layout_key, self.layout)), self.read_layout()]
+
+    def read_layout(self) -> Command:
+        """The layout of what is there, or None."""
+        return self._command(command(b"GET", self.layout_key))
+
+    def query(self, keys: KeyArray, positions: KeyArray, rows: RowArray, found: FoundArray) -> Iterator[Command]:
+        """Rows of `keys` into `rows[positions]`."""
+        for part in _parts(len(keys)):
+            elements, count = key_elements(keys[part]), len(keys[part])
+            request = command(b"HMGET", self.rows, elements=elements, element_count=count)
+            yield self._command(request, RowSink(self._table, positions[part], rows, found))
+
+    def insert(self, keys: KeyArray, rows: RowArray, now_s: float) -> Iterator[Command]:
+        """Rows under keys, as accessed at `now_s`; the last reply is the partition's size."""
+        for part in _parts(len(keys)):
+            elements, count = key_row_elements(keys[part], rows[part]), 2 * len(keys[part])
+            yield self._command(command(b"HSET", self.rows, elements=elements, element_count=count))
+            if self._policy is OverflowPolicy.EVICT_OLDEST:
+                yield self._scored(keys[part], b"GT", _microseconds(now_s))
+            elif self._policy is OverflowPolicy.EVICT_LEAST_USED:
+                yield self._scored(keys[part], b"NX", b"%.17g" % (1 + _fraction(now_s)))
+        yield self.size()
+
+    def update(self, keys: KeyArray, rows: RowArray) -> Iterator[Command]:
+        """Rows under those keys that are present; replies with how many were, or with the layout if it is another.
+
+        Keys are distinct.
+        """
+        for part in _parts(len(keys)):
+            arguments = b"EVAL", _UPDATE, b"2", self.rows, self.layout_key, self.layout
+            elements, count = key_row_elements(keys[part], rows[part]), 2 * len(keys[part])
+            yield self._command(command(*arguments, elements=elements, element_count=count))
+
+    def delete(self, keys: KeyArray) -> Iterator[Command]:
+        """Remove keys; replies with how many were present."""
+        for part in _parts(len(keys)):
+            elements, count = key_elements(keys[part]), len(keys[part])
+            yield self._command(command(b"HDEL", self.rows, elements=elements, element_count=count))
+
+    def forget(self, keys: KeyArray) -> Iterator[Command]:
+        """Drop what is kept about the accesses of keys."""
+        for part in _parts(len(keys)) if self._access else ():
+            elements, count = key_elements(keys[part]), len(keys[part])
+            yield self._command(command(b"ZREM", self._access, elements=elements, element_count=count))
+
+    def touch(self, keys: KeyArray, counts: KeyArray, now_s: float) -> Iterator[Command]:
+        """Note an access at `now_s` of those of the distinct `keys` that are present, `counts` times each."""
+        for part in _parts(len(keys)):
+            if self._policy is OverflowPolicy.EVICT_OLDEST:
+                yield self._scored(keys[part], b"XX", b"GT", _microseconds(now_s))
+            elif self._policy is OverflowPolicy.EVICT_LEAST_USED:
+                elements, count = key_count_elements(keys[part], counts[part]), 2 * len(keys[part])
+                arguments = b"EVAL", _COUNT, b"1", self._access, b"%.17g" % _fraction(now_s)
+                yield self._command(command(*arguments, elements=elements, element_count=count))
+
+    def evict(self, target: int) -> Command:
+        """Evict rows above `target`, `EVICTED_AT_ONCE` at most; replies with the size then.
+
+        Several servers may do so at once: each step sees what is there, and none goes below the target.
+        """
+        keys = [self.rows, self._access] if self._access else [self.rows]
+        return self._command(
+            command(b"EVAL", _EVICT, b"%d" % len(keys), *keys, b"%d" % target, b"%d" % EVICTED_AT_ONCE)
+        )
+
+    def scan(self, cursor: bytes) -> Command:
+        """Some keys from `cursor` on (b"0" first): replies with the next cursor (b"0" last) and the keys' bytes."""
+        return self._command(command(b"EVAL", _SCAN, b"1", self.rows, cursor, b"%d" % _SCANNED_AT_ONCE))
+
+    def size(self) -> Command:
+        """Replies with the number of keys."""
+        return self._command(command(b"HLEN", self.rows))
+
+    def _scored(self, keys: KeyArray, *how: bytes) -> Command:
+        *flags, score = how
+        elements = score_key_elements(score, keys)
+        return self._command(command(b"ZADD", self._access, *flags, elements=elements, element_count=2 * len(keys)))
+
+    def _command(self, request: bytes, sink: RowSink | None = None) -> Command:
+        return Command(self.slot, request, sink)
+
+
+FoundArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+def _tag(namespace: str, table: str, partition: int, num_partitions: int) -> tuple[bytes, int]:
+    """The hash tag of a partition and its slot: the first salt that brings it into its share of the slots."""
+    name = f"{quote(namespace, safe='')}/{quote(table, safe='')}/{partition}"
+    if num_partitions > _SPREAD_PARTITIONS:  # chance spreads them well enough
+        return f"{name}.0".encode(), hash_slot(f"{name}.0".encode())
+    first, last = partition * SLOTS // num_partitions, (partition + 1) * SLOTS // num_partitions
+    salt = 0
+    while True:
+        tag = f"{name}.{salt}".encode()
+        slot = hash_slot(tag)
+        if first <= slot < last:
+            return tag, slot
+        salt += 1
+
+
+def _parts(count: int) -> Iterator[slice]:
+    return (slice(first, first + COMMAND_KEYS) for first in range(0, count, COMMAND_KEYS))
+
+
+def _microseconds(now_s: float) -> bytes:
+    return b"%d" % int(now_s * 1e6)
+
+
+def _fraction(now_s: float) -> float:
+    """Unix time, whole seconds, as a fraction: of two keys with as many accesses the earlier one is evicted."""
+    return int(now_s) / 2**32
