@@ -1,0 +1,402 @@
+"""A server's side of Kafka: one member of a consumer group, or a reader of its own."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
+from hebe.embeddings.updates.kafka_options import (
+    KafkaOptions,
+    import_kafka,
+    open_client,
+    reason_of,
+    topic_name,
+    unavailable,
+)
+from hebe.embeddings.updates.message import MessageFault, decode
+
+_SHORTEST_PROBE_S, _LONGEST_PROBE_S = 0.05, 1.0
+_OVERTAKEN = frozenset({"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"})
+"""A commit that comes too late: the partitions are others' now, or come back to us from the committed offset on."""
+_PASSING = frozenset({"REBALANCE_IN_PROGRESS", "_NO_OFFSET"})
+_WAITING = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_PARTITION_EOF",
+                      "_MAX_POLL_EXCEEDED", "LEADER_NOT_AVAILABLE"})  # fmt: skip
+"""What a consumer says of topics that are not there yet and of a rest that it took: it goes on by itself."""
+_REFUSED = frozenset({"TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"})
+
+
+@dataclass(slots=True)
+class _Assigned:
+    """A partition that is ours now. `first` and `last` are the offsets handed over since, `committed` the next one."""
+
+    first: int | None = None
+    last: int | None = None
+    committed: int | None = None
+
+
+class KafkaSource:
+    """An `UpdateSource` over a Kafka consumer, for one thread at a time. See `UpdateLog.source`."""
+
+    def __init__(self, options: KafkaOptions, group: str | None, topics: Sequence[Topic], *, newest: bool) -> None:
+        self._options, self._group, self._newest = options, group, newest
+        self._kafka = import_kafka()
+        self._topics = {topic_name(topic): topic for topic in topics}
+        self._assigned: dict[TopicPartition, _Assigned] = {}
+        self._revoked: set[TopicPartition] = set()
+        """What was taken from us since the present poll began."""
+        self._held: deque[Any] = deque()
+        """Messages that came when none were asked for."""
+        self._seeks: dict[TopicPartition, int | None] = {}
+        """Where to go on, as soon as the client can: the next offset, or None for the committed one."""
+        self._owed: dict[TopicPartition, int] = {}
+        """Commits that a rebalance put off."""
+        self._committing: threading.Thread | None = None
+        self._looked_s = float("-inf")
+        self._alive_s = time.monotonic()
+        self._down = False
+        self._last_error = ""
+        self._closed = False
+        self._consumer = self._open()
+        if group is not None:
+            self._consumer.subscribe(
+                list(self._topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+            )
+
+    def poll(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
+        """See `UpdateSource.poll`."""
+        self._check_open()
+        end_s = time.monotonic() + timeout_s
+        if self._group is None:
+            self._assign_all()
+        self._seek_due()
+        self._pay_owed()
+        self._revoked.clear()
+        messages = self._take(max_messages, timeout_s)
+        while not (kept := self._keep(messages)) and max_messages > 0:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0 or self._down:
+                break
+            self._seek_due()
+            self._revoked.clear()
+            messages = self._take(max_messages, left_s)
+        if kept:
+            self._alive_s, self._down = time.monotonic(), False
+        else:
+            self._probe()
+        return [self._delivery(message) for message in kept]
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        """See `UpdateSource.seek`."""
+        self._check_open()
+        part = self._assigned.get(at)
+        if part is None:
+            raise ValueError(f"{at} is not assigned to this member")
+        self._drop_held({at})
+        part.first = part.last = offset
+        self._seeks[at] = offset + 1 if offset >= 0 else self._kafka.OFFSET_BEGINNING
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See `UpdateSource.commit`. Offsets that were not handed over since the partition became ours are others'."""
+        self._check_open()
+        due = dict(self._owed)
+        for at, offset in offsets.items():
+            part = self._assigned.get(at)
+            if part is None or part.first is None or part.last is None or not part.first <= offset <= part.last:
+                continue
+            if part.committed is None or part.committed <= offset:
+                due[at] = max(offset, due.get(at, offset))
+        due = {at: offset for at, offset in due.items() if at in self._assigned}
+        if not due:
+            return
+        if self._group is None:
+            self._note_committed(due)
+            return
+        self._commit(due)
+
+    def assigned(self) -> frozenset[TopicPartition]:
+        """See `UpdateSource.assigned`."""
+        return frozenset(self._assigned)
+
+    def lag(self) -> Mapping[TopicPartition, int]:
+        """See `UpdateSource.lag`."""
+        self._check_open()
+        lags = {}
+        self._learn_committed()
+        for at, part in list(self._assigned.items()):
+            low, high = self._watermarks(at)
+            lags[at] = max(0, high - max(low, part.committed or 0))
+        return lags
+
+    def log_identity(self) -> str:
+        """See `UpdateSource.log_identity`: the cluster's own identity."""
+        self._check_open()
+        return f"kafka:{self._metadata(self._options.request_timeout_s).cluster_id}"
+
+    def close(self) -> None:
+        """See `UpdateSource.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._consumer.close()
+        self._assigned.clear()
+
+    def _open(self) -> Any:
+        options = self._options
+        return open_client(
+            self._kafka.Consumer,
+            {
+                **options.client_settings,
+                "group.id": self._group if self._group is not None else f"hebe-{secrets.token_hex(8)}",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "latest" if self._newest else "earliest",
+                "allow.auto.create.topics": False,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": options.session_timeout_ms,
+                "heartbeat.interval.ms": max(50, options.session_timeout_ms // 5),
+                "max.poll.interval.ms": options.most_poll_gap_ms,
+                "fetch.wait.max.ms": 100,
+                "fetch.error.backoff.ms": 50,
+                "fetch.message.max.bytes": options.most_message_bytes,
+                "receive.message.max.bytes": max(1 << 26, 4 * options.most_message_bytes),
+                "queued.max.messages.kbytes": max(1024, options.most_buffered_bytes >> 10),
+                "isolation.level": "read_committed",
+                "error_cb": self._on_error,
+            },
+        )
+
+    def _take(self, most: int, timeout_s: float) -> list[Any]:
+        """Up to `most` messages; waits for the first one only. Serves the client's callbacks in any case."""
+        taken = [self._held.popleft() for _ in range(min(most, len(self._held)))]
+        try:
+            first = self._consumer.poll(0 if taken or most <= 0 else timeout_s)
+            if first is not None:
+                self._held.append(first)
+            if most > len(taken) and self._held:
+                taken.append(self._held.popleft())
+                taken += self._consumer.consume(most - len(taken), 0) if most > len(taken) else []
+        except Exception as fault:  # how the client tells that it has stopped for good
+            self._held.extendleft(reversed(taken))
+            raise StoreError(f"Kafka: the consumer has failed: {reason_of(fault)}") from None
+        return taken
+
+    def _keep(self, messages: list[Any]) -> list[Any]:
+        """Those that are messages of partitions which are ours; faults of the client are noted or raised."""
+        kept, refused = [], None
+        for message in messages:
+            error = message.error()
+            if error is None:
+                kept.append(message)
+                continue
+            if error.name() in _WAITING:
+                continue
+            self._last_error = f"{error.name()}: {error.str()}"
+            if error.name() in _REFUSED:
+                refused = self._last_error
+        if self._revoked:
+            # What came before a partition was taken and given back may be out of order: begin where it is committed.
+            for at in self._revoked & self._assigned.keys():
+                self._seeks[at] = None
+            self._drop_held(self._revoked)
+        kept = [
+            message
+            for message in kept
+            if (at := self._partition_of(message)) in self._assigned and at not in self._revoked | self._seeks.keys()
+        ]
+        if refused is not None:
+            self._held.extendleft(reversed(kept))
+            raise StoreError(f"Kafka refuses: {refused}", "the update log refuses this server")
+        return kept
+
+    def _delivery(self, message: Any) -> Delivery:
+        at, offset, payload = self._partition_of(message), message.offset(), message.value()
+        part = self._assigned[at]
+        part.first = offset if part.first is None else part.first
+        part.last = offset
+        if payload is None:
+            return Delivery(at, offset, None, "a record without a value")
+        try:
+            return Delivery(at, offset, decode(payload, at))
+        except MessageFault as fault:
+            return Delivery(at, offset, None, str(fault), payload)
+
+    def _partition_of(self, message: Any) -> TopicPartition:
+        topic = self._topics[message.topic()]
+        return TopicPartition(topic.model, topic.table, message.partition())
+
+    def _place(self, at: TopicPartition, offset: int | None = None) -> Any:
+        name = topic_name(at.topic)
+        if offset is None:
+            return self._kafka.TopicPartition(name, at.partition)
+        return self._kafka.TopicPartition(name, at.partition, offset)
+
+    def _drop_held(self, parts: set[TopicPartition]) -> None:
+        self._held = deque(m for m in self._held if m.error() is not None or self._partition_of(m) not in parts)
+
+    def _seek_due(self) -> None:
+        """Move the client to where `seek`, or a partition that came back, wants it; what cannot be yet stays due."""
+        for at, offset in list(self._seeks.items()):
+            if at not in self._assigned:
+                del self._seeks[at]
+                continue
+            try:
+                if offset is None:
+                    offset = self._committed_of(at)
+                self._consumer.seek(self._place(at, offset))
+            except (self._kafka.KafkaException, StoreUnavailable) as fault:
+                self._last_error = reason_of(fault)
+                continue
+            self._drop_held({at})
+            del self._seeks[at]
+
+    def _committed_of(self, at: TopicPartition) -> int:
+        [place] = self._committed([at])
+        if place.offset >= 0:
+            return int(place.offset)
+        return int(self._kafka.OFFSET_END if self._newest else self._kafka.OFFSET_BEGINNING)
+
+    def _committed(self, parts: Sequence[TopicPartition]) -> Sequence[Any]:
+        try:
+            places: Sequence[Any] = self._consumer.committed(
+                [self._place(at) for at in parts], timeout=self._options.request_timeout_s
+            )
+        except self._kafka.KafkaException as fault:
+            raise unavailable("no answer about committed offsets", reason_of(fault)) from None
+        return places
+
+    def _watermarks(self, at: TopicPartition) -> tuple[int, int]:
+        """Offset of the oldest message, and the next one's."""
+        try:
+            marks = self._consumer.get_watermark_offsets(self._place(at), timeout=self._options.request_timeout_s)
+        except self._kafka.KafkaException as fault:
+            raise unavailable("no answer about offsets", reason_of(fault)) from None
+        return marks if marks is not None else (0, 0)
+
+    def _learn_committed(self) -> None:
+        unknown = [at for at, part in self._assigned.items() if part.committed is None]
+        if not unknown or self._group is None:
+            return
+        for at, place in zip(unknown, self._committed(unknown), strict=True):
+            if place.offset >= 0:
+                self._assigned[at].committed = place.offset
+
+    def _commit(self, due: Mapping[TopicPartition, int]) -> None:
+        """Commit in a thread: without a coordinator the client would keep us for most of a minute."""
+        end_s = time.monotonic() + self._options.request_timeout_s
+        if self._committing is not None:
+            self._committing.join(max(0.0, end_s - time.monotonic()))
+            if self._committing.is_alive():
+                raise unavailable("an earlier commit is not answered yet", self._last_error)
+        places = [self._place(at, offset + 1) for at, offset in due.items()]
+        answers: list[Any] = []
+
+        def ask() -> None:
+            try:
+                done = self._consumer.commit(offsets=places, asynchronous=False)
+                answers.append(next((place.error for place in done if place.error is not None), None))
+            except Exception as fault:
+                answers.append(fault.args[0] if isinstance(fault, self._kafka.KafkaException) else fault)
+
+        self._committing = threading.Thread(target=ask, name="hebe-kafka-commit", daemon=True)
+        self._committing.start()
+        self._committing.join(max(0.01, end_s - time.monotonic()))
+        if not answers:
+            raise unavailable("a commit is not answered in time", self._last_error)
+        error = answers[0]
+        name = error.name() if hasattr(error, "name") else ""
+        if error is None:
+            self._note_committed(due)
+            self._alive_s = time.monotonic()
+        elif name in _PASSING:
+            self._owed.update(due)
+        elif name in _OVERTAKEN:
+            self._owed.clear()
+        elif name in _REFUSED:
+            raise StoreError(f"Kafka refuses: {name}", "the update log refuses this server")
+        else:
+            raise unavailable("a commit failed", name or error)
+
+    def _note_committed(self, done: Mapping[TopicPartition, int]) -> None:
+        for at, offset in done.items():
+            if at in self._assigned:
+                self._assigned[at].committed = offset + 1
+            if self._owed.get(at, offset + 1) <= offset:
+                del self._owed[at]
+
+    def _pay_owed(self) -> None:
+        if self._owed:
+            due = {at: offset for at, offset in self._owed.items() if at in self._assigned}
+            self._owed.clear()
+            if due:
+                self._commit(due)
+
+    def _on_assign(self, _consumer: Any, places: list[Any]) -> None:
+        for place in places:
+            self._assigned[self._at(place)] = _Assigned()
+
+    def _on_revoke(self, _consumer: Any, places: list[Any]) -> None:
+        for place in places:
+            at = self._at(place)
+            self._revoked.add(at)
+            self._assigned.pop(at, None)
+            self._owed.pop(at, None)
+            self._seeks.pop(at, None)
+
+    def _at(self, place: Any) -> TopicPartition:
+        topic = self._topics[place.topic]
+        return TopicPartition(topic.model, topic.table, place.partition)
+
+    def _assign_all(self) -> None:
+        """Without a group: take partitions that are not ours yet. One that comes later is read from its beginning."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < self._options.metadata_refresh_interval_ms / 1000:
+            return
+        first_look = self._looked_s == float("-inf")
+        found = self._metadata(self._options.request_timeout_s).topics
+        self._looked_s = now_s
+        new = []
+        for name, topic in self._topics.items():
+            for partition in found[name].partitions if name in found else ():
+                at = TopicPartition(topic.model, topic.table, partition)
+                if at in self._assigned:
+                    continue
+                begin = self._kafka.OFFSET_BEGINNING
+                self._assigned[at] = _Assigned()
+                if self._newest and first_look:
+                    begin = self._assigned[at].committed = self._watermarks(at)[1]
+                new.append(self._place(at, begin))
+        if new:
+            self._consumer.incremental_assign(new)
+
+    def _probe(self) -> None:
+        """Nothing came: is that because nothing was sent? Ask the cluster if it was said to be gone, or silent long."""
+        silent_s = time.monotonic() - self._alive_s
+        if not self._down and silent_s < self._options.request_timeout_s:
+            return
+        timeout_s = (
+            min(_LONGEST_PROBE_S, self._options.request_timeout_s) if self._down else self._options.request_timeout_s
+        )
+        self._metadata(max(_SHORTEST_PROBE_S, timeout_s))
+        self._alive_s, self._down = time.monotonic(), False
+
+    def _metadata(self, timeout_s: float) -> Any:
+        try:
+            return self._consumer.list_topics(timeout=timeout_s)
+        except self._kafka.KafkaException as fault:
+            self._down = True
+            raise unavailable("no broker answers", self._last_error or reason_of(fault)) from None
+
+    def _on_error(self, error: Any) -> None:
+        self._last_error = f"{error.name()}: {error.str()}"
+        self._down = self._down or error.name() in ("_ALL_BROKERS_DOWN", "_AUTHENTICATION", "_SSL")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError("the update source is closed")
