@@ -30,6 +30,38 @@ TableSource = RowArray | Iterable[RowArray]
 """A table as one float32 `[rows, dim]` array (a memory map, say) or as consecutive pieces of one."""
 
 
+class HugeMapping:
+    """`size_bytes` of zeros as uint8 `bytes`, which begin on a huge page where the system has them, until `close`.
+
+    Raises `StoreError`, saying for `what` they are and with `advice`, when the memory cannot be had.
+    """
+
+    def __init__(self, size_bytes: int, what: str, advice: str) -> None:
+        available = available_bytes()
+        if available is not None and size_bytes > available:
+            raise StoreError(f"{what} need {size_bytes:,} bytes of memory and {available:,} are available: {advice}")
+        try:
+            self._map = mmap.mmap(-1, size_bytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, ValueError, OverflowError) as fault:
+            raise StoreError(f"cannot map {size_bytes:,} bytes for {what}: {fault}") from fault
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without them: 4 KiB pages serve too
+                self._map.madvise(mmap.MADV_HUGEPAGE)
+        everything = np.frombuffer(self._map, np.uint8)
+        skip = -everything.ctypes.data % HUGE_PAGE_BYTES
+        self.bytes: ByteArray = everything[skip : skip + size_bytes]
+
+    def close(self) -> None:
+        """Give the memory back at once, whoever still holds a view of it (such a view reads zeros from now on)."""
+        if self._map.closed:
+            return
+        self.bytes = np.empty(0, np.uint8)
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+        with contextlib.suppress(BufferError):  # a view is held; the address range goes when that does
+            self._map.close()
+
+
 class TableMemory:
     """The rows of all tables of a model in one flat array of bytes, stored as `row_format` has them.
 
@@ -44,20 +76,13 @@ class TableMemory:
         self.start, size_bytes = _layout(self.shapes, row_format)
         self.rows_bytes = sum(4 * rows * dim for rows, dim in self.shapes.values())
         self.memory_bytes = planned_bytes(self.shapes, row_format)
-        available = available_bytes()
-        if available is not None and self.memory_bytes > available:
-            raise StoreError(
-                f"tables need {self.memory_bytes:,} bytes of memory and {available:,} are available: "
-                "free some, choose a narrower row format, "
-                "or set a smaller table memory with a persistent directory for the rest"
-            )
-        try:
-            self._map = _map_huge(self.memory_bytes)
-        except (OSError, ValueError, OverflowError) as fault:
-            raise StoreError(f"cannot map {self.memory_bytes:,} bytes for tables: {fault}") from fault
-        bytes_ = np.frombuffer(self._map, np.uint8)
-        skip = -bytes_.ctypes.data % HUGE_PAGE_BYTES
-        self.flat: ByteArray = bytes_[skip : skip + size_bytes]
+        self._memory = HugeMapping(
+            self.memory_bytes,
+            "tables",
+            "free some, choose a narrower row format, "
+            "or set a smaller table memory with a persistent directory for the rest",
+        )
+        self.flat: ByteArray = self._memory.bytes[:size_bytes]
         self.closed = False
 
     def rows(self, name: str) -> RowArray:
@@ -113,10 +138,7 @@ class TableMemory:
             return
         self.closed = True
         self.flat = np.empty(0, np.uint8)
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
-        with contextlib.suppress(BufferError):  # a view is held; the address range goes when that does
-            self._map.close()
+        self._memory.close()
 
 
 def planned_bytes(shapes: Mapping[str, tuple[int, int]], row_format: RowFormat = RowFormat.FP32) -> int:
@@ -186,12 +208,3 @@ def _layout(shapes: Mapping[str, tuple[int, int]], row_format: RowFormat) -> tup
         start[name] = end
         end += -(-rows * row_format.row_bytes(dim) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     return start, end
-
-
-def _map_huge(size_bytes: int) -> mmap.mmap:
-    """An anonymous private mapping with room to begin on a huge page, on huge pages where the system has them."""
-    mapping = mmap.mmap(-1, size_bytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them: 4 KiB pages serve too
-            mapping.madvise(mmap.MADV_HUGEPAGE)
-    return mapping
