@@ -181,6 +181,9 @@ def test_memory_of_the_catalog_and_of_a_stored_model(answer, hebe, models):
     assert two["worker_bytes"] == 2 * one["worker_bytes"]
     bounded = answer("memory", "dlrm-rmc1", "--size", "production", "--table-memory", "1G")
     assert bounded["table_bytes"] == 1 << 30
+    narrow = answer("memory", "dlrm-rmc1", "--size", "production", "--row-format", "fp16")
+    assert narrow["row_format"] == "fp16"
+    assert 0.5 * spec.table_bytes <= narrow["table_bytes"] < 0.51 * spec.table_bytes
     answer("new", "ncf", "--scale", 0.001, "--repository", models)
     stored = answer("memory", "ncf", "--repository", models, "--workers", 1)
     assert stored == answer("memory", "ncf", "--scale", 0.001, "--workers", 1) | {
@@ -189,6 +192,9 @@ def test_memory_of_the_catalog_and_of_a_stored_model(answer, hebe, models):
     code, out, _ = hebe("memory", "dlrm-rmc2", "--size", "production")
     assert code == 0
     assert "in all" in out
+    code, out, _ = hebe("memory", "dlrm-rmc1", "--row-format", "int8")
+    assert code == 0
+    assert "tables of int8 rows" in out
 
 
 def test_train_stores_a_model_and_tells_its_auc(answer, models, tmp_path):
@@ -314,6 +320,7 @@ def test_an_import_that_cannot_be_done_is_one_line(hebe, models, net, arguments,
         (["memory", "dlrm-rmc1", "--scale", "2"], "scale is 2"),
         (["memory", "dlrm-rmc1", "--workers", "0"], "workers"),
         (["memory", "dlrm-rmc1", "--table-memory", "much"], "write bytes as"),
+        (["memory", "dlrm-rmc1", "--row-format", "int4"], "'int4': choose fp32, fp16, int8"),
         (["new", "dlrm-rmc1", "--scale", "0", "--repository", "R"], "scale is 0"),
         (["new", "dlrm-rmc1", "--seed", "-1", "--repository", "R"], "seed"),
         (["import", "--factory", "net", "--repository", "R", "--name", "m"], "'net': give FILE.py:CALLABLE"),

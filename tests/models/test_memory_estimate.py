@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from hebe.embeddings.table_memory import RowFormat
 from hebe.models import catalog, memory_estimate
 from hebe.models.architectures import build_dense_net
 from hebe.models.memory_estimate import (
@@ -88,6 +89,13 @@ def test_the_parts_add_up():
 def test_bounded_table_memory_bounds_the_tables():
     assert estimate_memory(SPEC, Doubling(), table_memory_bytes=8 << 20).table_bytes == 8 << 20
     assert estimate_memory(SPEC, Doubling(), table_memory_bytes=8 << 30).table_bytes < 64 << 20
+
+
+def test_narrower_rows_take_less():
+    narrow = estimate_memory(SPEC, Doubling(), row_format=RowFormat.INT8)
+    rows = 1_000_000 * (8 + 4) + 64
+    assert narrow.table_bytes == -(-rows // (2 << 20)) * (2 << 20)
+    assert narrow.model_bytes < estimate_memory(SPEC, Doubling()).model_bytes
 
 
 def test_a_catalog_model_of_production_size_is_estimated_without_its_tables():

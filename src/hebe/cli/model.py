@@ -22,6 +22,7 @@ from hebe.cli.model_tables import (
     stored_summary,
     summary,
 )
+from hebe.cli.options import ROW_FORMATS, parse_row_format
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 from hebe.cli.serve import parse_bytes
 from hebe.report.fitting_table import Column, FittingTable
@@ -226,10 +227,12 @@ def memory(
     table_memory: Annotated[
         str | None, typer.Option("--table-memory", metavar="BYTES", help="Its bound on rows in memory, such as 12G.")
     ] = None,
+    row_format: Annotated[str, typer.Option("--row-format", help=ROW_FORMATS)] = "fp32",
     as_json: JsonOption = False,
 ) -> None:
     """Tell what RAM serving a model will need, before anything is loaded: in all, and for what."""
     table_memory_bytes = None if table_memory is None else parse_bytes(table_memory, "--table-memory")
+    stored_as = parse_row_format(row_format)
     if repository is None:
         if version is not None:
             raise typer.BadParameter("needs --repository DIR", param_hint="--version")
@@ -247,7 +250,7 @@ def memory(
     cores = available_cores()
     workers = len(cores) if workers is None else workers
     threads = worker_threads or threads_per_worker(allot_cores(workers, 1, cores), cores)
-    estimate = estimate_memory(spec, dense_net, workers, batch_size, table_memory_bytes, threads)
+    estimate = estimate_memory(spec, dense_net, workers, batch_size, table_memory_bytes, threads, stored_as)
     available = available_bytes()
     make_console(as_json).print(memory_table(spec, estimate, available), crop=False)
     if as_json:

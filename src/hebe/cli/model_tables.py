@@ -154,8 +154,9 @@ def memory_table(spec: ModelSpec, estimate: MemoryEstimate, available_bytes: int
     table = FittingTable("memory of", Column(spec.name, right=True), Column(folds=True))
     workers = "worker" if estimate.workers == 1 else f"{estimate.workers} workers"
     threads = f", {estimate.worker_threads} threads each" if estimate.worker_threads > 1 else ""
-    held = f"{len(spec.tables)} tables in whole huge pages"
-    if estimate.table_bytes < spec.table_bytes:
+    held = f"{len(spec.tables)} tables of {estimate.row_format} rows, in whole huge pages"
+    all_rows = sum(table.rows * estimate.row_format.row_bytes(table.dim) for table in spec.tables)
+    if estimate.table_bytes < all_rows:
         held = "a part of the rows; what RocksDB caches of the others is not counted"
     rows = (
         ("tables", estimate.table_bytes, held),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from hebe.embeddings.table_memory import RowFormat
 
 MEASURE, QUERIES = "What to measure", "Queries"
 """Headings in the help of commands that send or simulate queries."""
@@ -30,6 +33,18 @@ ArrivalsOption = Annotated[
     ),
 ]
 QuerySeedOption = Annotated[int, typer.Option(rich_help_panel=QUERIES, help="The same seed sends the same queries.")]
+
+ROW_FORMATS = "How rows in memory are stored: fp32, fp16 or int8 (with a scale a row)."
+"""Help of `--row-format`."""
+
+
+def parse_row_format(text: str) -> RowFormat:
+    """The value of `--row-format`. Wrong usage unless there is such a format."""
+    from hebe.embeddings.table_memory import RowFormat
+
+    if text not in list(RowFormat):
+        raise typer.BadParameter(f"{text!r}: choose {', '.join(RowFormat)}", param_hint="--row-format")
+    return RowFormat(text)
 
 
 def check_rate_or_search(rate: float | None, find_qps: bool) -> None:

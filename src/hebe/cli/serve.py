@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from hebe.cli.options import ROW_FORMATS, parse_row_format
 from hebe.cli.output import JsonOption, make_console, print_json
 
 _SERVING, _RUNNING, _ACCESS, _LOGGING = "Where", "How models run", "Access and limits", "Logs and traces"
@@ -70,6 +71,7 @@ def serve(
     persistent_dir: Annotated[
         Path | None, typer.Option(rich_help_panel=_RUNNING, help="Where rows beyond --table-memory are kept (RocksDB).")
     ] = None,
+    row_format: Annotated[str, typer.Option(rich_help_panel=_RUNNING, help=ROW_FORMATS)] = "fp32",
     verify: Annotated[
         bool,
         typer.Option(
@@ -167,6 +169,7 @@ def serve(
                 None if table_memory is None else parse_bytes(table_memory, "--table-memory"),
                 persistent_dir,
                 verify,
+                parse_row_format(row_format),
             ),
         ),
         max_request_bytes=parse_bytes(max_request_bytes, "--max-request-bytes"),

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hebe.embeddings.table_memory import available_bytes, planned_bytes
+from hebe.embeddings.table_memory import RowFormat, available_bytes, planned_bytes
 from hebe.models.ranking_model import CHUNK_BYTES
 from hebe.spec import ModelSpec
 
@@ -71,6 +71,7 @@ class MemoryEstimate:
     workers: int
     worker_threads: int
     batch_size: int
+    row_format: RowFormat
 
     @property
     def total_bytes(self) -> int:
@@ -90,12 +91,13 @@ def estimate_memory(
     batch_size: int = 256,
     table_memory_bytes: int | None = None,
     worker_threads: int = 1,
+    row_format: RowFormat = RowFormat.FP32,
 ) -> MemoryEstimate:
-    """The memory that serving `spec` takes; `table_memory_bytes` bounds the tables as `hebe serve` does.
+    """The memory that serving `spec` takes; `table_memory_bytes` and `row_format` are those of `hebe serve`.
 
     `dense_net` is that of the spec, in evaluation mode.
     """
-    tables = planned_bytes({table.name: (table.rows, table.dim) for table in spec.tables})
+    tables = planned_bytes({table.name: (table.rows, table.dim) for table in spec.tables}, row_format)
     if table_memory_bytes is not None:
         tables = min(tables, table_memory_bytes)
     thread_bytes = THREAD_BYTES + buffer_bytes(spec, batch_size) + activation_bytes(spec, dense_net, batch_size)
@@ -108,6 +110,7 @@ def estimate_memory(
         workers=workers,
         worker_threads=worker_threads,
         batch_size=batch_size,
+        row_format=row_format,
     )
 
 

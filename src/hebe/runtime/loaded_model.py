@@ -14,6 +14,7 @@ import numpy as np
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_directory import remove
+from hebe.embeddings.table_memory import RowFormat
 from hebe.models.repository import VERSION_PATTERN, ModelRepository
 from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery, bring_into_range
 from hebe.runtime.dense_graph import GraphMode, prepare
@@ -33,13 +34,14 @@ class LoadOptions:
 
     `graph`: how the DenseNet runs. `table_memory_bytes`: most memory for embedding rows; what is beyond it is
     served from a persistent store under `persistent_dir`. None: all rows in memory. `verify`: read every byte of
-    the stored model first, and refuse one whose checksums differ.
+    the stored model first, and refuse one whose checksums differ. `row_format`: how rows in memory are stored.
     """
 
     graph: GraphMode = GraphMode.SCRIPTED
     table_memory_bytes: int | None = None
     persistent_dir: Path | None = None
     verify: bool = False
+    row_format: RowFormat = RowFormat.FP32
 
     def store_directory(self, name: str, version: int) -> Path | None:
         """Where the persistent store of a version lies, None without `persistent_dir`."""
@@ -115,6 +117,7 @@ class LoadedModel:
             spec,
             {table.name: stored.table(table.name) for table in spec.tables},
             table_memory_bytes=options.table_memory_bytes,
+            row_format=options.row_format,
             persistent_dir=options.store_directory(name, stored.version),
             identity=hashlib.sha256(identity.encode()).hexdigest(),
             progress=progress,
