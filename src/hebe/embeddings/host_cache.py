@@ -1,0 +1,150 @@
+"""Level 1 on the host: one slab cache a table, shared by all workers of a model (HPS 4).
+
+There is no pool of buffers to wait for: rows go to and from the caller's own. Any number of threads call at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hebe.embeddings.cache_table import CacheCounts, CacheTable, planned_bytes
+from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
+from hebe.embeddings.table_memory import HugeMapping
+from hebe.kernels import slab_cache
+from hebe.kernels.slab_cache import SlabCache
+
+
+class HostCache:
+    """An `EmbeddingCache` of `tables`, by name, in `memory_bytes` bytes, which `planned_bytes(tables)` tells before.
+
+    Rows are float32 for callers, however a table stores them. Takes seconds to make the first time on a machine, since
+    kernels are compiled. Raises `StoreError` when the memory cannot be had; each call does for arrays of another dtype
+    or shape too.
+    """
+
+    def __init__(self, tables: Mapping[str, CacheTable]) -> None:
+        self.tables = dict(tables)
+        self.memory_bytes = planned_bytes(self.tables)
+        self._memory = HugeMapping(
+            self.memory_bytes, "caches of embedding rows", "free some, or set a smaller cache or a narrower row format"
+        )
+        self._caches: dict[str, SlabCache] = {}
+        self._closed = False
+        start = 0
+        for name, table in self.tables.items():
+            geometry = table.geometry
+            part = self._memory.bytes[start : start + geometry.memory_bytes]
+            self._caches[name] = SlabCache(geometry, part)
+            start += geometry.memory_bytes
+        slab_cache.warm_up()
+
+    def query(
+        self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask, stale: FoundMask | None = None
+    ) -> int:
+        """See `EmbeddingCache.query`. The rows found count as used now."""
+        cache = self._checked(table, keys, rows)
+        _check_mask("found", found, keys)
+        if stale is not None:
+            _check_mask("stale", stale, keys)
+        if not rows.flags.writeable:
+            raise StoreError(f"rows for table {table} are read-only: the rows found are written there")
+        return self._answer(cache.query(keys, rows, found, stale))
+
+    def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
+        """See `EmbeddingStore.insert`. Where a slabset is full, the least recently used row gives way."""
+        self._answer(self._checked(table, keys, rows).insert(keys, rows))
+
+    def replace(self, table: str, keys: KeyArray, rows: RowArray) -> None:
+        """See `EmbeddingCache.replace`. Rows that stay count as used by the last query."""
+        self._answer(self._checked(table, keys, rows).replace(keys, rows))
+
+    def update(self, table: str, keys: KeyArray, rows: RowArray) -> int:
+        """See `EmbeddingStore.update`. Updated rows do not count as used."""
+        return self._answer(self._checked(table, keys, rows).update(keys, rows))
+
+    def delete(self, table: str, keys: KeyArray) -> int:
+        """See `EmbeddingStore.delete`."""
+        return self._answer(self._checked(table, keys).delete(keys))
+
+    def mark_stale(self, table: str, keys: KeyArray) -> int:
+        """See `EmbeddingCache.mark_stale`: how many distinct keys there were, marked before or not."""
+        return self._answer(self._checked(table, keys).mark_stale(keys))
+
+    def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
+        """See `EmbeddingStore.dump_keys`. While others write: each key that is present all along, exactly once."""
+        if batch_size < 1:
+            raise StoreError(f"batch_size is {batch_size}: must be at least 1")
+        cursor = 0
+        while cursor < self._cache(table).geometry.slots:
+            keys = np.empty(batch_size, np.int64)
+            cursor, count = self._cache(table).dump(cursor, keys)
+            if self._answer(count):
+                yield keys[:count]
+
+    def size(self, table: str) -> int:
+        """See `EmbeddingStore.size`."""
+        return self.counts(table).size
+
+    def counts(self, table: str) -> CacheCounts:
+        """Hits, misses, evictions and what else a table's cache counts."""
+        totals = self._cache(table).totals.tolist()
+        return CacheCounts(
+            queries=totals[slab_cache.ITERATION],
+            hits=totals[slab_cache.HITS],
+            misses=totals[slab_cache.MISSES],
+            size=totals[slab_cache.SIZE],
+            evictions=totals[slab_cache.EVICTIONS],
+            unheld=totals[slab_cache.UNHELD],
+        )
+
+    def close(self) -> None:
+        """See `EmbeddingStore.close`. Calls that are under way raise `StoreError`."""
+        self._closed = True
+        self._caches = {}
+        self._memory.close()
+
+    def _cache(self, table: str) -> SlabCache:
+        cache = self._caches.get(table)
+        if cache is None:
+            if self._closed:
+                raise _closed()
+            raise StoreError(f"no table {table} in the cache; there are {', '.join(self.tables)}")
+        return cache
+
+    def _checked(self, table: str, keys: KeyArray, rows: RowArray | None = None) -> SlabCache:
+        """The cache of `table`, if the arrays are such as it takes."""
+        cache = self._cache(table)
+        if keys.dtype != np.int64 or keys.ndim != 1 or not keys.flags.c_contiguous:
+            raise StoreError(f"keys of table {table} are {_kind(keys)}: must be int64 [n], C-contiguous")
+        if rows is None:
+            return cache
+        shape = (keys.size, cache.geometry.dim)
+        if rows.dtype != np.float32 or rows.shape != shape or not rows.flags.c_contiguous:
+            raise StoreError(
+                f"rows {_kind(rows)} for {keys.size} keys of table {table}: "
+                f"must be float32 {list(shape)}, C-contiguous, since its dim is {cache.geometry.dim}"
+            )
+        return cache
+
+    def _answer(self, count: int) -> int:
+        """`count`, unless the memory that it came from was given back meanwhile."""
+        if self._closed:
+            raise _closed()
+        return count
+
+
+def _check_mask(name: str, mask: FoundMask, keys: KeyArray) -> None:
+    if mask.dtype != np.bool_ or mask.shape != keys.shape or not mask.flags.c_contiguous or not mask.flags.writeable:
+        raise StoreError(f"mask {name} is {_kind(mask)}: must be bool [{keys.size}], C-contiguous and writeable")
+
+
+def _kind(array: npt.NDArray[Any]) -> str:
+    return f"{array.dtype} {list(array.shape)}"
+
+
+def _closed() -> StoreError:
+    return StoreError("the cache is closed")
