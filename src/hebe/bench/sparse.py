@@ -53,7 +53,7 @@ _FULL = _Effort(runs=61, batches=20, pooled_rows=16 << 20, onehot_rows=100_000)
 def run(quick: bool, progress: Progress) -> list[Figure]:
     """Measure `sparse.*`. A table that this machine cannot hold twice is halved until it can, and the note says so."""
     effort = _QUICK if quick else _FULL
-    with _one_core():
+    with one_core():
         return _pooled(effort, progress) + _onehot(effort, progress)
 
 
@@ -201,7 +201,7 @@ def _huge_pages() -> str:
 
 
 @contextlib.contextmanager
-def _one_core() -> Iterator[None]:
+def one_core() -> Iterator[None]:
     """Keep this thread on one core and torch on one thread."""
     threads = torch.get_num_threads()
     cores = os.sched_getaffinity(0)
