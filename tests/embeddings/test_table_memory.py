@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hebe.embeddings import table_memory
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.table_memory import HUGE_PAGE_BYTES, TableMemory, drop_mapped_pages, planned_bytes
+from hebe.embeddings.table_memory import HUGE_PAGE_BYTES, RowFormat, TableMemory, drop_mapped_pages, planned_bytes
+from hebe.kernels.row_format import decode_rows, encode_rows
 
 MIB = 1 << 20
 
@@ -31,20 +32,71 @@ def table_file(path: Path, rows: np.ndarray) -> np.ndarray:
     return np.frombuffer(mapped, np.float32).reshape(rows.shape)
 
 
-@given(st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 50), st.integers(1, 70))))
-def test_tables_lie_apart_on_cache_lines_within_the_planned_bytes(shapes):
-    memory = TableMemory(shapes)
-    assert memory.memory_bytes == planned_bytes(shapes)
+NARROW = [RowFormat.FP16, RowFormat.INT8]
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 50), st.integers(1, 70))),
+    st.sampled_from(list(RowFormat)),
+)
+def test_tables_lie_apart_on_cache_lines_within_the_planned_bytes(shapes, row_format):
+    memory = TableMemory(shapes, row_format)
+    assert memory.memory_bytes == planned_bytes(shapes, row_format)
     assert memory.flat.nbytes <= memory.memory_bytes
-    for number, (name, shape) in enumerate(shapes.items()):
-        rows = memory.rows(name)
-        assert rows.shape == shape
-        assert rows.ctypes.data % 64 == 0
-        assert not rows.any()
-        rows[:] = number + 1
+    for number, (name, (rows, dim)) in enumerate(shapes.items()):
+        stored = memory.stored(name)
+        assert stored.shape == (rows, row_format.row_bytes(dim))
+        assert stored.ctypes.data % 64 == 0
+        assert not stored.any()
+        stored[:] = number + 1
     for number, name in enumerate(shapes):
-        assert (memory.rows(name) == number + 1).all()
+        assert (memory.stored(name) == number + 1).all()
     memory.close()
+
+
+@pytest.mark.parametrize("row_format", NARROW)
+def test_rows_are_encoded_while_filled_piece_by_piece(row_format, monkeypatch):
+    monkeypatch.setattr(table_memory, "CHUNK_BYTES", 100)
+    rng = np.random.default_rng(0)
+    tables = {"a": rng.standard_normal((50, 7)).astype(np.float32), "b": rng.standard_normal((9, 64)).astype("f4")}
+    memory, calls = TableMemory({"a": (50, 7), "b": (8, 64)}, row_format), []
+    wide = np.repeat(tables["b"], 2, axis=1)[:, ::2]  # not one piece of memory
+    memory.fill({"a": iter([tables["a"][:20], tables["a"][20:]]), "b": wide}, lambda *call: calls.append(call))
+    for name, rows in (("a", tables["a"]), ("b", tables["b"][:8])):
+        expected = np.empty((len(rows), row_format.row_bytes(rows.shape[1])), np.uint8)
+        encode_rows(row_format, rows, expected)
+        assert np.array_equal(memory.stored(name), expected)
+        read = np.empty_like(rows)
+        decode_rows(row_format, memory.stored(name), read)
+        assert np.allclose(read, rows, atol=0.02)
+    total = 4 * (50 * 7 + 8 * 64)
+    assert calls[-1] == (total, total)  # as float32, which is what is loaded
+    with pytest.raises(StoreError, match=f"table a is stored as {row_format}: its rows cannot be read in place"):
+        memory.rows("a")
+    memory.close()
+
+
+@pytest.mark.parametrize(
+    ("row_format", "number", "most"),
+    [
+        (RowFormat.FP16, 70_000.0, "65504"),
+        (RowFormat.FP16, np.nan, "65504"),
+        (RowFormat.INT8, -np.inf, r"3\.40282e\+38"),
+        (RowFormat.INT8, np.nan, r"3\.40282e\+38"),
+    ],
+)
+def test_rows_that_a_format_cannot_hold_are_named(row_format, number, most, monkeypatch):
+    monkeypatch.setattr(table_memory, "CHUNK_BYTES", 100)
+    rows = np.ones((50, 7), np.float32)
+    rows[33, 5] = number
+    memory = TableMemory({"a": (50, 7)}, row_format)
+    expected = f"table a: row 33 has a number that is not finite or beyond {most}, which {row_format} rows cannot hold"
+    with pytest.raises(StoreError, match=expected):
+        memory.fill({"a": rows})
+    memory.close()
+    exact = TableMemory({"a": (50, 7)})
+    exact.fill({"a": rows})  # fp32 holds anything
+    exact.close()
 
 
 def test_filled_from_arrays_and_pieces_with_progress(monkeypatch):
@@ -86,7 +138,7 @@ def test_sources_that_do_not_fit_are_errors(source, message):
 def test_memory_comes_back_on_close_even_if_a_view_is_held():
     before = resident_bytes()
     memory = TableMemory({"a": (64 * MIB // 256, 64)})
-    memory.flat[:] = 1.0
+    memory.flat[:] = 1
     view = memory.rows("a")
     assert resident_bytes() - before > 63 * MIB
     memory.close()

@@ -133,6 +133,7 @@ FAILURES = {
     ),
     "no workers": Failure(lambda root: [str(root), "--workers", "0"], "Invalid value for '--workers'", status=2),
     "too many threads": Failure(lambda root: [str(root), "--worker-threads", "3"], "'--worker-threads'", status=2),
+    "no such row format": Failure(lambda root: [str(root), "--row-format", "int4"], "choose fp32, fp16, int8", 2),
     "half of TLS": Failure(lambda root: [str(root), "--tls-key", "k.pem"], "Invalid value for --tls-certificate", 2),
     "not a size": Failure(lambda root: [str(root), "--max-request-bytes", "much"], "write bytes as 4096, 64K", 2),
 }
