@@ -170,7 +170,7 @@ class RedisServer:
                 yield "tls-cluster yes"
         else:
             yield f"port {self.port}"
-        if self.users:
+        if self.users and "default" not in self.users:
             yield "user default off"
         for user, password in self.users.items():
             yield f"user {user} on >{password} ~* &* +@all"
