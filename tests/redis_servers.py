@@ -157,6 +157,7 @@ class RedisServer:
         yield "appendonly no"
         yield "enable-debug-command local"
         yield "repl-diskless-sync-delay 0"
+        yield "repl-ping-replica-period 1"  # a replica is told to clients after the first one
         if not self.port:
             yield f"unixsocket {self.directory / 'redis.sock'}"
         if self.tls:
