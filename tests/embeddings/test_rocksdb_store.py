@@ -14,7 +14,8 @@ import pytest
 
 from hebe.embeddings import rocksdb_load
 from hebe.embeddings.rocksdb_load import disk_bytes
-from hebe.embeddings.rocksdb_store import RocksDbOptions, RocksDbStore
+from hebe.embeddings.rocksdb_options import RocksDbOptions
+from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
 from hebe.spec import EmbeddingTableSpec
 
@@ -244,11 +245,6 @@ class TestOptions:
             assert store.query("users", keys, rows, found) == known.sum()
             assert np.array_equal(found, known)
             assert np.array_equal(rows, np.where(known[:, None], tables["users"][keys % 5000], 0))
-
-    @pytest.mark.parametrize("field", ["num_threads", "max_batch_size", "block_cache_bytes"])
-    def test_what_is_out_of_range(self, field):
-        with pytest.raises(ValueError, match=f"{field} is -1: must"):
-            RocksDbOptions(**{field: -1})
 
 
 class TestWhatCanGoWrong:

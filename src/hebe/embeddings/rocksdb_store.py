@@ -12,7 +12,6 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +27,14 @@ from hebe.embeddings.rocksdb_format import (
     read_notes,
 )
 from hebe.embeddings.rocksdb_load import disk_bytes, load_tables
+from hebe.embeddings.rocksdb_options import DEFAULT_OPTIONS
+from hebe.embeddings.rocksdb_options import RocksDbOptions as RocksDbOptions
 from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
+from hebe.embeddings.store_copy import copy_files, new_store
 from hebe.embeddings.store_directory import (
     StoreRecord,
     clear,
+    database_path,
     faults,
     read_record,
     remove,
@@ -43,31 +46,6 @@ from hebe.embeddings.table_memory import Progress, TableSource
 from hebe.spec import EmbeddingTableSpec
 
 _KEYS_WORTH_A_THREAD = 512
-
-
-@dataclass(frozen=True, slots=True)
-class RocksDbOptions:
-    """How a persistent store is read; names as in HPS' `persistent_db` block.
-
-    `num_threads` share the keys of a large query. `max_batch_size` is the most keys of one read or inserted batch.
-    `block_cache_bytes` is RocksDB's own cache; at 0 the system's page cache alone keeps what was read, which is faster.
-    Raises ValueError naming a field that is out of range.
-    """
-
-    num_threads: int = 2
-    max_batch_size: int = 65536
-    block_cache_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.num_threads <= 256:
-            raise ValueError(f"num_threads is {self.num_threads}: must lie in [1, 256]")
-        if not 1 <= self.max_batch_size <= 1 << 24:
-            raise ValueError(f"max_batch_size is {self.max_batch_size}: must lie in [1, {1 << 24}]")
-        if self.block_cache_bytes < 0:
-            raise ValueError(f"block_cache_bytes is {self.block_cache_bytes}: must be at least 0")
-
-
-DEFAULT_OPTIONS = RocksDbOptions()
 
 
 class RocksDbStore:
@@ -114,7 +92,7 @@ class RocksDbStore:
                     clear(self.path)
                 else:
                     record = read_record(self.path) or record  # its seal, now that nobody else writes
-                self.identity = record.identity if record else None
+                self._record = record or StoreRecord(self.dims, None)
                 self._database = Database(
                     self.path,
                     self.dims,
@@ -126,7 +104,7 @@ class RocksDbStore:
                 )
                 self._take_notes()
                 if not read_only:
-                    self._write_record()
+                    self._write_record(StoreRecord(self.dims, self.identity))
             except BaseException:
                 self._let_go()
                 raise
@@ -175,6 +153,11 @@ class RocksDbStore:
                 store.close()
                 raise
         return store
+
+    @property
+    def identity(self) -> str | None:
+        """Of what was loaded; None if nothing was."""
+        return self._record.identity
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`. Ascending keys are found faster."""
@@ -284,6 +267,28 @@ class RocksDbStore:
             sizes[table] = rows
         return sizes
 
+    def checkpoint(self, path: Path, *, replace: bool = False) -> None:
+        """Make a store of its own at `path`, as this one is now, rows and positions: complete, or not there.
+
+        Queries go on meanwhile, and updates wait for a moment. Files of rows on the same disk are links, which take no
+        room; what writers change later is theirs alone. A store that is at `path` is an error unless `replace`; it
+        goes when the new one is complete. Raises `StoreError`: `path` in use, full, somebody else's.
+        """
+        database, _ = self._open(None)
+        if not self.read_only:
+            database.flush()  # most of what is to be flushed, while updates go on
+        with self._writing, new_store(Path(path), self._record, replace=replace) as rows:
+            if self.read_only:
+                copy_files(database_path(self.path), rows)
+            else:
+                self._recover()
+                database.flush()
+                database.checkpoint(rows)
+            expected = self.positions(), {table: self.size(table) for table in self.dims}
+        with contextlib.closing(RocksDbStore(path, read_only=True)) as made:
+            if expected != (made.positions(), {table: made.size(table) for table in made.dims}):
+                raise store_error(Path(path), "the checkpoint is not what the store is")
+
     def disk_bytes(self) -> int:
         """What the store's files take, without what they share with checkpoints taken off."""
         with faults(self.path, "cannot be read"):
@@ -300,7 +305,7 @@ class RocksDbStore:
             seal = database.close()
             if seal is not None:
                 with contextlib.suppress(OSError):  # without a seal more is checked when it is opened
-                    self._write_record(seal)
+                    self._write_record(StoreRecord(self.dims, self.identity, seal))
         if self._readers is not None:
             self._readers.shutdown(wait=False)
             self._readers = None
@@ -411,8 +416,8 @@ class RocksDbStore:
             for table in tables:
                 self._write(table.name, np.empty(0, np.int64), [], RowCount(table.rows, table.rows), None)
             database.flush()
-            self.identity = identity
-            self._write_record()
+            self._write_record(StoreRecord(self.dims, identity))
 
-    def _write_record(self, seal: str | None = None) -> None:
-        write_record(self.path, StoreRecord(self.dims, self.identity, seal))
+    def _write_record(self, record: StoreRecord) -> None:
+        self._record = record
+        write_record(self.path, record)

@@ -3,8 +3,9 @@
     store.json   format, tables, identity of what was loaded, seal; without it there is no store
     store.lock   readers share it, a writer has it alone
     rows/        the database
-    rows.tmp/    a copy on its way to become the database
+    rows.tmp/    a copy on its way to become the database, and rows.old/ the one whose place it took
     load.sst     a file of rows on its way into the database
+    cache_keys.safetensors   which keys level 1 held when it was last closed (`tiers`)
 
 Nothing is removed that is not by name one of these, and nothing that somebody uses.
 """
@@ -18,7 +19,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -29,6 +30,12 @@ FORMAT = 2
 
 _RECORD, _LOCK, _ROWS, _NEW_ROWS, _LOAD_FILE = "store.json", "store.lock", "rows", "rows.tmp", "load.sst"
 _NEW_RECORD = f"{_RECORD}.new"
+CACHE_KEYS = "cache_keys.safetensors"
+_FILES = (_LOAD_FILE, _NEW_RECORD, CACHE_KEYS, f"{CACHE_KEYS}.new")
+"""Beside record and lock."""
+_OLD_ROWS = f"{_ROWS}.old"
+_DATABASES = (_ROWS, _OLD_ROWS, _NEW_ROWS, f"{_NEW_ROWS}.tmp")
+"""The last is RocksDB's, while it makes a checkpoint."""
 _DATABASE_FILE = re.compile(
     r"([0-9]+\.(sst|log)|CURRENT|IDENTITY|LOCK|LOG(\.old\.[0-9]+)?|MANIFEST-[0-9]+|OPTIONS-[0-9]+"
     r"|[A-Z0-9-]+\.dbtmp|rocksdict-config\.json)\Z"
@@ -91,7 +98,10 @@ def read_record(path: Path) -> StoreRecord | None:
 def write_record(path: Path, record: StoreRecord) -> None:
     """Replace the record of the store in `path`. The caller has the lock for itself."""
     temporary = path / _NEW_RECORD
-    temporary.write_text(json.dumps({"format": FORMAT, **asdict(record)}, indent=1))
+    with open(temporary, "w") as file:
+        file.write(json.dumps({"format": FORMAT, **asdict(record)}, indent=1))
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(temporary, path / _RECORD)
 
 
@@ -114,15 +124,33 @@ def clear(path: Path) -> None:
 
     Raises `StoreError`, having removed nothing, if there is anything that is not the store's.
     """
-    foreign = _foreign_entry(path)
-    if foreign is not None:
-        raise store_error(path, f"holds {foreign}, which is not the store's: move it away")
+    _refuse_foreign(path)
     (path / _RECORD).unlink(missing_ok=True)  # first: a removal that is interrupted leaves no store
-    for name in (_ROWS, _NEW_ROWS):
-        if (path / name).exists():
-            shutil.rmtree(path / name)
-    for name in (_LOAD_FILE, _NEW_RECORD):
+    _clear_databases(path, _DATABASES)
+    for name in _FILES:
         (path / name).unlink(missing_ok=True)
+
+
+def clear_unfinished(path: Path) -> None:
+    """Remove what is left of a new database that has not taken its place. The caller has the lock for itself.
+
+    Raises `StoreError`, having removed nothing, if there is anything that is not the store's.
+    """
+    _refuse_foreign(path)
+    _clear_databases(path, _DATABASES[1:])
+
+
+def replace_database(path: Path, record: StoreRecord) -> None:
+    """Put the new database of the store in `path` in the old one's place. The caller has the lock for itself.
+
+    For the moment between the first line and the last but one there is no store.
+    """
+    (path / _RECORD).unlink(missing_ok=True)
+    if (path / _ROWS).exists():
+        os.rename(path / _ROWS, path / _OLD_ROWS)
+    os.rename(path / _NEW_ROWS, path / _ROWS)
+    write_record(path, record)
+    _clear_databases(path, (_OLD_ROWS,))
 
 
 def remove(path: Path, *, unless_loaded: bool = False) -> None:
@@ -170,15 +198,27 @@ def store_error(path: Path, what: str) -> StoreError:
     return StoreError(f"persistent store {path}: {what}", f"persistent store: {what}")
 
 
+def _clear_databases(path: Path, names: Iterable[str]) -> None:
+    for name in names:
+        if (path / name).exists():
+            shutil.rmtree(path / name)
+
+
+def _refuse_foreign(path: Path) -> None:
+    foreign = _foreign_entry(path)
+    if foreign is not None:
+        raise store_error(path, f"holds {foreign}, which is not the store's: move it away")
+
+
 def _foreign_entry(path: Path) -> str | None:
     """The first entry below `path` that no store has; the lock makes the others ours."""
     names = sorted(os.listdir(path))
     if names and _LOCK not in names and _RECORD not in names:
         return names[0]
     for name in names:
-        if name not in (_RECORD, _NEW_RECORD, _LOCK, _ROWS, _NEW_ROWS, _LOAD_FILE) or (path / name).is_symlink():
+        if name not in (_RECORD, _LOCK, *_FILES, *_DATABASES) or (path / name).is_symlink():
             return name
-    for name in (_ROWS, _NEW_ROWS):
+    for name in _DATABASES:
         rows = path / name
         if not rows.exists():
             continue

@@ -1,0 +1,99 @@
+"""Making a whole store out of a copy of another's database: files of rows by links, and in place only when complete.
+
+Files of rows never change once written, so on the same disk a link will do, which takes no room and no time; a disk
+that fails takes both, so that a copy for that is to be made on another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from hebe.embeddings.rocksdb_log import fingerprint
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.store_directory import (
+    StoreRecord,
+    clear_unfinished,
+    faults,
+    new_database_path,
+    read_record,
+    remove,
+    replace_database,
+    store_error,
+    take_lock,
+)
+
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
+"""Another disk, or a file system that has none, or no more of this file."""
+
+_READERS_FILES = ("LOCK", "LOG")
+"""What RocksDB writes and does not read."""
+
+
+@contextlib.contextmanager
+def new_store(path: Path, record: StoreRecord, *, replace: bool = False) -> Iterator[Path]:
+    """Make a store at `path`: gives the path at which to put its database, which takes its place when the block ends.
+
+    What is there already is an error unless it is a store and `replace`; it stays until the new one is complete. A
+    block that raises leaves all as it was. `record` is that of the new store; its seal, if it has one, must be that of
+    the database, which gets one if it needs no log. Raises `StoreError`.
+    """
+    with faults(path, "cannot be written"):
+        held = read_record(path)
+        if held is not None and not replace:
+            raise store_error(path, "there is a store already: give another path, or ask for it to be replaced")
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            with take_lock(path, exclusive=True):
+                clear_unfinished(path)
+                rows = new_database_path(path)
+                try:
+                    yield rows
+                    replace_database(path, StoreRecord(record.dims, record.identity, _seal(path, rows, record.seal)))
+                except BaseException:
+                    clear_unfinished(path)
+                    raise
+        except BaseException:
+            if held is None:
+                with contextlib.suppress(StoreError):
+                    remove(path)
+            raise
+
+
+def _seal(path: Path, rows: Path, wanted: str | None) -> str | None:
+    found = fingerprint(rows)
+    if wanted is not None and found != wanted:
+        raise store_error(path, "the copy's list of files is not that of the store: try again")
+    return None if wanted is None and any(log.stat().st_size for log in rows.glob("*.log")) else found
+
+
+def copy_files(source: Path, rows: Path) -> None:
+    """Copy the database in `source`, which nobody writes, to `rows`. Raises OSError."""
+    rows.mkdir()
+    for file in sorted(source.iterdir()):
+        target = rows / file.name
+        if file.name.startswith(_READERS_FILES):
+            continue
+        if file.suffix == ".sst":
+            try:
+                os.link(file, target)
+                continue
+            except OSError as fault:
+                if fault.errno not in _NO_LINKS:
+                    raise
+        shutil.copyfile(file, target)
+        _sync(target)
+    _sync(rows)
+
+
+def _sync(path: Path) -> None:
+    """Have a file, or a directory's names, on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
