@@ -60,6 +60,7 @@ class Query:
     `priority`  0 is the most urgent; as the protocol's `priority` parameter.
     `features`  keys by feature name, views of the received bytes, checked against the spec; empty in simulation.
     `dense`     float32 `[items, dense_dim]`, or None where the model has no dense input.
+    `max_defaulted_fraction` the largest share of its keys that may get a default vector because their row is late.
     """
 
     query_id: int
@@ -69,6 +70,7 @@ class Query:
     priority: int = 0
     features: Mapping[str, FeatureKeys] = field(default_factory=dict)
     dense: FloatArray | None = None
+    max_defaulted_fraction: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +96,32 @@ class Batch:
     items: int
 
 
+@dataclass(slots=True)
+class KeyCounts:
+    """How keys were answered: of `total`, `defaulted` with a default vector since their row was not there in time,
+    `stale` with a row of which a lower tier has a newer version, `unknown` with a default vector since none has them.
+    """
+
+    total: int = 0
+    defaulted: int = 0
+    stale: int = 0
+    unknown: int = 0
+
+    def add(self, other: KeyCounts) -> None:
+        """Count those too."""
+        self.total += other.total
+        self.defaulted += other.defaulted
+        self.stale += other.stale
+        self.unknown += other.unknown
+
+
 @dataclass(slots=True, eq=False)
 class QueryResult:
     """The answer to one query, and where its time went.
 
     `scores` float32 `[items, outputs]`. Times are seconds: `queue_s` from arrival to the first start of a batch
     that holds a part of it, `sparse_s` and `dense_s` summed over those batches, `latency_s` from arrival to
-    completion. `defaulted_keys` of `total_keys` were answered with a default vector rather than their row.
+    completion. `keys` says how the query's keys were answered.
     """
 
     query_id: int
@@ -109,5 +130,4 @@ class QueryResult:
     queue_s: float
     sparse_s: float
     dense_s: float
-    total_keys: int = 0
-    defaulted_keys: int = 0
+    keys: KeyCounts = field(default_factory=KeyCounts)

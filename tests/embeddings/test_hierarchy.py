@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from hebe.embeddings import hierarchy, table_memory
 from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport, resident_shapes
+from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.table_memory import HUGE_PAGE_BYTES
+from hebe.query import KeyCounts
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
 SPEC = ModelSpec(
@@ -32,7 +34,7 @@ SPEC = ModelSpec(
 )
 TABLE_BYTES = SPEC.table_bytes
 RESIDENT = 3 * HUGE_PAGE_BYTES
-"""Memory for about half of the rows."""
+"""Memory for the smaller tables, and a cache of about half of the largest."""
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +74,30 @@ def look_up(opened: EmbeddingHierarchy, keys: np.ndarray) -> tuple[np.ndarray, L
 
 def partly_resident(tables, path: Path) -> EmbeddingHierarchy:
     opened = EmbeddingHierarchy.open(SPEC, tables, table_memory_bytes=RESIDENT, persistent_dir=path, identity="one")
-    assert opened.memory_bytes == EmbeddingHierarchy.planned_bytes(SPEC, RESIDENT) <= RESIDENT
+    assert opened.memory_bytes <= EmbeddingHierarchy.planned_bytes(SPEC, RESIDENT) <= RESIDENT
+    assert opened.tiers is not None
     return opened
 
 
-@pytest.fixture(scope="module", params=["all in memory", "partly resident"])
+def all_tiers(place: Path, **cache) -> HierarchyConfig:
+    return HierarchyConfig.from_mapping(
+        {
+            "cache": {"cache_fraction": 0.1, **cache},
+            "volatile_db": {"type": "parallel_hash_map", "num_partitions": 3, "overflow_margin": 2000},
+            "persistent_db": {"type": "rocks_db", "path": str(place), "timeout_ms": 60_000},
+        }
+    )
+
+
+@pytest.fixture(scope="module", params=["all in memory", "partly resident", "all tiers"])
 def opened(request, tables, tmp_path_factory):
     if request.param == "all in memory":
         yield (made := EmbeddingHierarchy.open(SPEC, tables))
+    elif request.param == "partly resident":
+        yield (made := partly_resident(tables, tmp_path_factory.mktemp("rows") / "1"))
     else:
-        yield (made := partly_resident(tables, tmp_path_factory.mktemp("rows")))
+        place = tmp_path_factory.mktemp("rows") / "1"
+        yield (made := EmbeddingHierarchy.open(SPEC, tables, persistent_dir=place, config=all_tiers(place)))
     made.close()
 
 
@@ -90,7 +106,7 @@ def test_looks_up_what_the_contract_says(opened, tables, items):
     keys = keys_for(items, seed=items)
     out, report = look_up(opened, keys)
     np.testing.assert_allclose(out, expected(tables, keys), rtol=1e-5, atol=1e-6)
-    assert report == LookupReport(int((keys >= 0).sum()), 0)
+    assert report == LookupReport(KeyCounts(int((keys >= 0).sum())))
 
 
 def test_repeated_keys_and_a_used_scratch(opened, tables):
@@ -134,20 +150,22 @@ def test_wrong_shapes_are_errors(opened):
         opened.lookup(keys, np.zeros((2, SPEC.sparse_width), np.float32), opened.new_scratch(2))
 
 
-def test_rows_that_no_tier_has_are_defaulted_and_counted(tables, tmp_path):
-    partly_resident(tables, tmp_path).close()
-    store = RocksDbStore(tmp_path)
+def test_keys_that_no_tier_has_are_counted_by_item(tables, tmp_path):
+    partly_resident(tables, tmp_path / "1").close()
+    store = RocksDbStore(tmp_path / "1")
     gone = np.arange(25_000, 30_000)
     assert store.delete("item", gone) == 5000
     store.close()
-    opened = partly_resident(tables, tmp_path)
+    opened = partly_resident(tables, tmp_path / "1")
     keys = keys_for(64, seed=1)
     out, report = look_up(opened, keys)
     without = {**tables, "item": tables["item"].copy()}
     without["item"][gone] = 0
     np.testing.assert_allclose(out, expected(without, keys), rtol=1e-5, atol=1e-6)
-    assert report == LookupReport(int((keys >= 0).sum()), int((keys[:, 3:9] >= 25_000).sum()))
-    assert report.defaulted_keys > 0
+    unknown = (keys[:, 3:9] >= 25_000).sum(axis=1)
+    assert report.keys == KeyCounts(int((keys >= 0).sum()), 0, 0, int(unknown.sum()))
+    assert report.keys.unknown > 0
+    assert np.array_equal(report.by_item, np.stack([0 * unknown, 0 * unknown, unknown], axis=1))
     opened.close()
 
 
@@ -159,24 +177,24 @@ def test_rows_are_written_to_disk_once(tables, tmp_path):
             SPEC,
             tables,
             table_memory_bytes=RESIDENT,
-            persistent_dir=tmp_path,
+            persistent_dir=tmp_path / "1",
             progress=lambda done, total: calls[-1].append((done, total)),
         ).close()
     shapes = resident_shapes(SPEC, RESIDENT)
     resident = sum(4 * rows * dim for rows, dim in shapes.values())
-    assert calls[0][-1] == (TABLE_BYTES + resident,) * 2
+    assert calls[0][-1] == (TABLE_BYTES,) * 2
     assert calls[1][-1] == (resident,) * 2
     for told in calls:
         assert [done for done, _ in told] == sorted(done for done, _ in told)
     changed = {**tables, "category": tables["category"] + 1}
-    opened = EmbeddingHierarchy.open(SPEC, changed, table_memory_bytes=RESIDENT, persistent_dir=tmp_path)
+    opened = EmbeddingHierarchy.open(SPEC, changed, table_memory_bytes=RESIDENT, persistent_dir=tmp_path / "1")
     keys = keys_for(8, 0)
     np.testing.assert_allclose(look_up(opened, keys)[0], expected(changed, keys), rtol=1e-5, atol=1e-5)
     opened.close()
 
 
-def test_a_failing_store_is_an_error_and_the_next_lookup_unharmed(tables, tmp_path, monkeypatch):
-    opened = partly_resident(tables, tmp_path)
+def test_a_failing_store_costs_rows_that_are_counted_and_the_next_lookup_is_unharmed(tables, tmp_path, monkeypatch):
+    opened = partly_resident(tables, tmp_path / "1")
     keys = keys_for(8, 0)
     with monkeypatch.context() as broken:
 
@@ -184,25 +202,27 @@ def test_a_failing_store_is_an_error_and_the_next_lookup_unharmed(tables, tmp_pa
             raise StoreError("disk on fire")
 
         broken.setattr(RocksDbStore, "query", fail)
-        with pytest.raises(StoreError, match="disk on fire"):
-            look_up(opened, keys)
+        report = look_up(opened, keys)[1]
+        assert report.keys.defaulted > 0
+        assert report.keys.unknown == 0
+        assert "disk on fire" in opened.tiers.state.levels[0].fault
     np.testing.assert_allclose(look_up(opened, keys)[0], expected(tables, keys), rtol=1e-5, atol=1e-6)
     opened.close()
 
 
 def test_closing_gives_memory_and_files_back(tables, tmp_path):
-    for opened in (EmbeddingHierarchy.open(SPEC, tables), partly_resident(tables, tmp_path)):
+    for opened in (EmbeddingHierarchy.open(SPEC, tables), partly_resident(tables, tmp_path / "1")):
         opened.close()
         opened.close()
         with pytest.raises(StoreError, match="model model: its tables are closed"):
             look_up(opened, keys_for(1, 0))
-    RocksDbStore(tmp_path).close()  # a writer may have it now
+    RocksDbStore(tmp_path / "1").close()  # a writer may have it now
 
 
 def test_a_bound_without_a_place_for_the_rest_is_an_error(tables):
     with pytest.raises(StoreError, match="and the table memory is 6,291,456: allow more, or give a persistent dir"):
         EmbeddingHierarchy.open(SPEC, tables, table_memory_bytes=RESIDENT)
-    with pytest.raises(StoreError, match="must be at least 2,097,152"):
+    with pytest.raises(StoreError, match="must be at least 4,194,304"):
         EmbeddingHierarchy.open(SPEC, tables, table_memory_bytes=1000)
     pieces = {name: [rows] for name, rows in tables.items()}
     with pytest.raises(StoreError, match="comes in pieces: give an identity"):
@@ -222,20 +242,19 @@ def test_a_failed_load_leaves_nothing(tables, tmp_path, monkeypatch):
         EmbeddingHierarchy.open(SPEC, {**tables, "user": tables["user"][:10]})
     wrong = {**tables, "category": tables["category"][:10]}
     with pytest.raises(StoreError, match="table category has 10 rows"):
-        EmbeddingHierarchy.open(SPEC, wrong, table_memory_bytes=RESIDENT, persistent_dir=tmp_path)
+        EmbeddingHierarchy.open(SPEC, wrong, table_memory_bytes=RESIDENT, persistent_dir=tmp_path / "1")
     assert [memory.closed for memory in made] == [True, True]
-    partly_resident(tables, tmp_path).close()
+    partly_resident(tables, tmp_path / "1").close()
 
 
 @settings(max_examples=50)
-@given(st.integers(HUGE_PAGE_BYTES, 2 * TABLE_BYTES))
+@given(st.integers(2 * HUGE_PAGE_BYTES, 2 * TABLE_BYTES))
 def test_resident_rows_stay_within_the_bound(bound):
     shapes = resident_shapes(SPEC, bound)
     assert table_memory.planned_bytes(shapes) <= bound or shapes == hierarchy.all_shapes(SPEC)
-    assert EmbeddingHierarchy.planned_bytes(SPEC, bound) <= max(bound, HUGE_PAGE_BYTES)
+    assert EmbeddingHierarchy.planned_bytes(SPEC, bound) <= bound
     assert shapes["category"] == (50, 7)  # the smallest comes first
-    for table in SPEC.tables:
-        assert 0 <= shapes[table.name][0] <= table.rows
+    assert shapes.items() <= hierarchy.all_shapes(SPEC).items()
     if bound >= TABLE_BYTES + HUGE_PAGE_BYTES:
         assert shapes == hierarchy.all_shapes(SPEC)
 

@@ -59,7 +59,10 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[cach]", r"tiers.toml: unknown key cach: did you mean cache\?"),
-        ("[cache]\nhitrate_threshold = 1", r"\[cache\]: unknown key hitrate_threshold: did you mean hit_rate_threshold\?"),
+        (
+            "[cache]\nhitrate_threshold = 1",
+            r"\[cache\]: unknown key hitrate_threshold: did you mean hit_rate_threshold\?",
+        ),
         ("[cache]\nxyzzy = 1", r"unknown key xyzzy; there are cache_fraction"),
         ("[cache]\nhit_rate_threshold = 2", r"\[cache\] hit_rate_threshold is 2.0: must lie in"),
         ("[cache]\nhit_rate_threshold = true", r"hit_rate_threshold is True: must be a number"),
@@ -99,7 +102,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_password_in_a_file_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("secret\n")
     config = HierarchyConfig.from_mapping({"volatile_db": {"password_file": str(tmp_path / "password")}})
-    assert config.volatile_db.secret() == "secret"
+    assert config.volatile_db.redis_access().password == "secret"
     config = HierarchyConfig.from_mapping({"volatile_db": {"password_file": str(tmp_path / "none")}})
     with pytest.raises(ConfigError, match="password_file"):
-        config.volatile_db.secret()
+        config.volatile_db.redis_access()

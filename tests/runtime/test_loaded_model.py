@@ -107,8 +107,8 @@ def test_a_batch_of_parts_gives_each_query_its_own_scores(repository):
     outcome = executor.run(Batch(1, parts, 35))
     expected = np.concatenate([whole[0][10:30], whole[1], whole[2][25:33]])
     np.testing.assert_allclose(outcome.scores, expected, atol=1e-6)
-    assert outcome.total_keys == 35 * model.spec.lookups_per_item
-    assert outcome.defaulted_keys == 0
+    assert outcome.lookup.keys.total == 35 * model.spec.lookups_per_item
+    assert outcome.lookup.keys.defaulted == 0
     assert outcome.service_s == outcome.sparse_s + outcome.dense_s > 0
     model.close()
 

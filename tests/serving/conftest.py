@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import uvloop
 
-from hebe.query import FloatArray, JaggedKeys, Query, QueryResult
+from hebe.query import FloatArray, JaggedKeys, KeyCounts, Query, QueryResult
 from hebe.serving.auth import Gate
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import LoadFailed, ModelNotReady, QueryRefused, UnknownModel
@@ -81,6 +81,7 @@ class FakeModel:
         self.workers = 1
         self.queue_depth = 0
         self.ready = True
+        self.tiered = False
         self.sla_s = spec.sla.latency_s
         self.percentile = spec.sla.percentile
         self.queries: list[Query] = []
@@ -116,7 +117,9 @@ class FakeModel:
             self._observer(query.items, 0.0001, 0.0002)
         latency_s = time.monotonic() - query.arrival_s
         scores = scores_of(self.spec, query)
-        return QueryResult(query.query_id, scores, latency_s, 0.00005, 0.0001, 0.0002, 10, self.defaulted_keys)
+        return QueryResult(
+            query.query_id, scores, latency_s, 0.00005, 0.0001, 0.0002, KeyCounts(10, self.defaulted_keys)
+        )
 
 
 @dataclass

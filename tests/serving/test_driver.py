@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hebe.embeddings.hierarchy import LookupReport
 from hebe.embeddings.store import StoreError
-from hebe.query import Query
+from hebe.query import KeyCounts, Query
 from hebe.runtime.executor import BatchOutcome
 from hebe.runtime.pinning import available_cores
 from hebe.scheduling.node import NodeConfig
@@ -34,7 +35,12 @@ class Echo:
         self.model.batches.append(batch)
         rows = [p.query.query_id + np.arange(p.start, p.stop) / 1000 for p in batch.sub_queries]
         scores = np.concatenate(rows).astype(np.float32)[:, None]
-        return BatchOutcome(scores, 0.001, 0.002, total_keys=10 * batch.items, defaulted_keys=batch.items)
+        late = np.zeros((batch.items, 3), np.int32)
+        late[:, 0] = 1
+        return BatchOutcome(scores, 0.001, 0.002, LookupReport(KeyCounts(10 * batch.items, batch.items), late))
+
+
+NO_KEYS = LookupReport(KeyCounts())
 
 
 class EchoModel:
@@ -51,7 +57,9 @@ class EchoModel:
         return Echo(self)
 
     def warm_up(self, executor, batch_size):  # noqa: ARG002
-        return [(size, BatchOutcome(np.zeros((size, 1), np.float32), 0.0005, 0.0005, 0, 0)) for size in (1, batch_size)]
+        return [
+            (size, BatchOutcome(np.zeros((size, 1), np.float32), 0.0005, 0.0005, NO_KEYS)) for size in (1, batch_size)
+        ]
 
 
 @pytest.fixture
@@ -84,8 +92,7 @@ async def test_scores_come_back_in_item_order_over_all_parts(make_driver):
     query = new_query(driver, 777)
     result = await driver.infer(query)
     np.testing.assert_allclose(result.scores[:, 0], query.query_id + np.arange(777) / 1000, rtol=1e-6)
-    assert result.total_keys == 7770
-    assert result.defaulted_keys == 777
+    assert result.keys == KeyCounts(7770, 777)
     assert result.latency_s > 0
     assert result.sparse_s == pytest.approx(0.008)
     assert result.dense_s == pytest.approx(0.016)

@@ -49,7 +49,7 @@ def infer_parameters(draw):
 
 
 PARAMETERS = st.dictionaries(
-    st.sampled_from(["timeout", "priority", "sequence_id", "allow_defaulted_keys", "shared_memory_region", "x"]),
+    st.sampled_from(["timeout", "priority", "sequence_id", "max_defaulted_fraction", "shared_memory_region", "x"]),
     infer_parameters(),
     max_size=2,
 )

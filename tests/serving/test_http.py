@@ -166,12 +166,19 @@ def test_an_unforeseen_fault_is_a_plain_500_that_tells_nothing_of_the_inside(fro
 
 
 def test_defaulted_keys_are_told_and_may_be_forbidden(front_ends):
-    front_ends.host.models["ranker"].defaulted_keys = 2
-    status, _, body = json_request(front_ends)
+    model = front_ends.host.models["ranker"]
+    assert "parameters" not in json.loads(json_request(front_ends)[2])
+    model.tiered, model.defaulted_keys = True, 2
+    status, _, body = json_request(front_ends, {"parameters": {"max_defaulted_fraction": 0.2}})
     assert status == 200
-    assert json.loads(body)["parameters"] == {"defaulted_keys": 2, "total_keys": 10}
-    message = error_of(json_request(front_ends, {"parameters": {"allow_defaulted_keys": False}}), 503)
-    assert message.startswith("2 of 10 keys had no row in time")
+    assert json.loads(body)["parameters"] == {
+        "defaulted_fraction": 0.2,
+        "stale_fraction": 0.0,
+        "unknown_fraction": 0.0,
+        "total_keys": 10,
+    }
+    message = error_of(json_request(front_ends, {"parameters": {"max_defaulted_fraction": 0.1}}), 503)
+    assert message.startswith("the rows of 2 of 10 keys were not there in time")
 
 
 @pytest.mark.parametrize(

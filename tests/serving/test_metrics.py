@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hebe.query import QueryResult
+from hebe.query import KeyCounts, QueryResult
 from hebe.serving.http_message import HttpRequest
 from hebe.serving.metrics import MetricsPage
 from hebe.serving.statistics import LATENCY_BOUNDS_S, Statistics
@@ -18,7 +18,7 @@ def page(fake_host):
     statistics = Statistics()
     model = statistics.of("ranker", 1, 0.05)
     for latency_s in (0.0004, 0.004, 0.04, 0.4, 40.0):
-        result = QueryResult(1, np.zeros((1, 1), np.float32), latency_s, 0.001, 0.002, 0.003, 10, 2)
+        result = QueryResult(1, np.zeros((1, 1), np.float32), latency_s, 0.001, 0.002, 0.003, KeyCounts(10, 2))
         model.query_answered(100, result, 0.0001)
     model.batch_ran(256, 0.001, 0.002)
     model.query_refused("deadline", 0.0)

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.query import QueryResult
+from hebe.query import KeyCounts, QueryResult
 from hebe.serving.statistics import LATENCY_BOUNDS_S, SIZE_BOUNDS, STAGE_BOUNDS_S, Histogram, Statistics
 
 
 def result(latency_s=0.01, defaulted=0):
     scores = np.zeros((1, 1), np.float32)
-    return QueryResult(1, scores, latency_s, 0.001, 0.002, 0.003, total_keys=10, defaulted_keys=defaulted)
+    return QueryResult(1, scores, latency_s, 0.001, 0.002, 0.003, KeyCounts(10, defaulted))
 
 
 @given(st.lists(st.floats(0, 10)))
@@ -57,7 +57,7 @@ def test_a_document_adds_up():
     assert batch["batch_size"] == 12
     assert batch["compute_infer"] == {"count": 1, "ns": 10_000_000}
     assert model.within_sla == 1
-    assert (model.total_keys, model.defaulted_keys) == (20, 4)
+    assert (model.keys.total, model.keys.defaulted) == (20, 4)
 
 
 def test_models_are_found_by_name_and_version():

@@ -7,12 +7,12 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from hebe.query import QueryResult
+from hebe.query import KeyCounts, QueryResult
 from hebe.serving.errors import InvalidInput, ServeError
 from hebe.serving.infer_request import InferRequest
 from hebe.serving.tracing import start_tracing
 
-RESULT = QueryResult(1, np.zeros((5, 1), np.float32), 0.010, 0.004, 0.002, 0.003, 10, 1)
+RESULT = QueryResult(1, np.zeros((5, 1), np.float32), 0.010, 0.004, 0.002, 0.003, KeyCounts(10, 1))
 
 
 def spans_of(trace):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import hebe.serving.driver
+from hebe.embeddings.hierarchy import LookupReport
 from hebe.profile import LatencyProfile
-from hebe.query import Query
+from hebe.query import KeyCounts, Query
 from hebe.runtime.executor import BatchOutcome
 from hebe.scheduling.events import Availability, BatchFinished, CompleteQuery, RejectReason, StartBatch, WorkerChanged
 from hebe.scheduling.node import NodeConfig
@@ -195,7 +196,7 @@ async def live(monkeypatch, arrivals_s, sizes, config, workers):
             await asyncio.sleep(0)
         else:
             wall.now, _, worker, batch, takes_s = heapq.heappop(finishes)
-            outcome = BatchOutcome(np.zeros((batch.items, 1), np.float32), takes_s, 0.0, 0, 0)
+            outcome = BatchOutcome(np.zeros((batch.items, 1), np.float32), takes_s, 0.0, LookupReport(KeyCounts()))
             following = worker.finished(worker.worker_id, batch, outcome)
             if following is not None:
                 PretendWorker.inbox.insert(0, (worker, following))

@@ -1,24 +1,26 @@
 """The embedding hierarchy of one model: what the runtime calls to turn a key matrix into the SparseNet's output.
 
-Rows live in table memory. Where that is bounded and the tables are larger, the smallest tables and the first rows of
-the others stay resident, and every row is also in a persistent store, from which missing rows are fetched, batched
-and without repeats, before the fused lookup pools them together with the resident ones.
+Tables that fit lie in table memory, all their rows. The others are read through the tiers (`tiers`): distinct keys of a
+batch are looked up in the cache, missing rows in the stores below it, and the fused lookup pools them together with the
+resident ones.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from hebe.embeddings.rocksdb_store import RocksDbStore
-from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
+from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.store import KeyArray, RowArray, StoreError
 from hebe.embeddings.table_memory import (
     ALIGNMENT_BYTES,
-    HUGE_PAGE_BYTES,
     Progress,
     RowFormat,
     TableMemory,
@@ -26,8 +28,12 @@ from hebe.embeddings.table_memory import (
     chunks_of,
     planned_bytes,
 )
+from hebe.embeddings.tiered_lookup import RowState, StateArray
+from hebe.embeddings.tiers import Tiers, bounded_config
+from hebe.kernels import deduplicate, padding
 from hebe.kernels import fused_lookup as kernel
-from hebe.kernels import padding
+from hebe.kernels.deduplicate import Deduplicator
+from hebe.query import KeyCounts
 from hebe.spec import EmbeddingTableSpec, ModelSpec, Pooling
 
 _POOLING_CODES = {
@@ -40,10 +46,13 @@ _POOLING_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class LookupReport:
-    """What one lookup found: keys asked for (padding left out), and those answered with a zero vector."""
+    """What one lookup came to, in keys asked for (padding left out).
 
-    total_keys: int
-    defaulted_keys: int
+    `by_item` int32 `[n, 3]` has defaulted, stale and unknown keys of each item; None if there are none.
+    """
+
+    keys: KeyCounts
+    by_item: npt.NDArray[np.int32] | None = None
 
 
 class LookupScratch:
@@ -56,6 +65,7 @@ class LookupScratch:
     def __init__(self, max_items: int, lookups_per_item: int) -> None:
         self.keys: KeyArray = np.empty((max_items, lookups_per_item), np.int64)
         self.fetched: RowArray = np.empty(0, np.float32)
+        self.deduplicator = Deduplicator()
 
     def reserve(self, used: int, more: int) -> RowArray:
         """`fetched[used : used + more]`, with what stands before it kept."""
@@ -69,13 +79,13 @@ class LookupScratch:
 class EmbeddingHierarchy:
     """All tables of one model, shared by its workers. Made by `open`; `lookup` may run in any number of threads."""
 
-    def __init__(self, spec: ModelSpec, memory: TableMemory, persistent: EmbeddingStore | None) -> None:
+    def __init__(self, spec: ModelSpec, memory: TableMemory, tiers: Tiers | None) -> None:
         self.spec = spec
+        self.tiers = tiers
         self._memory = memory
-        self._persistent = persistent
         self._plan = _plan(spec, memory)
         self._key_columns, self._width = spec.lookups_per_item, spec.sparse_width
-        self._partial = _partly_resident(spec, memory)
+        self._tiered = _tiered(spec, memory)
 
     @classmethod
     def open(
@@ -87,57 +97,67 @@ class EmbeddingHierarchy:
         row_format: RowFormat = RowFormat.FP32,
         persistent_dir: Path | None = None,
         identity: str | None = None,
+        config: HierarchyConfig | None = None,
+        version: int = 1,
         progress: Progress | None = None,
     ) -> EmbeddingHierarchy:
         """Load `tables`, float32 `[rows, dim]` by table name, as the spec has them; in memory as `row_format` has them.
 
         At most `table_memory_bytes` of table memory are taken (None: what it needs). If that is not enough for all
-        rows, `persistent_dir` must be given: all rows are put into a RocksDB there, or those found there are used if
-        they were written for the same tables under the same `identity`, a string that changes with their content
-        (None: a checksum of the tables, which reads them once more; a source of pieces needs an identity, and is read
-        twice). The RocksDB's cache, 64 MiB, and its index come on top. `progress(bytes done, bytes in all)` is called
-        while loading.
+        rows, `persistent_dir` must be given: the rows of the larger tables are put into a RocksDB there, or those found
+        there are used if they were written for the same tables under the same `identity`, a string that changes with
+        their content (None: a checksum of the tables, which reads them once more; a source of pieces needs an identity,
+        and is read twice). Those tables are read through a cache, which has the memory that the others leave. RocksDB's
+        index comes on top.
 
-        Raises `StoreError` when memory, files or tables are not as needed; nothing is left allocated then.
+        With `config` all tables are read through the tiers that it describes, in which they are those of `version`.
+        `progress(bytes done, bytes in all)` is called while loading. Raises `StoreError` when memory, files or tables
+        are not as needed; nothing is left allocated then.
         """
-        shapes = resident_shapes(spec, table_memory_bytes, row_format)
-        all_resident = shapes == all_shapes(spec)
-        if not all_resident and persistent_dir is None:
-            raise StoreError(
-                f"model {spec.name}: tables need {planned_bytes(all_shapes(spec), row_format):,} bytes "
-                f"and the table memory is {table_memory_bytes:,}: "
-                "allow more, or give a persistent directory for the rest"
-            )
-        memory = TableMemory(shapes, row_format)
-        persistent: EmbeddingStore | None = None
+        if config is not None and table_memory_bytes is not None:
+            raise StoreError("a configuration of tiers and a bound of the table memory are both given: keep one")
+        resident = resident_shapes(spec, table_memory_bytes, row_format) if config is None else {}
+        tiered = [table for table in spec.tables if table.name not in resident]
+        if tiered and config is None:
+            if persistent_dir is None:
+                raise StoreError(
+                    f"model {spec.name}: tables need {planned_bytes(all_shapes(spec), row_format):,} bytes "
+                    f"and the table memory is {table_memory_bytes:,}: "
+                    "allow more, or give a persistent directory for the rest"
+                )
+            left_bytes = (table_memory_bytes or 0) - planned_bytes(resident, row_format)
+            config = bounded_config(left_bytes, row_format, persistent_dir)
+        memory = TableMemory(resident, row_format)
+        tiers: Tiers | None = None
         try:
-            if not all_resident and persistent_dir is not None:
-                writing = _LoadProgress(progress, after=memory.rows_bytes)
+            if tiered and config is not None:
                 content = identity or _checksum(spec, tables)
-                persistent = RocksDbStore.load(persistent_dir, spec.tables, tables, content, writing)
+                writing = _LoadProgress(progress, after=memory.rows_bytes)
+                tiers = Tiers.open(spec.name, version, tiered, tables, config, persistent_dir, content, writing)
                 progress = _LoadProgress(progress, before=writing.done)
-            memory.fill(tables, progress)
-            return cls(spec, memory, persistent)
+            memory.fill({name: tables[name] for name in resident if name in tables}, progress)
+            return cls(spec, memory, tiers)
         except BaseException:
             memory.close()
-            if persistent is not None:
-                persistent.close()
+            if tiers is not None:
+                tiers.close()
             raise
 
     @staticmethod
     def planned_bytes(
         spec: ModelSpec, table_memory_bytes: int | None = None, row_format: RowFormat = RowFormat.FP32
     ) -> int:
-        """The table memory that `open` would take, before it is taken."""
-        return planned_bytes(resident_shapes(spec, table_memory_bytes, row_format), row_format)
+        """The table memory that `open` would take at most, before it is taken."""
+        needed = planned_bytes(all_shapes(spec), row_format)
+        return needed if table_memory_bytes is None else min(needed, table_memory_bytes)
 
     @property
     def memory_bytes(self) -> int:
-        """Table memory taken."""
-        return self._memory.memory_bytes
+        """Table memory taken, the cache's and the hash map's included."""
+        return self._memory.memory_bytes + (self.tiers.memory_bytes if self.tiers is not None else 0)
 
     def rows(self, table: str) -> RowArray:
-        """The resident rows of `table`, float32 `[resident rows, dim]`: the memory itself.
+        """The rows of resident `table`, float32 `[rows, dim]`: the memory itself.
 
         Raises `StoreError`, also where rows are stored in a narrower format.
         """
@@ -145,21 +165,31 @@ class EmbeddingHierarchy:
 
     def new_scratch(self, max_items: int) -> LookupScratch:
         """Scratch for one worker whose batches have at most `max_items` items."""
-        return LookupScratch(max_items if self._partial else 0, self.spec.lookups_per_item)
+        return LookupScratch(max_items if self._tiered else 0, self.spec.lookups_per_item)
 
     def warm_up(self) -> None:
         """Compile the kernels, or load them from disk, so that no query waits for it."""
         kernel.warm_up(self._memory.row_format)
         padding.warm_up()
+        if self._tiered:
+            deduplicate.warm_up()
 
     def lookup(
-        self, keys: KeyArray, out: RowArray, scratch: LookupScratch, copies: KeyArray = padding.NO_COPIES
+        self,
+        keys: KeyArray,
+        out: RowArray,
+        scratch: LookupScratch,
+        copies: KeyArray = padding.NO_COPIES,
+        timeout_s: float = math.inf,
+        *,
+        wait: bool = False,
     ) -> LookupReport:
         """Fill `out[:n]`, float32 `[>= n, spec.sparse_width]`, for the key matrix `keys` int64 `[n, lookups_per_item]`.
 
         `copies`, of `key_matrix.place_keys` for these `keys`, are made first. The layout is that of `spec.slots`; -1 is
-        no row. A key whose row no tier has gives a zero vector and is counted as defaulted. Raises ValueError for keys
-        out of range or arrays of the wrong shape, `StoreError` when a tier fails or the hierarchy is closed.
+        no row. Lower tiers are waited for, for at most about `timeout_s`, where the hit rate of level 1 is below its
+        threshold, or if told to `wait`. Raises ValueError for keys out of range or arrays of the wrong shape,
+        `StoreError` when level 1 fails or the hierarchy is closed.
         """
         flat = self._memory.flat  # held from here on, so that a lookup which close() overtakes reads memory, if zeros
         if self._memory.closed:
@@ -169,61 +199,78 @@ class EmbeddingHierarchy:
                 f"keys {list(keys.shape)}, out {list(out.shape)}: "
                 f"must be [n, {self._key_columns}] and [n, {self._width}]"
             )
-        defaulted = 0
-        if self._partial:
+        odd: list[_OddRows] = []
+        if self._tiered:
             padding.copy_fixed(copies, keys)
             copies = padding.NO_COPIES
-            keys, defaulted = self._fetch(keys, scratch)
+            keys, odd = self._fetch(keys, scratch, timeout_s, wait)
         row_format = self._memory.row_format
         found, refused = kernel.fused_lookup(flat, scratch.fetched, keys, self._plan, out, copies, row_format)
         if refused:
             raise ValueError(f"{refused} keys of the batch are out of range: check keys before they are looked up")
-        return LookupReport(found, defaulted)
+        return _report(found, keys, odd)
 
-    def _fetch(self, keys: KeyArray, scratch: LookupScratch) -> tuple[KeyArray, int]:
-        """The walk down the tiers: rows that are not resident into `scratch.fetched`, and their keys renamed.
-
-        Per table: find the missing keys, drop repeats, ask the next tier once. Returns the renamed key matrix
-        and how many keys were defaulted.
+    def _fetch(
+        self, keys: KeyArray, scratch: LookupScratch, timeout_s: float, wait: bool
+    ) -> tuple[KeyArray, list[_OddRows]]:
+        """Rows of the tables that are not resident into `scratch.fetched`, and their keys renamed; and which of them
+        were not simply found.
         """
-        persistent = self._persistent
-        if persistent is None:
+        if self.tiers is None:
             raise StoreError(f"model {self.spec.name}: its tables are closed")
         if len(keys) > len(scratch.keys):
             raise ValueError(f"lookup of {len(keys)} items with scratch for {len(scratch.keys)}")
-        if keys.size and keys.min() < -1:
-            raise ValueError("keys of the batch are out of range: below -1")
+        give_up_s = time.monotonic() + timeout_s
         renamed = scratch.keys[: len(keys)]
         np.copyto(renamed, keys)
-        used = defaulted = 0
-        for table, resident, blocks in self._partial:
-            views = [renamed[:, columns] for columns in blocks]
-            masks = [view >= resident for view in views]
-            missing, inverse = np.unique(
-                np.concatenate([view[mask] for view, mask in zip(views, masks, strict=True)]), return_inverse=True
-            )
-            if not missing.size:
+        odd, used = [], 0
+        for table, blocks in self._tiered:
+            distinct = scratch.deduplicator.run(renamed, blocks, used, table.dim)
+            if not distinct.size:
                 continue
-            if missing[-1] >= table.rows:
-                raise ValueError(f"key {missing[-1]} of table {table.name} is out of range: it has {table.rows} rows")
-            rows = scratch.reserve(used, missing.size * table.dim).reshape(-1, table.dim)
-            found = np.zeros(missing.size, np.bool_)
-            if persistent.query(table.name, missing, rows, found) < missing.size:
-                rows[~found] = 0.0
-                defaulted += int((~found)[inverse].sum())
-            names = -2 - (used + inverse * table.dim)
+            if distinct.min() < 0 or distinct.max() >= table.rows:
+                raise ValueError(
+                    f"keys of table {table.name} are out of range: they lie in [{distinct.min()}, {distinct.max()}], "
+                    f"it has {table.rows} rows"
+                )
+            rows = scratch.reserve(used, distinct.size * table.dim).reshape(-1, table.dim)
+            left_s = give_up_s - time.monotonic()
+            states = self.tiers.lookup.look_up(table.name, distinct, rows, left_s, wait=wait)
+            if states is not None and states.any():
+                odd.append(_OddRows(blocks, used, table.dim, states))
             used += rows.size
-            for view, mask in zip(views, masks, strict=True):
-                count = int(mask.sum())
-                view[mask], names = names[:count], names[count:]
-        return renamed, defaulted
+        return renamed, odd
 
     def close(self) -> None:
         """Give the memory back and close the files. Call it when no lookup runs any more; a later one is an error."""
         self._memory.close()
-        if self._persistent is not None:
-            self._persistent.close()
-            self._persistent = None
+        if self.tiers is not None:
+            self.tiers.close()
+            self.tiers = None
+
+
+@dataclass(frozen=True, slots=True)
+class _OddRows:
+    """Fetched rows of one table of which some were not simply found: where they are named, and their states."""
+
+    blocks: KeyArray
+    base: int
+    dim: int
+    states: StateArray
+
+
+def _report(found: int, renamed: KeyArray, odd: list[_OddRows]) -> LookupReport:
+    if not odd:
+        return LookupReport(KeyCounts(found))
+    by_item = np.zeros((len(renamed), 3), np.int32)
+    for rows in odd:
+        for first, columns in rows.blocks.tolist():
+            names = renamed[:, first : first + columns]
+            states = rows.states[np.maximum((-2 - names - rows.base) // rows.dim, 0)]
+            states[names == -1] = RowState.FOUND
+            for column, state in enumerate((RowState.DEFAULTED, RowState.STALE, RowState.UNKNOWN)):
+                by_item[:, column] += (states == state).sum(axis=1, dtype=np.int32)
+    return LookupReport(KeyCounts(found, *by_item.sum(axis=0).tolist()), by_item)
 
 
 class _LoadProgress:
@@ -247,21 +294,25 @@ def all_shapes(spec: ModelSpec) -> dict[str, tuple[int, int]]:
 def resident_shapes(
     spec: ModelSpec, table_memory_bytes: int | None, row_format: RowFormat = RowFormat.FP32
 ) -> dict[str, tuple[int, int]]:
-    """(resident rows, dim) of every table within the bound: all rows of the smallest, an equal share of the rest."""
+    """(rows, dim) of the tables that are resident within the bound: those that need no more than an equal share of it.
+
+    What they leave is the cache's. Raises `StoreError` for a bound that is below the least.
+    """
     shapes = all_shapes(spec)
     if table_memory_bytes is None or planned_bytes(shapes, row_format) <= table_memory_bytes:
         return shapes
-    if table_memory_bytes < planned_bytes({}):
-        raise StoreError(f"table memory of {table_memory_bytes:,} bytes: must be at least {planned_bytes({}):,}")
-    left = table_memory_bytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES - ALIGNMENT_BYTES * len(shapes)
-    sizes = {table.name: table.rows * row_format.row_bytes(table.dim) for table in spec.tables}
-    by_size = sorted(spec.tables, key=lambda table: sizes[table.name])
-    while by_size and sizes[by_size[0].name] <= left:
-        left -= sizes[by_size.pop(0).name]
-    for table in by_size:
-        share = left * sizes[table.name] // sum(sizes[rest.name] for rest in by_size)
-        shapes[table.name] = (share // row_format.row_bytes(table.dim), table.dim)
-    return shapes
+    least = planned_bytes({})
+    if table_memory_bytes < 2 * least:
+        raise StoreError(f"table memory of {table_memory_bytes:,} bytes: must be at least {2 * least:,}")
+    left = table_memory_bytes - least - ALIGNMENT_BYTES * len(shapes)
+    by_size = sorted((rows * row_format.row_bytes(dim), name) for name, (rows, dim) in shapes.items())
+    resident = {}
+    for place, (size_bytes, name) in enumerate(by_size):
+        if size_bytes > left // (len(by_size) - place):
+            break
+        resident[name] = shapes[name]
+        left -= size_bytes
+    return resident
 
 
 def _plan(spec: ModelSpec, memory: TableMemory) -> KeyArray:
@@ -271,24 +322,27 @@ def _plan(spec: ModelSpec, memory: TableMemory) -> KeyArray:
         table = slot.feature.table
         entry[kernel.KEY_COLUMN] = key_column
         entry[kernel.LOOKUPS] = slot.feature.lookups
-        entry[kernel.TABLE_START] = memory.start[table]
+        entry[kernel.TABLE_START] = memory.start.get(table, 0)
         entry[kernel.DIM] = slot.dim
-        entry[kernel.ROWS] = memory.shapes[table][0]
+        entry[kernel.ROWS] = memory.shapes[table][0] if table in memory.shapes else 0
         entry[kernel.OUT_COLUMN] = slot.column
         entry[kernel.POOLING] = _POOLING_CODES[slot.feature.pooling]
         key_column += slot.feature.lookups
     return plan
 
 
-def _partly_resident(spec: ModelSpec, memory: TableMemory) -> list[tuple[EmbeddingTableSpec, int, list[slice]]]:
-    """Tables with rows outside the memory: their resident rows and the key columns that read them."""
-    columns: dict[str, list[slice]] = {}
+def _tiered(spec: ModelSpec, memory: TableMemory) -> list[tuple[EmbeddingTableSpec, KeyArray]]:
+    """Tables that are not resident: each with the first column and the number of columns of the keys that read it."""
+    blocks: dict[str, list[tuple[int, int]]] = {}
     column = 0
     for feature in spec.features:
-        columns.setdefault(feature.table, []).append(slice(column, column + feature.lookups))
+        blocks.setdefault(feature.table, []).append((column, feature.lookups))
         column += feature.lookups
-    resident = {table.name: memory.shapes[table.name][0] for table in spec.tables}
-    return [(t, resident[t.name], columns[t.name]) for t in spec.tables if resident[t.name] < t.rows]
+    return [
+        (table, np.array(blocks.get(table.name, []), np.int64).reshape(-1, 2))
+        for table in spec.tables
+        if table.name not in memory.shapes
+    ]
 
 
 def _checksum(spec: ModelSpec, tables: Mapping[str, TableSource]) -> str:

@@ -22,6 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from hebe.embeddings.redis_connection import RedisAccess
 from hebe.embeddings.refresh import RefreshOptions
 from hebe.embeddings.tiered_lookup import LookupOptions
 from hebe.embeddings.volatile_options import UNLIMITED, OverflowPolicy, VolatileOptions, default_partitions
@@ -144,14 +145,22 @@ class VolatileConfig:
             self.num_partitions, self.overflow_margin, self.overflow_policy, self.overflow_resolution_target
         )
 
-    def secret(self) -> str:
-        """The password, read from its file if it is in one. Raises `ConfigError`."""
-        if not self.password_file:
-            return self.password
-        try:
-            return Path(self.password_file).read_text().strip()
-        except OSError as fault:
-            raise ConfigError(f"password_file {self.password_file}: {fault.strerror}") from None
+    def redis_access(self) -> RedisAccess:
+        """How Redis is reached. An exchange may take longer than a query waits: a late answer is no lost connection.
+
+        Raises `ConfigError` for a password file that cannot be read, ValueError for files of TLS.
+        """
+        return RedisAccess(
+            self.user_name,
+            secret(self.password, self.password_file),
+            self.num_node_connections,
+            timeout_s=max(4 * self.timeout_ms / 1e3, 0.25),
+            enable_tls=self.enable_tls,
+            tls_ca_certificate=Path(self.tls_ca_certificate) if self.tls_ca_certificate else None,
+            tls_client_certificate=Path(self.tls_client_certificate) if self.tls_client_certificate else None,
+            tls_client_key=Path(self.tls_client_key) if self.tls_client_key else None,
+            tls_server_name_identification=self.tls_server_name_identification or None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +262,16 @@ class HierarchyConfig:
     def cache_of(self, model: str) -> CacheConfig:
         """Level 1 of `model`."""
         return self.models.get(model, self.cache)
+
+
+def secret(password: str, password_file: str) -> str:
+    """The password, read from its file if it is in one. Raises `ConfigError`."""
+    if not password_file:
+        return password
+    try:
+        return Path(password_file).read_text().strip()
+    except OSError as fault:
+        raise ConfigError(f"password_file {password_file}: {fault.strerror}") from None
 
 
 def _read(kind: type[Any], data: object, where: str, defaults: Any = None) -> Any:

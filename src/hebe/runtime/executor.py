@@ -12,28 +12,36 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hebe.embeddings.hierarchy import EmbeddingHierarchy
+from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport
 from hebe.embeddings.key_matrix import fill_lengths, place_keys
 from hebe.embeddings.store import StoreError
-from hebe.query import Batch, FloatArray
+from hebe.query import Batch, FloatArray, KeyArray, KeyCounts
 from hebe.runtime.dense_graph import DenseFunction
 from hebe.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """Scores float32 `[batch size, outputs]` and where the time went, seconds."""
+    """Scores float32 `[batch size, outputs]`, where the time went, seconds, and how keys were answered."""
 
     scores: FloatArray
     sparse_s: float
     dense_s: float
-    total_keys: int
-    defaulted_keys: int
+    lookup: LookupReport
 
     @property
     def service_s(self) -> float:
         """Seconds on the worker."""
         return self.sparse_s + self.dense_s
+
+    def keys_of(self, start: int, stop: int) -> KeyCounts:
+        """How the keys of items `[start, stop)` were answered; their total is their share of the batch's."""
+        total = self.lookup.keys.total
+        whole = stop - start == len(self.scores)
+        counts = KeyCounts(total if whole else round(total * (stop - start) / len(self.scores)))
+        if self.lookup.by_item is not None:
+            counts.defaulted, counts.stale, counts.unknown = self.lookup.by_item[start:stop].sum(axis=0).tolist()
+        return counts
 
 
 def told_to_clients(fault: Exception | None) -> str:
@@ -58,6 +66,7 @@ class ModelExecutor:
         self._dense_array, self._sparse_array = self._dense.numpy(), self._sparse.numpy()
         self._lengths_array = self._lengths.numpy()
         self._inputs = [self._dense, self._sparse, self._lengths]
+        self._dense_s = 0.0
         if spec.reads_keys:
             self._inputs.append(torch.from_numpy(self._keys))
 
@@ -77,12 +86,23 @@ class ModelExecutor:
             row += part.items
         keys = self._keys[:items]
         described = copies[0] if len(copies) == 1 else np.concatenate(copies)
-        report = self._hierarchy.lookup(keys, self._sparse_array[:items], self._scratch, described)
+        report = self._look_up(batch, keys, described)
         if self._spec.sequences:
             fill_lengths(self._lengths_array, keys, self._spec)
         looked_up_s = time.perf_counter()
         scores = self._run_dense(*(tensor[:items] for tensor in self._inputs))
         finished_s = time.perf_counter()
-        return BatchOutcome(
-            scores.numpy(), looked_up_s - started_s, finished_s - looked_up_s, report.total_keys, report.defaulted_keys
-        )
+        self._dense_s = finished_s - looked_up_s
+        return BatchOutcome(scores.numpy(), looked_up_s - started_s, self._dense_s, report)
+
+    def _look_up(self, batch: Batch, keys: KeyArray, copies: KeyArray) -> LookupReport:
+        """Look up, waiting for slower tiers at most until the first deadline of the batch leaves just the DenseNet's
+        time; waiting in any case where a query bounds its defaulted keys.
+        """
+        out = self._sparse_array[: len(keys)]
+        if self._hierarchy.tiers is None:
+            return self._hierarchy.lookup(keys, out, self._scratch, copies)
+        deadline_s = min(part.query.deadline_s for part in batch.sub_queries)
+        wait = any(part.query.max_defaulted_fraction < 1 for part in batch.sub_queries)
+        left_s = deadline_s - time.monotonic() - self._dense_s
+        return self._hierarchy.lookup(keys, out, self._scratch, copies, left_s, wait=wait)

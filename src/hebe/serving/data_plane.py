@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hebe.query import Query
+from hebe.query import KeyCounts, Query
 from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error
 from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE, QueryDecoder
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hebe.serving.model_host import HostedModel, ModelHost
     from hebe.serving.tracing import Tracer
 
-ALLOW_DEFAULTED = "allow_defaulted_keys"
+MAX_DEFAULTED = "max_defaulted_fraction"
 """Request parameter: false refuses an answer in which a key was answered with a default vector."""
 
 
@@ -131,7 +131,7 @@ class DataPlane:
         spec = model.spec
         if request.outputs is not None:
             _check_outputs(request.outputs)
-        priority, deadline_s, allow_defaulted = _options(request)
+        priority, deadline_s, max_defaulted_fraction = _options(request)
         decoded = endpoint.decoder.decode(request.tensors)
         decoded_s = self.clock()
         if decoded_s >= deadline_s:
@@ -149,23 +149,34 @@ class DataPlane:
             priority,
             decoded.features,
             decoded.dense,
+            max_defaulted_fraction,
         )
         result = await model.infer(query)
-        if result.defaulted_keys and not allow_defaulted:
+        keys = result.keys
+        if keys.defaulted > max_defaulted_fraction * keys.total:
             raise RequestError(
                 ErrorKind.UNAVAILABLE,
-                f"{result.defaulted_keys} of {result.total_keys} keys had no row in time and were answered with a "
-                f"default vector, which {ALLOW_DEFAULTED}=false forbids",
+                f"the rows of {keys.defaulted} of {keys.total} keys were not there in time, more than the "
+                f"{MAX_DEFAULTED} of {max_defaulted_fraction:g} that may get a default vector",
                 retry_after_s=1.0,
                 reason="defaulted",
             )
         endpoint.statistics.query_answered(decoded.items, result, decoded_s - start_s)
         if self._tracer is not None:
             self._tracer.answered(request, model.version, decoded.items, result)
-        parameters = {}
-        if result.defaulted_keys:
-            parameters = {"defaulted_keys": result.defaulted_keys, "total_keys": result.total_keys}
+        parameters = _told_of_keys(keys) if model.tiered else {}
         return InferAnswer(spec.name, model.version, request.request_id, result.scores, parameters, endpoint.statistics)
+
+
+def _told_of_keys(keys: KeyCounts) -> dict[str, int | float]:
+    """The response's parameters of a model whose rows may be late, stale or unknown."""
+    total = max(keys.total, 1)
+    return {
+        "defaulted_fraction": keys.defaulted / total,
+        "stale_fraction": keys.stale / total,
+        "unknown_fraction": keys.unknown / total,
+        "total_keys": keys.total,
+    }
 
 
 def _check_outputs(outputs: Sequence[str]) -> None:
@@ -176,24 +187,24 @@ def _check_outputs(outputs: Sequence[str]) -> None:
         raise InvalidInput(f"output {SCORE!r} is requested {len(outputs)} times; request it once")
 
 
-def _options(request: InferRequest) -> tuple[int, float, bool]:
+def _options(request: InferRequest) -> tuple[int, float, float]:
     """Priority, deadline (the transport's or the request's own `timeout`, whichever is nearer; `inf` if neither) and
-    whether defaulted keys are allowed.
+    the largest share of defaulted keys.
 
     The sequence parameters are refused where they would matter; those of other servers are ignored.
     """
     parameters = request.parameters
     if not parameters:
-        return 0, request.deadline_s, True
+        return 0, request.deadline_s, 1.0
     priority = _whole_number(parameters, "priority", 2**32 - 1)
     timeout_us = _whole_number(parameters, "timeout", 2**63 - 1)
     if parameters.get("sequence_id") not in (None, 0, ""):
         raise InvalidInput("parameter 'sequence_id': models here keep no state between requests; leave it out")
-    allow = parameters.get(ALLOW_DEFAULTED, True)
-    if not isinstance(allow, bool):
-        raise InvalidInput(f"parameter {ALLOW_DEFAULTED!r} is {allow!r:.100}; it must be true or false")
+    most = parameters.get(MAX_DEFAULTED, 1.0)
+    if isinstance(most, bool) or not isinstance(most, int | float) or not 0 <= most <= 1:
+        raise InvalidInput(f"parameter {MAX_DEFAULTED!r} is {most!r:.100}; it must be a number in 0..1")
     own_deadline_s = request.arrival_s + timeout_us / 1e6 if timeout_us else math.inf
-    return priority, min(request.deadline_s, own_deadline_s), allow
+    return priority, min(request.deadline_s, own_deadline_s), float(most)
 
 
 def _whole_number(parameters: Mapping[str, Any], name: str, most: int) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hebe.profile import LatencyProfile
-from hebe.query import Batch, FloatArray, Query, QueryResult
+from hebe.query import Batch, FloatArray, KeyCounts, Query, QueryResult
 from hebe.runtime.executor import BatchOutcome, ModelExecutor, told_to_clients
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.worker import Measured, Worker
@@ -64,8 +64,7 @@ class _Pending:
     started_s: float = 0.0
     sparse_s: float = 0.0
     dense_s: float = 0.0
-    total_keys: int = 0
-    defaulted_keys: int = 0
+    keys: KeyCounts = field(default_factory=KeyCounts)
     fault: Exception | None = None
 
 
@@ -233,12 +232,10 @@ class NodeDriver:
                 if isinstance(outcome, Exception):
                     pending.fault = outcome
                 else:
-                    share = part.items / batch.items
                     pending.scores[part.start : part.stop] = outcome.scores[row:end]
                     pending.sparse_s += outcome.sparse_s
                     pending.dense_s += outcome.dense_s
-                    pending.total_keys += round(outcome.total_keys * share)
-                    pending.defaulted_keys += round(outcome.defaulted_keys * share)
+                    pending.keys.add(outcome.keys_of(row, end))
             row = end
 
     def _fire_timer(self) -> None:
@@ -305,8 +302,7 @@ class NodeDriver:
             queue_s=max(pending.started_s - query.arrival_s, 0.0),
             sparse_s=pending.sparse_s,
             dense_s=pending.dense_s,
-            total_keys=pending.total_keys,
-            defaulted_keys=pending.defaulted_keys,
+            keys=pending.keys,
         )
 
     def _deliver(self, answers: list[Answer]) -> None:

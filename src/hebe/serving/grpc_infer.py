@@ -146,7 +146,10 @@ def encode_answer(answer: InferAnswer, raw: bool) -> Any:
         model_name=answer.model, model_version=str(answer.version), id=answer.request_id
     )
     for name, value in answer.parameters.items():
-        response.parameters[name].int64_param = value
+        if isinstance(value, float):
+            response.parameters[name].double_param = value
+        else:
+            response.parameters[name].int64_param = value
     output = response.outputs.add(name=SCORE, datatype="FP32", shape=scores.shape)
     if raw:
         response.raw_output_contents.append(np.ascontiguousarray(scores, "<f4").tobytes())

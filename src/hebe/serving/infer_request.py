@@ -40,5 +40,5 @@ class InferAnswer:
     version: int
     request_id: str
     scores: FloatArray
-    parameters: dict[str, int]
+    parameters: dict[str, int | float]
     statistics: ModelStatistics

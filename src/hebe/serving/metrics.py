@@ -99,8 +99,14 @@ def _counters(models: list[ModelStatistics], statistics: Statistics) -> Iterator
         ("hebe_queries", "Queries answered.", [m.success.count for m in models]),
         ("hebe_sla_attained", "Queries answered within the latency bound.", [m.within_sla for m in models]),
         ("hebe_sla_missed", "Queries answered too late.", [m.success.count - m.within_sla for m in models]),
-        ("hebe_keys", "Keys looked up.", [m.total_keys for m in models]),
-        ("hebe_keys_defaulted", "Keys answered with a default vector.", [m.defaulted_keys for m in models]),
+        ("hebe_keys", "Keys looked up.", [m.keys.total for m in models]),
+        (
+            "hebe_keys_defaulted",
+            "Keys whose row was late: answered with a default vector.",
+            [m.keys.defaulted for m in models],
+        ),
+        ("hebe_keys_stale", "Keys answered with a row that is being updated.", [m.keys.stale for m in models]),
+        ("hebe_keys_unknown", "Keys that no tier has.", [m.keys.unknown for m in models]),
     ):
         family = CounterMetricFamily(name, text, labels=_MODEL)
         for model, value in zip(models, values, strict=True):

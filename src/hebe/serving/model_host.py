@@ -115,6 +115,11 @@ class HostedModel:
         return self._driver.queue_depth
 
     @property
+    def tiered(self) -> bool:
+        """Whether rows of its tables may be late, stale or unknown: they are read through tiers."""
+        return self._driver.model.hierarchy.tiers is not None
+
+    @property
     def ready(self) -> bool:
         """Whether it can answer: all workers run, and the last batches did not all fail."""
         return self._driver.healthy

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from threading import Lock
 from typing import Any
 
-from hebe.query import QueryResult
+from hebe.query import KeyCounts, QueryResult
 
 LATENCY_BOUNDS_S = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5,
@@ -80,8 +80,7 @@ class ModelStatistics:
         self.encode = Duration()
         self.refused: Counter[str] = Counter()
         self.within_sla = 0
-        self.total_keys = 0
-        self.defaulted_keys = 0
+        self.keys = KeyCounts()
         self.latency_s = Histogram(LATENCY_BOUNDS_S)
         self.stage_s = {stage: Histogram(STAGE_BOUNDS_S) for stage in ("queue", "sparse", "dense")}
         self.query_items = Histogram(SIZE_BOUNDS)
@@ -99,8 +98,7 @@ class ModelStatistics:
         self.decode.add(decode_s)
         self.compute.add(result.sparse_s + result.dense_s)
         self.within_sla += latency_s <= self.sla_latency_s
-        self.total_keys += result.total_keys
-        self.defaulted_keys += result.defaulted_keys
+        self.keys.add(result.keys)
         self.latency_s.add(latency_s)
         stages = self.stage_s
         stages["queue"].add(result.queue_s)

@@ -45,7 +45,7 @@ class Tracer:
                 "hebe.items": items,
                 "hebe.sparse_s": result.sparse_s,
                 "hebe.dense_s": result.dense_s,
-                "hebe.defaulted_keys": result.defaulted_keys,
+                "hebe.defaulted_keys": result.keys.defaulted,
             }
         )
         started_ns = min(end_ns, arrival_ns + round(result.queue_s * 1e9))

@@ -1,0 +1,311 @@
+"""The tiers of one model, opened as configured: cache, volatile store, persistent store, and what keeps them in step.
+
+level 1  a cache in this process                                    `host_cache`
+level 2  none, a hash map in this process, Redis, Redis Cluster     `hash_map_store`, `redis_store`
+level 3  none, RocksDB                                              `rocksdb_store`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from hebe.embeddings.background import BackgroundWork
+from hebe.embeddings.cache_table import CacheTable, by_bytes, by_fraction
+from hebe.embeddings.hash_map_store import HashMapStore
+from hebe.embeddings.hierarchy_config import (
+    CacheConfig,
+    HierarchyConfig,
+    PersistentConfig,
+    PersistentType,
+    UpdateType,
+    VolatileConfig,
+    VolatileType,
+)
+from hebe.embeddings.host_cache import HostCache
+from hebe.embeddings.redis_store import RedisStore
+from hebe.embeddings.refresh import CacheRefresh, RefreshReport
+from hebe.embeddings.rocksdb_options import RocksDbOptions
+from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError, VolatileStore
+from hebe.embeddings.store_directory import CACHE_KEYS
+from hebe.embeddings.table_memory import Progress, TableSource, chunks_of
+from hebe.embeddings.tier_guard import GuardOptions, TierGuard, TierState
+from hebe.embeddings.tiered_lookup import LookupCounts, RowState, TieredLookup, VolatileTier
+from hebe.kernels.row_format import RowFormat
+from hebe.spec import EmbeddingTableSpec
+
+log = logging.getLogger("hebe.tiers")
+
+_WARM_UP_ROWS = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class TiersState:
+    """The tiers as operators see them. `levels` are the guarded ones; rows and bytes are level 1's."""
+
+    levels: tuple[TierState, ...]
+    cached_rows: int
+    cache_capacity_rows: int
+    cache_bytes: int
+    counts: LookupCounts
+    insertions_waiting: int
+    insertions_dropped: int
+    refreshes: int
+    last_refresh: RefreshReport | None
+
+    @property
+    def degraded(self) -> tuple[TierState, ...]:
+        """The tiers that are being left alone."""
+        return tuple(level for level in self.levels if not level.available)
+
+
+class Tiers:
+    """Made by `open`. `lookup` answers, `refresh` brings level 1 up to date, `background` is what nobody waits for."""
+
+    def __init__(self, lookup: TieredLookup, config: CacheConfig, cache: HostCache, keys_file: Path | None) -> None:
+        self.lookup = lookup
+        self.cache = cache
+        self.background = lookup.background
+        self.refresh = CacheRefresh(lookup, config.refresh_options(), _told("a refresh failed"))
+        self._keys_file = keys_file
+
+    @classmethod
+    def open(
+        cls,
+        model: str,
+        version: int,
+        tables: Sequence[EmbeddingTableSpec],
+        sources: Mapping[str, TableSource],
+        config: HierarchyConfig,
+        persistent_dir: Path | None,
+        identity: str,
+        progress: Progress | None = None,
+    ) -> Tiers:
+        """Open the tiers of `model`, whose rows are `sources` under `identity` (`RocksDbStore.load`).
+
+        Level 3 is in `persistent_dir`. Level 2 and then level 1 are filled from it, or else from `sources`. Raises
+        `StoreError` when a tier cannot be opened; nothing stays open then.
+        """
+        dims = {table.name: table.dim for table in tables}
+        own = config.cache_of(model)
+        with contextlib.ExitStack() as opened:
+            persistent: TierGuard | None = None
+            store: RocksDbStore | None = None
+            if config.persistent_db.type is PersistentType.ROCKS_DB:
+                if persistent_dir is None:
+                    raise StoreError(f"model {model}: a persistent store needs a directory")
+                store = _load_persistent(persistent_dir, tables, sources, config, identity, progress)
+                guard = GuardOptions(config.persistent_db.timeout_ms / 1e3, config.persistent_db.num_threads)
+                persistent = TierGuard("persistent_db", store, dims, guard)
+                opened.callback(persistent.close)
+            volatile = _open_volatile(f"{model}.{version}", dims, config.volatile_db)
+            if volatile is not None:
+                opened.callback(volatile.close)
+                _fill_volatile(volatile.store, tables, sources, store, config.volatile_db)
+            if persistent is None and volatile is None:
+                raise StoreError(
+                    f"model {model}: neither volatile_db nor persistent_db is configured: nothing has rows"
+                )
+            cache = HostCache(_cache_tables(tables, own))
+            opened.callback(cache.close)
+            background = BackgroundWork(
+                f"{model}-tiers", own.thread_pool_size, own.insertion_queue, _told("work in the background failed")
+            )
+            opened.callback(background.close)
+            options = own.lookup_options(cache_missed_embeddings=config.volatile_db.cache_missed_embeddings)
+            lookup = TieredLookup(dims, cache, volatile, persistent, options, background)
+            keys_file = None
+            if persistent_dir is not None:
+                keys_file = persistent_dir / CACHE_KEYS
+            tiers = cls(lookup, own, cache, keys_file)
+            opened.callback(tiers.refresh.close)
+            if own.init_ec:
+                tiers.warm_up(tables)
+            opened.pop_all()
+        return tiers
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the cache, and of the volatile store where it is in this process."""
+        volatile = self.lookup.volatile.store if self.lookup.volatile is not None else None
+        return self.cache.memory_bytes + (volatile.memory_bytes if isinstance(volatile, HashMapStore) else 0)
+
+    @property
+    def state(self) -> TiersState:
+        """How the tiers are now."""
+        guards = (self.lookup.volatile.guard if self.lookup.volatile is not None else None, self.lookup.persistent)
+        return TiersState(
+            tuple(guard.state for guard in guards if guard is not None),
+            sum(self.cache.size(table) for table in self.lookup.dims),
+            sum(table.capacity for table in self.cache.tables.values()),
+            self.cache.memory_bytes,
+            replace(self.lookup.counts),
+            self.background.waiting,
+            self.background.dropped,
+            self.refresh.iterations,
+            self.refresh.last,
+        )
+
+    def warm_up(self, tables: Sequence[EmbeddingTableSpec]) -> None:
+        """Fill level 1: with the keys that it held when it was last closed, else with the first rows of each table."""
+        saved = _saved_keys(self._keys_file)
+        for table in tables:
+            capacity = self.cache.tables[table.name].capacity
+            keys = saved.get(table.name)
+            if keys is None:
+                keys = np.arange(min(capacity, table.rows), dtype=np.int64)
+            for first in range(0, min(len(keys), capacity), _WARM_UP_ROWS):
+                part = np.unique(keys[first : first + _WARM_UP_ROWS])
+                seen = self.lookup.updates_seen(table.name)
+                rows, states = self.lookup.fetch(table.name, part, math.inf, note=False)
+                found = states == RowState.FOUND
+                self.lookup.put(table.name, part[found], rows[found], seen)
+
+    def stores(self) -> list[EmbeddingStore]:
+        """Where updates of this process go: level 3, then level 2 where it is in this process."""
+        mine: list[EmbeddingStore] = []
+        if self.lookup.persistent is not None:
+            mine.append(self.lookup.persistent.store)
+        if self.lookup.volatile is not None and self.lookup.volatile.guard is None:
+            mine.append(self.lookup.volatile.store)
+        return mine
+
+    def close(self) -> None:
+        """Note which keys level 1 holds, then give memory, files and connections back."""
+        self.refresh.close()
+        self.background.close()
+        self._save_keys()
+        self.lookup.close()
+
+    def _save_keys(self) -> None:
+        if self._keys_file is None:
+            return
+        held = {
+            table: np.concatenate([np.empty(0, np.int64), *self.cache.dump_keys(table, _WARM_UP_ROWS)])
+            for table in self.lookup.dims
+        }
+        new = self._keys_file.with_name(f"{self._keys_file.name}.new")
+        try:
+            new.write_bytes(save(held))
+            os.replace(new, self._keys_file)
+        except OSError as fault:  # the next start is colder, that is all
+            log.warning("cannot save the cache's keys in %s: %s", self._keys_file, fault.strerror)
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
+
+
+def bounded_config(cache_bytes: int, row_format: RowFormat, persistent_dir: Path) -> HierarchyConfig:
+    """Level 1 of so many bytes over level 3: what a bound of the table memory means."""
+    return HierarchyConfig(
+        cache=CacheConfig(cache_bytes=cache_bytes, row_format=row_format),
+        persistent_db=PersistentConfig(PersistentType.ROCKS_DB, str(persistent_dir)),
+    )
+
+
+def _cache_tables(tables: Sequence[EmbeddingTableSpec], config: CacheConfig) -> dict[str, CacheTable]:
+    shapes = {table.name: (table.rows, table.dim) for table in tables}
+    if config.cache_bytes is not None:
+        return by_bytes(shapes, config.cache_bytes, config.row_format, config.slabs_per_slabset)
+    return by_fraction(shapes, config.cache_fraction, config.row_format, config.slabs_per_slabset)
+
+
+def _load_persistent(
+    path: Path,
+    tables: Sequence[EmbeddingTableSpec],
+    sources: Mapping[str, TableSource],
+    config: HierarchyConfig,
+    identity: str,
+    progress: Progress | None,
+) -> RocksDbStore:
+    """Writable if online updates come, which then have to be the only writer."""
+    persistent = config.persistent_db
+    read_only = persistent.read_only or config.update_source.type is UpdateType.NULL
+    options = RocksDbOptions(num_threads=1, max_batch_size=persistent.max_batch_size)
+    return RocksDbStore.load(path, tables, sources, identity, progress, read_only=read_only, options=options)
+
+
+def _open_volatile(namespace: str, dims: Mapping[str, int], config: VolatileConfig) -> VolatileTier | None:
+    if config.type is VolatileType.DISABLED:
+        return None
+    if config.type is VolatileType.HASH_MAP:
+        return VolatileTier(HashMapStore(dims, config.options(), memory_bound_bytes=config.memory_bytes))
+    store = RedisStore(
+        dims,
+        config.address,
+        config.options(),
+        namespace=namespace,
+        access=config.redis_access(),
+        max_batch_size=config.max_batch_size,
+    )
+    guard = GuardOptions(config.timeout_ms / 1e3, config.num_node_connections)
+    return VolatileTier(store, TierGuard("volatile_db", store, dims, guard))
+
+
+def _fill_volatile(
+    store: VolatileStore,
+    tables: Sequence[EmbeddingTableSpec],
+    sources: Mapping[str, TableSource],
+    persistent: RocksDbStore | None,
+    config: VolatileConfig,
+) -> None:
+    """Put the first rows of each table in, unless the store has some of it: others fill it, or have."""
+    for table in tables:
+        wanted = min(math.ceil(config.initial_cache_rate * table.rows), config.num_partitions * config.overflow_margin)
+        try:
+            if not wanted or store.size(table.name):
+                continue
+            for keys, rows in _rows_of(table, sources, persistent, wanted):
+                store.insert(table.name, keys, rows)
+        except StoreError as fault:
+            if persistent is None:
+                raise
+            log.warning("level 2 is not filled with table %s: %s", table.name, fault)
+
+
+def _rows_of(
+    table: EmbeddingTableSpec, sources: Mapping[str, TableSource], persistent: RocksDbStore | None, wanted: int
+) -> Iterator[tuple[KeyArray, RowArray]]:
+    """The first rows of a table: level 3's, which has had updates, or else the source's."""
+    if persistent is None:
+        if table.name not in sources:
+            raise StoreError(f"table {table.name} is missing")
+        first = 0
+        for chunk in chunks_of(table.name, sources[table.name], min(wanted, table.rows), table.dim):
+            yield np.arange(first, first + len(chunk), dtype=np.int64), np.ascontiguousarray(chunk)
+            first += len(chunk)
+        return
+    left = wanted
+    for keys in persistent.dump_keys(table.name, _WARM_UP_ROWS):
+        keys = keys[:left]
+        if not keys.size:
+            return
+        rows, found = np.empty((len(keys), table.dim), np.float32), np.zeros(len(keys), np.bool_)
+        persistent.query(table.name, keys, rows, found)
+        yield keys[found], rows[found]
+        left -= len(keys)
+
+
+def _saved_keys(path: Path | None) -> dict[str, KeyArray]:
+    """What `Tiers.close` wrote; nothing where it did not, or where the file is broken: then the cache starts cold."""
+    if path is None or not path.exists():
+        return {}
+    try:
+        return {table: keys for table, keys in load_file(path).items() if keys.dtype == np.int64 and keys.ndim == 1}
+    except (OSError, SafetensorError, ValueError) as fault:
+        log.warning("the cache's keys of the last run cannot be read from %s: %s", path, fault)
+        return {}
+
+
+def _told(what: str) -> Callable[[Exception], None]:
+    """Logs faults of a thread, `what` first."""
+    return lambda fault: log.warning("%s: %s", what, fault)
