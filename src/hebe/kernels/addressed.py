@@ -61,10 +61,7 @@ def add_to_shared_word(_typing: Any, _address: Any, _amount: Any) -> Any:
     return types.int64(types.int64, types.int64), codegen
 
 
-@_intrinsic
-def prefetch_at(_typing: Any, _address: Any) -> Any:
-    """Ask for the cache line that holds `address`, to be read soon; one that is not mapped does no harm."""
-
+def _prefetch(nearness: int) -> Callable[[Any, Any, Any, Any], Any]:
     def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         number = ir.IntType(32)
         function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
@@ -72,11 +69,23 @@ def prefetch_at(_typing: Any, _address: Any) -> Any:
             ir.FunctionType(ir.VoidType(), [_BYTE.as_pointer(), number, number, number]),
             "llvm.prefetch.p0i8",
         )
-        read, keep_near, data = (ir.Constant(number, value) for value in (0, 3, 1))
-        builder.call(function, [builder.inttoptr(arguments[0], _BYTE.as_pointer()), read, keep_near, data])
+        read, near, data = (ir.Constant(number, value) for value in (0, nearness, 1))
+        builder.call(function, [builder.inttoptr(arguments[0], _BYTE.as_pointer()), read, near, data])
         return context.get_dummy_value()
 
-    return types.void(types.int64), codegen
+    return codegen
+
+
+@_intrinsic
+def prefetch_at(_typing: Any, _address: Any) -> Any:
+    """Ask for the cache line that holds `address`, to be read next; one that is not mapped does no harm."""
+    return types.void(types.int64), _prefetch(nearness=3)
+
+
+@_intrinsic
+def prefetch_soon(_typing: Any, _address: Any) -> Any:
+    """As `prefetch_at`, for lines that are too many for the first cache: it stays with the second."""
+    return types.void(types.int64), _prefetch(nearness=2)
 
 
 @_intrinsic

@@ -21,7 +21,7 @@ from hebe.kernels.addressed import (
     add_to_shared_word,
     copy_bytes,
     load_word,
-    prefetch_at,
+    prefetch_soon,
     store_shared_word,
     store_word,
 )
@@ -73,7 +73,7 @@ OVERSHOOT_ROWS = 1024
 """A call may bring a partition so far above its margin, or to twice that if less, before it is pruned; at the end of a
 call it never is."""
 
-_ROWS_AHEAD = 10
+_ROWS_AHEAD = 16
 _MOST_LINES_AHEAD = 16
 _LINE_BYTES = 64
 
@@ -123,7 +123,7 @@ def _find_row(slots, bits, chunks, key, hashed, chunk_bits, row_bytes, lines):  
         return 0
     address = row_address(chunks, row_in(slots, slot), chunk_bits, row_bytes)
     for line in range(lines):
-        prefetch_at(address + line * _LINE_BYTES)
+        prefetch_soon(address + line * _LINE_BYTES)
     return address
 
 
