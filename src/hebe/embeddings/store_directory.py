@@ -185,7 +185,7 @@ def faults(path: Path, what: str) -> Iterator[None]:
         raise
     except Exception as fault:  # rocksdict raises plain Exception
         kind = next((kind for kind in ("Corruption", "IO error") if str(fault).startswith(kind)), "it failed")
-        advice = ": remove the directory and load it anew" if kind == "Corruption" else ""
+        advice = ": restore a checkpoint, or remove the directory and load it anew" if kind == "Corruption" else ""
         if any(full in str(fault) for full in _NO_ROOM):
             advice = ": free some disk space; writes go on then"
         raise StoreError(
