@@ -97,7 +97,7 @@ class KafkaSource:
         self._check_open()
         part = self._assigned.get(at)
         if part is None:
-            raise ValueError(f"{at} is not assigned to this member")
+            return
         self._drop_held({at})
         part.first = part.last = offset
         self._seeks[at] = offset + 1 if offset >= 0 else self._kafka.OFFSET_BEGINNING

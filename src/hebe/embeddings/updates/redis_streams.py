@@ -1,0 +1,193 @@
+"""Online updates over Redis Streams, for those who have Redis and no Kafka: one stream per partition of a table.
+
+Needs Redis 6.2 or later, one instance or a cluster. How safe what it has taken is, is a matter of its `appendonly` and
+`appendfsync`. A log that went back to an older state, or was emptied, is told by a delivery with a fault.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from hebe.embeddings.redis_connection import RedisAccess, parse_addresses
+from hebe.embeddings.redis_nodes import RedisNodes
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
+from hebe.embeddings.updates.contract import Topic, TopicPartition
+from hebe.embeddings.updates.message import MOST_PARTITIONS
+from hebe.embeddings.updates.redis_partition import (
+    LogCommands,
+    PartitionCommands,
+    TopicCommands,
+    count_of,
+    int_of,
+    partition_lags,
+)
+from hebe.embeddings.updates.redis_source import RedisSource
+from hebe.spec import SpecError, check_name
+
+
+@dataclass(frozen=True, slots=True)
+class RedisStreamsOptions:
+    """Where Redis is, and how its logs are kept. Raises ValueError naming a field that is out of range.
+
+    `addresses` are HOST:PORT or unix:PATH, several of a cluster with ";" between them. `num_partitions` are those of
+    topics that a producer makes. A partition keeps about `most_entries` messages (0: all) for `most_age_s` seconds
+    (0: for ever), but always those that a group has yet to commit, unless `trim_uncommitted`: what a group misses then
+    is told. A member that is silent for `lease_s`, or does not poll for `most_poll_gap_s`, loses its partitions.
+    """
+
+    addresses: str = "127.0.0.1:6379"
+    access: RedisAccess = field(default_factory=RedisAccess)
+    num_partitions: int = 16
+    most_entries: int = 10_000
+    most_age_s: float = 0.0
+    trim_uncommitted: bool = False
+    lease_s: float = 10.0
+    most_poll_gap_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        parse_addresses(self.addresses)
+        for name, value, least, most in (
+            ("num_partitions", self.num_partitions, 1, MOST_PARTITIONS),
+            ("most_entries", self.most_entries, 0, 1 << 40),
+            ("most_age_s", self.most_age_s, 0, 1e9),
+            ("lease_s", self.lease_s, 0.1, 3600),
+            ("most_poll_gap_s", self.most_poll_gap_s, self.lease_s, 1e6),
+        ):
+            if not least <= value <= most:
+                raise ValueError(f"{name} is {value}: must lie in [{least:g}, {most:g}]")
+
+    @classmethod
+    def of_url(cls, url: str) -> RedisStreamsOptions:
+        """Of `redis://[USER:PASSWORD@]HOST:PORT`, `rediss://` (TLS) or `unix:///PATH`. Raises ValueError."""
+        parts = urlsplit(url)
+        user, password = unquote(parts.username or "default"), unquote(parts.password or "")
+        where = parts.netloc.rpartition("@")[2]
+        if parts.query or parts.fragment or (parts.scheme != "unix" and parts.path.strip("/") not in ("", "0")):
+            raise ValueError(f"update log {parts.scheme}://{where}: no database, query or fragment is understood")
+        if parts.scheme == "unix":
+            return cls(f"unix:{unquote(parts.path)}", RedisAccess(user, password))
+        if parts.scheme not in ("redis", "rediss"):
+            raise ValueError(f"update log {parts.scheme}://{where}: must be redis://, rediss:// or unix://")
+        where = where if where.rpartition(":")[1] and where.rpartition(":")[2].isdigit() else f"{where}:6379"
+        return cls(where.replace(",", ";"), RedisAccess(user, password, enable_tls=parts.scheme == "rediss"))
+
+
+class RedisStreamsLog:
+    """An `UpdateLog` in Redis. Nothing is connected before it is needed."""
+
+    def __init__(self, options: RedisStreamsOptions | None = None) -> None:
+        self.options = options or RedisStreamsOptions()
+        self._nodes = _nodes(self.options)
+
+    def producer(self, options: BatchingOptions | None = None) -> BatchingProducer:
+        """See `UpdateLog.producer`."""
+        return BatchingProducer(RedisCarrier(self.options), options)
+
+    def source(self, group: str | None, topics: Sequence[Topic], *, newest: bool = False) -> RedisSource:
+        """See `UpdateLog.source`."""
+        options = self.options
+        return RedisSource(
+            _nodes(options),
+            group,
+            topics,
+            newest=newest,
+            lease_s=options.lease_s,
+            most_poll_gap_s=options.most_poll_gap_s,
+            longest_wait_s=options.access.timeout_s / 2,
+        )
+
+    def topics(self) -> list[Topic]:
+        """See `UpdateLog.topics`."""
+        [names] = self._nodes.execute([LogCommands.topics()])
+        found = []
+        for name in names if isinstance(names, list) else []:
+            assert isinstance(name, bytes)
+            model, _, table = name.decode(errors="replace").partition("/")
+            try:
+                check_name("model", model)
+                check_name("table", table)
+            except SpecError:
+                continue  # not written by us
+            found.append(Topic(model, table))
+        return sorted(found)
+
+    def group_lag(self, group: str) -> Mapping[TopicPartition, int]:
+        """See `UpdateLog.group_lag`."""
+        check_name("group", group)
+        lags: dict[TopicPartition, int] = {}
+        for topic in self.topics():
+            parts = self._partitions_of(topic)
+            answers = self._nodes.execute([PartitionCommands(at).offset(group.encode()) for at in parts])
+            if any(answer is not None for answer in answers):
+                offsets = {at: int_of(answer) for at, answer in zip(parts, answers, strict=True)}
+                lags.update(partition_lags(self._nodes, offsets))
+        return lags
+
+    def forget_group(self, group: str) -> None:
+        """Forget what a group that is no more has committed, so that nothing is kept for it."""
+        check_name("group", group)
+        for topic in self.topics():
+            for at in self._partitions_of(topic):
+                self._nodes.execute(PartitionCommands(at).forget(group.encode()))
+
+    def close(self) -> None:
+        """See `UpdateLog.close`."""
+        self._nodes.close()
+
+    def _partitions_of(self, topic: Topic) -> list[TopicPartition]:
+        [count] = self._nodes.execute([TopicCommands(topic).partitions()])
+        return [TopicPartition(topic.model, topic.table, part) for part in range(count_of(count))]
+
+
+class RedisCarrier:
+    """The `UpdateCarrier` of Redis Streams. A message is in the log when `append` returns."""
+
+    def __init__(self, options: RedisStreamsOptions) -> None:
+        self._options = options
+        self._nodes = _nodes(options)
+        self._counts: dict[Topic, int] = {}
+        self._parts: dict[TopicPartition, PartitionCommands] = {}
+        self._unsure: set[Topic] = set()
+
+    def partitions(self, topic: Topic) -> int:
+        """See `UpdateCarrier.partitions`."""
+        commands = TopicCommands(topic)
+        wanted = [commands.set_partitions(self._options.num_partitions), commands.partitions()]
+        wanted += [LogCommands.add_topic(topic), *LogCommands.identity(secrets.token_hex(8).encode())]
+        count = count_of(self._nodes.execute(wanted)[1])
+        self._unsure.discard(topic)
+        known = self._counts.setdefault(topic, count)
+        if known != count:
+            raise StoreError(
+                f"Redis: table {topic.table} of model {topic.model} had {known} partitions, now it has {count}: "
+                "the log was made anew; start the producer anew too"
+            )
+        return count
+
+    def append(self, at: TopicPartition, payload: bytes) -> None:
+        """See `UpdateCarrier.append`."""
+        part = self._parts.get(at)
+        if part is None:
+            part = self._parts[at] = PartitionCommands(at)
+        options = self._options
+        age_ms = round(1000 * options.most_age_s)
+        [first] = self._nodes.execute([part.append(payload, options.most_entries, age_ms, options.trim_uncommitted)])
+        if first == 1:  # Redis may have been emptied: then the topic's number of partitions went with the rest
+            self._unsure.add(at.topic)
+        while self._unsure:
+            self.partitions(next(iter(self._unsure)))
+
+    def flush(self, timeout_s: float) -> None:
+        """See `UpdateCarrier.flush`."""
+
+    def close(self) -> None:
+        """See `UpdateCarrier.close`."""
+        self._nodes.close()
+
+
+def _nodes(options: RedisStreamsOptions) -> RedisNodes:
+    return RedisNodes(parse_addresses(options.addresses), options.access)

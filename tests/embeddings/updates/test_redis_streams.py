@@ -1,0 +1,39 @@
+"""Updates over Redis Streams: what every update log does, on a real server, and what becomes of it when that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hebe.embeddings.updates.batching import UpdateCarrier
+from hebe.embeddings.updates.contract import UpdateLog
+from hebe.embeddings.updates.redis_streams import RedisCarrier, RedisStreamsLog, RedisStreamsOptions
+
+from ...redis_servers import RedisServer
+from .update_conformance import UpdateLogConformance
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer(unix_socket=True) as server:
+        yield server
+
+
+class TestConformance(UpdateLogConformance):
+    @pytest.fixture
+    def make_log(self, server: RedisServer) -> Iterator[Callable[[], UpdateLog]]:
+        logs = []
+
+        def make() -> RedisStreamsLog:
+            server.client().flushall()
+            logs.append(RedisStreamsLog(RedisStreamsOptions(server.address, num_partitions=4, lease_s=1.0)))
+            return logs[-1]
+
+        yield make
+        for log in logs:
+            log.close()
+
+    @pytest.fixture
+    def carrier_of(self) -> Callable[[UpdateLog], UpdateCarrier]:
+        return lambda log: RedisCarrier(log.options)
