@@ -177,6 +177,8 @@ def test_arguments_that_do_not_fit(opened, server):
     for rows in (np.zeros((3, 3)), np.zeros((3, 6), np.float32)[:, ::2]):
         with pytest.raises(StoreError, match="C-contiguous float32"):
             store.query("users", keys, rows, found)
+    with pytest.raises(StoreError, match="batch_size is 0: must be at least 1"):
+        next(store.dump_keys("users", 0))
     for more in ({"max_batch_size": 0}, {"dims": {"users": 0}}):
         with pytest.raises(ValueError, match="must be at least 1"):
             opened(server, **more)

@@ -56,7 +56,8 @@ class RedisAccess:
     """How servers are reached; names and defaults, but for the time-out, are those of HPS' `volatile_db` block.
 
     `num_node_connections` is the most connections to each server. `timeout_s` is the longest that one exchange of
-    commands and replies with all servers concerned may take, connecting and waiting for a connection included. With
+    commands and replies with all servers concerned may take, connecting and waiting for a connection included; only
+    the system's resolver, where addresses are names, has time-outs of its own. With
     `enable_tls` the server's certificate must be signed by an authority of `tls_ca_certificate` (None: those of the
     system) and be for `tls_server_name_identification` (None: the address). Raises ValueError naming a field.
     """
@@ -119,7 +120,9 @@ class RedisConnection:
     @property
     def usable(self) -> bool:
         """Whether the server has kept it open, as far as is known here, and nothing has come unasked."""
-        return self._reader.empty and not select.select([self._socket], [], [], 0)[0]
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return self._reader.empty and not poll.poll(0)
 
     def send(self, commands: Sequence[bytes], deadline_s: float) -> None:
         """Send commands; so many replies are then to be read. Raises OSError, TimeoutError among them."""

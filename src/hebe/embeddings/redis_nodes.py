@@ -28,6 +28,7 @@ from hebe.embeddings.store import StoreError, StoreUnavailable
 SLOTS = 16384
 _MOST_REDIRECTIONS = 5
 _TRY_AGAIN_S = 0.01
+_NO_CLUSTER = ("cluster support disabled", "unknown command")
 _ASKING = command(b"ASKING")
 _CLUSTER_SLOTS = Command(0, command(b"CLUSTER", b"SLOTS"))
 _FAULTS = (OSError, EOFError, ProtocolError)
@@ -62,36 +63,12 @@ class RedisNodes:
         deadline_s = time.monotonic() + self._access.timeout_s
         replies: list[Reply] = [None] * len(commands)
         pending, asking = list(range(len(commands))), dict[int, RedisAddress]()
-        for _ in range(_MOST_REDIRECTIONS):
+        for _ in range(1 + _MOST_REDIRECTIONS):
             if not pending:
                 return replies
-            owners = self._owners or self._ask_for_owners(deadline_s)
-            shares: dict[RedisAddress, list[int]] = {}
-            for index in pending:
-                owner = asking.get(index) or owners[commands[index].slot]
-                if owner is None:
-                    self._forget_owners(None)
-                    raise StoreUnavailable(
-                        f"Redis {self._seeds[0]}: no node serves slot {commands[index].slot}", CLIENT_MESSAGE
-                    )
-                shares.setdefault(owner, []).append(index)
+            shares = self._shares(commands, pending, asking, deadline_s)
             self._exchange(commands, shares, asking, replies, deadline_s)
-            pending, asked = [], asking
-            asking = {}
-            for owner, share in shares.items():
-                for index in share:
-                    reply = replies[index]
-                    if isinstance(reply, ErrorReply):
-                        if not self._redirected(reply, index, owner, asking):
-                            if reply.code in ("CLUSTERDOWN", "READONLY"):
-                                self._forget_owners(owner)
-                            raise error_of(owner, reply)
-                        if reply.code == "TRYAGAIN" and index in asked:
-                            asking[index] = asked[index]
-                        pending.append(index)
-            pending.sort()
-        if not pending:
-            return replies
+            pending, asking = self._redirected(replies, shares, asking)
         what = f"Redis {self._seeds[0]}: the cluster is changing, redirected {_MOST_REDIRECTIONS} times"
         raise StoreUnavailable(what, CLIENT_MESSAGE)
 
@@ -102,21 +79,57 @@ class RedisNodes:
             for pool in self._pools.values():
                 pool.close()
 
-    def _redirected(self, reply: ErrorReply, index: int, owner: RedisAddress, asking: dict[int, RedisAddress]) -> bool:
-        """Whether the command is to be tried again, elsewhere or later; notes where."""
-        if reply.code == "TRYAGAIN":
-            time.sleep(_TRY_AGAIN_S)
-            return True
-        if reply.code not in ("MOVED", "ASK"):
-            return False
-        target = _address(reply.text.rpartition(" ")[2], owner)
-        if reply.code == "ASK":
-            asking[index] = target
-        else:
+    def _shares(
+        self, commands: Sequence[Command], pending: list[int], asking: dict[int, RedisAddress], deadline_s: float
+    ) -> dict[RedisAddress, list[int]]:
+        """Which of the pending commands go to which server."""
+        owners = self._owners or self._ask_for_owners(deadline_s)
+        shares: dict[RedisAddress, list[int]] = {}
+        for index in pending:
+            slot = commands[index].slot
+            owner = asking.get(index) or owners[slot]
+            if owner is None:
+                self._forget_owners(None)
+                raise StoreUnavailable(f"Redis {self._seeds[0]}: no node serves slot {slot}", CLIENT_MESSAGE)
+            shares.setdefault(owner, []).append(index)
+        return shares
+
+    def _redirected(
+        self, replies: list[Reply], shares: dict[RedisAddress, list[int]], asked: dict[int, RedisAddress]
+    ) -> tuple[list[int], dict[int, RedisAddress]]:
+        """Which commands are to be tried again, and those of them that go where a slot is moving to.
+
+        Raises the error of a reply that is no redirection.
+        """
+        pending: list[int] = []
+        asking: dict[int, RedisAddress] = {}
+        moved: list[RedisAddress] = []
+        wait = False
+        for owner, share in shares.items():
+            for index in share:
+                reply = replies[index]
+                if not isinstance(reply, ErrorReply):
+                    continue
+                if reply.code == "ASK":
+                    asking[index] = _target(reply, owner)
+                elif reply.code == "MOVED":
+                    moved.append(_target(reply, owner))
+                elif reply.code == "TRYAGAIN":  # of a command's Redis keys, some have moved and some have not
+                    wait = True
+                    if index in asked:
+                        asking[index] = asked[index]
+                else:
+                    if reply.code in ("CLUSTERDOWN", "READONLY"):
+                        self._forget_owners(owner)
+                    raise error_of(owner, reply)
+                pending.append(index)
+        if moved:
             with self._changing:
                 self._owners = None
-                self._known = tuple(dict.fromkeys((target, *self._known)))
-        return True
+                self._known = tuple(dict.fromkeys((*moved, *self._known)))
+        if wait:
+            time.sleep(_TRY_AGAIN_S)
+        return sorted(pending), asking
 
     def _exchange(
         self,
@@ -162,7 +175,7 @@ class RedisNodes:
             wait_s = (deadline_s - now_s) / (1 if number == len(known) - 1 else 2)
             try:
                 reply = self._ask(address, now_s + wait_s)
-                if isinstance(reply, ErrorReply) and "cluster support disabled" in reply.text:
+                if isinstance(reply, ErrorReply) and any(text in reply.text for text in _NO_CLUSTER):
                     if len(self._seeds) > 1:
                         raise StoreError(f"Redis {address} is no cluster: give its address alone", CLIENT_MESSAGE)
                     return self._learnt(address, [address] * SLOTS, ())
@@ -234,9 +247,9 @@ def _owners(reply: Any, teller: RedisAddress) -> tuple[list[RedisAddress | None]
     return owners, nodes
 
 
-def _address(text: str, teller: RedisAddress) -> RedisAddress:
-    """Of a redirection's `HOST:PORT`, whose host may be left out."""
-    host, _, port = text.rpartition(":")
+def _target(redirection: ErrorReply, teller: RedisAddress) -> RedisAddress:
+    """Where `MOVED SLOT HOST:PORT` or `ASK SLOT HOST:PORT` points; the host may be left out."""
+    host, _, port = redirection.text.rpartition(" ")[2].rpartition(":")
     if not port.isdigit():
-        raise fault_of(teller, ProtocolError(), 0.0)
+        raise error_of(teller, redirection)
     return RedisAddress(host or teller.host, int(port))

@@ -19,7 +19,7 @@ from hebe.embeddings.redis_nodes import RedisNodes
 from hebe.embeddings.redis_protocol import Command, Reply
 from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
-from hebe.kernels.xxh64 import key_partitions
+from hebe.kernels import redis_reply, xxh64
 
 _BATCH_BYTES = 16 << 20
 
@@ -82,8 +82,12 @@ class RedisStore:
             )
             for table, dim in dims.items()
         }
-        self._target = max(1, int(options.overflow_margin * options.overflow_resolution_target))
+        self._target = min(
+            options.overflow_margin, max(1, int(options.overflow_margin * options.overflow_resolution_target))
+        )
         self._closed = False
+        redis_reply.warm_up()
+        xxh64.warm_up()
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`."""
@@ -179,6 +183,8 @@ class RedisStore:
 
         Keys that come or go meanwhile may or may not be among them. Holds one partition's keys at a time.
         """
+        if batch_size < 1:
+            raise StoreError(f"batch_size is {batch_size}: must be at least 1")
         for partition in self._table(table).partitions:
             keys = self._keys_of(partition)
             for first in range(0, len(keys), batch_size):
@@ -243,7 +249,7 @@ class RedisStore:
 
 def _shares(table: _Table, keys: KeyArray) -> list[_Share]:
     """The keys of a batch by partition, without the partitions that have none."""
-    places = key_partitions(keys, len(table.partitions)).astype(np.uint16)
+    places = xxh64.key_partitions(keys, len(table.partitions)).astype(np.uint16)
     order = np.argsort(places, kind="stable")
     ends = np.cumsum(np.bincount(places, minlength=len(table.partitions)))
     positions = np.split(order, ends[:-1])
