@@ -188,6 +188,7 @@ def _rate(cache: HostCache, batches: list[KeyArray], threads: int, seconds: floa
 
     def ask(number: int) -> None:
         rows, found = np.zeros((BATCH, DIM), np.float32), np.zeros(BATCH, np.bool_)
+        cache.query("t", batches[0], rows, found)  # touches the buffers' pages
         begin.wait()
         while not stop.is_set():
             cache.query("t", batches[(number * 37 + done[number]) % len(batches)], rows, found)
