@@ -31,7 +31,18 @@ ROOMS = {
     "serving": {"root", "scheduling", "runtime"},
     "load_generator": {"root", "workload"},
     "cluster": {"root", "scheduling", "planning", "serving"},
-    "studies": {"root", "scheduling", "planning", "workload", "simulation", "report", "models"},
+    "studies": {
+        "root",
+        "scheduling",
+        "planning",
+        "workload",
+        "simulation",
+        "report",
+        "kernels",
+        "embeddings",
+        "models",
+        "runtime",
+    },
 }
 """The rooms of hebe that each room may import, besides itself."""
 ROOMS["bench"] = {*ROOMS, "package"}
