@@ -11,7 +11,6 @@ import contextlib
 import mmap
 import os
 import shutil
-import subprocess
 import tempfile
 import threading
 import time
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from rich.progress import Progress
 
 from hebe.embeddings.hash_map_store import HashMapStore
+from hebe.embeddings.local_redis import local_redis, redis_is_installed
 from hebe.embeddings.redis_connection import RedisAccess
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.rocksdb_store import RocksDbStore
@@ -42,7 +42,6 @@ _TABLE = "t"
 _BYTES_OVER_RAW = 2.0  # what is reserved for a store: Redis takes about 1.4 times the rows
 _SHARES = 20
 _PATTERNS = 1 << 12
-_REDIS_START_S = 10.0
 _REDIS_TIMEOUT_S = 60.0
 
 _HOW = {"redis": "on a Unix socket, its server on another core", "rocksdb": "its files in the page cache"}
@@ -84,8 +83,8 @@ def stores_figures(quick: bool, progress: Progress) -> list[Figure]:
         dict_s = _dict(data, effort, progress)
         with contextlib.closing(RocksDbStore(Path(name) / "rocksdb", {_TABLE: DIM})) as rocksdb:
             theirs = {"rocksdb": _measure(rocksdb, data, effort, progress, "RocksDB")}
-        if shutil.which("redis-server") is not None:
-            with _redis_server(Path(name)) as address:
+        if redis_is_installed():
+            with local_redis() as address:
                 access = RedisAccess(timeout_s=_REDIS_TIMEOUT_S)
                 options = VolatileOptions(default_partitions())
                 redis = RedisStore({_TABLE: DIM}, address, options, namespace="bench", access=access)
@@ -234,26 +233,6 @@ def _dict(data: _Data, effort: _Effort, progress: Progress) -> Samples:
         samples.append((time.perf_counter() - began_s) / BATCH)
         data.check(keys, rows, found, "dict")
     return np.array(samples)
-
-
-@contextlib.contextmanager
-def _redis_server(directory: Path) -> Iterator[str]:
-    """The address of a `redis-server` that keeps nothing on disk and ends with the context."""
-    socket = directory / "redis.sock"
-    options = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no", "--dir", str(directory)]
-    process = subprocess.Popen(
-        ["redis-server", *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        deadline_s = time.monotonic() + _REDIS_START_S
-        while not socket.exists():
-            if process.poll() is not None or time.monotonic() > deadline_s:
-                raise RuntimeError("redis-server does not start: run it by hand to see why")
-            time.sleep(0.01)
-        yield f"unix:{socket}"
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _touch_memory(size_bytes: int) -> None:
