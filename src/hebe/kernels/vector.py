@@ -21,7 +21,7 @@ from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
 _FLOAT, _HALF = ir.FloatType(), ir.HalfType()
-_BYTE, _WORD = ir.IntType(8), ir.IntType(32)
+_BYTE, _SHORT, _WORD = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
 FLOAT16_MAX = 65504.0
 INT8_MAX = 127.0
@@ -178,15 +178,71 @@ def store_float(_typing: Any, array: Any, _index: Any, _value: Any) -> Any:
     return types.void(array, types.intp, types.float32), codegen
 
 
+def _converts_halves(context: Any) -> bool:
+    """Whether the machine that is compiled for converts float16 itself. Where not, LLVM would call what is not there."""
+    triple, _, features = context.codegen().magic_tuple()
+    return "+f16c" in features or not triple.startswith(("x86", "i686"))
+
+
+def _same(vector_type: Any, number: Any) -> Any:
+    return ir.Constant(vector_type, [number] * vector_type.count)
+
+
+_BIAS = 112 << 23
+"""What the exponent of a float32 has more than that of the float16 of the same value, in place."""
+
+
+def _widened(context: Any, builder: Any, halves: Any) -> Any:
+    """The float32 of float16 given as int16."""
+    width = halves.type.count
+    floats, words = ir.VectorType(_FLOAT, width), ir.VectorType(_WORD, width)
+    if _converts_halves(context):
+        return builder.fpext(builder.bitcast(halves, ir.VectorType(_HALF, width)), floats)
+    bits = builder.zext(halves, words)
+    sign = builder.shl(builder.and_(bits, _same(words, 0x8000)), _same(words, 16))
+    magnitude = builder.shl(builder.and_(bits, _same(words, 0x7FFF)), _same(words, 13))
+    exponent = builder.and_(magnitude, _same(words, 0x7C00 << 13))
+    number = builder.add(magnitude, _same(words, _BIAS))
+    infinite = builder.icmp_unsigned("==", exponent, _same(words, 0x7C00 << 13))
+    number = builder.select(infinite, builder.add(number, _same(words, _BIAS)), number)
+    # Below the normal ones: as if there were a leading one, which is then taken off.
+    small = builder.bitcast(builder.add(number, _same(words, 1 << 23)), floats)
+    small = builder.bitcast(builder.fsub(small, _same(floats, 2.0**-14)), words)
+    number = builder.select(builder.icmp_unsigned("==", exponent, _same(words, 0)), small, number)
+    return builder.bitcast(builder.or_(number, sign), floats)
+
+
+def _narrowed(context: Any, builder: Any, value: Any) -> Any:
+    """The float16, as int16, nearest to float32 within its range or not finite."""
+    width = value.type.count
+    shorts, words = ir.VectorType(_SHORT, width), ir.VectorType(_WORD, width)
+    if _converts_halves(context):
+        return builder.bitcast(builder.fptrunc(value, ir.VectorType(_HALF, width)), shorts)
+    bits = builder.bitcast(value, words)
+    magnitude = builder.and_(bits, _same(words, 0x7FFFFFFF))
+    sign = builder.lshr(builder.xor(bits, magnitude), _same(words, 16))
+    odd = builder.and_(builder.lshr(magnitude, _same(words, 13)), _same(words, 1))
+    rounded = builder.add(builder.add(magnitude, odd), _same(words, 0xFFF - _BIAS))
+    half = builder.lshr(rounded, _same(words, 13))
+    # Below the normal ones: the last place of a half is that of a float32 of 0.5, where adding it rounds.
+    small = builder.fadd(builder.bitcast(magnitude, value.type), _same(value.type, 0.5))
+    small = builder.and_(builder.bitcast(small, words), _same(words, 0x7FFF))
+    half = builder.select(builder.icmp_unsigned("<", magnitude, _same(words, 113 << 23)), small, half)
+    infinite = builder.icmp_unsigned(">=", magnitude, _same(words, INFINITE_BITS))
+    nan = builder.icmp_unsigned(">", magnitude, _same(words, INFINITE_BITS))
+    half = builder.select(infinite, builder.select(nan, _same(words, 0x7E00), _same(words, 0x7C00)), half)
+    return builder.trunc(builder.or_(half, sign), shorts)
+
+
 @_intrinsic_of_literals
 def load_float16(_typing: Any, array: Any, _index: Any, width: Any) -> Any:
     """The vector of `width` (a literal) float16 that begins at `array[index]`."""
     vector = VectorType(width.literal_value)
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointee = ir.VectorType(_HALF, vector.width)
+        pointee = ir.VectorType(_SHORT, vector.width)
         pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], pointee)
-        return builder.fpext(builder.load(pointer, align=1), ir.VectorType(_FLOAT, vector.width))
+        return _widened(context, builder, builder.load(pointer, align=1))
 
     return vector(array, types.intp, width), codegen
 
@@ -222,9 +278,9 @@ def store_float16(_typing: Any, array: Any, _index: Any, vector: Any) -> Any:
         magnitude = _call(builder, f"llvm.fabs.v{width}f32", [value])
         infinite = builder.fcmp_ordered("==", magnitude, ir.Constant(value.type, [float("inf")] * width))
         value = builder.select(infinite, value, _clip(builder, value, FLOAT16_MAX))
-        pointee = ir.VectorType(_HALF, width)
-        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], pointee)
-        builder.store(builder.fptrunc(value, pointee), pointer, align=1)
+        halves = _narrowed(context, builder, value)
+        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], halves.type)
+        builder.store(halves, pointer, align=1)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, vector), codegen
