@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.background import BackgroundWork
+from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard
-from hebe.embeddings.tiered_lookup import LookupOptions, RowState, TieredLookup, VolatileTier
+from hebe.embeddings.tiered_lookup import LookupOptions, RowState, TableLookup, TieredLookup, VolatileTier
 
 from .dict_store import DictCache, DictStore
 
@@ -163,27 +164,88 @@ def test_the_callers_time_bounds_the_wait_and_opens_no_breaker(make_tiers) -> No
     assert tiers.ask([6], timeout_s=0.0)[1] == [RowState.DEFAULTED]
 
 
-def test_updated_rows_are_stale_until_put_anew(make_tiers) -> None:
+def test_level_1_follows_updates_of_the_rows_that_it_has(make_tiers) -> None:
     tiers = make_tiers()
-    tiers.ask([1, 2])
-    tiers.lookup.updated("users", np.array([2, 3]))
-    assert tiers.ask([1, 2]) == ([1, 2], [RowState.FOUND, RowState.STALE])
-    seen = tiers.lookup.updates_seen("users")
-    tiers.lookup.put("users", np.array([2]), np.full((1, 3), 22, np.float32), seen, present_only=True)
+    tiers.ask([1, 2, 3])
+    tiers.lookup.updated("users", np.array([2, 2, 4]), np.array([[8], [9], [9]] * np.ones(3), np.float32))
+    assert tiers.ask([1, 2]) == ([1, 9], None), "the last of repeated keys; nothing is stale"
+    tiers.persistent.delete("users", np.array([3]))
+    tiers.volatile.delete("users", np.array([3]))
+    tiers.lookup.updated("users", np.array([3]), None)
+    assert tiers.ask([3, 4]) == ([0, 4], [RowState.UNKNOWN, RowState.FOUND])
+
+
+def test_outdated_rows_are_stale_until_their_use_has_renewed_them(make_tiers) -> None:
+    tiers = make_tiers(volatile=False)
+    tiers.ask([1, 2, 3])
+    tiers.persistent.insert("users", np.array([2]), np.full((1, 3), 22, np.float32))
+    tiers.persistent.delete("users", np.array([3]))
+    tiers.lookup.outdated("users", np.array([2, 3, 4]))
+    assert tiers.ask([1, 2, 3]) == ([1, 2, 3], [RowState.FOUND, RowState.STALE, RowState.STALE])
+    tiers.background.drain()
     assert tiers.ask([1, 2]) == ([1, 22], None)
+    assert tiers.ask([3])[1] == [RowState.UNKNOWN]
+    assert tiers.lookup.counts.stale == 2
+
+
+def test_rows_stay_stale_while_no_tier_can_renew_them(make_tiers) -> None:
+    tiers = make_tiers(volatile=False)
+    tiers.ask([1])
+    tiers.lookup.outdated("users", np.array([1]))
+    tiers.persistent.fault = StoreError("gone")
+    for _ in range(2):
+        assert tiers.ask([1]) == ([1], [RowState.STALE])
+        tiers.background.drain()
+    tiers.persistent.fault = None
+    assert tiers.lookup.renew("users", np.array([1])) == (1, 0, 0)
+    assert tiers.ask([1]) == ([1], None)
 
 
 def test_an_update_that_overtakes_a_fetch_is_not_hidden(make_tiers) -> None:
-    tiers = make_tiers()
+    tiers = make_tiers(persistent=False)
+    tiers.volatile.insert("users", np.array([1, 2]), np.ones((2, 3), np.float32))
     seen = tiers.lookup.updates_seen("users")
     rows, _ = tiers.lookup.fetch("users", np.array([1, 2]), 1.0)
-    tiers.lookup.updated("users", np.array([2]))
+    tiers.lookup.updated("users", np.array([2]), np.full((1, 3), 5, np.float32))
     tiers.lookup.put("users", np.array([1, 2]), rows, seen)
+    tiers.volatile.fault = StoreError("gone")  # nothing can renew it
     assert tiers.ask([1, 2])[1] == [RowState.FOUND, RowState.STALE]
     for key in range(300):
-        tiers.lookup.updated("users", np.array([50 + key]))
+        tiers.lookup.outdated("users", np.array([50 + key]))
     tiers.lookup.put("users", np.array([1]), rows[:1], seen, present_only=True)
     assert tiers.ask([1])[1] == [RowState.STALE], "more updates than are remembered: taken for stale"
+
+
+def test_all_tables_are_asked_for_before_any_is_waited_for(make_tiers) -> None:
+    tiers = make_tiers(volatile=False)
+    meeting = threading.Barrier(2, timeout=30.0)
+    query = tiers.persistent.query
+
+    def met(*arguments):
+        meeting.wait()
+        return query(*arguments)
+
+    tiers.persistent.query = met
+    wanted = [
+        TableLookup("users", np.array([5, 500]), np.empty((2, 3), np.float32)),
+        TableLookup("items", np.array([7]), np.empty((1, 1), np.float32)),
+    ]
+    tiers.lookup.look_up_tables(wanted)
+    assert wanted[0].rows.tolist() == [[5, 5, 5], [0, 0, 0]]
+    assert wanted[0].states.tolist() == [RowState.FOUND, RowState.UNKNOWN]
+    assert wanted[1].rows.tolist() == [[7]]
+    counts = tiers.lookup.counts
+    assert (counts.cache_misses, counts.persistent_hits, counts.unknown) == (3, 2, 1)
+
+
+def test_a_stall_costs_several_tables_one_time_out(make_tiers) -> None:
+    tiers = make_tiers(volatile=False, guard=GuardOptions(timeout_s=1.0, breaker=BreakerOptions(failures=100)))
+    tiers.persistent.gate.clear()
+    wanted = [TableLookup("users", np.array([key]), np.empty((1, 3), np.float32)) for key in range(20)]
+    started_s = time.monotonic()
+    tiers.lookup.look_up_tables(wanted)
+    assert time.monotonic() - started_s < 10.0, "20 of them would take 20 s"
+    assert all(each.states.tolist() == [RowState.DEFAULTED] for each in wanted)
 
 
 def test_prefetched_keys_are_hits(make_tiers) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from hebe.embeddings.table_memory import (
     chunks_of,
     planned_bytes,
 )
-from hebe.embeddings.tiered_lookup import RowState, StateArray
+from hebe.embeddings.tiered_lookup import RowState, StateArray, TableLookup
 from hebe.embeddings.tiers import Tiers, bounded_config
 from hebe.kernels import deduplicate, padding
 from hebe.kernels import fused_lookup as kernel
@@ -67,13 +66,11 @@ class LookupScratch:
         self.fetched: RowArray = np.empty(0, np.float32)
         self.deduplicator = Deduplicator()
 
-    def reserve(self, used: int, more: int) -> RowArray:
-        """`fetched[used : used + more]`, with what stands before it kept."""
-        if used + more > self.fetched.size:
-            grown = np.empty(max(used + more, 2 * self.fetched.size), np.float32)
-            grown[:used] = self.fetched[:used]
-            self.fetched = grown
-        return self.fetched[used : used + more]
+    def reserve(self, numbers: int) -> RowArray:
+        """`fetched` with room for so many numbers; what stood in it is lost."""
+        if numbers > self.fetched.size:
+            self.fetched = np.empty(max(numbers, 2 * self.fetched.size), np.float32)
+        return self.fetched
 
 
 class EmbeddingHierarchy:
@@ -82,7 +79,7 @@ class EmbeddingHierarchy:
     def __init__(self, spec: ModelSpec, memory: TableMemory, tiers: Tiers | None) -> None:
         self.spec = spec
         self.tiers = tiers
-        self._memory = memory
+        self.memory = memory
         self._plan = _plan(spec, memory)
         self._key_columns, self._width = spec.lookups_per_item, spec.sparse_width
         self._tiered = _tiered(spec, memory)
@@ -110,15 +107,16 @@ class EmbeddingHierarchy:
         and is read twice). Those tables are read through a cache, which has the memory that the others leave. RocksDB's
         index comes on top.
 
-        With `config` all tables are read through the tiers that it describes, in which they are those of `version`.
+        Where `config` describes tiers, all tables are read through them, in which they are those of `version`.
         `progress(bytes done, bytes in all)` is called while loading. Raises `StoreError` when memory, files or tables
         are not as needed; nothing is left allocated then.
         """
-        if config is not None and table_memory_bytes is not None:
-            raise StoreError("a configuration of tiers and a bound of the table memory are both given: keep one")
-        resident = resident_shapes(spec, table_memory_bytes, row_format) if config is None else {}
+        config = config or HierarchyConfig()
+        if config.is_tiered and table_memory_bytes is not None:
+            raise StoreError("tiers and a bound of the table memory are both configured: keep one")
+        resident = {} if config.is_tiered else resident_shapes(spec, table_memory_bytes, row_format)
         tiered = [table for table in spec.tables if table.name not in resident]
-        if tiered and config is None:
+        if tiered and not config.is_tiered:
             if persistent_dir is None:
                 raise StoreError(
                     f"model {spec.name}: tables need {planned_bytes(all_shapes(spec), row_format):,} bytes "
@@ -126,11 +124,11 @@ class EmbeddingHierarchy:
                     "allow more, or give a persistent directory for the rest"
                 )
             left_bytes = (table_memory_bytes or 0) - planned_bytes(resident, row_format)
-            config = bounded_config(left_bytes, row_format, persistent_dir)
+            config = bounded_config(config, left_bytes, row_format, persistent_dir)
         memory = TableMemory(resident, row_format)
         tiers: Tiers | None = None
         try:
-            if tiered and config is not None:
+            if tiered:
                 content = identity or _checksum(spec, tables)
                 writing = _LoadProgress(progress, after=memory.rows_bytes)
                 tiers = Tiers.open(spec.name, version, tiered, tables, config, persistent_dir, content, writing)
@@ -154,14 +152,14 @@ class EmbeddingHierarchy:
     @property
     def memory_bytes(self) -> int:
         """Table memory taken, the cache's and the hash map's included."""
-        return self._memory.memory_bytes + (self.tiers.memory_bytes if self.tiers is not None else 0)
+        return self.memory.memory_bytes + (self.tiers.memory_bytes if self.tiers is not None else 0)
 
     def rows(self, table: str) -> RowArray:
         """The rows of resident `table`, float32 `[rows, dim]`: the memory itself.
 
         Raises `StoreError`, also where rows are stored in a narrower format.
         """
-        return self._memory.rows(table)
+        return self.memory.rows(table)
 
     def new_scratch(self, max_items: int) -> LookupScratch:
         """Scratch for one worker whose batches have at most `max_items` items."""
@@ -169,7 +167,7 @@ class EmbeddingHierarchy:
 
     def warm_up(self) -> None:
         """Compile the kernels, or load them from disk, so that no query waits for it."""
-        kernel.warm_up(self._memory.row_format)
+        kernel.warm_up(self.memory.row_format)
         padding.warm_up()
         if self._tiered:
             deduplicate.warm_up()
@@ -191,8 +189,8 @@ class EmbeddingHierarchy:
         threshold, or if told to `wait`. Raises ValueError for keys out of range or arrays of the wrong shape,
         `StoreError` when level 1 fails or the hierarchy is closed.
         """
-        flat = self._memory.flat  # held from here on, so that a lookup which close() overtakes reads memory, if zeros
-        if self._memory.closed:
+        flat = self.memory.flat  # held from here on, so that a lookup which close() overtakes reads memory, if zeros
+        if self.memory.closed:
             raise StoreError(f"model {self.spec.name}: its tables are closed")
         if keys.shape[1] != self._key_columns or out.shape[1] != self._width:
             raise ValueError(
@@ -204,7 +202,7 @@ class EmbeddingHierarchy:
             padding.copy_fixed(copies, keys)
             copies = padding.NO_COPIES
             keys, odd = self._fetch(keys, scratch, timeout_s, wait)
-        row_format = self._memory.row_format
+        row_format = self.memory.row_format
         found, refused = kernel.fused_lookup(flat, scratch.fetched, keys, self._plan, out, copies, row_format)
         if refused:
             raise ValueError(f"{refused} keys of the batch are out of range: check keys before they are looked up")
@@ -220,10 +218,10 @@ class EmbeddingHierarchy:
             raise StoreError(f"model {self.spec.name}: its tables are closed")
         if len(keys) > len(scratch.keys):
             raise ValueError(f"lookup of {len(keys)} items with scratch for {len(scratch.keys)}")
-        give_up_s = time.monotonic() + timeout_s
         renamed = scratch.keys[: len(keys)]
         np.copyto(renamed, keys)
-        odd, used = [], 0
+        parts: list[tuple[EmbeddingTableSpec, KeyArray, KeyArray, int]] = []
+        used = 0
         for table, blocks in self._tiered:
             distinct = scratch.deduplicator.run(renamed, blocks, used, table.dim)
             if not distinct.size:
@@ -233,17 +231,24 @@ class EmbeddingHierarchy:
                     f"keys of table {table.name} are out of range: they lie in [{distinct.min()}, {distinct.max()}], "
                     f"it has {table.rows} rows"
                 )
-            rows = scratch.reserve(used, distinct.size * table.dim).reshape(-1, table.dim)
-            left_s = give_up_s - time.monotonic()
-            states = self.tiers.lookup.look_up(table.name, distinct, rows, left_s, wait=wait)
-            if states is not None and states.any():
-                odd.append(_OddRows(blocks, used, table.dim, states))
-            used += rows.size
+            parts.append((table, blocks, distinct.copy(), used))
+            used += distinct.size * table.dim
+        fetched = scratch.reserve(used)
+        wanted = [
+            TableLookup(table.name, distinct, fetched[base : base + distinct.size * table.dim].reshape(-1, table.dim))
+            for table, _, distinct, base in parts
+        ]
+        self.tiers.lookup.look_up_tables(wanted, timeout_s, wait=wait)
+        odd = [
+            _OddRows(blocks, base, table.dim, each.states)
+            for (table, blocks, _, base), each in zip(parts, wanted, strict=True)
+            if each.states is not None and each.states.any()
+        ]
         return renamed, odd
 
     def close(self) -> None:
         """Give the memory back and close the files. Call it when no lookup runs any more; a later one is an error."""
-        self._memory.close()
+        self.memory.close()
         if self.tiers is not None:
             self.tiers.close()
             self.tiers = None

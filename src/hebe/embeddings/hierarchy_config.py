@@ -259,6 +259,13 @@ class HierarchyConfig:
         }
         return cls(**parts)
 
+    @property
+    def is_tiered(self) -> bool:
+        """Whether tables are read through tiers; else they are resident, and only updates are configured."""
+        return (
+            self.volatile_db.type is not VolatileType.DISABLED or self.persistent_db.type is not PersistentType.DISABLED
+        )
+
     def cache_of(self, model: str) -> CacheConfig:
         """Level 1 of `model`."""
         return self.models.get(model, self.cache)

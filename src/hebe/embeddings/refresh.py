@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hebe.embeddings.store import KeyArray, StoreError
-from hebe.embeddings.tiered_lookup import RowState, TieredLookup
+from hebe.embeddings.tiered_lookup import TieredLookup
 
 FaultListener = Callable[[Exception], None]
 
@@ -90,7 +90,7 @@ class CacheRefresh:
                     self._batches = self._dump()
                     rounds += 1
                     continue
-                done = self._refresh_batch(*batch)
+                done = self._lookup.renew(*batch)
                 rows += len(batch[1])
                 replaced, dropped, unreachable = replaced + done[0], dropped + done[1], unreachable + done[2]
             self.last = RefreshReport(rows, replaced, dropped, unreachable, time.monotonic() - started_s)
@@ -107,15 +107,6 @@ class CacheRefresh:
         for table in self._lookup.dims:
             for keys in self._lookup.cache.dump_keys(table, self._options.batch_rows):
                 yield table, keys
-
-    def _refresh_batch(self, table: str, keys: KeyArray) -> tuple[int, int, int]:
-        seen = self._lookup.updates_seen(table)
-        rows, states = self._lookup.fetch(table, keys, math.inf, note=False)
-        found, gone = states == RowState.FOUND, states == RowState.UNKNOWN
-        self._lookup.put(table, keys[found], rows[found], seen, present_only=True)
-        if gone.any():
-            self._lookup.cache.delete(table, keys[gone])
-        return int(found.sum()), int(gone.sum()), int((states == RowState.DEFAULTED).sum())
 
     def _run(self) -> None:
         options = self._options

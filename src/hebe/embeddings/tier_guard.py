@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 
@@ -49,6 +49,17 @@ class TierState:
     failures: int
     fault: str | None
     fault_age_s: float | None
+    unavailable_s: float | None = None
+    """How long it has been left alone; None while it is available."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Keys that a tier was asked for; `TierGuard.answer` waits for its rows until `give_up_s` of the guard's clock."""
+
+    future: Future[tuple[RowArray, FoundMask]]
+    wait_s: float
+    give_up_s: float
 
 
 class TierGuard:
@@ -72,6 +83,7 @@ class TierGuard:
         self._failures = 0
         self._fault: str | None = None
         self._fault_s = 0.0
+        self._left_alone_s: float | None = None
         self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix=f"hebe-{name}")
         self._closing = threading.Event()
         self._prober: threading.Thread | None = None
@@ -86,7 +98,8 @@ class TierGuard:
         """The tier as operators see it."""
         with self._lock:
             age_s = None if self._fault is None else self._clock() - self._fault_s
-            return TierState(self.name, self._breaker.closed, self._failures, self._fault, age_s)
+            left_alone_s = None if self._left_alone_s is None else self._clock() - self._left_alone_s
+            return TierState(self.name, self._breaker.closed, self._failures, self._fault, age_s, left_alone_s)
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask, timeout_s: float) -> int:
         """`EmbeddingStore.query` within `timeout_s` and the tier's own time-out.
@@ -94,6 +107,10 @@ class TierGuard:
         Raises `StoreUnavailable`, with `rows` and `found` untouched, when the tier is being left alone, fails, or has
         not answered in time.
         """
+        return self.answer(self.ask(table, keys, timeout_s), rows, found)
+
+    def ask(self, table: str, keys: KeyArray, timeout_s: float) -> Question:
+        """Begin a query, of which several can be under way; raises `StoreUnavailable` if it is hopeless already."""
         if not self._breaker.closed:
             raise StoreUnavailable(f"{self.name} is not available: {self._fault}", f"{self.name} is not available")
         wait_s = min(timeout_s, self._options.timeout_s)
@@ -101,19 +118,23 @@ class TierGuard:
             raise StoreUnavailable(f"{self.name}: no time is left", f"{self.name}: no time is left")
         if self._closing.is_set():
             raise StoreError(f"{self.name} is closed")
-        answer = self._threads.submit(self._ask, table, keys.copy())
+        future = self._threads.submit(self._ask, table, keys.copy())
+        return Question(future, wait_s, self._clock() + wait_s)
+
+    def answer(self, question: Question, rows: RowArray, found: FoundMask) -> int:
+        """Wait for what `ask` began; see `query`."""
         try:
-            got, mask = answer.result(wait_s)
+            got, mask = question.future.result(max(question.give_up_s - self._clock(), 0.0))
         except FutureTimeout:
-            answer.cancel()
-            what = f"{self.name} has not answered within {wait_s * 1e3:.0f} ms"
-            if wait_s >= self._options.timeout_s:  # a caller with less time says nothing about the tier
+            question.future.cancel()
+            what = f"{self.name} has not answered within {question.wait_s * 1e3:.0f} ms"
+            if question.wait_s >= self._options.timeout_s:  # a caller with less time says nothing about the tier
                 self._failed(what)
             raise StoreUnavailable(what, what) from None
         except StoreError as fault:
             raise StoreUnavailable(f"{self.name}: {fault}", fault.client_message) from fault
         count = int(np.count_nonzero(mask))
-        if count == len(keys):
+        if count == len(mask):
             rows[:] = got
         elif count:
             rows[mask] = got[mask]
@@ -153,7 +174,10 @@ class TierGuard:
         with self._lock:
             self._failures += 1
             self._fault, self._fault_s = fault, self._clock()
-            if self._breaker.failed(self._fault_s) and not self._closing.is_set():
+            opens = self._breaker.failed(self._fault_s)
+            if opens:
+                self._left_alone_s = self._fault_s
+            if opens and not self._closing.is_set():
                 self._prober = threading.Thread(target=self._probe, name=f"hebe-{self.name}-probe", daemon=True)
                 self._prober.start()
 
@@ -174,6 +198,7 @@ class TierGuard:
             with self._lock:
                 if fault is None:
                     self._breaker.succeeded()
+                    self._left_alone_s = None
                     return
                 self._fault, self._fault_s = fault, self._clock()
                 self._breaker.failed(self._fault_s)

@@ -9,11 +9,12 @@ bound the time that it takes, and a key that no tier has is unknown rather than 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -22,10 +23,11 @@ import numpy.typing as npt
 
 from hebe.embeddings.background import BackgroundWork
 from hebe.embeddings.store import EmbeddingCache, KeyArray, RowArray, StoreUnavailable, VolatileStore
-from hebe.embeddings.tier_guard import TierGuard
+from hebe.embeddings.tier_guard import Question, TierGuard
 
 StateArray = npt.NDArray[np.uint8]
 
+_NOWHERE = np.empty(0, np.intp)
 _RECENT_UPDATES = 256
 """Updates of a table that are remembered while rows are on their way to level 1."""
 
@@ -88,15 +90,22 @@ class VolatileTier:
         """Whether questions pass."""
         return self.guard is None or self.guard.available
 
-    def query(self, table: str, keys: KeyArray, rows: RowArray, found: npt.NDArray[np.bool_], timeout_s: float) -> int:
-        """As `TierGuard.query`."""
-        if self.guard is not None:
-            return self.guard.query(table, keys, rows, found, timeout_s)
-        return self.store.query(table, keys, rows, found)
-
     def close(self) -> None:
         """Close the store, and its guard."""
         (self.guard or self.store).close()
+
+
+@dataclass(slots=True)
+class TableLookup:
+    """Distinct `keys` int64 `[n]` of `table`, for which `rows` float32 `[n, dim]` are to be filled.
+
+    `states` uint8 `[n]` is how each was answered, None if all were found.
+    """
+
+    table: str
+    keys: KeyArray
+    rows: RowArray
+    states: StateArray | None = None
 
 
 class TieredLookup:
@@ -135,80 +144,56 @@ class TieredLookup:
         *,
         wait: bool = False,
     ) -> StateArray | None:
-        """Fill `rows` float32 `[n, dim]` for distinct `keys` int64 `[n]`; every row is written.
+        """`look_up_tables` of one table: returns the states of the keys, None if all were found."""
+        wanted = TableLookup(table, keys, rows)
+        self.look_up_tables([wanted], timeout_s, wait=wait)
+        return wanted.states
 
-        Takes at most about `timeout_s` for lower tiers, and `wait`s for them whatever the hit rate if told so. Returns
-        the state of each key, uint8 `[n]`; None if all were found. Raises `StoreError` for an unknown table, after `close`.
+    def look_up_tables(self, wanted: Sequence[TableLookup], timeout_s: float = math.inf, *, wait: bool = False) -> None:
+        """Fill rows and states of each; every row is written.
+
+        Takes at most about `timeout_s` for lower tiers, which are asked for the rows of all tables at once, and `wait`s
+        for them whatever the hit rate if told so. Raises `StoreError` for an unknown table, after `close`.
         """
-        found = np.zeros(len(keys), np.bool_)
-        stale = np.zeros(len(keys), np.bool_)
-        hits = self.cache.query(table, keys, rows, found, stale)
-        any_stale = bool(stale.any())
-        if hits == len(keys) and not any_stale:
-            self._count(LookupCounts(cache_hits=hits))
-            return None
-        states: StateArray = np.where(stale, np.uint8(RowState.STALE), np.uint8(RowState.FOUND))
-        counts = LookupCounts(hits, len(keys) - hits, stale=int(np.count_nonzero(stale)))
-        if hits < len(keys):
-            missing = np.flatnonzero(~found)
-            if wait or hits / len(keys) < self.options.hit_rate_threshold:
-                fetched, of_missing = self._fetch_into_cache(table, keys[missing], timeout_s, counts)
-                rows[missing], states[missing] = fetched, of_missing
-            else:
-                rows[missing], states[missing] = self.default(table), RowState.DEFAULTED
-                wanted = keys[missing]
-                self.background.submit(lambda: self._insert_missing(table, wanted))
-            counts.defaulted = int(np.count_nonzero(states == RowState.DEFAULTED))
-            counts.unknown = int(np.count_nonzero(states == RowState.UNKNOWN))
+        counts = LookupCounts()
+        below: list[tuple[TableLookup, npt.NDArray[np.intp]]] = []
+        for each in wanted:
+            missing = self._from_cache(each, counts)
+            if not missing.size:
+                continue
+            if wait or 1 - missing.size / len(each.keys) < self.options.hit_rate_threshold:
+                below.append((each, missing))
+                continue
+            assert each.states is not None
+            each.rows[missing], each.states[missing] = self.default(each.table), RowState.DEFAULTED
+            self._insert_later(each.table, each.keys[missing])
+        if below:
+            parts = [(each.table, each.keys[missing]) for each, missing in below]
+            fetched = self._fetch_into_cache(parts, timeout_s, counts)
+            for (each, missing), (rows, states) in zip(below, fetched, strict=True):
+                assert each.states is not None
+                each.rows[missing], each.states[missing] = rows, states
+        for each in wanted:
+            if each.states is not None:
+                counts.stale += int(np.count_nonzero(each.states == RowState.STALE))
+                counts.defaulted += int(np.count_nonzero(each.states == RowState.DEFAULTED))
+                counts.unknown += int(np.count_nonzero(each.states == RowState.UNKNOWN))
         self._count(counts)
-        return states
 
     def prefetch(self, table: str, keys: KeyArray) -> bool:
         """Bring the rows of `keys` into level 1 in the background; False if there was too much to do already."""
-        wanted = np.unique(keys)
-        return self.background.submit(lambda: self._insert_missing(table, wanted))
+        return self._insert_later(table, np.unique(keys))
 
     def default(self, table: str) -> np.float32:
         """What the default vector of `table` is filled with."""
         return np.float32(self.options.default_values.get(table, 0.0))
 
-    def fetch(
-        self, table: str, keys: KeyArray, timeout_s: float, counts: LookupCounts | None = None, *, note: bool = True
-    ) -> tuple[RowArray, StateArray]:
+    def fetch(self, table: str, keys: KeyArray, timeout_s: float, *, note: bool = True) -> tuple[RowArray, StateArray]:
         """Rows float32 `[n, dim]` and states of distinct `keys` from level 2, then level 3, within `timeout_s`.
 
         `note`: level 2 hears of it afterwards: what it had was used, and what it lacked is put into it.
         """
-        give_up_s = self._clock() + timeout_s
-        counts = counts or LookupCounts()
-        rows = np.empty((len(keys), self.dims[table]), np.float32)
-        found = np.zeros(len(keys), np.bool_)
-        complete = False
-        if self.volatile is not None:
-            try:
-                counts.volatile_hits += self.volatile.query(table, keys, rows, found, timeout_s)
-                complete = self.persistent is None
-                if note and found.any():
-                    used = keys[found]
-                    self._later(self.volatile, lambda store: store.touch(table, used))
-            except StoreUnavailable:
-                found[:] = False
-        if self.persistent is not None and not found.all():
-            rest = np.flatnonzero(~found)
-            wanted, got, mask = keys[rest], np.empty((len(rest), self.dims[table]), np.float32), found[rest]
-            try:
-                counts.persistent_hits += self.persistent.query(table, wanted, got, mask, give_up_s - self._clock())
-                complete = True
-                rows[rest], found[rest] = got, mask
-                if note and mask.any() and self.volatile is not None and self.options.cache_missed_embeddings:
-                    lacked, theirs = wanted[mask], got[mask]
-                    self._later(self.volatile, lambda store: store.insert(table, lacked, theirs))
-            except StoreUnavailable:
-                complete = False
-        states = np.full(len(keys), RowState.FOUND, np.uint8)
-        states[~found] = RowState.UNKNOWN if complete else RowState.DEFAULTED
-        rows[~found] = self.default(table)
-        return rows, states
+        return self._fetch([(table, keys)], timeout_s, LookupCounts(), note=note)[0]
 
     def updates_seen(self, table: str) -> int:
         """Pass it to `put` with rows fetched since, so that an update which overtook them is not hidden."""
@@ -229,10 +214,32 @@ class TieredLookup:
             for updated in overtaken:
                 self.cache.mark_stale(table, updated)
 
-    def updated(self, table: str, keys: KeyArray) -> None:
-        """Lower tiers have newer rows of `keys`, or have deleted them: say of level 1's that they are stale."""
+    def updated(self, table: str, keys: KeyArray, rows: RowArray | None) -> None:
+        """Lower tiers have newer rows of `keys`, these, or have deleted them (None): level 1 follows, as far as it
+        holds them. Told by one thread a table, in the order of the updates.
+        """
+        self._updates[table].add(keys)
+        if rows is None:
+            self.cache.delete(table, keys)
+        else:
+            self.cache.update(table, keys, rows)
+
+    def outdated(self, table: str, keys: KeyArray) -> None:
+        """A lower tier has newer rows of `keys`, or has deleted them: level 1's are stale until they are renewed."""
         self._updates[table].add(keys)
         self.cache.mark_stale(table, keys)
+
+    def renew(self, table: str, keys: KeyArray) -> tuple[int, int, int]:
+        """Bring those rows of level 1 up to date that have these keys. Returns how many were, how many are gone since
+        no lower tier has them any more, and how many could not be asked for.
+        """
+        seen = self.updates_seen(table)
+        rows, states = self.fetch(table, keys, math.inf, note=False)
+        found, gone = states == RowState.FOUND, states == RowState.UNKNOWN
+        self.put(table, keys[found], rows[found], seen, present_only=True)
+        if gone.any():
+            self.cache.delete(table, keys[gone])
+        return int(found.sum()), int(gone.sum()), int((states == RowState.DEFAULTED).sum())
 
     def close(self) -> None:
         """Give memory and files back. Call it when no lookup runs any more, and the background work has ended."""
@@ -241,23 +248,91 @@ class TieredLookup:
             if tier is not None:
                 tier.close()
 
-    def _fetch_into_cache(
-        self, table: str, keys: KeyArray, timeout_s: float, counts: LookupCounts
-    ) -> tuple[RowArray, StateArray]:
-        seen = self.updates_seen(table)
-        rows, states = self.fetch(table, keys, timeout_s, counts)
-        found = states == RowState.FOUND
-        self.put(table, keys[found], rows[found], seen)
-        return rows, states
+    def _from_cache(self, wanted: TableLookup, counts: LookupCounts) -> npt.NDArray[np.intp]:
+        """Fill rows from level 1, and set the states unless all are found; returns where keys are missing."""
+        found = np.zeros(len(wanted.keys), np.bool_)
+        stale = np.zeros(len(wanted.keys), np.bool_)
+        hits = self.cache.query(wanted.table, wanted.keys, wanted.rows, found, stale)
+        counts.cache_hits += hits
+        if hits == len(found) and not stale.any():
+            return _NOWHERE
+        counts.cache_misses += len(found) - hits
+        wanted.states = np.where(stale, np.uint8(RowState.STALE), np.uint8(RowState.FOUND))
+        if stale.any():
+            self._renew_later(wanted.table, wanted.keys[stale])
+        return np.flatnonzero(~found)
 
-    def _insert_missing(self, table: str, keys: KeyArray) -> None:
-        """In the background: what level 1 still lacks of `keys`."""
-        found = np.zeros(len(keys), np.bool_)
-        self.cache.query(table, keys, np.empty((len(keys), self.dims[table]), np.float32), found)
-        if not found.all():
-            counts = LookupCounts()
-            self._fetch_into_cache(table, keys[~found], math.inf, counts)
-            self._count(counts)
+    def _fetch_into_cache(
+        self, parts: Sequence[tuple[str, KeyArray]], timeout_s: float, counts: LookupCounts
+    ) -> list[tuple[RowArray, StateArray]]:
+        seen = [self.updates_seen(table) for table, _ in parts]
+        fetched = self._fetch(parts, timeout_s, counts)
+        for (table, keys), (rows, states), before in zip(parts, fetched, seen, strict=True):
+            found = states == RowState.FOUND
+            self.put(table, keys[found], rows[found], before)
+        return fetched
+
+    def _fetch(
+        self, parts: Sequence[tuple[str, KeyArray]], timeout_s: float, counts: LookupCounts, *, note: bool = True
+    ) -> list[tuple[RowArray, StateArray]]:
+        """`fetch` of several (table, keys): a tier is asked for all that it has to answer before it is waited for."""
+        give_up_s = self._clock() + timeout_s
+        fetches = [_Fetch(table, keys, self.dims[table]) for table, keys in parts]
+        if self.volatile is not None:
+            asked = self.volatile.guard or self.volatile.store
+            counts.volatile_hits += _ask(asked, fetches, give_up_s, self._clock)
+            for fetch in fetches:
+                if note and fetch.found.any():
+                    self._touch_later(self.volatile, fetch.table, fetch.keys[fetch.found])
+        if self.persistent is not None:
+            lacking = [fetch for fetch in fetches if not fetch.found.all()]
+            rests = [_Fetch(fetch.table, fetch.keys[~fetch.found], self.dims[fetch.table]) for fetch in lacking]
+            counts.persistent_hits += _ask(self.persistent, rests, give_up_s, self._clock)
+            for fetch, rest in zip(lacking, rests, strict=True):
+                where = np.flatnonzero(~fetch.found)
+                fetch.rows[where], fetch.found[where], fetch.answered = rest.rows, rest.found, rest.answered
+                if note and self.volatile is not None and self.options.cache_missed_embeddings and rest.found.any():
+                    self._insert_into_volatile_later(
+                        self.volatile, rest.table, rest.keys[rest.found], rest.rows[rest.found]
+                    )
+        return [(fetch.rows, self._states_of(fetch)) for fetch in fetches]
+
+    def _states_of(self, fetch: _Fetch) -> StateArray:
+        """States; rows that were not found become the default vector."""
+        states = np.full(len(fetch.keys), RowState.FOUND, np.uint8)
+        states[~fetch.found] = RowState.UNKNOWN if fetch.answered else RowState.DEFAULTED
+        fetch.rows[~fetch.found] = self.default(fetch.table)
+        return states
+
+    def _insert_later(self, table: str, keys: KeyArray) -> bool:
+        """In the background, bring what level 1 then still lacks of `keys` into it."""
+
+        def act() -> None:
+            found = np.zeros(len(keys), np.bool_)
+            self.cache.query(table, keys, np.empty((len(keys), self.dims[table]), np.float32), found)
+            if not found.all():
+                counts = LookupCounts()
+                self._fetch_into_cache([(table, keys[~found])], math.inf, counts)
+                self._count(counts)
+
+        return self.background.submit(act)
+
+    def _renew_later(self, table: str, keys: KeyArray) -> None:
+        """In the background, what of `keys` is then still stale in level 1."""
+
+        def act() -> None:
+            found, stale = np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.bool_)
+            self.cache.query(table, keys, np.empty((len(keys), self.dims[table]), np.float32), found, stale)
+            if stale.any():
+                self.renew(table, keys[stale])
+
+        self.background.submit(act)
+
+    def _touch_later(self, volatile: VolatileTier, table: str, keys: KeyArray) -> None:
+        self._later(volatile, lambda store: store.touch(table, keys))
+
+    def _insert_into_volatile_later(self, volatile: VolatileTier, table: str, keys: KeyArray, rows: RowArray) -> None:
+        self._later(volatile, lambda store: store.insert(table, keys, rows))
 
     def _later(self, volatile: VolatileTier, work: Callable[[VolatileStore], None]) -> None:
         """In the background, unless level 2 is being left alone by then."""
@@ -278,6 +353,38 @@ class TieredLookup:
             mine.stale += counts.stale
             mine.defaulted += counts.defaulted
             mine.unknown += counts.unknown
+
+
+class _Fetch:
+    """Keys of a table on their way through the lower tiers. `answered`: the last tier has said which it has."""
+
+    def __init__(self, table: str, keys: KeyArray, dim: int) -> None:
+        self.table, self.keys = table, keys
+        self.rows = np.empty((len(keys), dim), np.float32)
+        self.found = np.zeros(len(keys), np.bool_)
+        self.answered = False
+
+
+def _ask(
+    tier: TierGuard | VolatileStore, fetches: Sequence[_Fetch], give_up_s: float, clock: Callable[[], float]
+) -> int:
+    """Ask a tier for all of them, then wait for its answers; returns how many rows it had."""
+    if not isinstance(tier, TierGuard):
+        hits = 0
+        for fetch in fetches:
+            hits += tier.query(fetch.table, fetch.keys, fetch.rows, fetch.found)
+            fetch.answered = True
+        return hits
+    questions: list[tuple[_Fetch, Question]] = []
+    for fetch in fetches:
+        with contextlib.suppress(StoreUnavailable):
+            questions.append((fetch, tier.ask(fetch.table, fetch.keys, give_up_s - clock())))
+    hits = 0
+    for fetch, question in questions:
+        with contextlib.suppress(StoreUnavailable):
+            hits += tier.answer(question, fetch.rows, fetch.found)
+            fetch.answered = True
+    return hits
 
 
 class _RecentUpdates:

@@ -171,14 +171,20 @@ class Tiers:
                 found = states == RowState.FOUND
                 self.lookup.put(table.name, part[found], rows[found], seen)
 
-    def stores(self) -> list[EmbeddingStore]:
-        """Where updates of this process go: level 3, then level 2 where it is in this process."""
-        mine: list[EmbeddingStore] = []
+    def stores_of_this_process(self) -> dict[str, EmbeddingStore]:
+        """Where this process alone writes: level 3, then level 2 where it is a hash map."""
+        mine: dict[str, EmbeddingStore] = {}
         if self.lookup.persistent is not None:
-            mine.append(self.lookup.persistent.store)
+            mine["persistent_db"] = self.lookup.persistent.store
         if self.lookup.volatile is not None and self.lookup.volatile.guard is None:
-            mine.append(self.lookup.volatile.store)
+            mine["volatile_db"] = self.lookup.volatile.store
         return mine
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether a tier below level 1 can be asked: without any, every miss gets a default vector."""
+        below = (self.lookup.volatile, self.lookup.persistent)
+        return any(tier is not None and tier.available for tier in below)
 
     def close(self) -> None:
         """Note which keys level 1 holds, then give memory, files and connections back."""
@@ -204,10 +210,14 @@ class Tiers:
                 new.unlink(missing_ok=True)
 
 
-def bounded_config(cache_bytes: int, row_format: RowFormat, persistent_dir: Path) -> HierarchyConfig:
-    """Level 1 of so many bytes over level 3: what a bound of the table memory means."""
-    return HierarchyConfig(
-        cache=CacheConfig(cache_bytes=cache_bytes, row_format=row_format),
+def bounded_config(
+    config: HierarchyConfig, cache_bytes: int, row_format: RowFormat, persistent_dir: Path
+) -> HierarchyConfig:
+    """`config` with level 1 of so many bytes over level 3: what a bound of the table memory means."""
+    return replace(
+        config,
+        cache=replace(config.cache, cache_bytes=cache_bytes, row_format=row_format),
+        models={},
         persistent_db=PersistentConfig(PersistentType.ROCKS_DB, str(persistent_dir)),
     )
 
