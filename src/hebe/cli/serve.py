@@ -71,6 +71,13 @@ def serve(
     persistent_dir: Annotated[
         Path | None, typer.Option(rich_help_panel=_RUNNING, help="Where rows beyond --table-memory are kept (RocksDB).")
     ] = None,
+    hierarchy: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=_RUNNING,
+            help="TOML file that describes the tiers of the tables, and where online updates come from.",
+        ),
+    ] = None,
     row_format: Annotated[str, typer.Option(rich_help_panel=_RUNNING, help=ROW_FORMATS)] = "fp32",
     verify: Annotated[
         bool,
@@ -129,6 +136,7 @@ def serve(
     Example: hebe serve models --workers 2 --batch-size 128 --sla-ms 20
     """
     with _interrupt_ends_at_once():
+        from hebe.embeddings.hierarchy_config import HierarchyConfig
         from hebe.runtime.dense_graph import GraphMode
         from hebe.runtime.loaded_model import LoadOptions
         from hebe.serving.auth import read_tokens
@@ -170,6 +178,7 @@ def serve(
                 persistent_dir,
                 verify,
                 parse_row_format(row_format),
+                None if hierarchy is None else HierarchyConfig.from_toml(hierarchy),
             ),
         ),
         max_request_bytes=parse_bytes(max_request_bytes, "--max-request-bytes"),

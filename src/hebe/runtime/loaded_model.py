@@ -12,9 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
+from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.online_updates import OnlineUpdates
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_directory import remove
 from hebe.embeddings.table_memory import RowFormat
+from hebe.embeddings.tiers import TiersState
+from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
 from hebe.models.repository import VERSION_PATTERN, ModelRepository
 from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery, bring_into_range
 from hebe.runtime.dense_graph import GraphMode, prepare
@@ -33,8 +37,9 @@ class LoadOptions:
     """How a model is brought into memory.
 
     `graph`: how the DenseNet runs. `table_memory_bytes`: most memory for embedding rows; what is beyond it is
-    served from a persistent store under `persistent_dir`. None: all rows in memory. `verify`: read every byte of
-    the stored model first, and refuse one whose checksums differ. `row_format`: how rows in memory are stored.
+    served from a persistent store under `persistent_dir`. None: all rows in memory. `hierarchy` describes the tiers
+    that tables are read through, if any, and where online updates come from. `verify`: read every byte of the stored
+    model first, and refuse one whose checksums differ. `row_format`: how rows of resident tables are stored.
     """
 
     graph: GraphMode = GraphMode.SCRIPTED
@@ -42,10 +47,14 @@ class LoadOptions:
     persistent_dir: Path | None = None
     verify: bool = False
     row_format: RowFormat = RowFormat.FP32
+    hierarchy: HierarchyConfig | None = None
 
     def store_directory(self, name: str, version: int) -> Path | None:
-        """Where the persistent store of a version lies, None without `persistent_dir`."""
-        return None if self.persistent_dir is None else self.persistent_dir / name / str(version)
+        """Where the persistent store of a version lies, None where there is none."""
+        place = self.persistent_dir
+        if place is None and self.hierarchy is not None and self.hierarchy.persistent_db.path:
+            place = Path(self.hierarchy.persistent_db.path)
+        return None if place is None else place / name / str(version)
 
 
 def stored_versions(directory: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
@@ -87,6 +96,7 @@ class LoadedModel:
         self.spec = spec
         self.version = version
         self.hierarchy = hierarchy
+        self.updates: OnlineUpdates | None = None
         self._executor: Callable[[int], ModelExecutor] | None = executor
         self._idle: list[ModelExecutor] = []
 
@@ -118,12 +128,57 @@ class LoadedModel:
             {table.name: stored.table(table.name) for table in spec.tables},
             table_memory_bytes=options.table_memory_bytes,
             row_format=options.row_format,
+            config=options.hierarchy,
+            version=stored.version,
             persistent_dir=options.store_directory(name, stored.version),
             identity=hashlib.sha256(identity.encode()).hexdigest(),
             progress=progress,
         )
-        hierarchy.warm_up()
-        return cls(spec, stored.version, hierarchy, lambda items: ModelExecutor(spec, hierarchy, dense, items))
+        model = cls(spec, stored.version, hierarchy, lambda items: ModelExecutor(spec, hierarchy, dense, items))
+        try:
+            hierarchy.warm_up()
+            if options.hierarchy is not None:
+                place = options.store_directory(name, stored.version)
+                model.updates = OnlineUpdates.open(spec, hierarchy, options.hierarchy.update_source, place)
+                if model.updates is not None:
+                    model.updates.catch_up()
+        except BaseException:
+            model.close()
+            raise
+        return model
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether rows that level 1 lacks can be had from anywhere."""
+        return self.hierarchy.tiers is None or self.hierarchy.tiers.can_answer
+
+    @property
+    def tiers_state(self) -> TiersState | None:
+        """How the tiers are, None where all tables are resident."""
+        return None if self.hierarchy.tiers is None else self.hierarchy.tiers.state
+
+    @property
+    def update_statistics(self) -> dict[str, IngestionStatistics]:
+        """What has become of online updates, by where they go; empty where none come."""
+        return {} if self.updates is None else self.updates.statistics()
+
+    def prefetch(self, keys: Mapping[str, KeyArray]) -> bool:
+        """Bring rows into level 1 in the background, `keys` int64 by table; False if there is too much to do.
+
+        Resident tables need none of it. Raises `StoreError` for an unknown table.
+        """
+        tiers = self.hierarchy.tiers
+        if tiers is None:
+            return True
+        taken = [tiers.lookup.prefetch(name, own) for name, own in keys.items() if name in tiers.lookup.dims]
+        return all(taken)
+
+    def refresh(self) -> bool:
+        """Bring level 1 up to date with the lower tiers; False where there is nothing to refresh."""
+        if self.hierarchy.tiers is None:
+            return False
+        self.hierarchy.tiers.refresh.refresh()
+        return True
 
     def new_executor(self, max_items: int) -> ModelExecutor:
         """An executor with buffers for batches of up to `max_items`, for one thread. Raises `StoreError` if closed."""
@@ -234,4 +289,6 @@ class LoadedModel:
         """Give the tables' memory back and let go of the DenseNet. No executor may run any more."""
         self._executor = None
         self._idle.clear()
+        if self.updates is not None:
+            self.updates.close()
         self.hierarchy.close()
