@@ -245,6 +245,8 @@ class UpdateLogConformance:
             reader.close()
         reader = log.source(None, [USERS], newest=True)
         assert not reader.poll(10, 1.0)
+        assert reader.assigned()
+        assert not any(reader.lag().values())
         expected = push(log, range(5), 7.0)
         assert tables_of(take_rows(reader, 5)) == {"users": expected}
         reader.close()

@@ -224,9 +224,14 @@ class _Assigned:
     """The offset after which this source began."""
     leaving: bool = False
 
+    @property
+    def done(self) -> int:
+        """The offset up to which nothing is left to do."""
+        return self.begun if self.committed is None else self.committed
+
     def is_outstanding(self) -> bool:
         """Whether something was handed over that is not committed."""
-        return self.delivered > (self.begun if self.committed is None else self.committed)
+        return self.delivered > self.done
 
     def close(self) -> None:
         self.reader.close()
@@ -296,8 +301,7 @@ class DirectorySource:
         """See `UpdateSource.lag`."""
         with self._lock:
             return {
-                at: self._log.outstanding(at, assigned.end, assigned.committed)
-                for at, assigned in self._assigned.items()
+                at: self._log.outstanding(at, assigned.end, assigned.done) for at, assigned in self._assigned.items()
             }
 
     def log_identity(self) -> str:
