@@ -188,3 +188,19 @@ def test_one_message_missing_is_one_gap(count):
     order.release(0.0)
     release = order.release(10.0)
     assert release.gaps == [Gap(AT, "p", count, count)]
+
+
+def test_numbers_that_are_learnt_make_duplicates_and_gaps():
+    order = PartitionOrder(AT)
+    [three, one] = (UpdateMessage("p", number, 0.0, np.array([0]), None) for number in (3, 1))
+    order.learn(three)
+    order.learn(one)
+    deliver(order, [3, 6], 10)
+    release = order.release(0.0)
+    assert (release.deliveries, order.duplicates) == ([], 1)
+    assert order.release(10.0).gaps == [Gap(AT, "p", 4, 5)]
+
+
+def test_a_gap_says_where_it_is():
+    assert str(Gap(AT, "p", 3, 4)) == "messages 3 to 4 of producer p are missing in partition 0 of model m, table t"
+    assert "offsets 3 to 4 of partition 0 of model m, table t were removed" in str(Gap(AT, None, 3, 4))

@@ -23,18 +23,21 @@ MOST_PRODUCERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages `first` to `last` of a producer in a partition that never came."""
+    """Messages `first` to `last` of a producer in a partition that never came.
+
+    Where `producer` is None these are offsets: the log has removed what was there, whoever sent it.
+    """
 
     at: TopicPartition
-    producer: str
+    producer: str | None
     first: int
     last: int
 
     def __str__(self) -> str:
-        return (
-            f"messages {self.first} to {self.last} of producer {self.producer} are missing in partition "
-            f"{self.at.partition} of model {self.at.model}, table {self.at.table}"
-        )
+        place = f"partition {self.at.partition} of model {self.at.model}, table {self.at.table}"
+        if self.producer is None:
+            return f"offsets {self.first} to {self.last} of {place} were removed from the log before they were read"
+        return f"messages {self.first} to {self.last} of producer {self.producer} are missing in {place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,10 @@ class PartitionOrder:
         """Take in what the source handed over next. Poison messages have no number and keep their place."""
         self._queue.append(delivery)
         self._pushed = delivery.offset
+
+    def learn(self, message: UpdateMessage) -> None:
+        """Take note of the number of a message that was applied before."""
+        self._next[message.producer] = max(self._next.get(message.producer, 0), message.sequence + 1)
 
     def release(self, now_s: float) -> Release:
         """What is in order by now, or has waited long enough."""
