@@ -1,0 +1,57 @@
+"""Where poison messages go: a directory that somebody can look into, with the bytes and the reason of each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+
+from hebe.embeddings.updates.contract import Delivery, UpdateMessage
+from hebe.embeddings.updates.message import encode
+
+MOST_MESSAGES = 1000
+MOST_BYTES = 256 << 20
+_SUFFIX = ".message"
+
+
+class Quarantine:
+    """Keeps up to `MOST_MESSAGES` messages, `MOST_BYTES` together, in `path`: what comes later is only counted.
+
+    `MODEL.TABLE.PARTITION.OFFSET.message` holds a message's bytes, the file of that name and `.json` why it was put
+    aside. None for `path` keeps nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = None if path is None else Path(path)
+        self._count, self._bytes = 0, 0
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                sizes = [entry.stat().st_size for entry in os.scandir(self.path) if entry.name.endswith(_SUFFIX)]
+                self._count, self._bytes = len(sizes), sum(sizes)
+
+    def put(self, delivery: Delivery, fault: str) -> str:
+        """Put a message aside; returns where it is, or why it is nowhere. Raises nothing: the rest must go on."""
+        if self.path is None:
+            return "not kept: there is no quarantine directory"
+        at = delivery.at
+        payload = delivery.payload
+        if not payload and isinstance(delivery.message, UpdateMessage):
+            with contextlib.suppress(ValueError):
+                payload = encode(delivery.message, at)
+        if self._count >= MOST_MESSAGES or self._bytes + len(payload) > MOST_BYTES:
+            return f"not kept: {self.path} holds {self._count} messages of {self._bytes:,} bytes already"
+        file = self.path / f"{at.model}.{at.table}.{at.partition}.{delivery.offset}{_SUFFIX}"
+        record = {"model": at.model, "table": at.table, "partition": at.partition, "offset": delivery.offset}
+        record |= {"fault": fault, "put_aside_s": time.time()}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            known = file.stat().st_size if file.exists() else None
+            file.write_bytes(payload)
+            file.with_name(f"{file.name}.json").write_text(json.dumps(record))
+        except OSError as why:
+            return f"not kept: {self.path}: {why.strerror}"
+        self._count += known is None
+        self._bytes += len(payload) - (known or 0)
+        return str(file)

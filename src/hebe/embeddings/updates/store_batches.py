@@ -1,0 +1,59 @@
+"""Makes of messages the batches that a store is given: as large as may be, never across a change of order. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hebe.embeddings.store import KeyArray, RowArray
+from hebe.embeddings.updates.contract import UpdateMessage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoreBatch:
+    """Rows to put under keys, or keys to delete (`rows` None).
+
+    `position` is the offset up to which nothing of the partition is outstanding once this batch is in the store.
+    `sent_s` are the times of the messages that are complete then.
+    """
+
+    keys: KeyArray
+    rows: RowArray | None
+    position: int | None
+    sent_s: tuple[float, ...]
+
+
+def store_batches(messages: Iterable[tuple[UpdateMessage, int]], most_keys: int) -> Iterator[StoreBatch]:
+    """Batches of at most `most_keys` keys, of (message, position) in the order in which they are to be applied.
+
+    A message that is larger is cut; its position comes with its last piece.
+    """
+    waiting: list[tuple[UpdateMessage, int]] = []
+    count = 0
+    for message, position in messages:
+        kind = message.rows is None
+        if waiting and (count + len(message.keys) > most_keys or kind != (waiting[-1][0].rows is None)):
+            yield _joined(waiting)
+            waiting, count = [], 0
+        if len(message.keys) <= most_keys:
+            waiting.append((message, position))
+            count += len(message.keys)
+            continue
+        for first in range(0, len(message.keys), most_keys):
+            part = slice(first, first + most_keys)
+            rows = None if message.rows is None else message.rows[part]
+            if first + most_keys < len(message.keys):
+                yield StoreBatch(message.keys[part], rows, None, ())
+            else:
+                yield StoreBatch(message.keys[part], rows, position, (message.sent_s,))
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(messages: list[tuple[UpdateMessage, int]]) -> StoreBatch:
+    keys = np.concatenate([message.keys for message, _ in messages])
+    rows = [message.rows for message, _ in messages if message.rows is not None]
+    sent_s = tuple(message.sent_s for message, _ in messages)
+    return StoreBatch(keys, np.concatenate(rows) if rows else None, messages[-1][1], sent_s)

@@ -1,0 +1,52 @@
+import json
+
+import numpy as np
+import pytest
+
+from hebe.embeddings.updates import quarantine as module
+from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage
+from hebe.embeddings.updates.message import decode
+from hebe.embeddings.updates.quarantine import Quarantine
+
+AT = TopicPartition("m", "t", 2)
+
+
+def poison(offset, payload=b"broken"):
+    return Delivery(AT, offset, None, "no message", payload)
+
+
+def test_bytes_and_reason_are_kept(tmp_path):
+    where = Quarantine(tmp_path / "aside").put(poison(7), "truncated")
+    file = tmp_path / "aside" / "m.t.2.7.message"
+    assert where == str(file)
+    assert file.read_bytes() == b"broken"
+    record = json.loads((tmp_path / "aside" / "m.t.2.7.message.json").read_text())
+    assert record.pop("put_aside_s") > 0
+    assert record == {"model": "m", "table": "t", "partition": 2, "offset": 7, "fault": "truncated"}
+
+
+def test_a_whole_message_is_kept_as_its_bytes(tmp_path):
+    message = UpdateMessage("p", 3, 1.0, np.arange(2), np.ones((2, 5), np.float32))
+    Quarantine(tmp_path).put(Delivery(AT, 7, message), "wrong dim")
+    kept = decode((tmp_path / "m.t.2.7.message").read_bytes(), AT)
+    assert (kept.sequence, kept.rows.shape) == (3, (2, 5))
+
+
+@pytest.mark.parametrize(("name", "limit"), [("MOST_MESSAGES", 3), ("MOST_BYTES", 18)])
+def test_it_does_not_grow_without_bound_and_knows_what_it_holds(tmp_path, monkeypatch, name, limit):
+    monkeypatch.setattr(module, name, limit)
+    for offset in range(2):
+        Quarantine(tmp_path).put(poison(offset), "")  # each as after a restart
+    full = Quarantine(tmp_path)
+    full.put(poison(1), "")  # the same once more
+    full.put(poison(2), "")
+    assert full.put(poison(3), "") == f"not kept: {tmp_path} holds 3 messages of 18 bytes already"
+    assert sorted(path.name for path in tmp_path.glob("*.message")) == [
+        f"m.t.2.{offset}.message" for offset in range(3)
+    ]
+
+
+def test_what_cannot_be_kept_is_said_and_nothing_is_raised(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "not kept" in Quarantine(tmp_path / "file").put(poison(1), "")
+    assert Quarantine(None).put(poison(1), "") == "not kept: there is no quarantine directory"
