@@ -1,0 +1,485 @@
+"""Applies online updates to stores, in the background: in order, complete, and never in a query's way (HPS 6).
+
+    source.poll ──▶ PartitionOrder (duplicates go, gaps are told) ──▶ store_batches ──▶ each store, in turn
+                                                                                        listener
+                                                                                        source.commit
+
+Offsets are committed after all stores have the rows. A store that has `apply` (`PositionedStore`) keeps the offset with
+the rows, and is believed about it rather than the group. A store or log that fails is tried again for as long as it
+takes, and nothing is passed over but what can never be applied: that is put aside and named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
+from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage, UpdateSource
+from hebe.embeddings.updates.ingestion_statistics import IngestionCounter, IngestionStatistics
+from hebe.embeddings.updates.quarantine import Quarantine
+from hebe.embeddings.updates.sequence_check import MOST_HELD, Gap, PartitionOrder
+from hebe.embeddings.updates.store_batches import StoreBatch, store_batches
+
+log = logging.getLogger("hebe.updates")
+
+UpdateListener = Callable[[str, KeyArray], None]
+"""Called with a table and those of its keys that all stores have anew, or have deleted."""
+
+LISTENER = "cache"
+"""The tier as which the listener counts in the statistics: level 1, which hears of what the others have."""
+
+_NICENESS = 5
+"""Below the workers, which queries wait for."""
+_POLL_MESSAGES = 64
+_COMMIT_S = 1.0
+_LAG_S = 2.0
+_HEARTBEAT_S = 1.0
+_LONGEST_BACKOFF = 64
+"""Times `failure_backoff_ms`: the longest wait before a failed call is tried again."""
+_HELD_POLL_S = 0.1
+
+
+@runtime_checkable
+class PositionedStore(Protocol):
+    """A store that keeps with its rows how much of each log they include."""
+
+    def apply(self, table: str, keys: KeyArray, rows: RowArray | None, position: tuple[str, int] | None = None) -> bool:
+        """Put rows or delete keys, and note the position, all or nothing; False if it is there or past it already."""
+        ...
+
+    def positions(self) -> dict[str, int]:
+        """By log, the offset up to which its updates are in the store."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class IngestionOptions:
+    """How fast updates are applied; names and defaults are those of HPS' `update_source` block where it has them.
+
+    At most `max_rows_per_s` rows and deletes a second (None: as fast as it goes), looked for every `interval_s` seconds
+    (0: as soon as they come). A store is given at most `max_batch_size` keys at once. Offsets are committed after
+    `max_commit_interval` batches, and whenever nothing is left to do. Raises ValueError naming a field out of range.
+    """
+
+    max_rows_per_s: float | None = None
+    interval_s: float = 0.0
+    max_batch_size: int = 8192
+    max_commit_interval: int = 32
+    failure_backoff_ms: float = 50.0
+    poll_timeout_ms: float = 500.0
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("max_rows_per_s", self.max_rows_per_s, 1e-3, 1e12),
+            ("interval_s", self.interval_s, 0, 86400),
+            ("max_batch_size", self.max_batch_size, 1, 1 << 24),
+            ("max_commit_interval", self.max_commit_interval, 1, 1 << 24),
+            ("failure_backoff_ms", self.failure_backoff_ms, 1, 600_000),
+            ("poll_timeout_ms", self.poll_timeout_ms, 1, 600_000),
+        ):
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{name} is {value}: must lie in [{least}, {most}]")
+
+
+class UpdateIngestion:
+    """A thread that applies the updates of model `model` out of `source` to `stores`, until it is closed.
+
+    `stores` by tier name are written in their order, so the one that others are filled from comes first. `dims` gives
+    the embedding dim by table: messages for others, of another dim, or with rows that are not finite are poison, as are
+    those that the source could not read, and go to directory `quarantine`. The source is closed with the ingestion, the
+    stores are not.
+
+    Messages sent before `since_s` (Unix seconds) are passed over: the rows of the model that was loaded have them. Give
+    the time at which training read the rows that it exported, or sooner: the same updates once more do no harm.
+
+    Without stores it only listens, for a server whose Redis is written by others and whose cache must hear of it. Give
+    it a source without a group then, that begins with the newest message.
+    """
+
+    def __init__(
+        self,
+        source: UpdateSource,
+        stores: Mapping[str, EmbeddingStore],
+        model: str,
+        dims: Mapping[str, int],
+        options: IngestionOptions | None = None,
+        *,
+        listener: UpdateListener | None = None,
+        quarantine: Path | None = None,
+        since_s: float | None = None,
+    ) -> None:
+        self.model, self.dims, self.options = model, dict(dims), options or IngestionOptions()
+        self._source, self._stores, self._listener = source, dict(stores), listener
+        self._since_s = -math.inf if since_s is None else since_s
+        self._quarantine = Quarantine(quarantine)
+        self._counter = IngestionCounter([*self._stores, *([] if listener is None else [LISTENER])])
+        self._orders: dict[TopicPartition, PartitionOrder] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        """By partition, the offset up to which the stores are known to have all, where one keeps positions."""
+        self._position_names: dict[TopicPartition, str] = {}
+        self._handed: dict[TopicPartition, int] = {}
+        """By partition, the offset that the source handed over last, or was told to begin after."""
+        self._sought: set[TopicPartition] = set()
+        """Partitions in which the source was told where to begin, and of which nothing came since."""
+        self._deliveries: deque[Delivery] = deque()
+        """What the source has handed over and nobody has looked at."""
+        self._ready: dict[TopicPartition, deque[StoreBatch]] = {}
+        """By partition, what is in order and not yet in all stores: whatever fails meanwhile, it is not forgotten."""
+        self._pending: dict[TopicPartition, int] = {}
+        self._batches = 0
+        self._committed_s = self._lag_s = self._polled_s = time.monotonic()
+        self._next_s = 0.0
+        """When the rate lets the next batch through."""
+        self._closing = threading.Event()
+        self._idle = threading.Condition()
+        self._idle_times = self._draining = 0
+        self._thread = threading.Thread(target=self._run, name="hebe-updates", daemon=True)
+        self._thread.start()
+
+    def statistics(self) -> IngestionStatistics:
+        """What was done so far, and how far behind it is."""
+        return self._counter.read()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until all that is in the log now is applied and committed; False if that takes longer, as it does while
+        the source has no partition.
+        """
+        with self._idle:
+            wanted = self._idle_times + 2  # the poll that runs now may have begun before
+            self._draining += 1
+            try:
+                return self._idle.wait_for(lambda: self._idle_times >= wanted, timeout_s)
+            finally:
+                self._draining -= 1
+
+    def close(self) -> None:
+        """Finish the batch that is being applied, commit, and leave the source. Closing twice is harmless."""
+        self._closing.set()
+        self._thread.join()
+
+    def __enter__(self) -> UpdateIngestion:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        backoff_s = self.options.failure_backoff_ms / 1000
+        while not self._closing.is_set():
+            try:
+                idle = self._cycle()
+            except Exception as fault:  # a thread that ended would stop all updates, unnoticed
+                self._failed("taking updates from the log", fault)
+                self._closing.wait(backoff_s)
+                backoff_s = self._longer(backoff_s)
+                continue
+            backoff_s = self.options.failure_backoff_ms / 1000
+            if idle and self.options.interval_s and not self._draining:
+                self._pause(self.options.interval_s)
+        with contextlib.suppress(Exception):
+            self._commit()
+        with contextlib.suppress(Exception):
+            self._source.close()
+
+    def _cycle(self) -> bool:
+        """Take what there is, apply it, commit. Returns whether nothing is left to do."""
+        news = bool(self._deliveries) or any(self._ready.values())
+        if not news:
+            hurried = self._draining or any(order.held for order in self._orders.values())
+            timeout_s = self.options.poll_timeout_ms / 1000
+            self._deliveries.extend(
+                self._source.poll(_POLL_MESSAGES, min(timeout_s, _HELD_POLL_S) if hurried else timeout_s)
+            )
+            self._polled_s = time.monotonic()
+            news = bool(self._deliveries)
+        self._forget_lost()
+        self._meet_new()
+        while self._deliveries:
+            self._take(self._deliveries[0])
+        for at in list(self._orders):
+            self._apply_ready(at)
+        idle = not news and not any(order.held for order in self._orders.values())
+        if idle:
+            self._commit()
+        else:
+            self._commit_if_due()
+        if self._due(self._lag_s, _LAG_S) or (idle and self._draining):
+            lag = self._source.lag()
+            self._counter.lag(lag)
+            self._lag_s = time.monotonic()
+            if idle and lag and not any(lag.values()):
+                with self._idle:
+                    self._idle_times += 1
+                    self._idle.notify_all()
+        if self._counter.succeeded():
+            log.info("online updates go on")
+        return idle
+
+    def _due(self, last_s: float, every_s: float) -> bool:
+        return time.monotonic() >= last_s + every_s
+
+    def _forget_lost(self) -> None:
+        """Forget the partitions that others have now; what was read of them they read anew."""
+        assigned = self._source.assigned()
+        for at in [at for at in self._orders if at not in assigned]:
+            self._forget(at)
+        self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at in assigned)
+
+    def _forget(self, at: TopicPartition) -> None:
+        self._orders.pop(at, None)
+        self._ready.pop(at, None)
+        for known in (self._handed, self._pending, self._positions):
+            known.pop(at, None)
+        self._position_names.pop(at, None)
+        self._sought.discard(at)
+
+    def _meet_new(self) -> None:
+        """Begin with partitions that have become ours: where the stores say they are, else where the group is."""
+        new = [at for at in self._source.assigned() if at not in self._orders]
+        if not new:
+            return
+        stored, identity = self._stored_positions(), self._source.log_identity()
+        for at in new:
+            self._meet(at, stored, identity)
+
+    def _meet(self, at: TopicPartition, stored: Mapping[str, int] | None, identity: str) -> None:
+        if stored is not None:
+            name = f"{identity}/{at.model}/{at.table}/{at.partition}"
+            self._position_names[at] = name
+            if name in stored:
+                # A little that is applied already is read again, for the numbers that its producers had reached.
+                begin = max(-1, stored[name] - MOST_HELD)
+                self._source.seek(at, begin)
+                self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at != at)
+                self._positions[at] = self._pending[at] = stored[name]
+                self._handed[at] = begin
+                self._sought.add(at)
+        self._orders[at] = PartitionOrder(at)
+        self._ready.setdefault(at, deque())
+
+    def _stored_positions(self) -> dict[str, int] | None:
+        """What all stores that keep positions have; None if there is no such store."""
+        found = [store.positions() for store in self._stores.values() if isinstance(store, PositionedStore)]
+        if not found:
+            return None
+        return {name: min(known[name] for known in found) for name in found[0] if all(name in known for known in found)}
+
+    def _take(self, delivery: Delivery) -> None:
+        """Bring the next delivery into its order; it leaves `_deliveries` when all that can fail is done."""
+        at = delivery.at
+        if delivery.offset <= self._handed.get(at, -1):
+            self._begin_anew(at, delivery.offset)
+            if not self._deliveries or self._deliveries[0] is not delivery:
+                return  # the store knows that log too, and where to go on in it
+        self._deliveries.popleft()
+        order, position = self._orders[at], self._positions.get(at)
+        if at in self._sought and position is not None and delivery.offset > position + 1:
+            # Not even one that was applied before is there any more: what lay between went with it.
+            self._note_gap(Gap(at, None, position + 1, delivery.offset - 1))
+        if delivery.message is not None:  # what a source says of its log stands at whatever offset
+            self._handed[at] = delivery.offset
+        self._sought.discard(at)
+        if position is None or delivery.offset > position:
+            order.push(delivery)
+            return
+        self._pending[at] = position  # some sources take a commit only of what they have handed over since
+        if delivery.message is not None:
+            order.learn(delivery.message)
+
+    def _begin_anew(self, at: TopicPartition, offset: int) -> None:
+        """The log has gone back behind what it had handed over: it was emptied, restored or made anew."""
+        identity, stored, name = self._source.log_identity(), self._stored_positions(), self._position_names.get(at)
+        log.warning(
+            "online updates: partition %d of model %s, table %s begins anew, at offset %d, after offset %d of what was "
+            "there before",
+            at.partition, at.model, at.table, offset, max(self._handed[at], self._positions.get(at, -1)),
+        )  # fmt: skip
+        self._make_ready(at, math.inf)
+        # What came before is applied still, but its offsets say nothing about the new log.
+        left = deque(replace(batch, position=None) for batch in self._ready.get(at, ()))
+        self._forget(at)
+        self._ready[at] = left
+        known_by_this_name = name is not None and name.startswith(f"{identity}/")
+        # Under the old name the store's position is that of the old log: then the group alone says how far it is.
+        self._meet(at, None if known_by_this_name else stored, identity)
+
+    def _apply_ready(self, at: TopicPartition) -> None:
+        order = self._orders.get(at)
+        if order is None:  # lost while another one was written
+            return
+        self._make_ready(at, time.monotonic())
+        ready = self._ready[at]
+        while ready:
+            if self._closing.is_set():
+                return
+            batch = ready[0]
+            if not self._apply(at, order, batch):
+                if self._orders.get(at) is order and not self._closing.is_set():
+                    self._forget(at)  # so that it is met anew should it come back
+                return
+            ready.popleft()
+            self._batches += 1
+            if batch.position is not None:
+                self._pending[at] = batch.position
+            self._commit_if_due()
+            self._stay_member()
+            if self._orders.get(at) is not order:
+                return
+        if order.position is not None:
+            self._pending[at] = order.position
+
+    def _make_ready(self, at: TopicPartition, now_s: float) -> None:
+        """Make batches of what is in order, or has waited long enough, by `now_s`."""
+        order = self._orders[at]
+        duplicates, reordered = order.duplicates, order.reordered
+        release = order.release(now_s)
+        self._counter.add(duplicates=order.duplicates - duplicates, reordered=order.reordered - reordered)
+        for gap in release.gaps:
+            self._note_gap(gap)
+        messages: list[tuple[UpdateMessage, int]] = []
+        for delivery, position in zip(release.deliveries, release.positions, strict=True):
+            message = delivery.message
+            if message is None:
+                self._put_aside(delivery, delivery.fault or "no message")
+            elif message.sent_s < self._since_s:
+                self._counter.add(passed_over=1)  # before it is looked at: an older model may have had other tables
+            elif (fault := self._fault(at, message)) is not None:
+                self._put_aside(delivery, fault)
+            else:
+                messages.append((message, position))
+        self._ready[at].extend(store_batches(messages, self.options.max_batch_size))
+
+    def _note_gap(self, gap: Gap) -> None:
+        self._counter.gap(gap)
+        log.warning("online updates: %s", gap)
+
+    def _fault(self, at: TopicPartition, message: UpdateMessage) -> str | None:
+        """Why a message can never be applied."""
+        if at.model != self.model or at.table not in self.dims:
+            return f"there is no table {at.table} of model {at.model} here"
+        if message.rows is None:
+            return None
+        dim = self.dims[at.table]
+        if message.rows.shape[1] != dim:
+            return f"its rows have dim {message.rows.shape[1]}, those of table {at.table} have {dim}"
+        if not np.isfinite(message.rows).all():
+            return "its rows are not all finite"
+        return None
+
+    def _put_aside(self, delivery: Delivery, fault: str) -> None:
+        at = delivery.at
+        where = self._quarantine.put(delivery, fault)
+        self._counter.poison(fault)
+        log.warning(
+            "online updates: message %d of partition %d of model %s, table %s cannot be applied: %s (%s)",
+            delivery.offset, at.partition, at.model, at.table, fault, where,
+        )  # fmt: skip
+
+    def _apply(self, at: TopicPartition, order: PartitionOrder, batch: StoreBatch) -> bool:
+        """Write a batch into each store, however often that takes; False if it is not ours to write any more."""
+        self._wait_for_rate(len(batch.keys))
+        for tier, store in self._stores.items():
+            if not self._insist(at, order, tier, store, batch):
+                return False
+            self._counter.visible(tier, batch.sent_s)
+        if batch.position is not None and at in self._position_names:
+            self._positions[at] = max(batch.position, self._positions.get(at, -1))
+        count = len(batch.keys)
+        applied = {"deletes": count} if batch.rows is None else {"rows": count}
+        self._counter.add(messages=len(batch.sent_s), **applied)
+        if self._listener is not None:
+            try:
+                self._listener(at.table, batch.keys)
+            except Exception:  # of whoever listens; the stores have the rows
+                log.exception("online updates: the listener failed")
+            else:
+                self._counter.visible(LISTENER, batch.sent_s)
+        return True
+
+    def _insist(
+        self, at: TopicPartition, order: PartitionOrder, tier: str, store: EmbeddingStore, batch: StoreBatch
+    ) -> bool:
+        backoff_s = self.options.failure_backoff_ms / 1000
+        while self._orders.get(at) is order and at in self._source.assigned():
+            try:
+                self._write(at, store, batch)
+            except Exception as fault:  # whatever it is: going on without these rows would lose them
+                self._failed(f"writing table {at.table} to the {tier} store", fault)
+            else:
+                if self._counter.succeeded():
+                    log.info("online updates go on")
+                return True
+            self._pause(backoff_s)
+            backoff_s = self._longer(backoff_s)
+            if self._closing.is_set():
+                return False
+        return False
+
+    def _write(self, at: TopicPartition, store: EmbeddingStore, batch: StoreBatch) -> None:
+        if isinstance(store, PositionedStore):
+            position = None
+            # A position that does not advance (of a message put back in its place) would be taken for a repetition.
+            if batch.position is not None and batch.position > self._positions.get(at, -1):
+                name = self._position_names.get(at)
+                position = None if name is None else (name, batch.position)
+            store.apply(at.table, batch.keys, batch.rows, position)
+        elif batch.rows is None:
+            store.delete(at.table, batch.keys)
+        else:
+            store.insert(at.table, batch.keys, batch.rows)
+
+    def _commit_if_due(self) -> None:
+        if self._batches >= self.options.max_commit_interval or self._due(self._committed_s, _COMMIT_S):
+            self._commit()
+
+    def _commit(self) -> None:
+        self._batches = 0
+        self._committed_s = time.monotonic()
+        pending = dict(self._pending)
+        if pending:
+            self._source.commit(pending)
+            self._pending = {at: offset for at, offset in self._pending.items() if pending.get(at) != offset}
+
+    def _wait_for_rate(self, keys: int) -> None:
+        if self.options.max_rows_per_s is None:
+            return
+        now_s = time.monotonic()
+        self._pause(self._next_s - now_s)
+        self._next_s = max(self._next_s, now_s) + keys / self.options.max_rows_per_s
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, unless the ingestion is being closed, and stay a member of the group meanwhile."""
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0 and not self._closing.wait(min(left_s, _HEARTBEAT_S)):
+            self._stay_member()
+
+    def _stay_member(self) -> None:
+        """Show the group that this member lives, and forget what it has given to others meanwhile."""
+        if self._due(self._polled_s, _HEARTBEAT_S):
+            self._polled_s = time.monotonic()
+            with contextlib.suppress(StoreError):
+                self._source.poll(0, 0.0)
+                self._forget_lost()
+
+    def _longer(self, backoff_s: float) -> float:
+        return min(2 * backoff_s, _LONGEST_BACKOFF * self.options.failure_backoff_ms / 1000)
+
+    def _failed(self, what: str, fault: Exception) -> None:
+        text = str(fault) if isinstance(fault, StoreError) else f"{type(fault).__name__}: {fault}"
+        if self._counter.failed(text):
+            known = isinstance(fault, StoreError)
+            log.warning("online updates: %s failed, trying again: %s", what, text, exc_info=None if known else fault)

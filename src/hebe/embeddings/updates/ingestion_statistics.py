@@ -1,0 +1,177 @@
+"""What an ingestion has done and how far behind it is: counted by its thread, read by any."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hebe.embeddings.updates.contract import TopicPartition
+from hebe.embeddings.updates.sequence_check import Gap
+from hebe.latency import LatencyRecorder, LatencySummary
+
+VISIBLE_BOUNDS_S = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 86400.0,
+)  # fmt: skip
+"""Upper bounds of the buckets of update-to-visible latency: from one batch to a day behind."""
+
+_RATE_S = 10.0
+_RATE_STEP_S = 0.5
+_MOST_GAPS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleHistogram:
+    """Update-to-visible latencies as Prometheus counts them: messages, cumulative, never fewer than before."""
+
+    bounds_s: tuple[float, ...]
+    at_most: tuple[int, ...]
+    """Messages that took no longer than the bound of that place."""
+    messages: int
+    """All messages, those beyond the last bound included."""
+    sum_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class IngestionStatistics:
+    """Since the ingestion began, but for what is said to be of now."""
+
+    messages: int
+    """Messages applied."""
+    rows: int
+    """Rows put into the stores."""
+    deletes: int
+    """Keys deleted."""
+    duplicates: int
+    """Messages dropped, as they had been applied before."""
+    reordered: int
+    """Messages that came after later ones and were applied in their place."""
+    passed_over: int
+    """Messages older than the model that is loaded, which has them."""
+    gaps: int
+    """Times that messages were missing."""
+    missing: int
+    """Messages that were."""
+    last_gaps: tuple[Gap, ...]
+    poison: int
+    """Messages that could not be applied and were put aside."""
+    failures: int
+    """Calls to the source or a store that failed; all were tried again."""
+    last_error: str | None
+    """What the last failure or poison message was."""
+    is_failing: bool
+    """Whether the last call failed: nothing is applied now."""
+    rows_per_s: float
+    """Rows and deleted keys applied, over the last seconds."""
+    lag: Mapping[TopicPartition, int]
+    """Messages of each partition that are not committed, when last asked."""
+    visible: Mapping[str, LatencySummary]
+    """By tier, seconds from the trainer's `send` to the row being in the store, by the machines' wall clocks."""
+    visible_histogram: Mapping[str, VisibleHistogram]
+    """The same as counts that only grow."""
+
+    @property
+    def lag_messages(self) -> int:
+        """Messages not committed, of all partitions."""
+        return sum(self.lag.values())
+
+
+class IngestionCounter:
+    """Counts; `read` may be called from any thread."""
+
+    def __init__(self, tiers: Iterable[str]) -> None:
+        self._lock = threading.Lock()
+        self._visible = {tier: LatencyRecorder() for tier in tiers}
+        self._buckets = {tier: np.zeros(len(VISIBLE_BOUNDS_S) + 1, np.int64) for tier in self._visible}
+        self._sums_s = dict.fromkeys(self._visible, 0.0)
+        self._counts = dict.fromkeys(("messages", "rows", "deletes", "duplicates", "reordered", "passed_over"), 0)
+        self._counts |= dict.fromkeys(("gaps", "missing", "poison", "failures"), 0)
+        self._last_gaps: deque[Gap] = deque(maxlen=_MOST_GAPS)
+        self._last_error: str | None = None
+        self._is_failing = False
+        self._lag: dict[TopicPartition, int] = {}
+        self._begun_s = time.monotonic()
+        self._recent: deque[tuple[float, int]] = deque()
+        """(when, keys) of the last seconds, a few a second."""
+
+    def add(self, **counts: int) -> None:
+        """Count more of the fields of those names."""
+        with self._lock:
+            for name, count in counts.items():
+                self._counts[name] += count
+            self._note_rate(counts.get("rows", 0) + counts.get("deletes", 0))
+
+    def visible(self, tier: str, sent_s: Iterable[float]) -> None:
+        """Messages sent at these times are in the tier now. Clocks that run ahead count as no time."""
+        now_s = time.time()
+        latencies_s = np.array([max(0.0, now_s - sent) for sent in sent_s])
+        places = np.searchsorted(VISIBLE_BOUNDS_S, latencies_s)
+        with self._lock:
+            self._visible[tier].record_many(latencies_s)
+            self._buckets[tier] += np.bincount(places, minlength=len(VISIBLE_BOUNDS_S) + 1)
+            self._sums_s[tier] += float(latencies_s.sum())
+
+    def gap(self, gap: Gap) -> None:
+        """Messages are missing."""
+        with self._lock:
+            self._counts["gaps"] += 1
+            self._counts["missing"] += gap.last - gap.first + 1
+            self._last_gaps.append(gap)
+
+    def poison(self, fault: str) -> None:
+        """A message was put aside."""
+        with self._lock:
+            self._counts["poison"] += 1
+            self._last_error = fault
+
+    def failed(self, fault: str) -> bool:
+        """A call failed; returns whether that is news, for whoever logs it."""
+        with self._lock:
+            news = not self._is_failing or fault != self._last_error
+            self._counts["failures"] += 1
+            self._last_error, self._is_failing = fault, True
+            return news
+
+    def succeeded(self) -> bool:
+        """A call went well; returns whether that is news."""
+        with self._lock:
+            news, self._is_failing = self._is_failing, False
+            return news
+
+    def lag(self, lag: Mapping[TopicPartition, int]) -> None:
+        """The source's lag."""
+        with self._lock:
+            self._lag = dict(lag)
+
+    def read(self) -> IngestionStatistics:
+        """All of it, now."""
+        with self._lock:
+            self._note_rate(0)
+            span_s = min(_RATE_S, time.monotonic() - self._begun_s)
+            return IngestionStatistics(
+                **self._counts,
+                last_gaps=tuple(self._last_gaps),
+                last_error=self._last_error,
+                is_failing=self._is_failing,
+                rows_per_s=sum(count for _, count in self._recent) / span_s if span_s > 0 else 0.0,
+                lag=dict(self._lag),
+                visible={tier: recorder.summary() for tier, recorder in self._visible.items()},
+                visible_histogram={tier: self._histogram(tier) for tier in self._visible},
+            )
+
+    def _histogram(self, tier: str) -> VisibleHistogram:
+        *at_most, messages = np.cumsum(self._buckets[tier]).tolist()
+        return VisibleHistogram(VISIBLE_BOUNDS_S, tuple(at_most), messages, self._sums_s[tier])
+
+    def _note_rate(self, keys: int) -> None:
+        now_s = time.monotonic()
+        while self._recent and self._recent[0][0] < now_s - _RATE_S:
+            self._recent.popleft()
+        if keys and self._recent and self._recent[-1][0] > now_s - _RATE_STEP_S:
+            self._recent[-1] = (self._recent[-1][0], self._recent[-1][1] + keys)
+        elif keys:
+            self._recent.append((now_s, keys))
