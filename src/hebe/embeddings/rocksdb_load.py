@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import rocksdict
 
+from hebe.embeddings.keyed_rows import KeyedSource, keyed_chunks
 from hebe.embeddings.rocksdb_format import database_options, encode_keys, encode_rows
 from hebe.embeddings.store import KeyArray, RowArray, StoreError
 from hebe.embeddings.store_directory import faults, load_file_path
-from hebe.embeddings.table_memory import Progress, TableSource, chunks_of
+from hebe.embeddings.table_memory import Progress
 from hebe.spec import EmbeddingTableSpec
 
 LOAD_FILE_BYTES = 256 << 20
@@ -29,10 +29,10 @@ def load_tables(
     path: Path,
     families: Mapping[str, Any],
     tables: Sequence[EmbeddingTableSpec],
-    sources: Mapping[str, TableSource],
+    sources: Mapping[str, KeyedSource],
     progress: Progress | None,
 ) -> None:
-    """Write all rows of `tables` under their row numbers into the empty column families of the store in `path`.
+    """Write all rows of `tables` under their keys into the empty column families of the store in `path`.
 
     `progress(bytes done, bytes in all)`. Raises `StoreError` for a table that is missing, wrong or cannot be written.
     """
@@ -44,10 +44,8 @@ def load_tables(
             faults(path, f"cannot load table {table.name}"),
             _SortedFiles(load_file_path(path), families[table.name]) as files,
         ):
-            key = 0
-            for chunk in chunks_of(table.name, sources[table.name], table.rows, table.dim):
-                files.write(np.arange(key, key + len(chunk)), chunk)
-                key += len(chunk)
+            for keys, chunk in keyed_chunks(table, sources[table.name], table.rows):
+                files.write(keys, chunk)
                 done += chunk.nbytes
                 if progress is not None:
                     progress(done, total)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hebe.embeddings.keyed_rows import KeyedSource, dense_rows
 from hebe.embeddings.rocksdb_database import Database
 from hebe.embeddings.rocksdb_format import (
     RowCount,
@@ -42,7 +43,7 @@ from hebe.embeddings.store_directory import (
     take_lock,
     write_record,
 )
-from hebe.embeddings.table_memory import Progress, TableSource
+from hebe.embeddings.table_memory import Progress
 from hebe.spec import EmbeddingTableSpec
 
 _KEYS_WORTH_A_THREAD = 512
@@ -114,7 +115,7 @@ class RocksDbStore:
         cls,
         path: Path,
         tables: Sequence[EmbeddingTableSpec],
-        sources: Mapping[str, TableSource],
+        sources: Mapping[str, KeyedSource],
         identity: str,
         progress: Progress | None = None,
         *,
@@ -124,8 +125,9 @@ class RocksDbStore:
     ) -> RocksDbStore:
         """A store of all rows of `tables`: the one in `path` if it was loaded under `identity`, else anew.
 
-        Keys are row numbers. A store of that identity is taken as it is, with all updates that it has had since. What
-        an earlier identity left in `path`, or a load that did not finish, is replaced, its updates and positions too.
+        Keys are row numbers, or those of a source that has keys. A store of that identity is taken as it is, with all
+        updates that it has had since. What an earlier identity left in `path`, or a load that did not finish, is
+        replaced, its updates and positions too.
         `verify`: read every row of a store that was there already, and refuse it if one is damaged.
         Raises `StoreError` as the constructor does, and before writing if the disk has too little room; a load that
         fails removes what it wrote.
@@ -402,7 +404,7 @@ class RocksDbStore:
     def _load(
         self,
         tables: Sequence[EmbeddingTableSpec],
-        sources: Mapping[str, TableSource],
+        sources: Mapping[str, KeyedSource],
         identity: str,
         progress: Progress | None,
     ) -> None:
@@ -414,7 +416,8 @@ class RocksDbStore:
         load_tables(self.path, database.families(), tables, sources, progress)
         with self._writing, faults(self.path, "cannot be written"):
             for table in tables:
-                self._write(table.name, np.empty(0, np.int64), [], RowCount(table.rows, table.rows), None)
+                count = RowCount(table.rows, dense_rows(table, sources[table.name]))
+                self._write(table.name, np.empty(0, np.int64), [], count, None)
             database.flush()
             self._write_record(StoreRecord(self.dims, identity))
 

@@ -32,13 +32,14 @@ from hebe.embeddings.hierarchy_config import (
     VolatileType,
 )
 from hebe.embeddings.host_cache import HostCache
+from hebe.embeddings.keyed_rows import KeyedSource, first_keys, keyed_chunks
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.refresh import CacheRefresh, RefreshReport
 from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError, VolatileStore
 from hebe.embeddings.store_directory import CACHE_KEYS
-from hebe.embeddings.table_memory import Progress, TableSource, chunks_of
+from hebe.embeddings.table_memory import Progress
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard, TierState
 from hebe.embeddings.tiered_lookup import LookupCounts, RowState, TieredLookup, VolatileTier
 from hebe.kernels.row_format import RowFormat
@@ -85,7 +86,7 @@ class Tiers:
         model: str,
         version: int,
         tables: Sequence[EmbeddingTableSpec],
-        sources: Mapping[str, TableSource],
+        sources: Mapping[str, KeyedSource],
         config: HierarchyConfig,
         persistent_dir: Path | None,
         identity: str,
@@ -93,8 +94,8 @@ class Tiers:
     ) -> Tiers:
         """Open the tiers of `model`, whose rows are `sources` under `identity` (`RocksDbStore.load`).
 
-        Level 3 is in `persistent_dir`. Level 2 and then level 1 are filled from it, or else from `sources`. Raises
-        `StoreError` when a tier cannot be opened; nothing stays open then.
+        Level 3 is in `persistent_dir`. Level 2 and then level 1 are filled from it, or else from `sources`; a table
+        may lack one if level 3 has its rows. Raises `StoreError` when a tier cannot be opened; nothing stays open then.
         """
         dims = {table.name: table.dim for table in tables}
         own = config.cache_of(model)
@@ -130,7 +131,7 @@ class Tiers:
             tiers = cls(lookup, own, cache, keys_file)
             opened.callback(tiers.refresh.close)
             if own.init_ec:
-                tiers.warm_up(tables)
+                tiers.warm_up(tables, sources)
             opened.pop_all()
         return tiers
 
@@ -156,20 +157,31 @@ class Tiers:
             self.refresh.last,
         )
 
-    def warm_up(self, tables: Sequence[EmbeddingTableSpec]) -> None:
-        """Fill level 1: with the keys that it held when it was last closed, else with the first rows of each table."""
+    def warm_up(self, tables: Sequence[EmbeddingTableSpec], sources: Mapping[str, KeyedSource]) -> None:
+        """Fill level 1: with the keys that it held when it was last closed, else with the first ones of each source."""
         saved = _saved_keys(self._keys_file)
         for table in tables:
             capacity = self.cache.tables[table.name].capacity
             keys = saved.get(table.name)
             if keys is None:
-                keys = np.arange(min(capacity, table.rows), dtype=np.int64)
+                keys = self._first_keys(table, sources.get(table.name), capacity)
             for first in range(0, min(len(keys), capacity), _WARM_UP_ROWS):
                 part = np.unique(keys[first : first + _WARM_UP_ROWS])
                 seen = self.lookup.updates_seen(table.name)
                 rows, states = self.lookup.fetch(table.name, part, math.inf, note=False)
                 found = states == RowState.FOUND
                 self.lookup.put(table.name, part[found], rows[found], seen)
+
+    def _first_keys(self, table: EmbeddingTableSpec, source: KeyedSource | None, count: int) -> KeyArray:
+        """At most `count` keys to begin with: the source's, or else level 3's."""
+        if source is not None or self.lookup.persistent is None:
+            return first_keys(table, source, count)
+        held = np.empty(0, np.int64)
+        for keys in self.lookup.persistent.store.dump_keys(table.name, _WARM_UP_ROWS):
+            held = np.concatenate([held, keys])
+            if held.size >= count:
+                break
+        return held[:count]
 
     def stores_of_this_process(self) -> dict[str, EmbeddingStore]:
         """Where this process alone writes: level 3, then level 2 where it is a hash map."""
@@ -232,7 +244,7 @@ def _cache_tables(tables: Sequence[EmbeddingTableSpec], config: CacheConfig) -> 
 def _load_persistent(
     path: Path,
     tables: Sequence[EmbeddingTableSpec],
-    sources: Mapping[str, TableSource],
+    sources: Mapping[str, KeyedSource],
     config: HierarchyConfig,
     identity: str,
     progress: Progress | None,
@@ -264,7 +276,7 @@ def _open_volatile(namespace: str, dims: Mapping[str, int], config: VolatileConf
 def _fill_volatile(
     store: VolatileStore,
     tables: Sequence[EmbeddingTableSpec],
-    sources: Mapping[str, TableSource],
+    sources: Mapping[str, KeyedSource],
     persistent: RocksDbStore | None,
     config: VolatileConfig,
 ) -> None:
@@ -283,16 +295,13 @@ def _fill_volatile(
 
 
 def _rows_of(
-    table: EmbeddingTableSpec, sources: Mapping[str, TableSource], persistent: RocksDbStore | None, wanted: int
+    table: EmbeddingTableSpec, sources: Mapping[str, KeyedSource], persistent: RocksDbStore | None, wanted: int
 ) -> Iterator[tuple[KeyArray, RowArray]]:
     """The first rows of a table: level 3's, which has had updates, or else the source's."""
     if persistent is None:
         if table.name not in sources:
             raise StoreError(f"table {table.name} is missing")
-        first = 0
-        for chunk in chunks_of(table.name, sources[table.name], min(wanted, table.rows), table.dim):
-            yield np.arange(first, first + len(chunk), dtype=np.int64), np.ascontiguousarray(chunk)
-            first += len(chunk)
+        yield from keyed_chunks(table, sources[table.name], min(wanted, table.rows))
         return
     left = wanted
     for keys in persistent.dump_keys(table.name, _WARM_UP_ROWS):
