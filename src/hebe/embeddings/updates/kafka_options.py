@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
@@ -35,6 +36,7 @@ SECURITY_SETTINGS = frozenset(
 order or safety of messages is among them."""
 
 LONGEST_TOPIC_NAME = 249
+_MOST_FILE_BYTES = 1 << 16
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -90,6 +92,16 @@ class KafkaOptions:
             raise ValueError(f"replication_factor is {self.replication_factor}: must be -1 or in [1, 32767]")
         self._check_security()
 
+    @classmethod
+    def of_url(cls, url: str, security: Mapping[str, str] | None = None) -> KafkaOptions:
+        """Of `kafka://HOST:PORT[,HOST:PORT...]`, all else as by default. Raises ValueError."""
+        scheme, _, brokers = url.partition("://")
+        if scheme.lower() != "kafka":
+            raise ValueError(f"update log {scheme}://...: must be kafka://HOST:PORT[,HOST:PORT...]")
+        if "@" in brokers:
+            raise ValueError("update log kafka://...: users and passwords are settings of its client, not of the URL")
+        return cls(brokers.rstrip("/").replace(",", ";"), security=security or {})
+
     def _check_security(self) -> None:
         """No message here tells a value: they may be secrets."""
         for name, value in self.security.items():
@@ -131,6 +143,32 @@ class KafkaOptions:
             "log_level": 2,  # what is not critical is told by the calls' own faults, once
             **self.security,
         }
+
+
+def read_security(path: Path) -> dict[str, str]:
+    """`KafkaOptions.security` out of a file of lines NAME=VALUE, like the one that Kafka's own tools take.
+
+    Empty lines and those that begin with "#" are passed over. Raises ValueError naming file and line, never a value.
+    """
+    found: dict[str, str] = {}
+    try:
+        if path.stat().st_size > _MOST_FILE_BYTES:
+            raise ValueError(f"{path}: is larger than {_MOST_FILE_BYTES:,} bytes")
+        lines = path.read_text().splitlines()
+    except OSError as fault:
+        raise ValueError(f"{path}: {fault.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: is not text in UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or name not in SECURITY_SETTINGS:
+            raise ValueError(
+                f"{path}: line {number}: must be NAME=VALUE with one of {', '.join(sorted(SECURITY_SETTINGS))}"
+            )
+        found[name] = value
+    return found
 
 
 def topic_name(topic: Topic) -> str:

@@ -1,0 +1,102 @@
+"""Opens an update log: the one that a URL names, or the one of a server's configuration.
+
+/var/lib/updates, file:///var/lib/updates      a directory of this machine (`log_directory`)
+redis://[USER[:PASSWORD]@]HOST:PORT[,...]      Redis Streams; rediss:// with TLS, unix:///PATH by its socket
+kafka://HOST:PORT[,HOST:PORT...]               Kafka
+
+What carries it is imported only then. A password is better in a file than in a URL, which every process list shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType, secret
+from hebe.embeddings.redis_connection import RedisAccess
+from hebe.embeddings.updates.contract import UpdateLog
+from hebe.embeddings.updates.kafka_options import KafkaOptions
+from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SCHEMES: Mapping[UpdateType, tuple[str, ...]] = {
+    UpdateType.NULL: (),
+    UpdateType.LOG_DIRECTORY: ("file",),
+    UpdateType.REDIS_STREAMS: ("redis", "rediss", "unix"),
+    UpdateType.KAFKA: ("kafka",),
+}
+_FORMS = "give a directory, redis://HOST:PORT, rediss://HOST:PORT, unix:///PATH or kafka://HOST:PORT"
+
+
+def open_update_log(
+    url: str,
+    *,
+    password: str = "",
+    security: Mapping[str, str] | None = None,
+    directory: LogDirectoryOptions | None = None,
+) -> UpdateLog:
+    """The log at `url`; close it.
+
+    `password` is Redis', in place of one in the URL. `security` are settings of Kafka's client, out of
+    `kafka_options.SECURITY_SETTINGS`. `directory` says how a log directory is kept that is made now. Each counts where
+    it is such a log. Nothing is connected before it is needed.
+
+    Raises ValueError for a URL of another kind and settings that are wrong; `StoreError` for a log that cannot be
+    opened, and naming the extra to install where a client library is missing. No message tells a password.
+    """
+    scheme = _scheme_of(url)
+    if not url:
+        raise ValueError(f"update log: its address is empty; {_FORMS}")
+    if scheme in ("", "file"):
+        return LogDirectory(_directory_of(url) if scheme else Path(url), directory)
+    if scheme in ("redis", "rediss", "unix"):
+        from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
+
+        options = RedisStreamsOptions.of_url(url)
+        if password:
+            options = replace(options, access=replace(options.access, password=password))
+        return RedisStreamsLog(options)
+    if scheme == "kafka":
+        return _kafka(KafkaOptions.of_url(url, security))
+    raise ValueError(f"update log {scheme}://...: there is no such kind; {_FORMS}")
+
+
+def open_configured_log(config: UpdateConfig) -> UpdateLog:
+    """The log of a server's `[update_source]`, whose type is not `null`; close it.
+
+    An `address` may be a URL, so that rediss:// has TLS and a user. Raises as `open_update_log` does, and ValueError
+    for an address that is of another type.
+    """
+    password, scheme = secret("", config.password_file), _scheme_of(config.address)
+    if scheme and scheme not in _SCHEMES[config.type]:
+        raise ValueError(f"update log {scheme}://...: is no {config.type}")
+    if config.type is UpdateType.KAFKA:
+        options = KafkaOptions.of_url(config.address) if scheme else KafkaOptions(config.address)
+        refresh_ms, buffer_bytes = config.metadata_refresh_interval_ms, config.receive_buffer_size
+        return _kafka(replace(options, metadata_refresh_interval_ms=refresh_ms, receive_buffer_size=buffer_bytes))
+    if config.type is UpdateType.REDIS_STREAMS and not scheme:
+        from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
+
+        return RedisStreamsLog(RedisStreamsOptions(config.address, RedisAccess(password=password)))
+    return open_update_log(config.address, password=password)
+
+
+def _scheme_of(url: str) -> str:
+    found = _SCHEME.match(url)
+    return found[1].lower() if found else ""
+
+
+def _directory_of(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path:
+        raise ValueError(f"update log {url}: give file:///DIRECTORY, of this machine")
+    return Path(unquote(parts.path))
+
+
+def _kafka(options: KafkaOptions) -> UpdateLog:
+    from hebe.embeddings.updates.kafka import KafkaLog
+
+    return KafkaLog(options)

@@ -1,0 +1,119 @@
+import re
+import subprocess
+import sys
+
+import pytest
+
+from hebe.embeddings.hierarchy_config import ConfigError, UpdateConfig, UpdateType
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.updates.contract import Topic
+from hebe.embeddings.updates.kafka import KafkaLog
+from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions
+from hebe.embeddings.updates.opening import open_configured_log, open_update_log
+from hebe.embeddings.updates.redis_streams import RedisStreamsLog
+
+from .update_conformance import push, tables_of, take_rows
+
+
+def test_a_directory_is_a_log(tmp_path):
+    log = open_update_log(str(tmp_path / "log"), directory=LogDirectoryOptions(partitions=7))
+    assert isinstance(log, LogDirectory)
+    assert log.partitions == 7
+    expected = push(log, range(10))
+    again = open_update_log(f"file://{tmp_path}/l%6Fg")
+    source = again.source(None, [Topic("m", "users")])
+    assert tables_of(take_rows(source, 10)) == {"users": expected}
+    source.close()
+    assert open_update_log(f"FILE://localhost{tmp_path}/log").identity == log.identity
+
+
+@pytest.mark.parametrize(
+    ("url", "addresses", "user_name", "password", "tls"),
+    [
+        ("redis://cache", "cache:6379", "default", "", False),
+        ("redis://cache:7000,other:7001", "cache:7000;other:7001", "default", "", False),
+        ("rediss://me:p%40ss@cache:7000", "cache:7000", "me", "p@ss", True),
+        ("unix:///run/redis%20x.sock", "unix:/run/redis x.sock", "default", "", False),
+    ],
+)
+def test_redis_by_its_url(url, addresses, user_name, password, tls):
+    for log, expected in (
+        (open_update_log(url), password),
+        (open_update_log(url, password="of a file"), "of a file"),
+    ):
+        assert isinstance(log, RedisStreamsLog)
+        access = log.options.access
+        assert (log.options.addresses, access.user_name, access.password) == (addresses, user_name, expected)
+        assert access.enable_tls == tls
+        log.close()
+
+
+def test_kafka_by_its_url():
+    security = {"security.protocol": "ssl", "ssl.ca.location": "/ca.pem"}
+    log = open_update_log("kafka://one:9092,other:9093", security=security)
+    assert isinstance(log, KafkaLog)
+    assert (log.options.brokers, log.options.security) == ("one:9092;other:9093", security)
+    assert log.options.client_settings["ssl.ca.location"] == "/ca.pem"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "its address is empty; give a directory, redis://HOST:PORT"),
+        ("file://elsewhere/log", "give file:///DIRECTORY, of this machine"),
+        ("http://me:secret@x", "http://...: there is no such kind; give a directory"),
+        ("amqp://me:secret@x", "there is no such kind"),
+        ("redis://me:secret@cache:7000/3", "redis://cache:7000: no database"),
+        ("redis://me:secret@cache:70000", "HOST:PORT"),
+        ("kafka://me:secret@one:9092", "settings of its client, not of the URL"),
+        ("kafka://one", "must be HOST:PORT"),
+    ],
+)
+def test_what_is_no_log_is_said_without_its_password(url, said):
+    with pytest.raises(ValueError, match=re.escape(said)) as raised:
+        open_update_log(url)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_log_of_a_configuration(tmp_path):
+    (tmp_path / "password").write_text("of a file\n")
+    log = open_configured_log(UpdateConfig(UpdateType.LOG_DIRECTORY, str(tmp_path / "log")))
+    assert isinstance(log, LogDirectory)
+    password_file = str(tmp_path / "password")
+    for address, addresses, tls in (
+        ("one:7000;other:7000", "one:7000;other:7000", False),
+        ("unix:/run/redis.sock", "unix:/run/redis.sock", False),
+        ("rediss://me@one:7000", "one:7000", True),
+    ):
+        log = open_configured_log(UpdateConfig(UpdateType.REDIS_STREAMS, address, password_file=password_file))
+        assert isinstance(log, RedisStreamsLog)
+        assert (log.options.addresses, log.options.access.password) == (addresses, "of a file")
+        assert log.options.access.enable_tls == tls
+        log.close()
+    for address in ("one:9092;other:9093", "kafka://one:9092,other:9093"):
+        log = open_configured_log(UpdateConfig(UpdateType.KAFKA, address, metadata_refresh_interval_ms=77))
+        assert isinstance(log, KafkaLog)
+        assert (log.options.brokers, log.options.metadata_refresh_interval_ms) == ("one:9092;other:9093", 77)
+
+
+def test_a_configuration_that_contradicts_itself():
+    with pytest.raises(ValueError, match=r"redis://\.\.\.: is no kafka_message_queue"):
+        open_configured_log(UpdateConfig(UpdateType.KAFKA, "redis://me:secret@one:7000"))
+    with pytest.raises(ConfigError, match="password_file /nowhere"):
+        open_configured_log(UpdateConfig(UpdateType.REDIS_STREAMS, "one:7000", password_file="/nowhere"))
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(StoreError, match=r"pip install 'hebe-serve\[kafka\]'"):
+        open_update_log("kafka://one:9092")
+
+
+def test_what_carries_a_log_is_imported_only_when_it_is_named(tmp_path):
+    code = (
+        "import sys; from hebe.embeddings.updates.opening import open_update_log; open_update_log(sys.argv[1]);"
+        "print([name for name in ('confluent_kafka', 'redis', 'hebe.embeddings.updates.redis_streams')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "log"], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
