@@ -2,7 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from hebe.embeddings.hierarchy_config import ConfigError, HierarchyConfig, PersistentType, UpdateType, VolatileType
+from hebe.embeddings.hierarchy_config import (
+    ConfigError,
+    HierarchyConfig,
+    PersistentType,
+    TableConfig,
+    UpdateType,
+    VolatileType,
+)
 from hebe.embeddings.volatile_options import OverflowPolicy
 from hebe.kernels.row_format import RowFormat
 
@@ -31,6 +38,16 @@ address = "10.0.0.3:9092"
 
 [models.dlrm]
 hit_rate_threshold = 1
+
+[[tables.wdl]]
+name = "deep"
+dim = 16
+sparse_file = "/models/wdl0_sparse.model"
+
+[[tables.wdl]]
+name = "wide"
+dim = 1
+supportlonglong = false
 """
 
 
@@ -48,6 +65,9 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     assert config.volatile_db.options().overflow_policy is OverflowPolicy.EVICT_OLDEST
     assert config.persistent_db.type is PersistentType.ROCKS_DB
     assert config.update_source.type is UpdateType.KAFKA
+    assert config.tables == {
+        "wdl": (TableConfig("deep", 16, "/models/wdl0_sparse.model"), TableConfig("wide", 1, supportlonglong=False))
+    }
 
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
@@ -81,6 +101,14 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("[persistent_db]\ntype = 'rocks_db'", r"path is missing"),
         ("[update_source]\ntype = 'log_directory'", r"address is missing"),
         ("[update_source]\nmax_rows_per_s = -1", r"max_rows_per_s is -1.0: must be at least 0"),
+        ("tables = 3", r"tables: must be lists of tables"),
+        ("[tables.a]\nname = 'x'", r"tables: must be lists of tables"),
+        ("[[tables.a]]\nname = 'x'", r"\[\[tables.a\]\]: dim is missing"),
+        ("[[tables.a]]\nname = 'x'\ndim = 0", r"\[\[tables.a\]\] table x: dim is 0"),
+        ("[[tables.a]]\nname = '/x'\ndim = 1", r"table name '/x'"),
+        ("[[tables.'a/b']]\nname = 'x'\ndim = 1", r"model name 'a/b'"),
+        ("[[tables.a]]\nname = 'x'\ndim = 1\npath = 'y'", r"unknown key path"),
+        ("[[tables.a]]\nname = 'x'\ndim = 1\n[[tables.a]]\nname = 'x'\ndim = 1", r"two tables of one name"),
         ("[cache", r"tiers.toml: "),
     ],
 )

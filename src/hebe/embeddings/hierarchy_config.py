@@ -5,6 +5,7 @@
     [persistent_db]    level 3
     [update_source]    where online updates come from
     [models.NAME]      what differs from [cache] for model NAME
+    [[tables.NAME]]    a table of model NAME that is in no repository, but in HugeCTR's files: for `hebe.HPS`
 
 A key that is none is an error that names it, in whatever place: HPS ignores it, and serves something else than meant.
 """
@@ -27,6 +28,7 @@ from hebe.embeddings.refresh import RefreshOptions
 from hebe.embeddings.tiered_lookup import LookupOptions
 from hebe.embeddings.volatile_options import UNLIMITED, OverflowPolicy, VolatileOptions, default_partitions
 from hebe.kernels.row_format import RowFormat
+from hebe.spec import EmbeddingTableSpec, SpecError, check_name
 
 MOST_CONFIG_BYTES = 1 << 20
 
@@ -215,14 +217,33 @@ class UpdateConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TableConfig:
+    """A table of HugeCTR's (`hugectr_files`): `sparse_file` is its directory, "" once a persistent store has its rows.
+
+    `supportlonglong`: keys are wider than 32 bits.
+    """
+
+    name: str
+    dim: int
+    sparse_file: str = ""
+    supportlonglong: bool = True
+
+    def __post_init__(self) -> None:
+        EmbeddingTableSpec(self.name, 1, self.dim)  # raises for a name that is none, and a dim below 1
+
+
+@dataclass(frozen=True, slots=True)
 class HierarchyConfig:
-    """All tiers. `models` holds what `[cache]` says where a model's own table differs."""
+    """All tiers. `models` holds what `[cache]` says where a model's own table differs; `tables` those tables of models
+    that are in no repository, in HPS' order.
+    """
 
     cache: CacheConfig = field(default_factory=CacheConfig)
     volatile_db: VolatileConfig = field(default_factory=VolatileConfig)
     persistent_db: PersistentConfig = field(default_factory=PersistentConfig)
     update_source: UpdateConfig = field(default_factory=UpdateConfig)
     models: Mapping[str, CacheConfig] = field(default_factory=dict)
+    tables: Mapping[str, tuple[TableConfig, ...]] = field(default_factory=dict)
 
     @classmethod
     def from_toml(cls, path: Path) -> HierarchyConfig:
@@ -240,7 +261,7 @@ class HierarchyConfig:
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any], where: str = "hierarchy") -> HierarchyConfig:
         """The same of a dict. Raises `ConfigError`."""
-        _refuse_unknown(data, [each.name for each in dataclasses.fields(cls)], where)
+        refuse_unknown(data, [each.name for each in dataclasses.fields(cls)], where)
         parts: dict[str, Any] = {
             name: _read(kind, data.get(name, {}), f"{where}: [{name}]")
             for name, kind in (
@@ -257,6 +278,7 @@ class HierarchyConfig:
             str(name): _read(CacheConfig, own, f"{where}: [models.{name}]", parts["cache"])
             for name, own in models.items()
         }
+        parts["tables"] = _read_tables(data.get("tables", {}), where)
         return cls(**parts)
 
     @property
@@ -281,19 +303,44 @@ def secret(password: str, password_file: str) -> str:
         raise ConfigError(f"password_file {password_file}: {fault.strerror}") from None
 
 
+def _read_tables(data: object, where: str) -> dict[str, tuple[TableConfig, ...]]:
+    if not isinstance(data, Mapping) or not all(isinstance(own, list) for own in data.values()):
+        raise ConfigError(f"{where}: tables: must be lists of tables [[tables.NAME]]")
+    found = {}
+    for model, own in data.items():
+        place = f"{where}: [[tables.{model}]]"
+        try:
+            check_name("model", model)
+        except SpecError as fault:
+            raise ConfigError(f"{place}: {fault}") from None
+        tables = tuple(_read(TableConfig, each, place) for each in own)
+        if len({table.name for table in tables}) < len(tables):
+            raise ConfigError(f"{place} has two tables of one name")
+        found[str(model)] = tables
+    return found
+
+
 def _read(kind: type[Any], data: object, where: str, defaults: Any = None) -> Any:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where} is {type(data).__name__}: must be a table")
     hints = typing.get_type_hints(kind)
-    _refuse_unknown(data, list(hints), where)
+    refuse_unknown(data, list(hints), where)
     given = {name: _converted(value, hints[name], f"{where} {name}") for name, value in data.items()}
+    missing = [each.name for each in dataclasses.fields(kind) if each.name not in given and _is_required(each)]
+    if missing:
+        raise ConfigError(f"{where}: {missing[0]} is missing")
     try:
         return kind(**given) if defaults is None else dataclasses.replace(defaults, **given)
     except ValueError as fault:
         raise ConfigError(f"{where} {fault}") from None
 
 
-def _refuse_unknown(data: Mapping[str, Any], known: list[str], where: str) -> None:
+def _is_required(each: dataclasses.Field[Any]) -> bool:
+    return each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+
+
+def refuse_unknown(data: Mapping[str, Any], known: list[str], where: str) -> None:
+    """Raise `ConfigError` for a key that is not `known`, naming it and the nearest that is."""
     for name in data:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, 1)
