@@ -1,0 +1,115 @@
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hebe.embeddings import hugectr_files
+from hebe.embeddings.hugectr_files import SparseFiles
+from hebe.embeddings.keyed_rows import KeyedRows
+from hebe.embeddings.store import StoreError
+
+from .sparse_models import any_keys, write_sparse_model
+
+
+def all_rows(files: SparseFiles) -> tuple[np.ndarray, np.ndarray]:
+    parts = list(files.chunks())
+    return np.concatenate([keys for keys, _ in parts]), np.concatenate([rows for _, rows in parts])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.one_of(st.integers(0, 6), st.sampled_from([-(2**63), -1, 2**63 - 1])), min_size=1, max_size=12),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_it_is_the_dict_that_its_files_are(tmp_path_factory, keys: list[int], dim: int, ascending: bool) -> None:
+    if ascending:
+        keys = sorted(set(keys))
+    rows = np.arange(len(keys) * dim, dtype=np.float32).reshape(-1, dim)
+    files = SparseFiles(write_sparse_model(tmp_path_factory.mktemp("model"), np.array(keys, np.int64), rows), dim)
+    expected = dict(zip(keys, rows.tolist(), strict=True))  # the last of repeated keys
+    found_keys, found_rows = all_rows(files)
+    assert found_keys.tolist() == sorted(expected)
+    assert dict(zip(found_keys.tolist(), found_rows.tolist(), strict=True)) == expected
+    assert (files.rows, files.stored_rows, files.duplicates) == (len(expected), len(keys), len(keys) - len(expected))
+    assert isinstance(files, KeyedRows)
+    for count in range(len(keys) + 2):
+        first = files.first_keys(count).tolist()
+        assert first == list(dict.fromkeys(keys))[:count], "in order of the file"
+
+
+def test_many_rows_come_in_pieces(tmp_path, monkeypatch) -> None:
+    rng = np.random.default_rng(3)
+    keys, rows = any_keys(rng, 1000), rng.standard_normal((1000, 4), np.float32)
+    monkeypatch.setattr(hugectr_files, "CHUNK_BYTES", 16 * 64)
+    monkeypatch.setattr(hugectr_files, "_COMPARED_KEYS", 100)
+    for order in (np.arange(1000), np.argsort(keys)):
+        files = SparseFiles(write_sparse_model(tmp_path / "model", keys[order], rows[order]), 4)
+        assert max(len(part) for part, _ in files.chunks()) == 64
+        found_keys, found_rows = all_rows(files)
+        assert np.array_equal(found_keys, np.sort(keys))
+        assert np.array_equal(found_rows, rows[np.argsort(keys)])
+    swapped = np.sort(keys)
+    swapped[[99, 100]] = swapped[[100, 99]]  # where one piece of comparisons ends and the next begins
+    files = SparseFiles(write_sparse_model(tmp_path / "model", swapped, rows), 4)
+    assert np.array_equal(all_rows(files)[0], np.sort(keys))
+
+
+def test_the_hottest_come_first_where_meta_tells(tmp_path) -> None:
+    keys, seen = np.array([10, 11, 12, 13]), np.array([5, 100, 1, 50])
+    path = write_sparse_model(tmp_path / "model", keys, np.zeros((4, 2)), meta=seen)
+    files = SparseFiles(path, 2)
+    assert set(files.first_keys(2).tolist()) == {11, 13}
+    assert set(files.first_keys(9).tolist()) == set(keys.tolist())
+    write_sparse_model(path, keys, np.zeros((4, 2)), meta=seen[:3])
+    with pytest.raises(StoreError, match=r"meta has 24 bytes: must have 8 for each"):
+        files.first_keys(2)
+
+
+def test_keys_of_32_bits(tmp_path) -> None:
+    keys = np.array([2**32 - 1, 0, 7])
+    for narrow in (False, True):
+        path = write_sparse_model(tmp_path / f"{narrow}", keys, np.zeros((3, 2)), narrow=narrow)
+        assert all_rows(SparseFiles(path, 2, wide_keys=False))[0].tolist() == [0, 7, 2**32 - 1]
+    with pytest.raises(StoreError, match=r"key has 12 bytes, 3 int64 keys have 24"):
+        SparseFiles(tmp_path / "True", 2)
+    for key in (-1, 2**32):
+        path = write_sparse_model(tmp_path / "wide", np.array([3, key]), np.zeros((2, 2)))
+        with pytest.raises(StoreError, match="keys that 32 bits cannot hold, and supportlonglong is false"):
+            SparseFiles(path, 2, wide_keys=False)
+
+
+def test_files_that_are_none(tmp_path) -> None:
+    path = write_sparse_model(tmp_path / "model", np.arange(6), np.zeros((6, 4)))
+    with pytest.raises(StoreError, match=r"model/emb_vector has 96 bytes, which are no whole rows of 5 float32"):
+        SparseFiles(path, 5)
+    with pytest.raises(StoreError, match=r"model/key has 48 bytes, 12 int64 keys have 96: one of .* or the embedding"):
+        SparseFiles(path, 2)
+    os.truncate(path / "emb_vector", 80)
+    with pytest.raises(StoreError, match=r"model/key has 48 bytes, 5 int64 keys have 40: one of"):
+        SparseFiles(path, 4)
+    os.truncate(path / "emb_vector", 79)
+    with pytest.raises(StoreError, match=r"emb_vector has 79 bytes"):
+        SparseFiles(path, 4)
+    os.truncate(path / "emb_vector", 0)
+    with pytest.raises(StoreError, match=r"emb_vector is empty"):
+        SparseFiles(path, 4)
+    (path / "key").unlink()
+    with pytest.raises(StoreError, match=r"model/key cannot be read: No such file") as fault:
+        SparseFiles(path, 4)
+    assert str(tmp_path) not in fault.value.client_message
+
+
+def test_the_identity_changes_with_the_files(tmp_path) -> None:
+    keys, rows = np.arange(6), np.zeros((6, 4))
+    path = write_sparse_model(tmp_path / "model", keys, rows)
+    stamp = (path / "emb_vector").stat().st_mtime_ns
+    before = SparseFiles(path, 4).identity
+    assert SparseFiles(path, 4).identity == before
+    assert SparseFiles(write_sparse_model(tmp_path / "other", keys, rows[:, :2]), 2).identity != before
+    rows[5, 3] = 1
+    rows.astype("<f4").tofile(path / "emb_vector")
+    os.utime(path / "emb_vector", ns=(stamp, stamp))
+    assert SparseFiles(path, 4).identity != before, "even with the old time of change"
