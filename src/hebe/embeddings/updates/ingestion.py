@@ -34,8 +34,8 @@ from hebe.embeddings.updates.store_batches import StoreBatch, store_batches
 
 log = logging.getLogger("hebe.updates")
 
-UpdateListener = Callable[[str, KeyArray], None]
-"""Called with a table and those of its keys that all stores have anew, or have deleted."""
+UpdateListener = Callable[[str, KeyArray, RowArray | None], None]
+"""Called with a table and keys and rows that all stores have now; rows None: all stores have deleted the keys."""
 
 LISTENER = "cache"
 """The tier as which the listener counts in the statistics: level 1, which hears of what the others have."""
@@ -403,7 +403,7 @@ class UpdateIngestion:
         self._counter.add(messages=len(batch.sent_s), **applied)
         if self._listener is not None:
             try:
-                self._listener(at.table, batch.keys)
+                self._listener(at.table, batch.keys, batch.rows)
             except Exception:  # of whoever listens; the stores have the rows
                 log.exception("online updates: the listener failed")
             else:
