@@ -76,7 +76,7 @@ def needing_torch(study: str) -> Iterator[None]:
     """Around the imports of what measures: a `StudyError` where torch, numba or RocksDB is not installed."""
     try:
         yield
-    except ImportError as fault:
+    except ModuleNotFoundError as fault:
         raise StudyError(
             f"{study} runs Hebe's own tiers and needs torch, numba and rocksdict ({fault}): pip install hebe-serve"
         ) from None
