@@ -1,0 +1,318 @@
+"""A model whose scores are the rows that it looked up, clients that read them under load, and what they may find.
+
+The model is a Wide&Deep with a zero deep half and an identity for its wide one: an item's scores are the sigmoids of
+its rows, number by number. So a client sees of every key which row it was answered with, and of which version: rows
+are a function of key and version, and the updates that a test sends raise the versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from hebe.models.architectures import build_dense_net
+from hebe.models.repository import ModelRepository
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
+
+from .served import PATIENCE_S, HebeServe, eventually
+
+TABLE = "users"
+FEATURE = "user"
+LOOKUPS = 4
+ITEMS = 8
+"""Of a query under load."""
+_VERSIONS = 2048
+_TOLERANCE = 1e-4
+"""Of a row's numbers, which lie in [0, 2): what the sigmoid and back costs, with some reserve."""
+_DOCUMENTED = {"429", "503", "504", "StatusCode.RESOURCE_EXHAUSTED", "StatusCode.UNAVAILABLE"}
+"""Statuses of a request that is refused rather than wrong (`hebe.serving.errors`)."""
+
+Keys = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.float32]
+
+
+def row_reader(name: str = "reader", rows: int = 4000, dim: int = 4) -> ModelSpec:
+    """The model: one table, one feature of four lookups an item."""
+    return ModelSpec(
+        name,
+        "wide-and-deep",
+        tables=(EmbeddingTableSpec(TABLE, rows, dim),),
+        features=(FeatureSpec(FEATURE, TABLE, LOOKUPS, Pooling.CONCAT),),
+        outputs=LOOKUPS * dim,
+        towers={"deep": (1,)},
+        sla=SlaTarget(1000.0),
+    )
+
+
+def store_reader(repository: Path, spec: ModelSpec) -> None:
+    """Write `spec` with rows of version 0."""
+    zeros = {name: torch.zeros_like(weight) for name, weight in build_dense_net(spec).state_dict().items()}
+    [table] = spec.tables
+    rows = rows_of(np.arange(table.rows), np.zeros(table.rows, np.int64), table.dim)
+    ModelRepository(repository).write(spec, {TABLE: rows}, zeros | {"wide.weight": torch.eye(spec.outputs)})
+
+
+def rows_of(keys: Keys, versions: Keys, dim: int) -> Rows:
+    """Rows float32 `[n, dim]` of keys in versions below 2048: the first number tells the version, if there are more.
+
+    No number but the first is near 0, so that no row is taken for a default vector.
+    """
+    with np.errstate(over="ignore"):
+        mixed = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + versions.astype(np.uint64)
+        mixed = mixed[:, None] * np.uint64(0xC2B2AE3D27D4EB4F) + np.arange(dim, dtype=np.uint64)
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    rows = (mixed >> np.uint64(40)).astype(np.float64) / (1 << 24) + 0.5
+    if dim > 1:
+        rows[:, 0] = versions / (_VERSIONS / 2)
+    return rows.astype(np.float32)
+
+
+class Versions:
+    """Which version each key of the table has, as a test says: what was sent of it, and what must be seen by now."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        [table] = spec.tables
+        self.rows, self.dim = table.rows, table.dim
+        self.sent = np.zeros(table.rows, np.int64)
+        self.settled = np.zeros(table.rows, np.int64)
+        self.deleted = np.zeros(table.rows, np.bool_)
+
+    def raise_versions(self, keys: Keys) -> Rows:
+        """Rows of the next version of distinct `keys`, to be sent; they count as sent from now on."""
+        self.sent[keys] += 1
+        self.deleted[keys] = False
+        return rows_of(keys, self.sent[keys], self.dim)
+
+    def fault(self, keys: Keys, rows: Rows, settled: Keys, told: Told) -> str | None:
+        """What is wrong with `rows` of `keys` as an answer; `settled` as it was when they were asked for."""
+        default = (np.abs(rows) < _TOLERANCE).all(1)
+        versions = np.zeros(len(keys), np.int64)
+        if self.dim > 1:
+            versions = np.rint(rows[:, 0] * (_VERSIONS / 2)).astype(np.int64)
+        versions[default] = 0
+        right = np.abs(rows - rows_of(keys, versions, self.dim)).max(1) < _TOLERANCE
+        if not (right | default).all():
+            first = int(np.flatnonzero(~(right | default))[0])
+            return f"key {keys[first]} was answered with {rows[first]}, which is no row of its"
+        if (versions > self.sent[keys]).any():
+            return "a row is of a version that was never sent"
+        if int(default.sum()) != told.defaulted + told.unknown:
+            return f"{default.sum()} default vectors, of which {told.defaulted} + {told.unknown} were told"
+        old = int((~default & (versions < settled)).sum())
+        if old > told.stale:
+            return f"{old} rows are older than they must be, of which {told.stale} were told"
+        return None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a response says of its keys."""
+
+    defaulted: int
+    stale: int
+    unknown: int
+
+    @property
+    def all_found(self) -> bool:
+        """Whether every key was answered with its newest row, as the response says."""
+        return not (self.defaulted or self.stale or self.unknown)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request under load: what came of it, and what is wrong with it."""
+
+    asked_s: float
+    took_s: float
+    told: Told | None
+    status: str = ""
+    fault: str | None = None
+
+
+class Reader:
+    """One connection to a server, over HTTP or gRPC; for one thread."""
+
+    def __init__(self, server: HebeServe, spec: ModelSpec, versions: Versions, protocol: str = "grpc") -> None:
+        self._spec, self._versions, self._protocol = spec, versions, protocol
+        self._client: Any
+        if protocol == "grpc":
+            self._client = tritonclient.grpc.InferenceServerClient(server.grpc)
+        else:
+            self._client = tritonclient.http.InferenceServerClient(
+                server.http, connection_timeout=PATIENCE_S, network_timeout=PATIENCE_S
+            )
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def read(self, keys: Keys, **parameters: Any) -> tuple[Rows, Told]:
+        """The rows float32 `[n, dim]` of `keys`, a multiple of LOOKUPS. Raises `InferenceServerException`."""
+        module = tritonclient.grpc if self._protocol == "grpc" else tritonclient.http
+        tensor = module.InferInput(FEATURE, [len(keys) // LOOKUPS, LOOKUPS], "INT64")
+        tensor.set_data_from_numpy(keys.reshape(-1, LOOKUPS))
+        options: dict[str, Any] = {"client_timeout": PATIENCE_S} if self._protocol == "grpc" else {}
+        result = self._client.infer(self._spec.name, [tensor], parameters=parameters or None, **options)
+        scores = result.as_numpy("score").astype(np.float64)
+        rows = np.log(scores / (1 - scores)).reshape(len(keys), -1).astype(np.float32)
+        told = result.get_response()
+        if self._protocol == "grpc":
+            said = {
+                name: value.double_param if value.HasField("double_param") else value.int64_param
+                for name, value in told.parameters.items()
+            }
+        else:
+            said = told["parameters"]
+        assert said["total_keys"] == len(keys)
+        counts = [round(said[f"{kind}_fraction"] * len(keys)) for kind in ("defaulted", "stale", "unknown")]
+        return rows, Told(*counts)
+
+    def answer(self, keys: Keys, **parameters: Any) -> Answer:
+        """`read`, and what is wrong with it."""
+        settled, asked_s = self._versions.settled[keys].copy(), time.monotonic()
+        try:
+            rows, told = self.read(keys, **parameters)
+        except InferenceServerException as fault:
+            return Answer(asked_s, time.monotonic() - asked_s, None, str(fault.status()), str(fault.message()))
+        took_s = time.monotonic() - asked_s
+        return Answer(asked_s, took_s, told, fault=self._versions.fault(keys, rows, settled, told))
+
+    def all_newest(self) -> bool:
+        """Whether the server answers every key of the table with its newest row, or that it is unknown if deleted."""
+        versions = self._versions
+        for first in range(0, versions.rows, 1000):
+            keys = np.arange(first, min(first + 1000, versions.rows))
+            try:
+                rows, told = self.read(keys)
+            except InferenceServerException:
+                return False
+            deleted = versions.deleted[keys]
+            wanted = rows_of(keys, versions.sent[keys], versions.dim)
+            wanted[deleted] = 0
+            if told != Told(0, 0, int(deleted.sum())) or np.abs(rows - wanted).max() > _TOLERANCE:
+                return False
+        return True
+
+
+@dataclass
+class Load:
+    """Threads that read random keys of `servers` between entering and leaving, half over HTTP, half over gRPC.
+
+    On leaving it is checked that nothing that they got is wrong: `check`.
+    """
+
+    servers: Sequence[HebeServe]
+    spec: ModelSpec
+    versions: Versions
+    threads: int = 4
+    pause_s: float = 0.002
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    answers: list[Answer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"load-{number}") for number in range(self.threads)
+        ]
+        self._broken: list[BaseException] = []
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        if fault is None:
+            self.check()
+
+    def check(self) -> None:
+        """Fail if any answer so far was wrong, or any refusal of an undocumented kind."""
+        assert not self._broken, self._broken
+        wrong = [answer for answer in self.answers if answer.told is not None and answer.fault is not None]
+        assert not wrong, f"{len(wrong)} of {len(self.answers)} answers, the first: {wrong[0]}"
+        odd = [answer for answer in self.answers if answer.told is None and answer.status not in _DOCUMENTED]
+        assert not odd, f"{len(odd)} of {len(self.answers)} answers, the first: {odd[0]}"
+
+    def since(self, asked_s: float) -> list[Answer]:
+        """Answers to what was asked from then on."""
+        return [answer for answer in list(self.answers) if answer.asked_s >= asked_s]
+
+    def wait_for(self, count: int, holds: Callable[[Answer], bool] = lambda _: True, patience_s: float = 30.0) -> None:
+        """Return once so many answers to what is asked from now on are such."""
+        from_s = time.monotonic()
+        eventually(lambda: sum(map(holds, self.since(from_s))) >= count, f"{count} such answers", patience_s)
+
+    def wait_until_whole(self, patience_s: float = 30.0, in_a_row: int = 100) -> float:
+        """Return once so many answers in a row had every row; returns how long ago the first of them was asked for."""
+        from_s = time.monotonic()
+
+        def whole() -> bool:
+            last = self.since(from_s)[-in_a_row:]
+            return len(last) == in_a_row and all(answer.told is not None and answer.told.all_found for answer in last)
+
+        eventually(whole, "every key answered with its newest row", patience_s)
+        return time.monotonic() - from_s
+
+    def _run(self, number: int) -> None:
+        rng = np.random.default_rng(number)
+        protocol = ("grpc", "http")[number % 2]
+        try:
+            with Reader(self.servers[number % len(self.servers)], self.spec, self.versions, protocol) as reader:
+                while not self._stop.is_set():
+                    keys = rng.integers(0, self.versions.rows, ITEMS * LOOKUPS)
+                    self.answers.append(reader.answer(keys, **self.parameters))
+                    self._stop.wait(self.pause_s)
+        except BaseException as fault:  # told by `check`
+            self._broken.append(fault)
+
+
+def percentile_s(answers: Sequence[Answer], percentile: float) -> float:
+    """Latency in seconds of those that were answered."""
+    return float(np.percentile([answer.took_s for answer in answers if answer.told is not None], percentile))
+
+
+def write_hierarchy(path: Path, tiers: Mapping[str, Mapping[str, Any]]) -> Path:
+    """A file for `--hierarchy`: tables of strings, numbers and truth values, which JSON writes as TOML does."""
+    lines = []
+    for table, values in tiers.items():
+        lines += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@contextlib.contextmanager
+def serving(
+    root: Path, tiers: Mapping[str, Mapping[str, Any]], *options: str, name: str = "server", ready: bool = True
+) -> Iterator[HebeServe]:
+    """A server of the models in `root / "models"` with these tiers; never outlives the block."""
+    hierarchy = write_hierarchy(root / f"{name}.toml", tiers)
+    settings = ["--hierarchy", str(hierarchy), "--workers", "1", "--sla-ms", "1000", *options]
+    server = HebeServe(root / "models", root / f"{name}.log", *settings)
+    try:
+        if ready:
+            server.wait_until_ready()
+        yield server
+    finally:
+        server.close()
