@@ -14,6 +14,7 @@ import numpy as np
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.online_updates import OnlineUpdates
+from hebe.embeddings.refresh import RefreshReport
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_directory import remove
 from hebe.embeddings.table_memory import RowFormat
@@ -27,6 +28,9 @@ from hebe.spec import ModelSpec, OutOfRange
 
 _KEPT_ITEMS = 8192
 """Executors for more items are not kept: their buffers are large, and such queries rare."""
+
+_PREFETCHED_KEYS = 4096
+"""In one piece of work, so that what waits, and the rows that one piece fetches, stay small."""
 
 LoadProgress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all), first of verifying where that is asked for, then of loading."""
@@ -163,22 +167,27 @@ class LoadedModel:
         return {} if self.updates is None else self.updates.statistics()
 
     def prefetch(self, keys: Mapping[str, KeyArray]) -> bool:
-        """Bring rows into level 1 in the background, `keys` int64 by table; False if there is too much to do.
-
-        Resident tables need none of it. Raises `StoreError` for an unknown table.
+        """Bring rows into level 1 in the background, `keys` int64 by table; False if there is too much to do, and some
+        of them, or all, were left out. Resident tables, and others that are not read through tiers, need none of it.
         """
         tiers = self.hierarchy.tiers
         if tiers is None:
             return True
-        taken = [tiers.lookup.prefetch(name, own) for name, own in keys.items() if name in tiers.lookup.dims]
-        return all(taken)
+        return all(
+            tiers.lookup.prefetch(table, distinct[first : first + _PREFETCHED_KEYS])
+            for table, own in keys.items()
+            if table in tiers.lookup.dims
+            for distinct in (np.unique(own),)
+            for first in range(0, len(distinct), _PREFETCHED_KEYS)
+        )
 
-    def refresh(self) -> bool:
-        """Bring level 1 up to date with the lower tiers; False where there is nothing to refresh."""
-        if self.hierarchy.tiers is None:
-            return False
-        self.hierarchy.tiers.refresh.refresh()
-        return True
+    def refresh(self) -> RefreshReport | None:
+        """Bring level 1 up to date with the lower tiers, and tell what that came to; None where there is none.
+
+        Raises `StoreError` after `close`.
+        """
+        tiers = self.hierarchy.tiers
+        return None if tiers is None else tiers.refresh.refresh()
 
     def new_executor(self, max_items: int) -> ModelExecutor:
         """An executor with buffers for batches of up to `max_items`, for one thread. Raises `StoreError` if closed."""
