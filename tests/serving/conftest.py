@@ -6,14 +6,15 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import uvloop
 
-from hebe.query import FloatArray, JaggedKeys, KeyCounts, Query, QueryResult
+from hebe.query import FloatArray, JaggedKeys, KeyArray, KeyCounts, Query, QueryResult
+from hebe.runtime.hierarchy_state import IngestionStatistics, TiersState
 from hebe.serving.auth import Gate
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import LoadFailed, ModelNotReady, QueryRefused, UnknownModel
@@ -80,8 +81,14 @@ class FakeModel:
         self.batch_size = 16
         self.workers = 1
         self.queue_depth = 0
-        self.ready = True
-        self.tiered = False
+        self.trouble = ""
+        self.tiers: TiersState | None = None
+        self.tier_kinds: dict[str, str] = {}
+        self.updates: dict[str, IngestionStatistics] = {}
+        self.table_memory_bytes = 4096
+        self.row_format = "fp32"
+        self.prefetched: list[Mapping[str, KeyArray]] = []
+        self.has_room = True
         self.sla_s = spec.sla.latency_s
         self.percentile = spec.sla.percentile
         self.queries: list[Query] = []
@@ -92,6 +99,23 @@ class FakeModel:
         self.defaulted_keys = 0
         self._ids = itertools.count(1)
         self._observer: Callable[[int, float, float], None] | None = None
+
+    @property
+    def ready(self) -> bool:
+        return not self.trouble
+
+    @property
+    def tiered(self) -> bool:
+        return self.tiers is not None
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        return () if self.tiers is None else tuple(level.name for level in self.tiers.degraded)
+
+    async def prefetch(self, keys: Mapping[str, KeyArray]) -> bool:
+        await asyncio.sleep(0)
+        self.prefetched.append(keys)
+        return self.has_room
 
     def observe_batches(self, observer: Callable[[int, float, float], None]) -> None:
         self._observer = observer
@@ -142,6 +166,13 @@ class FakeHost:
     @property
     def hosted(self) -> tuple[FakeModel, ...]:
         return tuple(self.models.values())
+
+    @property
+    def entries(self) -> tuple[FakeEntry, ...]:
+        return tuple(self.index())
+
+    def wants(self, name: str) -> bool:
+        return name in self.stored
 
     def find(self, name: str, version: str | None = None) -> FakeModel:
         model = self.models.get(name)

@@ -89,3 +89,13 @@ def test_a_token_file_that_has_none_is_an_error(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ServeError, match="not UTF-8"):
         read_tokens(tmp_path / "binary")
+
+
+def test_who_is_known_uses_up_no_rate():
+    gate = Gate(["a"], rate_limit_per_s=1.0)
+    for _ in range(3):
+        assert gate.knows("Bearer a")
+    assert not gate.knows("Bearer b")
+    assert not gate.knows(None)
+    assert Gate().knows(None)
+    gate.admit("Bearer a", 0.0)

@@ -68,6 +68,15 @@ def operation(success, *, parameters=(), body=None, errors=("400", "404")):
 LIST = {"description": "answered", "content": {"application/json": {"schema": {"type": "array"}}}}
 METADATA = answer(["name", "versions", "inputs", "outputs"], inputs={"type": "array", "minItems": 1})
 STATISTICS = answer(["model_stats"], model_stats={"type": "array", "items": {"type": "object"}})
+STATUS = answer(
+    ["server", "degraded", "models", "models_left_out"],
+    server={"type": "object", "required": ["version", "live", "ready", "uptime_s"]},
+    degraded={"type": "array", "items": {"type": "object", "required": ["model", "what", "reason", "since_s"]}},
+    models={"type": "array", "items": {"type": "object", "required": ["name", "version", "state", "ready", "reason"]}},
+)
+PREFETCH = operation(
+    answer(["accepted"], accepted={"type": "boolean"}), parameters=[NAME], body=INFER_REQUEST, errors=("400", "404")
+)
 INFER = operation(
     answer(["model_name", "model_version", "outputs"], outputs={"type": "array", "minItems": 1, "maxItems": 1}),
     parameters=[NAME],
@@ -88,6 +97,8 @@ PROTOCOL = {
         "/v2/models/{model}/ready": {"get": operation(answer(["ready"]), parameters=[NAME])},
         "/v2/models/{model}/stats": {"get": operation(STATISTICS, parameters=[NAME])},
         "/v2/models/{model}/infer": {"post": INFER},
+        "/v2/models/{model}/prefetch": {"post": PREFETCH},
+        "/v2/status": {"get": operation(STATUS)},
         "/v2/repository/index": {
             "post": operation(LIST, body={"type": "object", "properties": {"ready": {"type": "boolean"}}})
         },

@@ -116,7 +116,8 @@ def test_health_and_metadata(client, front_ends):
     config = client("ModelConfig", message("ModelConfigRequest")(name="ranker")).config
     assert config.max_batch_size == 64
     assert config.WhichOneof("scheduling_choice") == "dynamic_batching"
-    front_ends.host.ready = front_ends.host.models["ranker"].ready = False
+    front_ends.host.ready = False
+    front_ends.host.models["ranker"].trouble = "its last batches all failed"
     assert not client("ServerReady").ready
     assert not client("ModelReady", message("ModelReadyRequest")(name="ranker")).ready
     assert not client("ModelReady", message("ModelReadyRequest")(name="nothing")).ready

@@ -30,6 +30,7 @@ from .http_requests import (
     json_request,
     with_input,
 )
+from .tier_states import tiers_state
 
 
 def test_health(front_ends):
@@ -72,8 +73,9 @@ def test_config_is_in_tritons_form(front_ends):
 
 def test_model_ready(front_ends):
     assert get(front_ends, "/v2/models/ranker/ready") == {"name": "ranker", "ready": True}
-    front_ends.host.models["ranker"].ready = False
-    assert error_of(call(front_ends, "GET", "/v2/models/ranker/ready"), 503) == "model ranker is not ready"
+    front_ends.host.models["ranker"].trouble = "its last batches all failed"
+    message = "model ranker is not ready: its last batches all failed"
+    assert error_of(call(front_ends, "GET", "/v2/models/ranker/ready"), 503) == message
     del front_ends.host.models["ranker"]
     assert error_of(call(front_ends, "GET", "/v2/models/ranker/ready"), 503) == "model ranker is being loaded"
 
@@ -168,7 +170,7 @@ def test_an_unforeseen_fault_is_a_plain_500_that_tells_nothing_of_the_inside(fro
 def test_defaulted_keys_are_told_and_may_be_forbidden(front_ends):
     model = front_ends.host.models["ranker"]
     assert "parameters" not in json.loads(json_request(front_ends)[2])
-    model.tiered, model.defaulted_keys = True, 2
+    model.tiers, model.defaulted_keys = tiers_state(), 2
     status, _, body = json_request(front_ends, {"parameters": {"max_defaulted_fraction": 0.2}})
     assert status == 200
     assert json.loads(body)["parameters"] == {

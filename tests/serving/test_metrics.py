@@ -77,7 +77,7 @@ def test_counters_and_gauges(page, fake_host):
     assert value(samples, "hebe_ready") == 1
     assert value(samples, "process_resident_memory_bytes") > 1e6
     fake_host.ready = False
-    fake_host.models["ranker"].ready = False
+    fake_host.models["ranker"].trouble = "its last batches all failed"
     samples = scrape(page)
     assert value(samples, "hebe_ready") == 0
     assert value(samples, "hebe_model_ready", **RANKER) == 0

@@ -53,6 +53,7 @@ async def test_a_load_that_failed_is_let_go_of_without_the_garbage_collector(mon
 
     monkeypatch.setattr(model_host.LoadedModel, "load", fail)
     monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,)})
+    monkeypatch.setattr(model_host, "stored_identity", lambda *_: "")
     host = ModelHost(Path("models"), HostOptions())
     control = RepositoryControl(host)
     gc.disable()

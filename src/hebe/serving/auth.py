@@ -61,6 +61,13 @@ class Gate:
                     retry_after_s=wait_s,
                 )
 
+    def knows(self, authorization: str | None) -> bool:
+        """Whether the header value `authorization` would be admitted, if there are requests left."""
+        try:
+            return not self._digests or self._holder(authorization) >= 0
+        except RequestError:
+            return False
+
     def _holder(self, authorization: str | None) -> int:
         if authorization is None:
             raise RequestError(ErrorKind.UNAUTHENTICATED, "no token: send the header 'Authorization: Bearer TOKEN'")

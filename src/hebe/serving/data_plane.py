@@ -11,18 +11,21 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hebe.query import KeyCounts, Query
+import numpy as np
+
+from hebe.query import JaggedKeys, KeyArray, KeyCounts, Query
 from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error
 from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE, QueryDecoder
 from hebe.serving.statistics import ModelStatistics, Statistics
 
 if TYPE_CHECKING:
-    from hebe.serving.model_host import HostedModel, ModelHost
+    from hebe.serving.hosted_model import HostedModel
+    from hebe.serving.model_host import ModelHost
     from hebe.serving.tracing import Tracer
 
 MAX_DEFAULTED = "max_defaulted_fraction"
-"""Request parameter: false refuses an answer in which a key was answered with a default vector."""
+"""Request parameter: refuses an answer in which a larger share of the keys got a default vector."""
 
 
 class _Endpoint:
@@ -122,6 +125,31 @@ class DataPlane:
         except Exception as fault:
             error = as_request_error(fault)
             self._count_refused(request, endpoint, error)
+            if error is fault:
+                raise
+            raise error from fault
+
+    async def prefetch(self, request: InferRequest) -> bool:
+        """Have the rows of a request's keys brought into level 1; one feature of the model's is enough.
+
+        False if there is too much to do already. Raises `RequestError`, counted with those that reached no model: the
+        model's own counters are of queries.
+        """
+        try:
+            model = self.host.find(request.model, request.version or None)
+            decoded = self._endpoint(model).decoder.decode(request.tensors, whole=False)
+            by_table: dict[str, list[KeyArray]] = {}
+            for feature in model.spec.features:
+                keys = decoded.features.get(feature.name)
+                if keys is not None:
+                    flat = keys.values if isinstance(keys, JaggedKeys) else keys.reshape(-1)
+                    by_table.setdefault(feature.table, []).append(flat)
+            if not by_table:
+                raise InvalidInput(f"there are no keys to prefetch; give those of a feature of model {model.spec.name}")
+            return await model.prefetch({table: np.concatenate(parts) for table, parts in by_table.items()})
+        except Exception as fault:
+            error = as_request_error(fault)
+            self._count_refused(request, None, error)
             if error is fault:
                 raise
             raise error from fault

@@ -143,6 +143,11 @@ class NodeDriver:
         return sum(all(thread.alive for thread in self._workers[first::count]) for first in range(count))
 
     @property
+    def configured_workers(self) -> int:
+        """Workers that should run."""
+        return self._worker_count
+
+    @property
     def healthy(self) -> bool:
         """Whether every worker runs and the last batches did not all fail."""
         return self.workers == self._worker_count and self._failures_in_a_row < 3

@@ -1,8 +1,8 @@
 """The Open Inference Protocol over HTTP: paths to answers.
 
 Served: health, server and model metadata, Triton's model configuration, inference (`http_infer`), statistics, the
-model repository, and the settings and shared-memory status that Triton's clients ask for. Everything but health
-needs a token where tokens are set.
+model repository, and the settings and shared-memory status that Triton's clients ask for; beside the protocol, the
+server's status and prefetching. Everything but health needs a token where tokens are set.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hebe.serving.content_coding import MIN_COMPRESS_BYTES, accepted_coding, com
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error, release
 from hebe.serving.http_infer import (
+    HttpInfer,
     announce_infer,
     decode_infer,
     decode_raw_infer,
@@ -31,6 +32,7 @@ from hebe.serving.http_message import JSON_LENGTH_HEADER, HttpLimits, HttpReques
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
 from hebe.serving.repository_control import RepositoryControl
+from hebe.serving.server_status import ServerStatus
 from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY, TRACE_SETTINGS
 
 _SHARED_MEMORY = ("systemsharedmemory", "cudasharedmemory")
@@ -40,7 +42,8 @@ _Action = Callable[[HttpRequest, "_Route"], Awaitable[HttpResponse]]
 
 @dataclass(slots=True)
 class _Route:
-    """What a path and method ask for; `open` needs no token, `infer` needs a body, `poll` is asked again and again.
+    """What a path and method ask for; `open` needs no token, `poll` is asked again and again, `tensors` needs a body of
+    them, `infer` is admitted as a query besides.
 
     `document` is the JSON header of an inference request, once `preview` has read it.
     """
@@ -49,6 +52,7 @@ class _Route:
     model: str = ""
     version: str = ""
     open: bool = False
+    tensors: bool = False
     infer: bool = False
     poll: bool = False
     document: dict[str, Any] | None = None
@@ -61,6 +65,7 @@ class HttpFrontEnd:
         self._data_plane = data_plane
         self._host = data_plane.host
         self._repository = RepositoryControl(data_plane.host)
+        self._status = ServerStatus(data_plane.host, data_plane.statistics)
         self._clock = data_plane.clock
         self._gate = gate
         self._log = log
@@ -78,11 +83,11 @@ class HttpFrontEnd:
             if not route.open:
                 self._gate.admit(head.header(b"authorization"), head.arrival_s)
             headers = head.headers
-            if route.infer and b"content-length" not in headers and b"transfer-encoding" not in headers:
+            if route.tensors and b"content-length" not in headers and b"transfer-encoding" not in headers:
                 raise RequestError(
                     ErrorKind.NO_LENGTH, "inference needs a body with header Content-Length, or a chunked one"
                 )
-            if not (route.infer and JSON_LENGTH_HEADER in headers):
+            if not (route.tensors and JSON_LENGTH_HEADER in headers):
                 self._check_json_size(int(headers.get(b"content-length", b"0")))
         except Exception as fault:
             error = as_request_error(fault)
@@ -151,6 +156,7 @@ class HttpFrontEnd:
             "health/ready": {"GET": _Route(self._ready, open=True, poll=True)},
             "models/stats": {"GET": _Route(self._statistics)},
             "repository/index": {"POST": _Route(self._index)},
+            "status": {"GET": _Route(self._server_status)},
             "trace/setting": {"GET": _Route(self._trace_settings), "POST": _Route(self._fixed_settings)},
             "logging": {"GET": _Route(self._log_settings), "POST": _Route(self._fixed_settings)},
             **shared_memory,
@@ -161,6 +167,7 @@ class HttpFrontEnd:
         return {
             "": {"GET": self._model_metadata},
             "infer": {"POST": self._infer},
+            "prefetch": {"POST": self._prefetch},
             "ready": {"GET": self._model_ready},
             "config": {"GET": self._model_config},
             "stats": {"GET": self._statistics},
@@ -186,7 +193,9 @@ class HttpFrontEnd:
             acts = self._by_model.get("/".join(rest))
             if acts is not None:
                 act = acts[_method(method, acts)]
-                return _Route(act, model, version, infer=rest == ["infer"], poll=rest == ["ready"])
+                infer = rest == ["infer"]
+                tensors = infer or rest == ["prefetch"]
+                return _Route(act, model, version, tensors=tensors, infer=infer, poll=rest == ["ready"])
         if parts[1:3] == ["repository", "models"] and len(parts) == 5 and parts[4] in ("load", "unload"):
             _method(method, {"POST": None})
             return _Route(self._load if parts[4] == "load" else self._unload, parts[3])
@@ -200,20 +209,7 @@ class HttpFrontEnd:
     # -- answers
 
     async def _infer(self, request: HttpRequest, route: _Route) -> HttpResponse:
-        body = request.body
-        length = parse_header_length(request.header(JSON_LENGTH_HEADER), len(body))
-        self._check_json_size(len(body) if length is None else length)
-        try:
-            if length == 0:
-                spec = self._host.find(route.model, route.version or None).spec
-                infer = decode_raw_infer(route.model, route.version, body, spec, request.arrival_s)
-            else:
-                document = route.document or parse_infer_document(body, length)
-                binary = None if length is None else body[length:]
-                infer = decode_infer(route.model, route.version, document, binary, request.arrival_s)
-        except InvalidInput as error:
-            self._data_plane.statistics.refused[error.reason] += 1
-            raise
+        infer = self._decoded(request, route)
         infer.request.trace_parent = request.header(b"traceparent")
         answer = await self._data_plane.infer(infer.request)
         start_s = self._clock()
@@ -224,15 +220,44 @@ class HttpFrontEnd:
         answer.statistics.answer_encoded(self._clock() - start_s)
         return HttpResponse(200, content, content_type, headers)
 
+    async def _prefetch(self, request: HttpRequest, route: _Route) -> HttpResponse:
+        return _json({"accepted": await self._data_plane.prefetch(self._decoded(request, route).request)})
+
+    def _decoded(self, request: HttpRequest, route: _Route) -> HttpInfer:
+        """What a body with tensors asks."""
+        body = request.body
+        length = parse_header_length(request.header(JSON_LENGTH_HEADER), len(body))
+        self._check_json_size(len(body) if length is None else length)
+        try:
+            if length == 0:
+                spec = self._host.find(route.model, route.version or None).spec
+                return decode_raw_infer(route.model, route.version, body, spec, request.arrival_s)
+            document = route.document or parse_infer_document(body, length)
+            binary = None if length is None else body[length:]
+            return decode_infer(route.model, route.version, document, binary, request.arrival_s)
+        except InvalidInput as error:
+            self._data_plane.statistics.refused[error.reason] += 1
+            raise
+
     async def _live(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
         if not self._host.live:
             raise RequestError(ErrorKind.UNAVAILABLE, "the server is not live")
         return _json({"live": True})
 
-    async def _ready(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
+    async def _ready(self, request: HttpRequest, _route: _Route) -> HttpResponse:
         if not self._host.ready:
             raise RequestError(ErrorKind.UNAVAILABLE, "the server is not ready", reason="not_ready")
-        return _json({"ready": True})
+        answer: dict[str, Any] = {"ready": True}
+        degraded = {
+            model.spec.name: {"degraded": list(model.degraded)} for model in self._host.hosted if model.degraded
+        }
+        # Anybody may ask whether the server is ready, but what it serves is told only to who has a token.
+        if degraded and self._gate.knows(request.header(b"authorization")):
+            answer["models"] = degraded
+        return _json(answer)
+
+    async def _server_status(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
+        return _json(self._status.document())
 
     async def _server_metadata(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
         return _json(server_metadata())
@@ -244,8 +269,12 @@ class HttpFrontEnd:
     async def _model_ready(self, _request: HttpRequest, route: _Route) -> HttpResponse:
         model = self._host.find(route.model, route.version or None)
         if not model.ready:
-            raise RequestError(ErrorKind.UNAVAILABLE, f"model {route.model} is not ready", reason="not_ready")
-        return _json({"name": route.model, "ready": True})
+            message = f"model {route.model} is not ready: {model.trouble}"
+            raise RequestError(ErrorKind.UNAVAILABLE, message, reason="not_ready")
+        answer: dict[str, Any] = {"name": route.model, "ready": True}
+        if model.degraded:
+            answer["degraded"] = list(model.degraded)
+        return _json(answer)
 
     async def _model_config(self, _request: HttpRequest, route: _Route) -> HttpResponse:
         return _json(model_config(self._host.find(route.model, route.version or None)))

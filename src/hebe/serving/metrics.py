@@ -9,10 +9,12 @@
 | hebe_queries_refused_total | counter | model, version (both empty: refused before a model was found), reason |
 | hebe_sla_attained_total, hebe_sla_missed_total | counter | model, version; of answered queries |
 | hebe_keys_total, hebe_keys_defaulted_total | counter | model, version |
+| hebe_keys_stale_total, hebe_keys_unknown_total | counter | model, version |
 | hebe_queue_depth, hebe_workers, hebe_model_ready, hebe_sla_latency_seconds | gauge | model, version |
 | hebe_ready | gauge | |
 
-Beside them stand the process's own figures (`process_resident_memory_bytes`, `process_cpu_seconds_total`, ...).
+Beside them stand those of tiers and online updates (`tier_metrics`), and the process's own
+(`process_resident_memory_bytes`, `process_cpu_seconds_total`, ...).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from prometheus_client.registry import Collector
 from hebe.serving.errors import ErrorKind, RequestError
 from hebe.serving.http_message import HttpRequest, HttpResponse
 from hebe.serving.statistics import Histogram, ModelStatistics, Statistics
+from hebe.serving.tier_metrics import tier_metrics, update_metrics
 
 if TYPE_CHECKING:
     from hebe.serving.model_host import ModelHost
@@ -48,6 +51,8 @@ class StatisticsCollector(Collector):
         yield from _histograms(models)
         yield from _counters(models, self._statistics)
         yield from self._gauges()
+        yield from tier_metrics(self._host.hosted)
+        yield from update_metrics(self._host.hosted)
 
     def _gauges(self) -> Iterator[Metric]:
         ready = GaugeMetricFamily("hebe_ready", "1 if every model that should be served can answer.")

@@ -12,12 +12,14 @@ from hebe import __version__
 from hebe.serving.query_decoder import DENSE, SCORE
 
 if TYPE_CHECKING:
-    from hebe.serving.model_host import HostedModel
+    from hebe.serving.hosted_model import HostedModel
 
 PLATFORM = "hebe"
 
 EXTENSIONS = (
     "binary_tensor_data",
+    "hebe_prefetch",
+    "hebe_status",
     "model_configuration",
     "model_repository",
     "parameters",

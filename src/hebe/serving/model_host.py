@@ -18,8 +18,7 @@ from typing import Any
 
 import structlog
 
-from hebe.query import Query, QueryResult
-from hebe.runtime.large_allocations import give_back_freed
+from hebe.runtime.hierarchy_state import tier_kinds
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_versions
 from hebe.runtime.pinning import (
     allot_cores,
@@ -30,10 +29,11 @@ from hebe.runtime.pinning import (
     shared_with_front_end,
     threads_per_worker,
 )
+from hebe.runtime.stored_identity import stored_identity
 from hebe.scheduling.node import NodeConfig
-from hebe.serving.driver import BatchObserver, NodeDriver, clock
-from hebe.serving.errors import LoadFailed, ModelNotReady, QueryRefused, ServeError, UnknownModel
-from hebe.spec import ModelSpec
+from hebe.serving.driver import NodeDriver, clock
+from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel
+from hebe.serving.hosted_model import HostedModel
 
 log = structlog.get_logger("hebe.models")
 
@@ -92,71 +92,6 @@ class ModelIndexEntry:
     reason: str = ""
 
 
-class HostedModel:
-    """One version of a model in memory, with its workers."""
-
-    def __init__(self, driver: NodeDriver, options: HostOptions) -> None:
-        self.spec: ModelSpec = driver.model.spec
-        self.version = driver.model.version
-        self.max_items = options.max_items
-        self.batch_size = options.batch_size
-        self.sla_s = driver.config.sla_s
-        self.percentile = driver.config.percentile
-        self._driver = driver
-
-    @property
-    def workers(self) -> int:
-        """Workers that run."""
-        return self._driver.workers
-
-    @property
-    def queue_depth(self) -> int:
-        """Queries waiting for a worker."""
-        return self._driver.queue_depth
-
-    @property
-    def tiered(self) -> bool:
-        """Whether rows of its tables may be late, stale or unknown: they are read through tiers."""
-        return self._driver.model.hierarchy.tiers is not None
-
-    @property
-    def ready(self) -> bool:
-        """Whether it can answer: all workers run, and the last batches did not all fail."""
-        return self._driver.healthy
-
-    def observe_batches(self, observer: BatchObserver) -> None:
-        """Have every batch reported to `observer` (items, sparse seconds, dense seconds), on a worker's thread."""
-        self._driver.on_batch = observer
-
-    def new_query_id(self) -> int:
-        """An id that no other query of this model has."""
-        return self._driver.new_query_id()
-
-    def refusal(self, query: Query) -> QueryRefused | None:
-        """How `query`, of which only size and deadline need be known, would be refused now; None if it might run."""
-        return self._driver.refusal(query)
-
-    async def infer(self, query: Query) -> QueryResult:
-        """Score a checked query; raises `QueryRefused`, `QueryFailed`. Cancelling the task withdraws it."""
-        return await self._driver.infer(query)
-
-    def warm_up_query(self) -> Query:
-        """A query with keys of its own making, as large as a batch, so that it waits for no company."""
-        query = self._driver.model.random_query(self.batch_size)
-        query.query_id = self.new_query_id()
-        return query
-
-    def begin_shutdown(self) -> None:
-        """Refuse queries from now on, and let none of those admitted wait for company any more."""
-        self._driver.begin_shutdown()
-
-    def close(self) -> None:
-        """Answer what was admitted, stop the workers, free the memory. Blocks."""
-        self._driver.close()
-        self._driver.model.close()
-        give_back_freed()
-
-
 class ModelHost:
     """Loads models from one repository and finds them by name. All methods run on one event loop."""
 
@@ -207,6 +142,15 @@ class ModelHost:
             raise UnknownModel(f"model {name} has no version {version!r} loaded; loaded: {model.version}")
         return model
 
+    @property
+    def entries(self) -> tuple[ModelIndexEntry, ...]:
+        """The models that were ever to be loaded, with their states, by name; the repository is not read for it."""
+        return tuple(self._entries[name] for name in sorted(self._entries))
+
+    def wants(self, name: str) -> bool:
+        """Whether model `name` should be served, so that the server is not ready without it."""
+        return name in self._wanted
+
     def index(self) -> list[ModelIndexEntry]:
         """Every model of the repository with its state, by name."""
         entries = dict(self._entries)
@@ -247,13 +191,20 @@ class ModelHost:
             raise LoadFailed(f"none of the {len(names)} models of {self.directory} could be loaded; the log says why")
 
     async def load(self, name: str, version: int | None = None) -> None:
-        """Load a version (default: the newest) and let it take over. Raises `LoadFailed` saying why."""
+        """Load a version (default: the newest) and let it take over. Raises `LoadFailed` saying why.
+
+        Where that version runs and its tables are tiered, level 1 is brought up to date instead: a second one beside it
+        would find the persistent store taken.
+        """
         async with self._locks.setdefault(name, asyncio.Lock()):
             versions = self.stored().get(name)
             if versions is None:
                 raise LoadFailed(f"repository {self.directory} has no model {name!r}")
             version = version or versions[-1]
             before = self._hosted.get(name)
+            if before is not None and before.version == version and before.tiered and before.runs:
+                await self._refresh(before)
+                return
             if before is None:
                 self._entries[name] = ModelIndexEntry(name, version, "LOADING")
             started_s = self.clock()
@@ -278,6 +229,31 @@ class ModelHost:
             seconds = round(self.clock() - started_s, 3)
             log.info("model loaded", model=name, version=model.version, workers=model.workers, seconds=seconds)
             self._in_background(self._replaced(before, model))
+
+    async def _refresh(self, model: HostedModel) -> None:
+        """Level 1 of the running version from the tiers below it, unless the repository has another version by now."""
+        name, version = model.spec.name, model.version
+        try:
+            if await asyncio.to_thread(stored_identity, self.directory, name, version) != model.identity:
+                raise LoadFailed(
+                    f"version {version} runs, and its files have changed since it was loaded; "
+                    "write them as a new version, or unload the model first"
+                )
+            report = await asyncio.to_thread(model.refresh)
+            if report is not None and report.unreachable:
+                raise LoadFailed(
+                    f"{report.unreachable:,} of the {report.rows:,} rows in the cache were not refreshed: "
+                    f"{' and '.join(model.degraded) or 'a tier'} did not answer"
+                )
+        except Exception as fault:
+            if not _speaks_for_itself(fault):
+                log.error("unexpected fault while refreshing", model=name, exc_info=fault)
+            self._entries[name] = ModelIndexEntry(name, version, "READY", f"refresh failed: {_reason(fault)}")
+            raise LoadFailed(f"model {name}: {_reason(fault)}") from fault
+        self._entries[name] = ModelIndexEntry(name, version, "READY")
+        if report is not None:
+            seconds = round(report.seconds, 3)
+            log.info("cache refreshed", model=name, version=version, rows=report.rows, seconds=seconds)
 
     async def unload(self, name: str) -> None:
         """Take a model out and free its memory; returns when it is free. Raises `LoadFailed` if it is not loaded."""
@@ -306,6 +282,7 @@ class ModelHost:
     def _open(self, name: str, version: int) -> HostedModel:
         """Everything about a load that takes time; not on the event loop."""
         options = self.options
+        identity = stored_identity(self.directory, name, version)
         loaded = self._read(name, version)
         sla = loaded.spec.sla
         config = NodeConfig(
@@ -320,7 +297,7 @@ class ModelHost:
         )
         try:
             driver = NodeDriver(loaded, config, self.worker_cores, threads=self.worker_threads, gives_way=self._crowded)
-            return HostedModel(driver, options)
+            return HostedModel(driver, options.max_items, identity, tier_kinds(loaded, options.load))
         except BaseException:
             loaded.close()
             raise

@@ -77,8 +77,8 @@ class QueryDecoder:
         if spec.dense_dim:
             self._inputs[DENSE] = _Input(DENSE, _Role.DENSE, "", spec.dense_dim, 0)
 
-    def decode(self, tensors: Iterable[WireTensor]) -> DecodedQuery:
-        """Check `tensors` and hand out their values, reshaped but not copied.
+    def decode(self, tensors: Iterable[WireTensor], *, whole: bool = True) -> DecodedQuery:
+        """Check `tensors` and hand out their values, reshaped but not copied; of a part of the inputs if not `whole`.
 
         Raises `InvalidInput`; the message names the input, and for a key also item, value and limit.
         """
@@ -137,7 +137,7 @@ class QueryDecoder:
                 self._check_items(name, items)
         for feature in values.keys() | lengths.keys():
             features[feature] = self._jagged(feature, values, lengths, features, items)
-        if len(features) != len(self.spec.features) or (dense is None and self.spec.dense_dim):
+        if whole and (len(features) != len(self.spec.features) or (dense is None and self.spec.dense_dim)):
             raise self._missing_inputs(features, dense)
         return DecodedQuery(items, features, dense)
 

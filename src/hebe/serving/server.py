@@ -31,13 +31,14 @@ from hebe.serving.data_plane import DataPlane
 from hebe.serving.driver import clock
 from hebe.serving.errors import LoadFailed, ServeError
 from hebe.serving.grpc_server import start_grpc
+from hebe.serving.hosted_model import HostedModel
 from hebe.serving.http import HttpFrontEnd
 from hebe.serving.http_message import HttpLimits
 from hebe.serving.http_server import start_http
 from hebe.serving.listening import TlsFiles
 from hebe.serving.logs import RequestLog, configure_logging
 from hebe.serving.metrics import MetricsPage
-from hebe.serving.model_host import HostedModel, HostOptions, ModelHost
+from hebe.serving.model_host import HostOptions, ModelHost
 from hebe.serving.statistics import Statistics
 from hebe.serving.tracing import start_tracing
 

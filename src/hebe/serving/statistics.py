@@ -43,6 +43,18 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def quantile(self, share: float) -> float | None:
+        """About the value that `share` (0 to 1) of those counted do not exceed; None if there are none.
+
+        Read off a straight line through its bucket, as Prometheus does; the largest bound where it lies above all.
+        """
+        rank, below, low = share * sum(self.counts), 0, 0.0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            if count and below + count >= rank:
+                return low + (bound - low) * max(rank - below, 0.0) / count
+            below, low = below + count, bound
+        return self.bounds[-1] if self.counts[-1] else None
+
 
 class Duration:
     """How often something happened, and how long it took altogether."""

@@ -1,0 +1,37 @@
+"""What a loaded model tells of its tiers and online updates, for rooms that do not look into `embeddings`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hebe.embeddings.refresh import RefreshReport
+from hebe.embeddings.tier_guard import TierState
+from hebe.embeddings.tiered_lookup import LookupCounts
+from hebe.embeddings.tiers import TiersState
+from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics, VisibleHistogram
+
+if TYPE_CHECKING:
+    from hebe.runtime.loaded_model import LoadedModel, LoadOptions
+
+__all__ = [
+    "IngestionStatistics",
+    "LookupCounts",
+    "RefreshReport",
+    "TierState",
+    "TiersState",
+    "VisibleHistogram",
+    "tier_kinds",
+]
+
+
+def tier_kinds(model: LoadedModel, options: LoadOptions) -> dict[str, str]:
+    """What each tier of `model`, loaded with `options`, is, by name, level 1 first; empty if all rows are resident."""
+    tiers = model.hierarchy.tiers
+    if tiers is None:
+        return {}
+    kinds = {"cache": "host_cache"}
+    if tiers.lookup.volatile is not None and options.hierarchy is not None:
+        kinds["volatile_db"] = str(options.hierarchy.volatile_db.type)
+    if tiers.lookup.persistent is not None:
+        kinds["persistent_db"] = "rocks_db"
+    return kinds

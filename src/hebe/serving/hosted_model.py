@@ -1,0 +1,133 @@
+"""One version of a model in memory, as the front ends see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from hebe.query import KeyArray, Query, QueryResult
+from hebe.runtime.hierarchy_state import IngestionStatistics, RefreshReport, TiersState
+from hebe.runtime.large_allocations import give_back_freed
+from hebe.serving.driver import BatchObserver, NodeDriver
+from hebe.serving.errors import QueryRefused
+from hebe.spec import ModelSpec
+
+
+class HostedModel:
+    """One version of a model in memory, with its workers.
+
+    `max_items`: the largest query size taken. `identity`: what `stored_identity` said when it was loaded. `tier_kinds`:
+    what each tier is, by name, level 1 first; empty where all rows are resident.
+    """
+
+    def __init__(self, driver: NodeDriver, max_items: int, identity: str, tier_kinds: Mapping[str, str]) -> None:
+        self.spec: ModelSpec = driver.model.spec
+        self.version = driver.model.version
+        self.identity = identity
+        self.tier_kinds = dict(tier_kinds)
+        self.max_items = max_items
+        self.batch_size = driver.config.batch_size
+        self.sla_s = driver.config.sla_s
+        self.percentile = driver.config.percentile
+        self._driver = driver
+
+    @property
+    def workers(self) -> int:
+        """Workers that run."""
+        return self._driver.workers
+
+    @property
+    def queue_depth(self) -> int:
+        """Queries waiting for a worker."""
+        return self._driver.queue_depth
+
+    @property
+    def tiered(self) -> bool:
+        """Whether rows of its tables may be late, stale or unknown: they are read through tiers."""
+        return self._driver.model.hierarchy.tiers is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can answer: workers run, batches do not all fail, missing rows can be had from somewhere."""
+        return self._driver.healthy and self._driver.model.can_answer
+
+    @property
+    def runs(self) -> bool:
+        """Whether all workers run, and the last batches did not all fail."""
+        return self._driver.healthy
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not ready; empty where it is."""
+        if not self._driver.healthy:
+            stopped = self._driver.configured_workers - self.workers
+            return f"{stopped} of its workers have ended" if stopped else "its last batches all failed"
+        if not self._driver.model.can_answer:
+            return f"no tier has its rows: {' and '.join(self.degraded)} cannot be asked"
+        return ""
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """Names of the tiers that are being left alone, since they failed."""
+        tiers = self.tiers
+        return () if tiers is None else tuple(level.name for level in tiers.degraded)
+
+    @property
+    def tiers(self) -> TiersState | None:
+        """How the tiers of its tables are, None where all rows are resident."""
+        return self._driver.model.tiers_state
+
+    @property
+    def updates(self) -> Mapping[str, IngestionStatistics]:
+        """What has become of online updates, by ingestion; empty where none come."""
+        return self._driver.model.update_statistics
+
+    @property
+    def table_memory_bytes(self) -> int:
+        """Memory taken by rows: resident ones, the cache's, and a hash map's."""
+        return self._driver.model.hierarchy.memory_bytes
+
+    @property
+    def row_format(self) -> str:
+        """How resident rows are stored."""
+        return str(self._driver.model.hierarchy.memory.row_format)
+
+    async def prefetch(self, keys: Mapping[str, KeyArray]) -> bool:
+        """Have rows brought into level 1, `keys` int64 by table; False if there is too much to do already."""
+        return await asyncio.to_thread(self._driver.model.prefetch, keys)
+
+    def refresh(self) -> RefreshReport | None:
+        """Bring level 1 up to date with the tiers below; None where there is none. Blocks. Raises as they do."""
+        return self._driver.model.refresh()
+
+    def observe_batches(self, observer: BatchObserver) -> None:
+        """Have every batch reported to `observer` (items, sparse seconds, dense seconds), on a worker's thread."""
+        self._driver.on_batch = observer
+
+    def new_query_id(self) -> int:
+        """An id that no other query of this model has."""
+        return self._driver.new_query_id()
+
+    def refusal(self, query: Query) -> QueryRefused | None:
+        """How `query`, of which only size and deadline need be known, would be refused now; None if it might run."""
+        return self._driver.refusal(query)
+
+    async def infer(self, query: Query) -> QueryResult:
+        """Score a checked query; raises `QueryRefused`, `QueryFailed`. Cancelling the task withdraws it."""
+        return await self._driver.infer(query)
+
+    def warm_up_query(self) -> Query:
+        """A query with keys of its own making, as large as a batch, so that it waits for no company."""
+        query = self._driver.model.random_query(self.batch_size)
+        query.query_id = self.new_query_id()
+        return query
+
+    def begin_shutdown(self) -> None:
+        """Refuse queries from now on, and let none of those admitted wait for company any more."""
+        self._driver.begin_shutdown()
+
+    def close(self) -> None:
+        """Answer what was admitted, stop the workers, free the memory. Blocks."""
+        self._driver.close()
+        self._driver.model.close()
+        give_back_freed()

@@ -1,0 +1,157 @@
+"""One model's part of the server's status: queries, latency, memory, tiers, online updates, as JSON types."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hebe.runtime.hierarchy_state import IngestionStatistics, LookupCounts, RefreshReport, TiersState, TierState
+    from hebe.serving.hosted_model import HostedModel
+    from hebe.serving.statistics import ModelStatistics
+
+MOST_CHARACTERS = 400
+"""Of a fault's text."""
+
+_MOST_GAPS = 5
+
+
+def model_status(model: HostedModel, counted: ModelStatistics) -> dict[str, Any]:
+    """The status of a model in memory, whose queries `counted` has counted. Latencies are of all of them, read off its
+    histogram; `reason` says why it is not ready.
+    """
+    state = model.tiers
+    answered = counted.success.count
+    return {
+        "name": model.spec.name,
+        "version": model.version,
+        "state": "READY",
+        "ready": model.ready,
+        "reason": model.trouble,
+        "workers": model.workers,
+        "queue_depth": model.queue_depth,
+        "batch_size": model.batch_size,
+        "max_items": model.max_items,
+        "sla": {
+            "latency_ms": model.sla_s * 1e3,
+            "percentile": model.percentile,
+            "attainment": counted.within_sla / answered if answered else None,
+        },
+        "queries": {
+            "answered": answered,
+            "items": counted.items_answered,
+            "refused": dict(counted.refused),
+        },
+        "latency_ms": {f"p{share * 100:g}": _ms(counted.latency_s.quantile(share)) for share in (0.5, 0.95, 0.99)},
+        "keys": {
+            "total": counted.keys.total,
+            "defaulted": counted.keys.defaulted,
+            "stale": counted.keys.stale,
+            "unknown": counted.keys.unknown,
+        },
+        "table_memory_bytes": model.table_memory_bytes,
+        "row_format": model.row_format,
+        "tiers": [] if state is None else _tiers(model, state),
+        "background": None if state is None else _background(state),
+        "refresh": None if state is None else _refresh(state.refreshes, state.last_refresh),
+        "updates": {name: _updates(statistics) for name, statistics in model.updates.items()},
+    }
+
+
+def short(text: str) -> str:
+    """`text`, cut where it is long."""
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."
+
+
+def _tiers(model: HostedModel, state: TiersState) -> list[dict[str, Any]]:
+    """Level 1 first. A tier in this process has no circuit: it is there, or the server is not."""
+    guarded = {level.name: level for level in state.levels}
+    tiers = []
+    for name, kind in model.tier_kinds.items():
+        tier = {"name": name, "kind": kind, **_guard(guarded.get(name))}
+        tiers.append(tier | (_cache(state) if name == "cache" else {"hits": _hits(name, state.counts)}))
+    return tiers
+
+
+def _guard(level: TierState | None) -> dict[str, Any]:
+    if level is None:
+        return {
+            "available": True,
+            "circuit": None,
+            "unavailable_s": None,
+            "failures": 0,
+            "fault": None,
+            "fault_s": None,
+        }
+    return {
+        "available": level.available,
+        "circuit": "closed" if level.available else "open",
+        "unavailable_s": level.unavailable_s,
+        "failures": level.failures,
+        "fault": None if level.fault is None else short(level.fault),
+        "fault_s": level.fault_age_s,
+    }
+
+
+def _cache(state: TiersState) -> dict[str, Any]:
+    counts = state.counts
+    asked = counts.cache_hits + counts.cache_misses
+    return {
+        "rows": state.cached_rows,
+        "capacity_rows": state.cache_capacity_rows,
+        "bytes": state.cache_bytes,
+        "hits": counts.cache_hits,
+        "misses": counts.cache_misses,
+        "hit_rate": counts.cache_hits / asked if asked else None,
+    }
+
+
+def _hits(name: str, counts: LookupCounts) -> int:
+    return counts.volatile_hits if name == "volatile_db" else counts.persistent_hits
+
+
+def _background(state: TiersState) -> dict[str, int]:
+    return {"waiting": state.insertions_waiting, "dropped": state.insertions_dropped}
+
+
+def _refresh(iterations: int, last: RefreshReport | None) -> dict[str, Any]:
+    report = None
+    if last is not None:
+        report = {
+            "rows": last.rows,
+            "replaced": last.replaced,
+            "dropped": last.dropped,
+            "unreachable": last.unreachable,
+            "seconds": last.seconds,
+        }
+    return {"iterations": iterations, "last": report}
+
+
+def _updates(statistics: IngestionStatistics) -> dict[str, Any]:
+    return {
+        "messages": statistics.messages,
+        "rows": statistics.rows,
+        "deletes": statistics.deletes,
+        "rows_per_s": statistics.rows_per_s,
+        "lag_messages": statistics.lag_messages,
+        "visible_s": {
+            tier: {"p50": _number(summary.p50_s), "p99": _number(summary.p99_s)}
+            for tier, summary in statistics.visible.items()
+        },
+        "gaps": statistics.gaps,
+        "missing": statistics.missing,
+        "last_gaps": [short(str(gap)) for gap in statistics.last_gaps[-_MOST_GAPS:]],
+        "poison": statistics.poison,
+        "duplicates": statistics.duplicates,
+        "failures": statistics.failures,
+        "failing": statistics.is_failing,
+        "fault": None if statistics.last_error is None else short(statistics.last_error),
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

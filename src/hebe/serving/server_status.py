@@ -1,0 +1,87 @@
+"""`GET /v2/status`: how the server, its models and their tiers are, for operators and `hebe status`.
+
+    server      name, version, live, ready, uptime_s
+    degraded    what is not as it should be: model, what, reason, and since how many seconds (null: not known)
+    models      one entry a model: queries, latency, memory, tiers, online updates (`model_status`)
+
+It is an extension of ours to the Open Inference Protocol, which server metadata lists as `hebe_status`. A number that
+there is not yet is null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hebe import __version__
+from hebe.serving.model_status import model_status, short
+
+if TYPE_CHECKING:
+    from hebe.serving.model_host import ModelHost
+    from hebe.serving.statistics import Statistics
+
+MOST_MODELS = 256
+"""Models that one document tells of; the first by name."""
+
+
+class ServerStatus:
+    """Makes the document for `host`, whose queries are counted in `statistics`; it has been up since this was made."""
+
+    def __init__(self, host: ModelHost, statistics: Statistics) -> None:
+        self._host = host
+        self._statistics = statistics
+        self._started_s = host.clock()
+
+    def document(self) -> dict[str, Any]:
+        """The status now, of JSON types."""
+        host = self._host
+        entries = {entry.name: entry for entry in host.entries}
+        hosted = {model.spec.name: model for model in host.hosted}
+        names = sorted(entries.keys() | hosted.keys())
+        models: list[dict[str, Any]] = []
+        degraded: list[dict[str, Any]] = []
+        for name in names[:MOST_MODELS]:
+            entry, model = entries.get(name), hosted.get(name)
+            reason = short(entry.reason) if entry is not None else ""
+            if model is not None:
+                counted = self._statistics.of(name, model.version, model.sla_s)
+                status = model_status(model, counted)
+                degraded += _degraded(status, reason)
+            else:
+                assert entry is not None
+                status = {"name": name, "version": entry.version, "state": entry.state, "ready": False}
+                if host.wants(name):
+                    why = reason or "it is being loaded"
+                    degraded.append({"model": name, "what": "model", "reason": why, "since_s": None})
+            models.append({**status, "reason": reason or status.get("reason", "")})
+        return {
+            "server": {
+                "name": "hebe",
+                "version": __version__,
+                "live": host.live,
+                "ready": host.live and host.ready,
+                "uptime_s": round(host.clock() - self._started_s, 3),
+            },
+            "degraded": degraded,
+            "models": models,
+            "models_left_out": len(names) - len(models),
+        }
+
+
+def _degraded(status: dict[str, Any], load_failure: str) -> list[dict[str, Any]]:
+    """What is wrong with a model in memory; `load_failure` is why another version could not replace it, if so."""
+    name, found = status["name"], []
+
+    def add(what: str, reason: str, since_s: float | None = None) -> None:
+        found.append({"model": name, "what": what, "reason": reason, "since_s": since_s})
+
+    if not status["ready"]:
+        add("model", status["reason"])
+    for tier in status["tiers"]:
+        if not tier["available"]:
+            add(tier["name"], tier["fault"] or "it does not answer", tier["unavailable_s"])
+    for ingestion, updates in status["updates"].items():
+        if updates["failing"]:
+            add(f"updates of {ingestion}", updates["fault"] or "they are not applied")
+    if load_failure:
+        add("load", load_failure)
+    return found

@@ -1,0 +1,203 @@
+"""What `GET /v2/status`, and readiness, tell of models whose tiers fail."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+from hebe.query import KeyCounts, QueryResult
+from hebe.serving.auth import Gate
+from hebe.serving.model_status import MOST_CHARACTERS
+from hebe.serving.server_status import MOST_MODELS, ServerStatus
+from hebe.serving.statistics import Statistics
+
+from .conftest import LONE, FakeModel
+from .http_requests import call, error_of, get, json_request
+from .tier_states import KINDS, REDIS_FAULT, tiers_state, update_statistics
+
+
+@pytest.fixture
+def tiered(front_ends):
+    """The fake `ranker` with its tables behind tiers, and online updates."""
+    model = front_ends.host.models["ranker"]
+    model.tiers, model.tier_kinds = tiers_state(), KINDS
+    model.updates = {"tiers": update_statistics()}
+    return model
+
+
+def status_of(front_ends, model="ranker"):
+    document = get(front_ends, "/v2/status")
+    return document, {each["name"]: each for each in document["models"]}[model]
+
+
+def test_it_is_an_extension_that_the_server_lists(front_ends):
+    assert {"hebe_status", "hebe_prefetch"} <= set(get(front_ends, "/v2")["extensions"])
+
+
+def test_a_server_that_is_well(front_ends):
+    assert json_request(front_ends)[0] == 200
+    assert json_request(front_ends, {"id": 7})[0] == 400
+    document, ranker = status_of(front_ends)
+    server = document["server"]
+    assert (server["name"], server["live"], server["ready"]) == ("hebe", True, True)
+    assert 0 <= server["uptime_s"] < 60
+    assert document["degraded"] == []
+    assert document["models_left_out"] == 0
+    assert [each["name"] for each in document["models"]] == ["lone", "ranker"]
+    assert (ranker["version"], ranker["state"], ranker["ready"], ranker["reason"]) == (1, "READY", True, "")
+    assert (ranker["workers"], ranker["queue_depth"], ranker["batch_size"]) == (1, 0, 16)
+    assert ranker["queries"] == {"answered": 1, "items": 4, "refused": {}}
+    assert ranker["sla"] == {"latency_ms": 50.0, "percentile": 95.0, "attainment": 1.0}
+    assert 0 < ranker["latency_ms"]["p50"] <= ranker["latency_ms"]["p99"] <= 50.0
+    assert ranker["keys"] == {"total": 10, "defaulted": 0, "stale": 0, "unknown": 0}
+    assert (ranker["table_memory_bytes"], ranker["row_format"]) == (4096, "fp32")
+    assert (ranker["tiers"], ranker["refresh"], ranker["background"], ranker["updates"]) == ([], None, None, {})
+
+
+def test_numbers_that_there_are_not_yet_are_null(front_ends):
+    _, ranker = status_of(front_ends)
+    assert ranker["sla"]["attainment"] is None
+    assert ranker["latency_ms"] == {"p50": None, "p95": None, "p99": None}
+
+
+def test_the_tiers_of_a_model(front_ends, tiered):  # noqa: ARG001
+    document, ranker = status_of(front_ends)
+    assert document["degraded"] == []
+    cache, volatile, persistent = ranker["tiers"]
+    assert (cache["name"], cache["kind"], cache["circuit"]) == ("cache", "host_cache", None)
+    assert (cache["rows"], cache["capacity_rows"], cache["bytes"]) == (800, 1024, 1 << 20)
+    assert cache["hit_rate"] == 0.9
+    assert (volatile["kind"], volatile["available"], volatile["circuit"], volatile["hits"]) == (
+        "redis", True, "closed", 6,
+    )  # fmt: skip
+    assert (persistent["kind"], persistent["hits"], persistent["fault"]) == ("rocks_db", 3, None)
+    assert ranker["background"] == {"waiting": 4, "dropped": 2}
+    assert ranker["refresh"]["iterations"] == 5
+    assert ranker["refresh"]["last"]["unreachable"] == 4
+
+
+def test_a_tier_in_this_process_is_always_there(front_ends, tiered):
+    tiered.tier_kinds = KINDS | {"volatile_db": "parallel_hash_map"}
+    tiered.tiers = tiers_state()
+    tiered.tiers = type(tiered.tiers)(
+        tiered.tiers.levels[1:], *(getattr(tiered.tiers, name) for name in tiered.tiers.__slots__[1:])
+    )
+    _, ranker = status_of(front_ends)
+    volatile = ranker["tiers"][1]
+    assert (volatile["kind"], volatile["available"], volatile["circuit"]) == ("parallel_hash_map", True, None)
+
+
+def test_online_updates(front_ends, tiered):
+    document, ranker = status_of(front_ends)
+    updates = ranker["updates"]["tiers"]
+    assert (updates["messages"], updates["rows"], updates["deletes"]) == (4, 40, 3)
+    assert (updates["gaps"], updates["missing"], updates["poison"], updates["duplicates"]) == (1, 3, 1, 2)
+    assert updates["lag_messages"] == 11
+    assert "messages 5 to 7 of producer trainer" in updates["last_gaps"][0]
+    assert updates["visible_s"]["persistent_db"]["p99"] > 1e9
+    assert updates["fault"] == "its checksum is wrong"
+    assert document["degraded"] == []
+    tiered.updates = {"tiers": update_statistics(failing=True)}
+    (found,) = status_of(front_ends)[0]["degraded"]
+    assert (found["what"], found["reason"]) == ("updates of tiers", "Kafka 10.0.0.8:9092: timed out")
+
+
+def test_what_is_degraded_says_since_when_and_why(front_ends, tiered):
+    tiered.tiers = tiers_state(redis=False)
+    document, ranker = status_of(front_ends)
+    assert document["degraded"] == [
+        {"model": "ranker", "what": "volatile_db", "reason": REDIS_FAULT, "since_s": 90.0},
+    ]
+    assert document["server"]["ready"]
+    volatile = ranker["tiers"][1]
+    assert (volatile["circuit"], volatile["failures"], volatile["fault_s"]) == ("open", 7, 2.5)
+
+
+def test_readiness_names_degraded_tiers_and_clients_do_not_mind(front_ends, tiered):
+    tiered.tiers = tiers_state(redis=False)
+    assert get(front_ends, "/v2/health/ready") == {
+        "ready": True,
+        "models": {"ranker": {"degraded": ["volatile_db"]}},
+    }
+    assert get(front_ends, "/v2/models/ranker/ready") == {
+        "name": "ranker",
+        "ready": True,
+        "degraded": ["volatile_db"],
+    }
+    assert get(front_ends, "/v2/models/lone/ready") == {"name": "lone", "ready": True}
+    for package, url in ((tritonclient.http, front_ends.http_url), (tritonclient.grpc, front_ends.grpc_url)):
+        with package.InferenceServerClient(url) as client:
+            assert client.is_server_ready()
+            assert client.is_model_ready("ranker")
+
+
+def test_a_model_that_no_tier_has_rows_for_is_not_ready(front_ends, tiered):
+    tiered.tiers = tiers_state(redis=False, rocksdb=False)
+    tiered.trouble = "no tier has its rows: volatile_db and persistent_db cannot be asked"
+    front_ends.host.ready = False
+    assert error_of(call(front_ends, "GET", "/v2/health/ready"), 503) == "the server is not ready"
+    assert tiered.trouble in error_of(call(front_ends, "GET", "/v2/models/ranker/ready"), 503)
+    document, _ = status_of(front_ends)
+    assert [found["what"] for found in document["degraded"]] == ["model", "volatile_db", "persistent_db"]
+    assert document["degraded"][0]["reason"] == tiered.trouble
+    assert not document["server"]["ready"]
+
+
+def test_a_model_that_is_not_in_memory(front_ends):
+    front_ends.host.models.pop("lone")
+    document, lone = status_of(front_ends, "lone")
+    assert lone == {"name": "lone", "version": 1, "state": "UNAVAILABLE", "ready": False, "reason": "unloaded"}
+    (found,) = document["degraded"]
+    assert (found["model"], found["what"], found["reason"]) == ("lone", "model", "unloaded")
+
+
+def test_it_wants_a_token_and_readiness_names_no_model_without_one(serve_with):
+    front_ends = serve_with(gate=Gate(["secret"]))
+    model = front_ends.host.models["ranker"]
+    model.tiers, model.tier_kinds = tiers_state(redis=False), KINDS
+    token = {"Authorization": "Bearer secret"}
+    assert call(front_ends, "GET", "/v2/status")[0] == 401
+    assert call(front_ends, "GET", "/v2/status", headers=token)[0] == 200
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        status, _, body = call(front_ends, "GET", "/v2/health/ready", headers=headers)
+        assert (status, json.loads(body)) == (200, {"ready": True})
+    body = call(front_ends, "GET", "/v2/health/ready", headers=token)[2]
+    assert json.loads(body)["models"] == {"ranker": {"degraded": ["volatile_db"]}}
+
+
+def test_its_size_is_bounded(fake_host):
+    for number in range(MOST_MODELS + 3):
+        name = f"model{number:04}"
+        fake_host.stored.add(name)
+        model = fake_host.models[name] = FakeModel(LONE)
+        model.spec = type(LONE).from_dict({**LONE.to_dict(), "name": name})
+        model.tiers, model.tier_kinds = tiers_state(redis=False, fault="x" * 10_000), KINDS
+    document = ServerStatus(fake_host, Statistics()).document()
+    assert len(document["models"]) == MOST_MODELS
+    assert document["models_left_out"] == len(fake_host.stored) - MOST_MODELS
+    assert {len(found["reason"]) for found in document["degraded"]} == {MOST_CHARACTERS}
+    assert len(json.dumps(document)) < 4096 * MOST_MODELS
+
+
+def test_latency_percentiles_are_those_of_the_histogram():
+    histogram = Statistics().of("ranker", 1, 0.05).latency_s
+    assert histogram.quantile(0.5) is None
+    for latency_s in [0.0015] * 50 + [0.04] * 49 + [60.0]:
+        histogram.add(latency_s)
+    assert 0.001 < histogram.quantile(0.25) < histogram.quantile(0.5) <= 0.002
+    assert 0.03 < histogram.quantile(0.95) <= 0.05
+    assert histogram.quantile(1.0) == histogram.bounds[-1]
+
+
+def test_attainment_counts_answers(fake_host):
+    statistics = Statistics()
+    counted = statistics.of("ranker", 1, 0.05)
+    for latency_s in (0.01, 0.01, 0.01, 0.2):
+        counted.query_answered(1, QueryResult(1, None, latency_s, 0.0, 0.0, 0.0, KeyCounts(1)), 0.0)
+    counted.query_refused("deadline", 0.0)
+    ranker = ServerStatus(fake_host, statistics).document()["models"][1]
+    assert ranker["sla"]["attainment"] == 0.75
+    assert ranker["queries"]["refused"] == {"deadline": 1}

@@ -1,0 +1,47 @@
+"""States of tiers and online updates, as a loaded model tells them, for the fake `ranker`."""
+
+from __future__ import annotations
+
+from hebe.embeddings.updates.contract import TopicPartition
+from hebe.embeddings.updates.ingestion_statistics import IngestionCounter
+from hebe.embeddings.updates.sequence_check import Gap
+from hebe.runtime.hierarchy_state import IngestionStatistics, LookupCounts, RefreshReport, TiersState, TierState
+
+KINDS = {"cache": "host_cache", "volatile_db": "redis", "persistent_db": "rocks_db"}
+REDIS_FAULT = "Redis 10.0.0.7:6379: Connection refused"
+
+
+def tiers_state(*, redis: bool = True, rocksdb: bool = True, fault: str = REDIS_FAULT) -> TiersState:
+    """A cache over Redis and RocksDB, each of which answers or has not for 90 s."""
+    return TiersState(
+        levels=(
+            TierState("volatile_db", True, 0, None, None)
+            if redis
+            else TierState("volatile_db", False, 7, fault, 2.5, 90.0),
+            TierState("persistent_db", True, 0, None, None)
+            if rocksdb
+            else TierState("persistent_db", False, 3, "IO error", 1.0, 60.0),
+        ),
+        cached_rows=800,
+        cache_capacity_rows=1024,
+        cache_bytes=1 << 20,
+        counts=LookupCounts(cache_hits=90, cache_misses=10, volatile_hits=6, persistent_hits=3, unknown=1),
+        insertions_waiting=4,
+        insertions_dropped=2,
+        refreshes=5,
+        last_refresh=RefreshReport(800, 790, 6, 4, 0.25),
+    )
+
+
+def update_statistics(*, failing: bool = False) -> IngestionStatistics:
+    """Of an ingestion into the persistent store that has met everything once."""
+    at = TopicPartition("ranker", "users", 0)
+    counter = IngestionCounter(["persistent_db"])
+    counter.add(messages=4, rows=40, deletes=3, duplicates=2)
+    counter.visible("persistent_db", [0.0])  # sent in 1970: beyond every bucket
+    counter.gap(Gap(at, "trainer", 5, 7))
+    counter.poison("its checksum is wrong")
+    counter.lag({at: 11})
+    if failing:
+        counter.failed("Kafka 10.0.0.8:9092: timed out")
+    return counter.read()
