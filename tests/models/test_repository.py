@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hebe.models.architectures import build_dense_net
-from hebe.models.repository import ModelRepository, RepositoryError
+from hebe.models.repository import ROWS_AS_OF, ModelRepository, RepositoryError
 from hebe.op_graph import Op, OpGraph
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
 
@@ -72,7 +74,8 @@ def test_what_was_written_is_read_back(repository):
     assert stored == written
     assert stored.spec == SPEC
     assert stored.version == 1
-    assert dict(stored.provenance) == {"command": "test", "epochs": 3}
+    told = {ROWS_AS_OF: written.provenance[ROWS_AS_OF], "command": "test", "epochs": 3}
+    assert dict(stored.provenance) == told
     for table in SPEC.tables:
         np.testing.assert_array_equal(stored.table(table.name), rows_of(table))
     expected = build_dense_net(SPEC, 7)
@@ -375,3 +378,12 @@ def test_a_root_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RepositoryError, match="cannot be written: Not a directory"):
         write(ModelRepository(tmp_path / "file" / "models"))
+
+
+def test_a_version_tells_of_when_its_rows_are(repository):
+    before_s = time.time()
+    assert before_s - 1 <= write(repository).rows_as_of_s <= time.time() + 1
+    told = write(repository, provenance={ROWS_AS_OF: "2026-05-04T05:02:01.5+02:00"})
+    assert told.rows_as_of_s == datetime(2026, 5, 4, 3, 2, 1, 500_000, UTC).timestamp()
+    with pytest.raises(RepositoryError, match="rows_as_of is 'noon': must be a time"):
+        _ = write(repository, provenance={ROWS_AS_OF: "noon"}).rows_as_of_s

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,6 +79,15 @@ def import_model(
             "as many as in the example. May be repeated.",
         ),
     ] = None,
+    rows_as_of: Annotated[
+        datetime | None,
+        typer.Option(
+            "--rows-as-of",
+            formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S"],
+            help="When training read out the embedding rows (local time, or with +HH:MM): online updates sent before "
+            "are in them. By default the time of the weights' file, else now.",
+        ),
+    ] = None,
     sla_ms: Annotated[float, typer.Option("--sla-ms", help="Latency bound of the SLA target.")] = 100.0,
     percentile: Annotated[float, typer.Option("--percentile", help="Percentile of the SLA target.")] = 95.0,
     as_json: JsonOption = False,
@@ -102,7 +112,7 @@ def import_model(
     import torch
 
     from hebe.models.graph_capture import capture
-    from hebe.models.repository import ModelRepository
+    from hebe.models.repository import ROWS_AS_OF, ModelRepository
     from hebe.models.split_check import check_split
 
     with make_progress() as bar:
@@ -111,6 +121,7 @@ def import_model(
         if weights is not None:
             bar.update(task, description="reading the weights")
             _load_weights(module, weights)
+            rows_as_of = rows_as_of or datetime.fromtimestamp(weights.stat().st_mtime)
         bar.update(task, description="capturing the graph")
         captured = capture(module, example_inputs, name, sla, most_lookups)
         bar.update(task, description="comparing with the module")
@@ -127,6 +138,7 @@ def import_model(
                 "made_by": "hebe model import",
                 "factory": f"{Path(factory.rpartition(':')[0]).name}:{factory.rpartition(':')[2]}",
                 "weights": weights.name if weights is not None else "the factory's",
+                ROWS_AS_OF: (rows_as_of or datetime.now()).astimezone(UTC).isoformat(timespec="milliseconds"),
                 "torch": torch.__version__,
                 "greatest_difference": difference,
                 "inputs": {feature.name: _source_text(captured, feature) for feature in captured.spec.features},

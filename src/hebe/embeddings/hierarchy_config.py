@@ -189,7 +189,7 @@ class UpdateConfig:
     """Online updates. `address`: the log's directory, Redis' host:port, or Kafka's `brokers` with ";" between them.
 
     `group` names the consumer group of servers that share a volatile store. `max_rows_per_s` bounds the ingestion (0:
-    nothing does), which looks for news every `poll_timeout_ms`.
+    nothing does), which applies what has come every `interval_s` seconds (0: as soon as it comes).
     """
 
     type: UpdateType = UpdateType.NULL
@@ -201,6 +201,7 @@ class UpdateConfig:
     failure_backoff_ms: float = 50.0
     max_commit_interval: int = 32
     max_rows_per_s: float = 0.0
+    interval_s: float = 0.0
     metadata_refresh_interval_ms: int = 30_000
     receive_buffer_size: int = 262_144
 
@@ -210,6 +211,7 @@ class UpdateConfig:
         _within("failure_backoff_ms", self.failure_backoff_ms, 1, 600_000)
         _within("max_commit_interval", self.max_commit_interval, 1)
         _within("max_rows_per_s", self.max_rows_per_s, 0)
+        _within("interval_s", self.interval_s, 0, 86_400)
         _within("metadata_refresh_interval_ms", self.metadata_refresh_interval_ms, 1)
         _within("receive_buffer_size", self.receive_buffer_size, 1)
         if self.type is not UpdateType.NULL and not self.address:

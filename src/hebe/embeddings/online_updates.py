@@ -2,11 +2,12 @@
 
 Each log of updates is read by as many ingestions as there are stores of a different kind of company:
 
-    tiered tables      level 3, then a hash map          in a group of this node's own: each follows at its own pace
-                       Redis                             in one group of all servers, which share its partitions
-    resident tables    table memory                      in no group: it is read from the oldest message at each start
+    tiers          level 3, then a hash map, then level 1, in a group of this node's own: each at its own pace
+    volatile_db    Redis, in one group of all servers, which share its partitions
+    resident       table memory, in no group: it is read from the oldest message at each start
 
-After the stores have a row, level 1 hears that its own is stale.
+Level 1 takes the rows of updates that come past, and hears from `volatile_db` which of its rows are outdated. Where
+there is neither level 3 nor a hash map, `tiers` only listens, so that it still hears of what other servers write.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ import hashlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType, secret
+from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateType
 from hebe.embeddings.resident_rows import ResidentRows
-from hebe.embeddings.store import EmbeddingStore, KeyArray
+from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray
 from hebe.embeddings.updates.contract import Topic, UpdateLog
-from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
+from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion, UpdateListener
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
+from hebe.embeddings.updates.opening import open_configured_log
 from hebe.spec import ModelSpec
 
 log = logging.getLogger("hebe.updates")
@@ -43,51 +45,78 @@ class OnlineUpdates:
 
     @classmethod
     def open(
-        cls, spec: ModelSpec, hierarchy: EmbeddingHierarchy, config: UpdateConfig, place: Path | None
+        cls,
+        spec: ModelSpec,
+        version: int,
+        hierarchy: EmbeddingHierarchy,
+        config: HierarchyConfig,
+        place: Path | None,
+        since_s: float | None = None,
     ) -> OnlineUpdates | None:
         """Begin to apply updates of model `spec.name` to `hierarchy`, whose level 3 lies in `place`; None if none come.
 
-        Raises `StoreError` when the log cannot be opened, ValueError for an address that is none.
+        Updates sent before `since_s` (Unix seconds) are in the rows of this `version` already. Raises `StoreError` when
+        the log cannot be opened, ValueError for an address that is none.
         """
-        if config.type is UpdateType.NULL:
+        source = config.update_source
+        if source.type is UpdateType.NULL:
             return None
         options = IngestionOptions(
-            max_rows_per_s=config.max_rows_per_s or None,
-            max_batch_size=config.max_batch_size,
-            max_commit_interval=config.max_commit_interval,
-            failure_backoff_ms=config.failure_backoff_ms,
-            poll_timeout_ms=config.poll_timeout_ms,
+            max_rows_per_s=source.max_rows_per_s or None,
+            interval_s=source.interval_s,
+            max_batch_size=source.max_batch_size,
+            max_commit_interval=source.max_commit_interval,
+            failure_backoff_ms=source.failure_backoff_ms,
+            poll_timeout_ms=source.poll_timeout_ms,
         )
-        update_log = open_log(config)
+        update_log = open_configured_log(source)
         quarantine = None if place is None else place.with_name(f"{place.name}.quarantine")
         ingestions: dict[str, UpdateIngestion] = {}
 
-        def begin(
-            name: str,
-            group: str | None,
-            dims: Mapping[str, int],
-            stores: Mapping[str, EmbeddingStore],
-            listener: Callable[[str, KeyArray], None] | None,
-        ) -> None:
-            if dims:
-                source = update_log.source(group, [Topic(spec.name, table) for table in dims])
-                ingestions[name] = opened.enter_context(
-                    UpdateIngestion(source, stores, spec.name, dims, options, listener=listener, quarantine=quarantine)
-                )
-
         with contextlib.ExitStack() as opened:
             opened.callback(update_log.close)
+
+            def begin(
+                name: str,
+                group: str | None,
+                dims: Mapping[str, int],
+                stores: Mapping[str, EmbeddingStore],
+                listener: UpdateListener | None = None,
+            ) -> None:
+                topics = [Topic(spec.name, table) for table in dims]
+                reader = update_log.source(group, topics, newest=not stores)
+                ingestions[name] = opened.enter_context(
+                    UpdateIngestion(
+                        reader,
+                        stores,
+                        spec.name,
+                        dims,
+                        options,
+                        listener=listener,
+                        quarantine=quarantine,
+                        since_s=since_s,
+                    )
+                )
+
             tiers = hierarchy.tiers
-            tiered = dict(tiers.lookup.dims) if tiers is not None else {}
+            tiered = {} if tiers is None else tiers.lookup.dims
             resident = {table.name: table.dim for table in spec.tables if table.name not in tiered}
-            begin("resident", None, resident, {"resident": ResidentRows(hierarchy.memory)}, None)
+            if resident:
+                defaults = config.cache_of(spec.name).default_value_for_each_table
+                begin("resident", None, resident, {"resident": ResidentRows(hierarchy.memory, defaults)})
             if tiers is not None:
                 own = tiers.stores_of_this_process()
-                group = _group_of_this_node(config.group, spec.name, place) if "persistent_db" in own else None
+                group = _group_of_this_node(source.group, spec.name, place) if "persistent_db" in own else None
                 begin("tiers", group, tiered, own, tiers.lookup.updated)
-                if tiers.lookup.volatile is not None and tiers.lookup.volatile.guard is not None:
-                    shared = {"volatile_db": tiers.lookup.volatile.store}
-                    begin("volatile_db", f"{config.group}.{spec.name}", tiered, shared, tiers.lookup.updated)
+                volatile = tiers.lookup.volatile
+                if volatile is not None and volatile.guard is not None:
+                    lookup = tiers.lookup
+
+                    def outdated(table: str, keys: KeyArray, _rows: RowArray | None) -> None:
+                        lookup.outdated(table, keys)
+
+                    group = f"{source.group}.{spec.name}.{version}"
+                    begin("volatile_db", group, tiered, {"volatile_db": volatile.store}, outdated)
             opened.pop_all()
         return cls(update_log, ingestions)
 
@@ -116,30 +145,6 @@ class OnlineUpdates:
         for ingestion in self._ingestions.values():
             ingestion.close()
         self._log.close()
-
-
-def open_log(config: UpdateConfig) -> UpdateLog:
-    """The log that a configuration names. Raises ValueError, `StoreError`."""
-    from hebe.embeddings.updates.log_directory import LogDirectory
-
-    if config.type is UpdateType.LOG_DIRECTORY:
-        return LogDirectory(Path(config.address))
-    password = secret("", config.password_file)
-    if config.type is UpdateType.REDIS_STREAMS:
-        from hebe.embeddings.redis_connection import RedisAccess
-        from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
-
-        return RedisStreamsLog(RedisStreamsOptions(config.address, RedisAccess(password=password)))
-    from hebe.embeddings.updates.kafka import KafkaLog
-    from hebe.embeddings.updates.kafka_options import KafkaOptions
-
-    return KafkaLog(
-        KafkaOptions(
-            config.address,
-            metadata_refresh_interval_ms=config.metadata_refresh_interval_ms,
-            receive_buffer_size=config.receive_buffer_size,
-        )
-    )
 
 
 def _group_of_this_node(group: str, model: str, place: Path | None) -> str:

@@ -126,7 +126,7 @@ class Tiers:
             options = own.lookup_options(cache_missed_embeddings=config.volatile_db.cache_missed_embeddings)
             lookup = TieredLookup(dims, cache, volatile, persistent, options, background)
             keys_file = None
-            if persistent_dir is not None:
+            if persistent is not None and persistent_dir is not None:
                 keys_file = persistent_dir / CACHE_KEYS
             tiers = cls(lookup, own, cache, keys_file)
             opened.callback(tiers.refresh.close)

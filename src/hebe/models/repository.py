@@ -22,6 +22,7 @@ import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,8 @@ WriteProgress = Callable[[int, int], None]
 
 _FORMAT = 1
 _MODEL_FILE, _DENSE_FILE, _GRAPH_FILE = "model.toml", "dense.safetensors", "graph.json"
+ROWS_AS_OF = "rows_as_of"
+"""Of provenance: the time, in ISO 8601, of which the rows are."""
 VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,17}\Z")
 _SEAL_PATTERN = re.compile(rb"(.*\n)# SHA-256 of all lines above: ([0-9a-f]{64})\n\Z", re.DOTALL)
 
@@ -71,6 +74,21 @@ class StoredModel:
     spec: ModelSpec
     provenance: Mapping[str, Any]
     files: Mapping[str, FileRecord]
+
+    @property
+    def rows_as_of_s(self) -> float | None:
+        """When the rows were read out of training, Unix seconds: online updates sent before are in them. None if that
+        is not known. Raises `RepositoryError` if what provenance says of it is no time.
+        """
+        told = self.provenance.get(ROWS_AS_OF)
+        if told is None:
+            return None
+        try:
+            return datetime.fromisoformat(told).timestamp()
+        except (TypeError, ValueError):
+            raise RepositoryError(
+                f"{self.path}: provenance.{ROWS_AS_OF} is {told!r}: must be a time such as 2026-05-04T03:02:01+00:00"
+            ) from None
 
     @property
     def file_bytes(self) -> dict[str, int]:
@@ -209,7 +227,8 @@ class ModelRepository:
         """Store a new version of model `spec.name`, by default one after the latest, and open it.
 
         `tables` gives each table's rows whole or as an iterable of chunks, which is read once and never held.
-        `provenance` is plain TOML data: where the model comes from. The version appears once it is complete and
+        `provenance` is plain TOML data: where the model comes from. Without a time `ROWS_AS_OF` it gets the present
+        one: the rows have all online updates sent before. The version appears once it is complete and
         its DenseNet has been loaded back; until then, and if anything fails, there is nothing. Waits for another
         writer of the same model. Raises `RepositoryError`: wrong rows, wrong weights, version taken, disk full.
         """
@@ -218,6 +237,7 @@ class ModelRepository:
             raise RepositoryError(f"model {spec.name}: tables given and tables of the spec differ: {', '.join(wrong)}")
         if version is not None and not VERSION_PATTERN.match(str(version)):
             raise RepositoryError(f"model {spec.name}: version is {version!r}: must be a positive whole number")
+        provenance = {ROWS_AS_OF: datetime.now(UTC).isoformat(timespec="milliseconds"), **(provenance or {})}
         directory = self.root / spec.name
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -233,7 +253,7 @@ class ModelRepository:
                     )
                 staged = directory / f".writing-{version}"
                 try:
-                    _write_directory(staged, spec, tables, dense_state, graph, provenance or {}, progress)
+                    _write_directory(staged, spec, tables, dense_state, graph, provenance, progress)
                     _open_directory(staged, spec.name, version).dense_net()
                     staged.rename(directory / str(version))
                 except BaseException:

@@ -143,7 +143,9 @@ class LoadedModel:
             hierarchy.warm_up()
             if options.hierarchy is not None:
                 place = options.store_directory(name, stored.version)
-                model.updates = OnlineUpdates.open(spec, hierarchy, options.hierarchy.update_source, place)
+                model.updates = OnlineUpdates.open(
+                    spec, stored.version, hierarchy, options.hierarchy, place, stored.rows_as_of_s
+                )
                 if model.updates is not None:
                     model.updates.catch_up()
         except BaseException:

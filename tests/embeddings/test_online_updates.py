@@ -1,0 +1,174 @@
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hebe.embeddings.hierarchy import EmbeddingHierarchy
+from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.online_updates import OnlineUpdates
+from hebe.embeddings.updates.log_directory import LogDirectory
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
+
+from ..redis_servers import RedisServer, wait_until
+
+SPEC = ModelSpec(
+    "model",
+    "dlrm",
+    (EmbeddingTableSpec("users", 200, 4), EmbeddingTableSpec("items", 50, 2)),
+    (FeatureSpec("user", "users", 1, Pooling.SUM), FeatureSpec("item", "items", 1, Pooling.SUM)),
+)
+TIMEOUT_S = 60.0
+
+
+def rows_of(value: float, table: str, count: int) -> np.ndarray:
+    return np.full((count, SPEC.table(table).dim), value, np.float32)
+
+
+class Node:
+    """A hierarchy whose rows are 1, that follows the log in `place / "log"`."""
+
+    def __init__(self, place: Path, tiers: dict, name: str = "node", since_s: float | None = None, **updates) -> None:
+        tables = {table.name: rows_of(1, table.name, table.rows) for table in SPEC.tables}
+        source = {"type": "log_directory", "address": str(place / "log"), "poll_timeout_ms": 10, **updates}
+        config = HierarchyConfig.from_mapping({**tiers, "update_source": source})
+        self.place = place / name / "1"
+        self.hierarchy = EmbeddingHierarchy.open(SPEC, tables, persistent_dir=self.place, config=config)
+        opened = OnlineUpdates.open(SPEC, 1, self.hierarchy, config, self.place, since_s)
+        assert opened is not None
+        self.updates = opened
+
+    def look_up(self, user: int, item: int) -> tuple[float, float, tuple[int, int, int]]:
+        """The first number of either row, and how many keys were defaulted, stale and unknown."""
+        out = np.full((1, 6), np.nan, np.float32)
+        report = self.hierarchy.lookup(np.array([[user, item]]), out, self.hierarchy.new_scratch(1))
+        assert (out[0, :4] == out[0, 0]).all()
+        keys = report.keys
+        return float(out[0, 0]), float(out[0, 4]), (keys.defaulted, keys.stale, keys.unknown)
+
+    def close(self) -> None:
+        self.updates.close()
+        self.hierarchy.close()
+
+
+def rocks(place: Path, name: str = "node") -> dict:
+    return {"persistent_db": {"type": "rocks_db", "path": str(place / name), "timeout_ms": 60_000}}
+
+
+KINDS = {
+    "resident": lambda _: {},
+    "rocks_db": rocks,
+    "hash_map": lambda _: {"volatile_db": {"type": "parallel_hash_map"}},
+    "all": lambda place: {**rocks(place), "volatile_db": {"type": "parallel_hash_map"}},
+}
+
+
+@pytest.fixture
+def make_node():
+    nodes: list[Node] = []
+
+    def make(*arguments, **options) -> Node:
+        nodes.append(Node(*arguments, **options))
+        return nodes[-1]
+
+    yield make
+    for node in nodes:
+        node.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_and_deletes_are_seen_by_lookups(make_node, tmp_path, kind) -> None:
+    node = make_node(tmp_path, KINDS[kind](tmp_path))
+    assert node.look_up(7, 3) == (1, 1, (0, 0, 0))
+    with LogDirectory(tmp_path / "log").producer() as producer:
+        producer.send(
+            "model", "users", np.array([7, 8, 7]), np.array([[5], [6], [9]], np.float32) * rows_of(1, "users", 3)
+        )
+        producer.send("model", "items", np.array([4]), rows_of(2, "items", 1))
+        producer.delete("model", "items", np.array([3]))
+        producer.flush()
+    assert node.updates.drain(TIMEOUT_S)
+    assert node.look_up(7, 4) == (9, 2, (0, 0, 0))
+    user, item, (defaulted, stale, unknown) = node.look_up(8, 3)
+    assert (user, item, defaulted, stale) == (6, 0, 0, 0)
+    assert unknown == (0 if kind == "resident" else 1)
+    assert all(each.rows == 4 and each.deletes == 1 for each in node.updates.statistics().values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restart_has_the_updates_of_before(make_node, tmp_path, kind) -> None:
+    first = Node(tmp_path, KINDS[kind](tmp_path))
+    log = LogDirectory(tmp_path / "log")
+    with log.producer() as producer:
+        producer.send("model", "users", np.array([7]), rows_of(5, "users", 1))
+    assert first.updates.drain(TIMEOUT_S)
+    first.close()
+    with log.producer() as producer:
+        producer.send("model", "users", np.array([8]), rows_of(6, "users", 1))
+    node = make_node(tmp_path, KINDS[kind](tmp_path))
+    assert node.updates.catch_up()
+    assert node.updates.drain(TIMEOUT_S)
+    assert [node.look_up(user, 0)[0] for user in (7, 8, 9)] == [5, 6, 1]
+
+
+def test_resident_tables_have_caught_up_before_anything_is_answered(make_node, tmp_path) -> None:
+    with LogDirectory(tmp_path / "log").producer() as producer:
+        for key in range(50):
+            producer.send("model", "users", np.array([key]), rows_of(3, "users", 1))
+    node = make_node(tmp_path, {})
+    assert node.updates.catch_up(TIMEOUT_S)
+    assert [node.look_up(user, 0)[0] for user in (0, 49, 50)] == [3, 3, 1]
+
+
+def test_updates_that_the_model_has_are_passed_over(make_node, tmp_path) -> None:
+    log = LogDirectory(tmp_path / "log")
+    with log.producer() as producer:
+        producer.send("model", "users", np.array([1]), rows_of(3, "users", 1))
+    since_s = time.time()
+    with log.producer() as producer:
+        producer.send("model", "users", np.array([2]), rows_of(4, "users", 1))
+    node = make_node(tmp_path, rocks(tmp_path), since_s=since_s)
+    assert node.updates.drain(TIMEOUT_S)
+    assert [node.look_up(user, 0)[0] for user in (1, 2)] == [1, 4]
+
+
+@pytest.fixture(scope="module")
+def redis_server():
+    with RedisServer() as server:
+        yield server
+
+
+def test_servers_that_share_redis_share_the_work_and_hear_of_all(make_node, tmp_path, redis_server) -> None:
+    tiers = {
+        "volatile_db": {"type": "redis", "address": redis_server.address, "num_partitions": 4, "timeout_ms": 60_000}
+    }
+    nodes = [make_node(tmp_path, tiers, name=name) for name in ("one", "two")]
+    for node in nodes:
+        assert [node.look_up(user, 0)[0] for user in range(100)] == [1.0] * 100, "and they are in level 1 now"
+    pushed = 0
+
+    def both_have_written() -> bool:
+        nonlocal pushed
+        pushed += 1
+        with LogDirectory(tmp_path / "log").producer() as producer:
+            producer.send("model", "users", np.arange(100), rows_of(pushed, "users", 100))
+        assert all(node.updates.drain(TIMEOUT_S) for node in nodes)
+        return all(node.updates.statistics()["volatile_db"].rows for node in nodes)
+
+    wait_until(both_have_written, TIMEOUT_S)
+    for node in nodes:
+        wait_until(lambda node=node: {node.look_up(user, 0)[0] for user in range(100)} == {pushed}, TIMEOUT_S)
+    assert sum(node.updates.statistics()["volatile_db"].rows for node in nodes) >= 100 * pushed, "at least once"
+    assert [node.updates.statistics()["tiers"].rows for node in nodes] == [100 * pushed] * 2
+
+
+def test_without_a_source_nothing_is_opened() -> None:
+    hierarchy = EmbeddingHierarchy.open(SPEC, {table.name: rows_of(1, table.name, table.rows) for table in SPEC.tables})
+    assert OnlineUpdates.open(SPEC, 1, hierarchy, HierarchyConfig(), None) is None
+    hierarchy.close()
+
+
+def test_a_log_that_cannot_be_opened_is_an_error_and_leaves_no_thread(tmp_path) -> None:
+    (tmp_path / "log").write_text("no directory")
+    with pytest.raises(Exception, match="log"):
+        Node(tmp_path, {})
