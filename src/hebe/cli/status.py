@@ -1,0 +1,140 @@
+"""`hebe status`: how a running server, its models and their tiers are."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hebe.cli.output import JsonOption, make_console, print_error, print_json
+
+if TYPE_CHECKING:
+    from hebe.load_generator.target import Target
+
+_TIMEOUT_S = 10.0
+_MOST_BYTES = 64 << 20
+_CONNECTION = "Server and connection"
+
+
+class StatusError(Exception):
+    """The server does not tell its status: it cannot be reached, wants a token, or is another server."""
+
+
+def status(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="http(s)://HOST:PORT of the server's HTTP port, or HOST:PORT.")
+    ],
+    watch: Annotated[
+        float | None,
+        typer.Option(min=0.1, metavar="SECONDS", help="Ask again so often, until Ctrl-C, instead of once."),
+    ] = None,
+    api_token: Annotated[
+        str | None, typer.Option(rich_help_panel=_CONNECTION, envvar="HEBE_API_TOKEN", help="Token to send.")
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--api-token-file", "--token-file", rich_help_panel=_CONNECTION, help="File whose first token is sent."
+        ),
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=_CONNECTION, help="PEM certificates to trust instead of the system's."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how a running server is: first what is wrong, since when and why, then its models, their tiers and updates.
+
+    A server may be ready and degraded: a tier that fails is left alone, those below it answer, and it is asked again
+    until it is back. Nothing need be done about the server then, but about what the reason names. A model is not ready
+    when a worker has ended, its batches fail, or no tier has its rows.
+
+    Exit code: 0 the server is ready, 1 it is not, or cannot be reached.
+
+    Example: hebe status http://127.0.0.1:8000
+
+    Example: hebe status https://ranking-3:8000 --token-file token --watch 2
+    """
+    target = _target(url, api_token, token_file, ca_file)
+    if watch is None:
+        document = ask(target)
+        _show(document, target, as_json)
+        raise typer.Exit(_exit_code(document))
+    exit_code = 1
+    console = make_console(as_json)
+    try:
+        while True:
+            try:
+                document, exit_code = ask(target), 1
+                exit_code = _exit_code(document)
+                if console.is_terminal:
+                    console.clear()
+                _show(document, target, as_json)
+            except StatusError as fault:
+                exit_code = 1
+                print_error(f"{time.strftime('%H:%M:%S')}: {fault}")
+            time.sleep(watch)
+    except KeyboardInterrupt:
+        raise typer.Exit(exit_code) from None
+
+
+def ask(target: Target) -> dict[str, Any]:
+    """The status document of the server at `target`. Raises `StatusError`."""
+    endpoint, context = target.endpoint, target.ssl_context()
+    connection: http.client.HTTPConnection
+    if context is not None:
+        connection = http.client.HTTPSConnection(endpoint.host, endpoint.port, timeout=_TIMEOUT_S, context=context)
+    else:
+        connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=_TIMEOUT_S)
+    headers = {} if target.api_token is None else {"Authorization": f"Bearer {target.api_token}"}
+    try:
+        connection.request("GET", f"{endpoint.prefix}/v2/status", headers=headers)
+        response = connection.getresponse()
+        code, body = response.status, response.read(_MOST_BYTES)
+    except (http.client.HTTPException, ConnectionResetError) as fault:
+        raise StatusError(
+            f"{endpoint.url} does not speak HTTP ({type(fault).__name__}): give the server's HTTP port, 8000 by default"
+        ) from None
+    except OSError as fault:
+        raise StatusError(f"{endpoint.url} cannot be reached: {fault.strerror or fault}") from None
+    finally:
+        connection.close()
+    try:
+        document = json.loads(body)
+    except ValueError:
+        document = None
+    if code in (401, 403):
+        raise StatusError(f"{endpoint.url} wants an API token, or another one ({code}): give --token-file")
+    if code != 200:
+        told = document.get("error") if isinstance(document, dict) else None
+        raise StatusError(f"{endpoint.url} does not tell its status: it answers {code}{f' ({told})' if told else ''}")
+    if not isinstance(document, dict) or not isinstance(document.get("server"), dict):
+        raise StatusError(f"{endpoint.url} does not tell its status as Hebe does: it is another server")
+    return document
+
+
+def _target(url: str, api_token: str | None, token_file: Path | None, ca_file: Path | None) -> Target:
+    from hebe.load_generator.target import Target, parse_endpoint
+    from hebe.serving.auth import read_tokens
+
+    if url.startswith(("grpc://", "grpcs://")):
+        raise typer.BadParameter(f"{url}: the status is told over HTTP: give http://HOST:PORT", param_hint="URL")
+    if api_token is None and token_file is not None:
+        api_token = read_tokens(token_file)[0]
+    return Target(parse_endpoint(url, "http"), "", api_token=api_token, ca_file=ca_file)
+
+
+def _exit_code(document: dict[str, Any]) -> int:
+    return 0 if document["server"].get("ready") is True else 1
+
+
+def _show(document: dict[str, Any], target: Target, as_json: bool) -> None:
+    from hebe.cli.status_tables import status_tables
+
+    make_console(as_json).print(status_tables(document, target.endpoint.url), crop=False)
+    if as_json:
+        print_json(document)

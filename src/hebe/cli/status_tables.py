@@ -1,0 +1,236 @@
+"""What `hebe status` shows of a server's status document: what is wrong first, then a table for each kind of thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hebe.cli.model_tables import size_text
+from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.tables import format_number
+
+Json = Mapping[str, Any]
+
+
+def status_tables(document: Json, url: str) -> RenderableType:
+    """The whole document of the server at `url`; tables that would be empty are left out."""
+    models: Sequence[Json] = document["models"]
+    parts = [_heading(document["server"], url), *_wrong(document["degraded"])]
+    for title, table in (
+        ("Models", _models(models)),
+        ("Tiers", _tiers(models)),
+        ("Keys", _keys(models)),
+        ("Online updates", _updates(models)),
+    ):
+        if table is not None:
+            parts += [Text(), Text(title, "bold"), table]
+    if document.get("models_left_out"):
+        parts.append(Text(f"({document['models_left_out']} more models are not shown)", "dim"))
+    return Group(*parts)
+
+
+def duration_text(seconds: float) -> str:
+    """A duration for people: 250 ms, 40 s, 12 min, 3 h 5 min, 4 d 2 h."""
+    if seconds < 1:
+        return f"{format_number(seconds * 1e3)} ms"
+    if seconds < 100:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h"
+
+
+def _heading(server: Json, url: str) -> Text:
+    ready = Text("is ready", "bold green") if server["ready"] else Text("is NOT READY", "bold red")
+    stopping = "" if server["live"] else ", stopping"
+    up = f", up {duration_text(server['uptime_s'])}, version {server['version']}{stopping}"
+    return _line(url, " ", ready, up)
+
+
+def _wrong(degraded: Sequence[Json]) -> list[RenderableType]:
+    if not degraded:
+        return [_line("Nothing is degraded.")]
+    table = FittingTable("model", "what", Column("since", right=True), Column("why", folds=True))
+    for found in degraded:
+        since = "" if found["since_s"] is None else duration_text(found["since_s"])
+        table.add_row(found["model"], Text(found["what"], "bold red"), since, found["reason"])
+    return [Text(), Text("Degraded", "bold red"), table]
+
+
+def _models(models: Sequence[Json]) -> FittingTable | None:
+    table = FittingTable(
+        "model",
+        Column("version", right=True),
+        "state",
+        Column("workers", right=True, spare=4),
+        Column("queue", right=True),
+        Column("batch", right=True, spare=5),
+        Column("answered", right=True),
+        Column("refused", right=True),
+        Column("in SLA", right=True),
+        Column("SLA", right=True, spare=3),
+        *(Column(f"{percentile} ms", right=True, spare=2 * (percentile == "p95")) for percentile in _PERCENTILES),
+        Column("tables", right=True, spare=6),
+        Column("rows in", spare=7),
+    )
+    for model in models:
+        if "workers" not in model:  # it is not in memory
+            state = Text(model["state"].lower(), "bold red" if model["state"] == "UNAVAILABLE" else "")
+            table.add_row(model["name"], str(model["version"]), state, *[""] * (9 + len(_PERCENTILES)))
+            continue
+        state = Text("ready", "green") if model["ready"] else Text("not ready", "bold red")
+        latency_ms = model["latency_ms"]
+        table.add_row(
+            model["name"],
+            str(model["version"]),
+            state,
+            str(model["workers"]),
+            str(model["queue_depth"]),
+            str(model["batch_size"]),
+            f"{model['queries']['answered']:,}",
+            f"{sum(model['queries']['refused'].values()):,}",
+            _share(model["sla"]["attainment"]),
+            f"p{model['sla']['percentile']:g} {model['sla']['latency_ms']:g} ms",
+            *(_number(latency_ms[percentile]) for percentile in _PERCENTILES),
+            size_text(model["table_memory_bytes"]),
+            model["row_format"],
+        )
+    return table if models else None
+
+
+_PERCENTILES = ("p50", "p95", "p99")
+
+
+def _tiers(models: Sequence[Json]) -> FittingTable | None:
+    table = FittingTable(
+        "model",
+        "tier",
+        Column("kind", spare=3),
+        "state",
+        Column("rows", right=True),
+        Column("of", right=True, spare=4),
+        Column("memory", right=True, spare=5),
+        Column("hits", right=True),
+        Column("hit rate", right=True),
+        Column("failures", right=True),
+        Column("last failure", folds=True, spare=1),
+    )
+    count = 0
+    for model in models:
+        for tier in model.get("tiers", ()):
+            count += 1
+            is_cache = "rows" in tier
+            failed = "" if tier["fault"] is None else f"{duration_text(tier['fault_s'])} ago: {tier['fault']}"
+            table.add_row(
+                model["name"],
+                tier["name"],
+                tier["kind"],
+                Text("up", "green") if tier["available"] else Text("left alone", "bold red"),
+                f"{tier['rows']:,}" if is_cache else "",
+                f"{tier['capacity_rows']:,}" if is_cache else "",
+                size_text(tier["bytes"]) if is_cache else "",
+                f"{tier['hits']:,}",
+                _share(tier["hit_rate"]) if is_cache else "",
+                f"{tier['failures']:,}" if tier["circuit"] is not None else "",
+                failed,
+            )
+    return table if count else None
+
+
+def _keys(models: Sequence[Json]) -> FittingTable | None:
+    """How the keys of tiered models were answered, and what goes on behind."""
+    table = FittingTable(
+        "model",
+        Column("keys", right=True),
+        *(Column(answer, right=True) for answer in ("defaulted", "stale", "unknown")),
+        Column("background", right=True, spare=1),
+        Column("dropped", right=True, spare=2),
+        Column("refreshes", right=True, spare=3),
+        Column("the last one", folds=True, spare=4),
+    )
+    tiered = [model for model in models if model.get("tiers")]
+    for model in tiered:
+        keys, last = model["keys"], model["refresh"]["last"]
+        told = ""
+        if last is not None:
+            missed = f", {last['unreachable']:,} not reached" if last["unreachable"] else ""
+            told = f"{last['rows']:,} rows in {duration_text(last['seconds'])}{missed}"
+        table.add_row(
+            model["name"],
+            f"{keys['total']:,}",
+            *(_share(keys[answer] / keys["total"] if keys["total"] else None) for answer in _ANSWERS),
+            str(model["background"]["waiting"]),
+            f"{model['background']['dropped']:,}",
+            f"{model['refresh']['iterations']:,}",
+            told,
+        )
+    return table if tiered else None
+
+
+_ANSWERS = ("defaulted", "stale", "unknown")
+
+
+def _updates(models: Sequence[Json]) -> FittingTable | None:
+    table = FittingTable(
+        "model",
+        "into",
+        Column("rows", right=True),
+        Column("rows/s", right=True),
+        Column("lag", right=True),
+        Column("visible p50", right=True, spare=3),
+        Column("visible p99", right=True),
+        *(Column(kind, right=True) for kind in ("gaps", "poison")),
+        Column("duplicates", right=True, spare=4),
+        Column("last fault", folds=True, spare=1),
+    )
+    count = 0
+    for model in models:
+        for ingestion, updates in model.get("updates", {}).items():
+            count += 1
+            table.add_row(
+                model["name"],
+                ingestion,
+                f"{updates['rows']:,}",
+                _number(updates["rows_per_s"]),
+                Text(f"{updates['lag_messages']:,}"),
+                *(_slowest(updates["visible_s"], percentile) for percentile in ("p50", "p99")),
+                *(
+                    Text(f"{updates[kind]:,}", "bold red" if updates[kind] and kind != "duplicates" else "")
+                    for kind in ("gaps", "poison", "duplicates")
+                ),
+                updates["fault"] or "",
+            )
+    return table if count else None
+
+
+def _slowest(visible_s: Json, percentile: str) -> str:
+    """Of the tiers that an ingestion writes to."""
+    known = [tier[percentile] for tier in visible_s.values() if tier[percentile] is not None]
+    if not known:
+        return ""
+    return duration_text(max(known))
+
+
+def _share(share: float | None) -> str:
+    if share is None:
+        return ""
+    return "0" if share == 0 else f"{share * 100:.3g}%"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else format_number(value)
+
+
+def _line(*parts: str | Text) -> Text:
+    line = Text(no_wrap=True, overflow="ignore")
+    for part in parts:
+        line.append_text(Text(part) if isinstance(part, str) else part)
+    return line
