@@ -51,6 +51,7 @@ def _join_lines(command: Any) -> None:
 SUBCOMMANDS = {
     "model": _Subcommand("hebe.cli.model", "app", "List, make, train, import and measure models."),
     "serve": _Subcommand("hebe.cli.serve", "serve", "Serve every model of a repository over HTTP and gRPC."),
+    "status": _Subcommand("hebe.cli.status", "status", "Show how a running server is: what is wrong, models, tiers."),
     "store": _Subcommand("hebe.cli.store", "app", "Look at persistent stores of rows, check, copy and restore them."),
     "load": _Subcommand("hebe.cli.load", "load", "Send queries to a server and measure what it can take."),
     "plan": _Subcommand("hebe.cli.plan", "app", "Plan which servers to have, and what runs on them."),
