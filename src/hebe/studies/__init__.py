@@ -8,6 +8,7 @@ STUDIES: dict[str, str] = {
     "hercules-cluster": "hebe.studies.hercules_cluster",
     "hercules-evolution": "hebe.studies.hercules_evolution",
     "hercules-servers": "hebe.studies.hercules_servers",
+    "hps-latency": "hebe.studies.hps_latency",
     "hps-refresh": "hebe.studies.hps_refresh",
     "hps-warmup": "hebe.studies.hps_warmup",
     "kairos-bounds": "hebe.studies.kairos_bounds",
