@@ -47,8 +47,8 @@ ROOMS = {
 """The rooms of hebe that each room may import, besides itself."""
 ROOMS["bench"] = {*ROOMS, "package"}
 ROOMS["cli"] = {*ROOMS, "package"}
-ROOMS["package"] = {"runtime", "serving", "cli"}
-"""The package itself: `hebe.load` and `hebe.Server`, imported when first used, and `python -m hebe`."""
+ROOMS["package"] = {"embeddings", "runtime", "serving", "cli"}
+"""The package itself: `hebe.load`, `hebe.Server` and `hebe.HPS`, imported when first used, and `python -m hebe`."""
 
 PURE = {"numpy", "scipy"}
 THIRD_PARTY = {
@@ -58,7 +58,7 @@ THIRD_PARTY = {
     "workload": PURE,
     "simulation": PURE,
     "kernels": {"numpy", "torch", "numba", "llvmlite", "triton"},
-    "studies": {*PURE, "matplotlib", "rich"},
+    "studies": {*PURE, "matplotlib", "rich", "torch"},
     "report": {"numpy", "matplotlib", "cycler", "jinja2", "markupsafe", "rich"},
 }
 """For some rooms, all of other people's packages that they may import."""

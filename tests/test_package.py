@@ -25,6 +25,8 @@ def test_importing_hebe_is_light_and_knows_its_names():
         "assert not [name for name in ('torch', 'numpy', 'grpc', 'rich', 'typer') if name in sys.modules]\n"
         "assert hebe.Server.__module__ == 'hebe.serving.server'\n"
         "assert hebe.ServerOptions().host == '127.0.0.1'\n"
+        "assert hebe.HPS.__module__ == 'hebe.embeddings.hps'\n"
+        "assert hebe.LookupLayer.__module__ == 'hebe.runtime.lookup_layer'\n"
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

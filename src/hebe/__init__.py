@@ -2,6 +2,8 @@
 
     hebe.load("repository", "dlrm").predict(features)     score items in this process
     hebe.Server("repository").start()                     serve a repository from a thread of this process
+    hebe.HPS("ps.json").lookup(keys, "wdl", "table1")     rows by key, from HugeCTR's tables and configuration
+    hebe.LookupLayer("ps.json", "wdl", "table1", 16)      the same as a torch layer
 
 Importing this module imports nothing heavy; the entry points do when they are first used.
 """
@@ -12,11 +14,13 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hebe.embeddings.hps import HPS
     from hebe.runtime.loaded_model import LoadedModel
+    from hebe.runtime.lookup_layer import LookupLayer
     from hebe.serving.server import Server, ServerOptions
 
 __version__ = "0.1.0"
-__all__ = ["Server", "ServerOptions", "__version__", "load"]
+__all__ = ["HPS", "LookupLayer", "Server", "ServerOptions", "__version__", "load"]
 
 
 def load(directory: str | PathLike[str], name: str, version: int | None = None) -> LoadedModel:
@@ -35,4 +39,12 @@ def __getattr__(attribute: str) -> Any:
         from hebe.serving import server
 
         return getattr(server, attribute)
+    if attribute == "HPS":
+        from hebe.embeddings import hps
+
+        return hps.HPS
+    if attribute == "LookupLayer":
+        from hebe.runtime import lookup_layer
+
+        return lookup_layer.LookupLayer
     raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")

@@ -72,6 +72,15 @@ class HPS:
         """The tables of `model` in the order of their indices. Raises KeyError for a model that there is not."""
         return self._model(model).specs
 
+    def table(self, model: str, table: str | int) -> EmbeddingTableSpec:
+        """A table by name or index. Raises KeyError."""
+        return self._model(model).table(table)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return not self._close.alive
+
     def lookup(
         self,
         keys: Any,

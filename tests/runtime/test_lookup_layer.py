@@ -1,0 +1,109 @@
+import copy
+import gc
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import hebe
+from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.store import StoreError
+
+DIM = 8
+KEYS = np.array([-(2**63), -1, 5, 7, 2**63 - 1], np.int64)
+
+
+@pytest.fixture
+def rows() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((KEYS.size, DIM), np.float32)
+
+
+@pytest.fixture
+def ps_json(tmp_path, rows):
+    """A configuration of HPS with two tables of the same rows; keys that are unknown have ones."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        KEYS.tofile(tmp_path / name / "key")
+        rows.tofile(tmp_path / name / "emb_vector")
+    model = {"model": "m", "sparse_files": ["a", "b"], "embedding_table_names": ["a", "b"]}
+    model |= {"embedding_vecsize_per_table": [DIM, DIM], "default_value_for_each_table": [1.0, 1.0]}
+    model |= {"maxnum_catfeature_query_per_table_per_sample": [5, 5], "deployed_device_list": [0]}
+    path = tmp_path / "ps.json"
+    path.write_text(json.dumps({"supportlonglong": True, "models": [model]}))
+    return path
+
+
+def test_rows_of_keys_of_any_shape(ps_json, rows) -> None:
+    layer = hebe.LookupLayer(ps_json, "m", 1, DIM, wait=True)
+    keys = torch.from_numpy(KEYS)
+    found = layer(keys)
+    assert (found.dtype, found.requires_grad) == (torch.float32, False)
+    assert np.array_equal(found.numpy(), rows)
+    places = np.array([[1, 2], [2, 2], [4, 0]])
+    assert np.array_equal(layer(keys[torch.from_numpy(places)]).numpy(), rows[places])
+    assert np.array_equal(layer(torch.tensor([5, 6, 7], dtype=torch.int32)).numpy()[[0, 2]], rows[2:4])
+    assert (layer(torch.tensor(6)).numpy() == 1).all(), "the default vector"
+    assert layer(torch.empty(0, 3, dtype=torch.int64)).shape == (0, 3, DIM)
+    assert str(layer) == "LookupLayer(model=m, table=b, dim=8)"
+    assert not list(layer.parameters())
+
+
+def test_it_is_a_part_of_a_network(ps_json, rows) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(hebe.LookupLayer(ps_json, "m", "a", DIM, wait=True), torch.nn.Linear(DIM, 1))
+    keys = torch.from_numpy(KEYS)
+    scores = net(keys)
+    np.testing.assert_allclose(
+        scores.detach().numpy(), torch.from_numpy(rows).matmul(net[1].weight.T).add(net[1].bias).detach().numpy()
+    )
+    scores.sum().backward()
+    assert net[1].weight.grad is not None
+    twin = copy.deepcopy(net).eval()
+    assert twin[0].hps is net[0].hps
+    assert torch.equal(twin(keys), scores)
+    assert net[0].training
+    assert not twin[0].training
+
+
+def test_layers_of_one_file_share_its_tables(ps_json, rows) -> None:
+    before = threading.active_count()
+    first, second = (hebe.LookupLayer(path, "m", table, DIM) for path, table in ((ps_json, "a"), (str(ps_json), "b")))
+    assert first.hps is second.hps
+    held = hebe.HPS(ps_json)
+    third = hebe.LookupLayer(held, "m", "a", DIM, wait=True)
+    assert third.hps is not first.hps
+    keys = torch.from_numpy(KEYS)
+    del first
+    gc.collect()
+    assert second(keys).shape == (5, DIM), "still open"
+    second.hps.close()
+    with pytest.raises(StoreError, match="closed"):
+        second(keys)
+    again = hebe.LookupLayer(ps_json, "m", "a", DIM, wait=True)
+    assert np.array_equal(again(keys).numpy(), rows), "what somebody closed is opened anew"
+    del again, second
+    gc.collect()
+    held.close()
+    assert threading.active_count() == before
+
+
+def test_what_is_wrong_is_named(ps_json, tmp_path) -> None:
+    with pytest.raises(ValueError, match="table a of model m has embedding dim 8, not 16"):
+        hebe.LookupLayer(ps_json, "m", 0, 16)
+    with pytest.raises(KeyError, match="model m has no table c; it has a, b"):
+        hebe.LookupLayer(ps_json, "m", "c", DIM)
+    with pytest.raises(KeyError, match="there is no model n"):
+        hebe.LookupLayer(ps_json, "n", 0, DIM)
+    layer = hebe.LookupLayer(ps_json, "m", 0, DIM)
+    with pytest.raises(TypeError, match="keys are float32: must be whole numbers"):
+        layer(torch.zeros(3))
+    config = HierarchyConfig.from_mapping(
+        {
+            "volatile_db": {"type": "parallel_hash_map"},
+            "tables": {"m": [{"name": "a", "dim": DIM, "sparse_file": str(tmp_path / "a")}]},
+        }
+    )
+    assert hebe.LookupLayer(config, "m", 0, DIM)(torch.tensor([5])).shape == (1, DIM)
+    gc.collect()
