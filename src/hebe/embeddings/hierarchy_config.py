@@ -67,7 +67,8 @@ class CacheConfig:
     """Level 1 of a model. `cache_bytes` bounds it, or else `cache_fraction` of each table's rows (HPS: gpucacheper).
 
     `thread_pool_size` threads work in the background, on at most `insertion_queue` pieces of work. `init_ec`: fill the
-    cache before the model is ready, with the keys that it held when it was last closed, or else with the first ones.
+    cache before the model is ready: with the keys that it held in the last run, of this version or else of another; or
+    with those in the file `warm_up_keys` (`cache_keys`); or else with the first ones of each table.
     """
 
     cache_fraction: float = 0.2
@@ -79,6 +80,7 @@ class CacheConfig:
     thread_pool_size: int = 2
     insertion_queue: int = 256
     init_ec: bool = True
+    warm_up_keys: str = ""
     refresh_interval: float = 0.0
     refresh_delay: float = 0.0
     cache_refresh_percentage_per_iteration: float = 0.0

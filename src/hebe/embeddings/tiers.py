@@ -10,16 +10,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
 
 from hebe.embeddings.background import BackgroundWork
+from hebe.embeddings.cache_keys import CacheKeysFile, read_keys
 from hebe.embeddings.cache_table import CacheTable, by_bytes, by_fraction
 from hebe.embeddings.hash_map_store import HashMapStore
 from hebe.embeddings.hierarchy_config import (
@@ -73,12 +71,12 @@ class TiersState:
 class Tiers:
     """Made by `open`. `lookup` answers, `refresh` brings level 1 up to date, `background` is what nobody waits for."""
 
-    def __init__(self, lookup: TieredLookup, config: CacheConfig, cache: HostCache, keys_file: Path | None) -> None:
+    def __init__(self, lookup: TieredLookup, config: CacheConfig, cache: HostCache, directory: Path | None) -> None:
         self.lookup = lookup
         self.cache = cache
         self.background = lookup.background
         self.refresh = CacheRefresh(lookup, config.refresh_options(), _told("a refresh failed"))
-        self._keys_file = keys_file
+        self._keys_file = CacheKeysFile(directory / CACHE_KEYS, cache, lookup.dims) if directory is not None else None
 
     @classmethod
     def open(
@@ -125,13 +123,12 @@ class Tiers:
             opened.callback(background.close)
             options = own.lookup_options(cache_missed_embeddings=config.volatile_db.cache_missed_embeddings)
             lookup = TieredLookup(dims, cache, volatile, persistent, options, background)
-            keys_file = None
-            if persistent is not None and persistent_dir is not None:
-                keys_file = persistent_dir / CACHE_KEYS
-            tiers = cls(lookup, own, cache, keys_file)
+            directory = persistent_dir if persistent is not None else None
+            known = read_keys(_key_files(directory, own)) if own.init_ec else {}
+            tiers = cls(lookup, own, cache, directory)
             opened.callback(tiers.refresh.close)
             if own.init_ec:
-                tiers.warm_up(tables, sources)
+                tiers.warm_up(tables, sources, known)
             opened.pop_all()
         return tiers
 
@@ -157,16 +154,21 @@ class Tiers:
             self.refresh.last,
         )
 
-    def warm_up(self, tables: Sequence[EmbeddingTableSpec], sources: Mapping[str, KeyedSource]) -> None:
-        """Fill level 1: with the keys that it held when it was last closed, else with the first ones of each source."""
-        saved = _saved_keys(self._keys_file)
+    def warm_up(
+        self,
+        tables: Sequence[EmbeddingTableSpec],
+        sources: Mapping[str, KeyedSource],
+        known: Mapping[str, KeyArray],
+    ) -> None:
+        """Fill level 1 with the `known` keys of a table, int64, hottest first, or else the first ones of its source."""
         for table in tables:
             capacity = self.cache.tables[table.name].capacity
-            keys = saved.get(table.name)
+            keys = known.get(table.name)
             if keys is None:
                 keys = self._first_keys(table, sources.get(table.name), capacity)
-            for first in range(0, min(len(keys), capacity), _WARM_UP_ROWS):
-                part = np.unique(keys[first : first + _WARM_UP_ROWS])
+            coldest_first = keys[:capacity][::-1]  # the cache takes the last that came for the most recently used
+            for first in range(0, len(coldest_first), _WARM_UP_ROWS):
+                part = np.unique(coldest_first[first : first + _WARM_UP_ROWS])
                 seen = self.lookup.updates_seen(table.name)
                 rows, states = self.lookup.fetch(table.name, part, math.inf, note=False)
                 found = states == RowState.FOUND
@@ -202,24 +204,9 @@ class Tiers:
         """Note which keys level 1 holds, then give memory, files and connections back."""
         self.refresh.close()
         self.background.close()
-        self._save_keys()
+        if self._keys_file is not None:
+            self._keys_file.close()
         self.lookup.close()
-
-    def _save_keys(self) -> None:
-        if self._keys_file is None:
-            return
-        held = {
-            table: np.concatenate([np.empty(0, np.int64), *self.cache.dump_keys(table, _WARM_UP_ROWS)])
-            for table in self.lookup.dims
-        }
-        new = self._keys_file.with_name(f"{self._keys_file.name}.new")
-        try:
-            new.write_bytes(save(held))
-            os.replace(new, self._keys_file)
-        except OSError as fault:  # the next start is colder, that is all
-            log.warning("cannot save the cache's keys in %s: %s", self._keys_file, fault.strerror)
-            with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
 
 
 def bounded_config(
@@ -314,15 +301,13 @@ def _rows_of(
         left -= len(keys)
 
 
-def _saved_keys(path: Path | None) -> dict[str, KeyArray]:
-    """What `Tiers.close` wrote; nothing where it did not, or where the file is broken: then the cache starts cold."""
-    if path is None or not path.exists():
-        return {}
-    try:
-        return {table: keys for table, keys in load_file(path).items() if keys.dtype == np.int64 and keys.ndim == 1}
-    except (OSError, SafetensorError, ValueError) as fault:
-        log.warning("the cache's keys of the last run cannot be read from %s: %s", path, fault)
-        return {}
+def _key_files(directory: Path | None, config: CacheConfig) -> list[Path]:
+    """Where keys to begin with may be: what this version's cache held, what another version's did, what is known."""
+    files = []
+    if directory is not None:
+        versions = sorted(int(other.name) for other in directory.parent.glob("[0-9]*") if other.name.isdecimal())
+        files = [directory / CACHE_KEYS, *(directory.parent / str(version) / CACHE_KEYS for version in versions[::-1])]
+    return [*files, Path(config.warm_up_keys)] if config.warm_up_keys else files
 
 
 def _told(what: str) -> Callable[[Exception], None]:

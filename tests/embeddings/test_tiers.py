@@ -1,0 +1,171 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from hebe.embeddings.hierarchy_config import (
+    CacheConfig,
+    HierarchyConfig,
+    PersistentConfig,
+    PersistentType,
+    VolatileType,
+)
+from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.store_directory import CACHE_KEYS
+from hebe.embeddings.tiered_lookup import RowState
+from hebe.embeddings.tiers import Tiers, bounded_config
+from hebe.kernels.row_format import RowFormat
+from hebe.spec import EmbeddingTableSpec
+
+TABLES = (EmbeddingTableSpec("users", 3000, 4), EmbeddingTableSpec("items", 600, 1))
+SOURCES = {
+    table.name: np.repeat(np.arange(table.rows, dtype=np.float32)[:, None], table.dim, axis=1) for table in TABLES
+}
+ROCKS = {"persistent_db": {"type": "rocks_db", "path": "rows", "timeout_ms": 60_000}}
+
+
+def config_of(**parts: dict) -> HierarchyConfig:
+    return HierarchyConfig.from_mapping({**ROCKS, **parts, "cache": {"cache_fraction": 0.1, **parts.get("cache", {})}})
+
+
+@pytest.fixture
+def open_tiers(tmp_path):
+    opened: list[Tiers] = []
+
+    def make(config: HierarchyConfig, version: int = 1, sources=SOURCES) -> Tiers:
+        place = tmp_path / "model" / str(version)
+        opened.append(Tiers.open("model", version, TABLES, sources, config, place, "identity"))
+        return opened[-1]
+
+    yield make
+    for tiers in opened:
+        tiers.close()
+
+
+def ask(tiers: Tiers, keys: list[int], table: str = "users") -> list[float]:
+    rows = np.full((len(keys), tiers.lookup.dims[table]), np.nan, np.float32)
+    tiers.lookup.look_up(table, np.array(keys), rows)
+    return rows[:, 0].tolist()
+
+
+def held(tiers: Tiers, table: str = "users") -> set[int]:
+    return {int(key) for keys in tiers.cache.dump_keys(table, 100) for key in keys}
+
+
+@pytest.mark.parametrize("volatile", [{}, {"volatile_db": {"type": "parallel_hash_map"}}])
+@pytest.mark.parametrize("parts", [ROCKS, {"persistent_db": {}}])
+def test_every_row_of_every_table_is_answered(open_tiers, parts, volatile) -> None:
+    config = config_of(**parts, **volatile)
+    if not config.is_tiered:
+        with pytest.raises(StoreError, match="neither volatile_db nor persistent_db is configured"):
+            open_tiers(config)
+        return
+    tiers = open_tiers(config)
+    for first in range(0, 3000, 500):
+        assert ask(tiers, list(range(first, first + 500))) == list(range(first, first + 500))
+    assert ask(tiers, [599, 0], "items") == [599, 0]
+    assert tiers.can_answer
+    state = tiers.state
+    assert [level.name for level in state.levels] == (["persistent_db"] if parts is ROCKS else [])
+    assert state.degraded == ()
+    assert state.cached_rows <= state.cache_capacity_rows
+    assert state.counts.defaulted == state.counts.unknown == 0
+
+
+def test_level_1_is_warm_before_anything_is_asked(open_tiers) -> None:
+    tiers = open_tiers(config_of())
+    assert len(held(tiers)) > 200
+    assert held(tiers) <= set(range(tiers.cache.tables["users"].capacity))
+    assert tiers.lookup.counts.cache_misses == 0
+    assert not held(open_tiers(config_of(cache={"init_ec": False}), version=2))
+
+
+def test_a_restart_is_as_warm_as_the_run_before_and_so_is_the_next_version(open_tiers, tmp_path) -> None:
+    wanted = list(range(2000, 2200))
+    first = open_tiers(config_of(cache={"init_ec": False}))
+    ask(first, wanted)
+    first.close()
+    assert held_on_disk(tmp_path / "model/1") == set(wanted)
+    again = open_tiers(config_of())
+    assert held(again) == set(wanted)
+    again.close()
+    assert held(open_tiers(config_of(), version=2)) == set(wanted)
+
+
+def held_on_disk(place: Path) -> set[int]:
+    return set(load_file(place / CACHE_KEYS)["users"].tolist())
+
+
+def test_known_frequencies_fill_a_cache_that_has_no_past(open_tiers, tmp_path) -> None:
+    hottest_first = np.arange(2999, -1, -1)
+    save_file({"users": hottest_first}, tmp_path / "known.safetensors")
+    tiers = open_tiers(config_of(cache={"warm_up_keys": str(tmp_path / "known.safetensors")}))
+    capacity = tiers.cache.tables["users"].capacity
+    assert min(held(tiers)) >= 3000 - capacity
+    assert len(held(tiers)) > capacity // 2
+    assert held(tiers, "items") <= set(range(600)), "a table that the file lacks begins with its first rows"
+
+
+def test_level_3_is_only_writable_where_updates_come(open_tiers, tmp_path) -> None:
+    tiers = open_tiers(config_of())
+    with pytest.raises(StoreError, match="opened to be read only"):
+        tiers.stores_of_this_process()["persistent_db"].insert("items", np.array([1]), np.ones((1, 1), np.float32))
+    update_source = {"type": "log_directory", "address": str(tmp_path / "log")}
+    following = open_tiers(config_of(update_source=update_source), version=2)
+    mine = following.stores_of_this_process()
+    assert list(mine) == ["persistent_db"]
+    mine["persistent_db"].insert("items", np.array([1]), np.full((1, 1), 9, np.float32))
+
+
+def test_level_2_in_this_process_comes_after_level_3_and_is_filled_from_it(open_tiers) -> None:
+    config = config_of(volatile_db={"type": "parallel_hash_map", "initial_cache_rate": 0.5}, cache={"init_ec": False})
+    tiers = open_tiers(config)
+    assert list(tiers.stores_of_this_process()) == ["persistent_db", "volatile_db"]
+    assert tiers.stores_of_this_process()["volatile_db"].size("users") == 1500
+    assert tiers.memory_bytes > tiers.cache.memory_bytes
+
+
+def test_a_table_without_rows_anywhere_is_an_error_and_leaves_the_directory_free(open_tiers, tmp_path) -> None:
+    with pytest.raises(StoreError, match="items"):
+        open_tiers(config_of(), sources={"users": SOURCES["users"]})
+    with pytest.raises(StoreError, match="items"):
+        open_tiers(
+            config_of(persistent_db={}, volatile_db={"type": "parallel_hash_map"}), sources={"users": SOURCES["users"]}
+        )
+    open_tiers(config_of())
+    assert (tmp_path / "model/1").is_dir()
+
+
+def test_refreshes_bring_what_was_written_below(open_tiers, tmp_path) -> None:
+    tiers = open_tiers(config_of(update_source={"type": "log_directory", "address": str(tmp_path / "log")}))
+    key = min(held(tiers))
+    tiers.stores_of_this_process()["persistent_db"].insert("users", np.array([key]), np.full((1, 4), -5, np.float32))
+    assert ask(tiers, [key]) == [key]
+    assert tiers.refresh.refresh().replaced > 0
+    assert ask(tiers, [key]) == [-5]
+    assert tiers.state.refreshes == 1
+
+
+def test_unknown_keys_are_told(open_tiers) -> None:
+    tiers = open_tiers(config_of())
+    rows = np.empty((2, 4), np.float32)
+    states = tiers.lookup.look_up("users", np.array([5, 2**40]), rows, math.inf)
+    assert states is not None
+    assert states[1] == RowState.UNKNOWN
+
+
+def test_a_store_that_is_in_use_names_its_directory(open_tiers, tmp_path) -> None:
+    open_tiers(config_of(update_source={"type": "log_directory", "address": str(tmp_path / "log")}))
+    with pytest.raises(StoreError, match=r"in use|lock"):
+        RocksDbStore(tmp_path / "model" / "1")
+
+
+def test_a_bound_of_the_memory_is_a_cache_over_level_3() -> None:
+    config = HierarchyConfig(cache=CacheConfig(hit_rate_threshold=0.5), models={"m": CacheConfig()})
+    bounded = bounded_config(config, 1 << 20, RowFormat.FP16, Path("rows"))
+    assert bounded.cache_of("m") == CacheConfig(cache_bytes=1 << 20, row_format=RowFormat.FP16, hit_rate_threshold=0.5)
+    assert bounded.persistent_db == PersistentConfig(PersistentType.ROCKS_DB, "rows")
+    assert bounded.volatile_db.type is VolatileType.DISABLED
