@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.batching import UpdateCarrier
 from hebe.embeddings.updates.contract import UpdateLog
 from hebe.embeddings.updates.kafka import KafkaLog, KafkaOptions
@@ -30,3 +31,11 @@ class TestConformance(UpdateLogConformance):
     @pytest.fixture
     def carrier_of(self) -> Callable[[UpdateLog], UpdateCarrier]:
         return lambda log: KafkaCarrier(log.options)
+
+    def assert_groups(self, log: UpdateLog, expected: list[str]) -> None:
+        """The mock brokers do not tell; all else is refused likewise."""
+        assert expected
+        with pytest.raises(
+            StoreError, match=r"groups are not listed: _UNSUPPORTED_FEATURE.*; name those that you mean"
+        ):
+            log.groups()

@@ -103,6 +103,17 @@ def test_a_configuration_that_contradicts_itself():
         open_configured_log(UpdateConfig(UpdateType.REDIS_STREAMS, "one:7000", password_file="/nowhere"))
 
 
+def test_a_directory_is_not_made_by_who_only_reads(tmp_path):
+    for address in (str(tmp_path / "none"), f"file://{tmp_path}/none"):
+        with pytest.raises(StoreError, match="there is no log; it is made by who writes to it first"):
+            open_update_log(address, create=False)
+        with pytest.raises(StoreError, match="there is no log"):
+            open_configured_log(UpdateConfig(UpdateType.LOG_DIRECTORY, address), create=False)
+    assert not (tmp_path / "none").exists()
+    identity = open_update_log(str(tmp_path / "log")).identity
+    assert open_update_log(str(tmp_path / "log"), create=False).identity == identity
+
+
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(StoreError, match=r"pip install 'hebe-serve\[kafka\]'"):

@@ -219,6 +219,10 @@ class UpdateLogConformance:
         push(log, range(50))
         assert sum(log.group_lag("g").values()) > 0
         assert log.group_lag("nobody") == {}
+        self.assert_groups(log, ["g"])
+
+    def assert_groups(self, log: UpdateLog, expected: list[str]) -> None:
+        assert list(log.groups()) == expected
 
     def test_a_source_goes_where_it_is_told(self, make_log: Callable[[], UpdateLog]) -> None:
         log = make_log()

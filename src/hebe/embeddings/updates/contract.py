@@ -159,6 +159,10 @@ class UpdateLog(Protocol):
         """All topics that the log has, in order."""
         ...
 
+    def groups(self) -> Sequence[str]:
+        """The consumer groups that there are, in order; a cluster that others use too may name theirs."""
+        ...
+
     def group_lag(self, group: str) -> Mapping[TopicPartition, int]:
         """Messages that the group has not committed, of each partition of the topics that it has committed any of."""
         ...

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
 from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.kafka_carrier import KafkaCarrier
@@ -46,6 +47,18 @@ class KafkaLog:
         finally:
             client.close()
 
+    def groups(self) -> list[str]:
+        """See `UpdateLog.groups`. Raises `StoreError` for brokers that do not tell."""
+        timeout_s = self.options.request_timeout_s
+        client = open_client(self._kafka.admin.AdminClient, self.options.client_settings)
+        try:
+            found = client.list_consumer_groups(request_timeout=timeout_s).result(timeout_s + 1)
+        except Exception as fault:  # of the client, or of the future that it gives
+            raise _unlisted(fault) from None
+        if found.errors:  # of the brokers that did not answer: their groups are missing
+            raise _unlisted(found.errors[0])
+        return sorted(group.group_id for group in found.valid)
+
     def group_lag(self, group: str) -> Mapping[TopicPartition, int]:
         """See `UpdateLog.group_lag`."""
         client = self._client(group)  # it never subscribes, so it is no member
@@ -83,6 +96,10 @@ class KafkaLog:
         except self._kafka.KafkaException as fault:
             raise unavailable("no broker answers", reason_of(fault)) from None
         return topics
+
+
+def _unlisted(fault: BaseException) -> StoreError:
+    return StoreError(f"Kafka: its groups are not listed: {reason_of(fault)}; name those that you mean")
 
 
 __all__ = ["KafkaLog", "KafkaOptions", "KafkaSource", "topic_name", "topic_of"]

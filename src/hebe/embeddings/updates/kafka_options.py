@@ -224,6 +224,6 @@ def unavailable(what: str, reason: object = "") -> StoreUnavailable:
 
 
 def reason_of(fault: BaseException) -> str:
-    """What a `KafkaException` says, in its own words."""
-    error: Any = fault.args[0] if fault.args else fault
+    """What a `KafkaException`, or the error in it, says in its own words."""
+    error: Any = fault.args[0] if getattr(fault, "args", None) else fault
     return f"{error.name()}: {error.str()}" if hasattr(error, "str") else str(fault)

@@ -80,6 +80,11 @@ class LogDirectoryOptions:
                 raise ValueError(f"{name} is {value}: must lie in [{least}, {most}]")
 
 
+def is_log_directory(path: Path) -> bool:
+    """Whether there is a log."""
+    return (path / _RECORD).is_file()
+
+
 class LogDirectory:
     """An `UpdateLog` in directory `path`, which is made if it is missing.
 
@@ -105,6 +110,11 @@ class LogDirectory:
         """See `UpdateLog.topics`."""
         with file_faults(self.path, "cannot be read"):
             return sorted(Topic(path.parent.name, path.name) for path in (self.path / "topics").glob("*/*"))
+
+    def groups(self) -> list[str]:
+        """See `UpdateLog.groups`."""
+        with file_faults(self.path, "cannot be read"):
+            return sorted(path.name for path in (self.path / "groups").glob("*"))
 
     def group_lag(self, group: str) -> dict[TopicPartition, int]:
         """See `UpdateLog.group_lag`."""

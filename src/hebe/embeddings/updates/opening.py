@@ -17,9 +17,10 @@ from urllib.parse import unquote, urlsplit
 
 from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType, secret
 from hebe.embeddings.redis_connection import RedisAccess
+from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import UpdateLog
 from hebe.embeddings.updates.kafka_options import KafkaOptions
-from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions
+from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions, is_log_directory
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SCHEMES: Mapping[UpdateType, tuple[str, ...]] = {
@@ -37,12 +38,14 @@ def open_update_log(
     password: str = "",
     security: Mapping[str, str] | None = None,
     directory: LogDirectoryOptions | None = None,
+    create: bool = True,
 ) -> UpdateLog:
     """The log at `url`; close it.
 
     `password` is Redis', in place of one in the URL. `security` are settings of Kafka's client, out of
     `kafka_options.SECURITY_SETTINGS`. `directory` says how a log directory is kept that is made now. Each counts where
-    it is such a log. Nothing is connected before it is needed.
+    it is such a log. Where there is no log in a directory one is made, unless told not to `create` it. Nothing is
+    connected before it is needed.
 
     Raises ValueError for a URL of another kind and settings that are wrong; `StoreError` for a log that cannot be
     opened, and naming the extra to install where a client library is missing. No message tells a password.
@@ -51,7 +54,12 @@ def open_update_log(
     if not url:
         raise ValueError(f"update log: its address is empty; {_FORMS}")
     if scheme in ("", "file"):
-        return LogDirectory(_directory_of(url) if scheme else Path(url), directory)
+        path = _directory_of(url) if scheme else Path(url)
+        if not create and not is_log_directory(path):
+            raise StoreError(
+                f"update log {path}: there is no log; it is made by who writes to it first, or is elsewhere"
+            )
+        return LogDirectory(path, directory)
     if scheme in ("redis", "rediss", "unix"):
         from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
 
@@ -64,7 +72,7 @@ def open_update_log(
     raise ValueError(f"update log {scheme}://...: there is no such kind; {_FORMS}")
 
 
-def open_configured_log(config: UpdateConfig) -> UpdateLog:
+def open_configured_log(config: UpdateConfig, *, create: bool = True) -> UpdateLog:
     """The log of a server's `[update_source]`, whose type is not `null`; close it.
 
     An `address` may be a URL, so that rediss:// has TLS and a user. Raises as `open_update_log` does, and ValueError
@@ -81,7 +89,7 @@ def open_configured_log(config: UpdateConfig) -> UpdateLog:
         from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
 
         return RedisStreamsLog(RedisStreamsOptions(config.address, RedisAccess(password=password)))
-    return open_update_log(config.address, password=password)
+    return open_update_log(config.address, password=password, create=create)
 
 
 def _scheme_of(url: str) -> str:
