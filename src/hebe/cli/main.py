@@ -53,6 +53,9 @@ SUBCOMMANDS = {
     "serve": _Subcommand("hebe.cli.serve", "serve", "Serve every model of a repository over HTTP and gRPC."),
     "status": _Subcommand("hebe.cli.status", "status", "Show how a running server is: what is wrong, models, tiers."),
     "store": _Subcommand("hebe.cli.store", "app", "Look at persistent stores of rows, check, copy and restore them."),
+    "update": _Subcommand(
+        "hebe.cli.update", "app", "Watch the log of online updates, write to it, see who lags behind."
+    ),
     "load": _Subcommand("hebe.cli.load", "load", "Send queries to a server and measure what it can take."),
     "plan": _Subcommand("hebe.cli.plan", "app", "Plan which servers to have, and what runs on them."),
     "simulate": _Subcommand("hebe.cli.simulate", "simulate", "Simulate a pool of servers under a policy and a load."),

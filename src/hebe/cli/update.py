@@ -1,0 +1,346 @@
+"""`hebe update`: watch the log of online updates, write to it, and see how far behind its readers are."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hebe.cli.options import check_at_least
+from hebe.cli.output import JsonOption, make_console, make_progress, print_error, print_json
+from hebe.report.fitting_table import Column, FittingTable
+
+if TYPE_CHECKING:
+    from hebe.cli.update_files import UpdateChunk, UpdateFile
+    from hebe.embeddings.updates.contract import UpdateLog
+
+_INTERRUPTED = 130
+_RETRY_S = 0.5
+_PARTS_PER_S = 20
+"""Into how many parts the rows of a second are cut that is bounded."""
+_BATCHING, _REACHING = "Messages", "How the log is reached"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Watch the log of online updates, write rows to it, and see how far behind its readers are.",
+    epilog="Example: hebe update tail /var/lib/hebe/updates",
+)
+
+LogArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="LOG",
+        help="A log's directory, redis://HOST:PORT (rediss:// with TLS, unix:///PATH), kafka://HOST:PORT,HOST:PORT, or "
+        "the FILE.toml that a server was given as --hierarchy: then it is the log of that server.",
+    ),
+]
+PasswordOption = Annotated[
+    Path | None,
+    typer.Option("--password-file", rich_help_panel=_REACHING, help="File that holds Redis' password."),
+]
+KafkaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kafka-settings",
+        rich_help_panel=_REACHING,
+        help="File of lines NAME=VALUE for Kafka's client: security.protocol, sasl.username, ssl.ca.location, ...",
+    ),
+]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Only of this model.")]
+TablesOption = Annotated[
+    list[str] | None, typer.Option("--table", help="Only of this table; may be repeated. Needs --model.")
+]
+
+
+@app.command("tail", epilog="Example: hebe update tail redis://cache:6379 --model dlrm --from-start --json")
+def tail(
+    log: LogArgument,
+    model: ModelOption = None,
+    table: TablesOption = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Begin with the oldest message that the log has, not with the next.")
+    ] = False,
+    count: Annotated[int | None, typer.Option(help="End after so many messages.")] = None,
+    keys: Annotated[int, typer.Option(help="Show the first so many keys of each message.")] = 0,
+    password_file: PasswordOption = None,
+    kafka_settings: KafkaOption = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print a JSON object a message on stdout, and one of their counts as the last."),
+    ] = False,
+) -> None:
+    """Show the messages of a log as they come, until Ctrl-C.
+
+    Each line says where a message stands (MODEL/TABLE PARTITION@OFFSET), how many rows or deletes it holds, whose it is
+    and which number it has among that trainer's, and how long ago it was sent. What is no message is shown as poison.
+    Watching changes nothing: servers miss nothing of what is shown here. An idle line means that nothing was sent.
+    """
+    _check_tables(model, table)
+    if count is not None:
+        check_at_least("--count", count, least=1)
+    check_at_least("--keys", keys, least=0)
+    console, totals = make_console(as_json), dict.fromkeys(("messages", "rows", "deletes", "poison"), 0)
+    interrupted = False
+    with _opened(log, password_file, kafka_settings, create=False) as opened:
+        try:
+            for message in _followed(opened, model, table or [], from_start, keys):
+                if as_json:
+                    print_json(message)
+                else:
+                    _print_message(console, message)
+                totals["messages"] += 1
+                totals["poison"] += "fault" in message
+                totals["rows"] += message.get("rows", 0)
+                totals["deletes"] += message.get("deletes", 0)
+                if totals["messages"] == count:
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+    poison = f", {totals['poison']:,} of them poison" if totals["poison"] else ""
+    console.print(f"{totals['messages']:,} messages{poison}: {totals['rows']:,} rows, {totals['deletes']:,} deletes")
+    if as_json:
+        print_json(totals)
+    if interrupted:
+        raise typer.Exit(_INTERRUPTED)
+
+
+@app.command(
+    "push", epilog="Example: hebe update push /var/lib/hebe/updates dlrm users new-rows.npz --rows-per-s 50000"
+)
+def push(
+    log: LogArgument,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Whose table it is.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table that the rows are of.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help=".npz with arrays `keys` and `rows`, .safetensors with tensors of these names (or one `weight`, whose "
+            "keys are its row numbers), .csv of lines KEY,V0,V1,..., or HugeCTR's directory with `key` and "
+            "`emb_vector`.",
+        ),
+    ],
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the files' keys from the table; rows are not looked at.")
+    ] = False,
+    rows_per_s: Annotated[
+        float | None, typer.Option("--rows-per-s", help="Push no faster than this, to be gentle to servers.")
+    ] = None,
+    max_rows: Annotated[
+        int, typer.Option("--max-rows", rich_help_panel=_BATCHING, help="Most rows of a message.")
+    ] = 8192,
+    max_message_bytes: Annotated[
+        int, typer.Option("--max-message-bytes", rich_help_panel=_BATCHING, help="Most bytes of a message.")
+    ] = 900_000,
+    linger_ms: Annotated[
+        float,
+        typer.Option(
+            "--linger-ms", rich_help_panel=_BATCHING, help="Longest that a row waits for its message to fill."
+        ),
+    ] = 100.0,
+    timeout: Annotated[
+        float, typer.Option(rich_help_panel=_REACHING, help="Seconds for which a log that takes nothing is waited for.")
+    ] = 30.0,
+    password_file: PasswordOption = None,
+    kafka_settings: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write rows, or deletes, of a table to a log, from which servers take them while they serve.
+
+    Rows replace those of the same keys, and new keys are added. When this command ends well the log has all of it; how
+    far servers are then is told by `hebe update lag`. A log directory is made where there is none.
+    """
+    from hebe.cli.update_files import UpdateFileError, open_update_file
+    from hebe.embeddings.updates.batching import BatchingOptions
+    from hebe.spec import check_name
+
+    check_name("model", model)
+    check_name("table", table)
+    if rows_per_s is not None:
+        check_at_least("--rows-per-s", rows_per_s, more_than=0)
+    try:
+        options = BatchingOptions(max_rows, max_message_bytes, linger_ms / 1000, send_timeout_s=timeout)
+    except ValueError as fault:
+        raise typer.BadParameter(str(fault)) from None
+    begun_s, pushed = time.monotonic(), 0
+    with contextlib.ExitStack() as left:
+        opened = left.enter_context(_opened(log, password_file, kafka_settings, create=True))
+        read = [open_update_file(path, delete=delete) for path in files]
+        bar = left.enter_context(make_progress())
+        task = bar.add_task(f"{'delete' if delete else 'push'} (rows)", total=_total(read))
+        producer = left.enter_context(contextlib.closing(opened.producer(options)))
+        try:
+            for keys, rows in _paced((chunk for file in read for chunk in file.chunks), rows_per_s):
+                if rows is None:
+                    producer.delete(model, table, keys)
+                else:
+                    producer.send(model, table, keys, rows)
+                pushed += len(keys)
+                bar.update(task, completed=pushed)
+            producer.flush(timeout)
+        except UpdateFileError as fault:
+            raise UpdateFileError(f"{fault}{_said_of(pushed)}") from None
+        except ValueError as fault:  # of the producer: arrays that are no rows of this table
+            raise UpdateFileError(f"table {table}: {fault}{_said_of(pushed)}") from None
+    seconds = time.monotonic() - begun_s
+    what = "deletes" if delete else "rows"
+    make_console(as_json).print(
+        f"{pushed:,} {what} of table {table} of model {model} are in the log, in {seconds:.3g} s"
+    )
+    if as_json:
+        counts = {"rows": 0 if delete else pushed, "deletes": pushed if delete else 0}
+        print_json({"model": model, "table": table, **counts, "seconds": seconds, "rows_per_s": pushed / seconds})
+
+
+@app.command("lag", epilog="Example: hebe update lag kafka://broker:9092 --group hebe.dlrm --max-lag 1000")
+def lag(
+    log: LogArgument,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", help="Only this consumer group; may be repeated. Default: all.")
+    ] = None,
+    model: ModelOption = None,
+    table: TablesOption = None,
+    max_lag: Annotated[
+        int | None, typer.Option("--max-lag", help="Exit code 1 if a group is more messages behind than this.")
+    ] = None,
+    password_file: PasswordOption = None,
+    kafka_settings: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how many messages the readers of a log have yet to apply, by group, table and partition.
+
+    Servers that share a Redis are one group, GROUP.MODEL; each server with a store of its own is one, GROUP.MODEL.NODE.
+    A message counts until the store has its rows and the group has committed it.
+    """
+    _check_tables(model, table)
+    if max_lag is not None:
+        check_at_least("--max-lag", max_lag, least=0)
+    with _opened(log, password_file, kafka_settings, create=False) as opened:
+        lags = {name: opened.group_lag(name) for name in group or opened.groups()}
+    groups: list[dict[str, Any]] = []
+    for name, parts in lags.items():
+        chosen = [
+            {"model": at.model, "table": at.table, "partition": at.partition, "messages": messages}
+            for at, messages in sorted(parts.items())
+            if model in (None, at.model) and (not table or at.table in table)
+        ]
+        if chosen or group:  # of a group that was asked for, that it has nothing is an answer
+            groups.append({"group": name, "messages": sum(part["messages"] for part in chosen), "partitions": chosen})
+    behind = [found["group"] for found in groups if max_lag is not None and found["messages"] > max_lag]
+    _print_lag(groups, as_json)
+    if as_json:
+        print_json({"groups": groups, "max_lag": max_lag, "behind": behind})
+    if behind:
+        print_error(f"more than {max_lag:,} messages behind: {', '.join(behind)}")
+        raise typer.Exit(1)
+
+
+def _check_tables(model: str | None, tables: list[str] | None) -> None:
+    if tables and model is None:
+        raise typer.BadParameter("names a table of a model: give --model too", param_hint="--table")
+
+
+@contextlib.contextmanager
+def _opened(log: str, password_file: Path | None, kafka_settings: Path | None, *, create: bool) -> Iterator[UpdateLog]:
+    """The log that the arguments name. Wrong usage for what is none."""
+    from hebe.embeddings.hierarchy_config import ConfigError, HierarchyConfig, UpdateType
+    from hebe.embeddings.updates.kafka_options import read_security
+    from hebe.embeddings.updates.opening import open_configured_log, open_update_log
+
+    with _wrong_usage("--kafka-settings"):
+        security = {} if kafka_settings is None else read_security(kafka_settings)
+    password = "" if password_file is None else password_file.read_text().strip()
+    with _wrong_usage("LOG"):
+        if log.endswith(".toml") and "://" not in log:
+            config = HierarchyConfig.from_toml(Path(log)).update_source
+            if config.type is UpdateType.NULL:
+                raise ConfigError(f"{log}: its [update_source] has no type: that server takes no updates")
+            opened = open_configured_log(config, create=create)
+        else:
+            opened = open_update_log(log, password=password, security=security, create=create)
+    with contextlib.closing(opened):
+        yield opened
+
+
+@contextlib.contextmanager
+def _wrong_usage(option: str) -> Iterator[None]:
+    """What the option's value makes raise ValueError, but for what our own faults say of files, is wrong usage."""
+    try:
+        yield
+    except ValueError as fault:
+        if type(fault) is not ValueError:
+            raise
+        raise typer.BadParameter(str(fault), param_hint=option) from None
+
+
+def _followed(
+    log: UpdateLog, model: str | None, tables: list[str], from_start: bool, most_keys: int
+) -> Iterator[dict[str, Any]]:
+    """Messages without end. A log that is away is waited for."""
+    from hebe.cli.update_tail import LogTail, described
+    from hebe.embeddings.store import StoreUnavailable
+
+    with contextlib.closing(LogTail(log, model, tables, from_start)) as following:
+        if not following.topics:
+            make_console(as_json=True).print("the log has no such topics yet; what comes is shown")
+        away = False
+        while True:
+            try:
+                deliveries = following.poll()
+            except StoreUnavailable as fault:
+                if not away:
+                    print_error(f"{fault}; trying again")
+                away = True
+                time.sleep(_RETRY_S)
+                continue
+            away = False
+            now_s = time.time()
+            yield from (described(delivery, now_s, most_keys) for delivery in deliveries)
+
+
+def _print_message(console: Any, message: dict[str, Any]) -> None:
+    from hebe.cli.update_tail import line_of
+
+    console.print(line_of(message), soft_wrap=True)
+
+
+def _total(files: Iterable[UpdateFile]) -> int | None:
+    counts = [file.rows for file in files]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _paced(chunks: Iterable[UpdateChunk], rows_per_s: float | None) -> Iterator[UpdateChunk]:
+    """The chunks, each when its time has come; cut small enough that the rate is even."""
+    if rows_per_s is None:
+        yield from chunks
+        return
+    step, due_s = max(1, int(rows_per_s / _PARTS_PER_S)), time.monotonic()
+    for keys, rows in chunks:
+        for first in range(0, len(keys), step):
+            part = slice(first, first + step)
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            yield keys[part], None if rows is None else rows[part]
+            due_s = max(due_s, time.monotonic()) + len(keys[part]) / rows_per_s
+
+
+def _said_of(pushed: int) -> str:
+    return f"; {pushed:,} before it are in the log" if pushed else "; nothing was pushed"
+
+
+def _print_lag(groups: list[dict[str, Any]], as_json: bool) -> None:
+    console = make_console(as_json)
+    if not groups:
+        console.print("no group has read anything of this log")
+        return
+    table = FittingTable("group", "table", Column("partition", right=True), Column("messages behind", right=True))
+    for found in groups:
+        for part in found["partitions"]:
+            name = f"{part['model']}/{part['table']}"
+            table.add_row(found["group"], name, str(part["partition"]), f"{part['messages']:,}")
+        table.add_row(found["group"], "all", "", f"{found['messages']:,}")
+    console.print(table, crop=False)
