@@ -245,7 +245,7 @@ def test_stores_are_loaded_once_and_outlive_their_files(tables, tmp_path, caplog
     with HPS(file, progress=lambda done, total: told.append((done, total))) as hps:
         assert np.array_equal(hps.lookup(keys, "wdl", "deep"), rows)
     assert told[-1][0] == told[-1][1] == 4 * ROWS * 17
-    assert "2 rows have keys that come again" in caplog.text
+    assert "2 repeated keys" in caplog.text
     assert "deployed_device_list: not honoured" in caplog.text
     told.clear()
     with HPS(file, progress=lambda done, total: told.append((done, total))) as hps:

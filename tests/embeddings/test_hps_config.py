@@ -136,7 +136,7 @@ def test_without_a_gpu_cache_lookups_wait(tmp_path: Path) -> None:
     assert found.hierarchy.cache_of("wdl").hit_rate_threshold == 1.0
     assert fates(found)["models[wdl].gpucache"] is Fate.NOT_HONOURED
     (told,) = [d for d in found.decisions if d.parameter == "hit_rate_threshold"]
-    assert (told.theirs, told.ours) == ("0.8", "hit_rate_threshold = 1.0")
+    assert (told.theirs, told.ours) == ("0.8", "hit_rate_threshold = 1")
 
 
 @pytest.mark.parametrize(

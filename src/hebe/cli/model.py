@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from hebe.cli.model_import import import_model
+from hebe.cli.model_import_hps import import_hps
 from hebe.cli.model_tables import (
     byte_progress,
     features_table,
@@ -228,6 +229,9 @@ def memory(
         str | None, typer.Option("--table-memory", metavar="BYTES", help="Its bound on rows in memory, such as 12G.")
     ] = None,
     row_format: Annotated[str, typer.Option("--row-format", help=ROW_FORMATS)] = "fp32",
+    hierarchy: Annotated[
+        Path | None, typer.Option("--hierarchy", metavar="FILE", help="Its TOML file that describes tiers.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Tell what RAM serving a model will need, before anything is loaded: in all, and for what."""
@@ -243,6 +247,7 @@ def memory(
     else:
         stored = stored_model(repository, name, version, size, scale)
         spec, dense_net = stored.spec, stored.dense_net()
+    from hebe.embeddings.hierarchy_config import HierarchyConfig
     from hebe.embeddings.table_memory import available_bytes
     from hebe.models.memory_estimate import estimate_memory
     from hebe.runtime.pinning import allot_cores, available_cores, threads_per_worker
@@ -250,7 +255,8 @@ def memory(
     cores = available_cores()
     workers = len(cores) if workers is None else workers
     threads = worker_threads or threads_per_worker(allot_cores(workers, 1, cores), cores)
-    estimate = estimate_memory(spec, dense_net, workers, batch_size, table_memory_bytes, threads, stored_as)
+    tiers = None if hierarchy is None else HierarchyConfig.from_toml(hierarchy)
+    estimate = estimate_memory(spec, dense_net, workers, batch_size, table_memory_bytes, threads, stored_as, tiers)
     available = available_bytes()
     make_console(as_json).print(memory_table(spec, estimate, available), crop=False)
     if as_json:
@@ -265,6 +271,9 @@ app.command(
     "import",
     epilog="Example: hebe model import --factory net.py:make --weights net.safetensors --name mine --repository models",
 )(import_model)
+app.command(
+    "import-hps", epilog="Example: hebe model import-hps ps.json --out hebe.toml --persistent-dir stores --load"
+)(import_hps)
 
 
 def catalog_entry(name: str, size: str | None, scale: float) -> ModelSpec:

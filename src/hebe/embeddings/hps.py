@@ -221,7 +221,7 @@ class _Model:
         self.name = name
         found = find_tables(config, name)
         if found.duplicates:
-            log.warning("model %s: %d rows have keys that come again: the last counts", name, found.duplicates)
+            log.warning("model %s: %d repeated keys: the last row counts", name, found.duplicates)
         self.specs = found.specs
         self._by_name = {spec.name: spec for spec in self.specs}
         self.tiers = Tiers.open(

@@ -299,7 +299,7 @@ class _Reading:
             if section.given(name):
                 section.note(name, *_CACHES[kind if name != "gpucache" else section.value(name)])
         threads = min(section.value("thread_pool_size"), os.cpu_count() or 1)
-        section.note("thread_pool_size", threads)
+        section.note("thread_pool_size", threads, "at most the cores, as in HPS")
         return section.make(
             CacheConfig,
             cache_fraction=fraction,
@@ -330,8 +330,10 @@ class _Reading:
         if ours is VolatileType.DISABLED:
             section.rest("volatile_db is disabled", idle=None)
             return VolatileConfig()
-        partitions = section.value("num_partitions") or default_partitions()
-        section.note("num_partitions", partitions)
+        partitions = section.value("num_partitions")
+        if partitions is None:
+            partitions = default_partitions()
+        section.note("num_partitions", partitions, "" if section.given("num_partitions") else "min(16, cores)")
         policy = section.choice("overflow_policy", OVERFLOW_POLICIES)
         section.note("overflow_policy", policy)
         fields = section.same(
@@ -402,4 +404,7 @@ def _no_constant(text: str) -> Any:
 
 
 def _json(value: object) -> str:
+    """As JSON, whole numbers without a fraction; nothing for what has no value."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return json.dumps(value) if value is not REQUIRED and value is not None else ""
