@@ -42,7 +42,7 @@ class ListSource:
         self.committed = {}
         self.faults, self.commit_faults, self.heartbeats, self.closed = [], [], 0, False
         self.seeks = []
-        self.identity = "L"
+        self.identity, self.shares = "L", True
         self.lock = threading.RLock()
 
     def add(self, sequence, keys, stamp=0.0, table="users", producer="p", dim=None, goes=False, sent_s=None):
@@ -314,6 +314,15 @@ def test_a_listener_takes_no_part_in_a_group_and_begins_with_the_newest(tmp_path
     assert len(told) == 20
     assert set(rows_of(store)) == {*range(50), *range(100, 120)}
     assert os.listdir(tmp_path / "log" / "groups") == ["shared"]
+
+
+def test_drained_is_who_has_nothing_to_wait_for():
+    """No partition: nothing was ever sent to a log that is read alone; of a group's it may be that none came yet."""
+    source = ListSource(())
+    with make_ingestion(source, DictStore(DIMS)) as ingestion:
+        assert not ingestion.drain(0.05)
+        source.shares = False
+        assert ingestion.drain(TIMEOUT_S)
 
 
 def test_a_fault_of_the_log_between_two_batches_loses_none():

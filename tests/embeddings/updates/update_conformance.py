@@ -248,6 +248,7 @@ class UpdateLogConformance:
             assert not any(reader.lag().values())
             reader.close()
         reader = log.source(None, [USERS], newest=True)
+        assert not reader.shares
         assert not reader.poll(10, 1.0)
         assert reader.assigned()
         assert not any(reader.lag().values())
@@ -259,6 +260,7 @@ class UpdateLogConformance:
         log = make_log()
         assert list(log.topics()) == []
         source = log.source("g", [USERS, ITEMS])
+        assert source.shares
         assert list(source.poll(10, 0.1)) == []
         expected = push(log, range(20), topic=ITEMS)
         assert tables_of(take_rows(source, 20)) == {"items": expected}

@@ -100,6 +100,11 @@ class UpdateSource(Protocol):
     Raises `StoreUnavailable` while the log cannot be reached; trying again is harmless.
     """
 
+    @property
+    def shares(self) -> bool:
+        """Whether it is a member of a group: what is not assigned to it may be another's, or soon its own."""
+        ...
+
     def poll(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
         """What has come since, in order within each partition; empty after `timeout_s` without news.
 

@@ -154,7 +154,7 @@ class UpdateIngestion:
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until all that is in the log now is applied and committed; False if that takes longer, as it does while
-        the source has no partition.
+        a member of a group has no partition.
         """
         with self._idle:
             wanted = self._idle_times + 2  # the poll that runs now may have begun before
@@ -221,7 +221,8 @@ class UpdateIngestion:
             lag = self._source.lag()
             self._counter.lag(lag)
             self._lag_s = time.monotonic()
-            if idle and lag and not any(lag.values()):
+            # Without a partition: either there is none, or it is not known yet whether there will be.
+            if idle and not any(lag.values()) and (lag or not self._source.shares):
                 with self._idle:
                     self._idle_times += 1
                     self._idle.notify_all()

@@ -69,6 +69,11 @@ class KafkaSource:
                 list(self._topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
             )
 
+    @property
+    def shares(self) -> bool:
+        """See `UpdateSource.shares`."""
+        return self._group is not None
+
     def poll(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
         """See `UpdateSource.poll`."""
         self._check_open()

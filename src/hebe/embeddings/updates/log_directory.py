@@ -268,6 +268,11 @@ class DirectorySource:
         self._closed = False
         self._lock = threading.RLock()
 
+    @property
+    def shares(self) -> bool:
+        """See `UpdateSource.shares`."""
+        return self._group is not None
+
     def poll(self, max_messages: int, timeout_s: float) -> list[Delivery]:
         """See `UpdateSource.poll`."""
         end_s = time.monotonic() + timeout_s
