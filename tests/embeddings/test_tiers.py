@@ -16,7 +16,7 @@ from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_directory import CACHE_KEYS
 from hebe.embeddings.tiered_lookup import RowState
-from hebe.embeddings.tiers import Tiers, bounded_config
+from hebe.embeddings.tiers import Tiers, bounded_config, planned_tier_bytes
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec
 
@@ -126,6 +126,17 @@ def test_level_2_in_this_process_comes_after_level_3_and_is_filled_from_it(open_
     assert list(tiers.stores_of_this_process()) == ["persistent_db", "volatile_db"]
     assert tiers.stores_of_this_process()["volatile_db"].size("users") == 1500
     assert tiers.memory_bytes > tiers.cache.memory_bytes
+
+
+@pytest.mark.parametrize("volatile", [{}, {"type": "parallel_hash_map"}])
+@pytest.mark.parametrize("cache", [{}, {"cache_bytes": 4 << 20}, {"row_format": "int8"}])
+def test_the_memory_is_known_before_it_is_taken(open_tiers, volatile, cache) -> None:
+    config = config_of(volatile_db=volatile, cache=cache)
+    planned = planned_tier_bytes("model", TABLES, config)
+    tiers = open_tiers(config)
+    if not volatile:
+        assert tiers.memory_bytes == planned
+    assert planned * 0.8 < tiers.memory_bytes <= planned
 
 
 def test_a_table_without_rows_anywhere_is_an_error_and_leaves_the_directory_free(open_tiers, tmp_path) -> None:

@@ -28,7 +28,7 @@ from hebe.embeddings.table_memory import (
     planned_bytes,
 )
 from hebe.embeddings.tiered_lookup import RowState, StateArray, TableLookup
-from hebe.embeddings.tiers import Tiers, bounded_config
+from hebe.embeddings.tiers import Tiers, bounded_config, planned_tier_bytes
 from hebe.kernels import deduplicate, padding
 from hebe.kernels import fused_lookup as kernel
 from hebe.kernels.deduplicate import Deduplicator
@@ -143,9 +143,14 @@ class EmbeddingHierarchy:
 
     @staticmethod
     def planned_bytes(
-        spec: ModelSpec, table_memory_bytes: int | None = None, row_format: RowFormat = RowFormat.FP32
+        spec: ModelSpec,
+        table_memory_bytes: int | None = None,
+        row_format: RowFormat = RowFormat.FP32,
+        config: HierarchyConfig | None = None,
     ) -> int:
-        """The table memory that `open` would take at most, before it is taken."""
+        """The table memory that `open` would take at most, before it is taken. Raises `StoreError` as it would."""
+        if config is not None and config.is_tiered:
+            return planned_tier_bytes(spec.name, spec.tables, config)
         needed = planned_bytes(all_shapes(spec), row_format)
         return needed if table_memory_bytes is None else min(needed, table_memory_bytes)
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from hebe.embeddings.background import BackgroundWork
 from hebe.embeddings.cache_keys import CacheKeysFile, read_keys
-from hebe.embeddings.cache_table import CacheTable, by_bytes, by_fraction
+from hebe.embeddings.cache_table import CacheTable, by_bytes, by_fraction, planned_bytes
 from hebe.embeddings.hash_map_store import HashMapStore
+from hebe.embeddings.hash_map_store import planned_bytes as planned_map_bytes
 from hebe.embeddings.hierarchy_config import (
     CacheConfig,
     HierarchyConfig,
@@ -207,6 +208,20 @@ class Tiers:
         if self._keys_file is not None:
             self._keys_file.close()
         self.lookup.close()
+
+
+def planned_tier_bytes(model: str, tables: Sequence[EmbeddingTableSpec], config: HierarchyConfig) -> int:
+    """The memory that `Tiers.open` takes for rows in this process: the cache's, and what the hash map grows to.
+
+    Raises `StoreError` for a cache that cannot be so small.
+    """
+    total = planned_bytes(_cache_tables(tables, config.cache_of(model)))
+    volatile = config.volatile_db
+    if volatile.type is VolatileType.HASH_MAP:
+        most = volatile.num_partitions * volatile.overflow_margin
+        grown = sum(planned_map_bytes(min(table.rows, most), table.dim, volatile.num_partitions) for table in tables)
+        total += grown if volatile.memory_bytes is None else min(grown, volatile.memory_bytes)
+    return total
 
 
 def bounded_config(

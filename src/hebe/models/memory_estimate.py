@@ -20,7 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hebe.embeddings.table_memory import RowFormat, available_bytes, planned_bytes
+from hebe.embeddings.hierarchy import EmbeddingHierarchy
+from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.table_memory import RowFormat, available_bytes
 from hebe.models.ranking_model import CHUNK_BYTES
 from hebe.spec import ModelSpec
 
@@ -92,14 +94,16 @@ def estimate_memory(
     table_memory_bytes: int | None = None,
     worker_threads: int = 1,
     row_format: RowFormat = RowFormat.FP32,
+    hierarchy: HierarchyConfig | None = None,
 ) -> MemoryEstimate:
-    """The memory that serving `spec` takes; `table_memory_bytes` and `row_format` are those of `hebe serve`.
+    """The memory that serving `spec` takes; `table_memory_bytes`, `row_format` and `hierarchy` are those of
+    `hebe serve`. RocksDB's own caches come on top of it.
 
-    `dense_net` is that of the spec, in evaluation mode.
+    `dense_net` is that of the spec, in evaluation mode. Raises `StoreError` for a cache that cannot be so small.
     """
-    tables = planned_bytes({table.name: (table.rows, table.dim) for table in spec.tables}, row_format)
-    if table_memory_bytes is not None:
-        tables = min(tables, table_memory_bytes)
+    tables = EmbeddingHierarchy.planned_bytes(spec, table_memory_bytes, row_format, hierarchy)
+    if hierarchy is not None and hierarchy.is_tiered:
+        row_format = hierarchy.cache_of(spec.name).row_format
     thread_bytes = THREAD_BYTES + buffer_bytes(spec, batch_size) + activation_bytes(spec, dense_net, batch_size)
     return MemoryEstimate(
         process_bytes=PROCESS_BYTES,
