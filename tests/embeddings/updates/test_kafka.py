@@ -13,6 +13,7 @@ from hebe.embeddings.updates.kafka import KafkaLog, KafkaOptions
 from hebe.embeddings.updates.kafka_carrier import KafkaCarrier
 
 from ...kafka_broker import KafkaBroker
+from .fault_conformance import FaultConformance
 from .update_conformance import UpdateLogConformance
 
 
@@ -22,7 +23,7 @@ def quick(broker: KafkaBroker, **changed: object) -> KafkaOptions:
     return KafkaOptions(broker.brokers, **{**fast, **changed})
 
 
-class TestConformance(UpdateLogConformance):
+class TestConformance(UpdateLogConformance, FaultConformance):
     @pytest.fixture
     def make_log(self) -> Iterator[Callable[[], UpdateLog]]:
         with KafkaBroker() as broker:

@@ -11,6 +11,7 @@ from hebe.embeddings.updates.contract import UpdateLog
 from hebe.embeddings.updates.redis_streams import RedisCarrier, RedisStreamsLog, RedisStreamsOptions
 
 from ...redis_servers import RedisServer
+from .fault_conformance import FaultConformance
 from .update_conformance import UpdateLogConformance
 
 
@@ -20,7 +21,7 @@ def server() -> Iterator[RedisServer]:
         yield server
 
 
-class TestConformance(UpdateLogConformance):
+class TestConformance(UpdateLogConformance, FaultConformance):
     @pytest.fixture
     def make_log(self, server: RedisServer) -> Iterator[Callable[[], UpdateLog]]:
         logs = []
