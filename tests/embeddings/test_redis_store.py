@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.redis_connection import RedisAccess
-from hebe.embeddings.redis_nodes import hash_slot
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
@@ -568,11 +567,6 @@ class TestClusterFaults:
         put(store, np.arange(1000))
         held = [node.client().keys("hebe:{spread/*:rows") for node in cluster.masters]
         assert [len(names) for names in held] == [4, 4, 4]
-
-    def test_slots_are_those_of_redis(self, cluster):
-        with cluster.nodes[0].client() as client:
-            for tag in (b"123456789", b"a/b/0.7"):
-                assert client.execute_command("CLUSTER KEYSLOT", b"hebe:{%s}:rows" % tag) == hash_slot(tag)
 
     def test_one_node_suffices_to_find_the_others(self, opened, cluster):
         for address in cluster.addresses:

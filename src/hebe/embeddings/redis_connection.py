@@ -1,21 +1,18 @@
-"""Connections to one Redis server: TLS, user and password, a pool of them, and a deadline over every wait."""
+"""How Redis servers are reached: addresses, user and password, TLS. What speaks to them is in `redis_nodes`."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import select
-import socket
 import ssl
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hebe.embeddings.redis_protocol import Command, ErrorReply, ProtocolError, Reply, ReplyReader, command
-from hebe.embeddings.store import StoreError, StoreUnavailable
+if TYPE_CHECKING:
+    from hebe.embeddings.redis_nodes import RedisNodes
 
+NEEDS_REDIS = "Redis needs redis-py: pip install 'hebe-serve[redis]'"
 CLIENT_MESSAGE = "the volatile store of embedding rows is not available"
 _UNIX = "unix:"
 
@@ -97,173 +94,12 @@ class RedisAccess:
         return context
 
 
-class RedisConnection:
-    """One open connection, used by one thread at a time. Deadlines are times of `time.monotonic`."""
+def open_nodes(addresses: str | Sequence[str], access: RedisAccess) -> RedisNodes:
+    """The servers at `addresses`; nothing is connected before it is needed.
 
-    def __init__(
-        self, address: RedisAddress, access: RedisAccess, context: ssl.SSLContext | None, deadline_s: float
-    ) -> None:
-        self.address = address
-        self._deadline_s = deadline_s
-        self._socket = _connect(address, deadline_s)
-        try:
-            if context is not None:
-                self._socket.settimeout(_remaining_s(deadline_s))
-                name = access.tls_server_name_identification or address.host
-                self._socket = context.wrap_socket(self._socket, server_hostname=name)
-            self._reader = ReplyReader(self._receive)
-            self._log_in(access)
-        except BaseException:
-            self.close()
-            raise
+    Raises ValueError for addresses or files of TLS, `StoreError` naming the extra that brings the client library.
+    """
+    parsed = parse_addresses(addresses)
+    from hebe.embeddings.redis_nodes import RedisNodes  # which imports the library, an optional package
 
-    @property
-    def usable(self) -> bool:
-        """Whether the server has kept it open, as far as is known here, and nothing has come unasked."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return self._reader.empty and not poll.poll(0)
-
-    def send(self, commands: Sequence[bytes], deadline_s: float) -> None:
-        """Send commands; so many replies are then to be read. Raises OSError, TimeoutError among them."""
-        self._deadline_s = deadline_s
-        self._socket.settimeout(_remaining_s(deadline_s))
-        self._socket.sendall(b"".join(commands))
-
-    def receive(self, sent: Command) -> Reply:
-        """The reply to the oldest command whose reply has not been read. Raises as `ReplyReader.reply` does."""
-        return self._reader.reply() if sent.sink is None else self._reader.rows(sent.sink)
-
-    def close(self) -> None:
-        """Close it. Harmless twice."""
-        with contextlib.suppress(OSError):
-            self._socket.close()
-
-    def _receive(self, view: memoryview) -> int:
-        self._socket.settimeout(_remaining_s(self._deadline_s))
-        return self._socket.recv_into(view)
-
-    def _log_in(self, access: RedisAccess) -> None:
-        if access.user_name != "default":
-            request = command(b"AUTH", access.user_name.encode(), access.password.encode())
-        elif access.password:
-            request = command(b"AUTH", access.password.encode())
-        else:
-            return
-        self.send([request], self._deadline_s)
-        reply = self._reader.reply()
-        if isinstance(reply, ErrorReply):
-            # Its code only: what follows might say again what was sent.
-            raise error_of(self.address, ErrorReply(reply.code, f"(user_name {access.user_name} and password refused)"))
-
-
-class ConnectionPool:
-    """The connections to one server, at most `num_node_connections`, kept open between uses."""
-
-    def __init__(self, address: RedisAddress, access: RedisAccess, context: ssl.SSLContext | None) -> None:
-        self.address = address
-        self._access, self._context = access, context
-        self._free = threading.BoundedSemaphore(access.num_node_connections)
-        self._idle: list[RedisConnection] = []
-        self._closed = False
-
-    def take(self, deadline_s: float) -> RedisConnection:
-        """An open connection, for the caller alone until it is given back or dropped.
-
-        Raises OSError, or `StoreUnavailable` when all are in use until the deadline.
-        """
-        if not self._free.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
-            what = f"Redis {self.address}: all {self._access.num_node_connections} connections are in use"
-            raise StoreUnavailable(what, CLIENT_MESSAGE)
-        try:
-            while self._idle:
-                with contextlib.suppress(IndexError):  # another thread was faster
-                    connection = self._idle.pop()
-                    if connection.usable:
-                        return connection
-                    connection.close()
-            return RedisConnection(self.address, self._access, self._context, deadline_s)
-        except BaseException:
-            self._free.release()
-            raise
-
-    def give_back(self, connection: RedisConnection) -> None:
-        """The caller has read all replies."""
-        self._idle.append(connection)
-        self._free.release()
-        if self._closed:
-            self.close()
-
-    def drop(self, connection: RedisConnection) -> None:
-        """The connection is broken, or has replies left that nobody will read."""
-        connection.close()
-        self._free.release()
-
-    def close(self) -> None:
-        """Close those that are not in use; the others when they are given back."""
-        self._closed = True
-        while self._idle:
-            with contextlib.suppress(IndexError):
-                self._idle.pop().close()
-
-
-_UNAVAILABLE = {"LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "TRYAGAIN", "MOVED", "ASK", "BUSY", "NOREPLICAS"}
-
-
-def error_of(address: RedisAddress, reply: ErrorReply) -> StoreError:
-    """The exception for what a server said: `StoreUnavailable` where it may heal by itself."""
-    what = f"Redis {address}: {reply.code} {reply.text[:200]}"
-    if reply.code in _UNAVAILABLE:
-        return StoreUnavailable(what, CLIENT_MESSAGE)
-    if reply.code == "OOM" or "-OOM" in reply.text:
-        what = (
-            f"Redis {address} has no memory left: raise its maxmemory, or set a smaller overflow_margin ({reply.code})"
-        )
-    return StoreError(what, CLIENT_MESSAGE)
-
-
-def fault_of(address: RedisAddress, fault: Exception, timeout_s: float) -> StoreError:
-    """The exception for what happened to a connection."""
-    if isinstance(fault, TimeoutError):
-        return StoreUnavailable(f"Redis {address} has not answered within {timeout_s:g} s", CLIENT_MESSAGE)
-    if isinstance(fault, ssl.SSLCertVerificationError):
-        return StoreError(f"Redis {address}: its certificate is not accepted: {fault.verify_message}", CLIENT_MESSAGE)
-    if isinstance(fault, ProtocolError):
-        return StoreError(f"Redis {address}: {fault or 'what it answers is not the Redis protocol'}", CLIENT_MESSAGE)
-    if isinstance(fault, EOFError):
-        return StoreUnavailable(f"Redis {address} has closed the connection", CLIENT_MESSAGE)
-    return StoreUnavailable(f"Redis {address} cannot be reached: {fault}", CLIENT_MESSAGE)
-
-
-def _connect(address: RedisAddress, deadline_s: float) -> socket.socket:
-    if not address.port:
-        return _connected(socket.AF_UNIX, address.host, deadline_s)
-    fault: OSError = OSError("no such host")
-    for family, _, _, _, where in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
-        try:
-            return _connected(family, where, deadline_s)
-        except TimeoutError:
-            raise
-        except OSError as failed:
-            fault = failed
-    raise fault
-
-
-def _connected(family: int, where: object, deadline_s: float) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.settimeout(_remaining_s(deadline_s))
-        made.connect(where)  # type: ignore[arg-type]
-        if family != socket.AF_UNIX:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except BaseException:
-        made.close()
-        raise
-    return made
-
-
-def _remaining_s(deadline_s: float) -> float:
-    remaining_s = deadline_s - time.monotonic()
-    if remaining_s <= 0:
-        raise TimeoutError
-    return remaining_s
+    return RedisNodes(parsed, access)

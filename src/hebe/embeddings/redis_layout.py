@@ -25,21 +25,11 @@ To change dim, partitions or policy, delete the table's keys, or use another nam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from urllib.parse import quote
 
-import numpy as np
-
-from hebe.embeddings.redis_nodes import SLOTS, hash_slot
-from hebe.embeddings.redis_protocol import (
-    Command,
-    RowSink,
-    command,
-    key_count_elements,
-    key_elements,
-    key_row_elements,
-    score_key_elements,
-)
+from hebe.embeddings.redis_command import Command, elements, pairs
 from hebe.embeddings.store import KeyArray, RowArray
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 
@@ -102,8 +92,7 @@ class PartitionCommands:
     """What is asked of Redis for one partition of one table. Rows are float32 `[n, dim]`, keys int64 `[n]`."""
 
     def __init__(self, namespace: str, table: str, partition: int, dim: int, options: VolatileOptions) -> None:
-        tag, self.slot = _tag(namespace, table, partition, options.num_partitions)
-        self._table = table
+        tag = _tag(namespace, table, partition, options.num_partitions)
         self.pattern = f"hebe:{{{quote(namespace, safe='')}/{quote(table, safe='')}/*"
         self.rows = b"hebe:{%s}:rows" % tag
         self.layout_key = b"hebe:{%s}:layout" % tag
@@ -119,28 +108,25 @@ class PartitionCommands:
 
     def claim(self) -> list[Command]:
         """Write the layout if there is none, then read it."""
-        return [self._command(command(b"SETNX", self.layout_key, self.layout)), self.read_layout()]
+        return [self._command(b"SETNX", self.layout_key, self.layout), self.read_layout()]
 
     def read_layout(self) -> Command:
         """The layout of what is there, or None."""
-        return self._command(command(b"GET", self.layout_key))
+        return self._command(b"GET", self.layout_key)
 
-    def query(self, keys: KeyArray, positions: KeyArray, rows: RowArray, found: FoundArray) -> Iterator[Command]:
-        """Rows of `keys` into `rows[positions]`."""
-        for part in _parts(len(keys)):
-            elements, count = key_elements(keys[part]), len(keys[part])
-            request = command(b"HMGET", self.rows, elements=elements, element_count=count)
-            yield self._command(request, RowSink(self._table, positions[part], rows, found))
+    def query(self, keys: KeyArray) -> Iterator[Command]:
+        """The rows of `keys`, some with each reply: its bytes or None for each key."""
+        return (self._command(b"HMGET", self.rows, more=elements(keys[part])) for part in _parts(len(keys)))
 
     def insert(self, keys: KeyArray, rows: RowArray, now_s: float) -> Iterator[Command]:
         """Rows under keys, as accessed at `now_s`; the last reply is the partition's size."""
         for part in _parts(len(keys)):
-            elements, count = key_row_elements(keys[part], rows[part]), 2 * len(keys[part])
-            yield self._command(command(b"HSET", self.rows, elements=elements, element_count=count))
+            names = elements(keys[part])
+            yield self._command(b"HSET", self.rows, more=pairs(names, elements(rows[part])))
             if self._policy is OverflowPolicy.EVICT_OLDEST:
-                yield self._scored(keys[part], b"GT", _microseconds(now_s))
+                yield self._scored(names, b"GT", _microseconds(now_s))
             elif self._policy is OverflowPolicy.EVICT_LEAST_USED:
-                yield self._scored(keys[part], b"NX", b"%.17g" % (1 + _fraction(now_s)))
+                yield self._scored(names, b"NX", b"%.17g" % (1 + _fraction(now_s)))
         yield self.size()
 
     def update(self, keys: KeyArray, rows: RowArray) -> Iterator[Command]:
@@ -149,31 +135,27 @@ class PartitionCommands:
         Keys are distinct.
         """
         for part in _parts(len(keys)):
-            arguments = b"EVAL", _UPDATE, b"2", self.rows, self.layout_key, self.layout
-            elements, count = key_row_elements(keys[part], rows[part]), 2 * len(keys[part])
-            yield self._command(command(*arguments, elements=elements, element_count=count))
+            more = pairs(elements(keys[part]), elements(rows[part]))
+            yield self._command(b"EVAL", _UPDATE, b"2", self.rows, self.layout_key, self.layout, more=more)
 
     def delete(self, keys: KeyArray) -> Iterator[Command]:
         """Remove keys; replies with how many were present."""
-        for part in _parts(len(keys)):
-            elements, count = key_elements(keys[part]), len(keys[part])
-            yield self._command(command(b"HDEL", self.rows, elements=elements, element_count=count))
+        return (self._command(b"HDEL", self.rows, more=elements(keys[part])) for part in _parts(len(keys)))
 
     def forget(self, keys: KeyArray) -> Iterator[Command]:
         """Drop what is kept about the accesses of keys."""
         for part in _parts(len(keys)) if self._access else ():
-            elements, count = key_elements(keys[part]), len(keys[part])
-            yield self._command(command(b"ZREM", self._access, elements=elements, element_count=count))
+            yield self._command(b"ZREM", self._access, more=elements(keys[part]))
 
     def touch(self, keys: KeyArray, counts: KeyArray, now_s: float) -> Iterator[Command]:
         """Note an access at `now_s` of those of the distinct `keys` that are present, `counts` times each."""
         for part in _parts(len(keys)):
+            names = elements(keys[part])
             if self._policy is OverflowPolicy.EVICT_OLDEST:
-                yield self._scored(keys[part], b"XX", b"GT", _microseconds(now_s))
+                yield self._scored(names, b"XX", b"GT", _microseconds(now_s))
             elif self._policy is OverflowPolicy.EVICT_LEAST_USED:
-                elements, count = key_count_elements(keys[part], counts[part]), 2 * len(keys[part])
-                arguments = b"EVAL", _COUNT, b"1", self._access, b"%.17g" % _fraction(now_s)
-                yield self._command(command(*arguments, elements=elements, element_count=count))
+                more = pairs(names, [b"%d" % count for count in counts[part].tolist()])
+                yield self._command(b"EVAL", _COUNT, b"1", self._access, b"%.17g" % _fraction(now_s), more=more)
 
     def evict(self, target: int) -> Command:
         """Evict rows above `target`, `EVICTED_AT_ONCE` at most; replies with the size then.
@@ -181,43 +163,36 @@ class PartitionCommands:
         Several servers may do so at once: each step sees what is there, and none goes below the target.
         """
         keys = [self.rows, self._access] if self._access else [self.rows]
-        return self._command(
-            command(b"EVAL", _EVICT, b"%d" % len(keys), *keys, b"%d" % target, b"%d" % EVICTED_AT_ONCE)
-        )
+        return self._command(b"EVAL", _EVICT, b"%d" % len(keys), *keys, b"%d" % target, b"%d" % EVICTED_AT_ONCE)
 
     def scan(self, cursor: bytes) -> Command:
         """Some keys from `cursor` on (b"0" first): replies with the next cursor (b"0" last) and the keys' bytes."""
-        return self._command(command(b"EVAL", _SCAN, b"1", self.rows, cursor, b"%d" % _SCANNED_AT_ONCE))
+        return self._command(b"EVAL", _SCAN, b"1", self.rows, cursor, b"%d" % _SCANNED_AT_ONCE)
 
     def size(self) -> Command:
         """Replies with the number of keys."""
-        return self._command(command(b"HLEN", self.rows))
+        return self._command(b"HLEN", self.rows)
 
-    def _scored(self, keys: KeyArray, *how: bytes) -> Command:
+    def _scored(self, names: Sequence[bytes], *how: bytes) -> Command:
         *flags, score = how
-        elements = score_key_elements(score, keys)
-        return self._command(command(b"ZADD", self._access, *flags, elements=elements, element_count=2 * len(keys)))
+        return self._command(b"ZADD", self._access, *flags, more=pairs(repeat(score), names))
 
-    def _command(self, request: bytes, sink: RowSink | None = None) -> Command:
-        return Command(self.slot, request, sink)
-
-
-FoundArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
+    def _command(self, *arguments: bytes, more: Sequence[bytes] = ()) -> Command:
+        return Command(self.rows, (*arguments, *more))
 
 
-def _tag(namespace: str, table: str, partition: int, num_partitions: int) -> tuple[bytes, int]:
-    """The hash tag of a partition and its slot: the first salt that brings it into its share of the slots."""
+def _tag(namespace: str, table: str, partition: int, num_partitions: int) -> bytes:
+    """The hash tag of a partition: with the first salt that brings it into its share of the slots."""
+    from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot  # of an optional package
+
     name = f"{quote(namespace, safe='')}/{quote(table, safe='')}/{partition}"
     if num_partitions > _SPREAD_PARTITIONS:  # chance spreads them well enough
-        return f"{name}.0".encode(), hash_slot(f"{name}.0".encode())
-    first, last = partition * SLOTS // num_partitions, (partition + 1) * SLOTS // num_partitions
+        return f"{name}.0".encode()
+    first, last = (each * REDIS_CLUSTER_HASH_SLOTS // num_partitions for each in (partition, partition + 1))
     salt = 0
-    while True:
-        tag = f"{name}.{salt}".encode()
-        slot = hash_slot(tag)
-        if first <= slot < last:
-            return tag, slot
+    while not first <= key_slot(f"{name}.{salt}".encode()) < last:
         salt += 1
+    return f"{name}.{salt}".encode()
 
 
 def _parts(count: int) -> Iterator[slice]:

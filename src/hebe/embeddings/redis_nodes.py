@@ -1,57 +1,58 @@
-"""Which Redis server has which hash slot, and commands carried out there: one instance, or a cluster whose nodes fail.
+"""Commands carried out on the servers that have their hash slots: one instance, or a cluster whose nodes fail.
 
-The servers themselves tell (`CLUSTER SLOTS`); an instance that is no cluster has all slots. What they told is asked
-for anew after a connection was lost or a server said that a slot is elsewhere. No call here lasts longer than the
-time-out, whatever the servers do.
+redis-py connects, logs in, speaks the protocol, and knows which node has which slot. What it does not have is an
+exchange with all nodes at once that ends by a deadline: its pipelines over a cluster try failed commands again one
+after the other, each with time-outs of its own.
 """
 
 from __future__ import annotations
 
-import binascii
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from hebe.embeddings.redis_connection import (
-    CLIENT_MESSAGE,
-    ConnectionPool,
-    RedisAccess,
-    RedisAddress,
-    RedisConnection,
-    error_of,
-    fault_of,
-)
-from hebe.embeddings.redis_protocol import Command, ErrorReply, ProtocolError, Reply, command
+from hebe.embeddings.redis_command import Command, Reply
+from hebe.embeddings.redis_connection import CLIENT_MESSAGE, NEEDS_REDIS, RedisAccess, RedisAddress
+from hebe.embeddings.redis_deadline import TimedPool, connection_options, deadline, packed, pool_of
+from hebe.embeddings.redis_faults import is_no_cluster, is_no_connection, store_error
 from hebe.embeddings.store import StoreError, StoreUnavailable
 
-SLOTS = 16384
+try:
+    import redis
+    from redis.cluster import ClusterNode, NodesManager
+    from redis.crc import key_slot
+    from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, ResponseError, TryAgainError
+except ImportError as fault:
+    raise StoreError(NEEDS_REDIS) from fault
+
 _MOST_REDIRECTIONS = 5
 _TRY_AGAIN_S = 0.01
-_NO_CLUSTER = ("cluster support disabled", "unknown command")
-_ASKING = command(b"ASKING")
-_CLUSTER_SLOTS = Command(0, command(b"CLUSTER", b"SLOTS"))
-_FAULTS = (OSError, EOFError, ProtocolError)
+_FAULTS = (redis.RedisError, redis.RedisClusterException, OSError, ValueError)
 
-
-def hash_slot(tag: bytes) -> int:
-    """The slot of a key whose hash tag is `tag`: CRC16 (XMODEM) modulo 16384."""
-    return binascii.crc_hqx(tag, 0) % SLOTS
+_Answer = Reply | ResponseError
+_Servers = TimedPool | NodesManager
 
 
 class RedisNodes:
-    """The servers behind `addresses`, for any number of threads. Nothing is connected before the first command."""
+    """The servers behind `addresses`, for any number of threads. Nothing is connected before the first command.
+
+    Raises ValueError for files of TLS that cannot be used, and for a Unix socket among several addresses.
+    """
 
     def __init__(self, addresses: Sequence[RedisAddress], access: RedisAccess) -> None:
+        if len(addresses) > 1 and not all(address.port for address in addresses):
+            raise ValueError("address: a Unix socket leads to one instance, not to a cluster; give it alone")
         self._seeds = tuple(addresses)
-        self._access = access
-        self._context = access.tls_context()
+        self._timeout_s = access.timeout_s
+        self._connections = access.num_node_connections
+        self._options = connection_options(access)
         self._changing = threading.Lock()
-        self._pools: dict[RedisAddress, ConnectionPool] = {}
-        self._owners: list[RedisAddress | None] | None = None
-        """Of each slot; None: to be asked for."""
-        self._known: tuple[RedisAddress, ...] = self._seeds
-        """Whom to ask, the most trusted first."""
+        self._referring = threading.Lock()
+        self._servers: _Servers | None = None
+        """The connections to one instance, or a cluster. None: to be asked for."""
+        self._suspect: str | None = None
+        """The cluster is to be asked for its slots anew, this node last."""
         self._closed = False
 
     def execute(self, commands: Sequence[Command]) -> list[Reply]:
@@ -60,196 +61,210 @@ class RedisNodes:
         Commands of one slot keep their order. Raises `StoreUnavailable` when a server concerned is lost, silent until
         the time-out, or not ready; `StoreError` for other refusals. Some commands may then have been carried out.
         """
-        deadline_s = time.monotonic() + self._access.timeout_s
-        replies: list[Reply] = [None] * len(commands)
+        end_s = time.monotonic() + self._timeout_s
+        answers: list[_Answer] = [None] * len(commands)
         pending, asking = list(range(len(commands))), dict[int, RedisAddress]()
         for _ in range(1 + _MOST_REDIRECTIONS):
             if not pending:
-                return replies
-            shares = self._shares(commands, pending, asking, deadline_s)
-            self._exchange(commands, shares, asking, replies, deadline_s)
-            pending, asking = self._redirected(replies, shares, asking)
+                return answers  # type: ignore[return-value]  # what is no reply was raised
+            servers = self._learn(end_s)
+            with deadline(end_s):
+                shares = self._shares(servers, commands, pending, asking)
+                self._exchange(servers, commands, shares, asking, answers)
+            pending, asking = self._redirected(servers, answers, shares, asking)
         what = f"Redis {self._seeds[0]}: the cluster is changing, redirected {_MOST_REDIRECTIONS} times"
         raise StoreUnavailable(what, CLIENT_MESSAGE)
 
     def close(self) -> None:
-        """Close all connections. Harmless twice."""
+        """Close connections, those in use when their exchange is over. Harmless twice."""
         with self._changing:
             self._closed = True
-            for pool in self._pools.values():
-                pool.close()
+            for pool in _pools(self._servers):
+                pool.disconnect(inuse_connections=False)
+
+    def _learn(self, end_s: float) -> _Servers:
+        """Which servers there are; one of several that is silent costs half of what is left of the time."""
+        servers = self._servers
+        if servers is not None and self._suspect is None and not self._closed:
+            return servers
+        if not self._changing.acquire(timeout=max(0.0, end_s - time.monotonic())):  # another thread asks, and waits
+            raise store_error(self._seeds[0], redis.TimeoutError(), self._timeout_s)
+        try:
+            if self._closed:
+                raise StoreError(f"the store on Redis {self._seeds[0]} is closed", CLIENT_MESSAGE)
+            if self._servers is None:
+                with deadline(end_s, 0.5 if len(self._seeds) > 1 else 1.0):
+                    self._servers = self._found()
+            elif self._suspect is not None and isinstance(self._servers, NodesManager):
+                with deadline(end_s, 0.5):
+                    seeds = [(seed.host, seed.port) for seed in self._seeds]
+                    self._servers.initialize(seeds, last_failed_node_name=self._suspect)
+            self._suspect = None
+            return self._servers
+        except (*_FAULTS, LookupError, TypeError) as fault:
+            if is_no_cluster(fault):
+                what = f"Redis {self._seeds[0]} is no cluster: give its address alone"
+                raise StoreError(what, CLIENT_MESSAGE) from None
+            raise store_error(self._seeds[0], fault, self._timeout_s) from None
+        finally:
+            self._changing.release()
+
+    def _found(self) -> _Servers:
+        first = self._seeds[0]
+        if len(self._seeds) == 1:
+            pool = pool_of(first, self._options)
+            if not first.port or _is_alone(pool):
+                return pool
+            pool.disconnect()
+        return NodesManager(
+            [ClusterNode(seed.host, seed.port) for seed in self._seeds],
+            from_url=True,  # so that it uses the kind of pool it is given
+            connection_pool_class=TimedPool,
+            **self._options,
+        )
 
     def _shares(
-        self, commands: Sequence[Command], pending: list[int], asking: dict[int, RedisAddress], deadline_s: float
+        self, servers: _Servers, commands: Sequence[Command], pending: list[int], asking: dict[int, RedisAddress]
     ) -> dict[RedisAddress, list[int]]:
         """Which of the pending commands go to which server."""
-        owners = self._owners or self._ask_for_owners(deadline_s)
         shares: dict[RedisAddress, list[int]] = {}
         for index in pending:
-            slot = commands[index].slot
-            owner = asking.get(index) or owners[slot]
-            if owner is None:
-                self._forget_owners(None)
-                raise StoreUnavailable(f"Redis {self._seeds[0]}: no node serves slot {slot}", CLIENT_MESSAGE)
+            owner = asking.get(index) or self._owner(servers, commands[index].key)
             shares.setdefault(owner, []).append(index)
         return shares
 
+    def _owner(self, servers: _Servers, key: bytes) -> RedisAddress:
+        if isinstance(servers, TimedPool):
+            return self._seeds[0]
+        slot = key_slot(key)
+        try:
+            node = servers.get_node_from_slot(slot)
+        except redis.RedisClusterException:
+            self._suspect = ""
+            raise StoreUnavailable(f"Redis {self._seeds[0]}: no node serves slot {slot}", CLIENT_MESSAGE) from None
+        return RedisAddress(node.host, node.port)
+
+    def _exchange(
+        self,
+        servers: _Servers,
+        commands: Sequence[Command],
+        shares: dict[RedisAddress, list[int]],
+        asking: dict[int, RedisAddress],
+        answers: list[_Answer],
+    ) -> None:
+        """Send each server its share, then read all replies. Connections are taken in one order: no two calls can
+        wait for each other's."""
+        taken: list[tuple[RedisAddress, TimedPool, Any]] = []
+        address = self._seeds[0]
+        try:
+            for address in sorted(shares):
+                pool = self._pool(servers, address)
+                taken.append((address, pool, pool.get_connection()))
+                requests: list[tuple[bytes, ...]] = []
+                for index in shares[address]:
+                    requests += [(b"ASKING",)] * (index in asking) + [commands[index].arguments]
+                connection = taken[-1][2]
+                connection.send_packed_command(packed(connection, requests))
+            for address, pool, connection in list(taken):
+                for index in shares[address]:
+                    if index in asking:
+                        _answer(connection)
+                    answers[index] = _answer(connection)
+                taken.pop(0)
+                self._give_back(pool, connection)
+        except _FAULTS as fault:
+            if is_no_connection(fault):
+                what = f"Redis {address}: all {self._connections} connections are in use"
+                raise StoreUnavailable(what, CLIENT_MESSAGE) from None
+            self._suspect = f"{address.host}:{address.port}"
+            raise store_error(address, fault, self._timeout_s) from None
+        finally:
+            for _, pool, connection in taken:  # broken, or with replies left that nobody will read
+                connection.disconnect()
+                self._give_back(pool, connection)
+
+    def _pool(self, servers: _Servers, address: RedisAddress) -> TimedPool:
+        if isinstance(servers, TimedPool):
+            return servers
+        node = servers.get_node(address.host, address.port) or ClusterNode(address.host, address.port)
+        if node.redis_connection is None:  # one that redis-py was referred to
+            with self._referring:
+                servers.create_redis_connections([node])
+        pool = node.redis_connection.connection_pool
+        assert isinstance(pool, TimedPool)
+        return pool
+
+    def _give_back(self, pool: TimedPool, connection: Any) -> None:
+        if self._closed:
+            connection.disconnect()
+        pool.release(connection)
+
     def _redirected(
-        self, replies: list[Reply], shares: dict[RedisAddress, list[int]], asked: dict[int, RedisAddress]
+        self,
+        servers: _Servers,
+        answers: list[_Answer],
+        shares: dict[RedisAddress, list[int]],
+        asked: dict[int, RedisAddress],
     ) -> tuple[list[int], dict[int, RedisAddress]]:
         """Which commands are to be tried again, and those of them that go where a slot is moving to.
 
-        Raises the error of a reply that is no redirection.
+        Raises the error of an answer that is no redirection.
         """
         pending: list[int] = []
         asking: dict[int, RedisAddress] = {}
-        moved: list[RedisAddress] = []
         wait = False
         for owner, share in shares.items():
             for index in share:
-                reply = replies[index]
-                if not isinstance(reply, ErrorReply):
+                answer = answers[index]
+                if not isinstance(answer, ResponseError):
                     continue
-                if reply.code == "ASK":
-                    asking[index] = _target(reply, owner)
-                elif reply.code == "MOVED":
-                    moved.append(_target(reply, owner))
-                elif reply.code == "TRYAGAIN":  # of a command's Redis keys, some have moved and some have not
+                if isinstance(answer, TryAgainError):  # of a command's Redis keys, some have moved and some have not
                     wait = True
                     if index in asked:
                         asking[index] = asked[index]
+                elif isinstance(answer, AskError) and isinstance(servers, NodesManager):
+                    answer.host = answer.host or owner.host  # a node that does not know its own leaves it out
+                    if isinstance(answer, MovedError):
+                        servers.move_slot(answer)
+                    else:
+                        asking[index] = RedisAddress(answer.host, answer.port)
                 else:
-                    if reply.code in ("CLUSTERDOWN", "READONLY"):
-                        self._forget_owners(owner)
-                    raise error_of(owner, reply)
+                    if isinstance(answer, ClusterDownError | ReadOnlyError):
+                        self._suspect = f"{owner.host}:{owner.port}"
+                    elif isinstance(answer, MovedError):  # the instance has become a node of a cluster
+                        self._servers = None
+                    raise store_error(owner, answer, self._timeout_s)
                 pending.append(index)
-        if moved:
-            with self._changing:
-                self._owners = None
-                self._known = tuple(dict.fromkeys((*moved, *self._known)))
         if wait:
             time.sleep(_TRY_AGAIN_S)
         return sorted(pending), asking
 
-    def _exchange(
-        self,
-        commands: Sequence[Command],
-        shares: dict[RedisAddress, list[int]],
-        asking: dict[int, RedisAddress],
-        replies: list[Reply],
-        deadline_s: float,
-    ) -> None:
-        """Send each server its share, then read all replies. Connections are taken in one order: no two calls can
-        wait for each other's."""
-        taken: list[tuple[ConnectionPool, RedisConnection]] = []
-        address = self._seeds[0]
-        try:
-            for address in sorted(shares):
-                pool = self._pool(address)
-                taken.append((pool, pool.take(deadline_s)))
-                requests: list[bytes] = []
-                for index in shares[address]:
-                    requests += [_ASKING, commands[index].request] if index in asking else [commands[index].request]
-                taken[-1][1].send(requests, deadline_s)
-            for pool, connection in list(taken):
-                address = pool.address
-                for index in shares[address]:
-                    if index in asking:
-                        connection.receive(_CLUSTER_SLOTS)
-                    replies[index] = connection.receive(commands[index])
-                taken.remove((pool, connection))
-                pool.give_back(connection)
-        except _FAULTS as fault:
-            self._forget_owners(address)
-            raise fault_of(address, fault, self._access.timeout_s) from None
-        finally:
-            for pool, connection in taken:
-                pool.drop(connection)
 
-    def _ask_for_owners(self, deadline_s: float) -> list[RedisAddress | None]:
-        """Ask the known servers one after the other; a silent one costs half of what is left of the time."""
-        fault: StoreError | None = None
-        known = tuple(dict.fromkeys((*self._known, *self._seeds)))
-        for number, address in enumerate(known):
-            now_s = time.monotonic()
-            wait_s = (deadline_s - now_s) / (1 if number == len(known) - 1 else 2)
-            try:
-                reply = self._ask(address, now_s + wait_s)
-                if isinstance(reply, ErrorReply) and any(text in reply.text for text in _NO_CLUSTER):
-                    if len(self._seeds) > 1:
-                        raise StoreError(f"Redis {address} is no cluster: give its address alone", CLIENT_MESSAGE)
-                    return self._learnt(address, [address] * SLOTS, ())
-                if isinstance(reply, ErrorReply):
-                    raise error_of(address, reply)
-                return self._learnt(address, *_owners(reply, address))
-            except _FAULTS as lost:
-                fault = fault or fault_of(address, lost, self._access.timeout_s)
-            except StoreUnavailable as refused:
-                fault = fault or refused
-        with self._changing:
-            self._known = (*known[1:], known[0])
-        assert fault is not None
-        raise fault
-
-    def _ask(self, address: RedisAddress, deadline_s: float) -> Reply:
-        pool = self._pool(address)
-        connection = pool.take(deadline_s)
-        try:
-            connection.send([_CLUSTER_SLOTS.request], deadline_s)
-            reply = connection.receive(_CLUSTER_SLOTS)
-        except BaseException:
-            pool.drop(connection)
-            raise
-        pool.give_back(connection)
-        return reply
-
-    def _learnt(
-        self,
-        teller: RedisAddress,
-        owners: list[RedisAddress | None] | list[RedisAddress],
-        nodes: Sequence[RedisAddress],
-    ) -> list[RedisAddress | None]:
-        learnt = list[RedisAddress | None](owners)
-        with self._changing:
-            self._owners = learnt
-            self._known = tuple(dict.fromkeys((teller, *nodes, *self._seeds)))
-            for address in [address for address in self._pools if address not in self._known]:
-                self._pools.pop(address).close()
-        return learnt
-
-    def _forget_owners(self, failed: RedisAddress | None) -> None:
-        """Ask anew before the next commands, and `failed` last."""
-        with self._changing:
-            self._owners = None
-            self._known = (*(address for address in self._known if address != failed), *([failed] if failed else []))
-
-    def _pool(self, address: RedisAddress) -> ConnectionPool:
-        with self._changing:
-            if self._closed:
-                raise StoreError(f"the store on Redis {self._seeds[0]} is closed", CLIENT_MESSAGE)
-            if address not in self._pools:
-                self._pools[address] = ConnectionPool(address, self._access, self._context)
-            return self._pools[address]
-
-
-def _owners(reply: Any, teller: RedisAddress) -> tuple[list[RedisAddress | None], list[RedisAddress]]:
-    """The owner of each slot and all nodes, of a reply to `CLUSTER SLOTS`."""
-    owners: list[RedisAddress | None] = [None] * SLOTS
-    nodes: list[RedisAddress] = []
+def _is_alone(pool: TimedPool) -> bool:
+    """Whether a server is no node of a cluster. Raises what redis-py raises."""
+    connection = pool.get_connection()
     try:
-        for first, last, *members in reply:
-            # A node that does not know its own address leaves it out.
-            addresses = [RedisAddress(host.decode() if host else teller.host, port) for host, port, *_ in members]
-            owners[first : last + 1] = [addresses[0]] * (last + 1 - first)
-            nodes += addresses
-    except (TypeError, ValueError, IndexError, AttributeError):
-        raise ProtocolError from None
-    return owners, nodes
+        connection.send_command("CLUSTER", "SLOTS")
+        connection.read_response()
+    except ResponseError as refused:
+        if not is_no_cluster(refused):
+            raise
+        return True
+    finally:
+        pool.release(connection)
+    return False
 
 
-def _target(redirection: ErrorReply, teller: RedisAddress) -> RedisAddress:
-    """Where `MOVED SLOT HOST:PORT` or `ASK SLOT HOST:PORT` points; the host may be left out."""
-    host, _, port = redirection.text.rpartition(" ")[2].rpartition(":")
-    if not port.isdigit():
-        raise error_of(teller, redirection)
-    return RedisAddress(host or teller.host, int(port))
+def _pools(servers: _Servers | None) -> list[TimedPool]:
+    if servers is None or isinstance(servers, TimedPool):
+        return [servers] if servers is not None else []
+    nodes = [*servers.nodes_cache.values(), *servers.startup_nodes.values()]
+    return [node.redis_connection.connection_pool for node in nodes if node.redis_connection is not None]
+
+
+def _answer(connection: Any) -> _Answer:
+    try:
+        answer: Reply = connection.read_response()
+    except ResponseError as refused:
+        return refused
+    return answer

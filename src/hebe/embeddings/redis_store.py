@@ -10,16 +10,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
-from hebe.embeddings.redis_connection import CLIENT_MESSAGE, RedisAccess, parse_addresses
+from hebe.embeddings.redis_command import Command, Reply
+from hebe.embeddings.redis_connection import CLIENT_MESSAGE, RedisAccess, open_nodes, parse_addresses
 from hebe.embeddings.redis_layout import PartitionCommands
-from hebe.embeddings.redis_nodes import RedisNodes
-from hebe.embeddings.redis_protocol import Command, Reply
 from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
-from hebe.kernels import redis_reply, xxh64
+from hebe.kernels import xxh64
 
 _BATCH_BYTES = 16 << 20
 
@@ -46,7 +46,8 @@ class RedisStore:
     must agree on dims, number of partitions and overflow policy. A batch is carried out in exchanges of at most
     `max_batch_size` keys (and 16 MiB of rows), each of which takes no longer than `access.timeout_s`.
 
-    The constructor connects to nothing. It raises ValueError naming a field that is out of range. Calls raise
+    The constructor connects to nothing. It raises ValueError naming a field that is out of range, and `StoreError`
+    naming the extra to install where the client library is missing. Calls raise
     `StoreUnavailable` while Redis cannot be reached, is silent, loading or failing over, and `StoreError` when it
     refuses user or password, has no memory left, or holds rows of another layout.
     """
@@ -70,7 +71,7 @@ class RedisStore:
         self.options = options
         self._max_batch_size = max_batch_size
         self._where = ", ".join(str(address) for address in parse_addresses(addresses))
-        self._nodes = RedisNodes(parse_addresses(addresses), access or RedisAccess())
+        self._nodes = open_nodes(addresses, access or RedisAccess())
         self._tables = {
             table: _Table(
                 table,
@@ -86,7 +87,6 @@ class RedisStore:
             options.overflow_margin, max(1, int(options.overflow_margin * options.overflow_resolution_target))
         )
         self._closed = False
-        redis_reply.warm_up()
         xxh64.warm_up()
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
@@ -99,17 +99,13 @@ class RedisStore:
             shares = _shares(known, keys[batch])
             replies = self._ask(
                 [
-                    [
-                        share.partition.read_layout(),
-                        *share.partition.query(
-                            keys[batch][share.positions], share.positions, rows[batch], found[batch]
-                        ),
-                    ]
+                    [share.partition.read_layout(), *share.partition.query(keys[batch][share.positions])]
                     for share in shares
                 ]
             )
-            for share, (layout, *_) in zip(shares, replies, strict=True):
+            for share, (layout, *answers) in zip(shares, replies, strict=True):
                 self._check_layout(known, share.partition, layout)
+                self._take_rows(known, answers, share.positions, rows[batch], found[batch])
         return int(np.count_nonzero(found))
 
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
@@ -214,6 +210,22 @@ class RedisStore:
         """The replies to lists of commands, as lists of the same lengths, in one exchange."""
         replies = iter(self._nodes.execute([command for commands in asked for command in commands]))
         return [[next(replies) for _ in commands] for commands in asked]
+
+    def _take_rows(
+        self, table: _Table, answers: Sequence[Reply], positions: KeyArray, rows: RowArray, found: FoundMask
+    ) -> None:
+        """The rows that were answered go to `rows[positions]`, in this order."""
+        values: list[bytes | None] = list(chain.from_iterable(answers))  # type: ignore[arg-type]  # each is a list
+        held = [value for value in values if value is not None]
+        for length in set(map(len, held)) - {4 * table.dim}:
+            raise StoreError(
+                f"Redis {self._where}: table {table.name} has a row of {length} bytes, "
+                f"where its dim needs {4 * table.dim}",
+                CLIENT_MESSAGE,
+            )
+        present = np.array([value is not None for value in values])
+        found[positions] = present
+        rows[positions[present]] = np.frombuffer(b"".join(held), "<f4").reshape(len(held), table.dim)
 
     def _check_layout(self, table: _Table, partition: PartitionCommands, layout: Reply) -> None:
         if layout is not None and layout != partition.layout:

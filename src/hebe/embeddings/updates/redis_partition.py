@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from hebe.embeddings.redis_nodes import RedisNodes, hash_slot
-from hebe.embeddings.redis_protocol import Command, Reply, command
+from hebe.embeddings.redis_command import Command, Reply
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.message import MOST_PARTITIONS
+
+if TYPE_CHECKING:
+    from hebe.embeddings.redis_nodes import RedisNodes
 
 _PREFIX = b"hebe:updates:"
 _NOW = b"""
@@ -161,7 +164,6 @@ class PartitionCommands:
 
     def __init__(self, at: TopicPartition) -> None:
         tag = f"{at.model}/{at.table}/{at.partition}".encode()
-        self.slot = hash_slot(tag)
         prefix = _PREFIX + b"{" + tag + b"}:"
         self._log, self._end, self.bell = prefix + b"log", prefix + b"end", prefix + b"bell"
         self._committed, self._group = prefix + b"committed", prefix + b"group:"
@@ -208,23 +210,26 @@ class PartitionCommands:
     def forget(self, group: bytes) -> list[Command]:
         """Anything."""
         key = self._group + group
-        wanted = command(b"HDEL", self._committed, group), command(b"DEL", key)
-        return [Command(self.slot, request) for request in wanted]
+        return [Command(key, (b"HDEL", self._committed, group)), Command(key, (b"DEL", key))]
 
     def end(self) -> Command:
         """`[last number, digest]`."""
-        return Command(self.slot, command(b"HMGET", self._end, b"last", b"digest"))
+        return Command(self._end, (b"HMGET", self._end, b"last", b"digest"))
 
     def length(self) -> Command:
         """How many entries there are."""
-        return Command(self.slot, command(b"XLEN", self._log))
+        return Command(self._log, (b"XLEN", self._log))
+
+    def groups(self) -> Command:
+        """The groups that have begun to read the partition."""
+        return Command(self._log, (b"HKEYS", self._committed))
 
     def offset(self, group: bytes) -> Command:
         """What the group has committed, or None."""
-        return Command(self.slot, command(b"HGET", self._group + group, b"offset"))
+        return Command(self._log, (b"HGET", self._group + group, b"offset"))
 
     def _eval(self, script: bytes, keys: tuple[bytes, ...], *arguments: bytes) -> Command:
-        return Command(self.slot, command(b"EVAL", script, b"%d" % len(keys), *keys, *arguments))
+        return Command(self._log, (b"EVAL", script, b"%d" % len(keys), *keys, *arguments))
 
 
 class TopicCommands:
@@ -232,48 +237,49 @@ class TopicCommands:
 
     def __init__(self, topic: Topic) -> None:
         tag = f"{topic.model}/{topic.table}".encode()
-        self.slot = hash_slot(tag)
         self._prefix = _PREFIX + b"{" + tag + b"}:"
 
     def set_partitions(self, count: int) -> Command:
         """Anything: it sets their number where there is none."""
-        return Command(self.slot, command(b"SET", self._prefix + b"partitions", b"%d" % count, b"NX"))
+        return self._command(b"SET", self._prefix + b"partitions", b"%d" % count, b"NX")
 
     def partitions(self) -> Command:
         """Their number, or None."""
-        return Command(self.slot, command(b"GET", self._prefix + b"partitions"))
+        return self._command(b"GET", self._prefix + b"partitions")
 
     def join(self, group: bytes, member: bytes, lease_ms: int) -> Command:
         """The members alive, this one among them."""
         key = self._prefix + b"members:" + group
-        return Command(self.slot, command(b"EVAL", _JOIN, b"1", key, member, b"%d" % lease_ms))
+        return self._command(b"EVAL", _JOIN, b"1", key, member, b"%d" % lease_ms)
 
     def leave(self, group: bytes, member: bytes) -> Command:
         """Anything."""
-        return Command(self.slot, command(b"ZREM", self._prefix + b"members:" + group, member))
+        return self._command(b"ZREM", self._prefix + b"members:" + group, member)
+
+    def _command(self, *arguments: bytes) -> Command:
+        return Command(self._prefix, arguments)
 
 
 class LogCommands:
     """The commands on what is kept of the log as a whole."""
 
-    _SLOT = hash_slot(b"log")
     _IDENTITY, _TOPICS = _PREFIX + b"{log}:identity", _PREFIX + b"{log}:topics"
 
     @classmethod
     def identity(cls, proposed: bytes) -> list[Command]:
         """Two commands; the second one answers the log's identity, which is the proposed one if it had none."""
-        set_it = Command(cls._SLOT, command(b"SET", cls._IDENTITY, proposed, b"NX"))
-        return [set_it, Command(cls._SLOT, command(b"GET", cls._IDENTITY))]
+        set_it = Command(cls._IDENTITY, (b"SET", cls._IDENTITY, proposed, b"NX"))
+        return [set_it, Command(cls._IDENTITY, (b"GET", cls._IDENTITY))]
 
     @classmethod
     def add_topic(cls, topic: Topic) -> Command:
         """Anything."""
-        return Command(cls._SLOT, command(b"SADD", cls._TOPICS, f"{topic.model}/{topic.table}".encode()))
+        return Command(cls._TOPICS, (b"SADD", cls._TOPICS, f"{topic.model}/{topic.table}".encode()))
 
     @classmethod
     def topics(cls) -> Command:
         """MODEL/TABLE of each topic."""
-        return Command(cls._SLOT, command(b"SMEMBERS", cls._TOPICS))
+        return Command(cls._TOPICS, (b"SMEMBERS", cls._TOPICS))
 
 
 def wait_command(bells: list[tuple[PartitionCommands, int]], wait_ms: int) -> Command:
@@ -281,7 +287,7 @@ def wait_command(bells: list[tuple[PartitionCommands, int]], wait_ms: int) -> Co
     names = [part.bell for part, _ in bells]
     numbers = [b"0-%d" % position for _, position in bells]
     head = b"XREAD", b"COUNT", b"1", b"BLOCK", b"%d" % wait_ms, b"STREAMS"
-    return Command(bells[0][0].slot, command(*head, *names, *numbers))
+    return Command(names[0], (*head, *names, *numbers))
 
 
 def int_of(reply: Reply) -> int:

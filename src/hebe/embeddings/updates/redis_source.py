@@ -14,9 +14,8 @@ import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hebe.embeddings.redis_nodes import RedisNodes
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
 from hebe.embeddings.updates.message import MOST_BYTES, MessageFault, decode
@@ -30,6 +29,9 @@ from hebe.embeddings.updates.redis_partition import (
     wait_command,
 )
 from hebe.spec import check_name
+
+if TYPE_CHECKING:
+    from hebe.embeddings.redis_nodes import RedisNodes
 
 _LONGEST_ROUND_S = 0.5
 """Between two looks at who else is there; new topics are found within this time."""
@@ -113,6 +115,11 @@ class RedisSource:
         if group is not None:
             self._keeper = threading.Thread(target=self._keep, name="hebe-update-leases", daemon=True)
             self._keeper.start()
+
+    @property
+    def shares(self) -> bool:
+        """See `UpdateSource.shares`."""
+        return self._group is not None
 
     def poll(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
         """See `UpdateSource.poll`."""

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
-from hebe.embeddings.redis_connection import RedisAccess, parse_addresses
-from hebe.embeddings.redis_nodes import RedisNodes
+from hebe.embeddings.redis_connection import RedisAccess, open_nodes, parse_addresses
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
 from hebe.embeddings.updates.contract import Topic, TopicPartition
@@ -81,7 +80,7 @@ class RedisStreamsLog:
 
     def __init__(self, options: RedisStreamsOptions | None = None) -> None:
         self.options = options or RedisStreamsOptions()
-        self._nodes = _nodes(self.options)
+        self._nodes = open_nodes(self.options.addresses, self.options.access)
 
     def producer(self, options: BatchingOptions | None = None) -> BatchingProducer:
         """See `UpdateLog.producer`."""
@@ -91,7 +90,7 @@ class RedisStreamsLog:
         """See `UpdateLog.source`."""
         options = self.options
         return RedisSource(
-            _nodes(options),
+            open_nodes(options.addresses, options.access),
             group,
             topics,
             newest=newest,
@@ -114,6 +113,13 @@ class RedisStreamsLog:
                 continue  # not written by us
             found.append(Topic(model, table))
         return sorted(found)
+
+    def groups(self) -> list[str]:
+        """See `UpdateLog.groups`."""
+        parts = [at for topic in self.topics() for at in self._partitions_of(topic)]
+        answers = self._nodes.execute([PartitionCommands(at).groups() for at in parts])
+        names = {name for answer in answers if isinstance(answer, list) for name in answer if isinstance(name, bytes)}
+        return sorted(name.decode(errors="replace") for name in names)
 
     def group_lag(self, group: str) -> Mapping[TopicPartition, int]:
         """See `UpdateLog.group_lag`."""
@@ -148,7 +154,7 @@ class RedisCarrier:
 
     def __init__(self, options: RedisStreamsOptions) -> None:
         self._options = options
-        self._nodes = _nodes(options)
+        self._nodes = open_nodes(options.addresses, options.access)
         self._counts: dict[Topic, int] = {}
         self._parts: dict[TopicPartition, PartitionCommands] = {}
         self._unsure: set[Topic] = set()
@@ -187,7 +193,3 @@ class RedisCarrier:
     def close(self) -> None:
         """See `UpdateCarrier.close`."""
         self._nodes.close()
-
-
-def _nodes(options: RedisStreamsOptions) -> RedisNodes:
-    return RedisNodes(parse_addresses(options.addresses), options.access)

@@ -1,0 +1,157 @@
+import socket
+import threading
+import time
+
+import pytest
+import redis
+
+from hebe.embeddings import redis_deadline
+from hebe.embeddings.redis_connection import RedisAccess, RedisAddress
+from hebe.embeddings.redis_deadline import connection_options, deadline, packed, pool_of
+
+from ..redis_servers import RedisServer
+
+PING = [(b"PING",)]
+
+
+def within(wait_s=30.0):
+    return deadline(time.monotonic() + wait_s)
+
+
+@pytest.fixture
+def server():
+    with RedisServer() as server:
+        yield server
+
+
+def pool_for(address, **fields):
+    return pool_of(RedisAddress.parse(address), connection_options(RedisAccess(**fields)))
+
+
+def ping(connection):
+    connection.send_packed_command(packed(connection, PING))
+    assert connection.read_response() == b"PONG"
+
+
+def test_connections_are_used_again_and_are_never_more_than_allowed(server):
+    pool = pool_for(server.address, num_node_connections=2)
+    with within():
+        first, second = pool.get_connection(), pool.get_connection()
+        with deadline(time.monotonic() + 0.01), pytest.raises(redis.ConnectionError, match="No connection available"):
+            pool.get_connection()
+        pool.release(first)
+        assert pool.get_connection() is first
+        ping(first)
+        ping(second)
+    pool.disconnect()
+
+
+def test_who_waits_gets_the_connection_that_is_given_back(server):
+    pool = pool_for(server.address, num_node_connections=1)
+    with within():
+        connection = pool.get_connection()
+        timer = threading.Timer(0.05, pool.release, [connection])
+        timer.start()
+        assert pool.get_connection() is connection
+    timer.join()
+    pool.disconnect()
+
+
+def test_connections_that_the_server_has_closed_are_made_anew(server):
+    pool = pool_for(server.address)
+    with within():
+        pool.release(pool.get_connection())
+        server.restart()
+        connection = pool.get_connection()
+        ping(connection)
+    connection.disconnect()
+
+
+def test_a_failed_connection_takes_no_place(server):
+    pool = pool_for(server.address, num_node_connections=1)
+    server.kill()
+    with within():
+        for _ in range(3):
+            with pytest.raises(redis.ConnectionError, match="refused"):
+                pool.get_connection()
+        server.start()
+        ping(pool.get_connection())
+    pool.disconnect()
+
+
+def test_the_deadline_is_that_of_the_exchange_and_not_of_the_connection(server):
+    """A connection that was made with time to spare is used again with little."""
+    pool = pool_for(server.address)
+    with within():
+        pool.release(pool.get_connection())
+    server.pause()
+    begin_s = time.monotonic()
+    with within(0.2):
+        connection = pool.get_connection()
+        connection.send_packed_command(packed(connection, PING))
+        with pytest.raises(redis.TimeoutError):
+            connection.read_response()
+    assert 0.15 < time.monotonic() - begin_s < 10.0
+    server.resume()
+    pool.release(connection)
+    with within():
+        ping(pool.get_connection())
+    pool.disconnect()
+
+
+def test_a_login_that_is_not_answered_ends_by_the_deadline():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pool = pool_for(f"127.0.0.1:{silent.getsockname()[1]}", password="geheim")
+        begin_s = time.monotonic()
+        with within(0.2), pytest.raises(redis.TimeoutError):
+            pool.get_connection()
+        assert 0.15 < time.monotonic() - begin_s < 10.0
+
+
+def test_a_share_of_what_is_left(server):
+    pool = pool_for(server.address)
+    server.pause()
+    begin_s = time.monotonic()
+    with deadline(begin_s + 30.0, share=0.01):
+        connection = pool.get_connection()
+        connection.send_packed_command(packed(connection, PING))
+        with pytest.raises(redis.TimeoutError):
+            connection.read_response()
+    assert 0.2 < time.monotonic() - begin_s < 20.0
+
+
+def test_deadlines_are_those_of_the_thread(server):
+    pool = pool_for(server.address)
+    waits = []
+
+    def other():
+        with deadline(time.monotonic() + 1000.0):
+            waits.append(pool.timeout)
+
+    with within():
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        waits.append(pool.timeout)
+    assert waits[0] > 900.0
+    assert waits[1] < 31.0
+
+
+def test_a_refused_password_is_not_repeated():
+    with RedisServer(users={"hebe": "right"}) as server, within():
+        pool = pool_for(server.address, user_name="hebe", password="geheim")
+        with pytest.raises(redis.AuthenticationError) as raised:
+            pool.get_connection()
+        assert "geheim" not in f"{raised.value}{pool!r}"
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_packed_commands(monkeypatch, library):
+    if not library:
+        monkeypatch.setattr(redis_deadline, "_pack_command", None)
+    large = bytes(range(256)) * 300
+    connection = redis.Connection()
+    wire = b"".join(packed(connection, [(b"GET", b"a b"), (b"SET", b"", large), (b"PING",)]))
+    assert wire == (
+        b"*2\r\n$3\r\nGET\r\n$3\r\na b\r\n*3\r\n$3\r\nSET\r\n$0\r\n\r\n$76800\r\n" + large + b"\r\n*1\r\n$4\r\nPING\r\n"
+    )
