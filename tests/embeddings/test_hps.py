@@ -272,7 +272,7 @@ def test_our_toml_and_a_configuration_in_memory(directory, tables, tmp_path) -> 
             assert np.array_equal(hps.lookup(keys, "m", 0), rows)
 
 
-def test_over_redis(directory, tables) -> None:
+def test_over_redis(directory, tables, tmp_path) -> None:
     with RedisServer() as server:
         table = {"name": "deep", "dim": 16, "sparse_file": str(directory / "deep.model")}
         volatile = {"type": "redis", "address": server.address, "num_partitions": 4, "timeout_ms": 60_000}
@@ -286,6 +286,14 @@ def test_over_redis(directory, tables) -> None:
                 for each in (hps, other):
                     assert np.array_equal(each.lookup(keys, "m", "deep"), expected(tables, "deep", keys))
             assert other.state("m").counts.volatile_hits
+        keys, rows = tables["deep"]
+        write_sparse_model(tmp_path / "deep.model", keys, rows + 1)
+        retrained = replace(
+            config, tables={"m": (replace(config.tables["m"][0], sparse_file=str(tmp_path / "deep.model")),)}
+        )
+        with HPS(retrained) as hps, HPS(config) as old:
+            assert np.array_equal(hps.lookup(keys, "m", 0), rows + 1), "rows of other files are other rows"
+            assert np.array_equal(old.lookup(keys, "m", 0), rows)
 
 
 def test_online_updates_arrive(directory, tables, tmp_path) -> None:

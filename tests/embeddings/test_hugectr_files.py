@@ -102,14 +102,20 @@ def test_files_that_are_none(tmp_path) -> None:
     assert str(tmp_path) not in fault.value.client_message
 
 
-def test_the_identity_changes_with_the_files(tmp_path) -> None:
-    keys, rows = np.arange(6), np.zeros((6, 4))
+def test_the_checksum_is_of_the_content(tmp_path, monkeypatch) -> None:
+    keys, rows = np.arange(600), np.zeros((600, 4))
     path = write_sparse_model(tmp_path / "model", keys, rows)
-    stamp = (path / "emb_vector").stat().st_mtime_ns
-    before = SparseFiles(path, 4).identity
-    assert SparseFiles(path, 4).identity == before
-    assert SparseFiles(write_sparse_model(tmp_path / "other", keys, rows[:, :2]), 2).identity != before
-    rows[5, 3] = 1
-    rows.astype("<f4").tofile(path / "emb_vector")
-    os.utime(path / "emb_vector", ns=(stamp, stamp))
-    assert SparseFiles(path, 4).identity != before, "even with the old time of change"
+    files, told = SparseFiles(path, 4), []
+    before = files.checksum(told.append)
+    assert sum(told) == files.size_bytes == 600 * (8 + 16)
+    monkeypatch.setattr(hugectr_files, "CHUNK_BYTES", 1024)
+    assert SparseFiles(path, 4).checksum() == before, "however it is read"
+    os.utime(path / "key", ns=(1, 1))
+    assert SparseFiles(path, 4).checksum() == before, "whenever it was written"
+    assert SparseFiles(path, 4).files()["key"] == (4800, 1)
+    rows[300, 3] = 1e-30
+    write_sparse_model(path, keys, rows)
+    after = SparseFiles(path, 4).checksum()
+    keys[0] = -1
+    write_sparse_model(path, keys, rows)
+    assert len({before, after, SparseFiles(path, 4).checksum()}) == 3

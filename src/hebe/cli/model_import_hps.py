@@ -125,8 +125,10 @@ def _look_at_tables(hierarchy: HierarchyConfig, load: bool) -> list[dict[str, An
             ]
             continue
         if load and found.persistent_dir is not None and found.sources:
+            with byte_progress(f"checking {model}") as advance:
+                identity = found.identity(advance)
             with byte_progress(f"loading {model}") as advance:
-                store = RocksDbStore.load(found.persistent_dir, found.specs, found.sources, found.identity, advance)
+                store = RocksDbStore.load(found.persistent_dir, found.specs, found.sources, identity, advance)
             store.close()
         for spec in found.specs:
             source = found.sources.get(spec.name)

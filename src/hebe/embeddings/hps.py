@@ -24,18 +24,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.hps_config import read_hps_config
-from hebe.embeddings.hps_tables import VERSION, find_tables
+from hebe.embeddings.hps_tables import find_tables, version_of
 from hebe.embeddings.online_updates import OnlineUpdates
 from hebe.embeddings.store import KeyArray, RowArray
-from hebe.embeddings.table_memory import Progress, TableMemory
+from hebe.embeddings.table_memory import Progress
 from hebe.embeddings.tiered_lookup import RowState, StateArray
 from hebe.embeddings.tiers import Tiers, TiersState
 from hebe.kernels import deduplicate
 from hebe.kernels.deduplicate import Deduplicator
-from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
+from hebe.spec import EmbeddingTableSpec
 
 log = logging.getLogger("hebe.hps")
 
@@ -47,9 +46,10 @@ class HPS:
     """The tables of all models of a configuration, read through the tiers that it describes.
 
     `config`: a `ps.json` of HugeCTR's HPS, a TOML file of ours, or a `HierarchyConfig`; what of a `ps.json` cannot be
-    honoured is logged. Stores are loaded from the sparse files where they have no rows yet, which may take long;
-    `progress(bytes done, bytes in all)` is called meanwhile, for each model. Online updates are followed if configured.
-    Any number of threads may look up at once. Raises `ConfigError`, `StoreError`; nothing stays open then.
+    honoured is logged. Stores are loaded from the sparse files where they have no rows of these yet, which may take
+    long; `progress(bytes done, bytes in all)` is called while files are checked and then loaded. Online updates are
+    followed if configured. Any number of threads may look up at once. Raises `ConfigError`, `StoreError`; nothing stays
+    open then.
     """
 
     def __init__(self, config: str | os.PathLike[str] | HierarchyConfig, *, progress: Progress | None = None) -> None:
@@ -223,14 +223,15 @@ class _Model:
         if found.duplicates:
             log.warning("model %s: %d repeated keys: the last row counts", name, found.duplicates)
         self.specs = found.specs
+        identity = found.identity(progress)
+        version = version_of(identity)
         self._by_name = {spec.name: spec for spec in self.specs}
         self.tiers = Tiers.open(
-            name, VERSION, found.specs, found.sources, config, found.persistent_dir, found.identity, progress
+            name, version, found.specs, found.sources, config, found.persistent_dir, identity, progress
         )
         self.updates: OnlineUpdates | None = None
         try:
-            hierarchy = EmbeddingHierarchy(_tables_alone(name, found.specs), TableMemory({}), self.tiers)
-            self.updates = OnlineUpdates.open(hierarchy.spec, VERSION, hierarchy, config, found.persistent_dir)
+            self.updates = OnlineUpdates.open(name, version, None, self.tiers, config, found.persistent_dir)
         except BaseException:
             self.tiers.close()
             raise
@@ -248,12 +249,6 @@ class _Model:
         if self.updates is not None:
             self.updates.close()
         self.tiers.close()
-
-
-def _tables_alone(model: str, tables: tuple[EmbeddingTableSpec, ...]) -> ModelSpec:
-    """A model that has nothing but its tables, for what wants one."""
-    features = (FeatureSpec(f"table{number}", table.name, 1, Pooling.CONCAT) for number, table in enumerate(tables))
-    return ModelSpec(model, "tables", tables, tuple(features))
 
 
 class _Capsule:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from hebe.embeddings.store import KeyArray, RowArray, StoreError
 from hebe.embeddings.table_memory import CHUNK_BYTES, drop_mapped_pages
 
 KEY_FILE, VECTOR_FILE, META_FILE = "key", "emb_vector", "meta"
-_ENDS_BYTES = 1 << 16
 _COMPARED_KEYS = 1 << 20
 
 
@@ -74,21 +73,29 @@ class SparseFiles:
 
     @property
     def size_bytes(self) -> int:
-        """Of all vectors in the file."""
-        return self._vectors.nbytes
+        """Of all keys and vectors."""
+        return self._keys.nbytes + self._vectors.nbytes
 
-    @property
-    def identity(self) -> str:
-        """Changes when the files do: of their lengths, times of last change, and first and last bytes."""
-        digest = hashlib.blake2b(f"{self.dim}".encode(), digest_size=16)
+    def files(self) -> dict[str, tuple[int, int]]:
+        """Length and time of last change in nanoseconds of the files that hold keys and vectors, by name."""
+        found = {}
         for name in (KEY_FILE, VECTOR_FILE):
-            file = self.path / name
-            with _named(self, name), open(file, "rb") as opened:
-                found = file.stat()
-                digest.update(f" {found.st_size} {found.st_mtime_ns} ".encode())
-                digest.update(opened.read(_ENDS_BYTES))
-                opened.seek(max(0, found.st_size - _ENDS_BYTES))
-                digest.update(opened.read(_ENDS_BYTES))
+            with _named(self, name):
+                told = (self.path / name).stat()
+            found[name] = (told.st_size, told.st_mtime_ns)
+        return found
+
+    def checksum(self, advance: Callable[[int], None] | None = None) -> str:
+        """Of all keys and vectors, the same on every machine; reads the files. `advance(bytes)` while it does."""
+        digest = hashlib.blake2b(f"{self.dim} {self._keys.dtype.itemsize}".encode(), digest_size=16)
+        for array in (self._keys, self._vectors.reshape(-1)):
+            step = CHUNK_BYTES // array.itemsize
+            for first in range(0, array.size, step):
+                part = array[first : first + step]
+                digest.update(part.view(np.uint8).data)
+                drop_mapped_pages(part)
+                if advance is not None:
+                    advance(part.nbytes)
         return digest.hexdigest()
 
     def chunks(self) -> Iterator[tuple[KeyArray, RowArray]]:
