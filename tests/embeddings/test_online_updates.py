@@ -34,7 +34,8 @@ class Node:
         config = HierarchyConfig.from_mapping({**tiers, "update_source": source})
         self.place = place / name / "1"
         self.hierarchy = EmbeddingHierarchy.open(SPEC, tables, persistent_dir=self.place, config=config)
-        opened = OnlineUpdates.open(SPEC, 1, self.hierarchy, config, self.place, since_s)
+        memory, tiers_opened = self.hierarchy.memory, self.hierarchy.tiers
+        opened = OnlineUpdates.open("model", 1, memory, tiers_opened, config, self.place, since_s)
         assert opened is not None
         self.updates = opened
 
@@ -163,9 +164,7 @@ def test_servers_that_share_redis_share_the_work_and_hear_of_all(make_node, tmp_
 
 
 def test_without_a_source_nothing_is_opened() -> None:
-    hierarchy = EmbeddingHierarchy.open(SPEC, {table.name: rows_of(1, table.name, table.rows) for table in SPEC.tables})
-    assert OnlineUpdates.open(SPEC, 1, hierarchy, HierarchyConfig(), None) is None
-    hierarchy.close()
+    assert OnlineUpdates.open("model", 1, None, None, HierarchyConfig(), None) is None
 
 
 def test_a_log_that_cannot_be_opened_is_an_error_and_leaves_no_thread(tmp_path) -> None:

@@ -20,15 +20,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateType
 from hebe.embeddings.resident_rows import ResidentRows
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray
+from hebe.embeddings.table_memory import TableMemory
+from hebe.embeddings.tiers import Tiers
 from hebe.embeddings.updates.contract import Topic, UpdateLog
 from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion, UpdateListener
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
 from hebe.embeddings.updates.opening import open_configured_log
-from hebe.spec import ModelSpec
 
 log = logging.getLogger("hebe.updates")
 
@@ -37,7 +37,7 @@ CATCH_UP_S = 30.0
 
 
 class OnlineUpdates:
-    """Made by `open`, for as long as the hierarchy is open. Close it first."""
+    """Made by `open`. Close it before the tiers and the table memory."""
 
     def __init__(self, update_log: UpdateLog, ingestions: Mapping[str, UpdateIngestion]) -> None:
         self._log = update_log
@@ -46,17 +46,18 @@ class OnlineUpdates:
     @classmethod
     def open(
         cls,
-        spec: ModelSpec,
+        model: str,
         version: int,
-        hierarchy: EmbeddingHierarchy,
+        memory: TableMemory | None,
+        tiers: Tiers | None,
         config: HierarchyConfig,
         place: Path | None,
         since_s: float | None = None,
     ) -> OnlineUpdates | None:
-        """Begin to apply updates of model `spec.name` to `hierarchy`, whose level 3 lies in `place`; None if none come.
+        """Begin to apply updates of `model` to its tables in `memory` and behind `tiers`; None if none come.
 
-        Updates sent before `since_s` (Unix seconds) are in the rows of this `version` already. Raises `StoreError` when
-        the log cannot be opened, ValueError for an address that is none.
+        Level 3 lies in `place`. Updates sent before `since_s` (Unix seconds) are in the rows of this `version` already.
+        Raises `StoreError` when the log cannot be opened, ValueError for an address that is none.
         """
         source = config.update_source
         if source.type is UpdateType.NULL:
@@ -83,13 +84,13 @@ class OnlineUpdates:
                 stores: Mapping[str, EmbeddingStore],
                 listener: UpdateListener | None = None,
             ) -> None:
-                topics = [Topic(spec.name, table) for table in dims]
+                topics = [Topic(model, table) for table in dims]
                 reader = update_log.source(group, topics, newest=not stores)
                 ingestions[name] = opened.enter_context(
                     UpdateIngestion(
                         reader,
                         stores,
-                        spec.name,
+                        model,
                         dims,
                         options,
                         listener=listener,
@@ -98,25 +99,22 @@ class OnlineUpdates:
                     )
                 )
 
-            tiers = hierarchy.tiers
-            tiered = {} if tiers is None else tiers.lookup.dims
-            resident = {table.name: table.dim for table in spec.tables if table.name not in tiered}
-            if resident:
-                defaults = config.cache_of(spec.name).default_value_for_each_table
-                begin("resident", None, resident, {"resident": ResidentRows(hierarchy.memory, defaults)})
+            if memory is not None and memory.shapes:
+                resident = {table: dim for table, (_, dim) in memory.shapes.items()}
+                defaults = config.cache_of(model).default_value_for_each_table
+                begin("resident", None, resident, {"resident": ResidentRows(memory, defaults)})
             if tiers is not None:
-                own = tiers.stores_of_this_process()
-                group = _group_of_this_node(source.group, spec.name, place) if "persistent_db" in own else None
-                begin("tiers", group, tiered, own, tiers.lookup.updated)
-                volatile = tiers.lookup.volatile
+                lookup, own = tiers.lookup, tiers.stores_of_this_process()
+                group = _group_of_this_node(source.group, model, place) if "persistent_db" in own else None
+                begin("tiers", group, lookup.dims, own, lookup.updated)
+                volatile = lookup.volatile
                 if volatile is not None and volatile.guard is not None:
-                    lookup = tiers.lookup
 
                     def outdated(table: str, keys: KeyArray, _rows: RowArray | None) -> None:
                         lookup.outdated(table, keys)
 
-                    group = f"{source.group}.{spec.name}.{version}"
-                    begin("volatile_db", group, tiered, {"volatile_db": volatile.store}, outdated)
+                    group = f"{source.group}.{model}.{version}"
+                    begin("volatile_db", group, lookup.dims, {"volatile_db": volatile.store}, outdated)
             opened.pop_all()
         return cls(update_log, ingestions)
 

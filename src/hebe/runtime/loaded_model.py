@@ -143,8 +143,9 @@ class LoadedModel:
             hierarchy.warm_up()
             if options.hierarchy is not None:
                 place = options.store_directory(name, stored.version)
+                memory, tiers = hierarchy.memory, hierarchy.tiers
                 model.updates = OnlineUpdates.open(
-                    spec, stored.version, hierarchy, options.hierarchy, place, stored.rows_as_of_s
+                    name, stored.version, memory, tiers, options.hierarchy, place, stored.rows_as_of_s
                 )
                 if model.updates is not None:
                     model.updates.catch_up()
