@@ -107,14 +107,11 @@ class Race:
 
     def warm(self) -> None:
         """Fill the caches as queries do, every miss waited for."""
-        for name, model in self._models.items():
-            if name == RESIDENT:
-                continue
-            with self._hebe(model, PAPER_BATCH, 1) as run:
-                for _ in range(_WARMING_BATCHES):
-                    query = self._query(PAPER_BATCH)
-                    query.max_defaulted_fraction = 0.0
-                    run(query)
+        out = np.empty((PAPER_BATCH, self._spec.sparse_width), np.float32)
+        for model in self._models.values():
+            scratch = model.hierarchy.new_scratch(PAPER_BATCH)
+            for _ in range(_WARMING_BATCHES):
+                model.hierarchy.lookup(self.data.draw(PAPER_BATCH, self._rng), out, scratch, wait=True)
 
     def run(self, batch: int, budget_s: float) -> dict[Contestant, Timed]:
         """Time all contestants on batches of so many items, in turns of random order, for about `budget_s`.

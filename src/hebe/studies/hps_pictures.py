@@ -12,7 +12,6 @@ from hebe.report.tables import format_number
 from hebe.studies.hps_setting import Values
 
 _MEDIAN_OF = 9
-_STYLES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1, 2)))
 
 
 def lines(
@@ -24,11 +23,13 @@ def lines(
     marked: bool = False,
     logarithmic: bool = False,
 ) -> str:
-    """One line of (x, y) a series over a logarithmic x axis; the y axis begins at 0 unless it is `logarithmic`."""
+    """One line of (x, y) a series, six at most, over a logarithmic x axis.
+
+    The y axis begins at 0 unless it is `logarithmic`. `marked`: a mark and a tick at each x.
+    """
     with drawing(height=4.2) as (canvas, axes):
-        for number, (name, (x, y)) in enumerate(series.items()):
-            style = _STYLES[number // 6 % len(_STYLES)]
-            axes.plot(x, y, label=name, marker="o" if marked else None, linestyle=style)
+        for name, (x, y) in series.items():
+            axes.plot(x, y, label=name, marker="o" if marked else None)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0,)))
         if marked:
@@ -45,7 +46,7 @@ def lines(
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         axes.set_title(title)
-        canvas.legend(loc="outside lower center", ncols=min(len(series), 3))
+        canvas.legend(loc="outside lower center", ncols=2 if len(series) == 4 else 3)
         return to_svg(canvas, f"{title}: {', '.join(series)}")
 
 

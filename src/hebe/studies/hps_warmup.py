@@ -72,12 +72,6 @@ class Case:
     skew: ZipfKeys = POWER_LAW
 
     @property
-    def label(self) -> str:
-        """As the pictures have it."""
-        amplified = "" if self.skew == POWER_LAW else f", amplified ({self.skew.alpha:g})"
-        return f"cache {self.cache:.0%}, threshold {self.threshold:g}{amplified}"
-
-    @property
     def name(self) -> str:
         """As figures have it."""
         if self.skew != POWER_LAW:
@@ -117,11 +111,13 @@ def told(data: DataSet, traces: Mapping[Case, Trace]) -> StudyResult:
             "cache in its memory, and the latency of the whole inference; here it is that of the lookup, and the cache "
             "lies in the same memory as the hash map below it.",
             Heading("Fig. 7a, 7b: three thresholds, the hash map below"),
-            *_pictures({case.label: traces[case] for case in plain[:3]}, "hash map below, cache 5%"),
+            *_pictures({_threshold(case): traces[case] for case in plain[:3]}, "hash map below, cache 5%"),
             Heading("The same with RocksDB below"),
-            *_pictures({case.label: traces[case] for case in below_disk}, "RocksDB below, cache 5%"),
+            *_pictures({_threshold(case): traces[case] for case in below_disk}, "RocksDB below, cache 5%"),
             Heading("Fig. 7c: cache sizes and locality, threshold 1"),
-            *_pictures({case.label: traces[case] for case in _sizes(plain)}, "hash map below, threshold 1"),
+            *_pictures(
+                {_size(case): traces[case] for case in plain if case.threshold == 1.0}, "hash map below, threshold 1"
+            ),
             Table(
                 "From cold to warm",
                 ["below", "cache", "threshold", "alpha", "iterations to warm", "hit rate", "the paper",
@@ -186,8 +182,12 @@ def _draw(data: DataSet, iterations: int, skew: ZipfKeys, progress: Progress) ->
     return [data.draw(PAPER_BATCH, rng, skew) for _ in progress.track(range(iterations), description=described)]
 
 
-def _sizes(plain: Sequence[Case]) -> list[Case]:
-    return [case for case in plain if case.threshold == 1.0]
+def _threshold(case: Case) -> str:
+    return f"threshold {case.threshold:g}"
+
+
+def _size(case: Case) -> str:
+    return f"cache {case.cache:.0%}{'' if case.skew == POWER_LAW else f', alpha {case.skew.alpha:g}'}"
 
 
 def _pictures(traces: Mapping[str, Trace], setting: str) -> list[Picture]:
