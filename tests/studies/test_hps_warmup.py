@@ -19,7 +19,15 @@ from hebe.studies.hps_warmup import (
     steady,
     told,
 )
-from hebe.studies.hps_warmup_runs import HASH_MAP, ROCKS_DB, Trace, rows_that_fit, run_warm_up, tiers_config
+from hebe.studies.hps_warmup_runs import (
+    HASH_MAP,
+    ROCKS_DB,
+    Trace,
+    median_trace,
+    rows_that_fit,
+    run_warm_up,
+    tiers_config,
+)
 from hebe.studies.page import study_page
 from hebe.studies.study import StudyOptions
 
@@ -81,6 +89,14 @@ def test_when_a_cache_is_warm():
     assert len(steady(rising)) == 30
 
 
+def test_runs_of_one_case_become_one():
+    first, second, third = (trace(0.6, latency_ms) for latency_ms in (1.0, 50.0, 2.0))
+    second.hit_rate[7] = 1.0
+    combined = median_trace([first, second, third])
+    np.testing.assert_array_equal(combined.latency_ms, third.latency_ms)
+    np.testing.assert_array_equal(combined.hit_rate, first.hit_rate)
+
+
 def test_an_async_miss_is_defaulted_and_a_sync_one_is_not(tmp_path):
     data, rng = DataSet(2, 3000), np.random.default_rng(3)
     batches = [data.draw(256, rng) for _ in range(30)]
@@ -119,4 +135,4 @@ def test_a_small_run(tmp_path, monkeypatch):
 
 @pytest.fixture
 def _small(monkeypatch):
-    monkeypatch.setattr(hps_warmup, "EFFORTS", (Effort(2, 5000, 20),) * 3)
+    monkeypatch.setattr(hps_warmup, "EFFORTS", (Effort(2, 5000, 20, 1),) * 3)

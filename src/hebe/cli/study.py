@@ -30,7 +30,8 @@ def study(
 
     A study plans and simulates fleets that nobody here owns, with the very policies that the server runs. It prints
     its tables, writes OUT/figures/NAME.json (which `hebe figures` shows) and OUT/studies/NAME.html, one page to open
-    in a browser. It needs neither torch nor a server.
+    in a browser. It needs neither torch nor a server, but for the studies of HPS, which measure Hebe's own tiers on
+    this machine.
 
     Example: hebe study list, then hebe study kairos-distribution --quick
     """

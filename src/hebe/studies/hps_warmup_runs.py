@@ -45,6 +45,16 @@ class Trace:
     insertions_dropped: int
 
 
+def median_trace(runs: Sequence[Trace]) -> Trace:
+    """The median of each batch over runs of one case, which a busy moment of the machine does not reach."""
+    return Trace(
+        np.median([run.hit_rate for run in runs], axis=0),
+        np.median([run.latency_ms for run in runs], axis=0),
+        np.median([run.defaulted for run in runs], axis=0),
+        max(run.insertions_dropped for run in runs),
+    )
+
+
 def rows_that_fit(tables: int, most: int) -> int:
     """Rows of each of so many tables that a hash map and a cache may have of the free memory, `most` at most."""
     free_bytes = _MEMORY_SHARE * (available_bytes() or 0)
