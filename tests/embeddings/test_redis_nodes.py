@@ -3,6 +3,7 @@
 import contextlib
 import socketserver
 import threading
+import time
 
 import pytest
 
@@ -150,6 +151,19 @@ def test_nonsense_about_slots(nodes, ask, answer):
     nodes[0].answers["CLUSTER"] = answer
     with pytest.raises(StoreError, match="is not the Redis protocol"):
         ask(nodes[0])
+
+
+def test_silent_nodes_cost_the_time_out_once(nodes):
+    """However many commands and nodes wait for it."""
+    first, second = nodes
+    first.has_slots((0, 3300, first), (3301, SLOTS - 1, second))
+    first.answers["GET"] = second.answers["GET"] = b""
+    access = RedisAccess(timeout_s=0.5)
+    with contextlib.closing(RedisNodes([RedisAddress("127.0.0.1", first.port)], access)) as asked:
+        begin_s = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="has not answered within 0.5 s"):
+            asked.execute([get(key) for key in (b"a", b"b")] * 50)
+        assert time.monotonic() - begin_s < 10.0
 
 
 @pytest.mark.parametrize("text", ["This instance has cluster support disabled", "unknown command 'CLUSTER'"])

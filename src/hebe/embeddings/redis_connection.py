@@ -54,7 +54,7 @@ class RedisAccess:
 
     `num_node_connections` is the most connections to each server. `timeout_s` is the longest that one exchange of
     commands and replies with all servers concerned may take, connecting and waiting for a connection included; only
-    the system's resolver, where addresses are names, has time-outs of its own. With
+    the system's resolver, where addresses are names, and a server that sends its reply in drops may take longer. With
     `enable_tls` the server's certificate must be signed by an authority of `tls_ca_certificate` (None: those of the
     system) and be for `tls_server_name_identification` (None: the address). Raises ValueError naming a field.
     """
