@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch.utils.dlpack import to_dlpack
 
 from hebe.embeddings.hierarchy_config import (
@@ -123,6 +125,15 @@ def test_every_int64_is_a_key(hps, tables, keys) -> None:
     asked = np.array(keys, np.int64)
     assert np.array_equal(hps.lookup(asked, "wdl", "deep"), expected(tables, "deep", asked))
     assert hps.lookup(asked, "wdl", "deep").shape == (len(keys), 16)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_batch_is_what_a_dict_gives(hps, tables, data) -> None:
+    known = st.sampled_from(tables["wide"][0][:20].tolist())
+    keys = data.draw(st.lists(st.one_of(known, st.integers(-3, 3), st.integers(-(2**63), 2**63 - 1)), max_size=30))
+    asked = np.array(keys, np.int64)
+    assert np.array_equal(hps.lookup(asked, "wdl", "wide"), expected(tables, "wide", asked))
 
 
 def test_shapes_and_kinds_of_keys(hps, tables) -> None:
@@ -267,8 +278,8 @@ def test_our_toml_and_a_configuration_in_memory(directory, tables, tmp_path) -> 
     config = HierarchyConfig.from_mapping({"volatile_db": {"type": "parallel_hash_map"}, "tables": {"m": [table]}})
     (tmp_path / "hebe.toml").write_text(hierarchy_toml(config))
     keys, rows = tables["deep"]
-    for given in (config, tmp_path / "hebe.toml", str(tmp_path / "hebe.toml")):
-        with HPS(given) as hps:
+    for source in (config, tmp_path / "hebe.toml", str(tmp_path / "hebe.toml")):
+        with HPS(source) as hps:
             assert np.array_equal(hps.lookup(keys, "m", 0), rows)
 
 

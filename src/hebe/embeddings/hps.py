@@ -185,18 +185,15 @@ class HPS:
         """The rows of keys that may repeat, and the state of each; None if all were found."""
         if not keys.size:
             return None
-        names = np.array(_int64(keys)).reshape(1, -1)
-        if not hasattr(self._scratch, "deduplicator"):
-            self._scratch.deduplicator = Deduplicator()
-        distinct: KeyArray = self._scratch.deduplicator.run(names, np.array([[0, names.size]]), 0, 1)
-        lone = names == -1  # a key like others here; the deduplicator leaves it out
-        if lone.any():
-            distinct = np.append(distinct, np.int64(-1))
-        if distinct.size == keys.size and not lone[0, :-1].any():
-            return owner.tiers.lookup.look_up(spec.name, distinct, rows, timeout_s, wait=wait)
-        places = np.where(lone, distinct.size - 1, -2 - names).reshape(-1)
-        found = np.empty((distinct.size, spec.dim), np.float32)
-        states = owner.tiers.lookup.look_up(spec.name, distinct, found, timeout_s, wait=wait)
+        scratch: _Scratch | None = getattr(self._scratch, "own", None)
+        if scratch is None:
+            scratch = self._scratch.own = _Scratch()
+        distinct, places = scratch.deduplicate(_int64(keys))
+        lookup = owner.tiers.lookup
+        if places is None:
+            return lookup.look_up(spec.name, distinct, rows, timeout_s, wait=wait)
+        found = scratch.rows(distinct.size, spec.dim)
+        states = lookup.look_up(spec.name, distinct, found, timeout_s, wait=wait)
         np.take(found, places, axis=0, out=rows, mode="clip")  # no other mode writes straight into `out`
         return None if states is None else states[places]
 
@@ -249,6 +246,31 @@ class _Model:
         if self.updates is not None:
             self.updates.close()
         self.tiers.close()
+
+
+class _Scratch:
+    """What one thread needs to look up keys that may repeat; its buffers grow to the largest lookup seen."""
+
+    def __init__(self) -> None:
+        self._deduplicator = Deduplicator()
+        self._rows: RowArray = np.empty(0, np.float32)
+
+    def deduplicate(self, keys: KeyArray) -> tuple[KeyArray, npt.NDArray[np.int64] | None]:
+        """Distinct keys, and the place among them of each of `keys`; None if they are all distinct and in order."""
+        names = np.array(keys).reshape(1, -1)
+        distinct = self._deduplicator.run(names, np.array([[0, names.size]]), 0, 1)
+        lone = names == -1  # a key like others here; the deduplicator leaves it out
+        if lone.any():
+            distinct = np.append(distinct, np.int64(-1))
+        if distinct.size == keys.size and not lone[0, :-1].any():
+            return distinct, None
+        return distinct, np.where(lone, distinct.size - 1, -2 - names).reshape(-1)
+
+    def rows(self, count: int, dim: int) -> RowArray:
+        """Room for so many rows, `[count, dim]`; what was there is overwritten."""
+        if count * dim > self._rows.size:
+            self._rows = np.empty(max(count * dim, 2 * self._rows.size), np.float32)
+        return self._rows[: count * dim].reshape(count, dim)
 
 
 class _Capsule:
