@@ -232,6 +232,8 @@ class _Assigned:
     delivered: int
     begun: int
     """The offset after which this source began."""
+    last: int | None
+    """The offset after which the next message must be the next one; None where some may be missing rightly."""
     leaving: bool = False
 
     @property
@@ -289,11 +291,9 @@ class DirectorySource:
     def seek(self, at: TopicPartition, offset: int) -> None:
         """See `UpdateSource.seek`."""
         with self._lock:
-            assigned = self._assigned.get(at)
-            if assigned is not None:
-                assigned.reader.close()
-                assigned.reader = PartitionReader(self._log.partition_path(at), offset)
-                assigned.delivered = offset
+            if at in self._assigned:
+                self._go_on_after(at, offset)
+                self._assigned[at].last = None
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See `UpdateSource.commit`. Returns when the offsets are on disk."""
@@ -353,10 +353,22 @@ class DirectorySource:
                     raise
                 break  # hand over what there is; the next call meets the fault again
             for record in records:
+                if assigned.last is not None and record.offset > assigned.last + 1:
+                    missing = f"messages {assigned.last + 1} to {record.offset - 1}"
+                    fault = f"{missing} were removed from the log before this group had read them"
+                    deliveries.append(Delivery(at, record.offset - 1, None, fault))
+                    self._go_on_after(at, record.offset - 1)
+                    break
                 deliveries.append(_delivery(at, record))
-                assigned.delivered = record.offset
+                assigned.delivered = assigned.last = record.offset
                 bytes_left -= len(record.payload)
         return deliveries
+
+    def _go_on_after(self, at: TopicPartition, offset: int) -> None:
+        assigned = self._assigned[at]
+        assigned.reader.close()
+        assigned.reader = PartitionReader(self._log.partition_path(at), offset)
+        assigned.delivered = assigned.last = offset
 
     def _rebalance(self) -> None:
         """Give back, and take, what the members alive call for."""
@@ -387,7 +399,7 @@ class DirectorySource:
         begin = self._begin(at, committed)
         directory = self._log.partition_path(at)
         reader, end = PartitionReader(directory, begin), PartitionEnd(directory)
-        self._assigned[at] = _Assigned(reader, end, committed, begin, begin)
+        self._assigned[at] = _Assigned(reader, end, committed, begin, begin, committed)
 
     def _begin(self, at: TopicPartition, committed: int | None) -> int:
         """The offset after which a partition is read."""
