@@ -4,6 +4,7 @@
     hebe.Server("repository").start()                     serve a repository from a thread of this process
     hebe.HPS("ps.json").lookup(keys, "wdl", "table1")     rows by key, from HugeCTR's tables and configuration
     hebe.LookupLayer("ps.json", "wdl", "table1", 16)      the same as a torch layer
+    hebe.open_update_log("kafka://HOST:9092").producer()  a trainer's side of online updates
 
 Importing this module imports nothing heavy; the entry points do when they are first used.
 """
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hebe.embeddings.hps import HPS
+    from hebe.embeddings.updates.opening import open_update_log
     from hebe.runtime.loaded_model import LoadedModel
     from hebe.runtime.lookup_layer import LookupLayer
     from hebe.serving.server import Server, ServerOptions
 
 __version__ = "0.1.0"
-__all__ = ["HPS", "LookupLayer", "Server", "ServerOptions", "__version__", "load"]
+__all__ = ["HPS", "LookupLayer", "Server", "ServerOptions", "__version__", "load", "open_update_log"]
 
 
 def load(directory: str | PathLike[str], name: str, version: int | None = None) -> LoadedModel:
@@ -47,4 +49,8 @@ def __getattr__(attribute: str) -> Any:
         from hebe.runtime import lookup_layer
 
         return lookup_layer.LookupLayer
+    if attribute == "open_update_log":
+        from hebe.embeddings.updates import opening
+
+        return opening.open_update_log
     raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")

@@ -214,7 +214,8 @@ def lag(
 ) -> None:
     """Show how many messages the readers of a log have yet to apply, by group, table and partition.
 
-    Servers that share a Redis are one group, GROUP.MODEL; each server with a store of its own is one, GROUP.MODEL.NODE.
+    Servers that share a Redis are one group, GROUP.MODEL.VERSION; each server with a store of its own is one,
+    GROUP.MODEL.NODE.
     A message counts until the store has its rows and the group has committed it.
     """
     _check_tables(model, table)
