@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+NOT_INSTALLED = "this machine has no redis-server (Debian: apt install redis-server)"
+
 _HOST = "127.0.0.1"
 _BUS = 10_000
 """The nodes of a cluster talk to each other on their port plus this."""

@@ -1,0 +1,31 @@
+"""The studies of HPS with a Redis Cluster that they start and end themselves."""
+
+import pytest
+from rich.progress import Progress
+
+from hebe.studies import hps_insertion_runs
+from hebe.studies.hps_insertion import HASH_MAP, REDIS, ROCKSDB
+from hebe.studies.hps_insertion_runs import fill_all
+from hebe.studies.hps_setting import DataSet
+from hebe.studies.hps_tiers import LITTLE, MUCH_REDIS, Combination, Effort
+from hebe.studies.hps_tiers_runs import measure_combinations
+
+
+def test_redis_takes_rows_in_too(monkeypatch):
+    monkeypatch.setattr(hps_insertion_runs, "available_bytes", lambda: 1 << 30)
+    with Progress(disable=True) as progress:
+        done = fill_all((0.001, 0.002), 500_000, 1, progress)
+    assert [each.store for each in done] == [REDIS, HASH_MAP, ROCKSDB]
+    assert all(tuple(each.rates) == (0.001, 0.002) for each in done)
+
+
+def test_redis_holds_its_share_and_rocksdb_has_the_rest():
+    effort = Effort(2, 4_000, 8_192, (64, 256), 3)
+    on_disk = Combination(0.05, disk=True)
+    with Progress(disable=True) as progress:
+        answers = measure_combinations(DataSet(2, 4_000), effort, [LITTLE, MUCH_REDIS, on_disk], progress)
+    for of in answers.values():
+        assert sum(of.had) == pytest.approx(1.0)
+    assert answers[LITTLE].had[1] > answers[MUCH_REDIS].had[1] > 0.0
+    assert answers[on_disk].had[1] == 0.0
+    assert answers[on_disk].had[2] > answers[LITTLE].had[2] > 0.0
