@@ -88,7 +88,8 @@ class SparseFiles:
     def checksum(self, advance: Callable[[int], None] | None = None) -> str:
         """Of all keys and vectors, the same on every machine; reads the files. `advance(bytes)` while it does."""
         digest = hashlib.blake2b(f"{self.dim} {self._keys.dtype.itemsize}".encode(), digest_size=16)
-        for array in (self._keys, self._vectors.reshape(-1)):
+        arrays: tuple[npt.NDArray[Any], ...] = (self._keys, self._vectors.reshape(-1))
+        for array in arrays:
             step = CHUNK_BYTES // array.itemsize
             for first in range(0, array.size, step):
                 part = array[first : first + step]
