@@ -120,7 +120,7 @@ class Trainer:
                     rows = np.repeat(np.float32(stamp), 20 * DIM).reshape(20, DIM) + keys[:, None].astype(np.float32)
                     producer.send("m", "users", keys, rows)
                     self.expected.update(zip(keys.tolist(), rows.tolist(), strict=True))
-                if self._stopped.wait(0.005):
+                if self._stopped.wait(0.02):
                     break
             producer.flush(TIMEOUT_S)
         except BaseException as fault:
