@@ -21,7 +21,7 @@ def study(
     full: Annotated[bool, typer.Option("--full", help="Every repeat and case, however long it takes.")] = False,
     data: Annotated[
         Path | None,
-        typer.Option(help="Directory of recorded measurements, in place of the built-in table of cited figures."),
+        typer.Option(help="Directory of recorded data, in place of built-in figures or made-up rows."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where figures/NAME.json and studies/NAME.html go.")] = Path("out"),
     as_json: JsonOption = False,
