@@ -89,14 +89,14 @@ def tail(
     with _opened(log, password_file, kafka_settings, create=False) as opened:
         try:
             for message in _followed(opened, model, table or [], from_start, keys):
+                totals["messages"] += 1  # before it is shown, so that Ctrl-C finds all counted that was
+                totals["poison"] += "fault" in message
+                totals["rows"] += message.get("rows", 0)
+                totals["deletes"] += message.get("deletes", 0)
                 if as_json:
                     print_json(message)
                 else:
                     _print_message(console, message)
-                totals["messages"] += 1
-                totals["poison"] += "fault" in message
-                totals["rows"] += message.get("rows", 0)
-                totals["deletes"] += message.get("deletes", 0)
                 if totals["messages"] == count:
                     break
         except KeyboardInterrupt:
