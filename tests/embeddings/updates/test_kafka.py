@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
-from hebe.embeddings.store import StoreError
+from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.batching import UpdateCarrier
-from hebe.embeddings.updates.contract import UpdateLog
+from hebe.embeddings.updates.contract import Delivery, UpdateLog, UpdateSource
 from hebe.embeddings.updates.kafka import KafkaLog, KafkaOptions
 from hebe.embeddings.updates.kafka_carrier import KafkaCarrier
 
-from ...kafka_broker import KafkaBroker
+from ...kafka_broker import (
+    API_FETCH,
+    API_OFFSET_COMMIT,
+    API_PRODUCE,
+    NOT_LEADER_FOR_PARTITION,
+    REQUEST_TIMED_OUT,
+    TOPIC_AUTHORIZATION_FAILED,
+    KafkaBroker,
+)
 from .fault_conformance import FaultConformance
-from .update_conformance import UpdateLogConformance
+from .update_conformance import (
+    SMALL,
+    TIMEOUT_S,
+    USERS,
+    UpdateLogConformance,
+    assert_in_order,
+    last_offsets,
+    push,
+    rows_for,
+    tables_of,
+    take_rows,
+)
 
 
 def quick(broker: KafkaBroker, **changed: object) -> KafkaOptions:
@@ -40,3 +62,130 @@ class TestConformance(UpdateLogConformance, FaultConformance):
             StoreError, match=r"groups are not listed: _UNSUPPORTED_FEATURE.*; name those that you mean"
         ):
             log.groups()
+
+
+@pytest.fixture
+def broker() -> Iterator[KafkaBroker]:
+    with KafkaBroker() as broker:
+        yield broker
+
+
+def poll_on(source: UpdateSource) -> None:
+    """Poll until that fails."""
+    end_s = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < end_s:
+        source.poll(10, 0.1)
+
+
+def test_what_is_sent_while_the_brokers_are_away_arrives_in_order(broker: KafkaBroker) -> None:
+    log = KafkaLog(quick(broker))
+    producer = log.producer(SMALL)
+    keys = np.arange(100)
+    producer.send("m", "users", keys[:50], rows_for(keys[:50], 0.0))
+    producer.flush(TIMEOUT_S)
+    broker.down()
+    producer.send("m", "users", keys, rows_for(keys, 1.0))
+    with pytest.raises(StoreUnavailable):
+        producer.flush(0.3)
+    broker.up()
+    producer.flush(TIMEOUT_S)
+    producer.close()
+    source = log.source("g", [USERS])
+    found = take_rows(source, 150)
+    assert_in_order(found)
+    assert tables_of(found) == {"users": dict(zip(keys.tolist(), rows_for(keys, 1.0).tolist(), strict=True))}
+    source.close()
+
+
+def test_refused_messages_are_sent_anew_and_none_is_left_out(broker: KafkaBroker) -> None:
+    log = KafkaLog(quick(broker))
+    push(log, [0])
+    broker.fail_next(API_PRODUCE, NOT_LEADER_FOR_PARTITION, REQUEST_TIMED_OUT, NOT_LEADER_FOR_PARTITION)
+    expected = push(log, range(60), 1.0)
+    source = log.source("g", [USERS])
+    found = take_rows(source, 61)
+    distinct = {(d.at, d.message.producer, d.message.sequence): d for d in found if d.message is not None}
+    assert sum(len(d.message.keys) for d in distinct.values() if d.message) == 61
+    assert tables_of(found) == {"users": expected}
+    source.close()
+
+
+def test_a_source_says_that_the_brokers_are_away_and_goes_on(broker: KafkaBroker) -> None:
+    log = KafkaLog(quick(broker, request_timeout_s=0.5))
+    push(log, range(20))
+    source = log.source("g", [USERS])
+    source.commit(last_offsets(take_rows(source, 20)))
+    broker.down()
+    with pytest.raises(StoreUnavailable, match="Kafka"):
+        poll_on(source)
+    with pytest.raises(StoreUnavailable, match="Kafka"):
+        log.group_lag("g")
+    broker.up()
+    expected = push(log, range(20), 3.0)
+    found: list[Delivery] = []
+    end_s = time.monotonic() + TIMEOUT_S
+    while sum(len(d.message.keys) for d in found if d.message) < 20:
+        assert time.monotonic() < end_s
+        with contextlib.suppress(StoreUnavailable):
+            found += source.poll(10, 0.1)
+    assert tables_of(found) == {"users": expected}
+    source.close()
+
+
+def test_a_fetch_that_fails_leaves_nothing_out(broker: KafkaBroker) -> None:
+    log = KafkaLog(quick(broker))
+    expected = push(log, range(60))
+    source = log.source("g", [USERS])
+    broker.fail_next(API_FETCH, NOT_LEADER_FOR_PARTITION, REQUEST_TIMED_OUT)
+    found = take_rows(source, 60)
+    assert_in_order(found)
+    assert tables_of(found) == {"users": expected}
+    source.close()
+
+
+def test_a_commit_that_fails_is_made_good_by_the_next(broker: KafkaBroker) -> None:
+    log = KafkaLog(quick(broker, request_timeout_s=1.0))
+    push(log, range(20))
+    source = log.source("g", [USERS])
+    offsets = last_offsets(take_rows(source, 20))
+    broker.fail_next(API_OFFSET_COMMIT, *[REQUEST_TIMED_OUT] * 20)
+    with pytest.raises(StoreUnavailable, match="commit"):
+        source.commit(offsets)
+    assert sum(source.lag().values()) > 0
+    broker.fail_next(API_OFFSET_COMMIT)
+    end_s = time.monotonic() + TIMEOUT_S
+    while any(source.lag().values()):
+        assert time.monotonic() < end_s
+        with contextlib.suppress(StoreUnavailable):
+            source.commit(offsets)
+    assert not any(log.group_lag("g").values())
+    source.close()
+
+
+def test_what_a_server_may_not_read_is_said_at_once(broker: KafkaBroker) -> None:
+    log = KafkaLog(quick(broker))
+    push(log, range(5))
+    source = log.source("g", [USERS])
+    broker.fail_next(API_FETCH, *[TOPIC_AUTHORIZATION_FAILED] * 50)
+    with pytest.raises(StoreError, match="Kafka refuses: TOPIC_AUTHORIZATION_FAILED") as raised:
+        poll_on(source)
+    assert not isinstance(raised.value, StoreUnavailable)
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("brokers", "nowhere"),
+        ("brokers", "x:99999"),
+        ("num_partitions", 0),
+        ("request_timeout_s", float("nan")),
+        ("session_timeout_ms", 1),
+        ("most_poll_gap_ms", 1),
+        ("most_message_bytes", 10),
+        ("replication_factor", 0),
+    ],
+)
+def test_options_out_of_range_are_named(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=name):
+        KafkaOptions(**{name: value})  # type: ignore[arg-type]
