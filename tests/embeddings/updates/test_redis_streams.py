@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
+from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.batching import UpdateCarrier
-from hebe.embeddings.updates.contract import UpdateLog
+from hebe.embeddings.updates.contract import Delivery, UpdateLog, UpdateSource
 from hebe.embeddings.updates.redis_streams import RedisCarrier, RedisStreamsLog, RedisStreamsOptions
 
 from ...redis_servers import RedisCluster, RedisServer
 from .fault_conformance import FaultConformance
-from .update_conformance import UpdateLogConformance
+from .update_conformance import (
+    SMALL,
+    TIMEOUT_S,
+    USERS,
+    UpdateLogConformance,
+    last_offsets,
+    push,
+    rows_for,
+    tables_of,
+    take,
+    take_rows,
+)
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +77,147 @@ class TestOnACluster(TestConformance):
         yield make
         for log in logs:
             log.close()
+
+
+@pytest.fixture
+def own() -> Iterator[RedisServer]:
+    """A server to be broken."""
+    with RedisServer(options=["appendonly yes", "appendfsync always"]) as server:
+        yield server
+
+
+def quick(server: RedisServer, **changed: object) -> RedisStreamsLog:
+    options: dict[str, object] = {"num_partitions": 1, "lease_s": 0.5, **changed}
+    return RedisStreamsLog(RedisStreamsOptions(server.address, **options))  # type: ignore[arg-type]
+
+
+def come(source: UpdateSource, done: Callable[[list[Delivery]], bool]) -> list[Delivery]:
+    """Poll until `done`, however often the log is away meanwhile."""
+    found: list[Delivery] = []
+    end_s = time.monotonic() + TIMEOUT_S
+    while not done(found):
+        assert time.monotonic() < end_s
+        with contextlib.suppress(StoreUnavailable):
+            found += source.poll(10, 0.1)
+    return found
+
+
+def keys_in(found: list[Delivery]) -> int:
+    return sum(len(d.message.keys) for d in found if d.message)
+
+
+@pytest.mark.parametrize("group", ["g", None])
+def test_a_log_that_was_emptied_is_told_and_gone_on_with(own: RedisServer, group: str | None) -> None:
+    log = quick(own)
+    push(log, range(30))
+    source = log.source(group, [USERS])
+    found = take_rows(source, 30)
+    source.commit(last_offsets(found))
+    before = source.log_identity()
+    own.client().flushall()
+    expected = push(log, range(100, 130), 5.0)
+    found = come(source, lambda found: keys_in(found) >= 30)
+    assert [d.fault for d in found if d.message is None], "it must say that something was lost"
+    assert tables_of(d for d in found if d.message) == {"users": expected}
+    assert source.log_identity() != before
+    source.commit(last_offsets(found))
+    assert not any(source.lag().values())
+    source.close()
+    log.close()
+
+
+def test_a_log_that_went_back_to_an_older_copy_is_told(own: RedisServer) -> None:
+    """As a snapshot that was restored: the same identity, and other messages in the place of lost ones."""
+    log = quick(own)
+    push(log, range(10))
+    client = own.client()
+    names = [name for name in client.scan_iter("hebe:updates:*") if client.type(name) != b"none"]
+    copy = {name: client.dump(name) for name in names}
+    push(log, range(20, 40), 1.0)
+    source = log.source("g", [USERS])
+    source.commit(last_offsets(take_rows(source, 30)))
+    for name in client.scan_iter("hebe:updates:*:group:*"):
+        copy[name] = client.dump(name)  # the group is as far as it was
+    client.flushall()
+    for name, content in copy.items():
+        client.restore(name, 0, content)
+    expected = push(log, range(50, 75), 2.0)
+    found = come(source, lambda found: {50, 74} <= set(tables_of(d for d in found if d.message).get("users", {})))
+    assert [d.fault for d in found if d.message is None], "it must say that something was lost"
+    users = tables_of(d for d in found if d.message)["users"]
+    assert {key: users.get(key) for key in expected} == expected
+    source.close()
+    log.close()
+
+
+def test_what_trimming_took_from_a_group_is_told(own: RedisServer) -> None:
+    log = quick(own, most_entries=20, trim_uncommitted=True)
+    push(log, range(10))
+    source = log.source("g", [USERS])
+    source.commit(last_offsets(take_rows(source, 10)))
+    expected = push(log, range(2000), 1.0)
+    found = take(
+        source, lambda found: bool(found) and 1999 in (tables_of(d for d in found if d.message).get("users", {}))
+    )
+    [gap] = [d for d in found if d.message is None]
+    assert gap.fault is not None
+    assert "were removed from the log in Redis before this group had read them" in gap.fault
+    users = tables_of(d for d in found if d.message)["users"]
+    assert 0 < len(users) < 2000
+    assert {key: expected[key] for key in users} == users
+    source.close()
+    log.close()
+
+
+def test_messages_that_a_group_has_yet_to_read_are_kept(own: RedisServer) -> None:
+    log = quick(own, most_entries=20)
+    source = log.source("g", [USERS])
+    push(log, [0])
+    take_rows(source, 1)
+    expected = push(log, range(1000), 1.0)
+    assert tables_of(take_rows(source, 1000)) == {"users": expected}
+    source.close()
+    log.close()
+
+
+def test_a_server_that_stands_still_loses_its_partitions_and_its_commit(own: RedisServer) -> None:
+    log = quick(own, num_partitions=2)
+    expected = push(log, range(40))
+    slow = log.source("g", [USERS])
+    first = take_rows(slow, 40)
+    slow._closed.set()  # its thread that prolongs the leases ends, as that of a process which is stopped
+    slow._keeper.join()
+    slow._closed.clear()
+    other = log.source("g", [USERS])
+    found = come(other, lambda found: keys_in(found) >= 40)
+    assert tables_of(found) == {"users": expected}
+    other.commit(last_offsets(found[:-1]))
+    lag = log.group_lag("g")
+    slow.commit(last_offsets(first))
+    assert log.group_lag("g") == lag, "what is another's now cannot be committed"
+    slow.close()
+    other.close()
+    log.close()
+
+
+def test_a_redis_that_is_killed_and_comes_back_has_what_it_took(own: RedisServer) -> None:
+    log = quick(own)
+    before = push(log, range(20))
+    source = log.source("g", [USERS])
+    first = take_rows(source, 20)
+    producer = log.producer(SMALL)
+    own.kill()
+    keys = np.arange(20, 60)
+    sending = threading.Thread(target=producer.send, args=("m", "users", keys, rows_for(keys, 1.0)))
+    sending.start()
+    with pytest.raises(StoreUnavailable):
+        source.poll(10, 0.1)
+    own.start()
+    sending.join(TIMEOUT_S)
+    producer.flush(TIMEOUT_S)
+    producer.close()
+    found = first + come(source, lambda found: keys_in(found) >= 40)
+    after = dict(zip(keys.tolist(), rows_for(keys, 1.0).tolist(), strict=True))
+    assert tables_of(found) == {"users": before | after}
+    source.close()
+    log.close()
