@@ -161,7 +161,7 @@ def test_silent_nodes_cost_the_time_out_once(nodes):
     access = RedisAccess(timeout_s=0.5)
     with contextlib.closing(RedisNodes([RedisAddress("127.0.0.1", first.port)], access)) as asked:
         begin_s = time.monotonic()
-        with pytest.raises(StoreUnavailable, match="has not answered within 0.5 s"):
+        with pytest.raises(StoreUnavailable, match=r"has not answered within 0\.5 s"):
             asked.execute([get(key) for key in (b"a", b"b")] * 50)
         assert time.monotonic() - begin_s < 10.0
 
@@ -170,6 +170,19 @@ def test_silent_nodes_cost_the_time_out_once(nodes):
 def test_an_instance_that_is_no_cluster_has_all_slots(nodes, ask, text):
     nodes[0].answers |= {"CLUSTER": f"-ERR {text}\r\n".encode(), "GET": b"+yes\r\n"}
     assert ask(nodes[0], GET * 2) == [b"yes"] * 2
+
+
+def test_an_instance_that_becomes_a_node_of_a_cluster(nodes):
+    first, second = nodes
+    first.answers |= {"CLUSTER": b"-ERR This instance has cluster support disabled\r\n", "GET": b"+alone\r\n"}
+    with contextlib.closing(RedisNodes([RedisAddress("127.0.0.1", first.port)], PATIENT)) as asked:
+        assert asked.execute(GET) == [b"alone"]
+        first.has_slots((0, SLOTS - 1, second))
+        first.answers["GET"] = b"-MOVED 15495 127.0.0.1:%d\r\n" % second.port
+        second.answers["GET"] = b"+together\r\n"
+        with pytest.raises(StoreUnavailable, match="MOVED"):
+            asked.execute(GET)
+        assert asked.execute(GET) == [b"together"]
 
 
 def test_closed(nodes, ask):

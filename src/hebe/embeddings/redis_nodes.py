@@ -92,15 +92,16 @@ class RedisNodes:
         try:
             if self._closed:
                 raise StoreError(f"the store on Redis {self._seeds[0]} is closed", CLIENT_MESSAGE)
-            if self._servers is None:
+            servers = self._servers
+            if servers is None:
                 with deadline(end_s, 0.5 if len(self._seeds) > 1 else 1.0):
-                    self._servers = self._found()
-            elif self._suspect is not None and isinstance(self._servers, NodesManager):
+                    servers = self._servers = self._found()
+            elif self._suspect is not None and isinstance(servers, NodesManager):
                 with deadline(end_s, 0.5):
                     seeds = [(seed.host, seed.port) for seed in self._seeds]
-                    self._servers.initialize(seeds, last_failed_node_name=self._suspect)
+                    servers.initialize(seeds, last_failed_node_name=self._suspect)
             self._suspect = None
-            return self._servers
+            return servers
         except (*_FAULTS, LookupError, TypeError) as fault:
             if is_no_cluster(fault):
                 what = f"Redis {self._seeds[0]} is no cluster: give its address alone"
@@ -231,8 +232,8 @@ class RedisNodes:
                 else:
                     if isinstance(answer, ClusterDownError | ReadOnlyError):
                         self._suspect = f"{owner.host}:{owner.port}"
-                    elif isinstance(answer, MovedError):  # the instance has become a node of a cluster
-                        self._servers = None
+                    elif isinstance(answer, MovedError):
+                        self._servers = None  # the instance has become a node of a cluster: ask anew
                     raise store_error(owner, answer, self._timeout_s)
                 pending.append(index)
         if wait:
