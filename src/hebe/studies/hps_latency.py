@@ -93,8 +93,9 @@ def told(data: DataSet, measured: Measured, left_out: Sequence[int] = ()) -> Stu
     content: list[Heading | str | Picture | Table] = [
         f"{data}; one key of each table an item, drawn from a power law with alpha {POWER_LAW.alpha:g}. The paper: "
         "Triton with one A100, its cache holding half of the Criteo terabyte logs' 90 GB (6a) or 5% of 650 GB (6b), "
-        f"against PyTorch on the CPU; here all run on the same {cores} cores of this machine, without a server. The "
-        f"threshold is {CRITEO_THRESHOLD:g} as in the paper. Caches are warm." + missing,
+        "against PyTorch on the CPU, of which the machine has two with 64 cores each; here all run on the same "
+        f"{cores} cores of this machine, without a server. The threshold is {CRITEO_THRESHOLD:g} as in the paper. "
+        "Caches are warm." + missing,
         Heading("Fig. 6: latency and throughput by batch size"),
         Picture(_latencies(measured, every, cores), "Medians; the paper's curves stand in its figure only."),
         Picture(_throughputs(measured, every, cores)),

@@ -44,6 +44,8 @@ A100_GB_PER_S = 2039.0
 """Peak memory bandwidth of an A100 with 80 GB (NVIDIA's data sheet), of which a copy reads one half and writes one."""
 _PAPER_SHARE = round(2 * PAPER[40.0].gb_per_s / A100_GB_PER_S, 2)
 
+_REPEATS_FROM_DISK = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -74,7 +76,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     if not capacities:
         raise StudyError(f"a cache of {effort.capacities_gb[0]:g} GB over a hash map does not fit into the free memory")
     queried = min(effort.queried_gb, capacities[-1])
-    task = progress.add_task("refreshes", total=effort.repeats * (len(capacities) + 1))
+    task = progress.add_task("refreshes", total=effort.repeats * len(capacities) + _REPEATS_FROM_DISK)
     measured: dict[float, Refreshes] = {}
     with scratch_directory() as directory:
 
@@ -83,7 +85,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
 
         for capacity in capacities:
             measured[capacity] = measure_refreshes(1e9 * capacity, HASH_MAP, directory, effort.repeats, advance)
-        from_disk = measure_refreshes(1e9 * queried, ROCKS_DB, directory, effort.repeats, advance)
+        from_disk = measure_refreshes(1e9 * queried, ROCKS_DB, directory, _REPEATS_FROM_DISK, advance)
         progress.add_task("queries meanwhile", total=None)
         meanwhile = measure_meanwhile(1e9 * queried, HASH_MAP, directory, effort.turn_s, effort.turns)
     return told(measured, queried, from_disk, meanwhile, left_out)
