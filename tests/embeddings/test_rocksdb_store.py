@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from hebe.embeddings.rocksdb_load import disk_bytes
 from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
+from hebe.embeddings.store_directory import read_record, write_record
 from hebe.spec import EmbeddingTableSpec
 
 from .store_conformance import TABLES, StoreConformance
@@ -268,16 +270,25 @@ class TestWhatCanGoWrong:
             RocksDbStore(Path("/proc/store"), TABLES)
 
     @pytest.mark.parametrize(
-        "record", ["", "[]", "{}", '{"format": 2, "dims": {"a": "x"}}', '{"format": 2, "dims": 3, "identity": ""}']
+        "record", ["", "[]", "{}", '{"format": 3, "dims": {"a": "x"}}', '{"format": 3, "dims": 3, "check": 0}']
     )
     def test_a_corrupted_record(self, tmp_path, record):
         (tmp_path / "store.json").write_text(record)
         with pytest.raises(StoreError, match=r"store\.json is corrupted"):
             RocksDbStore(tmp_path, TABLES)
 
+    def test_a_record_with_a_changed_bit_is_never_taken_for_another_identity(self, tmp_path):
+        """It would be replaced by a load, with all updates that it has had."""
+        RocksDbStore.load(tmp_path, SPECS, rows_of(SPECS), "first").close()
+        whole = (tmp_path / "store.json").read_bytes()
+        for place in range(len(whole)):
+            (tmp_path / "store.json").write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            with pytest.raises(StoreError):
+                read_record(tmp_path)
+
     def test_another_format(self, tmp_path):
         (tmp_path / "store.json").write_text(json.dumps({"format": 1, "dims": {}, "identity": None}))
-        with pytest.raises(StoreError, match="has format 1, this version reads 2: remove the directory"):
+        with pytest.raises(StoreError, match="has format 1, this version reads 3: remove the directory"):
             RocksDbStore(tmp_path, TABLES)
 
     def test_another_dim(self, tmp_path):
@@ -324,8 +335,7 @@ class TestWhatCanGoWrong:
             store.insert("users", np.array([1]), np.zeros((1, 4), np.float32))
         store.insert("users", np.array([1]), np.ones((1, 3), np.float32))
         store.close()
-        record = json.loads((tmp_path / "store.json").read_text())
-        (tmp_path / "store.json").write_text(json.dumps({**record, "dims": {"users": 2}}))
+        write_record(tmp_path, replace(read_record(tmp_path), dims={"users": 2}))
         store = RocksDbStore(tmp_path)
         rows, found = np.zeros((1, 2), np.float32), np.zeros(1, np.bool_)
         with pytest.raises(StoreError, match="rows that are not 2 floats"):

@@ -1,6 +1,6 @@
 """The directory of a persistent store: whether it is ours, what it holds, who uses it, and how it goes.
 
-    store.json   format, tables, identity of what was loaded, seal; without it there is no store
+    store.json   format, tables, identity of what was loaded, seal, checksum; without it there is no store
     store.lock   readers share it, a writer has it alone
     rows/        the database
     rows.tmp/    a copy on its way to become the database, and rows.old/ the one whose place it took
@@ -19,14 +19,15 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from hebe.embeddings.store import StoreError
 
-FORMAT = 2
+FORMAT = 3
 
 _RECORD, _LOCK, _ROWS, _NEW_ROWS, _LOAD_FILE = "store.json", "store.lock", "rows", "rows.tmp", "load.sst"
 _NEW_RECORD = f"{_RECORD}.new"
@@ -89,6 +90,9 @@ def read_record(path: Path) -> StoreRecord | None:
         if record["format"] != FORMAT:
             advice = "remove the directory and load it anew"
             raise store_error(path, f"has format {record['format']}, this version reads {FORMAT}: {advice}")
+        # An identity that the disk has changed would be taken for another one, and the store with its updates replaced.
+        if record.pop("check") != _check(record):
+            raise ValueError("its checksum does not fit")
         dims = {str(table): int(dim) for table, dim in record["dims"].items()}
         return StoreRecord(dims, record["identity"], record["seal"])
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
@@ -99,10 +103,16 @@ def write_record(path: Path, record: StoreRecord) -> None:
     """Replace the record of the store in `path`. The caller has the lock for itself."""
     temporary = path / _NEW_RECORD
     with open(temporary, "w") as file:
-        file.write(json.dumps({"format": FORMAT, **asdict(record)}, indent=1))
+        content = {"format": FORMAT, **asdict(record)}
+        file.write(json.dumps({**content, "check": _check(content)}, indent=1))
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path / _RECORD)
+
+
+def _check(content: Mapping[str, Any]) -> int:
+    """CRC-32 of a record's fields."""
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def take_lock(path: Path, *, exclusive: bool) -> IO[bytes]:
