@@ -4,7 +4,7 @@ import pytest
 from rich.progress import Progress
 
 import hebe.bench
-from hebe.bench.runner import benchmark_descriptions, run_benchmark
+from hebe.bench.runner import benchmark_descriptions, benchmark_parts, run_benchmark
 from hebe.report.figures import Figure
 
 
@@ -58,3 +58,20 @@ def test_only_a_benchmark_that_reads_measurements_is_given_them(example_bench, t
     file = run_benchmark(example_bench, False, Progress(disable=True), tmp_path / "recorded")
     assert [figure.name for figure in file.figures] == ["example.recorded"]
     assert file.command == "hebe bench example_bench --data DIR"
+
+
+def test_a_part_alone_has_a_file_of_its_own(example_bench, tmp_path):
+    assert benchmark_parts(example_bench) == ()
+    (tmp_path / "example_bench.py").write_text(
+        "from hebe.report.figures import Figure\n"
+        "PARTS = {'one': 1, 'two': 2}\n"
+        "def run(quick, progress, data=None, only=None):\n"
+        "    return [Figure(f'example.{name}', 1, 'ratio') for name in PARTS if only in (None, name)]\n"
+    )
+    sys.modules.pop("hebe.bench.example_bench")
+    assert benchmark_parts(example_bench) == ("one", "two")
+    file = run_benchmark(example_bench, True, Progress(disable=True), tmp_path / "recorded", "two")
+    assert [figure.name for figure in file.figures] == ["example.two"]
+    assert file.name == "example_bench-two"
+    assert file.command == "hebe bench example_bench --quick --only two --data DIR"
+    assert len(run_benchmark(example_bench, False, Progress(disable=True)).figures) == 2

@@ -12,12 +12,13 @@ def benchmarks(monkeypatch):
     """Two benchmarks, `fast` and `slow`, that measure nothing."""
     ran = []
 
-    def run_benchmark(name, quick, progress, data=None):  # noqa: ARG001
-        ran.append(name if data is None else (name, data))
+    def run_benchmark(name, quick, progress, data=None, only=None):  # noqa: ARG001
+        ran.append(name if data is None and only is None else (name, data, only))
         return FigureFile(name, "hebe bench", "abc", {}, 1.0, quick, (Figure(f"{name}.x", 3, "ms", target="< 2"),))
 
     monkeypatch.setattr(hebe.bench.runner, "run_benchmark", run_benchmark)
     monkeypatch.setattr(hebe.bench.runner, "benchmark_descriptions", lambda: {"fast": "is [fast]", "slow": "is slow"})
+    monkeypatch.setattr(hebe.bench.runner, "benchmark_parts", lambda name: ("half",) if name == "slow" else ())
     return ran
 
 
@@ -68,7 +69,20 @@ def test_an_unknown_benchmark_names_the_known_ones(capsys, benchmarks):
 
 def test_recorded_measurements_are_handed_on_if_they_are_there(capsys, benchmarks, tmp_path):
     assert run(capsys, "fast", "--data", str(tmp_path), "--out", str(tmp_path))[0] == 0
-    assert benchmarks == [("fast", tmp_path)]
+    assert benchmarks == [("fast", tmp_path, None)]
     code, _, err = run(capsys, "fast", "--data", str(tmp_path / "nowhere"))
     assert code == 2
     assert "nowhere" in err
+
+
+def test_one_part_alone(capsys, benchmarks, tmp_path):
+    assert run(capsys, "slow", "--only", "half", "--out", str(tmp_path))[0] == 0
+    assert benchmarks == [("slow", None, "half")]
+
+
+@pytest.mark.parametrize(("name", "told"), [("slow", "its parts: half"), ("fast", "no parts"), ("all", "no parts")])
+def test_an_unknown_part_names_the_known_ones(capsys, benchmarks, name, told):
+    code, _, err = run(capsys, name, "--only", "quarter")
+    assert code == 2
+    assert told in " ".join(err.replace("│", " ").split())
+    assert benchmarks == []

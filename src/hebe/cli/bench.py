@@ -12,9 +12,12 @@ from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, m
 
 def bench(
     name: Annotated[str | None, typer.Argument(help="A benchmark, or 'all'; without one, list them.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, fewer repeats.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="About a minute, fewer repeats.")] = False,
     data: Annotated[
         Path | None, typer.Option(help="Directory of recorded measurements, for a benchmark that reads some.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Measure this part of a benchmark alone; its figures go to NAME-PART.json.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Where NAME.json goes.")] = Path("out/figures"),
     as_json: JsonOption = False,
@@ -23,7 +26,7 @@ def bench(
 
     Example: hebe bench sparse --quick
     """
-    from hebe.bench.runner import benchmark_descriptions, run_benchmark
+    from hebe.bench.runner import benchmark_descriptions, benchmark_parts, run_benchmark
     from hebe.report.description import description_table
     from hebe.report.tables import figure_tables
 
@@ -38,10 +41,15 @@ def bench(
         raise typer.BadParameter(f"no benchmark {name}: there are {', '.join(known)}, all", param_hint="NAME")
     if data is not None and not data.is_dir():
         raise typer.BadParameter(f"{data} is not a directory", param_hint="--data")
+    if only is not None:
+        parts = benchmark_parts(name) if name != "all" else ()
+        if only not in parts:
+            known_parts = f"its parts: {', '.join(parts)}" if parts else "it has no parts"
+            raise typer.BadParameter(f"benchmark {name} has no part {only}: {known_parts}", param_hint="--only")
     written = []
     for chosen in known if name == "all" else (name,):
         with make_progress() as progress, foreign_lines_to_stderr():
-            file = run_benchmark(chosen, quick, progress, data)
+            file = run_benchmark(chosen, quick, progress, data, only)
         console.print(figure_tables([(file.path(out), file)]), crop=False)
         written.append((file.write(out), file))  # after they were shown: the disk may be full
     if as_json:
