@@ -148,11 +148,13 @@ def test_what_was_sent_is_in_the_store(messages, max_batch_size, faults):
 
 
 def test_offsets_are_committed_after_the_store_has_the_rows():
-    source, store = ListSource(), DictStore(DIMS)
+    source, store, asked = ListSource(), DictStore(DIMS), threading.Event()
     store.gate.clear()
+    insert = store.insert
+    store.insert = lambda *arguments: asked.set() or insert(*arguments)
     source.add(0, [1, 2])
     ingestion = make_ingestion(source, store)
-    time.sleep(0.05)
+    assert asked.wait(TIMEOUT_S)
     assert not source.committed
     store.gate.set()
     wait_until(lambda: source.committed == {AT: 0})
@@ -414,14 +416,21 @@ def test_the_rate_is_bounded():
     assert ingestion.statistics().rows == 1000
 
 
-def test_news_are_looked_for_at_intervals():
-    source, store = ListSource(), DictStore(DIMS)
+def test_news_are_looked_for_at_intervals(monkeypatch):
+    pauses, source, store = [], ListSource(), DictStore(DIMS)
+
+    def pause(ingestion, seconds):
+        pauses.append(seconds)
+        if len(pauses) == 1:
+            source.add(0, [1])  # comes while nobody looks
+        else:
+            ingestion._closing.wait(TIMEOUT_S)
+
+    monkeypatch.setattr(UpdateIngestion, "_pause", pause)
     with make_ingestion(source, store, IngestionOptions(interval_s=3600, poll_timeout_ms=5)) as ingestion:
-        time.sleep(0.1)
-        source.add(0, [1])
-        time.sleep(0.1)
-        assert not rows_of(store)
-    assert ingestion.statistics().rows == 0
+        wait_until(lambda: len(pauses) == 2)
+    assert pauses == [3600, 3600]
+    assert ingestion.statistics().rows == 1
 
 
 def test_offsets_are_committed_after_so_many_batches():
