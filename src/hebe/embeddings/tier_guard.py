@@ -7,6 +7,7 @@ callers are told at once; a probe from time to time, in no query's way, finds ou
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ import numpy as np
 
 from hebe.embeddings.circuit_breaker import BreakerOptions, CircuitBreaker
 from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray, StoreError, StoreUnavailable
+
+log = logging.getLogger("hebe.tiers")
 
 ClockFunction = Callable[[], float]
 
@@ -177,6 +180,7 @@ class TierGuard:
             opens = self._breaker.failed(self._fault_s)
             if opens:
                 self._left_alone_s = self._fault_s
+                log.warning("%s is left alone until it answers again: %s", self.name, fault)
             if opens and not self._closing.is_set():
                 self._prober = threading.Thread(target=self._probe, name=f"hebe-{self.name}-probe", daemon=True)
                 self._prober.start()
@@ -199,6 +203,7 @@ class TierGuard:
                 if fault is None:
                     self._breaker.succeeded()
                     self._left_alone_s = None
+                    log.warning("%s answers again", self.name)
                     return
                 self._fault, self._fault_s = fault, self._clock()
                 self._breaker.failed(self._fault_s)
