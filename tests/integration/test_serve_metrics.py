@@ -91,6 +91,8 @@ def test_the_page_is_as_prometheus_wants_it(served: Served):
         "hebe_sla_missed": "counter",
         "hebe_keys": "counter",
         "hebe_keys_defaulted": "counter",
+        "hebe_keys_stale": "counter",
+        "hebe_keys_unknown": "counter",
         "hebe_queue_depth": "gauge",
         "hebe_workers": "gauge",
         "hebe_model_ready": "gauge",

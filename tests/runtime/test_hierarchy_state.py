@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.table_memory import RowFormat
 from hebe.runtime import loaded_model
-from hebe.runtime.hierarchy_state import tier_kinds
+from hebe.runtime.hierarchy_state import row_format, tier_kinds
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 
 NAME = "wnd"
@@ -44,6 +45,14 @@ def test_kinds(load, repository):
         assert tier_kinds(resident, LoadOptions()) == {}
         assert resident.tiers_state is None
         assert resident.can_answer
+
+
+def test_row_formats(load, repository):
+    model, _ = load(volatile_db={"type": "parallel_hash_map"}, cache={"row_format": "fp16"})
+    assert row_format(model) == "fp16"
+    options = LoadOptions(row_format=RowFormat.INT8)
+    with contextlib.closing(LoadedModel.load(repository, NAME, options=options)) as resident:
+        assert row_format(resident) == "int8"
 
 
 def test_prefetching_in_pieces_of_bounded_size(load, monkeypatch):

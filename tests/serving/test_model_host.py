@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hebe.serving import model_host
-from hebe.serving.errors import LoadFailed, ServeError, as_request_error, release
+from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, as_request_error, release
 from hebe.serving.model_host import HostOptions, ModelHost
 from hebe.serving.repository_control import RepositoryControl
 
@@ -84,3 +84,23 @@ def test_no_workers_at_all_are_refused():
 def test_no_more_than_two_threads_each(threads):
     with pytest.raises(ServeError, match=f"worker_threads is {threads}: must be 1 or 2"):
         HostOptions(worker_threads=threads)
+
+
+async def test_models_that_wait_for_their_turn_are_being_loaded(monkeypatch):
+    """So that who asks for one early is told to come back, and the status names it."""
+    seen = []
+
+    async def load(self, name, version=None):  # noqa: ARG001
+        seen.append({entry.name: entry.state for entry in self.entries})
+        with pytest.raises(ModelNotReady, match=f"model {name} is being loaded"):
+            self.find(name)
+        raise LoadFailed(f"repository has no model {name!r}")
+
+    monkeypatch.setattr(model_host.ModelHost, "load", load)
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"first": (1,), "second": (1, 4)})
+    host = ModelHost(Path("models"), HostOptions())
+    with pytest.raises(LoadFailed, match="none of the 2 models"):
+        await host.load_all()
+    assert seen[0] == {"first": "LOADING", "second": "LOADING"}
+    assert [(entry.version, entry.state) for entry in host.entries] == [(1, "UNAVAILABLE"), (4, "UNAVAILABLE")]
+    assert "has no model 'second'" in host.entries[1].reason

@@ -20,6 +20,7 @@ __all__ = [
     "TierState",
     "TiersState",
     "VisibleHistogram",
+    "row_format",
     "tier_kinds",
 ]
 
@@ -35,3 +36,11 @@ def tier_kinds(model: LoadedModel, options: LoadOptions) -> dict[str, str]:
     if tiers.lookup.persistent is not None:
         kinds["persistent_db"] = "rocks_db"
     return kinds
+
+
+def row_format(model: LoadedModel) -> str:
+    """How the rows of `model` that are in memory are stored: those of level 1 where tables are read through tiers."""
+    tiers = model.hierarchy.tiers
+    if tiers is None:
+        return str(model.hierarchy.memory.row_format)
+    return str(next(iter(tiers.cache.tables.values())).row_format)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from hebe.query import KeyArray, Query, QueryResult
-from hebe.runtime.hierarchy_state import IngestionStatistics, RefreshReport, TiersState
+from hebe.runtime.hierarchy_state import IngestionStatistics, RefreshReport, TiersState, row_format
 from hebe.runtime.large_allocations import give_back_freed
 from hebe.serving.driver import BatchObserver, NodeDriver
 from hebe.serving.errors import QueryRefused
@@ -89,8 +89,8 @@ class HostedModel:
 
     @property
     def row_format(self) -> str:
-        """How resident rows are stored."""
-        return str(self._driver.model.hierarchy.memory.row_format)
+        """How rows in memory are stored: those of level 1 where tables are tiered."""
+        return row_format(self._driver.model)
 
     async def prefetch(self, keys: Mapping[str, KeyArray]) -> bool:
         """Have rows brought into level 1, `keys` int64 by table; False if there is too much to do already."""

@@ -178,12 +178,17 @@ class ModelHost:
         Raises `LoadFailed` if none can be loaded.
         """
         self.check_repository()
-        names = list(self.stored())
+        stored = self.stored()
+        names = list(stored)
         self._wanted.update(names)
+        for name, versions in stored.items():  # those that wait for their turn as well
+            self._entries[name] = ModelIndexEntry(name, versions[-1], "LOADING")
         for name in names:
             try:
                 await self.load(name)
             except LoadFailed as fault:
+                if self._entries[name].state == "LOADING":  # it has gone from the repository
+                    self._keep(name, None, stored[name][-1], str(fault))
                 if len(names) == 1:
                     raise
                 log.error("load failed", model=name, reason=str(fault))
