@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 
@@ -66,3 +68,36 @@ def test_after_failures_callers_are_told_at_once() -> None:
 def test_options_out_of_range(options) -> None:
     with pytest.raises(ValueError, match="must be"):
         GuardOptions(**options)
+
+
+def test_since_when_a_tier_is_left_alone(caplog) -> None:
+    store, now_s = DictStore(DIMS), [100.0]
+    breaker = BreakerOptions(failures=2, pause_s=1000.0, longest_pause_s=1000.0)
+    guard = TierGuard("tier", store, DIMS, GuardOptions(20.0, breaker=breaker), lambda: now_s[0])
+    store.fault = RuntimeError("it is gone")
+    for failures in range(2):
+        assert guard.state.unavailable_s is None
+        assert guard.state.failures == failures
+        with pytest.raises(StoreUnavailable):
+            asked(guard, [1])
+    now_s[0] += 90.0
+    assert guard.state.unavailable_s == 90.0
+    guard.close()
+    assert caplog.messages == ["tier is left alone until it answers again: RuntimeError: it is gone"]
+
+
+def test_a_tier_that_is_back_is_left_alone_no_more(caplog) -> None:
+    store = DictStore(DIMS)
+    breaker = BreakerOptions(failures=1, pause_s=0.01, longest_pause_s=0.01)
+    guard = TierGuard("tier", store, DIMS, GuardOptions(20.0, breaker=breaker))
+    store.fault = RuntimeError("it is gone")
+    with pytest.raises(StoreUnavailable):
+        asked(guard, [1])
+    store.fault = None
+    give_up_s = time.monotonic() + 30.0
+    while not guard.state.available:
+        assert time.monotonic() < give_up_s
+        time.sleep(0.001)
+    guard.close()  # the probe has ended
+    assert guard.state.unavailable_s is None
+    assert caplog.messages[-1] == "tier answers again"
