@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.updates.batching import UpdateCarrier
+from hebe.embeddings.updates.batching import BatchingOptions, UpdateCarrier
 from hebe.embeddings.updates.contract import Delivery, UpdateLog, UpdateSource
 from hebe.embeddings.updates.kafka import KafkaLog, KafkaOptions
 from hebe.embeddings.updates.kafka_carrier import KafkaCarrier
@@ -189,3 +189,34 @@ def test_what_a_server_may_not_read_is_said_at_once(broker: KafkaBroker) -> None
 def test_options_out_of_range_are_named(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=name):
         KafkaOptions(**{name: value})  # type: ignore[arg-type]
+
+
+def test_what_the_cluster_removed_while_a_group_was_away_is_told(broker: KafkaBroker) -> None:
+    """The mock brokers keep some megabytes of a partition, as retention would."""
+    broker.create_topic("hebe.m.users", 1)
+    log = KafkaLog(quick(broker))
+    push(log, range(10))
+    source = log.source("g", [USERS])
+    source.commit(last_offsets(take_rows(source, 10)[:1]))
+    source.close()
+    producer = log.producer(BatchingOptions(linger_s=0.0))
+    for number in range(30):
+        producer.send("m", "users", np.arange(100, 110), np.full((10, 20_000), number, np.float32))
+        producer.flush(TIMEOUT_S)
+    producer.close()
+    source = log.source("g", [USERS])
+    found: list[Delivery] = []
+    while not found:
+        found += source.poll(1, 0.2)
+    [told] = found
+    assert told.fault == f"messages 1 to {told.offset} were removed from Kafka before this group had read them"
+    rest = take_rows(source, 10)
+    assert rest[0].offset == told.offset + 1
+    source.commit(last_offsets(found))
+    source.commit(last_offsets(rest))
+    source.close()
+    source = log.source("g", [USERS])
+    again = take_rows(source, 10)
+    assert again[0].offset == rest[-1].offset + 1
+    assert all(delivery.message for delivery in again)
+    source.close()

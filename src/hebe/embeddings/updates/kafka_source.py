@@ -95,7 +95,7 @@ class KafkaSource:
             self._alive_s, self._down = time.monotonic(), False
         else:
             self._probe()
-        return [self._delivery(message) for message in kept]
+        return self._deliveries(kept, max_messages)
 
     def seek(self, at: TopicPartition, offset: int) -> None:
         """See `UpdateSource.seek`."""
@@ -219,6 +219,39 @@ class KafkaSource:
             self._held.extendleft(reversed(kept))
             raise StoreError(f"Kafka refuses: {refused}", "the update log refuses this server")
         return kept
+
+    def _deliveries(self, messages: list[Any], most: int) -> list[Delivery]:
+        found: list[Delivery] = []
+        for place, message in enumerate(messages):
+            try:
+                gap = self._gap_before(message)
+            except StoreUnavailable:
+                self._held.extendleft(reversed(messages[place:]))
+                if found:
+                    return found
+                raise
+            found += [] if gap is None else [gap]
+            if len(found) == most:
+                self._held.extendleft(reversed(messages[place:]))
+                return found
+            found.append(self._delivery(message))
+        return found
+
+    def _gap_before(self, message: Any) -> Delivery | None:
+        """What the cluster has removed before the group had read it, where this is a partition's first message."""
+        at, offset = self._partition_of(message), message.offset()
+        part = self._assigned[at]
+        if part.first is not None or self._group is None or not offset:
+            return None
+        self._learn_committed()
+        if part.committed is None or offset <= part.committed:
+            return None
+        oldest = self._watermarks(at)[0]
+        if oldest <= part.committed:  # offsets that are no messages, as of transactions
+            return None
+        part.first = part.last = oldest - 1
+        missing = f"messages {part.committed} to {oldest - 1}"
+        return Delivery(at, oldest - 1, None, f"{missing} were removed from Kafka before this group had read them")
 
     def _delivery(self, message: Any) -> Delivery:
         at, offset, payload = self._partition_of(message), message.offset(), message.value()
