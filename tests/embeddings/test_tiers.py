@@ -180,3 +180,41 @@ def test_a_bound_of_the_memory_is_a_cache_over_level_3() -> None:
     assert bounded.cache_of("m") == CacheConfig(cache_bytes=1 << 20, row_format=RowFormat.FP16, hit_rate_threshold=0.5)
     assert bounded.persistent_db == PersistentConfig(PersistentType.ROCKS_DB, "rows")
     assert bounded.volatile_db.type is VolatileType.DISABLED
+
+
+def damage_rows(place: Path, share: float) -> None:
+    """Change some bytes of level 3's largest file of rows, so far into it."""
+    file = max((place / "rows").glob("*.sst"), key=lambda each: each.stat().st_size)
+    content = bytearray(file.read_bytes())
+    first = int(share * len(content))
+    content[first : first + 8] = bytes(byte ^ 0x5A for byte in content[first : first + 8])
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("parts", [{}, {"volatile_db": {"type": "parallel_hash_map"}}])
+def test_rows_that_the_disk_has_damaged_are_told_when_they_are_to_warm_a_tier(open_tiers, tmp_path, parts) -> None:
+    place = tmp_path / "model" / "1"
+    open_tiers(config_of(**parts)).close()
+    (place / CACHE_KEYS).unlink()
+    damage_rows(place, 0.02)
+    with pytest.raises(StoreError, match=f"{place}: cannot read table .*remove the directory"):
+        open_tiers(config_of(**parts))
+    RocksDbStore(place, read_only=True).close()  # nobody holds it
+
+
+def test_damage_anywhere_is_told_where_every_row_is_verified(open_tiers, tmp_path) -> None:
+    """Otherwise those rows are default vectors when they are asked for, and said to be."""
+    place = tmp_path / "model" / "1"
+    open_tiers(config_of()).close()
+    damage_rows(place, 0.6)
+    tiers = open_tiers(config_of())
+    keys, rows = np.arange(3000), np.zeros((3000, 4), np.float32)
+    for first in range(0, 3000, 50):
+        part = slice(first, first + 50)
+        states = tiers.lookup.look_up("users", keys[part], rows[part])
+        defaulted = np.zeros(50, np.bool_) if states is None else states == RowState.DEFAULTED
+        assert np.array_equal(rows[part, 0], np.where(defaulted, 0, keys[part]))
+    assert "Corruption" in (tiers.state.levels[0].fault or "")
+    tiers.close()
+    with pytest.raises(StoreError, match=f"{place}: cannot read table .*remove the directory"):
+        Tiers.open("model", 1, TABLES, SOURCES, config_of(), place, "identity", verify=True)

@@ -97,6 +97,7 @@ class EmbeddingHierarchy:
         config: HierarchyConfig | None = None,
         version: int = 1,
         progress: Progress | None = None,
+        verify: bool = False,
     ) -> EmbeddingHierarchy:
         """Load `tables`, float32 `[rows, dim]` by table name, as the spec has them; in memory as `row_format` has them.
 
@@ -108,8 +109,9 @@ class EmbeddingHierarchy:
         index comes on top.
 
         Where `config` describes tiers, all tables are read through them, in which they are those of `version`.
-        `progress(bytes done, bytes in all)` is called while loading. Raises `StoreError` when memory, files or tables
-        are not as needed; nothing is left allocated then.
+        `progress(bytes done, bytes in all)` is called while loading. `verify`: read every row that a RocksDB has
+        already, and refuse it if one is damaged. Raises `StoreError` when memory, files or tables are not as needed;
+        nothing is left allocated then.
         """
         config = config or HierarchyConfig()
         if config.is_tiered and table_memory_bytes is not None:
@@ -131,7 +133,9 @@ class EmbeddingHierarchy:
             if tiered:
                 content = identity or _checksum(spec, tables)
                 writing = _LoadProgress(progress, after=memory.rows_bytes)
-                tiers = Tiers.open(spec.name, version, tiered, tables, config, persistent_dir, content, writing)
+                tiers = Tiers.open(
+                    spec.name, version, tiered, tables, config, persistent_dir, content, writing, verify=verify
+                )
                 progress = _LoadProgress(progress, before=writing.done)
             memory.fill({name: tables[name] for name in resident if name in tables}, progress)
             return cls(spec, memory, tiers)

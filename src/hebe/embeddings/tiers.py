@@ -90,11 +90,14 @@ class Tiers:
         persistent_dir: Path | None,
         identity: str,
         progress: Progress | None = None,
+        *,
+        verify: bool = False,
     ) -> Tiers:
         """Open the tiers of `model`, whose rows are `sources` under `identity` (`RocksDbStore.load`).
 
         Level 3 is in `persistent_dir`. Level 2 and then level 1 are filled from it, or else from `sources`; a table
-        may lack one if level 3 has its rows. Raises `StoreError` when a tier cannot be opened; nothing stays open then.
+        may lack one if level 3 has its rows. `verify`: read every row that level 3 has already. Raises `StoreError`
+        when a tier cannot be opened, or level 3 proves to be damaged; nothing stays open then.
         """
         dims = {table.name: table.dim for table in tables}
         own = config.cache_of(model)
@@ -104,7 +107,7 @@ class Tiers:
             if config.persistent_db.type is PersistentType.ROCKS_DB:
                 if persistent_dir is None:
                     raise StoreError(f"model {model}: a persistent store needs a directory")
-                store = _load_persistent(persistent_dir, tables, sources, config, identity, progress)
+                store = _load_persistent(persistent_dir, tables, sources, config, identity, progress, verify)
                 guard = GuardOptions(config.persistent_db.timeout_ms / 1e3, config.persistent_db.num_threads)
                 persistent = TierGuard("persistent_db", store, dims, guard)
                 opened.callback(persistent.close)
@@ -161,7 +164,10 @@ class Tiers:
         sources: Mapping[str, KeyedSource],
         known: Mapping[str, KeyArray],
     ) -> None:
-        """Fill level 1 with the `known` keys of a table, int64, hottest first, or else the first ones of its source."""
+        """Fill level 1 with the `known` keys of a table, int64, hottest first, or else the first ones of its source.
+
+        Raises `StoreError` when level 3 cannot read them: what its disk has damaged is told now, before it is served.
+        """
         for table in tables:
             capacity = self.cache.tables[table.name].capacity
             keys = known.get(table.name)
@@ -173,6 +179,9 @@ class Tiers:
                 seen = self.lookup.updates_seen(table.name)
                 rows, states = self.lookup.fetch(table.name, part, math.inf, note=False)
                 found = states == RowState.FOUND
+                if (states == RowState.DEFAULTED).any() and self.lookup.persistent is not None:
+                    # It failed, or took longer than a query would wait: it says itself which.
+                    self.lookup.persistent.store.query(table.name, part, rows, found)
                 self.lookup.put(table.name, part[found], rows[found], seen)
 
     def _first_keys(self, table: EmbeddingTableSpec, source: KeyedSource | None, count: int) -> KeyArray:
@@ -250,12 +259,15 @@ def _load_persistent(
     config: HierarchyConfig,
     identity: str,
     progress: Progress | None,
+    verify: bool,
 ) -> RocksDbStore:
     """Writable if online updates come, which then have to be the only writer."""
     persistent = config.persistent_db
     read_only = persistent.read_only or config.update_source.type is UpdateType.NULL
     options = RocksDbOptions(num_threads=1, max_batch_size=persistent.max_batch_size)
-    return RocksDbStore.load(path, tables, sources, identity, progress, read_only=read_only, options=options)
+    return RocksDbStore.load(
+        path, tables, sources, identity, progress, read_only=read_only, verify=verify, options=options
+    )
 
 
 def _open_volatile(namespace: str, dims: Mapping[str, int], config: VolatileConfig) -> VolatileTier | None:
@@ -282,18 +294,25 @@ def _fill_volatile(
     persistent: RocksDbStore | None,
     config: VolatileConfig,
 ) -> None:
-    """Put the first rows of each table in, unless the store has some of it: others fill it, or have."""
+    """Put the first rows of each table in, unless the store has some of it: others fill it, or have.
+
+    Where level 3 has the rows, a store that does not take them is no matter; rows that cannot be read always are.
+    """
     for table in tables:
         wanted = min(math.ceil(config.initial_cache_rate * table.rows), config.num_partitions * config.overflow_margin)
+        tolerated = StoreError if persistent is not None else ()
         try:
             if not wanted or store.size(table.name):
                 continue
-            for keys, rows in _rows_of(table, sources, persistent, wanted):
-                store.insert(table.name, keys, rows)
-        except StoreError as fault:
-            if persistent is None:
-                raise
+        except tolerated as fault:
             log.warning("level 2 is not filled with table %s: %s", table.name, fault)
+            continue
+        for keys, rows in _rows_of(table, sources, persistent, wanted):
+            try:
+                store.insert(table.name, keys, rows)
+            except tolerated as fault:
+                log.warning("level 2 is not filled with table %s: %s", table.name, fault)
+                break
 
 
 def _rows_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,7 +42,8 @@ class LoadOptions:
     `graph`: how the DenseNet runs. `table_memory_bytes`: most memory for embedding rows; what is beyond it is
     served from a persistent store under `persistent_dir`. None: all rows in memory. `hierarchy` describes the tiers
     that tables are read through, if any, and where online updates come from. `verify`: read every byte of the stored
-    model first, and refuse one whose checksums differ. `row_format`: how rows of resident tables are stored.
+    model and of its persistent store first, and refuse one whose checksums differ. `row_format`: how rows of resident
+    tables are stored.
     """
 
     graph: GraphMode = GraphMode.SCRIPTED
@@ -125,7 +125,6 @@ class LoadedModel:
         if options.verify:
             stored.verify(progress)
         spec = stored.spec
-        identity = " ".join(stored.files[name].sha256 for name in sorted(stored.files) if name.startswith("tables/"))
         dense = prepare(stored.dense_net(), spec, options.graph, compile_threads=threads)
         hierarchy = EmbeddingHierarchy.open(
             spec,
@@ -135,8 +134,9 @@ class LoadedModel:
             config=options.hierarchy,
             version=stored.version,
             persistent_dir=options.store_directory(name, stored.version),
-            identity=hashlib.sha256(identity.encode()).hexdigest(),
+            identity=stored.tables_identity,
             progress=progress,
+            verify=options.verify,
         )
         model = cls(spec, stored.version, hierarchy, lambda items: ModelExecutor(spec, hierarchy, dense, items))
         try:
