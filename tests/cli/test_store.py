@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from hebe.cli.main import main
+from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.spec import EmbeddingTableSpec
 
 SPECS = [EmbeddingTableSpec("users", 3000, 4), EmbeddingTableSpec("items", 7, 1)]
@@ -38,6 +40,41 @@ def damage(path):
     data[1000] ^= 0xFF
     file.unlink()
     file.write_bytes(data)
+
+
+def test_load_fills_the_store_that_a_server_looks_for(tmp_path, capsys):
+    models, stores = tmp_path / "models", tmp_path / "stores"
+    run(capsys, "model", "new", "dlrm-rmc1", "--scale", "0.001", "--repository", models)
+    loaded = run(capsys, "store", "load", models, "dlrm-rmc1", "--persistent-dir", stores)
+    assert "has dlrm-rmc1 version 1: 10,000 rows in 10 tables" in loaded.out
+    with contextlib.closing(RocksDbStore(stores / "dlrm-rmc1" / "1", read_only=False)) as store:
+        store.insert("table0", np.array([5]), np.full((1, 32), 7, np.float32))
+    before = files_of(stores)
+    options = LoadOptions(hierarchy=HierarchyConfig.from_mapping({"persistent_db": ROCKS | {"path": str(stores)}}))
+    model = LoadedModel.load(models, "dlrm-rmc1", None, options)
+    row = np.empty((1, 32), np.float32)
+    model.hierarchy.tiers.lookup.look_up("table0", np.array([5]), row)
+    model.close()
+    assert row[0, 0] == 7, "it was not loaded again"
+    assert before - files_of(stores) == set()
+    again = result_of(run(capsys, "store", "load", models, "dlrm-rmc1", "--persistent-dir", stores, "--json"))
+    assert sum(table["rows"] for table in again["tables"]) == 10_000
+
+
+def test_load_of_what_does_not_fit(tmp_path, capsys):
+    models, stores = tmp_path / "models", tmp_path / "stores"
+    run(capsys, "model", "new", "dlrm-rmc1", "--scale", "0.01", "--repository", models)
+    load = ["store", "load", models, "dlrm-rmc1", "--persistent-dir", stores, "--table-memory"]
+    assert "leaves no table" in run(capsys, *load, "1G", code=2).err
+    assert result_of(run(capsys, *load, "8M", "--json"))["tables"]
+    assert "no model" in run(capsys, "store", "load", models, "ghost", "--persistent-dir", stores, code=1).err
+
+
+ROCKS = {"type": "rocks_db", "timeout_ms": 60_000}
+
+
+def files_of(directory):
+    return {file.name for file in directory.rglob("*.sst")}
 
 
 def test_show(store, capsys):

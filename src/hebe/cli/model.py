@@ -23,9 +23,8 @@ from hebe.cli.model_tables import (
     stored_summary,
     summary,
 )
-from hebe.cli.options import ROW_FORMATS, parse_row_format
+from hebe.cli.options import ROW_FORMATS, parse_bytes, parse_row_format
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
-from hebe.cli.serve import parse_bytes
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.spec import ModelSpec, SpecError
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from hebe.cli.options import ROW_FORMATS, parse_row_format
+from hebe.cli.options import ROW_FORMATS, parse_bytes, parse_row_format
 from hebe.cli.output import JsonOption, make_console, print_json
 
 _SERVING, _RUNNING, _ACCESS, _LOGGING = "Where", "How models run", "Access and limits", "Logs and traces"
@@ -223,17 +223,3 @@ def _interrupt_ends_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def parse_bytes(text: str, hint: str) -> int:
-    """A number of bytes written as 4096, 64K, 800M or 12G (powers of 1024)."""
-    units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-    body = text.strip().upper().removesuffix("B").removesuffix("I")
-    number, unit = (body[:-1], body[-1]) if body[-1:] in units and body[-1:] else (body, "")
-    try:
-        value = float(number) * units[unit]
-    except ValueError:
-        raise typer.BadParameter(f"{text!r}: write bytes as 4096, 64K, 800M or 12G", param_hint=hint) from None
-    if value < 1:
-        raise typer.BadParameter(f"{text!r}: must be at least 1 byte", param_hint=hint)
-    return int(value)

@@ -1,4 +1,4 @@
-"""`hebe store`: look at persistent stores, check them, and copy them while they serve."""
+"""`hebe store`: fill persistent stores, look at them, check them, and copy them while they serve."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from hebe.cli.model_tables import size_text
+from hebe.cli.model_tables import byte_progress, size_text
+from hebe.cli.options import ROW_FORMATS, parse_bytes, parse_row_format
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 from hebe.report.fitting_table import Column, FittingTable
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Look at persistent stores of embedding rows, check them, copy them and put them back.",
+    help="Fill persistent stores of embedding rows, look at them, check them, copy them and put them back.",
     epilog="Example: hebe store checkpoint stores/dlrm-rmc1/1 backups/monday",
 )
 
@@ -28,6 +29,47 @@ StoreArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="Directory of the store: PERSISTENT_DIR/MODEL/VERSION of a server's.")
 ]
 ReplaceOption = Annotated[bool, typer.Option("--replace", help="Put it in the place of a store that is there.")]
+
+
+@app.command("load", epilog="Example: hebe store load models dlrm-rmc1 --persistent-dir stores")
+def load(
+    repository: Annotated[Path, typer.Argument(metavar="REPO", help="Directory of the model repository.")],
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="A model that is stored there.")],
+    persistent_dir: Annotated[
+        Path, typer.Option("--persistent-dir", metavar="DIR", help="Where the server's stores are, or will be.")
+    ],
+    version: Annotated[int | None, typer.Option("--version", min=1, help="Default: the newest.")] = None,
+    table_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--table-memory", metavar="BYTES", help="Only the tables that a server with this bound reads from a store."
+        ),
+    ] = None,
+    row_format: Annotated[str, typer.Option("--row-format", help=ROW_FORMATS)] = "fp32",
+    as_json: JsonOption = False,
+) -> None:
+    """Write a model's tables into the store where a server will look for them, so that it starts at once.
+
+    What is loaded already from the same files is left as it is, with its updates.
+    """
+    from hebe.embeddings.hierarchy import resident_shapes
+    from hebe.embeddings.rocksdb_store import RocksDbStore
+    from hebe.models.repository import ModelRepository
+
+    bound = None if table_memory is None else parse_bytes(table_memory, "--table-memory")
+    stored = ModelRepository(repository).open(name, version)
+    resident = {} if bound is None else resident_shapes(stored.spec, bound, parse_row_format(row_format))
+    wanted = [table for table in stored.spec.tables if table.name not in resident]
+    if not wanted:
+        raise typer.BadParameter("leaves no table to be stored: all of them fit", param_hint="--table-memory")
+    path = persistent_dir / name / str(stored.version)
+    sources = {table.name: stored.table(table.name) for table in wanted}
+    with (
+        byte_progress(f"loading {name}") as advance,
+        contextlib.closing(RocksDbStore.load(path, wanted, sources, stored.tables_identity, advance)) as store,
+    ):
+        result = _summary(store)
+    _say(f"{escape(str(path))} has {escape(name)} version {stored.version}", result, as_json)
 
 
 @app.command("show", epilog="Example: hebe store show stores/dlrm-rmc1/1")

@@ -76,6 +76,12 @@ class StoredModel:
     files: Mapping[str, FileRecord]
 
     @property
+    def tables_identity(self) -> str:
+        """A checksum that changes with any row of any table; the files are not read for it."""
+        checksums = " ".join(self.files[name].sha256 for name in sorted(self.files) if name.startswith("tables/"))
+        return hashlib.sha256(checksums.encode()).hexdigest()
+
+    @property
     def rows_as_of_s(self) -> float | None:
         """When the rows were read out of training, Unix seconds: online updates sent before are in them. None if that
         is not known. Raises `RepositoryError` if what provenance says of it is no time.
