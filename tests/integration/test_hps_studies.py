@@ -3,7 +3,7 @@
 import pytest
 from rich.progress import Progress
 
-from hebe.studies import hps_insertion_runs
+from hebe.studies import hps_insertion_runs, hps_tiers_runs
 from hebe.studies.hps_insertion import HASH_MAP, REDIS, ROCKSDB
 from hebe.studies.hps_insertion_runs import fill_all
 from hebe.studies.hps_setting import DataSet
@@ -19,8 +19,9 @@ def test_redis_takes_rows_in_too(monkeypatch):
     assert all(tuple(each.rates) == (0.001, 0.002) for each in done)
 
 
-def test_redis_holds_its_share_and_rocksdb_has_the_rest():
-    effort = Effort(2, 4_000, 8_192, (64, 256), 3)
+def test_redis_holds_its_share_and_rocksdb_has_the_rest(monkeypatch):
+    monkeypatch.setattr(hps_tiers_runs, "_TURN_ITEMS", 64)
+    effort = Effort(2, 4_000, 8_192, (64, 128), 3)
     on_disk = Combination(0.05, disk=True)
     with Progress(disable=True) as progress:
         answers = measure_combinations(DataSet(2, 4_000), effort, [LITTLE, MUCH_REDIS, on_disk], progress)

@@ -28,6 +28,12 @@ SMALL = Effort(2, 2_000, 4_096, (8, 64), 3)
 ON_DISK = Combination(0.1, disk=True)
 
 
+@pytest.fixture(autouse=True)
+def _short_turns(monkeypatch):
+    """The DenseNet is as large as ever."""
+    monkeypatch.setattr(hps_tiers_runs, "_TURN_ITEMS", 16)
+
+
 def measured(sparse_s, dense_s=0.010, had=(0.9, 0.08, 0.02)):
     """Batches of 8 take `sparse_s` to be looked up, of 64 five times as much."""
     sparse = {8: np.full(3, sparse_s), 64: np.full(3, 5 * sparse_s)}
@@ -52,7 +58,8 @@ def test_what_given_times_come_to():
     assert lookups.rows[0] == ["table memory", "8,000", "12,800", "90.0%", "8.0%", "2.0%"]
     assert whole.rows[0] == ["table memory", "727", "4,267"]
     assert len(lookups.rows) == len(whole.rows) == len(COMBINATIONS)
-    assert claims.rows[0][1:] == ["1.25", "1.24", "1.24"] or claims.rows[0][1] == "1.25"
+    assert claims.rows[0][1] == "1.25"
+    assert claims.rows[0][3] == "1.24"
     assert claims.rows[-1][1] == "1.60"
     assert page_of(result).count("<svg") == 2
 

@@ -319,22 +319,32 @@ def _explanation(
 ) -> str:
     cold, waiting = fig_9[0], fig_9[-1]
     seen = Case(PAPER_CACHE, seen=1.0)
-    apart = quality[waiting].accuracy - quality[cold].accuracy
     worst = max((case for case in compared if case.default != ZERO), key=lambda case: quality[case].auc_lost)
+    always_no = len(np.unique(by_case[waiting].scores > 0.5)) == 1
     return (
-        "Where ours differs. A threshold of 1 answers as if all rows were in memory. With 0 the accuracy is "
-        f"{abs(apart):.4f} {'below' if apart >= 0 else 'above'} it over the tail, cold start included, with "
+        "Where ours differs. A threshold of 1 answers as if all rows were in memory. With 0 the accuracy over the "
+        f"tail, cold start included, is {_apart(quality[waiting].accuracy - quality[cold].accuracy)}, with "
         f"{by_case[cold].own_rows:.0%} of the keys answered with their own rows; once the cache has seen the trained "
-        f"rows, {by_case[seen].own_rows:.0%} are, and {quality[seen].auc_lost:.4f} of the AUC is lost. The paper's hit "
+        f"rows, {by_case[seen].own_rows:.0%} are, and the AUC is {_apart(quality[seen].auc_lost)}. The paper's hit "
         f"rates are higher: its logs are some {4e9 / (log.trained_rows + len(log.labels)):,.0f} times longer, so that "
         f"few of its keys are new, while here {26 * len(log.labels):,} keys of the tail are {log.vocabulary:,} "
         "distinct ones. Algorithm 1 as printed divides the missing keys by the size of the cache, not by the keys "
         "asked for, which would make its hit rates higher too; the paper does not say which of the two Fig. 9 shows. "
-        "Accuracy tells little where most answers are no; the AUC tells more. A row that training met rarely is near "
-        "zero here, so that a default vector of zeros costs little for the rare keys, which are those that a cache "
-        f"lacks. A vector that is like none of the model's costs more: {worst.default.name} in every number loses "
-        f"{quality[worst].auc_lost:.4f} of the AUC at a hit rate of {by_case[worst].hit_rate:.0%}."
+        "Accuracy tells little where most answers are no; the AUC tells more. "
+        + ("This model says no to every item: it has seen few, and its accuracy is that of no. " if always_no else "")
+        + "A row that training never met, or rarely, is near zero here, so that a default vector of zeros costs little "
+        "for rare keys, which are those that a cache lacks; where training has met too few items for a row to be worth "
+        "more than chance, the AUC without it may even be higher. A vector like none of the model's costs more: "
+        f"{worst.default.name} in every number loses {quality[worst].auc_lost:.4f} of the AUC at a hit rate of "
+        f"{by_case[worst].hit_rate:.0%}."
     )
+
+
+def _apart(lost: float) -> str:
+    """In words, to four places."""
+    if abs(lost) < 5e-5:
+        return "the same"
+    return f"{abs(lost):.4f} {'lower' if lost > 0 else 'higher'}"
 
 
 def _courses(log: Log, answers: Mapping[str, Scored]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.ticker import NullLocator
 from rich.progress import Progress
 
 from hebe.embeddings import local_redis
@@ -246,7 +247,7 @@ def _plot(filled: Sequence[Filled]) -> str:
         axes.set_yscale("log")
         ticks = sorted({*PAPER_CAPACITIES_GB, *(gb for each in filled for gb in each.rates)} - {75.0})
         axes.set_xticks(ticks)
-        axes.set_yticks([20, 50, 100, 200, 500, 1000, 2000, 5000])
+        axes.set_yticks([1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000])
         low, high = axes.dataLim.y0, axes.dataLim.y1
         axes.set_ylim(0.7 * low, 1.4 * high)
         plain_ticks(axes.xaxis, format_number)
@@ -254,5 +255,7 @@ def _plot(filled: Sequence[Filled]) -> str:
         axes.set_xlabel("held (GB)")
         axes.set_ylabel("insertion (MB/s)")
         axes.set_title("Random insertion, by how much the store holds")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_locator(NullLocator())
         canvas.legend(loc="outside lower center", ncols=3)
         return to_svg(canvas, "Random insertion into hash map, Redis and RocksDB by capacity, ours and the paper's")

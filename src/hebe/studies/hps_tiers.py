@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.ticker import NullLocator
 from rich.progress import Progress
 
 from hebe.embeddings import local_redis
@@ -279,5 +280,7 @@ def _plot(rates: Mapping[str, Sequence[float]], batches: Sequence[int], title: s
         axes.set_xlabel("batch size (items)")
         axes.set_ylabel("items/s")
         axes.set_title(title)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_locator(NullLocator())
         canvas.legend(loc="outside lower center", ncols=2)
         return to_svg(canvas, f"{title} by batch size: {', '.join(rates)}")
