@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +41,10 @@ _TOLERANCE = 1e-4
 """Of a row's numbers, which lie in [0, 2): what the sigmoid and back costs, with some reserve."""
 _DOCUMENTED = {"429", "503", "504", "StatusCode.RESOURCE_EXHAUSTED", "StatusCode.UNAVAILABLE"}
 """Statuses of a request that is refused rather than wrong (`hebe.serving.errors`)."""
+
+LATE_S = 3.0
+"""What 99 of 100 answers must be faster than, whatever stalls: the model's latency bound, 1 s, and the time that a busy
+machine takes beside it."""
 
 Keys = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
@@ -76,10 +81,10 @@ def rows_of(keys: Keys, versions: Keys, dim: int) -> Rows:
         mixed = mixed[:, None] * np.uint64(0xC2B2AE3D27D4EB4F) + np.arange(dim, dtype=np.uint64)
         mixed ^= mixed >> np.uint64(29)
         mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    rows = (mixed >> np.uint64(40)).astype(np.float64) / (1 << 24) + 0.5
+    rows = ((mixed >> np.uint64(40)) / (1 << 24) + 0.5).astype(np.float32)
     if dim > 1:
         rows[:, 0] = versions / (_VERSIONS / 2)
-    return rows.astype(np.float32)
+    return rows
 
 
 class Versions:
@@ -97,6 +102,10 @@ class Versions:
         self.sent[keys] += 1
         self.deleted[keys] = False
         return rows_of(keys, self.sent[keys], self.dim)
+
+    def delete(self, keys: Keys) -> None:
+        """Deletes of `keys` are to be sent."""
+        self.deleted[keys] = True
 
     def fault(self, keys: Keys, rows: Rows, settled: Keys, told: Told) -> str | None:
         """What is wrong with `rows` of `keys` as an answer; `settled` as it was when they were asked for."""
@@ -215,7 +224,7 @@ class Reader:
 class Load:
     """Threads that read random keys of `servers` between entering and leaving, half over HTTP, half over gRPC.
 
-    On leaving it is checked that nothing that they got is wrong: `check`.
+    On leaving it is checked that nothing that they got is wrong: `check`. Those of a server that is killed end with it.
     """
 
     servers: Sequence[HebeServe]
@@ -223,6 +232,7 @@ class Load:
     versions: Versions
     threads: int = 4
     pause_s: float = 0.002
+    items: int = ITEMS
     parameters: Mapping[str, Any] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)
 
@@ -250,25 +260,34 @@ class Load:
     def check(self) -> None:
         """Fail if any answer so far was wrong, or any refusal of an undocumented kind."""
         assert not self._broken, self._broken
-        wrong = [answer for answer in self.answers if answer.told is not None and answer.fault is not None]
-        assert not wrong, f"{len(wrong)} of {len(self.answers)} answers, the first: {wrong[0]}"
-        odd = [answer for answer in self.answers if answer.told is None and answer.status not in _DOCUMENTED]
-        assert not odd, f"{len(odd)} of {len(self.answers)} answers, the first: {odd[0]}"
+        answers = list(self.answers)
+        wrong = [answer for answer in answers if answer.told is not None and answer.fault is not None]
+        assert not wrong, f"{len(wrong)} of {len(answers)} answers, the first: {wrong[0]}"
+        odd = [answer for answer in answers if answer.told is None and answer.status not in _DOCUMENTED]
+        assert not odd, f"{len(odd)} of {len(answers)} answers, the first: {odd[0]}"
 
     def since(self, asked_s: float) -> list[Answer]:
         """Answers to what was asked from then on."""
         return [answer for answer in list(self.answers) if answer.asked_s >= asked_s]
 
-    def wait_for(self, count: int, holds: Callable[[Answer], bool] = lambda _: True, patience_s: float = 30.0) -> None:
+    def wait_for(
+        self, count: int, holds: Callable[[Answer], bool] = lambda _: True, patience_s: float = PATIENCE_S
+    ) -> None:
         """Return once so many answers to what is asked from now on are such."""
         from_s = time.monotonic()
-        eventually(lambda: sum(map(holds, self.since(from_s))) >= count, f"{count} such answers", patience_s)
 
-    def wait_until_whole(self, patience_s: float = 30.0, in_a_row: int = 100) -> float:
+        def enough() -> bool:
+            self.check()
+            return sum(map(holds, self.since(from_s))) >= count
+
+        eventually(enough, f"{count} such answers", patience_s)
+
+    def wait_until_whole(self, patience_s: float = PATIENCE_S, in_a_row: int = 100) -> float:
         """Return once so many answers in a row had every row; returns how long ago the first of them was asked for."""
         from_s = time.monotonic()
 
         def whole() -> bool:
+            self.check()
             last = self.since(from_s)[-in_a_row:]
             return len(last) == in_a_row and all(answer.told is not None and answer.told.all_found for answer in last)
 
@@ -278,14 +297,25 @@ class Load:
     def _run(self, number: int) -> None:
         rng = np.random.default_rng(number)
         protocol = ("grpc", "http")[number % 2]
+        server = self.servers[number % len(self.servers)]
         try:
-            with Reader(self.servers[number % len(self.servers)], self.spec, self.versions, protocol) as reader:
+            with Reader(server, self.spec, self.versions, protocol) as reader:
                 while not self._stop.is_set():
-                    keys = rng.integers(0, self.versions.rows, ITEMS * LOOKUPS)
-                    self.answers.append(reader.answer(keys, **self.parameters))
+                    keys = rng.integers(0, self.versions.rows, self.items * LOOKUPS)
+                    answer = reader.answer(keys, **self.parameters)
+                    if answer.told is None and server.process.poll() is not None:
+                        return
+                    self.answers.append(answer)
                     self._stop.wait(self.pause_s)
         except BaseException as fault:  # told by `check`
-            self._broken.append(fault)
+            if not self._has_ended(server):
+                self._broken.append(fault)
+
+    def _has_ended(self, server: HebeServe) -> bool:
+        """Whether the server was killed, which breaks connections a moment before its end is known."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.process.wait(1.0)
+        return server.process.poll() is not None
 
 
 def percentile_s(answers: Sequence[Answer], percentile: float) -> float:

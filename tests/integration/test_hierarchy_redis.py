@@ -21,14 +21,12 @@ from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.volatile_options import VolatileOptions
 
 from ..redis_servers import RedisCluster, RedisServer
-from .row_reader import TABLE, Load, Reader, Versions, percentile_s, row_reader, serving, store_reader
+from .row_reader import LATE_S, TABLE, Load, Reader, Versions, percentile_s, row_reader, serving, store_reader
 from .served import HebeServe, eventually, is_ready
 
 SPEC = row_reader()
 PARTITIONS = 4
 TIMEOUT_MS = 50.0
-LATE_S = 1.0
-"""The model's latency bound, a deadline of each query: nothing may be answered later, whatever stalls."""
 HEALED_S = 15.0
 """Within which all must be as before. A circuit breaker tries a tier again after at most 5 s."""
 

@@ -1,0 +1,138 @@
+"""The disk under a server's persistent store: full, read-only, damaged. Clients read all the while."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hebe.embeddings.updates.log_directory import LogDirectory
+
+from .row_reader import LATE_S, Load, Reader, Versions, percentile_s, row_reader, serving, store_reader
+from .served import HebeServe, eventually
+from .test_store_faults import mount
+from .trainer import QUICK, Trainer
+
+SPEC = row_reader(dim=16)
+[ROWS] = [table.rows for table in SPEC.tables]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 24 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount("-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place))
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def tiers(root: Path, place: Path, *, updates: bool) -> dict[str, dict[str, Any]]:
+    """Level 1 and level 3, with or without online updates."""
+    described: dict[str, dict[str, Any]] = {
+        "cache": {"cache_fraction": 0.1},
+        "persistent_db": {"type": "rocks_db", "path": str(place)},
+    }
+    if updates:
+        described["update_source"] = {
+            "type": "log_directory",
+            "address": str(root / "log"),
+            "poll_timeout_ms": 50,
+        }
+    return described
+
+
+def wait_until_newest(server: HebeServe, versions: Versions) -> None:
+    with Reader(server, SPEC, versions) as reader:
+        eventually(reader.all_newest, "every row is right")
+
+
+def refused(root: Path, described: dict[str, dict[str, Any]], *options: str) -> str:
+    """The log of a server that must not come up."""
+    with serving(root, described, *options, name="refused", ready=False) as server:
+        ended = eventually(lambda: server.process.poll() is not None or "all models loaded" in server.log, "it ends")
+        assert ended
+        assert server.process.poll() == 1, server.log
+        return server.log
+
+
+def fill(disk: Path) -> Path:
+    """Leave no room on `disk`, whatever is written meanwhile; the file to be removed."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 12))
+    return ballast
+
+
+def test_a_disk_that_is_full_and_then_read_only(tmp_path: Path, disk: Path):
+    """Full: queries are answered, and updates go on where they were once there is room. Read-only: it is read from."""
+    store_reader(tmp_path / "models", SPEC)
+    versions, updates = Versions(SPEC), LogDirectory(tmp_path / "log")
+    with serving(tmp_path, tiers(tmp_path, disk / "rows", updates=True)) as server:
+        with updates.producer(QUICK) as producer, Load([server], SPEC, versions) as load:
+            with Trainer(producer, SPEC.name, versions, np.arange(ROWS)):
+                eventually(lambda: (versions.sent > 0).sum() > ROWS / 2, "updates come")
+                ballast = fill(disk)
+                eventually(lambda: "free some disk space" in server.log, "it tells that the disk is full")
+                load.wait_for(200)
+            load.wait_for(200)
+            assert server.process.poll() is None
+            ballast.unlink()
+            wait_until_newest(server, versions)
+            versions.settled[:] = versions.sent
+            load.wait_for(100)
+            assert percentile_s(load.answers, 99) < LATE_S
+        assert server.end(signal.SIGTERM) == 0
+
+    mount("-o", "remount,ro", str(disk))
+    fault = refused(tmp_path, tiers(tmp_path, disk / "rows", updates=True))
+    assert str(disk / "rows") in fault
+    assert "Read-only file system" in fault
+    with (
+        serving(tmp_path, tiers(tmp_path, disk / "rows", updates=False)) as server,
+        Load([server], SPEC, versions) as load,
+    ):
+        load.wait_for(100)
+        wait_until_newest(server, versions)
+
+
+@pytest.mark.parametrize("part", ["rows", "index", "record"])
+def test_a_damaged_store_is_named_at_start_and_not_served(tmp_path: Path, stored: Path, part: str):
+    """Whatever the disk has changed: the server ends with status 1, and says which store it is and what to do."""
+    described = tiers(tmp_path, tmp_path / "rocksdb", updates=False)
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
+    place = tmp_path / "rocksdb" / SPEC.name / "1"
+    damage(place, part)
+    fault = refused(tmp_path, described, "--verify")
+    assert str(place) in fault
+    assert "remove the directory" in fault
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository, and the store that a server has made of it."""
+    root = tmp_path_factory.mktemp("stored")
+    store_reader(root / "models", SPEC)
+    with serving(root, tiers(root, root / "rocksdb", updates=False)) as server:
+        assert server.end(signal.SIGTERM) == 0
+    return root
+
+
+def damage(place: Path, part: str) -> None:
+    """Change some bytes of a store: of its rows, of RocksDB's own index of files, or of the record beside them."""
+    files = sorted((place / "rows").glob("*.sst"), key=lambda file: file.stat().st_size)
+    file = {"rows": files[-1], "index": next((place / "rows").glob("MANIFEST*")), "record": place / "store.json"}[part]
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 8] = bytes(byte ^ 0x5A for byte in content[middle : middle + 8])
+    file.write_bytes(content)

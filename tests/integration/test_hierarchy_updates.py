@@ -1,0 +1,247 @@
+"""Online updates into a server under load: killed in the middle, and fed with messages that no trainer would send."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage
+from hebe.embeddings.updates.log_directory import DirectoryCarrier, LogDirectory, LogDirectoryOptions
+from hebe.embeddings.updates.message import encode
+from hebe.embeddings.updates.segment_files import PartitionEnd, segment_path
+from hebe.kernels.xxh64 import key_partitions
+
+from .row_reader import (
+    LATE_S,
+    TABLE,
+    Keys,
+    Load,
+    Reader,
+    Versions,
+    percentile_s,
+    row_reader,
+    rows_of,
+    serving,
+    store_reader,
+)
+from .served import HebeServe, eventually
+from .trainer import QUICK, Trainer
+
+SPEC = row_reader()
+[ROWS] = [table.rows for table in SPEC.tables]
+DIM = SPEC.tables[0].dim
+PARTITIONS = 4
+VISIBLE_S = 20.0
+"""Within which a server must have all that the log has."""
+
+
+class Served:
+    """A server that follows a log directory, and can be killed and started again where it was."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.versions = root, Versions(SPEC)
+        self.log = LogDirectory(root / "log", LogDirectoryOptions(partitions=PARTITIONS))
+        store_reader(root / "models", SPEC)
+        self._tiers = {
+            "cache": {"cache_fraction": 0.1},
+            "volatile_db": {"type": "parallel_hash_map", "num_partitions": 2},
+            "persistent_db": {"type": "rocks_db", "path": str(root / "rocksdb")},
+            "update_source": {"type": "log_directory", "address": str(root / "log"), "poll_timeout_ms": 50},
+        }
+        self._running = contextlib.ExitStack()
+        self.server = self.start()
+
+    def start(self) -> HebeServe:
+        """Start it, and wait until it is ready."""
+        self._running.close()
+        self.server = self._running.enter_context(serving(self.root, self._tiers))
+        return self.server
+
+    def close(self) -> None:
+        self._running.close()
+
+    def load(self) -> Load:
+        """Clients that read from it."""
+        return Load([self.server], SPEC, self.versions)
+
+    def wait_until_newest(self) -> None:
+        """Every key is answered with its newest row; from now on it must be."""
+        with Reader(self.server, SPEC, self.versions) as reader:
+            eventually(reader.all_newest, "all that was sent is seen", VISIBLE_S)
+        self.versions.settled[:] = self.versions.sent
+
+    @property
+    def place(self) -> Path:
+        """Of level 3."""
+        return self.root / "rocksdb" / SPEC.name / "1"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    running = Served(tmp_path_factory.mktemp("updates"))
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def partition_keys(partition: int) -> Keys:
+    """The keys of the table that belong to a partition of the log."""
+    keys = np.arange(ROWS)
+    return keys[key_partitions(keys, PARTITIONS) == partition]
+
+
+class Hand:
+    """Writes messages of one producer into a partition as bytes, in whatever order and state."""
+
+    def __init__(self, log: LogDirectory, partition: int, versions: Versions) -> None:
+        self.log, self.at = log, TopicPartition(SPEC.name, TABLE, partition)
+        self._carrier, self._versions = DirectoryCarrier(log), versions
+
+    def message(self, sequence: int, keys: Keys, rows: np.ndarray | None = None) -> bytes:
+        """The bytes of message `sequence`: the next version of `keys`, or other rows."""
+        own = self._versions.raise_versions(keys) if rows is None else rows
+        return encode(UpdateMessage("by-hand", sequence, time.time(), keys, own), self.at)
+
+    def append(self, *payloads: bytes) -> None:
+        for payload in payloads:
+            self._carrier.append(self.at, payload)
+
+    def close(self) -> None:
+        self._carrier.close()
+
+
+def test_duplicate_reordered_truncated_and_corrupt_messages(served: Served, tmp_path: Path):
+    """Under load, and while a trainer sends to the other partitions: what can be applied is, the rest is named."""
+    versions = served.versions
+    before = set(quarantined(served))
+    keys = partition_keys(0)
+    mine = [keys[first : first + 20] for first in range(0, 200, 20)]
+    others = np.concatenate([partition_keys(1), partition_keys(2)])
+    producer = served.log.producer(QUICK)
+    with (
+        producer,
+        Trainer(producer, SPEC.name, versions, others),
+        served.load() as load,
+        contextlib.closing(Hand(served.log, 0, versions)) as hand,
+    ):
+        load.wait_for(50)
+        first, again, third, fourth = (hand.message(number, mine[0]) for number in range(4))
+        hand.append(first, again, first, again, first)
+        hand.append(fourth, third, third)  # the fourth waits for the third, and is the last word
+        whole = hand.message(4, mine[1])
+        flipped = bytearray(hand.message(5, mine[2]))
+        flipped[60] ^= 4
+        hand.append(whole[:-7], whole[:11], b"", bytes(flipped), os.urandom(300))
+        hand.append(hand.message(6, mine[3], np.full((20, DIM), np.nan, np.float32)))
+        hand.append(hand.message(7, mine[3], np.ones((20, DIM + 1), np.float32)))
+        torn_write(served.log, hand.at)
+        hand.append(hand.message(8, mine[3]))
+        lost = damaged_segment(served, 3, tmp_path / "scratch")
+        producer.send(SPEC.name, TABLE, mine[1], rows_of(mine[1], versions.sent[mine[1]], DIM))
+        for keys in (mine[2], lost):
+            producer.send(SPEC.name, TABLE, keys, versions.raise_versions(keys))
+        load.wait_for(100)
+        eventually(lambda: len(set(quarantined(served)) - before) >= 8, "poison is put aside", VISIBLE_S)
+    with served.load() as load:
+        served.wait_until_newest()
+        load.wait_for(100)
+        assert percentile_s(load.answers, 99) < LATE_S
+    reasons = " ".join(reason for name, reason in quarantined(served).items() if name not in before)
+    assert "are missing in partition 3" in served.server.log
+    for reason in ("truncated", "its checksum does not fit", "not an update message", "not all finite", "have dim"):
+        assert reason in reasons
+        assert reason in served.server.log
+    assert "are missing in partition 0" in served.server.log
+
+
+def torn_write(log: LogDirectory, at: TopicPartition) -> None:
+    """What a trainer that died while it wrote leaves at the end of a partition."""
+    newest = max(log.partition_path(at).glob("*.segment"))
+    whole = newest.read_bytes()
+    with newest.open("ab") as segment:
+        segment.write(whole[: len(whole) // 7])
+
+
+def damaged_segment(served: Served, partition: int, scratch: Path) -> Keys:
+    """A new segment at the end of a partition, of whose three messages the disk has changed the second: its keys."""
+    hand = Hand(LogDirectory(scratch, LogDirectoryOptions(partitions=PARTITIONS)), partition, served.versions)
+    end = PartitionEnd(served.log.partition_path(hand.at))
+    segment = segment_path(hand.log.partition_path(hand.at), end.next_offset())
+    end.close()
+    segment.parent.mkdir(parents=True)
+    segment.touch()
+    first, second, third = (partition_keys(partition)[start : start + 30] for start in (0, 30, 60))
+    hand.append(hand.message(0, first))
+    place = segment.stat().st_size
+    hand.append(hand.message(1, second), hand.message(2, third))
+    hand.close()
+    content = bytearray(segment.read_bytes())
+    content[place + 200] ^= 1
+    segment.write_bytes(content)
+    segment.replace(segment_path(served.log.partition_path(hand.at), int(segment.stem)))
+    return second
+
+
+def quarantined(served: Served) -> dict[str, str]:
+    """The messages put aside, each with the reason."""
+    place = served.place.with_name(f"{served.place.name}.quarantine")
+    return {
+        file.name: json.loads(file.with_name(f"{file.name}.json").read_text())["fault"]
+        for file in place.glob("*.message")
+        if file.with_name(f"{file.name}.json").exists()
+    }
+
+
+def test_killed_in_the_middle_of_updates_and_started_again(served: Served):
+    """Killed with -9 while a trainer sends and clients read; soon after it is back, all rows are what the log says."""
+    versions = served.versions
+    producer = served.log.producer(QUICK)
+    with producer, Trainer(producer, SPEC.name, versions, np.arange(ROWS)) as trainer:
+        with served.load() as load:
+            eventually(lambda: (versions.sent > 0).sum() > ROWS / 2, "updates come", VISIBLE_S)
+            load.wait_for(200)
+            assert served.server.end(signal.SIGKILL) == -signal.SIGKILL
+        sent = trainer.batches
+        eventually(lambda: trainer.batches > sent + 20, "the trainer goes on", VISIBLE_S)
+        served.start()
+        with served.load() as load:
+            load.wait_for(100)
+            assert percentile_s(load.answers, 99) < LATE_S
+    with served.load() as load:
+        served.wait_until_newest()
+        load.wait_for(100)
+    assert "are missing" not in served.server.log
+    assert served.server.end(signal.SIGTERM) == 0
+    with contextlib.closing(RocksDbStore(served.place, read_only=True)) as store:
+        rows, found = np.zeros((ROWS, DIM), np.float32), np.zeros(ROWS, np.bool_)
+        store.query(TABLE, np.arange(ROWS), rows, found)
+        assert np.array_equal(found, ~versions.deleted)
+        assert np.array_equal(rows[found], rows_of(np.arange(ROWS), versions.sent, DIM)[found])
+        replayed = replay(served.log)
+        assert {key: rows[key].tolist() for key in replayed if found[key]} == {
+            key: row for key, row in replayed.items() if row is not None
+        }
+
+
+def replay(log: LogDirectory) -> dict[int, list[float] | None]:
+    """What the log itself says of each key that it mentions, read from its first message on."""
+    source = log.source(None, [Topic(SPEC.name, TABLE)])
+    said: dict[int, list[float] | None] = {}
+    with contextlib.closing(source):
+        while deliveries := source.poll(1000, 0.1):
+            for delivery in deliveries:
+                message = delivery.message
+                assert message is not None, delivery.fault
+                for place, key in enumerate(message.keys.tolist()):
+                    said[key] = None if message.rows is None else message.rows[place].tolist()
+    return said
