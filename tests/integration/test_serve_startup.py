@@ -128,7 +128,7 @@ FAILURES = {
     "token file without tokens": Failure(_no_tokens, "tokens: has no token; write one a line"),
     "SLA of nothing": Failure(lambda root: [str(_model(root)), "--sla-ms", "0"], "sla_ms is 0.0: must be more than 0"),
     "a persistent directory of someone else's": Failure(
-        lambda root: [str(_model(root, 100_000)), "--table-memory", "2M", "--persistent-dir", str(_others(root))],
+        lambda root: [str(_model(root, 100_000)), "--table-memory", "4M", "--persistent-dir", str(_others(root))],
         "is not empty and holds no store: give another path",
     ),
     "no workers": Failure(lambda root: [str(root), "--workers", "0"], "Invalid value for '--workers'", status=2),
