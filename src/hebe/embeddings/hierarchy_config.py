@@ -189,6 +189,7 @@ class PersistentConfig:
 @dataclass(frozen=True, slots=True)
 class UpdateConfig:
     """Online updates. `address`: the log's directory, Redis' host:port, or Kafka's `brokers` with ";" between them.
+    `password_file` holds Redis' password, `security_file` lines NAME=VALUE for Kafka's client: security.protocol, ...
 
     `group` names the consumer group of servers that share a volatile store. `max_rows_per_s` bounds the ingestion (0:
     nothing does), which applies what has come every `interval_s` seconds (0: as soon as it comes).
@@ -198,6 +199,7 @@ class UpdateConfig:
     address: str = ""
     group: str = "hebe"
     password_file: str = ""
+    security_file: str = ""
     poll_timeout_ms: float = 500.0
     max_batch_size: int = 8192
     failure_backoff_ms: float = 50.0

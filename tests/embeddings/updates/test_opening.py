@@ -90,9 +90,15 @@ def test_a_log_of_a_configuration(tmp_path):
         assert (log.options.addresses, log.options.access.password) == (addresses, "of a file")
         assert log.options.access.enable_tls == tls
         log.close()
+    (tmp_path / "kafka").write_text("security.protocol = ssl\n")
     for address in ("one:9092;other:9093", "kafka://one:9092,other:9093"):
-        log = open_configured_log(UpdateConfig(UpdateType.KAFKA, address, metadata_refresh_interval_ms=77))
+        log = open_configured_log(
+            UpdateConfig(
+                UpdateType.KAFKA, address, metadata_refresh_interval_ms=77, security_file=str(tmp_path / "kafka")
+            )
+        )
         assert isinstance(log, KafkaLog)
+        assert log.options.security == {"security.protocol": "ssl"}
         assert (log.options.brokers, log.options.metadata_refresh_interval_ms) == ("one:9092;other:9093", 77)
 
 

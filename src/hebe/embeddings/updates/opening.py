@@ -19,7 +19,7 @@ from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType, secret
 from hebe.embeddings.redis_connection import RedisAccess
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import UpdateLog
-from hebe.embeddings.updates.kafka_options import KafkaOptions
+from hebe.embeddings.updates.kafka_options import KafkaOptions, read_security
 from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions, is_log_directory
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -82,7 +82,9 @@ def open_configured_log(config: UpdateConfig, *, create: bool = True) -> UpdateL
     if scheme and scheme not in _SCHEMES[config.type]:
         raise ValueError(f"update log {scheme}://...: is no {config.type}")
     if config.type is UpdateType.KAFKA:
+        security = read_security(Path(config.security_file)) if config.security_file else {}
         options = KafkaOptions.of_url(config.address) if scheme else KafkaOptions(config.address)
+        options = replace(options, security=security)
         refresh_ms, buffer_bytes = config.metadata_refresh_interval_ms, config.receive_buffer_size
         return _kafka(replace(options, metadata_refresh_interval_ms=refresh_ms, receive_buffer_size=buffer_bytes))
     if config.type is UpdateType.REDIS_STREAMS and not scheme:
