@@ -8,6 +8,7 @@ import weakref
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from hebe.serving import model_host
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, as_request_error, release
@@ -73,6 +74,26 @@ async def test_a_load_that_failed_is_let_go_of_without_the_garbage_collector(mon
     finally:
         gc.enable()
     assert [entry.state for entry in host.index()] == ["UNAVAILABLE"]
+
+
+async def test_a_long_load_says_how_far_it_has_come(monkeypatch):
+    now_s = [0.0]
+
+    def slow(*_, progress, **__):
+        for done in range(0, 101, 10):
+            now_s[0] += 2.0
+            progress(done, 100)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model_host.LoadedModel, "load", slow)
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,)})
+    monkeypatch.setattr(model_host, "stored_identity", lambda *_: "")
+    host = ModelHost(Path("models"), HostOptions())
+    host.clock = lambda: now_s[0]
+    with capture_logs() as lines, pytest.raises(LoadFailed):
+        await host.load("ranker")
+    told = [line["done"] for line in lines if line["event"] == "loading model" and "done" in line]
+    assert told == ["20% of 100 B", "50% of 100 B", "80% of 100 B"]
 
 
 def test_no_workers_at_all_are_refused():

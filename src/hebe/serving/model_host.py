@@ -37,6 +37,8 @@ from hebe.serving.hosted_model import HostedModel
 
 log = structlog.get_logger("hebe.models")
 
+_TELL_EVERY_S = 5.0
+"""How often the log says how far a load has come."""
 _LOADING_NICENESS = 19
 """Loading gives way to the workers, which may give way to the front end themselves."""
 
@@ -314,9 +316,17 @@ class ModelHost:
         outcome: Future[LoadedModel] = Future()
         options = self.options
 
-        def go_on(_done: int, _total: int) -> None:
+        tell_s = self.clock() + _TELL_EVERY_S
+
+        def go_on(done: int, total: int) -> None:
+            nonlocal tell_s
             if not self.live:
                 raise LoadFailed("the server stopped while it was being loaded")
+            if self.clock() >= tell_s:
+                tell_s = self.clock() + _TELL_EVERY_S
+                log.info(
+                    "loading model", model=name, version=version, done=f"{done / max(total, 1):.0%} of {total:,} B"
+                )
 
         def read(outcome: Future[LoadedModel]) -> None:
             try:
