@@ -242,7 +242,7 @@ def _explanation(measured: Mapping[Combination, Measured], effort: Effort) -> st
     ]
     words.append(
         f"Of the time of a batch of {batch:,} items the lookups take {shares[0]} and {shares[1]}; the rest is the "
-        "DenseNet's, on these cores, where the paper's GPU makes it cheap. Ratios of lookups alone are those to compare."
+        "DenseNet's, on these cores, where the paper's GPU makes it cheap. Ratios of lookups alone are to be compared."
     )
     if {LITTLE, LITTLE_MORE, MUCH_CACHE, MUCH_REDIS, NO_REDIS} <= set(measured):
         had = {each: of.had for each, of in measured.items()}
