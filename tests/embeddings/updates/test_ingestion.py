@@ -341,6 +341,27 @@ def test_a_fault_of_the_log_between_two_batches_loses_none():
     assert source.committed == {AT: 29}
 
 
+def test_batches_until_a_commit_are_counted_by_partition(monkeypatch):
+    """A commit writes as many offsets as there are partitions: it is not made for a batch of each."""
+    monkeypatch.setattr(module, "_COMMIT_S", 1e6)
+    source, store = ListSource(("users", "items")), DictStore(DIMS)
+    for number in range(3):
+        source.add(number, [number])
+        source.add(number, [number], table="items")
+    committed = defaultdict(list)
+    insert = store.insert
+
+    def noted_insert(table, keys, rows):
+        committed[table].append(source.committed.get(TopicPartition("m", table, 0)))
+        insert(table, keys, rows)
+
+    store.insert = noted_insert
+    options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5, max_batch_size=1, max_commit_interval=2)
+    with make_ingestion(source, store, options) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+    assert committed == {"users": [None, None, 1], "items": [None, None, 1]}
+
+
 def test_a_slow_store_keeps_its_membership_and_commits_as_it_goes(monkeypatch):
     """A rebalance in the middle of what one poll brought: the rest is another's."""
     monkeypatch.setattr(module, "_HEARTBEAT_S", 0.0)

@@ -70,7 +70,8 @@ class IngestionOptions:
 
     At most `max_rows_per_s` rows and deletes a second (None: as fast as it goes), looked for every `interval_s` seconds
     (0: as soon as they come). A store is given at most `max_batch_size` keys at once. Offsets are committed after
-    `max_commit_interval` batches, and whenever nothing is left to do. Raises ValueError naming a field out of range.
+    `max_commit_interval` batches of a partition, every second at least, and whenever nothing is left to do. Raises
+    ValueError naming a field out of range.
     """
 
     max_rows_per_s: float | None = None
@@ -138,7 +139,8 @@ class UpdateIngestion:
         self._ready: dict[TopicPartition, deque[StoreBatch]] = {}
         """By partition, what is in order and not yet in all stores: whatever fails meanwhile, it is not forgotten."""
         self._pending: dict[TopicPartition, int] = {}
-        self._batches = 0
+        self._batches: dict[TopicPartition, int] = {}
+        """By partition, those applied since the last commit, which costs as much as there are partitions."""
         self._committed_s = self._lag_s = self._polled_s = time.monotonic()
         self._next_s = 0.0
         """When the rate lets the next batch through."""
@@ -177,7 +179,8 @@ class UpdateIngestion:
 
     def _run(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            own = os.getpriority(os.PRIO_PROCESS, os.getpid())  # where all of the process gives way, so does this
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(own, _NICENESS))
         backoff_s = self.options.failure_backoff_ms / 1000
         while not self._closing.is_set():
             try:
@@ -333,7 +336,7 @@ class UpdateIngestion:
                     self._forget(at)  # so that it is met anew should it come back
                 return
             ready.popleft()
-            self._batches += 1
+            self._batches[at] = self._batches.get(at, 0) + 1
             if batch.position is not None:
                 self._pending[at] = batch.position
             self._commit_if_due()
@@ -444,11 +447,12 @@ class UpdateIngestion:
             store.insert(at.table, batch.keys, batch.rows)
 
     def _commit_if_due(self) -> None:
-        if self._batches >= self.options.max_commit_interval or self._due(self._committed_s, _COMMIT_S):
+        most = max(self._batches.values(), default=0)
+        if most >= self.options.max_commit_interval or self._due(self._committed_s, _COMMIT_S):
             self._commit()
 
     def _commit(self) -> None:
-        self._batches = 0
+        self._batches.clear()
         self._committed_s = time.monotonic()
         pending = dict(self._pending)
         if pending:
