@@ -68,6 +68,45 @@ class CacheConformance(StoreConformance):
         assert np.array_equal(rows[found], filled(keys[found], 2))
         assert ask(cache, "t", np.array([1000, 1001, 1002]), 2)[1].all()
 
+    def test_several_tables_are_asked_as_each_is(self, make_cache: MakeCache) -> None:
+        dims = {"a": 3, "b": 32, "none": 1, "c": 1, "d": 100}
+        formats = dict(
+            zip(dims, [RowFormat.FP32, RowFormat.INT8, RowFormat.FP32, RowFormat.FP16, RowFormat.FP32], strict=True)
+        )
+        cache = make_cache({name: CacheTable(dim, 500, formats[name]) for name, dim in dims.items()})
+        rng = np.random.default_rng(0)
+        for name, dim in dims.items():
+            keys = rng.permutation(400)[:300] - 100
+            cache.insert(name, keys, rng.standard_normal((300, dim)).astype(np.float32))
+            cache.mark_stale(name, keys[:40])
+        asked = {name: rng.permutation(400)[:count] - 100 for name, count in zip(dims, (50, 1, 0, 77, 9), strict=True)}
+        tables = ["d", "a", "none", "c", "b"]
+        keys = np.concatenate([asked[name] for name in tables])
+        starts = np.cumsum([0, *(asked[name].size for name in tables)])
+        bases = np.cumsum([5, *(asked[name].size * dims[name] for name in tables)])
+        rows = np.full(bases[-1] + 5, np.nan, np.float32)
+        found, stale = np.zeros(keys.size, np.bool_), np.ones(keys.size, np.bool_)
+        hits = cache.query_tables(tables, keys, starts, rows, bases, found, stale)
+        assert np.isnan(rows[:5]).all()
+        assert np.isnan(rows[-5:]).all()
+        for number, name in enumerate(tables):
+            mine = slice(starts[number], starts[number + 1])
+            alone, there, old = ask(cache, name, asked[name], dims[name])
+            np.testing.assert_array_equal(rows[bases[number] : bases[number + 1]].reshape(alone.shape), alone)
+            assert np.array_equal(found[mine], there)
+            assert np.array_equal(stale[mine], old)
+            assert hits[number] == np.count_nonzero(there)
+            assert cache.counts(name).queries == 2
+        for wrong in ({"starts": starts + 1}, {"bases": bases + 10}, {"rows": rows[:-10]}, {"found": found[1:]}):
+            given = {"keys": keys, "starts": starts, "rows": rows, "bases": bases, "found": found, "stale": stale}
+            with pytest.raises(StoreError, match="do not go together"):
+                cache.query_tables(tables, **{**given, **wrong})
+        with pytest.raises(StoreError, match="no table ghost"):
+            cache.query_tables(["ghost"], keys[:0], np.zeros(2, np.int64), rows, np.zeros(2, np.int64), found, stale)
+        cache.close()
+        with pytest.raises(StoreError, match=r"closed|no table"):
+            cache.query_tables(tables, keys, starts, rows, bases, found, stale)
+
     def test_replacing_counts_as_use_and_updating_does_not(self, make_cache: MakeCache) -> None:
         cache = make_cache({"t": CacheTable(1, ONE_SLABSET)})
         keys = np.arange(ONE_SLABSET)

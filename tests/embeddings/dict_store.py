@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -90,6 +90,23 @@ class DictCache(DictStore):
             if found[place]:
                 stored[key] = stored.pop(key)
         return count
+
+    def query_tables(
+        self,
+        tables: Sequence[str],
+        keys: np.ndarray,
+        starts: np.ndarray,
+        rows: np.ndarray,
+        bases: np.ndarray,
+        found: np.ndarray,
+        stale: np.ndarray,
+    ) -> np.ndarray:
+        hits = []
+        for number, table in enumerate(tables):
+            mine = slice(starts[number], starts[number + 1])
+            own = rows[bases[number] : bases[number + 1]].reshape(-1, self.dims[table])
+            hits.append(self.query(table, keys[mine], own, found[mine], stale[mine]))
+        return np.array(hits, np.int64)
 
     def _shrink(self, table: str) -> None:
         stored = self._table(table)

@@ -8,7 +8,7 @@ from hebe.embeddings.background import BackgroundWork
 from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard
-from hebe.embeddings.tiered_lookup import LookupOptions, RowState, TableLookup, TieredLookup, VolatileTier
+from hebe.embeddings.tiered_lookup import BatchLookup, LookupOptions, RowState, TieredLookup, VolatileTier
 
 from .dict_store import DictCache, DictStore
 
@@ -167,12 +167,49 @@ def test_the_callers_time_bounds_the_wait_and_opens_no_breaker(make_tiers) -> No
 def test_level_1_follows_updates_of_the_rows_that_it_has(make_tiers) -> None:
     tiers = make_tiers()
     tiers.ask([1, 2, 3])
+    tiers.background.drain()
     tiers.lookup.updated("users", np.array([2, 2, 4]), np.array([[8], [9], [9]] * np.ones(3), np.float32))
     assert tiers.ask([1, 2]) == ([1, 9], None), "the last of repeated keys; nothing is stale"
     tiers.persistent.delete("users", np.array([3]))
     tiers.volatile.delete("users", np.array([3]))
     tiers.lookup.updated("users", np.array([3]), None)
     assert tiers.ask([3, 4]) == ([0, 4], [RowState.UNKNOWN, RowState.FOUND])
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("moment", ["before it is put there", "while it is put there"])
+def test_level_2_keeps_no_row_that_an_update_overtook(make_tiers, moment, deleted) -> None:
+    tiers = make_tiers()
+    new = None if deleted else np.full((1, 3), 9, np.float32)
+
+    def update() -> None:
+        for store in (tiers.persistent, tiers.volatile):
+            store.delete("users", np.array([5])) if new is None else store.insert("users", np.array([5]), new)
+
+    if moment == "before it is put there":
+        hold = threading.Event()
+        tiers.background.submit(lambda: hold.wait(30.0))
+        tiers.ask([5, 6])
+        update()
+        tiers.lookup.updated("users", np.array([5]), new)
+        hold.set()
+    else:
+        insert = tiers.volatile.insert
+
+        def overtaken(table, keys, rows):
+            tiers.volatile.insert = insert
+            update()
+            insert(table, keys, rows)
+
+        tiers.volatile.insert = overtaken
+        tiers.ask([5, 6])
+        tiers.background.drain()
+        tiers.lookup.updated("users", np.array([5]), new)
+    tiers.background.drain()
+    assert tiers.volatile.tables["users"].get(5, [9])[0] == 9
+    assert 6 in tiers.volatile.tables["users"]
+    tiers.cache.delete("users", np.array([5]))
+    assert tiers.ask([5])[0] == [0 if deleted else 9]
 
 
 def test_outdated_rows_are_stale_until_their_use_has_renewed_them(make_tiers) -> None:
@@ -226,14 +263,11 @@ def test_all_tables_are_asked_for_before_any_is_waited_for(make_tiers) -> None:
         return query(*arguments)
 
     tiers.persistent.query = met
-    wanted = [
-        TableLookup("users", np.array([5, 500]), np.empty((2, 3), np.float32)),
-        TableLookup("items", np.array([7]), np.empty((1, 1), np.float32)),
-    ]
+    wanted = batch_of(("users", [5, 500]), ("items", [7]))
     tiers.lookup.look_up_tables(wanted)
-    assert wanted[0].rows.tolist() == [[5, 5, 5], [0, 0, 0]]
-    assert wanted[0].states.tolist() == [RowState.FOUND, RowState.UNKNOWN]
-    assert wanted[1].rows.tolist() == [[7]]
+    assert wanted.rows_of(0, 3).tolist() == [[5, 5, 5], [0, 0, 0]]
+    assert wanted.rows_of(1, 1).tolist() == [[7]]
+    assert wanted.states.tolist() == [RowState.FOUND, RowState.UNKNOWN, RowState.FOUND]
     counts = tiers.lookup.counts
     assert (counts.cache_misses, counts.persistent_hits, counts.unknown) == (3, 2, 1)
 
@@ -241,11 +275,40 @@ def test_all_tables_are_asked_for_before_any_is_waited_for(make_tiers) -> None:
 def test_a_stall_costs_several_tables_one_time_out(make_tiers) -> None:
     tiers = make_tiers(volatile=False, guard=GuardOptions(timeout_s=1.0, breaker=BreakerOptions(failures=100)))
     tiers.persistent.gate.clear()
-    wanted = [TableLookup("users", np.array([key]), np.empty((1, 3), np.float32)) for key in range(20)]
+    wanted = batch_of(*(("users", [key]) for key in range(20)))
     started_s = time.monotonic()
     tiers.lookup.look_up_tables(wanted)
     assert time.monotonic() - started_s < 10.0, "20 of them would take 20 s"
-    assert all(each.states.tolist() == [RowState.DEFAULTED] for each in wanted)
+    assert wanted.states.tolist() == [RowState.DEFAULTED] * 20
+
+
+def test_each_table_waits_or_not_by_its_own_hit_rate(make_tiers) -> None:
+    tiers = make_tiers(LookupOptions(hit_rate_threshold=0.5, default_values={"items": -1.0}))
+    tiers.ask([1, 2, 3])
+    tiers.ask([1, 2], "items")
+    tiers.lookup.outdated("users", np.array([2]))
+    wanted = batch_of(("items", [2, 1, 9]), ("users", [2]), ("users", [50, 1, 60, 70]), ("items", []))
+    tiers.lookup.look_up_tables(wanted)
+    assert [wanted.rows_of(number, dim)[:, 0].tolist() for number, dim in enumerate((1, 3, 3, 1))] == [
+        [2, 1, -1],
+        [2],
+        [50, 1, 60, 70],
+        [],
+    ]
+    found, stale, defaulted = RowState.FOUND, RowState.STALE, RowState.DEFAULTED
+    assert wanted.states.tolist() == [found, found, defaulted, stale, found, found, found, found]
+    tiers.background.drain()
+    again = batch_of(("items", [9]), ("users", [2]))
+    tiers.lookup.look_up_tables(again)
+    assert (again.rows.tolist(), again.states) == ([9, 2, 2, 2], None)
+
+
+def batch_of(*parts: tuple[str, list[int]]) -> BatchLookup:
+    """A lookup of these keys of these tables, into rows of NaN."""
+    starts = np.cumsum([0, *(len(keys) for _, keys in parts)])
+    bases = np.cumsum([0, *(len(keys) * DIMS[table] for table, keys in parts)])
+    keys = np.array([key for _, keys in parts for key in keys], np.int64)
+    return BatchLookup([table for table, _ in parts], keys, starts, np.full(bases[-1], np.nan, np.float32), bases)
 
 
 def test_prefetched_keys_are_hits(make_tiers) -> None:

@@ -27,14 +27,15 @@ from hebe.embeddings.table_memory import (
     chunks_of,
     planned_bytes,
 )
-from hebe.embeddings.tiered_lookup import RowState, StateArray, TableLookup
+from hebe.embeddings.tiered_lookup import BatchLookup, RowState
 from hebe.embeddings.tiers import Tiers, bounded_config, planned_tier_bytes
 from hebe.kernels import deduplicate, padding
 from hebe.kernels import fused_lookup as kernel
-from hebe.kernels.deduplicate import Deduplicator
+from hebe.kernels.deduplicate import Deduplicator, KeyPlan, KeyTable
 from hebe.query import KeyCounts
-from hebe.spec import EmbeddingTableSpec, ModelSpec, Pooling
+from hebe.spec import ModelSpec, Pooling
 
+_REPORTED = tuple(int(state) for state in (RowState.DEFAULTED, RowState.STALE, RowState.UNKNOWN))
 _POOLING_CODES = {
     Pooling.SUM: kernel.POOL_SUM,
     Pooling.MEAN: kernel.POOL_MEAN,
@@ -82,7 +83,8 @@ class EmbeddingHierarchy:
         self.memory = memory
         self._plan = _plan(spec, memory)
         self._key_columns, self._width = spec.lookups_per_item, spec.sparse_width
-        self._tiered = _tiered(spec, memory)
+        tiered = _key_tables(spec, memory)
+        self._tiered_names, self._tiered = tuple(tiered), KeyPlan(list(tiered.values()))
 
     @classmethod
     def open(
@@ -172,13 +174,13 @@ class EmbeddingHierarchy:
 
     def new_scratch(self, max_items: int) -> LookupScratch:
         """Scratch for one worker whose batches have at most `max_items` items."""
-        return LookupScratch(max_items if self._tiered else 0, self.spec.lookups_per_item)
+        return LookupScratch(max_items if self._tiered_names else 0, self.spec.lookups_per_item)
 
     def warm_up(self) -> None:
         """Compile the kernels, or load them from disk, so that no query waits for it."""
         kernel.warm_up(self.memory.row_format)
         padding.warm_up()
-        if self._tiered:
+        if self._tiered_names:
             deduplicate.warm_up()
 
     def lookup(
@@ -206,22 +208,22 @@ class EmbeddingHierarchy:
                 f"keys {list(keys.shape)}, out {list(out.shape)}: "
                 f"must be [n, {self._key_columns}] and [n, {self._width}]"
             )
-        odd: list[_OddRows] = []
-        if self._tiered:
+        fetched: BatchLookup | None = None
+        if self._tiered_names:
             padding.copy_fixed(copies, keys)
             copies = padding.NO_COPIES
-            keys, odd = self._fetch(keys, scratch, timeout_s, wait)
+            keys, fetched = self._fetch(keys, scratch, timeout_s, wait)
         row_format = self.memory.row_format
         found, refused = kernel.fused_lookup(flat, scratch.fetched, keys, self._plan, out, copies, row_format)
         if refused:
             raise ValueError(f"{refused} keys of the batch are out of range: check keys before they are looked up")
-        return _report(found, keys, odd)
+        return _report(found, keys, self._tiered, fetched)
 
     def _fetch(
         self, keys: KeyArray, scratch: LookupScratch, timeout_s: float, wait: bool
-    ) -> tuple[KeyArray, list[_OddRows]]:
-        """Rows of the tables that are not resident into `scratch.fetched`, and their keys renamed; and which of them
-        were not simply found.
+    ) -> tuple[KeyArray, BatchLookup]:
+        """Rows of the tables that are not resident into `scratch.fetched`: the key matrix with their places in place of
+        their keys, and how they were answered.
         """
         if self.tiers is None:
             raise StoreError(f"model {self.spec.name}: its tables are closed")
@@ -229,31 +231,24 @@ class EmbeddingHierarchy:
             raise ValueError(f"lookup of {len(keys)} items with scratch for {len(scratch.keys)}")
         renamed = scratch.keys[: len(keys)]
         np.copyto(renamed, keys)
-        parts: list[tuple[EmbeddingTableSpec, KeyArray, KeyArray, int]] = []
-        used = 0
-        for table, blocks in self._tiered:
-            distinct = scratch.deduplicator.run(renamed, blocks, used, table.dim)
-            if not distinct.size:
-                continue
-            if distinct.min() < 0 or distinct.max() >= table.rows:
-                raise ValueError(
-                    f"keys of table {table.name} are out of range: they lie in [{distinct.min()}, {distinct.max()}], "
-                    f"it has {table.rows} rows"
-                )
-            parts.append((table, blocks, distinct.copy(), used))
-            used += distinct.size * table.dim
-        fetched = scratch.reserve(used)
-        wanted = [
-            TableLookup(table.name, distinct, fetched[base : base + distinct.size * table.dim].reshape(-1, table.dim))
-            for table, _, distinct, base in parts
-        ]
+        try:
+            distinct = scratch.deduplicator.run(renamed, self._tiered)
+        except IndexError as wrong:
+            raise self._out_of_range(keys, wrong.args[0]) from None
+        rows = scratch.reserve(int(distinct.bases[-1]))
+        wanted = BatchLookup(self._tiered_names, distinct.keys, distinct.starts, rows, distinct.bases)
         self.tiers.lookup.look_up_tables(wanted, timeout_s, wait=wait)
-        odd = [
-            _OddRows(blocks, base, table.dim, each.states)
-            for (table, blocks, _, base), each in zip(parts, wanted, strict=True)
-            if each.states is not None and each.states.any()
-        ]
-        return renamed, odd
+        return renamed, wanted
+
+    def _out_of_range(self, keys: KeyArray, number: int) -> ValueError:
+        """What is wrong with the keys of table `number` of those that are not resident."""
+        of_table = self._tiered.tables[number]
+        read = np.concatenate([keys[:, first : first + columns].reshape(-1) for first, columns in of_table.blocks])
+        used = read[read != -1]
+        return ValueError(
+            f"keys of table {self._tiered_names[number]} are out of range: they lie in [{used.min()}, {used.max()}], "
+            f"it has {of_table.most + 1} rows"
+        )
 
     def close(self) -> None:
         """Give the memory back and close the files. Call it when no lookup runs any more; a later one is an error."""
@@ -263,26 +258,18 @@ class EmbeddingHierarchy:
             self.tiers = None
 
 
-@dataclass(frozen=True, slots=True)
-class _OddRows:
-    """Fetched rows of one table of which some were not simply found: where they are named, and their states."""
-
-    blocks: KeyArray
-    base: int
-    dim: int
-    states: StateArray
-
-
-def _report(found: int, renamed: KeyArray, odd: list[_OddRows]) -> LookupReport:
-    if not odd:
+def _report(found: int, renamed: KeyArray, plan: KeyPlan, fetched: BatchLookup | None) -> LookupReport:
+    if fetched is None or fetched.states is None or not fetched.states.any():
         return LookupReport(KeyCounts(found))
     by_item = np.zeros((len(renamed), 3), np.int32)
-    for rows in odd:
-        for first, columns in rows.blocks.tolist():
+    for number, _ in fetched.parts_of(np.flatnonzero(fetched.states)):
+        table, base = plan.tables[number], fetched.bases[number]
+        of_table = fetched.states[fetched.starts[number] : fetched.starts[number + 1]]
+        for first, columns in table.blocks:
             names = renamed[:, first : first + columns]
-            states = rows.states[np.maximum((-2 - names - rows.base) // rows.dim, 0)]
+            states = of_table[np.maximum((-2 - names - base) // table.dim, 0)]
             states[names == -1] = RowState.FOUND
-            for column, state in enumerate((RowState.DEFAULTED, RowState.STALE, RowState.UNKNOWN)):
+            for column, state in enumerate(_REPORTED):
                 by_item[:, column] += (states == state).sum(axis=1, dtype=np.int32)
     return LookupReport(KeyCounts(found, *by_item.sum(axis=0).tolist()), by_item)
 
@@ -345,18 +332,18 @@ def _plan(spec: ModelSpec, memory: TableMemory) -> KeyArray:
     return plan
 
 
-def _tiered(spec: ModelSpec, memory: TableMemory) -> list[tuple[EmbeddingTableSpec, KeyArray]]:
-    """Tables that are not resident: each with the first column and the number of columns of the keys that read it."""
+def _key_tables(spec: ModelSpec, memory: TableMemory) -> dict[str, KeyTable]:
+    """Tables that are not resident, and the columns of keys that read them."""
     blocks: dict[str, list[tuple[int, int]]] = {}
     column = 0
     for feature in spec.features:
         blocks.setdefault(feature.table, []).append((column, feature.lookups))
         column += feature.lookups
-    return [
-        (table, np.array(blocks.get(table.name, []), np.int64).reshape(-1, 2))
+    return {
+        table.name: KeyTable(blocks.get(table.name, ()), table.dim, table.rows - 1)
         for table in spec.tables
         if table.name not in memory.shapes
-    ]
+    }
 
 
 def _checksum(spec: ModelSpec, tables: Mapping[str, TableSource]) -> str:

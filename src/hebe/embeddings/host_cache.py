@@ -5,7 +5,7 @@ There is no pool of buffers to wait for: rows go to and from the caller's own. A
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
 from hebe.embeddings.table_memory import HugeMapping
 from hebe.kernels import slab_cache
 from hebe.kernels.slab_cache import SlabCache
+from hebe.kernels.slab_caches import SlabCaches
 
 
 class HostCache:
@@ -32,14 +33,10 @@ class HostCache:
         self._memory = HugeMapping(
             self.memory_bytes, "caches of embedding rows", "free some, or set a smaller cache or a narrower row format"
         )
-        self._caches: dict[str, SlabCache] = {}
+        self._all = SlabCaches([table.geometry for table in self.tables.values()], self._memory.bytes)
+        self._caches: dict[str, SlabCache] = dict(zip(self.tables, self._all.caches, strict=True))
+        self._numbers = {name: number for number, name in enumerate(self.tables)}
         self._closed = False
-        start = 0
-        for name, table in self.tables.items():
-            geometry = table.geometry
-            part = self._memory.bytes[start : start + geometry.memory_bytes]
-            self._caches[name] = SlabCache(geometry, part)
-            start += geometry.memory_bytes
         slab_cache.warm_up()
 
     def query(
@@ -53,6 +50,31 @@ class HostCache:
         if not rows.flags.writeable:
             raise StoreError(f"rows for table {table} are read-only: the rows found are written there")
         return self._answer(cache.query(keys, rows, found, stale))
+
+    def query_tables(
+        self,
+        tables: Sequence[str],
+        keys: KeyArray,
+        starts: KeyArray,
+        rows: RowArray,
+        bases: KeyArray,
+        found: FoundMask,
+        stale: FoundMask,
+    ) -> KeyArray:
+        """See `EmbeddingCache.query_tables`."""
+        every = self._all
+        try:
+            wanted = np.array([self._numbers[table] for table in tables], np.int64)
+        except KeyError as unknown:
+            raise StoreError(f"no table {unknown.args[0]} in the cache; there are {', '.join(self.tables)}") from None
+        if self._closed:
+            raise _closed()
+        try:
+            hits = every.query(wanted, keys, starts, rows, bases, found, stale)
+        except (TypeError, ValueError) as fault:
+            raise StoreError(f"a query of {len(tables)} tables of the cache: {fault}") from None
+        self._answer(0)
+        return hits
 
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`. Where a slabset is full, the least recently used row gives way."""
@@ -105,6 +127,7 @@ class HostCache:
         """See `EmbeddingStore.close`. Calls that are under way raise `StoreError`."""
         self._closed = True
         self._caches = {}
+        self._all = SlabCaches([], np.empty(0, np.uint8))
         self._memory.close()
 
     def _cache(self, table: str) -> SlabCache:

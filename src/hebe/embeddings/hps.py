@@ -33,7 +33,7 @@ from hebe.embeddings.table_memory import Progress
 from hebe.embeddings.tiered_lookup import RowState, StateArray
 from hebe.embeddings.tiers import Tiers, TiersState
 from hebe.kernels import deduplicate
-from hebe.kernels.deduplicate import Deduplicator
+from hebe.kernels.deduplicate import Deduplicator, KeyPlan, KeyTable
 from hebe.spec import EmbeddingTableSpec
 
 log = logging.getLogger("hebe.hps")
@@ -258,7 +258,7 @@ class _Scratch:
     def deduplicate(self, keys: KeyArray) -> tuple[KeyArray, npt.NDArray[np.int64] | None]:
         """Distinct keys, and the place among them of each of `keys`; None if they are all distinct and in order."""
         names = np.array(keys).reshape(1, -1)
-        distinct = self._deduplicator.run(names, np.array([[0, names.size]]), 0, 1)
+        distinct = self._deduplicator.run(names, KeyPlan([KeyTable([(0, names.size)], 1)])).keys
         lone = names == -1  # a key like others here; the deduplicator leaves it out
         if lone.any():
             distinct = np.append(distinct, np.int64(-1))

@@ -7,7 +7,7 @@ several threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -93,6 +93,22 @@ class EmbeddingCache(EmbeddingStore, Protocol):
         self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask, stale: FoundMask | None = None
     ) -> int:
         """As every tier's; `stale` `[n]` is set to which of the found rows are marked (Algorithm 2)."""
+        ...
+
+    def query_tables(
+        self,
+        tables: Sequence[str],
+        keys: KeyArray,
+        starts: KeyArray,
+        rows: RowArray,
+        bases: KeyArray,
+        found: FoundMask,
+        stale: FoundMask,
+    ) -> KeyArray:
+        """`query` of several tables in one call: `keys[starts[i] : starts[i + 1]]` are those of `tables[i]`, whose rows
+        go to `[bases[i], bases[i + 1])` of the flat `rows`, one after the other. `starts` and `bases` int64 `[k + 1]`,
+        masks as `keys`. Returns how many were found of each table, int64 `[k]`.
+        """
         ...
 
     def replace(self, table: str, keys: KeyArray, rows: RowArray) -> None:

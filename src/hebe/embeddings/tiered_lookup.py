@@ -10,11 +10,12 @@ bound the time that it takes, and a key that no tier has is unknown rather than 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -26,8 +27,8 @@ from hebe.embeddings.store import EmbeddingCache, KeyArray, RowArray, StoreUnava
 from hebe.embeddings.tier_guard import Question, TierGuard
 
 StateArray = npt.NDArray[np.uint8]
+PlaceArray = npt.NDArray[np.intp]
 
-_NOWHERE = np.empty(0, np.intp)
 _RECENT_UPDATES = 256
 """Updates of a table that are remembered while rows are on their way to level 1."""
 
@@ -42,6 +43,10 @@ class RowState(IntEnum):
     """With the default vector, since its row was not there in time."""
     UNKNOWN = 3
     """With the default vector, since no tier has the key."""
+
+
+_FOUND, _DEFAULTED, _UNKNOWN = (int(state) for state in (RowState.FOUND, RowState.DEFAULTED, RowState.UNKNOWN))
+"""Plain numbers, which are found sooner than an enumeration's members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +101,31 @@ class VolatileTier:
 
 
 @dataclass(slots=True)
-class TableLookup:
-    """Distinct `keys` int64 `[n]` of `table`, for which `rows` float32 `[n, dim]` are to be filled.
+class BatchLookup:
+    """What is wanted of several tables, and the answer.
 
-    `states` uint8 `[n]` is how each was answered, None if all were found.
+    `keys[starts[i] : starts[i + 1]]`, int64, are of `tables[i]`, and distinct; their rows go to
+    `[bases[i], bases[i + 1])` of the flat float32 `rows`, one after the other. `states` uint8, one for each key, is how
+    each was answered; None if all were found. `starts` and `bases` int64 `[tables + 1]`.
     """
 
-    table: str
+    tables: Sequence[str]
     keys: KeyArray
+    starts: KeyArray
     rows: RowArray
+    bases: KeyArray
     states: StateArray | None = None
+
+    def rows_of(self, number: int, dim: int) -> RowArray:
+        """Of table `number`: a view `[keys, dim]`."""
+        return self.rows[self.bases[number] : self.bases[number + 1]].reshape(-1, dim)
+
+    def parts_of(self, places: PlaceArray) -> Iterator[tuple[int, PlaceArray]]:
+        """`places` of keys, ascending, by table: the number of each that has any, and the places among its keys."""
+        cuts = np.searchsorted(places, self.starts).tolist()
+        for number, (first, last) in enumerate(itertools.pairwise(cuts)):
+            if first < last:
+                yield number, places[first:last] - self.starts[number]
 
 
 class TieredLookup:
@@ -144,45 +164,36 @@ class TieredLookup:
         *,
         wait: bool = False,
     ) -> StateArray | None:
-        """`look_up_tables` of one table: returns the states of the keys, None if all were found."""
-        wanted = TableLookup(table, keys, rows)
-        self.look_up_tables([wanted], timeout_s, wait=wait)
+        """`look_up_tables` of one table, rows `[n, dim]`: returns the states of the keys, None if all were found."""
+        if not rows.flags.c_contiguous:
+            raise ValueError("rows are not C-contiguous")
+        starts, bases = np.array([0, len(keys)]), np.array([0, rows.size])
+        wanted = BatchLookup((table,), keys, starts, rows.reshape(-1), bases)
+        self.look_up_tables(wanted, timeout_s, wait=wait)
         return wanted.states
 
-    def look_up_tables(self, wanted: Sequence[TableLookup], timeout_s: float = math.inf, *, wait: bool = False) -> None:
-        """Fill rows and states of each; every row is written.
+    def look_up_tables(self, wanted: BatchLookup, timeout_s: float = math.inf, *, wait: bool = False) -> None:
+        """Fill rows and states; every row is written.
 
         Takes at most about `timeout_s` for lower tiers, which are asked for the rows of all tables at once, and `wait`s
         for them whatever the hit rate if told so. Raises `StoreError` for an unknown table, after `close`.
         """
-        counts = LookupCounts()
-        below: list[tuple[TableLookup, npt.NDArray[np.intp]]] = []
-        for each in wanted:
-            missing = self._from_cache(each, counts)
-            if not missing.size:
-                continue
-            if wait or 1 - missing.size / len(each.keys) < self.options.hit_rate_threshold:
-                below.append((each, missing))
-                continue
-            assert each.states is not None
-            each.rows[missing], each.states[missing] = self.default(each.table), RowState.DEFAULTED
-            self._insert_later(each.table, each.keys[missing])
-        if below:
-            parts = [(each.table, each.keys[missing]) for each, missing in below]
-            fetched = self._fetch_into_cache(parts, timeout_s, counts)
-            for (each, missing), (rows, states) in zip(below, fetched, strict=True):
-                assert each.states is not None
-                each.rows[missing], each.states[missing] = rows, states
-        for each in wanted:
-            if each.states is not None:
-                counts.stale += int(np.count_nonzero(each.states == RowState.STALE))
-                counts.defaulted += int(np.count_nonzero(each.states == RowState.DEFAULTED))
-                counts.unknown += int(np.count_nonzero(each.states == RowState.UNKNOWN))
+        count = len(wanted.keys)
+        found, stale = np.zeros((2, count), np.bool_)
+        hits = self.cache.query_tables(
+            wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, found, stale
+        )
+        hit_count = int(hits.sum())
+        counts = LookupCounts(hit_count, count - hit_count)
+        if hit_count < count or stale.any():
+            wanted.states = stale.astype(np.uint8)  # STALE is 1, FOUND 0
+            self._answer_odd(wanted, wanted.states, np.flatnonzero(~found), timeout_s, wait, counts)
+            _, counts.stale, counts.defaulted, counts.unknown = np.bincount(wanted.states, minlength=4).tolist()
         self._count(counts)
 
     def prefetch(self, table: str, keys: KeyArray) -> bool:
         """Bring the rows of `keys` into level 1 in the background; False if there was too much to do already."""
-        return self._insert_later(table, np.unique(keys))
+        return self._insert_later([(table, np.unique(keys))])
 
     def default(self, table: str) -> np.float32:
         """What the default vector of `table` is filled with."""
@@ -219,6 +230,7 @@ class TieredLookup:
         holds them. Told by one thread a table, in the order of the updates.
         """
         self._updates[table].add(keys)
+        self._take_back(table, keys)
         if rows is None:
             self.cache.delete(table, keys)
         else:
@@ -227,6 +239,7 @@ class TieredLookup:
     def outdated(self, table: str, keys: KeyArray) -> None:
         """A lower tier has newer rows of `keys`, or has deleted them: level 1's are stale until they are renewed."""
         self._updates[table].add(keys)
+        self._take_back(table, keys)
         self.cache.mark_stale(table, keys)
 
     def renew(self, table: str, keys: KeyArray) -> tuple[int, int, int]:
@@ -235,11 +248,11 @@ class TieredLookup:
         """
         seen = self.updates_seen(table)
         rows, states = self.fetch(table, keys, math.inf, note=False)
-        found, gone = states == RowState.FOUND, states == RowState.UNKNOWN
+        found, gone = states == _FOUND, states == _UNKNOWN
         self.put(table, keys[found], rows[found], seen, present_only=True)
         if gone.any():
             self.cache.delete(table, keys[gone])
-        return int(found.sum()), int(gone.sum()), int((states == RowState.DEFAULTED).sum())
+        return int(found.sum()), int(gone.sum()), int((states == _DEFAULTED).sum())
 
     def close(self) -> None:
         """Give memory and files back. Call it when no lookup runs any more, and the background work has ended."""
@@ -248,19 +261,41 @@ class TieredLookup:
             if tier is not None:
                 tier.close()
 
-    def _from_cache(self, wanted: TableLookup, counts: LookupCounts) -> npt.NDArray[np.intp]:
-        """Fill rows from level 1, and set the states unless all are found; returns where keys are missing."""
-        found = np.zeros(len(wanted.keys), np.bool_)
-        stale = np.zeros(len(wanted.keys), np.bool_)
-        hits = self.cache.query(wanted.table, wanted.keys, wanted.rows, found, stale)
-        counts.cache_hits += hits
-        if hits == len(found) and not stale.any():
-            return _NOWHERE
-        counts.cache_misses += len(found) - hits
-        wanted.states = np.where(stale, np.uint8(RowState.STALE), np.uint8(RowState.FOUND))
-        if stale.any():
-            self._renew_later(wanted.table, wanted.keys[stale])
-        return np.flatnonzero(~found)
+    def _answer_odd(
+        self,
+        wanted: BatchLookup,
+        states: StateArray,
+        missing: PlaceArray,
+        timeout_s: float,
+        wait: bool,
+        counts: LookupCounts,
+    ) -> None:
+        """Answer keys that level 1 lacks, and have stale ones renewed."""
+        stale = [self._part(wanted, *part) for part in wanted.parts_of(np.flatnonzero(states))]
+        if stale:
+            self._renew_later(stale)
+        now: list[tuple[int, PlaceArray]] = []
+        later: list[tuple[str, KeyArray]] = []
+        for number, places in wanted.parts_of(missing):
+            of_table = int(wanted.starts[number + 1] - wanted.starts[number])
+            if wait or 1 - places.size / of_table < self.options.hit_rate_threshold:
+                now.append((number, places))
+                continue
+            table = wanted.tables[number]
+            wanted.rows_of(number, self.dims[table])[places] = self.default(table)
+            states[wanted.starts[number] + places] = _DEFAULTED
+            later.append(self._part(wanted, number, places))
+        if later:
+            self._insert_later(later)
+        if now:
+            fetched = self._fetch_into_cache([self._part(wanted, *part) for part in now], timeout_s, counts)
+            for (number, places), (rows, of_rows) in zip(now, fetched, strict=True):
+                wanted.rows_of(number, rows.shape[1])[places] = rows
+                states[wanted.starts[number] + places] = of_rows
+
+    def _part(self, wanted: BatchLookup, number: int, places: PlaceArray) -> tuple[str, KeyArray]:
+        """A table and a copy of some of its keys."""
+        return wanted.tables[number], wanted.keys[wanted.starts[number] + places]
 
     def _fetch_into_cache(
         self, parts: Sequence[tuple[str, KeyArray]], timeout_s: float, counts: LookupCounts
@@ -268,7 +303,7 @@ class TieredLookup:
         seen = [self.updates_seen(table) for table, _ in parts]
         fetched = self._fetch(parts, timeout_s, counts)
         for (table, keys), (rows, states), before in zip(parts, fetched, seen, strict=True):
-            found = states == RowState.FOUND
+            found = states == _FOUND
             self.put(table, keys[found], rows[found], before)
         return fetched
 
@@ -277,7 +312,7 @@ class TieredLookup:
     ) -> list[tuple[RowArray, StateArray]]:
         """`fetch` of several (table, keys): a tier is asked for all that it has to answer before it is waited for."""
         give_up_s = self._clock() + timeout_s
-        fetches = [_Fetch(table, keys, self.dims[table]) for table, keys in parts]
+        fetches = [_Fetch(table, keys, self.dims[table], self.updates_seen(table)) for table, keys in parts]
         if self.volatile is not None:
             asked = self.volatile.guard or self.volatile.store
             counts.volatile_hits += _ask(asked, fetches, give_up_s, self._clock)
@@ -286,55 +321,85 @@ class TieredLookup:
                     self._touch_later(self.volatile, fetch.table, fetch.keys[fetch.found])
         if self.persistent is not None:
             lacking = [fetch for fetch in fetches if not fetch.found.all()]
-            rests = [_Fetch(fetch.table, fetch.keys[~fetch.found], self.dims[fetch.table]) for fetch in lacking]
+            rests = [fetch.rest() for fetch in lacking]
             counts.persistent_hits += _ask(self.persistent, rests, give_up_s, self._clock)
             for fetch, rest in zip(lacking, rests, strict=True):
                 where = np.flatnonzero(~fetch.found)
                 fetch.rows[where], fetch.found[where], fetch.answered = rest.rows, rest.found, rest.answered
                 if note and self.volatile is not None and self.options.cache_missed_embeddings and rest.found.any():
-                    self._insert_into_volatile_later(
-                        self.volatile, rest.table, rest.keys[rest.found], rest.rows[rest.found]
-                    )
+                    had = rest.found
+                    self._fill_volatile_later(self.volatile, rest.table, rest.keys[had], rest.rows[had], rest.seen)
         return [(fetch.rows, self._states_of(fetch)) for fetch in fetches]
 
     def _states_of(self, fetch: _Fetch) -> StateArray:
         """States; rows that were not found become the default vector."""
-        states = np.full(len(fetch.keys), RowState.FOUND, np.uint8)
-        states[~fetch.found] = RowState.UNKNOWN if fetch.answered else RowState.DEFAULTED
+        states = np.full(len(fetch.keys), _FOUND, np.uint8)
+        states[~fetch.found] = _UNKNOWN if fetch.answered else _DEFAULTED
         fetch.rows[~fetch.found] = self.default(fetch.table)
         return states
 
-    def _insert_later(self, table: str, keys: KeyArray) -> bool:
-        """In the background, bring what level 1 then still lacks of `keys` into it."""
+    def _insert_later(self, parts: Sequence[tuple[str, KeyArray]]) -> bool:
+        """In the background, bring what level 1 then still lacks of (table, keys) into it."""
 
         def act() -> None:
-            found = np.zeros(len(keys), np.bool_)
-            self.cache.query(table, keys, np.empty((len(keys), self.dims[table]), np.float32), found)
-            if not found.all():
+            lacking: list[tuple[str, KeyArray]] = []
+            for table, keys in parts:
+                found = np.zeros(len(keys), np.bool_)
+                self.cache.query(table, keys, np.empty((len(keys), self.dims[table]), np.float32), found)
+                if not found.all():
+                    lacking.append((table, keys[~found]))
+            if lacking:
                 counts = LookupCounts()
-                self._fetch_into_cache([(table, keys[~found])], math.inf, counts)
+                self._fetch_into_cache(lacking, math.inf, counts)
                 self._count(counts)
 
         return self.background.submit(act)
 
-    def _renew_later(self, table: str, keys: KeyArray) -> None:
-        """In the background, what of `keys` is then still stale in level 1."""
+    def _renew_later(self, parts: Sequence[tuple[str, KeyArray]]) -> None:
+        """In the background, what of (table, keys) is then still stale in level 1."""
 
         def act() -> None:
-            found, stale = np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.bool_)
-            self.cache.query(table, keys, np.empty((len(keys), self.dims[table]), np.float32), found, stale)
-            if stale.any():
-                self.renew(table, keys[stale])
+            for table, keys in parts:
+                found, stale = np.zeros((2, len(keys)), np.bool_)
+                self.cache.query(table, keys, np.empty((len(keys), self.dims[table]), np.float32), found, stale)
+                if stale.any():
+                    self.renew(table, keys[stale])
 
         self.background.submit(act)
 
     def _touch_later(self, volatile: VolatileTier, table: str, keys: KeyArray) -> None:
         self._later(volatile, lambda store: store.touch(table, keys))
 
-    def _insert_into_volatile_later(self, volatile: VolatileTier, table: str, keys: KeyArray, rows: RowArray) -> None:
-        self._later(volatile, lambda store: store.insert(table, keys, rows))
+    def _fill_volatile_later(
+        self, volatile: VolatileTier, table: str, keys: KeyArray, rows: RowArray, seen: int
+    ) -> None:
+        """Put into level 2 what it lacked, unless it has it by then, or an update has overtaken the rows since `seen`.
 
-    def _later(self, volatile: VolatileTier, work: Callable[[VolatileStore], None]) -> None:
+        An update that comes between the last look and the insertion finds the keys noted, and has them deleted again.
+        """
+        updates = self._updates[table]
+
+        def act(store: VolatileStore) -> None:
+            overtaken = updates.since(seen)
+            if overtaken is None:
+                return
+            there = np.isin(keys, np.concatenate(overtaken)) if overtaken else np.zeros(len(keys), np.bool_)
+            wanted = np.flatnonzero(~there)
+            found = np.zeros(len(wanted), np.bool_)
+            store.query(table, keys[wanted], np.empty((len(wanted), self.dims[table]), np.float32), found)
+            wanted = wanted[~found]
+            updates.note_filled(keys[wanted])
+            store.insert(table, keys[wanted], rows[wanted])
+
+        self._later(volatile, act)
+
+    def _take_back(self, table: str, keys: KeyArray) -> None:
+        """Delete from level 2 what was put there of `keys` before this update of them was known."""
+        filled = self._updates[table].filled_among(keys)
+        if self.volatile is not None and filled.size:
+            self._later(self.volatile, lambda store: store.delete(table, filled))
+
+    def _later(self, volatile: VolatileTier, work: Callable[[VolatileStore], object]) -> None:
         """In the background, unless level 2 is being left alone by then."""
 
         def act() -> None:
@@ -356,13 +421,20 @@ class TieredLookup:
 
 
 class _Fetch:
-    """Keys of a table on their way through the lower tiers. `answered`: the last tier has said which it has."""
+    """Keys of a table on their way through the lower tiers, begun when `seen` updates of it were known.
 
-    def __init__(self, table: str, keys: KeyArray, dim: int) -> None:
-        self.table, self.keys = table, keys
+    `answered`: the last tier has said which it has.
+    """
+
+    def __init__(self, table: str, keys: KeyArray, dim: int, seen: int) -> None:
+        self.table, self.keys, self.seen = table, keys, seen
         self.rows = np.empty((len(keys), dim), np.float32)
         self.found = np.zeros(len(keys), np.bool_)
         self.answered = False
+
+    def rest(self) -> _Fetch:
+        """Those that are not found yet."""
+        return _Fetch(self.table, self.keys[~self.found], self.rows.shape[1], self.seen)
 
 
 def _ask(
@@ -388,10 +460,11 @@ def _ask(
 
 
 class _RecentUpdates:
-    """The keys of a table's last updates, each with its number."""
+    """The keys of a table's last updates, each with its number; and what was put into level 2 last."""
 
     def __init__(self) -> None:
         self.number = 0
+        self._filled: deque[KeyArray] = deque(maxlen=_RECENT_UPDATES)
         self._keys: deque[KeyArray] = deque(maxlen=_RECENT_UPDATES)
         self._lock = threading.Lock()
 
@@ -407,3 +480,14 @@ class _RecentUpdates:
             if missed == 0:
                 return []
             return None if missed > len(self._keys) else list(self._keys)[-missed:]
+
+    def note_filled(self, keys: KeyArray) -> None:
+        """These are put into level 2 as a lower tier had them a moment ago."""
+        with self._lock:
+            self._filled.append(keys)
+
+    def filled_among(self, keys: KeyArray) -> KeyArray:
+        """Those of `keys` that were put there."""
+        with self._lock:
+            filled = list(self._filled)
+        return np.intersect1d(keys, np.concatenate(filled)) if filled else np.empty(0, np.int64)

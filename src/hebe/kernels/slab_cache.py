@@ -37,11 +37,12 @@ TOTALS = 6
 
 REPLACE, INSERT, UPDATE = range(3)
 
-_SETS, _SLABS, _DIM, _CODE, _STRIDE, _WORDS = range(6)
+_SETS, _SLABS, DIM, _CODE, _STRIDE, _WORDS = range(6)
+SHAPE = 6
 
 _TAGS_AHEAD = 16
 _ROWS_AHEAD = 8
-_RING = 32
+RING = 32
 """Tags are asked for so many keys ahead of the one in hand, and rows, once their tags are there, so many."""
 _MOST_LINES_AHEAD = 16
 """Of a wide row; the rest follows by itself."""
@@ -236,24 +237,22 @@ def _read(rows, offset, code, dim, stride, aside, out, target, state, at, versio
 def _query(tags, state, slots, rows, totals, shape, ring, aside, keys, out, found, stale):  # type: ignore[no-untyped-def]
     iteration = atomic.fetch_add(totals, ITERATION, 1) + 1
     sets, slabs, words = shape[_SETS], shape[_SLABS], shape[_WORDS]
-    code, dim, stride = shape[_CODE], shape[_DIM], shape[_STRIDE]
-    hashes, likely = ring[:_RING], ring[_RING:]
+    code, dim, stride = shape[_CODE], shape[DIM], shape[_STRIDE]
+    hashes, likely = ring[:RING], ring[RING:]
     count = keys.size
     hits = 0
     for step in range(count + _TAGS_AHEAD):
         if step < count:
             mixed = _hash(keys[step])
-            hashes[step % _RING] = np.int64(mixed)
+            hashes[step % RING] = np.int64(mixed)
             _ask_for_tags(tags, state, _set_of(mixed, sets), slabs, words)
         ahead = step - (_TAGS_AHEAD - _ROWS_AHEAD)
         if 0 <= ahead < count:
-            likely[ahead % _RING] = _ask_for_row(
-                tags, slots, rows, np.uint64(hashes[ahead % _RING]), sets, slabs, stride
-            )
+            likely[ahead % RING] = _ask_for_row(tags, slots, rows, np.uint64(hashes[ahead % RING]), sets, slabs, stride)
         item = step - _TAGS_AHEAD
         if item < 0:
             continue
-        key, mixed, slot = keys[item], np.uint64(hashes[item % _RING]), likely[item % _RING]
+        key, mixed, slot = keys[item], np.uint64(hashes[item % RING]), likely[item % RING]
         place = _set_of(mixed, sets)
         base, at = place * slabs * SLOTS_PER_SLAB, place * words
         tag = _tag_of(mixed)
@@ -285,6 +284,23 @@ def _query(tags, state, slots, rows, totals, shape, ring, aside, keys, out, foun
     return hits
 
 
+_query_one = numba.njit(**BORROWING)(_query)
+
+
+def _query_tables(  # type: ignore[no-untyped-def]
+    memory, words, totals, plan, ring, aside, wanted, keys, starts, out, bases, found, stale, hits
+):
+    for number in range(wanted.size):
+        table = wanted[number]
+        tags, state, slots, rows, end = plan[table, 0], plan[table, 1], plan[table, 2], plan[table, 3], plan[table, 4]
+        mine, theirs = starts[number], starts[number + 1]
+        hits[number] = _query_one(
+            memory[tags : 8 * state], words[state:slots], words[slots : rows // 8], memory[rows:end],
+            totals[table], plan[table, 5:], ring, aside,
+            keys[mine:theirs], out[bases[number] : bases[number + 1]], found[mine:theirs], stale[mine:theirs],
+        )  # fmt: skip
+
+
 @_inlined
 def _clear(seen):  # type: ignore[no-untyped-def]
     """Empty the set of `_first_seen`, of a power of two of places; returns how far hashes are shifted down to these."""
@@ -310,23 +326,23 @@ def _first_seen(seen, shift, slot):  # type: ignore[no-untyped-def]
 def _write(mode, tags, state, slots, rows, totals, shape, scratch, keys, source):  # type: ignore[no-untyped-def]
     iteration = atomic.load_acquire(totals, ITERATION)
     sets, slabs, words = shape[_SETS], shape[_SLABS], shape[_WORDS]
-    code, dim, stride = shape[_CODE], shape[_DIM], shape[_STRIDE]
-    hashes, seen = scratch[:_RING], scratch[_RING:]
+    code, dim, stride = shape[_CODE], shape[DIM], shape[_STRIDE]
+    hashes, seen = scratch[:RING], scratch[RING:]
     count = keys.size
     shift = _clear(seen)
     present = filled = evicted = unheld = 0
     for step in range(count + _TAGS_AHEAD):
         if step < count:
             mixed = _hash(keys[step])
-            hashes[step % _RING] = np.int64(mixed)
+            hashes[step % RING] = np.int64(mixed)
             _ask_for_tags(tags, state, _set_of(mixed, sets), slabs, words)
         ahead = step - (_TAGS_AHEAD - _ROWS_AHEAD)
         if 0 <= ahead < count:
-            _ask_for_row(tags, slots, rows, np.uint64(hashes[ahead % _RING]), sets, slabs, stride)
+            _ask_for_row(tags, slots, rows, np.uint64(hashes[ahead % RING]), sets, slabs, stride)
         item = step - _TAGS_AHEAD
         if item < 0:
             continue
-        key, mixed = keys[item], np.uint64(hashes[item % _RING])
+        key, mixed = keys[item], np.uint64(hashes[item % RING])
         place, first_slab, tag = _set_of(mixed, sets), _slab_of(mixed, slabs), _tag_of(mixed)
         base, at = place * slabs * SLOTS_PER_SLAB, place * words
         version = _lock(state, at)
@@ -405,6 +421,19 @@ def _dump(tags, state, slots, shape, cursor, out):  # type: ignore[no-untyped-de
 
 
 @functools.cache
+def query_tables_kernel() -> Callable[..., None]:
+    """For `slab_caches`; here, since numba's cache on disk sees changes of a kernel's own file alone."""
+    bytes_, words = array_type(types.uint8, 1, writable=True), array_type(types.int64, 1, writable=True)
+    totals, plan = array_type(types.int64, 2, writable=True), array_type(types.int64, 2)
+    read, floats = array_type(types.int64, 1), array_type(types.float32, 1, writable=True)
+    mask = array_type(types.boolean, 1, writable=True)
+    signature = types.void(
+        bytes_, words, totals, plan, words, bytes_, read, read, read, floats, read, mask, mask, words
+    )
+    return compile_kernel(_query_tables, signature, BORROWING)
+
+
+@functools.cache
 def _kernels() -> tuple[Callable[..., Any], ...]:
     bytes_, words = array_type(types.uint8, 1, writable=True), array_type(types.int64, 1, writable=True)
     shape = keys = array_type(types.int64, 1)
@@ -439,12 +468,12 @@ class SlabCache:
     bool `[n]`; others raise TypeError, or ValueError where only the shape is wrong. Keys of a call may repeat.
     """
 
-    def __init__(self, geometry: SlabGeometry, memory: ByteArray) -> None:
+    def __init__(self, geometry: SlabGeometry, memory: ByteArray, totals: IntArray | None = None) -> None:
         self.geometry = geometry
         self.arrays = geometry.arrays(memory)
-        self.totals: IntArray = np.zeros(TOTALS, np.int64)
+        self.totals: IntArray = np.zeros(TOTALS, np.int64) if totals is None else totals
         code, stride = geometry.row_format.code, geometry.stride_bytes
-        self._shape: IntArray = np.array(
+        self.shape: IntArray = np.array(
             [geometry.sets, geometry.slabs_per_set, geometry.dim, code, stride, geometry.state_words]
         )
 
@@ -458,8 +487,8 @@ class SlabCache:
             raise ValueError(f"masks for {keys.size} keys: must be bool [{keys.size}]")
         query, *_ = _kernels()
         mask = _NO_MASK if stale is None else stale
-        ring, aside = np.empty(2 * _RING, np.int64), np.empty(self.geometry.stride_bytes, np.uint8)
-        hits: int = query(*self.arrays, self.totals, self._shape, ring, aside, keys, rows.reshape(-1), found, mask)
+        ring, aside = np.empty(2 * RING, np.int64), np.empty(self.geometry.stride_bytes, np.uint8)
+        hits: int = query(*self.arrays, self.totals, self.shape, ring, aside, keys, rows.reshape(-1), found, mask)
         return hits
 
     def replace(self, keys: IntArray, rows: FloatArray) -> int:
@@ -491,21 +520,21 @@ class SlabCache:
         """
         _, _, _, dump = _kernels()
         tags, state, slots, _ = self.arrays
-        cursor, count = dump(tags, state, slots, self._shape, cursor, keys)
+        cursor, count = dump(tags, state, slots, self.shape, cursor, keys)
         return cursor, count
 
     def _write(self, mode: int, keys: IntArray, rows: FloatArray) -> int:
         self._check(keys, rows)
         _, write, _, _ = _kernels()
-        scratch = np.empty(_RING + (_seen_places(keys) if mode == UPDATE else 0), np.int64)
-        present: int = write(mode, *self.arrays, self.totals, self._shape, scratch, keys, rows.reshape(-1))
+        scratch = np.empty(RING + (_seen_places(keys) if mode == UPDATE else 0), np.int64)
+        present: int = write(mode, *self.arrays, self.totals, self.shape, scratch, keys, rows.reshape(-1))
         return present
 
     def _mark(self, remove: bool, keys: IntArray) -> int:
         _, _, mark, _ = _kernels()
         tags, state, slots, _ = self.arrays
         seen = np.empty(0 if remove else _seen_places(keys), np.int64)
-        marked: int = mark(remove, tags, state, slots, self.totals, self._shape, seen, keys)
+        marked: int = mark(remove, tags, state, slots, self.totals, self.shape, seen, keys)
         return marked
 
     def _check(self, keys: IntArray, rows: FloatArray) -> None:
@@ -518,3 +547,4 @@ class SlabCache:
 def warm_up() -> None:
     """Compile the kernels now, or load them from disk, so that no query waits for it."""
     _kernels()
+    query_tables_kernel()
