@@ -100,6 +100,11 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("[volatile_db]\npassword = 'a'\npassword_file = 'b'", r"keep one"),
         ("[persistent_db]\ntype = 'rocks_db'", r"path is missing"),
         ("[update_source]\ntype = 'log_directory'", r"address is missing"),
+        (
+            "[persistent_db]\ntype = 'rocks_db'\npath = 'a'\nread_only = true\n"
+            "[update_source]\ntype = 'log_directory'\naddress = 'b'",
+            r"tiers.toml: \[persistent_db\] read_only contradicts \[update_source\]",
+        ),
         ("[update_source]\nmax_rows_per_s = -1", r"max_rows_per_s is -1.0: must be at least 0"),
         ("tables = 3", r"tables: must be lists of tables"),
         ("[tables.a]\nname = 'x'", r"tables: must be lists of tables"),

@@ -251,6 +251,11 @@ class HierarchyConfig:
     models: Mapping[str, CacheConfig] = field(default_factory=dict)
     tables: Mapping[str, tuple[TableConfig, ...]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        kept = self.persistent_db.type is not PersistentType.DISABLED and self.persistent_db.read_only
+        if kept and self.update_source.type is not UpdateType.NULL:
+            raise ConfigError("[persistent_db] read_only contradicts [update_source], which writes there: keep one")
+
     @classmethod
     def from_toml(cls, path: Path) -> HierarchyConfig:
         """Read a file. Raises `ConfigError` naming it, and the table and key that is wrong."""
@@ -285,7 +290,10 @@ class HierarchyConfig:
             for name, own in models.items()
         }
         parts["tables"] = _read_tables(data.get("tables", {}), where)
-        return cls(**parts)
+        try:
+            return cls(**parts)
+        except ConfigError as fault:
+            raise ConfigError(f"{where}: {fault}") from None
 
     @property
     def is_tiered(self) -> bool:
