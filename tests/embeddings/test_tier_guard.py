@@ -1,3 +1,4 @@
+import threading
 import time
 
 import numpy as np
@@ -101,3 +102,24 @@ def test_a_tier_that_is_back_is_left_alone_no_more(caplog) -> None:
     guard.close()  # the probe has ended
     assert guard.state.unavailable_s is None
     assert caplog.messages[-1] == "tier answers again"
+
+
+def test_questions_after_a_load_run_on_threads_of_their_own() -> None:
+    asked_by: list[int] = []
+
+    class Watched(DictStore):
+        def query(self, *arguments):
+            asked_by.append(threading.get_native_id())
+            return super().query(*arguments)
+
+    guard = TierGuard("tier", Watched({"t": 1}), {"t": 1}, GuardOptions(30.0, threads=1))
+
+    def ask() -> None:
+        guard.query("t", np.array([1]), np.empty((1, 1), np.float32), np.zeros(1, np.bool_), 30.0)
+
+    ask()
+    ask()
+    guard.renew_threads()
+    ask()
+    assert asked_by[0] == asked_by[1] != asked_by[2]
+    guard.close()

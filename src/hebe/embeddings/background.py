@@ -27,8 +27,7 @@ class BackgroundWork:
         self._threads = [
             threading.Thread(target=self._run, name=f"hebe-{name}-{number}", daemon=True) for number in range(threads)
         ]
-        for thread in self._threads:
-            thread.start()
+        self._started = False
 
     @property
     def waiting(self) -> int:
@@ -36,8 +35,13 @@ class BackgroundWork:
         return self._queue.qsize()
 
     def submit(self, work: Callable[[], None]) -> bool:
-        """Line `work` up; False if it was dropped."""
+        """Line `work` up; False if it was dropped.
+
+        The first one has the threads started, which take priority and cores from the thread that calls: a query's, not
+        that of a load that gives way to all else.
+        """
         if not self._closing.is_set():
+            self._start()
             with contextlib.suppress(Full):
                 self._queue.put_nowait(work)
                 return True
@@ -52,12 +56,24 @@ class BackgroundWork:
     def close(self) -> None:
         """Drop what waits, finish what runs, end the threads."""
         self._closing.set()
-        for thread in self._threads:
+        with self._counting:
+            started, self._threads = (self._threads if self._started else []), []
+        for thread in started:
             thread.join()
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        with self._counting:
+            if not self._started:
+                self._started = True
+                for thread in self._threads:
+                    thread.start()
 
     def _run(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(own, _NICENESS))
         while not self._closing.is_set():
             try:
                 work = self._queue.get(timeout=0.1)

@@ -56,7 +56,8 @@ class CacheKeysFile:
 
     def _run(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(own, _NICENESS))
         while not self._closing.wait(self._every_s):
             self._write()
 

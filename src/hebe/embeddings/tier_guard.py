@@ -87,7 +87,7 @@ class TierGuard:
         self._fault: str | None = None
         self._fault_s = 0.0
         self._left_alone_s: float | None = None
-        self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix=f"hebe-{name}")
+        self._threads = self._new_threads()
         self._closing = threading.Event()
         self._prober: threading.Thread | None = None
 
@@ -143,6 +143,17 @@ class TierGuard:
             rows[mask] = got[mask]
         found[:] = mask
         return count
+
+    def renew_threads(self) -> None:
+        """Let go of the threads that there are; while no question is under way.
+
+        A thread has priority and cores from the one that asked first: those of a load would give way to all else.
+        """
+        old, self._threads = self._threads, self._new_threads()
+        old.shutdown()
+
+    def _new_threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._options.threads, thread_name_prefix=f"hebe-{self.name}")
 
     def close(self) -> None:
         """End the threads, once each has its answer, and close the store."""

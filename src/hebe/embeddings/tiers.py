@@ -133,6 +133,9 @@ class Tiers:
             opened.callback(tiers.refresh.close)
             if own.init_ec:
                 tiers.warm_up(tables, sources, known)
+            for guarded in (volatile.guard if volatile is not None else None, persistent):
+                if guarded is not None:
+                    guarded.renew_threads()
             opened.pop_all()
         return tiers
 

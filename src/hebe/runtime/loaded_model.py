@@ -19,7 +19,7 @@ from hebe.embeddings.store_directory import remove
 from hebe.embeddings.table_memory import RowFormat
 from hebe.embeddings.tiers import TiersState
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
-from hebe.models.repository import VERSION_PATTERN, ModelRepository
+from hebe.models.repository import VERSION_PATTERN, ModelRepository, StoredModel
 from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery, bring_into_range
 from hebe.runtime.dense_graph import GraphMode, prepare
 from hebe.runtime.executor import BatchOutcome, ModelExecutor
@@ -101,6 +101,7 @@ class LoadedModel:
         self.version = version
         self.hierarchy = hierarchy
         self.updates: OnlineUpdates | None = None
+        self._open_updates: Callable[[], OnlineUpdates | None] | None = None
         self._executor: Callable[[int], ModelExecutor] | None = executor
         self._idle: list[ModelExecutor] = []
 
@@ -113,9 +114,12 @@ class LoadedModel:
         options: LoadOptions | None = None,
         threads: int = 1,
         progress: LoadProgress | None = None,
+        *,
+        follow: bool = True,
     ) -> LoadedModel:
         """Load a model from the repository at `directory`: the given version, or the newest, for so many threads.
 
+        Online updates are followed where they are configured, unless `follow` leaves that to `follow_updates`.
         Raises `RepositoryError` if the repository has no such model or its files are damaged (rows of tables are only
         looked at with `LoadOptions.verify`), `StoreError` if the tables do not fit or the persistent store cannot be
         used.
@@ -139,20 +143,26 @@ class LoadedModel:
             verify=options.verify,
         )
         model = cls(spec, stored.version, hierarchy, lambda items: ModelExecutor(spec, hierarchy, dense, items))
+        model._open_updates = lambda: _open_updates(stored, hierarchy, options)
         try:
             hierarchy.warm_up()
-            if options.hierarchy is not None:
-                place = options.store_directory(name, stored.version)
-                memory, tiers = hierarchy.memory, hierarchy.tiers
-                model.updates = OnlineUpdates.open(
-                    name, stored.version, memory, tiers, options.hierarchy, place, stored.rows_as_of_s
-                )
-                if model.updates is not None:
-                    model.updates.catch_up()
+            if follow:
+                model.follow_updates()
         except BaseException:
             model.close()
             raise
         return model
+
+    def follow_updates(self) -> None:
+        """Begin to apply online updates, if any are configured, and wait until resident tables have what there is.
+
+        Their threads take priority and cores from the one that calls. Raises `StoreError`, ValueError.
+        """
+        if self._open_updates is not None:
+            opening, self._open_updates = self._open_updates, None
+            self.updates = opening()
+            if self.updates is not None:
+                self.updates.catch_up()
 
     @property
     def can_answer(self) -> bool:
@@ -304,3 +314,11 @@ class LoadedModel:
         if self.updates is not None:
             self.updates.close()
         self.hierarchy.close()
+
+
+def _open_updates(stored: StoredModel, hierarchy: EmbeddingHierarchy, options: LoadOptions) -> OnlineUpdates | None:
+    if options.hierarchy is None:
+        return None
+    place = options.store_directory(stored.name, stored.version)
+    memory, tiers = hierarchy.memory, hierarchy.tiers
+    return OnlineUpdates.open(stored.name, stored.version, memory, tiers, options.hierarchy, place, stored.rows_as_of_s)

@@ -303,6 +303,7 @@ class ModelHost:
             admission=options.admission,
         )
         try:
+            loaded.follow_updates()
             driver = NodeDriver(loaded, config, self.worker_cores, threads=self.worker_threads, gives_way=self._crowded)
             return HostedModel(driver, options.max_items, identity, tier_kinds(loaded, options.load))
         except BaseException:
@@ -334,7 +335,7 @@ class ModelHost:
                 pin_thread(front_end_cores(self.worker_cores, available_cores()))
                 threads = len(self.worker_cores) * self.worker_threads
                 outcome.set_result(
-                    LoadedModel.load(self.directory, name, version, options.load, threads, progress=go_on)
+                    LoadedModel.load(self.directory, name, version, options.load, threads, progress=go_on, follow=False)
                 )
             except BaseException as fault:
                 outcome.set_exception(fault)
