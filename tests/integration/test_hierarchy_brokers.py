@@ -45,7 +45,6 @@ class Fleet:
                 "type": "redis",
                 "address": shared.address,
                 "num_partitions": PARTITIONS,
-                "cache_missed_embeddings": False,  # else a level 3 that lags puts back what others have deleted
             },
             "update_source": {"type": "redis_streams", "address": broker.address, "poll_timeout_ms": 50},
         }
