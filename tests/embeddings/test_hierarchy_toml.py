@@ -8,7 +8,7 @@ from hebe.embeddings.hierarchy_toml import hierarchy_toml
 FULL = {
     "cache": {"cache_fraction": 0.05, "row_format": "int8"},
     "volatile_db": {"type": "redis", "address": "unix:/run/redis.sock", "num_partitions": 3, "password": 'a"b\\'},
-    "persistent_db": {"type": "rocks_db", "path": "/var/lib/hebe", "read_only": True},
+    "persistent_db": {"type": "rocks_db", "path": "/var/lib/hebe", "num_threads": 3},
     "update_source": {"type": "log_directory", "address": "updates", "max_rows_per_s": 1e5},
     "models": {"dlrm.v2": {"default_value_for_each_table": {"item": 0.5}, "refresh_interval": 60, "init_ec": False}},
     "tables": {"wdl": [{"name": "wide", "dim": 1, "sparse_file": "/models/wide"}, {"name": "deep", "dim": 16}]},
