@@ -15,6 +15,7 @@ def tiers():
     made = Tiers(capacity=60)
     made.ask(list(range(40)))
     made.ask(list(range(20)), "items")
+    made.background.drain()
     yield made
     made.close()
 

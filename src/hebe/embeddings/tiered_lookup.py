@@ -23,7 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.embeddings.background import BackgroundWork
-from hebe.embeddings.store import EmbeddingCache, KeyArray, RowArray, StoreUnavailable, VolatileStore
+from hebe.embeddings.store import (
+    EmbeddingCache,
+    KeyArray,
+    RowArray,
+    StoreError,
+    StoreUnavailable,
+    VolatileStore,
+)
 from hebe.embeddings.tier_guard import Question, TierGuard
 
 StateArray = npt.NDArray[np.uint8]
@@ -375,29 +382,30 @@ class TieredLookup:
     ) -> None:
         """Put into level 2 what it lacked, unless it has it by then, or an update has overtaken the rows since `seen`.
 
-        An update that comes between the last look and the insertion finds the keys noted, and has them deleted again.
+        The keys are noted first and looked at again last: an update that comes in between either finds them noted, and
+        deletes them, or is found here.
         """
         updates = self._updates[table]
 
         def act(store: VolatileStore) -> None:
-            overtaken = updates.since(seen)
-            if overtaken is None:
-                return
-            there = np.isin(keys, np.concatenate(overtaken)) if overtaken else np.zeros(len(keys), np.bool_)
-            wanted = np.flatnonzero(~there)
+            updates.note_filled(keys)
+            wanted = np.flatnonzero(~updates.overtaken(keys, seen))
             found = np.zeros(len(wanted), np.bool_)
             store.query(table, keys[wanted], np.empty((len(wanted), self.dims[table]), np.float32), found)
             wanted = wanted[~found]
-            updates.note_filled(keys[wanted])
             store.insert(table, keys[wanted], rows[wanted])
+            overtaken = updates.overtaken(keys, seen)[wanted]
+            if overtaken.any():
+                store.delete(table, keys[wanted[overtaken]])
 
         self._later(volatile, act)
 
     def _take_back(self, table: str, keys: KeyArray) -> None:
         """Delete from level 2 what was put there of `keys` before this update of them was known."""
         filled = self._updates[table].filled_among(keys)
-        if self.volatile is not None and filled.size:
-            self._later(self.volatile, lambda store: store.delete(table, filled))
+        if self.volatile is not None and filled.size and self.volatile.available:
+            with contextlib.suppress(StoreError):  # it is said where the tier is asked
+                self.volatile.store.delete(table, filled)
 
     def _later(self, volatile: VolatileTier, work: Callable[[VolatileStore], object]) -> None:
         """In the background, unless level 2 is being left alone by then."""
@@ -481,8 +489,15 @@ class _RecentUpdates:
                 return []
             return None if missed > len(self._keys) else list(self._keys)[-missed:]
 
+    def overtaken(self, keys: KeyArray, number: int) -> npt.NDArray[np.bool_]:
+        """Which of `keys` have had an update after `number`; all of them if that is forgotten."""
+        missed = self.since(number)
+        if missed is None:
+            return np.ones(len(keys), np.bool_)
+        return np.isin(keys, np.concatenate(missed)) if missed else np.zeros(len(keys), np.bool_)
+
     def note_filled(self, keys: KeyArray) -> None:
-        """These are put into level 2 as a lower tier had them a moment ago."""
+        """These are about to be put into level 2 as a lower tier had them a moment ago."""
         with self._lock:
             self._filled.append(keys)
 
