@@ -37,8 +37,8 @@ demo: $(READY)  ## train, serve and load a small model; DATA=FILE trains on a Cr
 	$(BIN)/hebe demo $(if $(DATA),--data '$(DATA)')
 
 .PHONY: test
-test: $(READY)  ## run all tests
-	$(BIN)/python -m pytest
+test: $(READY)  ## run all tests, two files at a time: half of the time goes by in waiting for processes
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 .PHONY: check
 check: $(READY)  ## format, lint, types, import table, documents' links
