@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 import structlog
@@ -14,6 +15,8 @@ from hebe.serving.logs import RequestLog, configure_logging
 def defaults():
     yield
     structlog.reset_defaults()
+    plain = logging.getLogger("hebe")
+    plain.handlers, plain.level = [], logging.NOTSET
 
 
 class Clock:
@@ -98,3 +101,22 @@ def test_tracebacks_do_not_show_local_variables(capsys, log_format):
     shown = capsys.readouterr().err
     assert "cause of 22" in shown
     assert "sekret" not in shown
+
+
+def test_plain_loggers_lines_have_the_same_form(capsys):
+    configure_logging("json", "info")
+    log = logging.getLogger("hebe.tiers")
+    log.debug("not told")
+    log.info("%s answers again", "volatile_db")
+    try:
+        raise ZeroDivisionError("by zero")
+    except ZeroDivisionError:
+        log.exception("a fault")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["event"], line["level"]) for line in lines] == [
+        ("volatile_db answers again", "info"),
+        ("a fault", "error"),
+    ]
+    assert lines[0]["timestamp"]
+    assert "exception" not in lines[0]
+    assert lines[1]["exception"][0]["exc_value"] == "by zero"

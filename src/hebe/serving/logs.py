@@ -43,6 +43,16 @@ def configure_logging(log_format: LogFormat = "console", level: str = "info") ->
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    plain = logging.getLogger("hebe")  # of the rooms below, which know no structlog
+    plain.handlers = [_ToStructlog()]
+    plain.setLevel(level.upper())
+
+
+class _ToStructlog(logging.Handler):
+    """Hands lines of the standard library's loggers on, so that all of them have one form."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger(record.name).log(record.levelno, record.getMessage(), exc_info=record.exc_info)
 
 
 class RequestLog:
