@@ -39,9 +39,7 @@ def test_updates_are_seen_in_place_and_the_last_of_repeated_keys_wins(memory):
     before = memory.stored("items").copy()
     rows = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], np.float32)
     store.insert("users", np.array([5, 6, 5]), rows)
-    np.testing.assert_allclose(
-        rows_of(store, "users", [5, 6], 3)[0], rows[[2, 1]], atol=TOLERANCE[memory.row_format]
-    )
+    np.testing.assert_allclose(rows_of(store, "users", [5, 6], 3)[0], rows[[2, 1]], atol=TOLERANCE[memory.row_format])
     assert store.update("users", np.array([7, 7, 50]), rows) == 1
     np.testing.assert_allclose(rows_of(store, "users", [7], 3)[0], rows[1:2], atol=TOLERANCE[memory.row_format])
     assert np.array_equal(memory.stored("items"), before)

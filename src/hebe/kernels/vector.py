@@ -179,7 +179,7 @@ def store_float(_typing: Any, array: Any, _index: Any, _value: Any) -> Any:
 
 
 def _converts_halves(context: Any) -> bool:
-    """Whether the machine that is compiled for converts float16 itself. Where not, LLVM would call what is not there."""
+    """Whether the machine that is compiled for converts float16 itself. Else LLVM would call what is not there."""
     triple, _, features = context.codegen().magic_tuple()
     return "+f16c" in features or not triple.startswith(("x86", "i686"))
 
