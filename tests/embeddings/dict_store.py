@@ -77,19 +77,21 @@ class DictCache(DictStore):
     def __init__(self, dims: Mapping[str, int], capacity: int) -> None:
         super().__init__(dims)
         self.capacity = capacity
+        self._lock = threading.RLock()
         self.stale: dict[str, set[int]] = {table: set() for table in dims}
 
     def query(  # type: ignore[override]
         self, table: str, keys: np.ndarray, rows: np.ndarray, found: np.ndarray, stale: np.ndarray | None = None
     ) -> int:
-        count = super().query(table, keys, rows, found)
-        stored = self.tables[table]
-        for place, key in enumerate(keys.tolist()):
-            if stale is not None:
-                stale[place] = found[place] and key in self.stale[table]
-            if found[place]:
-                stored[key] = stored.pop(key)
-        return count
+        with self._lock:
+            count = super().query(table, keys, rows, found)
+            stored = self.tables[table]
+            for place, key in enumerate(keys.tolist()):
+                if stale is not None:
+                    stale[place] = found[place] and key in self.stale[table]
+                if found[place]:
+                    stored[key] = stored.pop(key)
+            return count
 
     def query_tables(
         self,
@@ -116,21 +118,25 @@ class DictCache(DictStore):
             self.stale[table].discard(oldest)
 
     def insert(self, table: str, keys: np.ndarray, rows: np.ndarray) -> None:
-        super().insert(table, keys, rows)
-        self.stale[table] -= set(keys.tolist())
-        self._shrink(table)
+        with self._lock:
+            super().insert(table, keys, rows)
+            self.stale[table] -= set(keys.tolist())
+            self._shrink(table)
 
     def update(self, table: str, keys: np.ndarray, rows: np.ndarray) -> int:
-        self.stale[table] -= set(keys.tolist())
-        return super().update(table, keys, rows)
+        with self._lock:
+            self.stale[table] -= set(keys.tolist())
+            return super().update(table, keys, rows)
 
     def replace(self, table: str, keys: np.ndarray, rows: np.ndarray) -> None:
-        stored = self._table(table)
-        for key, row in zip(keys.tolist(), rows.copy(), strict=True):
-            stored[key] = stored.pop(key, row)
-        self._shrink(table)
+        with self._lock:
+            stored = self._table(table)
+            for key, row in zip(keys.tolist(), rows.copy(), strict=True):
+                stored[key] = stored.pop(key, row)
+            self._shrink(table)
 
     def mark_stale(self, table: str, keys: np.ndarray) -> int:
-        present = set(keys.tolist()) & set(self._table(table))
-        self.stale[table] |= present
-        return len(present)
+        with self._lock:
+            present = set(keys.tolist()) & set(self._table(table))
+            self.stale[table] |= present
+            return len(present)

@@ -158,7 +158,8 @@ def _tables(result: dict[str, Any]) -> FittingTable:
 def _say(line: str, result: dict[str, Any], as_json: bool) -> None:
     rows = sum(table["rows"] for table in result["tables"])
     tables = "1 table" if len(result["tables"]) == 1 else f"{len(result['tables'])} tables"
-    make_console(as_json).print(f"{line}: {rows:,} rows in {tables}, {size_text(result['disk_bytes'])} on disk")
+    said = f"{line}: {rows:,} rows in {tables}, {size_text(result['disk_bytes'])} on disk"
+    make_console(as_json).print(said, soft_wrap=True)  # which has a path in it
     if as_json:
         print_json(result)
 
