@@ -52,7 +52,7 @@ def test_counts_agree_with_what_was_sent(served: Served, rng):
     assert grew("hebe_query_size_items_count", **RANKER) == queries
     assert grew("hebe_query_size_items_sum", **RANKER) == items
     assert grew("hebe_query_size_items_bucket", **RANKER, le="64.0") == 6
-    assert grew("hebe_batch_size_items_count", **RANKER) == 2 * BATCHES
+    assert grew("hebe_batch_size_items_count", **RANKER) >= 2 * BATCHES, "more where spreading a query seems to pay"
     assert grew("hebe_batch_size_items_sum", **RANKER) == items
     assert grew("hebe_sla_attained_total", **RANKER) == queries, "the bound is an hour"
     assert grew("hebe_sla_missed_total", **RANKER) == 0
