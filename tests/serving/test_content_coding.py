@@ -59,6 +59,7 @@ async def test_a_bomb_is_refused_at_the_limit():
         (b"x", "br", "Content-Encoding 'br' is not supported; use gzip, deflate or identity"),
         (b"x", "gzip, gzip", "not supported"),
     ],
+    ids=["cut", "trailing", "not-gzip", "not-deflate", "unknown", "twice"],
 )
 async def test_damaged_or_unknown_codings(body, coding, message):
     with pytest.raises(RequestError, match=message):
