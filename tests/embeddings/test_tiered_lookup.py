@@ -253,6 +253,17 @@ def test_an_update_that_overtakes_a_fetch_is_not_hidden(make_tiers) -> None:
     assert tiers.ask([1])[1] == [RowState.STALE], "more updates than are remembered: taken for stale"
 
 
+def test_rows_that_came_with_an_update_stay_fresh_whatever_else_is_fetched_meanwhile(make_tiers) -> None:
+    tiers = make_tiers(persistent=False)
+    tiers.volatile.insert("users", np.array([1, 2]), np.ones((2, 3), np.float32))
+    tiers.ask([2])
+    seen = tiers.lookup.updates_seen("users")
+    rows, _ = tiers.lookup.fetch("users", np.array([1]), 1.0)
+    tiers.lookup.updated("users", np.array([2]), np.full((1, 3), 5, np.float32))
+    tiers.lookup.put("users", np.array([1]), rows, seen)
+    assert tiers.ask([1, 2]) == ([1, 5], None)
+
+
 def test_all_tables_are_asked_for_before_any_is_waited_for(make_tiers) -> None:
     tiers = make_tiers(volatile=False)
     meeting = threading.Barrier(2, timeout=30.0)

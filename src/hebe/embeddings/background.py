@@ -12,6 +12,17 @@ _NICENESS = 5
 """Below the workers, which queries wait for."""
 
 
+def give_way(niceness: int) -> None:
+    """Let the calling thread give way to others of this process: niceness of 1 (a little) to 19 (wherever it can).
+
+    Where the whole process gives way more, so does this; what the thread that started it had does not count, as far as
+    the system allows that.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(own, niceness))
+
+
 class BackgroundWork:
     """Runs what is submitted on `threads` threads, in order of submission; at most `depth` pieces wait.
 
@@ -71,9 +82,7 @@ class BackgroundWork:
                     thread.start()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):
-            own = os.getpriority(os.PRIO_PROCESS, os.getpid())
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(own, _NICENESS))
+        give_way(_NICENESS)
         while not self._closing.is_set():
             try:
                 work = self._queue.get(timeout=0.1)

@@ -17,6 +17,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
+from hebe.embeddings.background import give_way
 from hebe.embeddings.store import EmbeddingCache, KeyArray, StoreError
 
 log = logging.getLogger("hebe.tiers")
@@ -55,9 +56,7 @@ class CacheKeysFile:
             self._write()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):
-            own = os.getpriority(os.PRIO_PROCESS, os.getpid())
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(own, _NICENESS))
+        give_way(_NICENESS)
         while not self._closing.wait(self._every_s):
             self._write()
 

@@ -40,6 +40,7 @@ log = logging.getLogger("hebe.hps")
 
 _HOST_DEVICES = {1: "CPU", 3: "CUDA host", 11: "ROCm host", 13: "CUDA managed"}
 """DLPack's numbers of devices whose memory this process can read."""
+_ONE_COLUMN = KeyPlan([KeyTable([(0, 1)], 1)])
 
 
 class HPS:
@@ -257,12 +258,12 @@ class _Scratch:
 
     def deduplicate(self, keys: KeyArray) -> tuple[KeyArray, npt.NDArray[np.int64] | None]:
         """Distinct keys, and the place among them of each of `keys`; None if they are all distinct and in order."""
-        names = np.array(keys).reshape(1, -1)
-        distinct = self._deduplicator.run(names, KeyPlan([KeyTable([(0, names.size)], 1)])).keys
+        names = np.array(keys).reshape(-1, 1)
+        distinct = self._deduplicator.run(names, _ONE_COLUMN).keys
         lone = names == -1  # a key like others here; the deduplicator leaves it out
         if lone.any():
             distinct = np.append(distinct, np.int64(-1))
-        if distinct.size == keys.size and not lone[0, :-1].any():
+        if distinct.size == keys.size and not lone[:-1].any():
             return distinct, None
         return distinct, np.where(lone, distinct.size - 1, -2 - names).reshape(-1)
 

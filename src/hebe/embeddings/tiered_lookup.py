@@ -211,7 +211,8 @@ class TieredLookup:
 
         `note`: level 2 hears of it afterwards: what it had was used, and what it lacked is put into it.
         """
-        return self._fetch([(table, keys)], timeout_s, LookupCounts(), note=note)[0]
+        [fetched] = self._fetch([(table, keys)], timeout_s, LookupCounts(), note=note)
+        return fetched.rows, fetched.states
 
     def updates_seen(self, table: str) -> int:
         """Pass it to `put` with rows fetched since, so that an update which overtook them is not hidden."""
@@ -225,12 +226,9 @@ class TieredLookup:
             self.cache.update(table, keys, rows)
         else:
             self.cache.replace(table, keys, rows)
-        overtaken = self._updates[table].since(seen)
-        if overtaken is None:
-            self.cache.mark_stale(table, keys)
-        else:
-            for updated in overtaken:
-                self.cache.mark_stale(table, updated)
+        overtaken = self._updates[table].overtaken(keys, seen)
+        if overtaken.any():
+            self.cache.mark_stale(table, keys[overtaken])
 
     def updated(self, table: str, keys: KeyArray, rows: RowArray | None) -> None:
         """Lower tiers have newer rows of `keys`, these, or have deleted them (None): level 1 follows, as far as it
@@ -253,13 +251,13 @@ class TieredLookup:
         """Bring those rows of level 1 up to date that have these keys. Returns how many were, how many are gone since
         no lower tier has them any more, and how many could not be asked for.
         """
-        seen = self.updates_seen(table)
-        rows, states = self.fetch(table, keys, math.inf, note=False)
-        found, gone = states == _FOUND, states == _UNKNOWN
-        self.put(table, keys[found], rows[found], seen, present_only=True)
+        [fetched] = self._fetch([(table, keys)], math.inf, LookupCounts(), note=False)
+        states = fetched.states
+        gone = states == _UNKNOWN
+        self.put(table, keys[fetched.found], fetched.rows[fetched.found], fetched.seen, present_only=True)
         if gone.any():
             self.cache.delete(table, keys[gone])
-        return int(found.sum()), int(gone.sum()), int((states == _DEFAULTED).sum())
+        return int(fetched.found.sum()), int(gone.sum()), int((states == _DEFAULTED).sum())
 
     def close(self) -> None:
         """Give memory and files back. Call it when no lookup runs any more, and the background work has ended."""
@@ -296,9 +294,9 @@ class TieredLookup:
             self._insert_later(later)
         if now:
             fetched = self._fetch_into_cache([self._part(wanted, *part) for part in now], timeout_s, counts)
-            for (number, places), (rows, of_rows) in zip(now, fetched, strict=True):
-                wanted.rows_of(number, rows.shape[1])[places] = rows
-                states[wanted.starts[number] + places] = of_rows
+            for (number, places), fetch in zip(now, fetched, strict=True):
+                wanted.rows_of(number, fetch.rows.shape[1])[places] = fetch.rows
+                states[wanted.starts[number] + places] = fetch.states
 
     def _part(self, wanted: BatchLookup, number: int, places: PlaceArray) -> tuple[str, KeyArray]:
         """A table and a copy of some of its keys."""
@@ -306,17 +304,15 @@ class TieredLookup:
 
     def _fetch_into_cache(
         self, parts: Sequence[tuple[str, KeyArray]], timeout_s: float, counts: LookupCounts
-    ) -> list[tuple[RowArray, StateArray]]:
-        seen = [self.updates_seen(table) for table, _ in parts]
+    ) -> list[_Fetch]:
         fetched = self._fetch(parts, timeout_s, counts)
-        for (table, keys), (rows, states), before in zip(parts, fetched, seen, strict=True):
-            found = states == _FOUND
-            self.put(table, keys[found], rows[found], before)
+        for fetch in fetched:
+            self.put(fetch.table, fetch.keys[fetch.found], fetch.rows[fetch.found], fetch.seen)
         return fetched
 
     def _fetch(
         self, parts: Sequence[tuple[str, KeyArray]], timeout_s: float, counts: LookupCounts, *, note: bool = True
-    ) -> list[tuple[RowArray, StateArray]]:
+    ) -> list[_Fetch]:
         """`fetch` of several (table, keys): a tier is asked for all that it has to answer before it is waited for."""
         give_up_s = self._clock() + timeout_s
         fetches = [_Fetch(table, keys, self.dims[table], self.updates_seen(table)) for table, keys in parts]
@@ -336,14 +332,9 @@ class TieredLookup:
                 if note and self.volatile is not None and self.options.cache_missed_embeddings and rest.found.any():
                     had = rest.found
                     self._fill_volatile_later(self.volatile, rest.table, rest.keys[had], rest.rows[had], rest.seen)
-        return [(fetch.rows, self._states_of(fetch)) for fetch in fetches]
-
-    def _states_of(self, fetch: _Fetch) -> StateArray:
-        """States; rows that were not found become the default vector."""
-        states = np.full(len(fetch.keys), _FOUND, np.uint8)
-        states[~fetch.found] = _UNKNOWN if fetch.answered else _DEFAULTED
-        fetch.rows[~fetch.found] = self.default(fetch.table)
-        return states
+        for fetch in fetches:
+            fetch.rows[~fetch.found] = self.default(fetch.table)
+        return fetches
 
     def _insert_later(self, parts: Sequence[tuple[str, KeyArray]]) -> bool:
         """In the background, bring what level 1 then still lacks of (table, keys) into it."""
@@ -440,6 +431,11 @@ class _Fetch:
         self.found = np.zeros(len(keys), np.bool_)
         self.answered = False
 
+    @property
+    def states(self) -> StateArray:
+        """How each key was answered, once the last tier was asked."""
+        return np.where(self.found, _FOUND, _UNKNOWN if self.answered else _DEFAULTED).astype(np.uint8)
+
     def rest(self) -> _Fetch:
         """Those that are not found yet."""
         return _Fetch(self.table, self.keys[~self.found], self.rows.shape[1], self.seen)
@@ -481,20 +477,16 @@ class _RecentUpdates:
             self._keys.append(keys)
             self.number += 1
 
-    def since(self, number: int) -> list[KeyArray] | None:
-        """The keys of updates after `number`; None if some are forgotten."""
+    def overtaken(self, keys: KeyArray, number: int) -> npt.NDArray[np.bool_]:
+        """Which of `keys` have had an update after `number`; all of them where some of those are forgotten."""
         with self._lock:
             missed = self.number - number
             if missed == 0:
-                return []
-            return None if missed > len(self._keys) else list(self._keys)[-missed:]
-
-    def overtaken(self, keys: KeyArray, number: int) -> npt.NDArray[np.bool_]:
-        """Which of `keys` have had an update after `number`; all of them if that is forgotten."""
-        missed = self.since(number)
-        if missed is None:
-            return np.ones(len(keys), np.bool_)
-        return np.isin(keys, np.concatenate(missed)) if missed else np.zeros(len(keys), np.bool_)
+                return np.zeros(len(keys), np.bool_)
+            if missed > len(self._keys):
+                return np.ones(len(keys), np.bool_)
+            updated = list(self._keys)[-missed:]
+        return np.isin(keys, np.concatenate(updated))
 
     def note_filled(self, keys: KeyArray) -> None:
         """These are about to be put into level 2 as a lower tier had them a moment ago."""

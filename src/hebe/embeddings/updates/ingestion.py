@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from hebe.embeddings.background import give_way
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage, UpdateSource
 from hebe.embeddings.updates.ingestion_statistics import IngestionCounter, IngestionStatistics
@@ -178,9 +178,7 @@ class UpdateIngestion:
         self.close()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):
-            own = os.getpriority(os.PRIO_PROCESS, os.getpid())  # where all of the process gives way, so does this
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(own, _NICENESS))
+        give_way(_NICENESS)
         backoff_s = self.options.failure_backoff_ms / 1000
         while not self._closing.is_set():
             try:
