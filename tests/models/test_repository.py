@@ -42,9 +42,9 @@ def rows_of(table, seed=0):
     return np.random.default_rng([seed, table.rows]).standard_normal((table.rows, table.dim), dtype=np.float32)
 
 
-def write(repository, spec=SPEC, **options):
-    tables = {table.name: rows_of(table) for table in spec.tables}
-    return repository.write(spec, tables, build_dense_net(spec, 7).state_dict(), **options)
+def write(repository, spec=SPEC, *, rows_seed=0, weights_seed=7, **options):
+    tables = {table.name: rows_of(table, rows_seed) for table in spec.tables}
+    return repository.write(spec, tables, build_dense_net(spec, weights_seed).state_dict(), **options)
 
 
 GRAPH = OpGraph(
@@ -387,3 +387,16 @@ def test_a_version_tells_of_when_its_rows_are(repository):
     assert told.rows_as_of_s == datetime(2026, 5, 4, 3, 2, 1, 500_000, UTC).timestamp()
     with pytest.raises(RepositoryError, match="rows_as_of is 'noon': must be a time"):
         _ = write(repository, provenance={ROWS_AS_OF: "noon"}).rows_as_of_s
+
+
+def test_the_identity_changes_with_spec_and_files_and_with_nothing_else(repository):
+    same = write(repository), write(repository)
+    others = (
+        write(repository, rows_seed=2),
+        write(repository, weights_seed=2),
+        write(repository, dataclasses.replace(SPEC, sla=SlaTarget(123.0))),
+    )
+    identities = [version.identity for version in (*same, *others)]
+    assert identities[0] == identities[1]
+    assert len(set(identities)) == 4
+    assert len({version.tables_identity for version in (*same, *others)}) == 2

@@ -54,7 +54,6 @@ async def test_a_load_that_failed_is_let_go_of_without_the_garbage_collector(mon
 
     monkeypatch.setattr(model_host.LoadedModel, "load", fail)
     monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,)})
-    monkeypatch.setattr(model_host, "stored_identity", lambda *_: "")
     host = ModelHost(Path("models"), HostOptions())
     control = RepositoryControl(host)
     gc.disable()
@@ -87,7 +86,6 @@ async def test_a_long_load_says_how_far_it_has_come(monkeypatch):
 
     monkeypatch.setattr(model_host.LoadedModel, "load", slow)
     monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,)})
-    monkeypatch.setattr(model_host, "stored_identity", lambda *_: "")
     host = ModelHost(Path("models"), HostOptions())
     host.clock = lambda: now_s[0]
     with capture_logs() as lines, pytest.raises(LoadFailed):

@@ -76,6 +76,13 @@ class StoredModel:
     files: Mapping[str, FileRecord]
 
     @property
+    def identity(self) -> str:
+        """A checksum that changes with the spec and with any file; the files are not read for it."""
+        files = {file: record.sha256 for file, record in self.files.items()}
+        content = json.dumps([self.spec.to_dict(), files], sort_keys=True, default=str)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    @property
     def tables_identity(self) -> str:
         """A checksum that changes with any row of any table; the files are not read for it."""
         checksums = " ".join(self.files[name].sha256 for name in sorted(self.files) if name.startswith("tables/"))

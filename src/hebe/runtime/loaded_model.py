@@ -23,7 +23,7 @@ from hebe.models.repository import VERSION_PATTERN, ModelRepository, StoredModel
 from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery, bring_into_range
 from hebe.runtime.dense_graph import GraphMode, prepare
 from hebe.runtime.executor import BatchOutcome, ModelExecutor
-from hebe.spec import ModelSpec, OutOfRange
+from hebe.spec import OutOfRange
 
 _KEPT_ITEMS = 8192
 """Executors for more items are not kept: their buffers are large, and such queries rare."""
@@ -67,6 +67,11 @@ def stored_versions(directory: str | os.PathLike[str]) -> dict[str, tuple[int, .
     return {name: repository.versions(name) for name in repository.names()}
 
 
+def stored_identity(directory: str | os.PathLike[str], name: str, version: int) -> str:
+    """`LoadedModel.identity` of a version as it is stored now. Raises `RepositoryError` if there is none."""
+    return ModelRepository(directory).open(name, version).identity
+
+
 def remove_old_stores(
     directory: str | os.PathLike[str], name: str, version: int, options: LoadOptions
 ) -> dict[Path, str]:
@@ -92,13 +97,17 @@ def remove_old_stores(
 
 
 class LoadedModel:
-    """One version of a model in memory. Made by `load`; `close` gives the memory back."""
+    """One version of a model in memory. Made by `load`; `close` gives the memory back.
+
+    `identity` tells it from others of the same number: it changes with the spec and with any stored file.
+    """
 
     def __init__(
-        self, spec: ModelSpec, version: int, hierarchy: EmbeddingHierarchy, executor: Callable[[int], ModelExecutor]
+        self, stored: StoredModel, hierarchy: EmbeddingHierarchy, executor: Callable[[int], ModelExecutor]
     ) -> None:
-        self.spec = spec
-        self.version = version
+        self.spec = stored.spec
+        self.version = stored.version
+        self.identity = stored.identity
         self.hierarchy = hierarchy
         self.updates: OnlineUpdates | None = None
         self._open_updates: Callable[[], OnlineUpdates | None] | None = None
@@ -142,7 +151,7 @@ class LoadedModel:
             progress=progress,
             verify=options.verify,
         )
-        model = cls(spec, stored.version, hierarchy, lambda items: ModelExecutor(spec, hierarchy, dense, items))
+        model = cls(stored, hierarchy, lambda items: ModelExecutor(spec, hierarchy, dense, items))
         model._open_updates = lambda: _open_updates(stored, hierarchy, options)
         try:
             hierarchy.warm_up()

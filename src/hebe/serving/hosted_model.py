@@ -16,14 +16,14 @@ from hebe.spec import ModelSpec
 class HostedModel:
     """One version of a model in memory, with its workers.
 
-    `max_items`: the largest query size taken. `identity`: what `stored_identity` said when it was loaded. `tier_kinds`:
-    what each tier is, by name, level 1 first; empty where all rows are resident.
+    `max_items`: the largest query size taken. `tier_kinds`: what each tier is, by name, level 1 first; empty where all
+    rows are resident.
     """
 
-    def __init__(self, driver: NodeDriver, max_items: int, identity: str, tier_kinds: Mapping[str, str]) -> None:
+    def __init__(self, driver: NodeDriver, max_items: int, tier_kinds: Mapping[str, str]) -> None:
         self.spec: ModelSpec = driver.model.spec
         self.version = driver.model.version
-        self.identity = identity
+        self.identity = driver.model.identity
         self.tier_kinds = dict(tier_kinds)
         self.max_items = max_items
         self.batch_size = driver.config.batch_size

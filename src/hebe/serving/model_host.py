@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from hebe.runtime.hierarchy_state import tier_kinds
-from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_versions
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_identity, stored_versions
 from hebe.runtime.pinning import (
     allot_cores,
     available_cores,
@@ -29,7 +29,6 @@ from hebe.runtime.pinning import (
     shared_with_front_end,
     threads_per_worker,
 )
-from hebe.runtime.stored_identity import stored_identity
 from hebe.scheduling.node import NodeConfig
 from hebe.serving.driver import NodeDriver, clock
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel
@@ -289,7 +288,6 @@ class ModelHost:
     def _open(self, name: str, version: int) -> HostedModel:
         """Everything about a load that takes time; not on the event loop."""
         options = self.options
-        identity = stored_identity(self.directory, name, version)
         loaded = self._read(name, version)
         sla = loaded.spec.sla
         config = NodeConfig(
@@ -305,7 +303,7 @@ class ModelHost:
         try:
             loaded.follow_updates()
             driver = NodeDriver(loaded, config, self.worker_cores, threads=self.worker_threads, gives_way=self._crowded)
-            return HostedModel(driver, options.max_items, identity, tier_kinds(loaded, options.load))
+            return HostedModel(driver, options.max_items, tier_kinds(loaded, options.load))
         except BaseException:
             loaded.close()
             raise
