@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,13 +13,7 @@ from hebe.cli.output import JsonOption, make_console, print_error, print_json
 if TYPE_CHECKING:
     from hebe.load_generator.target import Target
 
-_TIMEOUT_S = 10.0
-_MOST_BYTES = 64 << 20
 _CONNECTION = "Server and connection"
-
-
-class StatusError(Exception):
-    """The server does not tell its status: it cannot be reached, wants a token, or is another server."""
 
 
 def status(
@@ -59,6 +51,8 @@ def status(
 
     Example: hebe status https://ranking-3:8000 --token-file token --watch 2
     """
+    from hebe.load_generator.error import LoadError
+
     target = _target(url, api_token, token_file, ca_file)
     if watch is None:
         document = ask(target)
@@ -74,7 +68,7 @@ def status(
                 if console.is_terminal:
                     console.clear()
                 _show(document, target, as_json)
-            except StatusError as fault:
+            except LoadError as fault:
                 exit_code = 1
                 print_error(f"{time.strftime('%H:%M:%S')}: {fault}")
             time.sleep(watch)
@@ -83,37 +77,19 @@ def status(
 
 
 def ask(target: Target) -> dict[str, Any]:
-    """The status document of the server at `target`. Raises `StatusError`."""
-    endpoint, context = target.endpoint, target.ssl_context()
-    connection: http.client.HTTPConnection
-    if context is not None:
-        connection = http.client.HTTPSConnection(endpoint.host, endpoint.port, timeout=_TIMEOUT_S, context=context)
-    else:
-        connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=_TIMEOUT_S)
-    headers = {} if target.api_token is None else {"Authorization": f"Bearer {target.api_token}"}
-    try:
-        connection.request("GET", f"{endpoint.prefix}/v2/status", headers=headers)
-        response = connection.getresponse()
-        code, body = response.status, response.read(_MOST_BYTES)
-    except (http.client.HTTPException, ConnectionResetError) as fault:
-        raise StatusError(
-            f"{endpoint.url} does not speak HTTP ({type(fault).__name__}): give the server's HTTP port, 8000 by default"
-        ) from None
-    except OSError as fault:
-        raise StatusError(f"{endpoint.url} cannot be reached: {fault.strerror or fault}") from None
-    finally:
-        connection.close()
-    try:
-        document = json.loads(body)
-    except ValueError:
-        document = None
+    """The status document of the server at `target`. Raises `LoadError` if there is none."""
+    from hebe.load_generator.discovery import get_json
+    from hebe.load_generator.error import LoadError
+
+    url = target.endpoint.url
+    code, document = get_json(target, "/v2/status", "give the server's HTTP port, 8000 by default")
     if code in (401, 403):
-        raise StatusError(f"{endpoint.url} wants an API token, or another one ({code}): give --token-file")
+        raise LoadError(f"{url} wants an API token, or another one ({code}): give --token-file")
     if code != 200:
         told = document.get("error") if isinstance(document, dict) else None
-        raise StatusError(f"{endpoint.url} does not tell its status: it answers {code}{f' ({told})' if told else ''}")
+        raise LoadError(f"{url} does not tell its status: it answers {code}{f' ({told})' if told else ''}")
     if not isinstance(document, dict) or not isinstance(document.get("server"), dict):
-        raise StatusError(f"{endpoint.url} does not tell its status as Hebe does: it is another server")
+        raise LoadError(f"{url} does not tell its status as Hebe does: it is another server")
     return document
 
 

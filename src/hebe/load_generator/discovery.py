@@ -21,6 +21,7 @@ from hebe.load_generator.protobuf_wire import (
 from hebe.load_generator.target import Target
 
 ASK_TIMEOUT_S = 10.0
+_MOST_BYTES = 64 << 20
 
 GRPC_SERVICE = "/inference.GRPCInferenceService/"
 
@@ -32,13 +33,14 @@ def discover(target: Target) -> ModelInputs:
 
 
 def _ask_http(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
-    path = f"{target.endpoint.prefix}/v2/models/{quote(target.model, safe='')}"
+    for_grpc = f"for gRPC give grpc://{target.endpoint.address} or --protocol grpc"
+    path = f"/v2/models/{quote(target.model, safe='')}"
     if target.version:
         path += f"/versions/{quote(target.version, safe='')}"
-    status, answer = _get(target, path)
+    status, answer = get_json(target, path, for_grpc)
     if status != 200 or not isinstance(answer, dict):
         raise LoadError(_no_model(target, status, answer))
-    status, config = _get(target, path + "/config")
+    status, config = get_json(target, path + "/config", for_grpc)
     parameters = config.get("parameters") if status == 200 and isinstance(config, dict) else None
     told = {}
     if isinstance(parameters, dict):
@@ -57,9 +59,13 @@ def _no_model(target: Target, status: int, answer: Any) -> str:
     )
 
 
-def _get(target: Target, path: str) -> tuple[int, Any]:
-    """Status and parsed JSON (None if it is not JSON)."""
+def get_json(target: Target, path: str, otherwise: str) -> tuple[int, Any]:
+    """HTTP status and parsed JSON (None if it is none) of `path` on the server at `target`.
+
+    Raises `LoadError` if it cannot be reached, or speaks otherwise: `otherwise` says what to give then.
+    """
     endpoint = target.endpoint
+    path = endpoint.prefix + path
     headers = {"Host": endpoint.address, "Accept": "application/json"}
     if target.api_token is not None:
         headers["Authorization"] = f"Bearer {target.api_token}"
@@ -71,12 +77,9 @@ def _get(target: Target, path: str) -> tuple[int, Any]:
     try:
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()
-        body = response.read()
+        body = response.read(_MOST_BYTES)
     except (http.client.HTTPException, ConnectionResetError) as fault:
-        raise LoadError(
-            f"{endpoint.url} does not speak HTTP ({fault.__class__.__name__});"
-            f" for gRPC give grpc://{endpoint.address} or --protocol grpc"
-        ) from None
+        raise LoadError(f"{endpoint.url} does not speak HTTP ({type(fault).__name__}): {otherwise}") from None
     except OSError as fault:
         raise LoadError(f"{endpoint.url} cannot be reached: {fault.strerror or fault}") from None
     finally:
