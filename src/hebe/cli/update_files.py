@@ -147,14 +147,11 @@ def _csv_chunk(path: Path, keys: list[int], rows: list[list[str]], delete: bool)
     if delete:
         return array, None
     try:
-        return array, _finite(path, array, np.array(rows).astype(np.float64))
-    except ValueError as fault:
-        if isinstance(fault, UpdateFileError):
-            raise
-        for key, cells in zip(keys, rows, strict=True):
-            if not all(_is_number(cell) for cell in cells):
-                raise UpdateFileError(f"{path}: the row of key {key} has a value that is no number") from None
-        raise
+        numbers = np.array(rows).astype(np.float64)
+    except ValueError:
+        key = next(key for key, cells in zip(keys, rows, strict=True) if not all(map(_is_number, cells)))
+        raise UpdateFileError(f"{path}: the row of key {key} has a value that is no number") from None
+    return array, _finite(path, array, numbers)
 
 
 def _is_number(text: str) -> bool:
@@ -173,19 +170,11 @@ def _hugectr(path: Path, delete: bool) -> UpdateFile:
             raise UpdateFileError(
                 f"{path}: has no file {name}: a directory must be HugeCTR's sparse model; or give {_FORMS}"
             )
-    keys, values = os.path.getsize(path / KEY_FILE) // 8, os.path.getsize(path / VECTOR_FILE) // 4
-    if not keys or values % keys or not values:
+    count, values = os.path.getsize(path / KEY_FILE) // 8, os.path.getsize(path / VECTOR_FILE) // 4
+    if not count or values % count or not values:
         raise UpdateFileError(
-            f"{path}: {VECTOR_FILE} has {values:,} values for {keys:,} keys: not as many for each; a file is cut short"
+            f"{path}: {VECTOR_FILE} has {values:,} values for {count:,} keys: not as many for each; a file is cut short"
         )
-    files = SparseFiles(path, values // keys)
-    chunks = (
-        (part, None if delete else rows) for keys_, rows_ in files.chunks() for part, rows in _cut(path, keys_, rows_)
-    )
+    files = SparseFiles(path, values // count)
+    chunks = (part for keys, rows in files.chunks() for part in _parts(path, keys, None if delete else rows))
     return UpdateFile(path, files.rows, chunks)
-
-
-def _cut(path: Path, keys: KeyArray, rows: RowArray) -> Iterator[tuple[KeyArray, RowArray]]:
-    for part, chosen in _parts(path, keys, rows):
-        assert chosen is not None
-        yield part, chosen
