@@ -85,27 +85,58 @@ class CacheConformance(StoreConformance):
         starts = np.cumsum([0, *(asked[name].size for name in tables)])
         bases = np.cumsum([5, *(asked[name].size * dims[name] for name in tables)])
         rows = np.full(bases[-1] + 5, np.nan, np.float32)
-        found, stale = np.zeros(keys.size, np.bool_), np.ones(keys.size, np.bool_)
-        hits = cache.query_tables(tables, keys, starts, rows, bases, found, stale)
+        missing, stale = np.zeros(keys.size, np.bool_), np.ones(keys.size, np.bool_)
+        hits, olds = cache.query_tables(tables, keys, starts, rows, bases, missing, stale)
         assert np.isnan(rows[:5]).all()
         assert np.isnan(rows[-5:]).all()
         for number, name in enumerate(tables):
             mine = slice(starts[number], starts[number + 1])
             alone, there, old = ask(cache, name, asked[name], dims[name])
             np.testing.assert_array_equal(rows[bases[number] : bases[number + 1]].reshape(alone.shape), alone)
-            assert np.array_equal(found[mine], there)
+            assert np.array_equal(missing[mine], ~there)
             assert np.array_equal(stale[mine], old)
-            assert hits[number] == np.count_nonzero(there)
+            assert (hits[number], olds[number]) == (np.count_nonzero(there), np.count_nonzero(old))
             assert cache.counts(name).queries == 2
-        for wrong in ({"starts": starts + 1}, {"bases": bases + 10}, {"rows": rows[:-10]}, {"found": found[1:]}):
-            given = {"keys": keys, "starts": starts, "rows": rows, "bases": bases, "found": found, "stale": stale}
+        for wrong in ({"starts": starts + 1}, {"bases": bases + 10}, {"rows": rows[:-10]}, {"missing": stale[1:]}):
+            given = {"keys": keys, "starts": starts, "rows": rows, "bases": bases, "missing": missing, "stale": stale}
             with pytest.raises(StoreError, match="do not go together"):
                 cache.query_tables(tables, **{**given, **wrong})
         with pytest.raises(StoreError, match="no table ghost"):
-            cache.query_tables(["ghost"], keys[:0], np.zeros(2, np.int64), rows, np.zeros(2, np.int64), found, stale)
+            cache.query_tables(["ghost"], keys[:0], np.zeros(2, np.int64), rows, np.zeros(2, np.int64), missing, stale)
         cache.close()
         with pytest.raises(StoreError, match=r"closed|no table"):
-            cache.query_tables(tables, keys, starts, rows, bases, found, stale)
+            cache.query_tables(tables, keys, starts, rows, bases, missing, stale)
+
+    def test_rows_of_several_tables_are_taken_in_as_those_of_each_are(self, make_cache: MakeCache) -> None:
+        dims = {"a": 3, "b": 32, "none": 1, "c": 1, "d": 100}
+        tables = ["d", "a", "none", "c", "b"]
+        together, alone = (make_cache({name: CacheTable(dim, 128) for name, dim in dims.items()}) for _ in range(2))
+        rng = np.random.default_rng(0)
+        for round_ in range(20):
+            given = {name: rng.permutation(400)[:count] for name, count in zip(dims, (50, 1, 0, 77, 9), strict=True)}
+            keys = np.concatenate([given[name] for name in tables])
+            starts = np.cumsum([0, *(given[name].size for name in tables)])
+            bases = np.cumsum([5, *(given[name].size * dims[name] for name in tables)])
+            rows = rng.standard_normal(bases[-1]).astype(np.float32)
+            chosen = rng.random(keys.size) < 0.5
+            together.replace_tables(tables, keys, starts, rows, bases, chosen)
+            for number, name in enumerate(tables):
+                mine = slice(starts[number], starts[number + 1])
+                own = rows[bases[number] : bases[number + 1]].reshape(-1, dims[name])
+                alone.replace(name, keys[mine][chosen[mine]], np.ascontiguousarray(own[chosen[mine]]))
+                for cache in (together, alone) if round_ % 3 == 0 else ():  # which rows go depends on what was asked
+                    ask(cache, name, np.arange(0, 400, 3), dims[name])
+        for name, dim in dims.items():
+            assert together.counts(name) == alone.counts(name)
+            for one, other in zip(*(ask(cache, name, np.arange(400), dim) for cache in (together, alone)), strict=True):
+                np.testing.assert_array_equal(one, other)
+        for wrong in ({"starts": starts + 1}, {"bases": bases + 10}, {"rows": rows[:-10]}, {"chosen": chosen[1:]}):
+            whole = {"keys": keys, "starts": starts, "rows": rows, "bases": bases, "chosen": chosen}
+            with pytest.raises(StoreError, match="do not go together"):
+                together.replace_tables(tables, **{**whole, **wrong})
+        together.close()
+        with pytest.raises(StoreError, match=r"closed|no table"):
+            together.replace_tables(tables, keys, starts, rows, bases, chosen)
 
     def test_replacing_counts_as_use_and_updating_does_not(self, make_cache: MakeCache) -> None:
         cache = make_cache({"t": CacheTable(1, ONE_SLABSET)})

@@ -63,6 +63,26 @@ class DictStore:
     def size(self, table: str) -> int:
         return len(self._table(table))
 
+    def fill_tables(
+        self,
+        tables: Sequence[str],
+        keys: np.ndarray,
+        starts: np.ndarray,
+        rows: np.ndarray,
+        bases: np.ndarray,
+        wanted: np.ndarray,
+        found: np.ndarray,
+    ) -> int:
+        count = 0
+        for number, table in enumerate(tables):
+            places = starts[number] + np.flatnonzero(wanted[starts[number] : starts[number + 1]])
+            own = rows[bases[number] : bases[number + 1]].reshape(-1, self.dims[table])
+            got, there = np.empty((places.size, self.dims[table]), np.float32), np.zeros(places.size, np.bool_)
+            count += self.query(table, keys[places], got, there)
+            own[(places - starts[number])[there]] = got[there]
+            found[places] = there
+        return count
+
     def touch(self, table: str, keys: np.ndarray) -> None:
         self._table(table)
         self.touched += keys.tolist()
@@ -100,15 +120,31 @@ class DictCache(DictStore):
         starts: np.ndarray,
         rows: np.ndarray,
         bases: np.ndarray,
-        found: np.ndarray,
+        missing: np.ndarray,
         stale: np.ndarray,
     ) -> np.ndarray:
-        hits = []
+        told = []
         for number, table in enumerate(tables):
             mine = slice(starts[number], starts[number + 1])
             own = rows[bases[number] : bases[number + 1]].reshape(-1, self.dims[table])
-            hits.append(self.query(table, keys[mine], own, found[mine], stale[mine]))
-        return np.array(hits, np.int64)
+            hits = self.query(table, keys[mine], own, missing[mine], stale[mine])
+            np.logical_not(missing[mine], out=missing[mine])
+            told.append((hits, np.count_nonzero(stale[mine])))
+        return np.array(told, np.int64).T
+
+    def replace_tables(
+        self,
+        tables: Sequence[str],
+        keys: np.ndarray,
+        starts: np.ndarray,
+        rows: np.ndarray,
+        bases: np.ndarray,
+        chosen: np.ndarray,
+    ) -> None:
+        for number, table in enumerate(tables):
+            mine = slice(starts[number], starts[number + 1])
+            own = rows[bases[number] : bases[number + 1]].reshape(-1, self.dims[table])
+            self.replace(table, keys[mine][chosen[mine]], own[chosen[mine]])
 
     def _shrink(self, table: str) -> None:
         stored = self._table(table)

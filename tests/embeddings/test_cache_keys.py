@@ -17,6 +17,7 @@ def cache_of(users: list[int]) -> DictCache:
 
 def test_what_a_cache_held_is_read_back(tmp_path) -> None:
     file = CacheKeysFile(tmp_path / "keys", cache_of([3, -(2**63), 2**63 - 1]), DIMS)
+    file.start()
     file.close()
     file.close()
     held = read_keys([tmp_path / "keys"])
@@ -28,6 +29,7 @@ def test_what_a_cache_held_is_read_back(tmp_path) -> None:
 def test_keys_are_saved_meanwhile_for_those_who_are_killed(tmp_path) -> None:
     cache = cache_of([1])
     file = CacheKeysFile(tmp_path / "keys", cache, DIMS, every_s=0.01)
+    file.start()
     wait_until(lambda: read_keys([tmp_path / "keys"]).get("users", []) == [1], 30.0)
     cache.insert("users", np.array([2]), np.zeros((1, 3), np.float32))
     wait_until(lambda: sorted(read_keys([tmp_path / "keys"])["users"].tolist()) == [1, 2], 30.0)
@@ -47,6 +49,7 @@ def test_the_first_whole_file_is_taken_and_a_broken_one_is_told(tmp_path, caplog
 def test_a_directory_that_is_gone_is_told_and_harms_nobody(tmp_path, caplog) -> None:
     (tmp_path / "gone").mkdir()
     file = CacheKeysFile(tmp_path / "gone" / "keys", cache_of([1]), DIMS)
+    file.start()
     (tmp_path / "gone").rmdir()
     file.close()
     assert "cannot be saved" in caplog.text
@@ -55,6 +58,7 @@ def test_a_directory_that_is_gone_is_told_and_harms_nobody(tmp_path, caplog) -> 
 def test_keys_stay_readable_while_they_are_written_anew(tmp_path) -> None:
     cache = cache_of(list(range(50)))
     file = CacheKeysFile(tmp_path / "keys", cache, DIMS, every_s=0.001)
+    file.start()
     wait_until((tmp_path / "keys").exists, 30.0)
     assert all(load_file(tmp_path / "keys")["users"].size == 50 for _ in range(100))
     file.close()

@@ -43,6 +43,45 @@ def resident_bytes():
         return int(file.read().split()[1]) * 4096
 
 
+@pytest.mark.parametrize("partitions", [1, 3, 16])
+def test_several_tables_are_asked_for_some_of_the_keys(partitions):
+    dims = {"a": 3, "b": 32, "empty": 1, "c": 1, "d": 100}
+    store = HashMapStore(dims, VolatileOptions(num_partitions=partitions))
+    rng = np.random.default_rng(0)
+    for name in ("a", "b", "c", "d"):
+        keys = rng.permutation(1000)[:700]
+        store.insert(name, keys, rows_of(keys, dims[name]))
+    tables = ["d", "empty", "a", "c", "b"]
+    asked = [rng.integers(-5, 1000, count) for count in (500, 40, 0, 77, 9)]
+    keys = np.concatenate(asked)
+    starts = np.cumsum([0, *(part.size for part in asked)])
+    bases = np.cumsum([5, *(part.size * dims[name] for name, part in zip(tables, asked, strict=True))])
+    rows, found = np.full(bases[-1] + 5, np.nan, np.float32), np.ones(keys.size, np.bool_)
+    wanted = rng.random(keys.size) < 0.6
+    count = store.fill_tables(tables, keys, starts, rows, bases, wanted, found)
+    assert count == np.count_nonzero(found & wanted)
+    assert found[~wanted].all(), "left as they were"
+    assert np.isnan(rows[:5]).all()
+    assert np.isnan(rows[-5:]).all()
+    for number, name in enumerate(tables):
+        mine = slice(starts[number], starts[number + 1])
+        own = rows[bases[number] : bases[number + 1]].reshape(-1, dims[name])
+        alone, there = query(store, keys[mine], dims[name], name)
+        assert np.array_equal(found[mine][wanted[mine]], there[wanted[mine]])
+        filled = wanted[mine] & there
+        assert np.array_equal(own[filled], alone[filled])
+        assert np.isnan(own[~filled]).all()
+    given = {"keys": keys, "starts": starts, "rows": rows, "bases": bases, "wanted": wanted, "found": found}
+    for wrong in ({"starts": starts + 1}, {"bases": bases + 10}, {"rows": rows[:-10]}, {"wanted": wanted[1:]}):
+        with pytest.raises(StoreError, match="do not go together"):
+            store.fill_tables(tables, **{**given, **wrong})
+    with pytest.raises(StoreError, match="no table ghost"):
+        store.fill_tables(["ghost"], **given)
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.fill_tables(tables, **given)
+
+
 @pytest.mark.parametrize("dim", [1, 100, 128, 1024])
 @pytest.mark.parametrize("num_partitions", [1, 16])
 @pytest.mark.parametrize("rows", [1, 5_000, 20_000])

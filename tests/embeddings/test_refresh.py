@@ -32,6 +32,7 @@ def test_stale_rows_are_replaced_and_deleted_ones_leave(tiers) -> None:
     tiers.volatile.delete("users", np.array([5]))
     tiers.persistent.delete("users", np.array([5]))
     refresh = CacheRefresh(tiers.lookup, RefreshOptions(batch_rows=7))
+    refresh.start()
     report = refresh.refresh()
     assert (report.rows, report.replaced, report.dropped, report.unreachable) == (60, 59, 1, 0)
     assert tiers.ask([2, 3, 4]) == ([2, 77, 77], None)
@@ -42,6 +43,7 @@ def test_stale_rows_are_replaced_and_deleted_ones_leave(tiers) -> None:
 
 def test_shares_go_round_the_whole_cache(tiers) -> None:
     refresh = CacheRefresh(tiers.lookup, RefreshOptions(batch_rows=5))
+    refresh.start()
     newer(tiers, list(range(40)), 8)
     seen = []
     for _ in range(4):
@@ -56,6 +58,7 @@ def test_shares_go_round_the_whole_cache(tiers) -> None:
 def test_what_no_tier_answers_for_stays_as_it_is(tiers) -> None:
     tiers.volatile.fault = tiers.persistent.fault = StoreError("gone")
     refresh = CacheRefresh(tiers.lookup, RefreshOptions())
+    refresh.start()
     report = refresh.refresh()
     assert (report.replaced, report.unreachable) == (0, 60)
     assert tiers.ask([1, 2]) == ([1, 2], None)
@@ -64,10 +67,12 @@ def test_what_no_tier_answers_for_stays_as_it_is(tiers) -> None:
 
 def test_by_period_and_by_signal(tiers) -> None:
     refresh = CacheRefresh(tiers.lookup, RefreshOptions(refresh_interval=0.02))
+    refresh.start()
     newer(tiers, [1], 9)
     _wait_until(lambda: tiers.ask([1]) == ([9], None))
     refresh.close()
     refresh = CacheRefresh(tiers.lookup, RefreshOptions())
+    refresh.start()
     newer(tiers, [1], 10)
     time.sleep(0.05)
     assert refresh.iterations == 0
@@ -78,6 +83,7 @@ def test_by_period_and_by_signal(tiers) -> None:
 
 def test_queries_go_on_meanwhile(tiers) -> None:
     refresh = CacheRefresh(tiers.lookup, RefreshOptions(batch_rows=1))
+    refresh.start()
     stop, wrong = threading.Event(), []
 
     def ask() -> None:
@@ -101,6 +107,7 @@ def test_queries_go_on_meanwhile(tiers) -> None:
 def test_faults_of_the_thread_are_told(tiers) -> None:
     faults: list[Exception] = []
     refresh = CacheRefresh(tiers.lookup, RefreshOptions(), faults.append)
+    refresh.start()
     tiers.cache.fault = StoreError("broken")
     refresh.ask()
     _wait_until(lambda: faults)

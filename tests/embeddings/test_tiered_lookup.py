@@ -26,6 +26,7 @@ class Tiers:
         *,
         capacity: int = 50,
         volatile: bool = True,
+        local: bool = False,
         persistent: bool = True,
         guard: GuardOptions = PATIENT,
     ) -> None:
@@ -35,10 +36,13 @@ class Tiers:
         for table, dim in DIMS.items():
             self.persistent.insert(table, np.arange(100), np.repeat(np.arange(100.0), dim).reshape(100, dim))
         self.background = BackgroundWork("test", 1, 100, self.faults.append)
+        level_2 = VolatileTier.of_process(self.volatile)
+        if not local:
+            level_2 = VolatileTier.guarded(self.volatile, TierGuard("volatile", self.volatile, DIMS, guard))
         self.lookup = TieredLookup(
             DIMS,
             self.cache,
-            VolatileTier(self.volatile, TierGuard("volatile", self.volatile, DIMS, guard)) if volatile else None,
+            level_2 if volatile else None,
             TierGuard("persistent", self.persistent, DIMS, guard) if persistent else None,
             options or LookupOptions(),
             self.background,
@@ -74,7 +78,7 @@ def make_tiers():
 
 def test_waits_for_missing_rows_below_the_threshold_and_keeps_them(make_tiers) -> None:
     tiers = make_tiers(LookupOptions(hit_rate_threshold=1.0))
-    assert tiers.ask([5, 7]) == ([5, 7], [RowState.FOUND] * 2)
+    assert tiers.ask([5, 7]) == ([5, 7], None)
     assert tiers.ask([7, 5]) == ([7, 5], None)
     assert len(tiers.persistent.queries) == 1
     counts = tiers.lookup.counts
@@ -83,7 +87,7 @@ def test_waits_for_missing_rows_below_the_threshold_and_keeps_them(make_tiers) -
 
 def test_answers_defaults_above_the_threshold_and_fetches_in_the_background(make_tiers) -> None:
     tiers = make_tiers(LookupOptions(hit_rate_threshold=0.5, default_values={"users": -1.0}))
-    assert tiers.ask([1, 2])[1] == [RowState.FOUND] * 2, "a hit rate of 0 waits"
+    assert tiers.ask([1, 2])[1] is None, "a hit rate of 0 waits"
     assert tiers.ask([1, 2, 3]) == ([1, 2, -1], [RowState.FOUND, RowState.FOUND, RowState.DEFAULTED])
     tiers.background.drain()
     assert tiers.ask([1, 2, 3]) == ([1, 2, 3], None)
@@ -92,7 +96,7 @@ def test_answers_defaults_above_the_threshold_and_fetches_in_the_background(make
 
 def test_waits_above_the_threshold_when_told_so(make_tiers) -> None:
     tiers = make_tiers(LookupOptions(hit_rate_threshold=0.0))
-    assert tiers.ask([1], wait=True) == ([1], [RowState.FOUND])
+    assert tiers.ask([1], wait=True) == ([1], None)
     assert tiers.ask([1, 2]) == ([1, 0], [RowState.FOUND, RowState.DEFAULTED])
 
 
@@ -114,6 +118,29 @@ def test_level_2_is_asked_first_told_of_use_and_given_what_it_lacked(make_tiers)
     assert tiers.persistent.queries == [("users", [2])]
 
 
+@pytest.mark.parametrize("threshold", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_level_2_of_this_process_is_asked_as_one_behind_a_guard_is(make_tiers, persistent: bool, threshold) -> None:
+    options = LookupOptions(hit_rate_threshold=threshold, default_values={"users": -1.0})
+    pair = [make_tiers(options, capacity=15, local=local, persistent=persistent) for local in (True, False)]
+    rng = np.random.default_rng(3)
+    for tiers in pair:
+        for table, dim in DIMS.items():
+            tiers.volatile.insert(table, np.arange(30), np.repeat(np.arange(30.0), dim).reshape(30, dim) + 200)
+    for _ in range(40):
+        parts = [(table, np.unique(rng.integers(0, 120, rng.integers(1, 12)))) for table in ("items", "users")]
+        one, other = (BatchLookup.of(parts, DIMS) for _ in pair)
+        for tiers, wanted in zip(pair, (one, other), strict=True):
+            tiers.lookup.look_up_tables(wanted)
+            tiers.background.drain()
+        assert np.array_equal(one.rows, other.rows)
+        assert (one.states is None) == (other.states is None)
+        assert one.states is None or np.array_equal(one.states, other.states)
+    assert pair[0].lookup.counts == pair[1].lookup.counts
+    assert pair[0].volatile.touched == pair[1].volatile.touched
+    assert pair[0].cache.tables.keys() == pair[1].cache.tables.keys()
+
+
 def test_without_level_3_what_level_2_lacks_is_unknown(make_tiers) -> None:
     tiers = make_tiers(persistent=False)
     tiers.volatile.insert("users", np.array([1]), np.ones((1, 3), np.float32))
@@ -126,7 +153,7 @@ def test_a_failing_level_2_costs_nothing_but_time(make_tiers) -> None:
     tiers = make_tiers()
     tiers.volatile.fault = StoreError("gone")
     for key in range(10):
-        assert tiers.ask([key]) == ([key], [RowState.FOUND])
+        assert tiers.ask([key]) == ([key], None)
     assert not tiers.lookup.volatile.guard.available
     assert "gone" in tiers.lookup.volatile.guard.state.fault
 
@@ -135,7 +162,7 @@ def test_a_stalled_level_2_is_left_alone_after_some_time_outs(make_tiers) -> Non
     tiers = make_tiers(guard=HASTY)
     tiers.volatile.gate.clear()
     for key in range(10):
-        assert tiers.ask([key]) == ([key], [RowState.FOUND])
+        assert tiers.ask([key]) == ([key], None)
     assert not tiers.lookup.volatile.guard.available
     tiers.volatile.gate.set()
     _wait_until(lambda: tiers.lookup.volatile.guard.available)
@@ -150,7 +177,7 @@ def test_with_both_lower_tiers_stalled_keys_are_defaulted_and_heal(make_tiers) -
     tiers.volatile.gate.set()
     tiers.persistent.gate.set()
     _wait_until(lambda: tiers.lookup.persistent.available and tiers.lookup.volatile.guard.available)
-    assert tiers.ask([6]) == ([6], [RowState.FOUND])
+    assert tiers.ask([6]) == ([6], None)
 
 
 def test_the_callers_time_bounds_the_wait_and_opens_no_breaker(make_tiers) -> None:

@@ -1,26 +1,15 @@
-"""Work on the tiers that no query waits for: a bounded queue and a few threads of low priority."""
+"""Work on the tiers that no query waits for: a bounded queue and a few threads.
+
+They have the priority of workers: one that gave way would keep the interpreter lock while it waits for a core, and all
+queries would wait with it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable
 from queue import Empty, Full, Queue
-
-_NICENESS = 5
-"""Below the workers, which queries wait for."""
-
-
-def give_way(niceness: int) -> None:
-    """Let the calling thread give way to others of this process: niceness of 1 (a little) to 19 (wherever it can).
-
-    Where the whole process gives way more, so does this; what the thread that started it had does not count, as far as
-    the system allows that.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        own = os.getpriority(os.PRIO_PROCESS, os.getpid())
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(own, niceness))
 
 
 class BackgroundWork:
@@ -82,7 +71,6 @@ class BackgroundWork:
                     thread.start()
 
     def _run(self) -> None:
-        give_way(_NICENESS)
         while not self._closing.is_set():
             try:
                 work = self._queue.get(timeout=0.1)

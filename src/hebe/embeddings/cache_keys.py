@@ -17,13 +17,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from hebe.embeddings.background import give_way
 from hebe.embeddings.store import EmbeddingCache, KeyArray, StoreError
 
 log = logging.getLogger("hebe.tiers")
 
 _DUMPED_KEYS = 16384
-_NICENESS = 15
 
 
 def read_keys(paths: Iterable[Path]) -> dict[str, KeyArray]:
@@ -39,24 +37,29 @@ def read_keys(paths: Iterable[Path]) -> dict[str, KeyArray]:
 
 
 class CacheKeysFile:
-    """Writes the keys of `cache` for the tables of `dims` to `path` every `every_s` seconds, and when it is closed."""
+    """Writes the keys of `cache` for the tables of `dims` to `path`, every `every_s` seconds once it is started,
+    and when it is closed.
+    """
 
     def __init__(self, path: Path, cache: EmbeddingCache, dims: Mapping[str, int], every_s: float = 300.0) -> None:
         self.path = path
         self._cache, self._tables, self._every_s = cache, tuple(dims), every_s
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hebe-cache-keys", daemon=True)
+
+    def start(self) -> None:
+        """Begin, on a thread that has priority and cores from the one that calls."""
         self._thread.start()
 
     def close(self) -> None:
         """Write once more; the cache must still be open. Closing twice is harmless."""
         if not self._closing.is_set():
             self._closing.set()
-            self._thread.join()
+            if self._thread.ident is not None:
+                self._thread.join()
             self._write()
 
     def _run(self) -> None:
-        give_way(_NICENESS)
         while not self._closing.wait(self._every_s):
             self._write()
 

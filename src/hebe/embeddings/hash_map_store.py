@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from hebe.embeddings.table_memory import ALIGNMENT_BYTES
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 from hebe.kernels import hash_map
 from hebe.kernels import hash_map_partition as layout
+from hebe.kernels.table_batch import check_table_batch
 
 _POLICIES = {
     OverflowPolicy.EVICT_RANDOM: layout.EVICT_RANDOM,
@@ -56,10 +57,14 @@ class HashMapStore:
         self._memory = MemoryPieces(memory_bound_bytes)
         self._closed = False
         chance = np.random.SeedSequence(seed).spawn(len(self.dims))
+        self._headers = np.zeros((len(self.dims), options.num_partitions * layout.HEADER_WORDS), np.int64)
         self._tables = {
-            table: _Table(table, dim, options, self._memory, chance[number])
+            table: _Table(table, dim, options, self._memory, self._headers[number], chance[number])
             for number, (table, dim) in enumerate(self.dims.items())
         }
+        self._numbers = {table: number for number, table in enumerate(self.dims)}
+        plan = [(entry.chunk_bits, entry.dim) for entry in self._tables.values()]
+        self._plan = np.array(plan, np.int64).reshape(-1, 2)
 
     @property
     def memory_bytes(self) -> int:
@@ -82,6 +87,29 @@ class HashMapStore:
         if found.shape != keys.shape:
             raise StoreError(f"a found mask {list(found.shape)} for keys {list(keys.shape)} of table {table}")
         return self._counted(self._kernels.query(entry.header, entry.chunk_bits, keys, rows, found))
+
+    def fill_tables(
+        self,
+        tables: Sequence[str],
+        keys: KeyArray,
+        starts: KeyArray,
+        rows: RowArray,
+        bases: KeyArray,
+        wanted: FoundMask,
+        found: FoundMask,
+    ) -> int:
+        """See `LocalVolatileStore.fill_tables`."""
+        for table in tables:
+            self._table(table)
+        numbers = np.array([self._numbers[table] for table in tables], np.int64)
+        try:
+            check_table_batch(self._plan[:, 1], numbers, keys, starts, rows, bases, wanted, found)
+            count = self._kernels.fill_tables(
+                self._headers, self._plan, numbers, keys, starts, rows, bases, wanted, found
+            )
+        except (TypeError, ValueError) as fault:
+            raise StoreError(f"a query of {len(tables)} tables of the hash map: {fault}") from None
+        return self._counted(count)
 
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`."""
@@ -177,7 +205,13 @@ class _Table:
     """One map: its header, and the memory that this points to."""
 
     def __init__(
-        self, name: str, dim: int, options: VolatileOptions, memory: MemoryPieces, chance: np.random.SeedSequence
+        self,
+        name: str,
+        dim: int,
+        options: VolatileOptions,
+        memory: MemoryPieces,
+        header: KeyArray,
+        chance: np.random.SeedSequence,
     ) -> None:
         if dim < 1:
             raise ValueError(f"table {name} has dim {dim}: must be at least 1")
@@ -186,8 +220,8 @@ class _Table:
         self._memory = memory
         partitions = options.num_partitions
         memory.claim(8 * partitions * layout.HEADER_WORDS)
-        self.header = np.zeros(partitions * layout.HEADER_WORDS, np.int64)
-        self._fields = self.header.reshape(partitions, layout.HEADER_WORDS)
+        self.header = header
+        self._fields = header.reshape(partitions, layout.HEADER_WORDS)
         margin = min(options.overflow_margin, layout.NO_LIMIT)
         self._fields[:, layout.MARGIN] = margin
         self._fields[:, layout.TARGET] = min(margin, max(1, int(margin * options.overflow_resolution_target)))

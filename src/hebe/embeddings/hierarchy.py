@@ -259,7 +259,7 @@ class EmbeddingHierarchy:
 
 
 def _report(found: int, renamed: KeyArray, plan: KeyPlan, fetched: BatchLookup | None) -> LookupReport:
-    if fetched is None or fetched.states is None or not fetched.states.any():
+    if fetched is None or fetched.states is None:
         return LookupReport(KeyCounts(found))
     by_item = np.zeros((len(renamed), 3), np.int32)
     for number, _ in fetched.parts_of(np.flatnonzero(fetched.states)):

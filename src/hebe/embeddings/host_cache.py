@@ -58,27 +58,40 @@ class HostCache:
         starts: KeyArray,
         rows: RowArray,
         bases: KeyArray,
-        found: FoundMask,
+        missing: FoundMask,
         stale: FoundMask,
     ) -> KeyArray:
         """See `EmbeddingCache.query_tables`."""
         every = self._all
+        wanted = self._wanted(tables)
         try:
-            wanted = np.array([self._numbers[table] for table in tables], np.int64)
-        except KeyError as unknown:
-            raise StoreError(f"no table {unknown.args[0]} in the cache; there are {', '.join(self.tables)}") from None
-        if self._closed:
-            raise _closed()
-        try:
-            hits = every.query(wanted, keys, starts, rows, bases, found, stale)
+            told = every.query(wanted, keys, starts, rows, bases, missing, stale)
         except (TypeError, ValueError) as fault:
             raise StoreError(f"a query of {len(tables)} tables of the cache: {fault}") from None
         self._answer(0)
-        return hits
+        return told
 
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`. Where a slabset is full, the least recently used row gives way."""
         self._answer(self._checked(table, keys, rows).insert(keys, rows))
+
+    def replace_tables(
+        self,
+        tables: Sequence[str],
+        keys: KeyArray,
+        starts: KeyArray,
+        rows: RowArray,
+        bases: KeyArray,
+        chosen: FoundMask,
+    ) -> None:
+        """See `EmbeddingCache.replace_tables`."""
+        every = self._all
+        wanted = self._wanted(tables)
+        try:
+            every.replace(wanted, keys, starts, rows, bases, chosen)
+        except (TypeError, ValueError) as fault:
+            raise StoreError(f"rows for {len(tables)} tables of the cache: {fault}") from None
+        self._answer(0)
 
     def replace(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingCache.replace`. Rows that stay count as used by the last query."""
@@ -129,6 +142,16 @@ class HostCache:
         self._caches = {}
         self._all = SlabCaches([], np.empty(0, np.uint8))
         self._memory.close()
+
+    def _wanted(self, tables: Sequence[str]) -> KeyArray:
+        """The numbers of tables."""
+        try:
+            wanted = np.array([self._numbers[table] for table in tables], np.int64)
+        except KeyError as unknown:
+            raise StoreError(f"no table {unknown.args[0]} in the cache; there are {', '.join(self.tables)}") from None
+        if self._closed:
+            raise _closed()
+        return wanted
 
     def _cache(self, table: str) -> SlabCache:
         cache = self._caches.get(table)

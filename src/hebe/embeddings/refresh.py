@@ -70,6 +70,9 @@ class CacheRefresh:
         self.last: RefreshReport | None = None
         self.iterations = 0
         self._thread = threading.Thread(target=self._run, name="hebe-refresh", daemon=True)
+
+    def start(self) -> None:
+        """Begin to refresh by period and when asked, on a thread with priority and cores of the one that calls."""
         self._thread.start()
 
     def ask(self) -> None:
@@ -101,7 +104,8 @@ class CacheRefresh:
         """End the thread; an iteration under way ends with its batch."""
         self._closing.set()
         self._asked.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _dump(self) -> Iterator[tuple[str, KeyArray]]:
         for table in self._lookup.dims:

@@ -354,9 +354,11 @@ class RocksDbStore:
 
     def _put(self, table: str, keys: KeyArray, rows: RowArray, position: tuple[str, int] | None = None) -> None:
         self._recover()
-        count = self._counts.get(table, RowCount())
-        new = np.unique(keys[~self._present(table, keys)]).size
-        self._write(table, keys, encode_rows(rows), RowCount(count.rows + new, count.dense), position)
+        _, last = np.unique(keys[::-1], return_index=True)
+        chosen = len(keys) - 1 - last  # ascending keys are written faster, and of a key's rows the last one counts
+        keys, count = keys[chosen], self._counts.get(table, RowCount())
+        new = np.count_nonzero(~self._present(table, keys))
+        self._write(table, keys, encode_rows(rows[chosen]), RowCount(count.rows + int(new), count.dense), position)
 
     def _remove(self, table: str, keys: KeyArray, position: tuple[str, int] | None = None) -> int:
         self._recover()

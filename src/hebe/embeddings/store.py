@@ -83,6 +83,25 @@ class VolatileStore(EmbeddingStore, Protocol):
         ...
 
 
+class LocalVolatileStore(VolatileStore, Protocol):
+    """Level 2 in this process, which answers at once."""
+
+    def fill_tables(
+        self,
+        tables: Sequence[str],
+        keys: KeyArray,
+        starts: KeyArray,
+        rows: RowArray,
+        bases: KeyArray,
+        wanted: FoundMask,
+        found: FoundMask,
+    ) -> int:
+        """`query`, in one call, of those keys of several tables that are `wanted`; arrays as those of
+        `EmbeddingCache.query_tables`. Other keys' rows and places in `found` are left untouched.
+        """
+        ...
+
+
 class EmbeddingCache(EmbeddingStore, Protocol):
     """Level 1: holds what fits, shared by all workers of a model (HPS 4). A row leaves when another needs its slot.
 
@@ -102,13 +121,26 @@ class EmbeddingCache(EmbeddingStore, Protocol):
         starts: KeyArray,
         rows: RowArray,
         bases: KeyArray,
-        found: FoundMask,
+        missing: FoundMask,
         stale: FoundMask,
     ) -> KeyArray:
         """`query` of several tables in one call: `keys[starts[i] : starts[i + 1]]` are those of `tables[i]`, whose rows
-        go to `[bases[i], bases[i + 1])` of the flat `rows`, one after the other. `starts` and `bases` int64 `[k + 1]`,
-        masks as `keys`. Returns how many were found of each table, int64 `[k]`.
+        go to `[bases[i], bases[i + 1])` of the flat `rows`, one after the other; `missing` is set to which were not
+        found. `starts` and `bases` int64 `[k + 1]`, masks as `keys`. Returns how many were found of each table, and how
+        many of these are stale, int64 `[2, k]`.
         """
+        ...
+
+    def replace_tables(
+        self,
+        tables: Sequence[str],
+        keys: KeyArray,
+        starts: KeyArray,
+        rows: RowArray,
+        bases: KeyArray,
+        chosen: FoundMask,
+    ) -> None:
+        """`replace` of the keys of several tables that are `chosen`, in one call; arrays as those of `query_tables`."""
         ...
 
     def replace(self, table: str, keys: KeyArray, rows: RowArray) -> None:

@@ -110,7 +110,10 @@ class TierGuard:
         Raises `StoreUnavailable`, with `rows` and `found` untouched, when the tier is being left alone, fails, or has
         not answered in time.
         """
-        return self.answer(self.ask(table, keys, timeout_s), rows, found)
+        got, mask = self.answer(self.ask(table, keys, timeout_s))
+        found[:] = mask
+        rows[mask] = got[mask]
+        return int(np.count_nonzero(mask))
 
     def ask(self, table: str, keys: KeyArray, timeout_s: float) -> Question:
         """Begin a query, of which several can be under way; raises `StoreUnavailable` if it is hopeless already."""
@@ -124,10 +127,10 @@ class TierGuard:
         future = self._threads.submit(self._ask, table, keys.copy())
         return Question(future, wait_s, self._clock() + wait_s)
 
-    def answer(self, question: Question, rows: RowArray, found: FoundMask) -> int:
-        """Wait for what `ask` began; see `query`."""
+    def answer(self, question: Question) -> tuple[RowArray, FoundMask]:
+        """Wait for what `ask` began: the rows, and which of them are there. Raises as `query` does."""
         try:
-            got, mask = question.future.result(max(question.give_up_s - self._clock(), 0.0))
+            return question.future.result(max(question.give_up_s - self._clock(), 0.0))
         except FutureTimeout:
             question.future.cancel()
             what = f"{self.name} has not answered within {question.wait_s * 1e3:.0f} ms"
@@ -136,13 +139,6 @@ class TierGuard:
             raise StoreUnavailable(what, what) from None
         except StoreError as fault:
             raise StoreUnavailable(f"{self.name}: {fault}", fault.client_message) from fault
-        count = int(np.count_nonzero(mask))
-        if count == len(mask):
-            rows[:] = got
-        elif count:
-            rows[mask] = got[mask]
-        found[:] = mask
-        return count
 
     def renew_threads(self) -> None:
         """Let go of the threads that there are; while no question is under way.

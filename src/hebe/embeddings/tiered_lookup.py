@@ -25,7 +25,9 @@ import numpy.typing as npt
 from hebe.embeddings.background import BackgroundWork
 from hebe.embeddings.store import (
     EmbeddingCache,
+    FoundMask,
     KeyArray,
+    LocalVolatileStore,
     RowArray,
     StoreError,
     StoreUnavailable,
@@ -92,10 +94,24 @@ class LookupCounts:
 
 @dataclass(frozen=True, slots=True)
 class VolatileTier:
-    """Level 2: the store, and its guard where it may stall; one in this process answers at once and has none."""
+    """Level 2: the store, and its guard where it may stall; one in this process answers at once, `local`, and has none.
+
+    Made by `of_process` and `guarded`.
+    """
 
     store: VolatileStore
+    local: LocalVolatileStore | None = None
     guard: TierGuard | None = None
+
+    @classmethod
+    def of_process(cls, store: LocalVolatileStore) -> VolatileTier:
+        """One in this process."""
+        return cls(store, local=store)
+
+    @classmethod
+    def guarded(cls, store: VolatileStore, guard: TierGuard) -> VolatileTier:
+        """One elsewhere."""
+        return cls(store, guard=guard)
 
     @property
     def available(self) -> bool:
@@ -122,6 +138,24 @@ class BatchLookup:
     rows: RowArray
     bases: KeyArray
     states: StateArray | None = None
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[str, KeyArray]], dims: Mapping[str, int]) -> BatchLookup:
+        """What is wanted of `parts`, (table, keys), with room for the rows."""
+        tables, keys = [table for table, _ in parts], [own for _, own in parts]
+        starts = np.cumsum([0, *(own.size for own in keys)])
+        bases = np.cumsum([0, *(own.size * dims[table] for table, own in parts)])
+        return cls(tables, np.concatenate(keys), starts, np.empty(bases[-1], np.float32), bases)
+
+    def part(self, number: int, places: PlaceArray) -> tuple[str, KeyArray]:
+        """Table `number`, and a copy of some of its keys."""
+        return self.tables[number], self.keys[self.starts[number] + places]
+
+    def set_states(self, places: PlaceArray, state: int) -> None:
+        """Of `keys[places]`."""
+        if self.states is None:
+            self.states = np.zeros(len(self.keys), np.uint8)
+        self.states[places] = state
 
     def rows_of(self, number: int, dim: int) -> RowArray:
         """Of table `number`: a view `[keys, dim]`."""
@@ -186,16 +220,23 @@ class TieredLookup:
         for them whatever the hit rate if told so. Raises `StoreError` for an unknown table, after `close`.
         """
         count = len(wanted.keys)
-        found, stale = np.zeros((2, count), np.bool_)
-        hits = self.cache.query_tables(
-            wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, found, stale
+        missing, stale = np.empty((2, count), np.bool_)
+        hits, olds = self.cache.query_tables(
+            wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, missing, stale
         )
-        hit_count = int(hits.sum())
-        counts = LookupCounts(hit_count, count - hit_count)
-        if hit_count < count or stale.any():
-            wanted.states = stale.astype(np.uint8)  # STALE is 1, FOUND 0
-            self._answer_odd(wanted, wanted.states, np.flatnonzero(~found), timeout_s, wait, counts)
-            _, counts.stale, counts.defaulted, counts.unknown = np.bincount(wanted.states, minlength=4).tolist()
+        counts = LookupCounts(int(hits.sum()), stale=int(olds.sum()))
+        left = counts.cache_misses = count - counts.cache_hits
+        # Few operations on whole arrays from here on, as each lets go of the interpreter lock and has to wait for it.
+        if counts.stale:
+            wanted.states = stale.view(np.uint8)  # STALE is 1, FOUND 0
+            self._renew_later([wanted.part(*part) for part in wanted.parts_of(np.flatnonzero(stale))])
+        if left and not wait and self.options.hit_rate_threshold < 1:
+            counts.defaulted = self._default_where_enough_hit(wanted, missing, hits)
+            left -= counts.defaulted
+        if left:
+            fetch = self._fetch(wanted, missing, left, timeout_s, counts)
+            self._put(fetch)
+            self._note_states(fetch, counts)
         self._count(counts)
 
     def prefetch(self, table: str, keys: KeyArray) -> bool:
@@ -211,8 +252,10 @@ class TieredLookup:
 
         `note`: level 2 hears of it afterwards: what it had was used, and what it lacked is put into it.
         """
-        [fetched] = self._fetch([(table, keys)], timeout_s, LookupCounts(), note=note)
-        return fetched.rows, fetched.states
+        fetch = self._fetch_parts([(table, keys)], timeout_s, LookupCounts(), note=note)
+        states = np.full(len(keys), fetch.state(0), np.uint8)
+        states[fetch.found] = _FOUND
+        return fetch.wanted.rows_of(0, self.dims[table]), states
 
     def updates_seen(self, table: str) -> int:
         """Pass it to `put` with rows fetched since, so that an update which overtook them is not hidden."""
@@ -226,9 +269,7 @@ class TieredLookup:
             self.cache.update(table, keys, rows)
         else:
             self.cache.replace(table, keys, rows)
-        overtaken = self._updates[table].overtaken(keys, seen)
-        if overtaken.any():
-            self.cache.mark_stale(table, keys[overtaken])
+        self._mark_overtaken(table, keys, seen)
 
     def updated(self, table: str, keys: KeyArray, rows: RowArray | None) -> None:
         """Lower tiers have newer rows of `keys`, these, or have deleted them (None): level 1 follows, as far as it
@@ -251,13 +292,13 @@ class TieredLookup:
         """Bring those rows of level 1 up to date that have these keys. Returns how many were, how many are gone since
         no lower tier has them any more, and how many could not be asked for.
         """
-        [fetched] = self._fetch([(table, keys)], math.inf, LookupCounts(), note=False)
-        states = fetched.states
-        gone = states == _UNKNOWN
-        self.put(table, keys[fetched.found], fetched.rows[fetched.found], fetched.seen, present_only=True)
+        seen = self.updates_seen(table)
+        rows, states = self.fetch(table, keys, math.inf, note=False)
+        found, gone = states == _FOUND, states == _UNKNOWN
+        self.put(table, keys[found], rows[found], seen, present_only=True)
         if gone.any():
             self.cache.delete(table, keys[gone])
-        return int(fetched.found.sum()), int(gone.sum()), int((states == _DEFAULTED).sum())
+        return int(found.sum()), int(gone.sum()), int((states == _DEFAULTED).sum())
 
     def close(self) -> None:
         """Give memory and files back. Call it when no lookup runs any more, and the background work has ended."""
@@ -266,75 +307,96 @@ class TieredLookup:
             if tier is not None:
                 tier.close()
 
-    def _answer_odd(
-        self,
-        wanted: BatchLookup,
-        states: StateArray,
-        missing: PlaceArray,
-        timeout_s: float,
-        wait: bool,
-        counts: LookupCounts,
-    ) -> None:
-        """Answer keys that level 1 lacks, and have stale ones renewed."""
-        stale = [self._part(wanted, *part) for part in wanted.parts_of(np.flatnonzero(states))]
-        if stale:
-            self._renew_later(stale)
-        now: list[tuple[int, PlaceArray]] = []
+    def _default_where_enough_hit(self, wanted: BatchLookup, missing: FoundMask, hits: KeyArray) -> int:
+        """Of tables whose hit rate reaches the threshold, `missing` keys get the default vector, and are fetched in the
+        background for later batches; they are missing no more. Returns how many these are.
+        """
         later: list[tuple[str, KeyArray]] = []
-        for number, places in wanted.parts_of(missing):
-            of_table = int(wanted.starts[number + 1] - wanted.starts[number])
-            if wait or 1 - places.size / of_table < self.options.hit_rate_threshold:
-                now.append((number, places))
+        for number, places in wanted.parts_of(np.flatnonzero(missing)):
+            if int(hits[number]) < self.options.hit_rate_threshold * (hits[number] + places.size):
                 continue
-            table = wanted.tables[number]
+            table, at = wanted.tables[number], wanted.starts[number] + places
             wanted.rows_of(number, self.dims[table])[places] = self.default(table)
-            states[wanted.starts[number] + places] = _DEFAULTED
-            later.append(self._part(wanted, number, places))
+            wanted.set_states(at, _DEFAULTED)
+            missing[at] = False
+            later.append(wanted.part(number, places))
         if later:
             self._insert_later(later)
-        if now:
-            fetched = self._fetch_into_cache([self._part(wanted, *part) for part in now], timeout_s, counts)
-            for (number, places), fetch in zip(now, fetched, strict=True):
-                wanted.rows_of(number, fetch.rows.shape[1])[places] = fetch.rows
-                states[wanted.starts[number] + places] = fetch.states
+        return sum(len(keys) for _, keys in later)
 
-    def _part(self, wanted: BatchLookup, number: int, places: PlaceArray) -> tuple[str, KeyArray]:
-        """A table and a copy of some of its keys."""
-        return wanted.tables[number], wanted.keys[wanted.starts[number] + places]
+    def _note_states(self, fetch: _Fetch, counts: LookupCounts) -> None:
+        """Of keys that no tier had, or could be asked for."""
+        if fetch.left:
+            for number, places in fetch.rest():
+                state = fetch.state(number)
+                fetch.wanted.set_states(fetch.wanted.starts[number] + places, state)
+                if state == _UNKNOWN:
+                    counts.unknown += places.size
+                else:
+                    counts.defaulted += places.size
 
-    def _fetch_into_cache(
-        self, parts: Sequence[tuple[str, KeyArray]], timeout_s: float, counts: LookupCounts
-    ) -> list[_Fetch]:
-        fetched = self._fetch(parts, timeout_s, counts)
-        for fetch in fetched:
-            self.put(fetch.table, fetch.keys[fetch.found], fetch.rows[fetch.found], fetch.seen)
-        return fetched
+    def _fetch_parts(
+        self, parts: Sequence[tuple[str, KeyArray]], timeout_s: float, counts: LookupCounts, *, note: bool = True
+    ) -> _Fetch:
+        """`_fetch` of all keys of `parts`, (table, keys)."""
+        wanted = BatchLookup.of(parts, self.dims)
+        count = len(wanted.keys)
+        return self._fetch(wanted, np.ones(count, np.bool_), count, timeout_s, counts, note=note)
 
     def _fetch(
-        self, parts: Sequence[tuple[str, KeyArray]], timeout_s: float, counts: LookupCounts, *, note: bool = True
-    ) -> list[_Fetch]:
-        """`fetch` of several (table, keys): a tier is asked for all that it has to answer before it is waited for."""
+        self,
+        wanted: BatchLookup,
+        missing: FoundMask,
+        count: int,
+        timeout_s: float,
+        counts: LookupCounts,
+        *,
+        note: bool = True,
+    ) -> _Fetch:
+        """The rows of the `count` keys that are `missing`, or default vectors, from the lower tiers to their places: a
+        tier is asked for all that it has to answer before it is waited for.
+        """
         give_up_s = self._clock() + timeout_s
-        fetches = [_Fetch(table, keys, self.dims[table], self.updates_seen(table)) for table, keys in parts]
-        if self.volatile is not None:
-            asked = self.volatile.guard or self.volatile.store
-            counts.volatile_hits += _ask(asked, fetches, give_up_s, self._clock)
-            for fetch in fetches:
-                if note and fetch.found.any():
-                    self._touch_later(self.volatile, fetch.table, fetch.keys[fetch.found])
-        if self.persistent is not None:
-            lacking = [fetch for fetch in fetches if not fetch.found.all()]
-            rests = [fetch.rest() for fetch in lacking]
-            counts.persistent_hits += _ask(self.persistent, rests, give_up_s, self._clock)
-            for fetch, rest in zip(lacking, rests, strict=True):
-                where = np.flatnonzero(~fetch.found)
-                fetch.rows[where], fetch.found[where], fetch.answered = rest.rows, rest.found, rest.answered
-                if note and self.volatile is not None and self.options.cache_missed_embeddings and rest.found.any():
-                    had = rest.found
-                    self._fill_volatile_later(self.volatile, rest.table, rest.keys[had], rest.rows[had], rest.seen)
-        for fetch in fetches:
-            fetch.rows[~fetch.found] = self.default(fetch.table)
-        return fetches
+        fetch = _Fetch(wanted, missing, count, [self.updates_seen(table) for table in wanted.tables])
+        volatile = self.volatile
+        if volatile is not None:
+            hits = 0
+            if volatile.local is not None:
+                hits = fetch.fill_from(volatile.local)
+            elif volatile.guard is not None:
+                hits = fetch.ask(volatile.guard, give_up_s, self._clock)
+            counts.volatile_hits += hits
+            if note and hits:
+                self._touch_later(volatile, fetch.found_parts())
+        if self.persistent is not None and fetch.left:
+            before = fetch.found.copy()
+            hits = fetch.ask(self.persistent, give_up_s, self._clock)
+            counts.persistent_hits += hits
+            if note and hits and volatile is not None and self.options.cache_missed_embeddings:
+                for number, places in wanted.parts_of(np.flatnonzero(fetch.found & ~before)):
+                    table, keys = wanted.part(number, places)
+                    rows = wanted.rows_of(number, self.dims[table])[places]
+                    self._fill_volatile_later(volatile, table, keys, rows, fetch.seen[number])
+        if fetch.left:
+            for number, places in fetch.rest():
+                table = wanted.tables[number]
+                wanted.rows_of(number, self.dims[table])[places] = self.default(table)
+        return fetch
+
+    def _put(self, fetch: _Fetch) -> None:
+        """`put` of what was found."""
+        wanted = fetch.wanted
+        self.cache.replace_tables(wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, fetch.found)
+        for number, table in enumerate(wanted.tables):
+            if fetch.seen[number] != self.updates_seen(table):
+                mine = slice(wanted.starts[number], wanted.starts[number + 1])
+                self._mark_overtaken(table, wanted.keys[mine][fetch.found[mine]], fetch.seen[number])
+
+    def _mark_overtaken(self, table: str, keys: KeyArray, seen: int) -> None:
+        """Those of `keys`, just put into level 1, are stale there that have had an update since `seen`."""
+        overtaken = self._updates[table].overtaken(keys, seen)
+        if overtaken.any():
+            self.cache.mark_stale(table, keys[overtaken])
 
     def _insert_later(self, parts: Sequence[tuple[str, KeyArray]]) -> bool:
         """In the background, bring what level 1 then still lacks of (table, keys) into it."""
@@ -348,7 +410,7 @@ class TieredLookup:
                     lacking.append((table, keys[~found]))
             if lacking:
                 counts = LookupCounts()
-                self._fetch_into_cache(lacking, math.inf, counts)
+                self._put(self._fetch_parts(lacking, math.inf, counts))
                 self._count(counts)
 
         return self.background.submit(act)
@@ -365,8 +427,12 @@ class TieredLookup:
 
         self.background.submit(act)
 
-    def _touch_later(self, volatile: VolatileTier, table: str, keys: KeyArray) -> None:
-        self._later(volatile, lambda store: store.touch(table, keys))
+    def _touch_later(self, volatile: VolatileTier, parts: Sequence[tuple[str, KeyArray]]) -> None:
+        def act(store: VolatileStore) -> None:
+            for table, keys in parts:
+                store.touch(table, keys)
+
+        self._later(volatile, act)
 
     def _fill_volatile_later(
         self, volatile: VolatileTier, table: str, keys: KeyArray, rows: RowArray, seen: int
@@ -420,47 +486,62 @@ class TieredLookup:
 
 
 class _Fetch:
-    """Keys of a table on their way through the lower tiers, begun when `seen` updates of it were known.
+    """Those keys of a batch that are `missing`, `count` in all, on their way through the lower tiers.
 
-    `answered`: the last tier has said which it has.
+    `seen`: by table, the updates that were known when it began. `found`: which have their rows by now; `left`: how many
+    have not.
     """
 
-    def __init__(self, table: str, keys: KeyArray, dim: int, seen: int) -> None:
-        self.table, self.keys, self.seen = table, keys, seen
-        self.rows = np.empty((len(keys), dim), np.float32)
-        self.found = np.zeros(len(keys), np.bool_)
-        self.answered = False
+    def __init__(self, wanted: BatchLookup, missing: FoundMask, count: int, seen: Sequence[int]) -> None:
+        self.wanted, self.seen, self.left = wanted, seen, count
+        self.found = np.zeros(len(wanted.keys), np.bool_)
+        self._missing = missing
+        self._answered = [False] * len(wanted.tables)
+        """Of each table: the last tier that was asked has said which it has."""
 
-    @property
-    def states(self) -> StateArray:
-        """How each key was answered, once the last tier was asked."""
-        return np.where(self.found, _FOUND, _UNKNOWN if self.answered else _DEFAULTED).astype(np.uint8)
+    def state(self, number: int) -> int:
+        """How keys of table `number` were answered that are left."""
+        return _UNKNOWN if self._answered[number] else _DEFAULTED
 
-    def rest(self) -> _Fetch:
-        """Those that are not found yet."""
-        return _Fetch(self.table, self.keys[~self.found], self.rows.shape[1], self.seen)
+    def rest(self) -> Iterator[tuple[int, PlaceArray]]:
+        """Keys that are left, by table; see `BatchLookup.parts_of`."""
+        return self.wanted.parts_of(np.flatnonzero(self._missing & ~self.found))
 
+    def found_parts(self) -> list[tuple[str, KeyArray]]:
+        """A copy of the keys that were found, with their tables."""
+        places = np.flatnonzero(self.found)
+        keys, cuts = self.wanted.keys[places], np.searchsorted(places, self.wanted.starts).tolist()
+        bounds = zip(self.wanted.tables, itertools.pairwise(cuts), strict=True)
+        return [(table, keys[first:last]) for table, (first, last) in bounds if first < last]
 
-def _ask(
-    tier: TierGuard | VolatileStore, fetches: Sequence[_Fetch], give_up_s: float, clock: Callable[[], float]
-) -> int:
-    """Ask a tier for all of them, then wait for its answers; returns how many rows it had."""
-    if not isinstance(tier, TierGuard):
-        hits = 0
-        for fetch in fetches:
-            hits += tier.query(fetch.table, fetch.keys, fetch.rows, fetch.found)
-            fetch.answered = True
+    def fill_from(self, store: LocalVolatileStore) -> int:
+        """Take what a tier in this process has of all that is missing; returns how many rows it had."""
+        wanted = self.wanted
+        hits = store.fill_tables(
+            wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, self._missing, self.found
+        )
+        self._answered = [True] * len(wanted.tables)
+        self.left -= hits
         return hits
-    questions: list[tuple[_Fetch, Question]] = []
-    for fetch in fetches:
-        with contextlib.suppress(StoreUnavailable):
-            questions.append((fetch, tier.ask(fetch.table, fetch.keys, give_up_s - clock())))
-    hits = 0
-    for fetch, question in questions:
-        with contextlib.suppress(StoreUnavailable):
-            hits += tier.answer(question, fetch.rows, fetch.found)
-            fetch.answered = True
-    return hits
+
+    def ask(self, tier: TierGuard, give_up_s: float, clock: Callable[[], float]) -> int:
+        """Ask a tier for all that is left, then wait for its answers; returns how many rows it had."""
+        questions: list[tuple[int, PlaceArray, Question]] = []
+        for number, places in self.rest():
+            table, keys = self.wanted.part(number, places)
+            self._answered[number] = False
+            with contextlib.suppress(StoreUnavailable):
+                questions.append((number, places, tier.ask(table, keys, give_up_s - clock())))
+        hits = 0
+        for number, places, question in questions:
+            with contextlib.suppress(StoreUnavailable):
+                rows, found = tier.answer(question)
+                self.wanted.rows_of(number, rows.shape[1])[places[found]] = rows[found]
+                self.found[self.wanted.starts[number] + places[found]] = True
+                self._answered[number] = True
+                hits += int(np.count_nonzero(found))
+        self.left -= hits
+        return hits
 
 
 class _RecentUpdates:

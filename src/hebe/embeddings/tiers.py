@@ -96,8 +96,9 @@ class Tiers:
         """Open the tiers of `model`, whose rows are `sources` under `identity` (`RocksDbStore.load`).
 
         Level 3 is in `persistent_dir`. Level 2 and then level 1 are filled from it, or else from `sources`; a table
-        may lack one if level 3 has its rows. `verify`: read every row that level 3 has already. Raises `StoreError`
-        when a tier cannot be opened, or level 3 proves to be damaged; nothing stays open then.
+        may lack one if level 3 has its rows. `verify`: read every row that level 3 has already. What works beside
+        queries is for `start` to begin. Raises `StoreError` when a tier cannot be opened, or level 3 proves to be
+        damaged; nothing stays open then.
         """
         dims = {table.name: table.dim for table in tables}
         own = config.cache_of(model)
@@ -133,11 +134,18 @@ class Tiers:
             opened.callback(tiers.refresh.close)
             if own.init_ec:
                 tiers.warm_up(tables, sources, known)
-            for guarded in (volatile.guard if volatile is not None else None, persistent):
-                if guarded is not None:
-                    guarded.renew_threads()
             opened.pop_all()
         return tiers
+
+    def start(self) -> None:
+        """Start what works beside queries, once, after the load: its threads have priority and cores from the one that
+        calls, and those that the load had used are let go of, as they would give way to all else.
+        """
+        for guard in self._guards:
+            guard.renew_threads()
+        self.refresh.start()
+        if self._keys_file is not None:
+            self._keys_file.start()
 
     @property
     def memory_bytes(self) -> int:
@@ -146,11 +154,15 @@ class Tiers:
         return self.cache.memory_bytes + (volatile.memory_bytes if isinstance(volatile, HashMapStore) else 0)
 
     @property
+    def _guards(self) -> list[TierGuard]:
+        guards = (self.lookup.volatile.guard if self.lookup.volatile is not None else None, self.lookup.persistent)
+        return [guard for guard in guards if guard is not None]
+
+    @property
     def state(self) -> TiersState:
         """How the tiers are now."""
-        guards = (self.lookup.volatile.guard if self.lookup.volatile is not None else None, self.lookup.persistent)
         return TiersState(
-            tuple(guard.state for guard in guards if guard is not None),
+            tuple(guard.state for guard in self._guards),
             sum(self.cache.size(table) for table in self.lookup.dims),
             sum(table.capacity for table in self.cache.tables.values()),
             self.cache.memory_bytes,
@@ -277,7 +289,7 @@ def _open_volatile(namespace: str, dims: Mapping[str, int], config: VolatileConf
     if config.type is VolatileType.DISABLED:
         return None
     if config.type is VolatileType.HASH_MAP:
-        return VolatileTier(HashMapStore(dims, config.options(), memory_bound_bytes=config.memory_bytes))
+        return VolatileTier.of_process(HashMapStore(dims, config.options(), memory_bound_bytes=config.memory_bytes))
     store = RedisStore(
         dims,
         config.address,
@@ -287,7 +299,7 @@ def _open_volatile(namespace: str, dims: Mapping[str, int], config: VolatileConf
         max_batch_size=config.max_batch_size,
     )
     guard = GuardOptions(config.timeout_ms / 1e3, config.num_node_connections)
-    return VolatileTier(store, TierGuard("volatile_db", store, dims, guard))
+    return VolatileTier.guarded(store, TierGuard("volatile_db", store, dims, guard))
 
 
 def _fill_volatile(

@@ -127,15 +127,14 @@ def _find_row(slots, bits, chunks, key, hashed, chunk_bits, row_bytes, lines):  
     return address
 
 
-def _query(header, chunk_bits, keys, rows, found):  # type: ignore[no-untyped-def]
-    partitions = header.size // HEADER_WORDS
-    order, hashes, starts = _group(keys, partitions)
-    addresses = np.empty(keys.size, np.int64)
-    row_bytes = 4 * rows.shape[1]
+@_inlined
+def _copy_found(  # type: ignore[no-untyped-def]
+    header, chunk_bits, row_bytes, keys, order, hashes, starts, addresses, target, found
+):
+    """Copy the rows of keys `order`, which are grouped; that of key i goes to `target + i * row_bytes`."""
     lines = min((row_bytes + _LINE_BYTES - 1) // _LINE_BYTES, _MOST_LINES_AHEAD)
-    target = np.int64(rows.ctypes.data)
     count = 0
-    for partition in range(partitions):
+    for partition in range(starts.size - 1):
         first, stop = starts[partition], starts[partition + 1]
         if first == stop:
             continue
@@ -170,6 +169,40 @@ def _query(header, chunk_bits, keys, rows, found):  # type: ignore[no-untyped-de
             else:
                 found[position] = False
         unlock_shared(header, at + ACCESS_LOCK)
+    return count
+
+
+def _query(header, chunk_bits, keys, rows, found):  # type: ignore[no-untyped-def]
+    order, hashes, starts = _group(keys, header.size // HEADER_WORDS)
+    addresses, target = np.empty(keys.size, np.int64), np.int64(rows.ctypes.data)
+    return _copy_found(header, chunk_bits, 4 * rows.shape[1], keys, order, hashes, starts, addresses, target, found)
+
+
+def _fill_tables(  # type: ignore[no-untyped-def]
+    headers, plan, numbers, keys, starts, rows, bases, wanted, found
+):
+    partitions = headers.shape[1] // HEADER_WORDS
+    places, chosen, addresses = np.empty((3, keys.size), np.int64)
+    count = 0
+    for number in range(numbers.size):
+        size = 0
+        for place in range(starts[number], starts[number + 1]):
+            if wanted[place]:
+                places[size] = place
+                chosen[size] = keys[place]
+                size += 1
+        if size == 0:
+            continue
+        order, hashes, parts = _group(chosen[:size], partitions)
+        for index in range(size):
+            order[index] = places[order[index]]
+        table = numbers[number]
+        chunk_bits, row_bytes = plan[table, 0], 4 * plan[table, 1]
+        target = np.int64(rows.ctypes.data) + 4 * bases[number] - starts[number] * row_bytes
+        had = _copy_found(headers[table], chunk_bits, row_bytes, keys, order, hashes, parts, addresses, target, found)
+        if had < 0:
+            return -1
+        count += had
     return count
 
 
@@ -420,6 +453,9 @@ class Kernels(NamedTuple):
     """`(keys, partitions)`: positions by partition, their hashes, and where each partition starts."""
     query: Callable[[IntArray, int, IntArray, RowArray, FoundMask], int]
     """`(header, chunk_bits, keys, rows, found)`: how many were found; -1: the map is closed."""
+    fill_tables: Callable[..., int]
+    """`(headers, plan, numbers, keys, starts, rows, bases, wanted, found)`: as `query`, of maps number `numbers`;
+    `headers` has one each, `plan` its `chunk_bits` and dim. See `HashMapStore.fill_tables`."""
     insert: Callable[..., tuple[int, int, int]]
     """`(header, chunk_bits, keys, rows, *group(keys), partition, index)`, from that place on: `DONE`, or what is
     missing in which partition, and the place to go on from."""
@@ -450,6 +486,8 @@ def kernels() -> Kernels:
     keys, source = array_type(word, 1), array_type(types.float32, 2)
     order, hashes = array_type(word, 1, writable=True), array_type(types.uint64, 1, writable=True)
     target, found = array_type(types.float32, 2, writable=True), array_type(flag, 1, writable=True)
+    headers, plan = array_type(word, 2, writable=True), array_type(word, 2)
+    flat, wanted = array_type(types.float32, 1, writable=True), array_type(flag, 1)
 
     def several(*members: Any) -> Any:
         return types.Tuple(members)  # type: ignore[no-untyped-call]
@@ -458,6 +496,7 @@ def kernels() -> Kernels:
     return Kernels(
         group=compile_kernel(_group_keys, several(order, hashes, order)(keys, word)),
         query=compile_kernel(_query, word(header, word, keys, target, found)),
+        fill_tables=compile_kernel(_fill_tables, word(headers, plan, keys, keys, keys, flat, keys, wanted, found)),
         insert=compile_kernel(_insert, place(header, word, keys, source, order, hashes, order, word, word)),
         update=compile_kernel(_update, word(header, word, keys, source)),
         delete=compile_kernel(_delete, word(header, word, word, keys)),

@@ -288,17 +288,22 @@ _query_one = numba.njit(**BORROWING)(_query)
 
 
 def _query_tables(  # type: ignore[no-untyped-def]
-    memory, words, totals, plan, ring, aside, wanted, keys, starts, out, bases, found, stale, hits
+    memory, words, totals, plan, ring, aside, wanted, keys, starts, out, bases, missing, stale, told
 ):
     for number in range(wanted.size):
         table = wanted[number]
         tags, state, slots, rows, end = plan[table, 0], plan[table, 1], plan[table, 2], plan[table, 3], plan[table, 4]
         mine, theirs = starts[number], starts[number + 1]
-        hits[number] = _query_one(
+        told[0, number] = _query_one(
             memory[tags : 8 * state], words[state:slots], words[slots : rows // 8], memory[rows:end],
             totals[table], plan[table, 5:], ring, aside,
-            keys[mine:theirs], out[bases[number] : bases[number + 1]], found[mine:theirs], stale[mine:theirs],
+            keys[mine:theirs], out[bases[number] : bases[number + 1]], missing[mine:theirs], stale[mine:theirs],
         )  # fmt: skip
+        old = 0
+        for place in range(mine, theirs):
+            missing[place] = not missing[place]
+            old += stale[place]
+        told[1, number] = old
 
 
 @_inlined
@@ -323,17 +328,20 @@ def _first_seen(seen, shift, slot):  # type: ignore[no-untyped-def]
     return True
 
 
-def _write(mode, tags, state, slots, rows, totals, shape, scratch, keys, source):  # type: ignore[no-untyped-def]
+@_inlined
+def _write_some(  # type: ignore[no-untyped-def]
+    mode, tags, state, slots, rows, totals, shape, scratch, keys, source, places, count
+):
+    """Of the first `count` of `places`, or of all keys if these are None."""
     iteration = atomic.load_acquire(totals, ITERATION)
     sets, slabs, words = shape[_SETS], shape[_SLABS], shape[_WORDS]
     code, dim, stride = shape[_CODE], shape[DIM], shape[_STRIDE]
     hashes, seen = scratch[:RING], scratch[RING:]
-    count = keys.size
     shift = _clear(seen)
     present = filled = evicted = unheld = 0
     for step in range(count + _TAGS_AHEAD):
         if step < count:
-            mixed = _hash(keys[step])
+            mixed = _hash(keys[step if places is None else places[step]])
             hashes[step % RING] = np.int64(mixed)
             _ask_for_tags(tags, state, _set_of(mixed, sets), slabs, words)
         ahead = step - (_TAGS_AHEAD - _ROWS_AHEAD)
@@ -342,7 +350,8 @@ def _write(mode, tags, state, slots, rows, totals, shape, scratch, keys, source)
         item = step - _TAGS_AHEAD
         if item < 0:
             continue
-        key, mixed = keys[item], np.uint64(hashes[item % RING])
+        at_key = item if places is None else places[item]
+        key, mixed = keys[at_key], np.uint64(hashes[item % RING])
         place, first_slab, tag = _set_of(mixed, sets), _slab_of(mixed, slabs), _tag_of(mixed)
         base, at = place * slabs * SLOTS_PER_SLAB, place * words
         version = _lock(state, at)
@@ -360,7 +369,7 @@ def _write(mode, tags, state, slots, rows, totals, shape, scratch, keys, source)
             slots[2 * slot] = key
             slots[2 * slot + 1] = iteration
         if slot >= 0 and not (was_there and mode == REPLACE):
-            unheld += encode_row(code, source, item * dim, rows, slot * stride, dim)
+            unheld += encode_row(code, source, at_key * dim, rows, slot * stride, dim)
             within = slot - base
             state[_stale_word(place, words, within)] &= ~(1 << (within & 63))
         _unlock(state, at, version)
@@ -370,6 +379,27 @@ def _write(mode, tags, state, slots, rows, totals, shape, scratch, keys, source)
     atomic.fetch_add(totals, EVICTIONS, evicted)
     atomic.fetch_add(totals, UNHELD, unheld)
     return present
+
+
+def _write(mode, tags, state, slots, rows, totals, shape, scratch, keys, source):  # type: ignore[no-untyped-def]
+    return _write_some(mode, tags, state, slots, rows, totals, shape, scratch, keys, source, None, keys.size)
+
+
+def _replace_tables(  # type: ignore[no-untyped-def]
+    memory, words, totals, plan, ring, places, wanted, keys, starts, source, bases, chosen
+):
+    for number in range(wanted.size):
+        first, count = starts[number], 0
+        for place in range(first, starts[number + 1]):
+            if chosen[place]:
+                places[count] = place - first
+                count += 1
+        table = wanted[number]
+        tags, state, slots, rows, end = plan[table, 0], plan[table, 1], plan[table, 2], plan[table, 3], plan[table, 4]
+        _write_some(
+            REPLACE, memory[tags : 8 * state], words[state:slots], words[slots : rows // 8], memory[rows:end],
+            totals[table], plan[table, 5:], ring, keys[first:], source[bases[number] :], places, count,
+        )  # fmt: skip
 
 
 def _mark(remove, tags, state, slots, totals, shape, seen, keys):  # type: ignore[no-untyped-def]
@@ -421,16 +451,16 @@ def _dump(tags, state, slots, shape, cursor, out):  # type: ignore[no-untyped-de
 
 
 @functools.cache
-def query_tables_kernel() -> Callable[..., None]:
-    """For `slab_caches`; here, since numba's cache on disk sees changes of a kernel's own file alone."""
+def tables_kernels() -> tuple[Callable[..., None], Callable[..., None]]:
+    """Query and replace, for `slab_caches`; here, since numba's cache on disk sees changes of a kernel's own file."""
     bytes_, words = array_type(types.uint8, 1, writable=True), array_type(types.int64, 1, writable=True)
     totals, plan = array_type(types.int64, 2, writable=True), array_type(types.int64, 2)
     read, floats = array_type(types.int64, 1), array_type(types.float32, 1, writable=True)
     mask = array_type(types.boolean, 1, writable=True)
-    signature = types.void(
-        bytes_, words, totals, plan, words, bytes_, read, read, read, floats, read, mask, mask, words
-    )
-    return compile_kernel(_query_tables, signature, BORROWING)
+    source, chosen = array_type(types.float32, 1), array_type(types.boolean, 1)
+    query = types.void(bytes_, words, totals, plan, words, bytes_, read, read, read, floats, read, mask, mask, totals)
+    replace = types.void(bytes_, words, totals, plan, words, words, read, read, read, source, read, chosen)
+    return compile_kernel(_query_tables, query, BORROWING), compile_kernel(_replace_tables, replace, BORROWING)
 
 
 @functools.cache
@@ -547,4 +577,4 @@ class SlabCache:
 def warm_up() -> None:
     """Compile the kernels now, or load them from disk, so that no query waits for it."""
     _kernels()
-    query_tables_kernel()
+    tables_kernels()

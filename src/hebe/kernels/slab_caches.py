@@ -1,4 +1,4 @@
-"""Slab caches of several tables that are queried in one call: a batch may read dozens, with a handful of keys each."""
+"""Slab caches of several tables that are asked in one call: a batch may read dozens, with a handful of keys each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from hebe.kernels.row_format import ByteArray
-from hebe.kernels.slab_cache import DIM, RING, SHAPE, TOTALS, FloatArray, MaskArray, SlabCache, query_tables_kernel
+from hebe.kernels.slab_cache import DIM, RING, SHAPE, TOTALS, FloatArray, MaskArray, SlabCache, tables_kernels
 from hebe.kernels.slab_geometry import IntArray, SlabGeometry
+from hebe.kernels.table_batch import check_table_batch
 
 
 class SlabCaches:
-    """Caches of `geometries`, one after the other in `memory`, uint8 zeros from a cache line on, queried in one call.
+    """Caches of `geometries`, one after the other in `memory`, uint8 zeros from a cache line on, asked in one call.
 
     `caches` are the same ones by themselves. The bytes of `memory` are a multiple of 8.
     """
@@ -40,25 +41,31 @@ class SlabCaches:
         starts: IntArray,
         rows: FloatArray,
         bases: IntArray,
-        found: MaskArray,
+        missing: MaskArray,
         stale: MaskArray,
     ) -> IntArray:
         """`SlabCache.query` of caches number `wanted` `[k]`: keys `[starts[i], starts[i + 1])` are of the i-th of them,
-        their rows go to numbers `[bases[i], bases[i + 1])` of the flat `rows`. Returns how many each had, `[k]`.
+        their rows go to numbers `[bases[i], bases[i + 1])` of the flat `rows`, and `missing` is set to which are not
+        there. Returns how many each had, and how many of these are stale, `[2, k]`.
         """
-        sizes = np.diff(starts)
-        if (
-            starts.shape != (len(wanted) + 1,) or bases.shape != starts.shape
-            or (wanted.size and (wanted.min() < 0 or wanted.max() >= len(self.caches)))
-            or starts[0] < 0 or bases[0] < 0 or sizes.min(initial=0) < 0
-            or starts[-1] > min(keys.size, found.size, stale.size) or bases[-1] > rows.size
-            or (np.diff(bases) != sizes * self._plan[wanted, 5 + DIM]).any()
-        ):  # fmt: skip
-            raise ValueError("keys, rows and masks of a query of several caches do not go together")
-        hits: IntArray = np.empty(len(wanted), np.int64)
+        check_table_batch(self._plan[:, 5 + DIM], wanted, keys, starts, rows, bases, missing, stale)
+        told: IntArray = np.empty((2, len(wanted)), np.int64)
         ring, aside = np.empty(2 * RING, np.int64), np.empty(self._stride_bytes, np.uint8)
-        query_tables_kernel()(
+        query, _ = tables_kernels()
+        query(
             self._memory, self._words, self._totals, self._plan, ring, aside,
-            wanted, keys, starts, rows, bases, found, stale, hits,
+            wanted, keys, starts, rows, bases, missing, stale, told,
         )  # fmt: skip
-        return hits
+        return told
+
+    def replace(
+        self, wanted: IntArray, keys: IntArray, starts: IntArray, rows: FloatArray, bases: IntArray, chosen: MaskArray
+    ) -> None:
+        """`SlabCache.replace` of the keys that are `chosen` of caches number `wanted`; arrays as those of `query`."""
+        check_table_batch(self._plan[:, 5 + DIM], wanted, keys, starts, rows, bases, chosen)
+        ring, places = np.empty(RING, np.int64), np.empty(keys.size, np.int64)
+        _, replace = tables_kernels()
+        replace(
+            self._memory, self._words, self._totals, self._plan, ring, places,
+            wanted, keys, starts, rows, bases, chosen,
+        )  # fmt: skip

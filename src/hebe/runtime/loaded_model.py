@@ -124,11 +124,11 @@ class LoadedModel:
         threads: int = 1,
         progress: LoadProgress | None = None,
         *,
-        follow: bool = True,
+        start: bool = True,
     ) -> LoadedModel:
         """Load a model from the repository at `directory`: the given version, or the newest, for so many threads.
 
-        Online updates are followed where they are configured, unless `follow` leaves that to `follow_updates`.
+        What works beside queries is started, unless that is left to `start`.
         Raises `RepositoryError` if the repository has no such model or its files are damaged (rows of tables are only
         looked at with `LoadOptions.verify`), `StoreError` if the tables do not fit or the persistent store cannot be
         used.
@@ -155,18 +155,21 @@ class LoadedModel:
         model._open_updates = lambda: _open_updates(stored, hierarchy, options)
         try:
             hierarchy.warm_up()
-            if follow:
-                model.follow_updates()
+            if start:
+                model.start()
         except BaseException:
             model.close()
             raise
         return model
 
-    def follow_updates(self) -> None:
-        """Begin to apply online updates, if any are configured, and wait until resident tables have what there is.
+    def start(self) -> None:
+        """Begin to refresh and to apply online updates, where these are configured, and wait until resident tables have
+        what updates there are.
 
-        Their threads take priority and cores from the one that calls. Raises `StoreError`, ValueError.
+        Threads take priority and cores from the one that calls. Raises `StoreError`, ValueError.
         """
+        if self.hierarchy.tiers is not None:
+            self.hierarchy.tiers.start()
         if self._open_updates is not None:
             opening, self._open_updates = self._open_updates, None
             self.updates = opening()

@@ -26,6 +26,7 @@ from hebe.runtime.pinning import (
     front_end_cores,
     lower_priority,
     pin_thread,
+    pinned,
     shared_with_front_end,
     threads_per_worker,
 )
@@ -108,7 +109,7 @@ class ModelHost:
         self._wanted: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        cores = available_cores()
+        self._cores = cores = available_cores()
         workers = options.workers if options.workers is not None else max(len(cores) // options.worker_cores, 1)
         self.worker_cores = allot_cores(workers, options.worker_cores, cores)
         self.worker_threads = options.worker_threads or threads_per_worker(self.worker_cores, cores)
@@ -301,7 +302,8 @@ class ModelHost:
             admission=options.admission,
         )
         try:
-            loaded.follow_updates()
+            with pinned(self._cores):  # wherever there is room: they may take more than the front end leaves
+                loaded.start()
             driver = NodeDriver(loaded, config, self.worker_cores, threads=self.worker_threads, gives_way=self._crowded)
             return HostedModel(driver, options.max_items, tier_kinds(loaded, options.load))
         except BaseException:
@@ -333,7 +335,7 @@ class ModelHost:
                 pin_thread(front_end_cores(self.worker_cores, available_cores()))
                 threads = len(self.worker_cores) * self.worker_threads
                 outcome.set_result(
-                    LoadedModel.load(self.directory, name, version, options.load, threads, progress=go_on, follow=False)
+                    LoadedModel.load(self.directory, name, version, options.load, threads, progress=go_on, start=False)
                 )
             except BaseException as fault:
                 outcome.set_exception(fault)

@@ -44,7 +44,7 @@ from hebe.serving.tracing import start_tracing
 
 log = structlog.get_logger("hebe.server")
 
-_SWITCH_INTERVAL_S = 0.0005
+_SWITCH_INTERVAL_S = 0.0001
 """How long a thread may keep the interpreter lock when another wants it. A worker needs it for microseconds per
 batch and should not wait for the event loop's usual 5 ms."""
 _OPEN_FILES = 65_536

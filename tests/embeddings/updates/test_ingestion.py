@@ -21,79 +21,15 @@ from hebe.embeddings.updates import sequence_check
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition, UpdateMessage
 from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
 from hebe.embeddings.updates.log_directory import DirectoryCarrier, LogDirectory
+from hebe.embeddings.updates.store_batches import StoreBatch
 
 from ..dict_store import DictStore
+from .list_source import DIMS, ListSource
 from .update_conformance import SMALL, last_offsets, push, rows_for, take_rows
 
-DIMS = {"users": 3, "items": 1}
 USERS, ITEMS = Topic("m", "users"), Topic("m", "items")
 QUICK = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5)
 TIMEOUT_S = 20.0
-
-
-class ListSource:
-    """A source of one partition of each of some tables, with faults to order."""
-
-    def __init__(self, tables=("users",)):
-        self.places = {TopicPartition("m", table, 0) for table in tables}
-        self.mine = frozenset(self.places)
-        self.log = defaultdict(list)
-        self.next = defaultdict(int)
-        self.committed = {}
-        self.faults, self.commit_faults, self.heartbeats, self.closed = [], [], 0, False
-        self.seeks = []
-        self.identity, self.shares = "L", True
-        self.lock = threading.RLock()
-
-    def add(self, sequence, keys, stamp=0.0, table="users", producer="p", dim=None, goes=False, sent_s=None):
-        keys = np.array(keys, np.int64)
-        rows = None if goes else rows_for(keys, stamp, DIMS[table] if dim is None else dim)
-        message = UpdateMessage(producer, sequence, time.time() if sent_s is None else sent_s, keys, rows)
-        self.put(Delivery(TopicPartition("m", table, 0), 0, message))
-
-    def put(self, delivery):
-        with self.lock:
-            log = self.log[delivery.at]
-            log.append(Delivery(delivery.at, len(log), delivery.message, delivery.fault, delivery.payload))
-
-    def poll(self, max_messages, timeout_s):
-        with self.lock:
-            if self.faults:
-                raise self.faults.pop(0)
-            if not max_messages:
-                self.heartbeats += 1
-                return []
-            found = []
-            for at in sorted(self.mine):
-                news = self.log[at][self.next[at] :][: max_messages - len(found)]
-                self.next[at] += len(news)
-                found += news
-        if not found:
-            time.sleep(timeout_s)
-        return found
-
-    def seek(self, at, offset):
-        self.seeks.append((at.table, offset))
-        self.next[at] = min(offset + 1, len(self.log[at]))
-
-    def commit(self, offsets):
-        """As of Kafka and Redis: of what was handed over since the partition became ours, or a seek."""
-        with self.lock:
-            if self.commit_faults:
-                raise self.commit_faults.pop(0)
-            self.committed.update({at: offset for at, offset in offsets.items() if offset < self.next[at]})
-
-    def assigned(self):
-        return self.mine
-
-    def lag(self):
-        return {at: len(self.log[at]) - 1 - self.committed.get(at, -1) for at in self.mine}
-
-    def log_identity(self):
-        return self.identity
-
-    def close(self):
-        self.closed = True
 
 
 def make_ingestion(source, store, options=QUICK, **more):
@@ -505,6 +441,32 @@ def test_a_store_with_positions_says_where_to_begin(tmp_path):
         assert ingestion.drain(TIMEOUT_S)
     assert len(source.seeks) == 1
     assert store.positions() == {"L/m/users/0": 101, "M/m/users/0": 101}
+    store.close()
+
+
+def test_a_store_with_positions_is_given_few_rows_at_a_time_and_the_position_with_the_last(tmp_path):
+    source, given, faults = ListSource(), [], [StoreError("full")]
+
+    class FullOnce(RocksDbStore):
+        def apply(self, table, keys, rows, position=None):
+            given.append((len(keys), position))
+            if len(given) == 3 and faults:
+                raise faults.pop()
+            return super().apply(table, keys, rows, position)
+
+    source.add(0, list(range(200)), stamp=1.0)
+    source.add(1, list(range(100, 250)), goes=True)
+    store = FullOnce(tmp_path / "store", DIMS)
+    with make_ingestion(source, store) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+    first, second = (("L/m/users/0", number) for number in range(2))
+    whole = [(64, None), (64, None), (64, None), (8, first), (64, None), (64, None), (22, second)]
+    assert given == [(64, None)] * 3 + whole, "after the fault all of it again"
+    assert store.size("users") == 100
+    for offset in (-1, 0, 1):  # as when another store was behind: what this one is past leaves it alone
+        assert store.positions() == {"L/m/users/0": 1}
+        ingestion._apply_to(store, "users", StoreBatch(np.array([1]), None, offset, ()), ("L/m/users/0", offset))
+    assert (len(given), store.size("users")) == (10, 100)
     store.close()
 
 
