@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.dlpack import to_dlpack
 
+from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.hierarchy_config import (
     ConfigError,
     HierarchyConfig,
@@ -21,7 +22,6 @@ from hebe.embeddings.hierarchy_config import (
 from hebe.embeddings.hierarchy_toml import hierarchy_toml
 from hebe.embeddings.hps import HPS
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.tiered_lookup import RowState
 from hebe.embeddings.updates.log_directory import LogDirectory
 
 from ..redis_servers import RedisServer

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.background import BackgroundWork
+from hebe.embeddings.batch_lookup import BatchLookup, RowState
 from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard
-from hebe.embeddings.tiered_lookup import BatchLookup, LookupOptions, RowState, TieredLookup, VolatileTier
+from hebe.embeddings.tiered_lookup import LookupOptions, TieredLookup, VolatileTier
 
 from .dict_store import DictCache, DictStore
 

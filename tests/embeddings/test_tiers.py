@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.hierarchy_config import (
     CacheConfig,
     HierarchyConfig,
@@ -15,7 +16,6 @@ from hebe.embeddings.hierarchy_config import (
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_directory import CACHE_KEYS
-from hebe.embeddings.tiered_lookup import RowState
 from hebe.embeddings.tiers import Tiers, bounded_config, planned_tier_bytes
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec

@@ -16,8 +16,8 @@ import tritonclient.grpc
 import tritonclient.grpc.aio
 from tritonclient.utils import InferenceServerException
 
+from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.hierarchy_config import HierarchyConfig
-from hebe.embeddings.tiered_lookup import RowState
 from hebe.embeddings.tiers import Tiers
 
 from .row_reader import (

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hebe.embeddings.batch_lookup import BatchLookup, RowState
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.store import KeyArray, RowArray, StoreError
 from hebe.embeddings.table_memory import (
@@ -27,7 +28,6 @@ from hebe.embeddings.table_memory import (
     chunks_of,
     planned_bytes,
 )
-from hebe.embeddings.tiered_lookup import BatchLookup, RowState
 from hebe.embeddings.tiers import Tiers, bounded_config, planned_tier_bytes
 from hebe.kernels import deduplicate, padding
 from hebe.kernels import fused_lookup as kernel

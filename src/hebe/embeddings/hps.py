@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hebe.embeddings.batch_lookup import RowState, StateArray
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.hps_config import read_hps_config
 from hebe.embeddings.hps_tables import find_tables, version_of
 from hebe.embeddings.online_updates import OnlineUpdates
 from hebe.embeddings.store import KeyArray, RowArray
 from hebe.embeddings.table_memory import Progress
-from hebe.embeddings.tiered_lookup import RowState, StateArray
 from hebe.embeddings.tiers import Tiers, TiersState
 from hebe.kernels import deduplicate
 from hebe.kernels.deduplicate import Deduplicator, KeyPlan, KeyTable

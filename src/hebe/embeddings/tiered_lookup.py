@@ -10,19 +10,24 @@ bound the time that it takes, and a key that no tier has is unknown rather than 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from hebe.embeddings.background import BackgroundWork
+from hebe.embeddings.batch_lookup import (
+    DEFAULTED,
+    FOUND,
+    UNKNOWN,
+    BatchFetch,
+    BatchLookup,
+    StateArray,
+)
+from hebe.embeddings.recent_updates import RecentUpdates
 from hebe.embeddings.store import (
     EmbeddingCache,
     FoundMask,
@@ -30,32 +35,9 @@ from hebe.embeddings.store import (
     LocalVolatileStore,
     RowArray,
     StoreError,
-    StoreUnavailable,
     VolatileStore,
 )
-from hebe.embeddings.tier_guard import Question, TierGuard
-
-StateArray = npt.NDArray[np.uint8]
-PlaceArray = npt.NDArray[np.intp]
-
-_RECENT_UPDATES = 256
-"""Updates of a table that are remembered while rows are on their way to level 1."""
-
-
-class RowState(IntEnum):
-    """How a key was answered."""
-
-    FOUND = 0
-    STALE = 1
-    """With a row of which a lower tier has a newer version."""
-    DEFAULTED = 2
-    """With the default vector, since its row was not there in time."""
-    UNKNOWN = 3
-    """With the default vector, since no tier has the key."""
-
-
-_FOUND, _DEFAULTED, _UNKNOWN = (int(state) for state in (RowState.FOUND, RowState.DEFAULTED, RowState.UNKNOWN))
-"""Plain numbers, which are found sooner than an enumeration's members."""
+from hebe.embeddings.tier_guard import TierGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,52 +105,6 @@ class VolatileTier:
         (self.guard or self.store).close()
 
 
-@dataclass(slots=True)
-class BatchLookup:
-    """What is wanted of several tables, and the answer.
-
-    `keys[starts[i] : starts[i + 1]]`, int64, are of `tables[i]`, and distinct; their rows go to
-    `[bases[i], bases[i + 1])` of the flat float32 `rows`, one after the other. `states` uint8, one for each key, is how
-    each was answered; None if all were found. `starts` and `bases` int64 `[tables + 1]`.
-    """
-
-    tables: Sequence[str]
-    keys: KeyArray
-    starts: KeyArray
-    rows: RowArray
-    bases: KeyArray
-    states: StateArray | None = None
-
-    @classmethod
-    def of(cls, parts: Sequence[tuple[str, KeyArray]], dims: Mapping[str, int]) -> BatchLookup:
-        """What is wanted of `parts`, (table, keys), with room for the rows."""
-        tables, keys = [table for table, _ in parts], [own for _, own in parts]
-        starts = np.cumsum([0, *(own.size for own in keys)])
-        bases = np.cumsum([0, *(own.size * dims[table] for table, own in parts)])
-        return cls(tables, np.concatenate(keys), starts, np.empty(bases[-1], np.float32), bases)
-
-    def part(self, number: int, places: PlaceArray) -> tuple[str, KeyArray]:
-        """Table `number`, and a copy of some of its keys."""
-        return self.tables[number], self.keys[self.starts[number] + places]
-
-    def set_states(self, places: PlaceArray, state: int) -> None:
-        """Of `keys[places]`."""
-        if self.states is None:
-            self.states = np.zeros(len(self.keys), np.uint8)
-        self.states[places] = state
-
-    def rows_of(self, number: int, dim: int) -> RowArray:
-        """Of table `number`: a view `[keys, dim]`."""
-        return self.rows[self.bases[number] : self.bases[number + 1]].reshape(-1, dim)
-
-    def parts_of(self, places: PlaceArray) -> Iterator[tuple[int, PlaceArray]]:
-        """`places` of keys, ascending, by table: the number of each that has any, and the places among its keys."""
-        cuts = np.searchsorted(places, self.starts).tolist()
-        for number, (first, last) in enumerate(itertools.pairwise(cuts)):
-            if first < last:
-                yield number, places[first:last] - self.starts[number]
-
-
 class TieredLookup:
     """The tiers of one model, or of several that share them. Any number of threads may look up at once.
 
@@ -194,7 +130,7 @@ class TieredLookup:
         self.background = background
         self._clock = clock
         self._counting = threading.Lock()
-        self._updates = {table: _RecentUpdates() for table in dims}
+        self._updates = {table: RecentUpdates() for table in dims}
 
     def look_up(
         self,
@@ -254,7 +190,7 @@ class TieredLookup:
         """
         fetch = self._fetch_parts([(table, keys)], timeout_s, LookupCounts(), note=note)
         states = np.full(len(keys), fetch.state(0), np.uint8)
-        states[fetch.found] = _FOUND
+        states[fetch.found] = FOUND
         return fetch.wanted.rows_of(0, self.dims[table]), states
 
     def updates_seen(self, table: str) -> int:
@@ -294,11 +230,11 @@ class TieredLookup:
         """
         seen = self.updates_seen(table)
         rows, states = self.fetch(table, keys, math.inf, note=False)
-        found, gone = states == _FOUND, states == _UNKNOWN
+        found, gone = states == FOUND, states == UNKNOWN
         self.put(table, keys[found], rows[found], seen, present_only=True)
         if gone.any():
             self.cache.delete(table, keys[gone])
-        return int(found.sum()), int(gone.sum()), int((states == _DEFAULTED).sum())
+        return int(found.sum()), int(gone.sum()), int((states == DEFAULTED).sum())
 
     def close(self) -> None:
         """Give memory and files back. Call it when no lookup runs any more, and the background work has ended."""
@@ -317,27 +253,27 @@ class TieredLookup:
                 continue
             table, at = wanted.tables[number], wanted.starts[number] + places
             wanted.rows_of(number, self.dims[table])[places] = self.default(table)
-            wanted.set_states(at, _DEFAULTED)
+            wanted.set_states(at, DEFAULTED)
             missing[at] = False
             later.append(wanted.part(number, places))
         if later:
             self._insert_later(later)
         return sum(len(keys) for _, keys in later)
 
-    def _note_states(self, fetch: _Fetch, counts: LookupCounts) -> None:
+    def _note_states(self, fetch: BatchFetch, counts: LookupCounts) -> None:
         """Of keys that no tier had, or could be asked for."""
         if fetch.left:
             for number, places in fetch.rest():
                 state = fetch.state(number)
                 fetch.wanted.set_states(fetch.wanted.starts[number] + places, state)
-                if state == _UNKNOWN:
+                if state == UNKNOWN:
                     counts.unknown += places.size
                 else:
                     counts.defaulted += places.size
 
     def _fetch_parts(
         self, parts: Sequence[tuple[str, KeyArray]], timeout_s: float, counts: LookupCounts, *, note: bool = True
-    ) -> _Fetch:
+    ) -> BatchFetch:
         """`_fetch` of all keys of `parts`, (table, keys)."""
         wanted = BatchLookup.of(parts, self.dims)
         count = len(wanted.keys)
@@ -352,12 +288,12 @@ class TieredLookup:
         counts: LookupCounts,
         *,
         note: bool = True,
-    ) -> _Fetch:
+    ) -> BatchFetch:
         """The rows of the `count` keys that are `missing`, or default vectors, from the lower tiers to their places: a
         tier is asked for all that it has to answer before it is waited for.
         """
         give_up_s = self._clock() + timeout_s
-        fetch = _Fetch(wanted, missing, count, [self.updates_seen(table) for table in wanted.tables])
+        fetch = BatchFetch(wanted, missing, count, [self.updates_seen(table) for table in wanted.tables])
         volatile = self.volatile
         if volatile is not None:
             hits = 0
@@ -383,7 +319,7 @@ class TieredLookup:
                 wanted.rows_of(number, self.dims[table])[places] = self.default(table)
         return fetch
 
-    def _put(self, fetch: _Fetch) -> None:
+    def _put(self, fetch: BatchFetch) -> None:
         """`put` of what was found."""
         wanted = fetch.wanted
         self.cache.replace_tables(wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, fetch.found)
@@ -483,99 +419,3 @@ class TieredLookup:
             mine.stale += counts.stale
             mine.defaulted += counts.defaulted
             mine.unknown += counts.unknown
-
-
-class _Fetch:
-    """Those keys of a batch that are `missing`, `count` in all, on their way through the lower tiers.
-
-    `seen`: by table, the updates that were known when it began. `found`: which have their rows by now; `left`: how many
-    have not.
-    """
-
-    def __init__(self, wanted: BatchLookup, missing: FoundMask, count: int, seen: Sequence[int]) -> None:
-        self.wanted, self.seen, self.left = wanted, seen, count
-        self.found = np.zeros(len(wanted.keys), np.bool_)
-        self._missing = missing
-        self._answered = [False] * len(wanted.tables)
-        """Of each table: the last tier that was asked has said which it has."""
-
-    def state(self, number: int) -> int:
-        """How keys of table `number` were answered that are left."""
-        return _UNKNOWN if self._answered[number] else _DEFAULTED
-
-    def rest(self) -> Iterator[tuple[int, PlaceArray]]:
-        """Keys that are left, by table; see `BatchLookup.parts_of`."""
-        return self.wanted.parts_of(np.flatnonzero(self._missing & ~self.found))
-
-    def found_parts(self) -> list[tuple[str, KeyArray]]:
-        """A copy of the keys that were found, with their tables."""
-        places = np.flatnonzero(self.found)
-        keys, cuts = self.wanted.keys[places], np.searchsorted(places, self.wanted.starts).tolist()
-        bounds = zip(self.wanted.tables, itertools.pairwise(cuts), strict=True)
-        return [(table, keys[first:last]) for table, (first, last) in bounds if first < last]
-
-    def fill_from(self, store: LocalVolatileStore) -> int:
-        """Take what a tier in this process has of all that is missing; returns how many rows it had."""
-        wanted = self.wanted
-        hits = store.fill_tables(
-            wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, self._missing, self.found
-        )
-        self._answered = [True] * len(wanted.tables)
-        self.left -= hits
-        return hits
-
-    def ask(self, tier: TierGuard, give_up_s: float, clock: Callable[[], float]) -> int:
-        """Ask a tier for all that is left, then wait for its answers; returns how many rows it had."""
-        questions: list[tuple[int, PlaceArray, Question]] = []
-        for number, places in self.rest():
-            table, keys = self.wanted.part(number, places)
-            self._answered[number] = False
-            with contextlib.suppress(StoreUnavailable):
-                questions.append((number, places, tier.ask(table, keys, give_up_s - clock())))
-        hits = 0
-        for number, places, question in questions:
-            with contextlib.suppress(StoreUnavailable):
-                rows, found = tier.answer(question)
-                self.wanted.rows_of(number, rows.shape[1])[places[found]] = rows[found]
-                self.found[self.wanted.starts[number] + places[found]] = True
-                self._answered[number] = True
-                hits += int(np.count_nonzero(found))
-        self.left -= hits
-        return hits
-
-
-class _RecentUpdates:
-    """The keys of a table's last updates, each with its number; and what was put into level 2 last."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._filled: deque[KeyArray] = deque(maxlen=_RECENT_UPDATES)
-        self._keys: deque[KeyArray] = deque(maxlen=_RECENT_UPDATES)
-        self._lock = threading.Lock()
-
-    def add(self, keys: KeyArray) -> None:
-        with self._lock:
-            self._keys.append(keys)
-            self.number += 1
-
-    def overtaken(self, keys: KeyArray, number: int) -> npt.NDArray[np.bool_]:
-        """Which of `keys` have had an update after `number`; all of them where some of those are forgotten."""
-        with self._lock:
-            missed = self.number - number
-            if missed == 0:
-                return np.zeros(len(keys), np.bool_)
-            if missed > len(self._keys):
-                return np.ones(len(keys), np.bool_)
-            updated = list(self._keys)[-missed:]
-        return np.isin(keys, np.concatenate(updated))
-
-    def note_filled(self, keys: KeyArray) -> None:
-        """These are about to be put into level 2 as a lower tier had them a moment ago."""
-        with self._lock:
-            self._filled.append(keys)
-
-    def filled_among(self, keys: KeyArray) -> KeyArray:
-        """Those of `keys` that were put there."""
-        with self._lock:
-            filled = list(self._filled)
-        return np.intersect1d(keys, np.concatenate(filled)) if filled else np.empty(0, np.int64)

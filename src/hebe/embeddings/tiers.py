@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from hebe.embeddings.background import BackgroundWork
+from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.cache_keys import CacheKeysFile, read_keys
 from hebe.embeddings.cache_table import CacheTable, by_bytes, by_fraction, planned_bytes
 from hebe.embeddings.hash_map_store import HashMapStore
@@ -40,7 +41,7 @@ from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
 from hebe.embeddings.store_directory import CACHE_KEYS
 from hebe.embeddings.table_memory import Progress
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard, TierState
-from hebe.embeddings.tiered_lookup import LookupCounts, RowState, TieredLookup, VolatileTier
+from hebe.embeddings.tiered_lookup import LookupCounts, TieredLookup, VolatileTier
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec
 

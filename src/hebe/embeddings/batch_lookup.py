@@ -1,0 +1,139 @@
+"""What a batch wants of several tables, and those of its keys that are on their way through the lower tiers."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from hebe.embeddings.store import FoundMask, KeyArray, LocalVolatileStore, RowArray, StoreUnavailable
+from hebe.embeddings.tier_guard import Question, TierGuard
+
+StateArray = npt.NDArray[np.uint8]
+PlaceArray = npt.NDArray[np.intp]
+
+
+class RowState(IntEnum):
+    """How a key was answered."""
+
+    FOUND = 0
+    STALE = 1
+    """With a row of which a lower tier has a newer version."""
+    DEFAULTED = 2
+    """With the default vector, since its row was not there in time."""
+    UNKNOWN = 3
+    """With the default vector, since no tier has the key."""
+
+
+FOUND, DEFAULTED, UNKNOWN = (int(state) for state in (RowState.FOUND, RowState.DEFAULTED, RowState.UNKNOWN))
+"""Plain numbers, which are found sooner than an enumeration's members."""
+
+
+@dataclass(slots=True)
+class BatchLookup:
+    """What is wanted of several tables, and the answer.
+
+    `keys[starts[i] : starts[i + 1]]`, int64, are of `tables[i]`, and distinct; their rows go to
+    `[bases[i], bases[i + 1])` of the flat float32 `rows`, one after the other. `states` uint8, one for each key, is how
+    each was answered; None if all were found. `starts` and `bases` int64 `[tables + 1]`.
+    """
+
+    tables: Sequence[str]
+    keys: KeyArray
+    starts: KeyArray
+    rows: RowArray
+    bases: KeyArray
+    states: StateArray | None = None
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[str, KeyArray]], dims: Mapping[str, int]) -> BatchLookup:
+        """What is wanted of `parts`, (table, keys), with room for the rows."""
+        tables, keys = [table for table, _ in parts], [own for _, own in parts]
+        starts = np.cumsum([0, *(own.size for own in keys)])
+        bases = np.cumsum([0, *(own.size * dims[table] for table, own in parts)])
+        return cls(tables, np.concatenate(keys), starts, np.empty(bases[-1], np.float32), bases)
+
+    def part(self, number: int, places: PlaceArray) -> tuple[str, KeyArray]:
+        """Table `number`, and a copy of some of its keys."""
+        return self.tables[number], self.keys[self.starts[number] + places]
+
+    def set_states(self, places: PlaceArray, state: int) -> None:
+        """Of `keys[places]`."""
+        if self.states is None:
+            self.states = np.zeros(len(self.keys), np.uint8)
+        self.states[places] = state
+
+    def rows_of(self, number: int, dim: int) -> RowArray:
+        """Of table `number`: a view `[keys, dim]`."""
+        return self.rows[self.bases[number] : self.bases[number + 1]].reshape(-1, dim)
+
+    def parts_of(self, places: PlaceArray) -> Iterator[tuple[int, PlaceArray]]:
+        """`places` of keys, ascending, by table: the number of each that has any, and the places among its keys."""
+        cuts = np.searchsorted(places, self.starts).tolist()
+        for number, (first, last) in enumerate(itertools.pairwise(cuts)):
+            if first < last:
+                yield number, places[first:last] - self.starts[number]
+
+
+class BatchFetch:
+    """Those keys of a batch that are `missing`, `count` in all, on their way through the lower tiers.
+
+    `seen`: by table, the updates that were known when it began. `found`: which have their rows by now; `left`: how many
+    have not.
+    """
+
+    def __init__(self, wanted: BatchLookup, missing: FoundMask, count: int, seen: Sequence[int]) -> None:
+        self.wanted, self.seen, self.left = wanted, seen, count
+        self.found = np.zeros(len(wanted.keys), np.bool_)
+        self._missing = missing
+        self._answered = [False] * len(wanted.tables)
+        """Of each table: the last tier that was asked has said which it has."""
+
+    def state(self, number: int) -> int:
+        """How keys of table `number` were answered that are left."""
+        return UNKNOWN if self._answered[number] else DEFAULTED
+
+    def rest(self) -> Iterator[tuple[int, PlaceArray]]:
+        """Keys that are left, by table; see `BatchLookup.parts_of`."""
+        return self.wanted.parts_of(np.flatnonzero(self._missing & ~self.found))
+
+    def found_parts(self) -> list[tuple[str, KeyArray]]:
+        """A copy of the keys that were found, with their tables."""
+        places = np.flatnonzero(self.found)
+        keys, cuts = self.wanted.keys[places], np.searchsorted(places, self.wanted.starts).tolist()
+        bounds = zip(self.wanted.tables, itertools.pairwise(cuts), strict=True)
+        return [(table, keys[first:last]) for table, (first, last) in bounds if first < last]
+
+    def fill_from(self, store: LocalVolatileStore) -> int:
+        """Take what a tier in this process has of all that is missing; returns how many rows it had."""
+        wanted = self.wanted
+        hits = store.fill_tables(
+            wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, self._missing, self.found
+        )
+        self._answered = [True] * len(wanted.tables)
+        self.left -= hits
+        return hits
+
+    def ask(self, tier: TierGuard, give_up_s: float, clock: Callable[[], float]) -> int:
+        """Ask a tier for all that is left, then wait for its answers; returns how many rows it had."""
+        questions: list[tuple[int, PlaceArray, Question]] = []
+        for number, places in self.rest():
+            table, keys = self.wanted.part(number, places)
+            self._answered[number] = False
+            with contextlib.suppress(StoreUnavailable):
+                questions.append((number, places, tier.ask(table, keys, give_up_s - clock())))
+        hits = 0
+        for number, places, question in questions:
+            with contextlib.suppress(StoreUnavailable):
+                rows, found = tier.answer(question)
+                self.wanted.rows_of(number, rows.shape[1])[places[found]] = rows[found]
+                self.found[self.wanted.starts[number] + places[found]] = True
+                self._answered[number] = True
+                hits += int(np.count_nonzero(found))
+        self.left -= hits
+        return hits
