@@ -14,11 +14,21 @@ def benchmarks(monkeypatch):
 
     def run_benchmark(name, quick, progress, data=None, only=None):  # noqa: ARG001
         ran.append(name if data is None and only is None else (name, data, only))
-        return FigureFile(name, "hebe bench", "abc", {}, 1.0, quick, (Figure(f"{name}.x", 3, "ms", target="< 2"),))
+        if only == "broken":
+            raise RuntimeError("the machine is busy")
+        return FigureFile(
+            name if only is None else f"{name}-{only}",
+            "hebe bench",
+            "abc",
+            {},
+            1.0,
+            quick,
+            (Figure(f"{name}.x", 3, "ms", target="< 2"),),
+        )
 
     monkeypatch.setattr(hebe.bench.runner, "run_benchmark", run_benchmark)
     monkeypatch.setattr(hebe.bench.runner, "benchmark_descriptions", lambda: {"fast": "is [fast]", "slow": "is slow"})
-    monkeypatch.setattr(hebe.bench.runner, "benchmark_parts", lambda name: ("half",) if name == "slow" else ())
+    monkeypatch.setattr(hebe.bench.runner, "benchmark_parts", lambda name: ("half", "rest") if name == "slow" else ())
     return ran
 
 
@@ -46,17 +56,29 @@ def test_a_run_writes_its_figures_and_prints_them(capsys, benchmarks, tmp_path):
 
 
 def test_json_is_the_only_thing_on_stdout(capsys, benchmarks, tmp_path):  # noqa: ARG001
-    code, out, err = run(capsys, "slow", "--json", "--out", str(tmp_path))
+    code, out, err = run(capsys, "fast", "--json", "--out", str(tmp_path))
     assert code == 0
     (file,) = json.loads(out)["files"]
-    assert (file["name"], file["figures"][0]["value"], file["quick"]) == ("slow", 3.0, False)
-    assert "slow.x" in err
+    assert (file["name"], file["figures"][0]["value"], file["quick"]) == ("fast", 3.0, False)
+    assert "fast.x" in err
 
 
 def test_all_runs_each_once(capsys, benchmarks, tmp_path):
     assert run(capsys, "all", "--out", str(tmp_path))[0] == 0
-    assert benchmarks == ["fast", "slow"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["fast.json", "slow.json"]
+    assert benchmarks == ["fast", ("slow", None, "half"), ("slow", None, "rest")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fast.json", "slow-half.json", "slow-rest.json"]
+
+
+def test_a_part_that_fails_costs_the_others_nothing(capsys, benchmarks, tmp_path, monkeypatch):
+    monkeypatch.setattr(hebe.bench.runner, "benchmark_parts", lambda _: ("half", "broken", "rest"))
+    code, out, err = run(capsys, "slow", "--json", "--out", str(tmp_path))
+    assert code == 1
+    assert "slow, part broken: the machine is busy" in err
+    assert [file["name"] for file in json.loads(out)["files"]] == ["slow-half", "slow-rest"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["slow-half.json", "slow-rest.json"]
+    assert len(benchmarks) == 3
+    code, _, err = run(capsys, "slow", "--only", "broken", "--out", str(tmp_path))
+    assert (code, "the machine is busy" in err) == (1, True)
 
 
 def test_an_unknown_benchmark_names_the_known_ones(capsys, benchmarks):
@@ -80,7 +102,9 @@ def test_one_part_alone(capsys, benchmarks, tmp_path):
     assert benchmarks == [("slow", None, "half")]
 
 
-@pytest.mark.parametrize(("name", "told"), [("slow", "its parts: half"), ("fast", "no parts"), ("all", "no parts")])
+@pytest.mark.parametrize(
+    ("name", "told"), [("slow", "its parts: half, rest"), ("fast", "no parts"), ("all", "no parts")]
+)
 def test_an_unknown_part_names_the_known_ones(capsys, benchmarks, name, told):
     code, _, err = run(capsys, name, "--only", "quarter")
     assert code == 2

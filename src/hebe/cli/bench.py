@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress, print_json
+from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress, print_error, print_json
 
 
 def bench(
@@ -23,6 +23,9 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Run a benchmark on this machine, print its figures and write them to OUT/NAME.json.
+
+    One of several parts has a file for each, OUT/NAME-PART.json, as soon as that is measured. A part that fails is
+    told, the others are measured nevertheless, and the exit code is 1.
 
     Example: hebe bench sparse --quick
     """
@@ -46,11 +49,22 @@ def bench(
         if only not in parts:
             known_parts = f"its parts: {', '.join(parts)}" if parts else "it has no parts"
             raise typer.BadParameter(f"benchmark {name} has no part {only}: {known_parts}", param_hint="--only")
-    written = []
-    for chosen in known if name == "all" else (name,):
-        with make_progress() as progress, foreign_lines_to_stderr():
-            file = run_benchmark(chosen, quick, progress, data, only)
+    names = known if name == "all" else (name,)
+    runs = [(chosen, part) for chosen in names for part in ([only] if only else benchmark_parts(chosen) or [None])]
+    written, failed = [], False
+    for chosen, part in runs:
+        try:
+            with make_progress() as progress, foreign_lines_to_stderr():
+                file = run_benchmark(chosen, quick, progress, data, part)
+        except RuntimeError as fault:
+            if len(runs) == 1:
+                raise
+            print_error(f"{chosen}{f', part {part}' if part else ''}: {fault}")
+            failed = True
+            continue
         console.print(figure_tables([(file.path(out), file)]), crop=False)
         written.append((file.write(out), file))  # after they were shown: the disk may be full
     if as_json:
         print_json({"files": [{**file.to_dict(), "file": str(path)} for path, file in written]})
+    if failed:
+        raise typer.Exit(1)
