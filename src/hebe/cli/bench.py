@@ -57,8 +57,6 @@ def bench(
             with make_progress() as progress, foreign_lines_to_stderr():
                 file = run_benchmark(chosen, quick, progress, data, part)
         except RuntimeError as fault:
-            if len(runs) == 1:
-                raise
             print_error(f"{chosen}{f', part {part}' if part else ''}: {fault}")
             failed = True
             continue
