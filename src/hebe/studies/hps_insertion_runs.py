@@ -21,13 +21,11 @@ from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray
 from hebe.embeddings.table_memory import available_bytes
 from hebe.embeddings.volatile_options import VolatileOptions
 from hebe.studies.hps_insertion import HASH_MAP, REDIS, ROCKSDB, Filled
-from hebe.studies.hps_setting import DIM, ROW_BYTES, Values, scratch_directory
+from hebe.studies.hps_setting import DIM, REDIS_NODES, REDIS_PARTITIONS, ROW_BYTES, Values, scratch_directory
 from hebe.workload.spreading import spread_ranks
 
 PAIR_BYTES = 8 + ROW_BYTES
 """A key and its row, which is what a rate counts."""
-REDIS_NODES, REDIS_PARTITIONS = 3, 40
-"""As in the paper (its Table 2 and Fig. 10)."""
 
 _TABLE = "t"
 _HASH_MAP_PARTITIONS = 16

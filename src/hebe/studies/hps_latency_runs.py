@@ -21,7 +21,7 @@ from hebe.query import Batch, FloatArray, Query, SubQuery
 from hebe.runtime.executor import BatchOutcome
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.runtime.pinning import available_cores, pin_thread
-from hebe.studies.hps_setting import DENSE_DIM, DIM, PAPER_BATCH, ROW_BYTES, DataSet, Values
+from hebe.studies.hps_setting import DIM, PAPER_BATCH, ROW_BYTES, DataSet, Values
 
 PYTORCH, RESIDENT = "PyTorch", "Hebe, all rows in memory"
 
@@ -129,7 +129,7 @@ class Race:
             while rounds < _LEAST_ROUNDS or (rounds < _MOST_ROUNDS and time.perf_counter() < until_s):
                 for at in self._rng.permutation(len(runs)).tolist():
                     contestant = self.contestants[at]
-                    query = self._query(batch)
+                    query = self.data.query(batch, self._rng)
                     started_s = time.perf_counter()
                     _, looked_up_s, late = runs[contestant](query)
                     seconds[contestant].append(time.perf_counter() - started_s)
@@ -144,21 +144,13 @@ class Race:
     def _agree(self, runs: Mapping[Contestant, Run], batch: int) -> None:
         """All give the same scores where nothing is defaulted; twice, since what runs first specialises its code."""
         for _ in range(2):
-            query = self._query(batch)
+            query = self.data.query(batch, self._rng)
             query.max_defaulted_fraction = 0.0
             scores = {contestant: run(query)[0].copy() for contestant, run in runs.items()}
             expected = scores[self.contestants[0]]
             for contestant, found in scores.items():
                 if not np.allclose(found, expected, rtol=0, atol=_TOLERANCE):
                     raise RuntimeError(f"the scores of {contestant.name} differ from PyTorch's")
-
-    def _query(self, items: int) -> Query:
-        keys = self.data.draw(items, self._rng)
-        features = {
-            feature.name: np.ascontiguousarray(keys[:, [column]]) for column, feature in enumerate(self._spec.features)
-        }
-        dense = self._rng.random((items, DENSE_DIM), dtype=np.float32)
-        return Query(0, items, 0.0, features=features, dense=dense)
 
     def _runner(self, contestant: Contestant, batch: int) -> contextlib.AbstractContextManager[Run]:
         if contestant.name == PYTORCH:

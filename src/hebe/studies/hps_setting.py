@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.models.catalog.layout import plain
+from hebe.query import Query
 from hebe.spec import ModelSpec
 from hebe.studies.study import StudyError
 from hebe.workload.key_skew import ZipfKeys
@@ -32,7 +33,8 @@ PAPER_ROWS = round(650e9 / ROW_BYTES / PAPER_TABLES)
 PAPER_BATCH = 1024
 POWER_LAW = ZipfKeys(1.2)
 
-INSTALL_REDIS = "Redis is left out: this machine has no redis-server (Debian: apt install redis-server)"
+REDIS_NODES, REDIS_PARTITIONS = 3, 40
+"""Of the paper's Redis Cluster (its Table 2 and Fig. 10)."""
 
 Values = npt.NDArray[np.float64]
 
@@ -66,6 +68,12 @@ class DataSet:
         """Keys of `items` items, int64 `[items, tables]`; popular rows lie elsewhere in each table."""
         columns = [skew.draw(self.rows, items, rng, spread_seed=table) for table in range(self.tables)]
         return np.stack(columns, axis=1)
+
+    def query(self, items: int, rng: np.random.Generator) -> Query:
+        """A query of so many items, as `spec`'s model takes it."""
+        keys = self.draw(items, rng)
+        features = {feature.name: np.ascontiguousarray(keys[:, [n]]) for n, feature in enumerate(self.spec.features)}
+        return Query(0, items, 0.0, features=features, dense=rng.random((items, DENSE_DIM), dtype=np.float32))
 
     def __str__(self) -> str:
         return f"{self.tables} tables of {self.rows:,} rows of {DIM} floats, {self.table_bytes / 1e9:.3g} GB"

@@ -18,14 +18,22 @@ from hebe.embeddings import local_redis
 from hebe.report.figures import Figure, ratio_of_medians
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
-from hebe.studies.hps_setting import PAPER_ROWS, PAPER_TABLES, POWER_LAW, DataSet, Values, needing_torch
+from hebe.studies.hps_setting import (
+    PAPER_ROWS,
+    PAPER_TABLES,
+    POWER_LAW,
+    REDIS_NODES,
+    REDIS_PARTITIONS,
+    DataSet,
+    Values,
+    needing_torch,
+)
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "HPS, Fig. 10: throughput by which tiers hold how much: cache, hash map or Redis, RocksDB."
 
 HASH_MAP, REDIS = "hash map", "Redis"
 PAPER_MORE_REDIS = 1.24
-REDIS_NODES, REDIS_PARTITIONS = 3, 40
 
 
 @dataclass(frozen=True, slots=True)

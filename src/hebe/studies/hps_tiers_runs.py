@@ -24,25 +24,21 @@ from hebe.embeddings.local_redis import local_redis
 from hebe.embeddings.table_memory import available_bytes
 from hebe.embeddings.volatile_options import UNLIMITED, OverflowPolicy
 from hebe.models.architectures import build_dense_net
-from hebe.models.ranking_model import initial_rows
 from hebe.query import Batch, KeyArray, Query, SubQuery
 from hebe.runtime.dense_graph import GraphMode, prepare
 from hebe.runtime.executor import ModelExecutor
-from hebe.spec import ModelSpec
-from hebe.studies.hps_setting import DENSE_DIM, ROW_BYTES, DataSet, scratch_directory
+from hebe.studies.hps_setting import REDIS_NODES, REDIS_PARTITIONS, ROW_BYTES, DataSet, scratch_directory
 from hebe.studies.hps_tiers import (
     HASH_MAP,
     REDIS,
-    REDIS_NODES,
-    REDIS_PARTITIONS,
     Combination,
     Effort,
     Measured,
 )
+from hebe.studies.hps_warmup_runs import LONGEST_WAIT_MS, open_tiers
 
 _MEMORY_SHARE = 0.6
 _TAKEN = {HASH_MAP: 1.35, REDIS: 2.0}
-_LONGEST_WAIT_MS = 600_000.0
 _WARM_UP_BATCH = 1024
 _TURN_ITEMS = 256
 """A turn has so many items at least: short batches are repeated."""
@@ -72,16 +68,8 @@ def measure_combinations(
         served = []
         for number, each in enumerate(progress.track(combinations, description="filling the tiers")):
             config = _config(each, data.rows, redis, directory)
-            hierarchy = EmbeddingHierarchy.open(
-                spec,
-                {table.name: initial_rows(spec, table.name, seed=1) for table in spec.tables},
-                config=config,
-                persistent_dir=directory / "rows" if each.disk else None,
-                identity=str(data),
-                version=1 + number,  # Redis' names have it: each has rows of its own there
-            )
+            hierarchy = open_tiers(data, config, version=1 + number)
             opened.callback(hierarchy.close)
-            hierarchy.warm_up()
             executor = ModelExecutor(spec, hierarchy, dense, max(effort.batches))
             served.append(_Served(hierarchy, executor, {}, {}))
         for one in progress.track(served, description="warming the caches"):
@@ -91,7 +79,7 @@ def measure_combinations(
         for batch in effort.batches:
             repeats = max(1, _TURN_ITEMS // batch)
             for _ in range(effort.rounds):
-                queries = [_query(spec, data.draw(batch, chance), chance) for _ in range(repeats)]
+                queries = [data.query(batch, chance) for _ in range(repeats)]
                 for place in chance.permutation(len(served)):
                     served[place].take_turn(batch, queries)
                     progress.advance(task)
@@ -162,11 +150,11 @@ def _config(each: Combination, rows: int, redis: str, directory: Path) -> Hierar
             overflow_margin=margin,
             overflow_policy=OverflowPolicy.EVICT_OLDEST,
             initial_cache_rate=each.level_2_share,
-            timeout_ms=_LONGEST_WAIT_MS,
+            timeout_ms=LONGEST_WAIT_MS,
         )
     if each.disk:
         path = str(directory / "rows")
-        persistent = PersistentConfig(PersistentType.ROCKS_DB, path, timeout_ms=_LONGEST_WAIT_MS)
+        persistent = PersistentConfig(PersistentType.ROCKS_DB, path, timeout_ms=LONGEST_WAIT_MS)
     return HierarchyConfig(cache, volatile, persistent)
 
 
@@ -179,8 +167,3 @@ def _warm_up(hierarchy: EmbeddingHierarchy, data: DataSet, items: int) -> None:
         hierarchy.lookup(data.draw(_WARM_UP_BATCH, chance), out, scratch)
     if hierarchy.tiers is not None:
         hierarchy.tiers.background.drain()
-
-
-def _query(spec: ModelSpec, keys: KeyArray, chance: np.random.Generator) -> Query:
-    features = {feature.name: np.ascontiguousarray(keys[:, [n]]) for n, feature in enumerate(spec.features)}
-    return Query(0, len(keys), 0.0, features=features, dense=chance.random((len(keys), DENSE_DIM), dtype=np.float32))

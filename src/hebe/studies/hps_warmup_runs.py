@@ -75,16 +75,20 @@ def tiers_config(
     return HierarchyConfig(cache, persistent_db=persistent)
 
 
-def open_tiers(data: DataSet, config: HierarchyConfig) -> EmbeddingHierarchy:
-    """`data` behind tiers, ready for queries; what is persistent is written once and used again."""
+def open_tiers(data: DataSet, config: HierarchyConfig | None, version: int = 1) -> EmbeddingHierarchy:
+    """`data` behind tiers, or in table memory, ready for queries; what is persistent is written once and used again.
+
+    Rows of each `version` have names of their own in Redis.
+    """
     spec = data.spec
-    path = config.persistent_db.path
+    path = None if config is None else config.persistent_db.path
     hierarchy = EmbeddingHierarchy.open(
         spec,
         {table.name: initial_rows(spec, table.name, seed=1) for table in spec.tables},
         config=config,
         persistent_dir=Path(path) if path else None,
         identity=str(data),
+        version=version,
     )
     hierarchy.warm_up()
     return hierarchy
