@@ -68,8 +68,12 @@ def test_a_run_can_be_repeated(scored, tmp_path):
 
 
 def test_wrong_rows_are_noticed(monkeypatch, tmp_path):
-    replace = HostCache.replace
-    monkeypatch.setattr(HostCache, "replace", lambda cache, table, keys, rows: replace(cache, table, keys, rows + 1))
+    replace = HostCache.replace_tables
+
+    def replace_by_wrong(cache, tables, keys, starts, rows, *others):
+        replace(cache, tables, keys, starts, rows + 1, *others)
+
+    monkeypatch.setattr(HostCache, "replace_tables", replace_by_wrong)
     with Progress(disable=True) as progress, pytest.raises(RuntimeError, match="items that got all their rows"):
         score_cases(None, ROWS, [Case(PAPER_CACHE, seen=1.0)], tmp_path, progress)
 
