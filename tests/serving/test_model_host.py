@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from hebe.models.catalog import entry
+from hebe.runtime.pinning import available_cores, pinned
 from hebe.serving import model_host
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, as_request_error, release
 from hebe.serving.model_host import HostOptions, ModelHost
@@ -92,6 +94,27 @@ async def test_a_long_load_says_how_far_it_has_come(monkeypatch):
         await host.load("ranker")
     told = [line["done"] for line in lines if line["event"] == "loading model" and "done" in line]
     assert told == ["20% of 100 B", "50% of 100 B", "80% of 100 B"]
+
+
+async def test_what_works_beside_queries_may_run_on_all_cores(monkeypatch):
+    cores, seen = available_cores(), []
+
+    class Loaded:
+        spec = entry("wnd", scale=1e-4)
+
+        def start(self):
+            seen.append(available_cores())
+            raise OSError(28, "No space left on device")
+
+        def close(self):
+            seen.append("closed")
+
+    monkeypatch.setattr(model_host.LoadedModel, "load", lambda *_, **__: Loaded())
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,)})
+    host = ModelHost(Path("models"), HostOptions())
+    with pinned(cores[:1]), pytest.raises(LoadFailed, match="No space"):
+        await host.load("ranker")
+    assert seen == [cores, "closed"]
 
 
 def test_no_workers_at_all_are_refused():
