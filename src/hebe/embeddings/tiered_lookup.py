@@ -1,4 +1,4 @@
-"""How a batch of distinct keys of one table is answered from the tiers: HPS Algorithm 1, and what it leaves out.
+"""How a batch of distinct keys of several tables is answered from the tiers: HPS Algorithm 1, and what it leaves out.
 
 Level 1 is asked first. If its hit rate is below the threshold, the missing rows are fetched from level 2, then level 3,
 while the batch waits; otherwise they get the table's default vector, and are fetched in the background for later ones.
