@@ -62,6 +62,12 @@ class BatchLookup:
         """Table `number`, and a copy of some of its keys."""
         return self.tables[number], self.keys[self.starts[number] + places]
 
+    def parts(self, places: PlaceArray) -> list[tuple[str, KeyArray]]:
+        """Tables, each with a copy of its keys among `places`, ascending places of keys."""
+        keys, cuts = self.keys[places], np.searchsorted(places, self.starts).tolist()
+        bounds = zip(self.tables, itertools.pairwise(cuts), strict=True)
+        return [(table, keys[first:last]) for table, (first, last) in bounds if first < last]
+
     def set_states(self, places: PlaceArray, state: int) -> None:
         """Of `keys[places]`."""
         if self.states is None:
@@ -104,10 +110,7 @@ class BatchFetch:
 
     def found_parts(self) -> list[tuple[str, KeyArray]]:
         """A copy of the keys that were found, with their tables."""
-        places = np.flatnonzero(self.found)
-        keys, cuts = self.wanted.keys[places], np.searchsorted(places, self.wanted.starts).tolist()
-        bounds = zip(self.wanted.tables, itertools.pairwise(cuts), strict=True)
-        return [(table, keys[first:last]) for table, (first, last) in bounds if first < last]
+        return self.wanted.parts(np.flatnonzero(self.found))
 
     def fill_from(self, store: LocalVolatileStore) -> int:
         """Take what a tier in this process has of all that is missing; returns how many rows it had."""

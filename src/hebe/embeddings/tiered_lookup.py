@@ -155,17 +155,13 @@ class TieredLookup:
         Takes at most about `timeout_s` for lower tiers, which are asked for the rows of all tables at once, and `wait`s
         for them whatever the hit rate if told so. Raises `StoreError` for an unknown table, after `close`.
         """
-        count = len(wanted.keys)
-        missing, stale = np.empty((2, count), np.bool_)
-        hits, olds = self.cache.query_tables(
-            wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, missing, stale
-        )
+        missing, stale, hits, olds = self._query_cache(wanted)
         counts = LookupCounts(int(hits.sum()), stale=int(olds.sum()))
-        left = counts.cache_misses = count - counts.cache_hits
+        left = counts.cache_misses = len(wanted.keys) - counts.cache_hits
         # Few operations on whole arrays from here on, as each lets go of the interpreter lock and has to wait for it.
         if counts.stale:
             wanted.states = stale.view(np.uint8)  # STALE is 1, FOUND 0
-            self._renew_later([wanted.part(*part) for part in wanted.parts_of(np.flatnonzero(stale))])
+            self._renew_later(wanted.parts(np.flatnonzero(stale)))
         if left and not wait and self.options.hit_rate_threshold < 1:
             counts.defaulted = self._default_where_enough_hit(wanted, missing, hits)
             left -= counts.defaulted
@@ -243,22 +239,31 @@ class TieredLookup:
             if tier is not None:
                 tier.close()
 
+    def _query_cache(self, wanted: BatchLookup) -> tuple[FoundMask, FoundMask, KeyArray, KeyArray]:
+        """What level 1 has: which keys it lacks, which are stale, and by table how many it has and are stale."""
+        missing, stale = np.empty((2, len(wanted.keys)), np.bool_)
+        hits, olds = self.cache.query_tables(
+            wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, missing, stale
+        )
+        return missing, stale, hits, olds
+
     def _default_where_enough_hit(self, wanted: BatchLookup, missing: FoundMask, hits: KeyArray) -> int:
         """Of tables whose hit rate reaches the threshold, `missing` keys get the default vector, and are fetched in the
         background for later batches; they are missing no more. Returns how many these are.
         """
-        later: list[tuple[str, KeyArray]] = []
-        for number, places in wanted.parts_of(np.flatnonzero(missing)):
-            if int(hits[number]) < self.options.hit_rate_threshold * (hits[number] + places.size):
-                continue
-            table, at = wanted.tables[number], wanted.starts[number] + places
-            wanted.rows_of(number, self.dims[table])[places] = self.default(table)
-            wanted.set_states(at, DEFAULTED)
-            missing[at] = False
-            later.append(wanted.part(number, places))
-        if later:
-            self._insert_later(later)
-        return sum(len(keys) for _, keys in later)
+        asked = np.diff(wanted.starts)
+        enough = hits >= self.options.hit_rate_threshold * asked
+        if not (enough & (hits < asked)).any():
+            return 0
+        later = missing & np.repeat(enough, asked)
+        places = np.flatnonzero(later)
+        wanted.set_states(places, DEFAULTED)
+        missing[places] = False
+        for number, own in wanted.parts_of(places):
+            table = wanted.tables[number]
+            wanted.rows_of(number, self.dims[table])[own] = self.default(table)
+        self._insert_later(wanted.parts(places))
+        return int(places.size)
 
     def _note_states(self, fetch: BatchFetch, counts: LookupCounts) -> None:
         """Of keys that no tier had, or could be asked for."""
@@ -338,15 +343,12 @@ class TieredLookup:
         """In the background, bring what level 1 then still lacks of (table, keys) into it."""
 
         def act() -> None:
-            lacking: list[tuple[str, KeyArray]] = []
-            for table, keys in parts:
-                found = np.zeros(len(keys), np.bool_)
-                self.cache.query(table, keys, np.empty((len(keys), self.dims[table]), np.float32), found)
-                if not found.all():
-                    lacking.append((table, keys[~found]))
-            if lacking:
+            wanted = BatchLookup.of(parts, self.dims)
+            missing, _, hits, _ = self._query_cache(wanted)
+            left = len(wanted.keys) - int(hits.sum())
+            if left:
                 counts = LookupCounts()
-                self._put(self._fetch_parts(lacking, math.inf, counts))
+                self._put(self._fetch(wanted, missing, left, math.inf, counts))
                 self._count(counts)
 
         return self.background.submit(act)
@@ -355,11 +357,10 @@ class TieredLookup:
         """In the background, what of (table, keys) is then still stale in level 1."""
 
         def act() -> None:
-            for table, keys in parts:
-                found, stale = np.zeros((2, len(keys)), np.bool_)
-                self.cache.query(table, keys, np.empty((len(keys), self.dims[table]), np.float32), found, stale)
-                if stale.any():
-                    self.renew(table, keys[stale])
+            wanted = BatchLookup.of(parts, self.dims)
+            _, stale, _, _ = self._query_cache(wanted)
+            for number, places in wanted.parts_of(np.flatnonzero(stale)):
+                self.renew(*wanted.part(number, places))
 
         self.background.submit(act)
 
