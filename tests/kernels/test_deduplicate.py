@@ -4,7 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hebe.kernels.deduplicate import ANY_KEY, Deduplicator, KeyPlan, KeyTable, deduplicate_reference
+from hebe.kernels.deduplicate import (
+    ANY_KEY,
+    Deduplicator,
+    KeyPlan,
+    KeyTable,
+    count_states,
+    deduplicate_reference,
+)
 
 KEYS = st.integers(-2, 5) | st.sampled_from((-(2**63), 2**63 - 1, 2**32, -(2**32)))
 BLOCKS = ((0, 2), (2, 1), (3, 0), (3, 2), (5, 3))
@@ -78,3 +85,26 @@ def test_columns_beyond_the_matrix_are_an_error() -> None:
 def test_no_tables_have_no_keys() -> None:
     distinct = Deduplicator().run(np.zeros((2, 3), np.int64), KeyPlan([]))
     assert (distinct.keys.size, distinct.starts.tolist(), distinct.bases.tolist()) == (0, [0], [0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(arrays(np.int64, st.tuples(st.integers(0, 9), st.just(8)), elements=KEYS), plans(), st.randoms())
+def test_states_are_counted_by_item(keys: np.ndarray, plan: KeyPlan, chance) -> None:
+    names = keys.copy()
+    distinct = Deduplicator().run(names, plan)
+    states = np.array([chance.randrange(4) for _ in distinct.keys], np.uint8)
+    expected = np.zeros((len(keys), 4), np.int32)
+    for number, table in enumerate(plan.tables):
+        mine = slice(distinct.starts[number], distinct.starts[number + 1])
+        state_of = dict(zip(distinct.keys[mine].tolist(), states[mine].tolist(), strict=True))
+        for first, columns in table.blocks:
+            for item, column in np.ndindex(len(keys), columns):
+                if (key := int(keys[item, first + column])) != -1:
+                    expected[item, state_of[key]] += 1
+    counts = count_states(names, plan, distinct.starts, distinct.bases, states, 4)
+    assert np.array_equal(counts, expected)
+    with pytest.raises(ValueError, match="states"):
+        count_states(names, plan, distinct.starts, distinct.bases, np.append(states, np.uint8(0)), 4)
+    if states.size:
+        with pytest.raises(ValueError, match="kinds"):
+            count_states(names, plan, distinct.starts, distinct.bases, states, int(states.max()))

@@ -31,11 +31,11 @@ from hebe.embeddings.table_memory import (
 from hebe.embeddings.tiers import Tiers, bounded_config, planned_tier_bytes
 from hebe.kernels import deduplicate, padding
 from hebe.kernels import fused_lookup as kernel
-from hebe.kernels.deduplicate import Deduplicator, KeyPlan, KeyTable
+from hebe.kernels.deduplicate import Deduplicator, KeyPlan, KeyTable, count_states
 from hebe.query import KeyCounts
 from hebe.spec import ModelSpec, Pooling
 
-_REPORTED = tuple(int(state) for state in (RowState.DEFAULTED, RowState.STALE, RowState.UNKNOWN))
+_REPORTED = [int(state) for state in (RowState.DEFAULTED, RowState.STALE, RowState.UNKNOWN)]
 _POOLING_CODES = {
     Pooling.SUM: kernel.POOL_SUM,
     Pooling.MEAN: kernel.POOL_MEAN,
@@ -261,16 +261,8 @@ class EmbeddingHierarchy:
 def _report(found: int, renamed: KeyArray, plan: KeyPlan, fetched: BatchLookup | None) -> LookupReport:
     if fetched is None or fetched.states is None:
         return LookupReport(KeyCounts(found))
-    by_item = np.zeros((len(renamed), 3), np.int32)
-    for number, _ in fetched.parts_of(np.flatnonzero(fetched.states)):
-        table, base = plan.tables[number], fetched.bases[number]
-        of_table = fetched.states[fetched.starts[number] : fetched.starts[number + 1]]
-        for first, columns in table.blocks:
-            names = renamed[:, first : first + columns]
-            states = of_table[np.maximum((-2 - names - base) // table.dim, 0)]
-            states[names == -1] = RowState.FOUND
-            for column, state in enumerate(_REPORTED):
-                by_item[:, column] += (states == state).sum(axis=1, dtype=np.int32)
+    kinds = count_states(renamed, plan, fetched.starts, fetched.bases, fetched.states, len(RowState))
+    by_item = kinds[:, _REPORTED]
     return LookupReport(KeyCounts(found, *by_item.sum(axis=0).tolist()), by_item)
 
 

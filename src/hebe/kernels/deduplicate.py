@@ -115,12 +115,27 @@ def _deduplicate(matrix, blocks, ends, dims, most, scratch, distinct, starts, ba
     return -1
 
 
+def _count_states(matrix, blocks, ends, dims, starts, bases, states, counts):  # type: ignore[no-untyped-def]
+    first_block = 0
+    for table in range(dims.size):
+        for block in range(first_block, ends[table]):
+            first, columns = blocks[block, 0], blocks[block, 1]
+            for item in range(matrix.shape[0]):
+                for column in range(first, first + columns):
+                    name = matrix[item, column]
+                    if name < -1:
+                        counts[item, states[starts[table] + (-2 - name - bases[table]) // dims[table]]] += 1
+        first_block = ends[table]
+
+
 @functools.cache
-def _kernel() -> Callable[..., int]:
+def _kernels() -> tuple[Callable[..., int], Callable[..., None]]:
     vector, matrix = (array_type(types.int64, dimensions, writable=True) for dimensions in (1, 2))
     read, blocks = array_type(types.int64, 1), array_type(types.int64, 2)
-    signature = types.intp(matrix, blocks, read, read, read, vector, vector, vector, vector)
-    return compile_kernel(_deduplicate, signature)
+    deduplicate = types.intp(matrix, blocks, read, read, read, vector, vector, vector, vector)
+    states, counts = array_type(types.uint8, 1), array_type(types.int32, 2, writable=True)
+    count = types.void(blocks, blocks, read, read, read, read, states, counts)
+    return compile_kernel(_deduplicate, deduplicate), compile_kernel(_count_states, count)
 
 
 class Deduplicator:
@@ -149,12 +164,34 @@ class Deduplicator:
         if tables + 1 > self._starts.size:
             self._starts, self._bases = np.empty((2, tables + 1), np.int64)
         starts, bases = self._starts[: tables + 1], self._bases[: tables + 1]
-        wrong = _kernel()(
+        deduplicate, _ = _kernels()
+        wrong = deduplicate(
             matrix, plan.blocks, plan.ends, plan.dims, plan.most, self._scratch, self._distinct, starts, bases
         )
         if wrong >= 0:
             raise IndexError(wrong)
         return DistinctKeys(self._distinct[: starts[-1]], starts, bases)
+
+
+def count_states(
+    matrix: IntArray,
+    plan: KeyPlan,
+    starts: IntArray,
+    bases: IntArray,
+    states: npt.NDArray[np.uint8],
+    kinds: int,
+) -> npt.NDArray[np.int32]:
+    """How many keys of each row of `matrix` were answered in which way, int32 `[n, kinds]`.
+
+    `matrix` as `Deduplicator.run` has left it, with the `starts` and `bases` that it told; `states` has one number
+    below `kinds` for each distinct key. Raises ValueError for states of another number of keys, or that are not below it.
+    """
+    if states.size != starts[-1] or (states.size and states.max() >= kinds):
+        raise ValueError(f"{states.size} states, up to {states.max(initial=0)}, of {starts[-1]} keys and {kinds} kinds")
+    counts: npt.NDArray[np.int32] = np.zeros((len(matrix), kinds), np.int32)
+    _, count = _kernels()
+    count(matrix, plan.blocks, plan.ends, plan.dims, starts, bases, states, counts)
+    return counts
 
 
 def deduplicate_reference(matrix: IntArray, plan: KeyPlan) -> tuple[list[int], list[int], list[int]]:
@@ -178,5 +215,5 @@ def deduplicate_reference(matrix: IntArray, plan: KeyPlan) -> tuple[list[int], l
 
 
 def warm_up() -> None:
-    """Compile the kernel now, or load it from disk, so that no query waits for it."""
-    _kernel()
+    """Compile the kernels now, or load them from disk, so that no query waits for it."""
+    _kernels()
