@@ -184,7 +184,7 @@ def count_states(
     """How many keys of each row of `matrix` were answered in which way, int32 `[n, kinds]`.
 
     `matrix` as `Deduplicator.run` has left it, with the `starts` and `bases` that it told; `states` has one number
-    below `kinds` for each distinct key. Raises ValueError for states of another number of keys, or that are not below it.
+    below `kinds` for each distinct key. Raises ValueError for states of another number of keys, or not below it.
     """
     if states.size != starts[-1] or (states.size and states.max() >= kinds):
         raise ValueError(f"{states.size} states, up to {states.max(initial=0)}, of {starts[-1]} keys and {kinds} kinds")
