@@ -1,7 +1,21 @@
 """What holds for every test."""
 
+import threading
+from collections.abc import Callable
+
+import pytest
 from hypothesis import settings
 
 # The same examples on every run, and no time limit on one: a slow machine is not a fault.
 settings.register_profile("hebe", deadline=None, derandomize=True)
 settings.load_profile("hebe")
+
+
+@pytest.fixture
+def threads_begun() -> Callable[[], list[str]]:
+    """Names of the living threads that the test began.
+
+    Not how many more there are than before: threads that an earlier test of this process let go may end meanwhile.
+    """
+    before = set(threading.enumerate())
+    return lambda: sorted(thread.name for thread in threading.enumerate() if thread not in before)

@@ -29,20 +29,19 @@ def test_runs_in_order_drops_beyond_its_depth_and_survives_faults() -> None:
     assert not work.submit(lambda: done.append(4))
 
 
-def test_threads_are_begun_by_the_first_who_needs_them() -> None:
+def test_threads_are_begun_by_the_first_who_needs_them(threads_begun) -> None:
     """Priority and cores of a thread are those of the one that starts it."""
-    before = threading.active_count()
     work = BackgroundWork("test", 3, 10, print)
-    assert threading.active_count() == before
+    assert not threads_begun()
     work.drain()
     assert work.submit(lambda: None)
-    assert threading.active_count() == before + 3
+    assert len(threads_begun()) == 3
     work.drain()
     work.close()
     work.close()
-    assert threading.active_count() == before
+    assert not threads_begun()
     assert not work.submit(lambda: None)
     unused = BackgroundWork("test", 3, 10, print)
     unused.close()
     assert not unused.submit(lambda: None)
-    assert threading.active_count() == before
+    assert not threads_begun()

@@ -1,5 +1,4 @@
 import gc
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -329,7 +328,7 @@ def test_online_updates_arrive(directory, tables, tmp_path) -> None:
         assert hps.lookup(keys, "m", "wide").tolist() == [[41], [42], [0]], "the store keeps them"
 
 
-def test_faults_leave_nothing_open(directory, tmp_path) -> None:
+def test_faults_leave_nothing_open(directory, tmp_path, threads_begun) -> None:
     config = HierarchyConfig.from_mapping(
         {
             "persistent_db": {"type": "rocks_db", "path": str(tmp_path / "stores")},
@@ -339,27 +338,25 @@ def test_faults_leave_nothing_open(directory, tmp_path) -> None:
             },
         }
     )
-    before = threading.active_count()
     with pytest.raises(StoreError, match=r"model b: neither its sparse files .*none\.model.* are there"):
         HPS(config)
-    assert threading.active_count() == before
+    assert not threads_begun()
     with pytest.raises(StoreError, match="cannot be read"):
         HPS(replace(config, volatile_db=VolatileConfig(VolatileType.HASH_MAP), persistent_db=PersistentConfig()))
     with pytest.raises(ConfigError, match="No such file"):
         HPS(tmp_path / "none.json")
 
 
-def test_closing(directory, tables) -> None:
+def test_closing(directory, tables, threads_begun) -> None:
     data = write_json(directory / "closing.json", ps(directory))
-    before = threading.active_count()
     hps = HPS(data)
     keys = tables["deep"][0][:3]
     hps.close()
     hps.close()
-    assert threading.active_count() == before
+    assert not threads_begun()
     with pytest.raises(StoreError, match="closed"):
         hps.lookup(keys, "wdl", "deep")
     hps = HPS(data)
     del hps
     gc.collect()
-    assert threading.active_count() == before, "one that is forgotten closes itself"
+    assert not threads_begun(), "one that is forgotten closes itself"

@@ -1,7 +1,6 @@
 import copy
 import gc
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -67,8 +66,7 @@ def test_it_is_a_part_of_a_network(ps_json, rows) -> None:
     assert not twin[0].training
 
 
-def test_layers_of_one_file_share_its_tables(ps_json, rows) -> None:
-    before = threading.active_count()
+def test_layers_of_one_file_share_its_tables(ps_json, rows, threads_begun) -> None:
     first, second = (hebe.LookupLayer(path, "m", table, DIM) for path, table in ((ps_json, "a"), (str(ps_json), "b")))
     assert first.hps is second.hps
     held = hebe.HPS(ps_json)
@@ -86,7 +84,7 @@ def test_layers_of_one_file_share_its_tables(ps_json, rows) -> None:
     del again, second
     gc.collect()
     held.close()
-    assert threading.active_count() == before
+    assert not threads_begun()
 
 
 def test_what_is_wrong_is_named(ps_json, tmp_path) -> None:
