@@ -37,6 +37,9 @@ def rows_for(table: str, keys: np.ndarray, stamp: int) -> np.ndarray:
 class StoreConformance:
     """Subclasses define the fixture `make_store`: a callable that gives an empty store of `TABLES`."""
 
+    examples = 15
+    """So often it is opened and driven through random calls."""
+
     def test_behaves_as_a_dict_of_rows(self, make_store: Callable[[], EmbeddingStore]) -> None:
         class Machine(RuleBasedStateMachine):
             @initialize()
@@ -97,7 +100,10 @@ class StoreConformance:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             Machine,
             settings=settings(
-                max_examples=15, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+                max_examples=self.examples,
+                stateful_step_count=15,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
             ),
         )
 

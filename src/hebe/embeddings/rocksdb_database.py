@@ -125,11 +125,11 @@ class Database:
                 raise store_error(self._path, "is closed")
             return list(self._database.items())
 
-    def scan(self, table: str, *, rows: bool = False) -> Iterator[list[Any]]:
-        """All keys of a table, or all (key, row), in order, some thousand at a time. What is written meanwhile may be
-        among them or not; nothing is held between two steps.
+    def scan(self, table: str, *, rows: bool = False, after: bytes | None = None) -> Iterator[list[Any]]:
+        """All keys of a table above `after`, or all (key, row), in order, some thousand at a time. What is written
+        meanwhile may be among them or not; nothing is held between two steps.
         """
-        start: bytes | None = None
+        start = None if after is None else after + b"\0"
         while True:
             with self._gate.shared():
                 family = self._family(table)

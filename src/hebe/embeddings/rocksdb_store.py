@@ -13,10 +13,10 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hebe.embeddings.keyed_rows import KeyedSource, dense_rows
 from hebe.embeddings.rocksdb_database import Database
 from hebe.embeddings.rocksdb_format import (
     RowCount,
@@ -27,7 +27,6 @@ from hebe.embeddings.rocksdb_format import (
     position_note,
     read_notes,
 )
-from hebe.embeddings.rocksdb_load import disk_bytes, load_tables
 from hebe.embeddings.rocksdb_options import DEFAULT_OPTIONS
 from hebe.embeddings.rocksdb_options import RocksDbOptions as RocksDbOptions
 from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
@@ -43,8 +42,11 @@ from hebe.embeddings.store_directory import (
     take_lock,
     write_record,
 )
-from hebe.embeddings.table_memory import Progress
 from hebe.spec import EmbeddingTableSpec
+
+if TYPE_CHECKING:  # a store in a process of its own does without kernels
+    from hebe.embeddings.keyed_rows import KeyedSource
+    from hebe.embeddings.table_memory import Progress
 
 _KEYS_WORTH_A_THREAD = 512
 
@@ -70,7 +72,7 @@ class RocksDbStore:
     ) -> None:
         self.path = Path(path)
         self.read_only = read_only
-        self._options = options
+        self.options = options
         self._database: Database | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._writing = threading.Lock()
@@ -164,7 +166,7 @@ class RocksDbStore:
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`. Ascending keys are found faster."""
         database, dim = self._open(table)
-        step = self._options.max_batch_size
+        step = self.options.max_batch_size
         count = 0
         for first in range(0, len(keys), step):
             part = slice(first, first + step)
@@ -185,7 +187,7 @@ class RocksDbStore:
 
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`. Survives a crash of the process, not of the machine."""
-        step = self._options.max_batch_size
+        step = self.options.max_batch_size
         self._check_rows(table, keys, rows)
         with self._writing:
             for first in range(0, len(keys), step):
@@ -230,11 +232,12 @@ class RocksDbStore:
         self._open(None)
         return dict(self._positions)
 
-    def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
-        """See `EmbeddingStore.dump_keys`. In ascending order."""
+    def dump_keys(self, table: str, batch_size: int, *, after: int | None = None) -> Iterator[KeyArray]:
+        """See `EmbeddingStore.dump_keys`. In ascending order, those above `after`."""
         database, _ = self._open(table)
+        last = None if after is None else encode_keys(np.array([after]))[0]
         with faults(self.path, f"cannot read table {table}"):
-            for part in database.scan(table):
+            for part in database.scan(table, after=last):
                 keys = decode_keys(part)
                 for first in range(0, keys.size, batch_size):
                     yield keys[first : first + batch_size]
@@ -327,12 +330,12 @@ class RocksDbStore:
             raise StoreError(f"rows {list(rows.shape)} for {len(keys)} keys of table {table}: dim is {dim}")
 
     def _get(self, database: Database, table: str, keys: KeyArray) -> list[bytes | None]:
-        threads = min(self._options.num_threads, len(keys) // _KEYS_WORTH_A_THREAD)
+        threads = min(self.options.num_threads, len(keys) // _KEYS_WORTH_A_THREAD)
         with faults(self.path, f"cannot read table {table}"):
             if threads < 2:
                 return database.get(table, encode_keys(keys))
             if (readers := self._readers) is None:
-                readers = self._readers = ThreadPoolExecutor(self._options.num_threads, "hebe-store")
+                readers = self._readers = ThreadPoolExecutor(self.options.num_threads, "hebe-store")
             parts = np.array_split(keys, threads)
             others = [readers.submit(lambda part: database.get(table, encode_keys(part)), part) for part in parts[1:]]
             values = database.get(table, encode_keys(parts[0]))
@@ -345,7 +348,7 @@ class RocksDbStore:
         database, _ = self._open(table)
         present = (keys >= 0) & (keys < self._counts.get(table, RowCount()).dense)
         others = np.flatnonzero(~present)
-        step = self._options.max_batch_size
+        step = self.options.max_batch_size
         for first in range(0, others.size, step):
             part = others[first : first + step]
             values = self._get(database, table, keys[part])
@@ -411,6 +414,9 @@ class RocksDbStore:
         progress: Progress | None,
     ) -> None:
         """Write every table into a store that has none, then record the identity."""
+        from hebe.embeddings.keyed_rows import dense_rows
+        from hebe.embeddings.rocksdb_load import disk_bytes, load_tables
+
         needed, free = disk_bytes(tables), shutil.disk_usage(self.path).free
         if free < needed:
             raise store_error(self.path, f"needs {needed:,} bytes of disk, {free:,} are free")

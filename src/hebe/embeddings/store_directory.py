@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -34,6 +35,8 @@ _NEW_RECORD = f"{_RECORD}.new"
 CACHE_KEYS = "cache_keys.safetensors"
 _FILES = (_LOAD_FILE, _NEW_RECORD, CACHE_KEYS, f"{CACHE_KEYS}.new")
 """Beside record and lock."""
+_PATIENCE_S, _ASK_AGAIN_S = 0.5, 0.02
+"""For a lock: the process that has a killed server's store (`store_process`) outlives it by a moment."""
 _OLD_ROWS = f"{_ROWS}.old"
 _DATABASES = (_ROWS, _OLD_ROWS, _NEW_ROWS, f"{_NEW_ROWS}.tmp")
 """The last is RocksDB's, while it makes a checkpoint."""
@@ -119,8 +122,16 @@ def take_lock(path: Path, *, exclusive: bool) -> IO[bytes]:
     """Lock the store in `path` until the returned file is closed. Raises `StoreError` if others are in the way."""
     file = path / _LOCK
     lock = open(file, "ab" if exclusive else "rb")  # noqa: SIM115 (held until the store is closed)
+    give_up_s = time.monotonic() + _PATIENCE_S
     try:
-        fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        while True:
+            try:
+                fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up_s:
+                    raise
+                time.sleep(_ASK_AGAIN_S)
         if not os.path.samestat(os.fstat(lock.fileno()), file.stat()):
             raise BlockingIOError("removed meanwhile")
     except OSError as fault:

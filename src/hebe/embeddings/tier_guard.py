@@ -79,7 +79,7 @@ class TierGuard:
         self.name = name
         self.store = store
         self._dims = dict(dims)
-        self._options = options
+        self.options = options
         self._clock = clock
         self._lock = threading.Lock()
         self._breaker = CircuitBreaker(options.breaker)
@@ -119,7 +119,7 @@ class TierGuard:
         """Begin a query, of which several can be under way; raises `StoreUnavailable` if it is hopeless already."""
         if not self._breaker.closed:
             raise StoreUnavailable(f"{self.name} is not available: {self._fault}", f"{self.name} is not available")
-        wait_s = min(timeout_s, self._options.timeout_s)
+        wait_s = min(timeout_s, self.options.timeout_s)
         if wait_s <= 0:
             raise StoreUnavailable(f"{self.name}: no time is left", f"{self.name}: no time is left")
         if self._closing.is_set():
@@ -134,7 +134,7 @@ class TierGuard:
         except FutureTimeout:
             question.future.cancel()
             what = f"{self.name} has not answered within {question.wait_s * 1e3:.0f} ms"
-            if question.wait_s >= self._options.timeout_s:  # a caller with less time says nothing about the tier
+            if question.wait_s >= self.options.timeout_s:  # a caller with less time says nothing about the tier
                 self._failed(what)
             raise StoreUnavailable(what, what) from None
         except StoreError as fault:
@@ -149,7 +149,7 @@ class TierGuard:
         old.shutdown()
 
     def _new_threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._options.threads, thread_name_prefix=f"hebe-{self.name}")
+        return ThreadPoolExecutor(self.options.threads, thread_name_prefix=f"hebe-{self.name}")
 
     def close(self) -> None:
         """End the threads, once each has its answer, and close the store."""
@@ -171,7 +171,7 @@ class TierGuard:
         except Exception as fault:  # a driver's fault that its store let through
             self._failed(f"{type(fault).__name__}: {fault}")
             raise StoreError(f"{type(fault).__name__}: {fault}") from fault
-        if self._clock() - started_s <= self._options.timeout_s:
+        if self._clock() - started_s <= self.options.timeout_s:
             self._succeeded()
         return rows, found
 
@@ -204,7 +204,7 @@ class TierGuard:
                 return
             started_s = self._clock()
             fault = self._probe_fault(table)
-            if fault is None and self._clock() - started_s > self._options.timeout_s:
+            if fault is None and self._clock() - started_s > self.options.timeout_s:
                 fault = "a probe was answered too late"
             with self._lock:
                 if fault is None:

@@ -2,7 +2,7 @@
 
 level 1  a cache in this process                                    `host_cache`
 level 2  none, a hash map in this process, Redis, Redis Cluster     `hash_map_store`, `redis_store`
-level 3  none, RocksDB                                              `rocksdb_store`
+level 3  none, RocksDB; in a process of its own where updates come   `rocksdb_store`, `store_process`
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError, VolatileStore
 from hebe.embeddings.store_directory import CACHE_KEYS
+from hebe.embeddings.store_process import StoreProcess
 from hebe.embeddings.table_memory import Progress
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard, TierState
 from hebe.embeddings.tiered_lookup import LookupCounts, TieredLookup, VolatileTier
@@ -140,10 +141,14 @@ class Tiers:
 
     def start(self) -> None:
         """Start what works beside queries, once, after the load: its threads have priority and cores from the one that
-        calls, and those that the load had used are let go of, as they would give way to all else.
+        calls, and those that the load had used are let go of, as they would give way to all else. A level 3 that is
+        written goes to a process of its own. Raises `StoreError`.
         """
         for guard in self._guards:
             guard.renew_threads()
+        persistent = self.lookup.persistent
+        if persistent is not None and isinstance(persistent.store, RocksDbStore) and not persistent.store.read_only:
+            persistent.store = StoreProcess.take_over(persistent.store, persistent.options.threads)
         self.refresh.start()
         if self._keys_file is not None:
             self._keys_file.start()

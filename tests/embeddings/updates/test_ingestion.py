@@ -21,7 +21,6 @@ from hebe.embeddings.updates import sequence_check
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition, UpdateMessage
 from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
 from hebe.embeddings.updates.log_directory import DirectoryCarrier, LogDirectory
-from hebe.embeddings.updates.store_batches import StoreBatch
 
 from ..dict_store import DictStore
 from .list_source import DIMS, ListSource
@@ -441,32 +440,6 @@ def test_a_store_with_positions_says_where_to_begin(tmp_path):
         assert ingestion.drain(TIMEOUT_S)
     assert len(source.seeks) == 1
     assert store.positions() == {"L/m/users/0": 101, "M/m/users/0": 101}
-    store.close()
-
-
-def test_a_store_with_positions_is_given_few_rows_at_a_time_and_the_position_with_the_last(tmp_path):
-    source, given, faults = ListSource(), [], [StoreError("full")]
-
-    class FullOnce(RocksDbStore):
-        def apply(self, table, keys, rows, position=None):
-            given.append((len(keys), position))
-            if len(given) == 3 and faults:
-                raise faults.pop()
-            return super().apply(table, keys, rows, position)
-
-    source.add(0, list(range(200)), stamp=1.0)
-    source.add(1, list(range(100, 250)), goes=True)
-    store = FullOnce(tmp_path / "store", DIMS)
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    first, second = (("L/m/users/0", number) for number in range(2))
-    whole = [(64, None), (64, None), (64, None), (8, first), (64, None), (64, None), (22, second)]
-    assert given == [(64, None)] * 3 + whole, "after the fault all of it again"
-    assert store.size("users") == 100
-    for offset in (-1, 0, 1):  # as when another store was behind: what this one is past leaves it alone
-        assert store.positions() == {"L/m/users/0": 1}
-        ingestion._apply_to(store, "users", StoreBatch(np.array([1]), None, offset, ()), ("L/m/users/0", offset))
-    assert (len(given), store.size("users")) == (10, 100)
     store.close()
 
 

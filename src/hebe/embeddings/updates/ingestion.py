@@ -39,9 +39,6 @@ UpdateListener = Callable[[str, KeyArray, RowArray | None], None]
 LISTENER = "cache"
 """The tier as which the listener counts in the statistics: level 1, which hears of what the others have."""
 
-_APPLIED_ROWS = 64
-"""At once, to a persistent store: RocksDB's binding keeps the interpreter lock while it writes, and workers wait for
-it."""
 _POLL_MESSAGES = 64
 _COMMIT_S = 1.0
 _LAG_S = 2.0
@@ -437,22 +434,11 @@ class UpdateIngestion:
             if batch.position is not None and batch.position > self._positions.get(at, -1):
                 name = self._position_names.get(at)
                 position = None if name is None else (name, batch.position)
-            self._apply_to(store, at.table, batch, position)
+            store.apply(at.table, batch.keys, batch.rows, position)
         elif batch.rows is None:
             store.delete(at.table, batch.keys)
         else:
             store.insert(at.table, batch.keys, batch.rows)
-
-    def _apply_to(
-        self, store: PositionedStore, table: str, batch: StoreBatch, position: tuple[str, int] | None
-    ) -> None:
-        """A few rows at a time, the position with the last: what a crash cuts off comes again, and changes nothing."""
-        if position is not None and store.positions().get(position[0], -1) >= position[1]:
-            return
-        for first in range(0, max(len(batch.keys), 1), _APPLIED_ROWS):
-            part = slice(first, first + _APPLIED_ROWS)
-            rows = None if batch.rows is None else batch.rows[part]
-            store.apply(table, batch.keys[part], rows, position if part.stop >= len(batch.keys) else None)
 
     def _commit_if_due(self) -> None:
         most = max(self._batches.values(), default=0)

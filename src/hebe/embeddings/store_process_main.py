@@ -1,0 +1,112 @@
+"""The process that `store_process` starts: it has a persistent store open and answers on the connections it was given.
+
+It ends when its parent closes them, however that ends: what was written is in RocksDB's log by then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hebe.embeddings.rocksdb_options import RocksDbOptions
+from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.store import KeyArray, RowArray, StoreError
+from hebe.embeddings.store_wire import fault_head, receive, send
+
+_SWITCH_INTERVAL_S = 1e-4
+"""So long may an update hold up a query where both run Python."""
+
+Answer = tuple[dict[str, Any], tuple[npt.NDArray[Any], ...]]
+
+
+def main(arguments: list[str]) -> int:
+    """Arguments: the store's directory, its options in JSON, and the descriptors of the connections."""
+    path, options, *descriptors = arguments
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)  # they are for the server, which closes the store when it has stopped
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    connections = [socket.socket(fileno=int(descriptor)) for descriptor in descriptors]
+    try:
+        store = RocksDbStore(Path(path), options=RocksDbOptions(**json.loads(options)))
+    except StoreError as fault:
+        send(connections[0], fault_head(fault))
+        return 1
+    send(connections[0], {})
+    for connection in connections[1:]:
+        Thread(target=_serve, args=(store, connection), daemon=True).start()
+    _serve(store, connections[0])
+    return 0
+
+
+def _serve(store: RocksDbStore, connection: socket.socket) -> None:
+    """Answer on one connection until all is over."""
+    try:
+        while True:
+            head, body = receive(connection)
+            try:
+                answer, arrays = _answer(store, head, body)
+            except StoreError as fault:
+                answer, arrays = fault_head(fault), ()
+            except Exception as fault:
+                answer, arrays = fault_head(StoreError(f"{type(fault).__name__}: {fault}", "it failed")), ()
+            send(connection, answer, *arrays)
+            if head["call"] == "close":
+                os._exit(0)
+    except (OSError, EOFError):
+        os._exit(0)  # the parent is gone; other threads may be in RocksDB
+
+
+def _answer(store: RocksDbStore, head: Mapping[str, Any], body: memoryview) -> Answer:
+    call, table = head["call"], head.get("table", "")
+    keys: KeyArray = np.frombuffer(body, np.int64, head.get("keys", 0))
+    rows: RowArray | None = None
+    if "rows" in head:
+        rows = np.frombuffer(body, np.float32, offset=keys.nbytes).reshape(head["rows"])
+    match call:
+        case "query":
+            return _query(store, table, keys)
+        case "apply":
+            position = (head["log"], head["offset"]) if "log" in head else None
+            return {"result": store.apply(table, keys, rows, position)}, ()
+        case "insert":
+            assert rows is not None
+            store.insert(table, keys, rows)
+            return {}, ()
+        case "update":
+            assert rows is not None
+            return {"result": store.update(table, keys, rows)}, ()
+        case "delete":
+            return {"result": store.delete(table, keys)}, ()
+        case "positions":
+            return {"result": store.positions()}, ()
+        case "size":
+            return {"result": store.size(table)}, ()
+        case "dump_keys":
+            page = next(store.dump_keys(table, head["batch_size"], after=head["after"]), np.empty(0, np.int64))
+            return {}, (page,)
+        case "close":
+            store.close()
+            return {}, ()
+    raise StoreError(f"there is no call {call}")
+
+
+def _query(store: RocksDbStore, table: str, keys: KeyArray) -> Answer:
+    """The mask of the keys that are there, and their rows alone."""
+    found = np.zeros(len(keys), np.bool_)
+    rows = np.empty((len(keys), store.dims.get(table, 0)), np.float32)
+    count = store.query(table, keys, rows, found)
+    return {"result": count}, (found, rows if found.all() else rows[found])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,170 @@
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from hebe.embeddings import store_process
+from hebe.embeddings.rocksdb_options import RocksDbOptions
+from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.store_process import StoreProcess
+
+from .store_conformance import TABLES, StoreConformance
+
+DIMS = {"users": 3}
+WITHIN_S = 20.0
+
+
+def started(path, dims=DIMS, readers=2):
+    return StoreProcess.take_over(RocksDbStore(path, dims), readers)
+
+
+def rows_of(count, value=0.0):
+    return np.arange(3 * count, dtype=np.float32).reshape(count, 3) + np.float32(value)
+
+
+def queried(store, keys):
+    rows, found = np.zeros((len(keys), 3), np.float32), np.zeros(len(keys), np.bool_)
+    assert store.query("users", keys, rows, found) == found.sum()
+    return rows, found
+
+
+def retried(call):
+    """What `call` returns once the process is there again."""
+    give_up_s = time.monotonic() + WITHIN_S
+    while True:
+        try:
+            return call()
+        except StoreUnavailable:
+            assert time.monotonic() < give_up_s
+            time.sleep(0.05)
+
+
+def lives(process_id):
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class TestStoreProcess(StoreConformance):
+    examples = 5  # each starts a process
+
+    @pytest.fixture
+    def make_store(self, tmp_path):
+        count = itertools.count()
+        return lambda: started(tmp_path / str(next(count)), TABLES)
+
+
+def test_it_takes_over_and_gives_back(tmp_path, threads_begun) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    store = started(tmp_path / "store")
+    process_id = store.process_id
+    assert process_id is not None
+    with pytest.raises(StoreError, match="in use by another process"):
+        RocksDbStore(tmp_path / "store", DIMS)
+    keys = np.array([-(2**63), -1, 0, 7, 2**63 - 1])
+    assert store.apply("users", keys, rows_of(5), ("log", 3))
+    assert not store.apply("users", keys, rows_of(5, 1), ("log", 3)), "it is there already"
+    assert store.apply("users", keys[1:2], None, ("log", 4))
+    rows, found = queried(store, keys[::-1])
+    assert found.tolist() == [True, True, True, False, True]
+    assert np.array_equal(rows[found], rows_of(5)[::-1][found])
+    assert not rows[~found].any()
+    assert store.positions() == {"log": 4}
+    assert np.concatenate(list(store.dump_keys("users", 2))).tolist() == [-(2**63), 0, 7, 2**63 - 1]
+    with pytest.raises(StoreError, match=r"rows \[2, 3\] for 1 keys of table users"):
+        store.insert("users", keys[:1], rows_of(2))
+    assert store.size("users") == 4, "a mistake of the caller's harms nothing"
+    store.close()
+    assert not lives(process_id)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert not threads_begun()
+    with contextlib.closing(RocksDbStore(tmp_path / "store", read_only=True)) as again:
+        assert (again.positions(), again.size("users")) == ({"log": 4}, 4)
+
+
+def test_one_that_dies_is_started_anew_with_all_that_was_written(tmp_path, caplog) -> None:
+    with contextlib.closing(started(tmp_path / "store")) as store:
+        store.apply("users", np.arange(100), rows_of(100), ("log", 9))
+        first = store.process_id
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(StoreUnavailable, match=r"its process ended \(-9\)"):
+            queried(store, np.arange(3))
+        assert "it is started anew" in caplog.text
+        rows, found = retried(lambda: queried(store, np.arange(101)))
+        assert found.sum() == 100
+        assert np.array_equal(rows[:100], rows_of(100))
+        assert store.positions() == {"log": 9}
+        assert store.process_id != first
+
+
+def test_one_that_dies_is_told_to_all_who_wait(tmp_path) -> None:
+    with contextlib.closing(started(tmp_path / "store", readers=2)) as store:
+        os.kill(store.process_id, signal.SIGSTOP)
+        faults = []
+
+        def ask() -> None:
+            try:
+                queried(store, np.arange(3))
+            except StoreError as fault:
+                faults.append(fault)
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]  # two of them wait for a connection
+        for thread in threads:
+            thread.start()
+        os.kill(store.process_id, signal.SIGKILL)
+        for thread in threads:
+            thread.join(WITHIN_S)
+        assert not any(thread.is_alive() for thread in threads)
+        assert len(faults) == 4
+        assert all(isinstance(fault, StoreUnavailable) for fault in faults)
+        assert retried(lambda: store.size("users")) == 0
+
+
+def test_one_that_does_not_answer_is_ended(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(store_process, "_ANSWER_S", 1)
+    monkeypatch.setattr(store_process, "_DYING_S", 0.2)
+    with contextlib.closing(started(tmp_path / "store")) as store:
+        store.insert("users", np.arange(4), rows_of(4))
+        stopped = store.process_id
+        os.kill(stopped, signal.SIGSTOP)
+        with pytest.raises(StoreUnavailable, match="its process did not answer within 1 s"):
+            store.insert("users", np.arange(4, 8), rows_of(4))
+        assert not lives(stopped)
+        assert retried(lambda: store.size("users")) == 4
+        os.kill(store.process_id, signal.SIGSTOP)
+        stopped = store.process_id
+    assert not lives(stopped), "nor does it keep a store from being closed"
+
+
+def test_it_ends_with_its_parent(tmp_path) -> None:
+    """A server that is killed leaves nobody who has the store, which the next one opens."""
+    program = (
+        "import sys, os, signal; from pathlib import Path; import numpy as np\n"
+        "from hebe.embeddings.rocksdb_store import RocksDbStore\n"
+        "from hebe.embeddings.store_process import StoreProcess\n"
+        "store = StoreProcess.take_over(RocksDbStore(Path(sys.argv[1]), {'users': 3}), 2)\n"
+        "store.apply('users', np.arange(5), np.ones((5, 3), np.float32), ('log', 1))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(tmp_path / "store")], timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    with contextlib.closing(RocksDbStore(tmp_path / "store", read_only=True)) as store:
+        assert (store.positions(), store.size("users")) == ({"log": 1}, 5)
+
+
+def test_a_store_that_cannot_be_opened_is_told_as_in_this_process(tmp_path) -> None:
+    with pytest.raises(StoreError, match="there is none"):
+        StoreProcess(tmp_path / "none", DIMS, RocksDbOptions(), 2)
+    with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)):
+        with pytest.raises(StoreError, match="in use by another process"):
+            StoreProcess(tmp_path / "store", DIMS, RocksDbOptions(), 2)
