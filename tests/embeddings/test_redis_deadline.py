@@ -99,6 +99,19 @@ def test_the_deadline_is_that_of_the_exchange_and_not_of_the_connection(server):
     pool.disconnect()
 
 
+def test_the_socket_waits_for_what_is_left_all_along(server):
+    """Though its time-out is not set anew for each of many replies."""
+    pool = pool_for(server.address)
+    begin_s = time.monotonic()
+    with deadline(begin_s + 30.0):
+        connection = pool.get_connection()
+        while (before_s := time.monotonic()) < begin_s + 0.05:
+            ping(connection)
+            left_s = begin_s + 30.0 - before_s
+            assert left_s - 1.0 < connection._sock.gettimeout() <= left_s + 0.0011
+    pool.disconnect()
+
+
 def test_a_login_that_is_not_answered_ends_by_the_deadline():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         pool = pool_for(f"127.0.0.1:{silent.getsockname()[1]}", password="geheim")

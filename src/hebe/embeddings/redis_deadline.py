@@ -81,12 +81,21 @@ class _Timed(AbstractConnection):
         """As above."""
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        self.update_current_socket_timeout(_wait_s())
+        self._keep_deadline()
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
 
     def read_response(self, *arguments: Any, **options: Any) -> Any:
-        self.update_current_socket_timeout(_wait_s())
+        self._keep_deadline()
         return super().read_response(*arguments, **options)
+
+    def _keep_deadline(self) -> None:
+        """Have the socket wait for what is left, unless it does but for a moment: most of hundreds of replies have come
+        with the first ones, and setting the time-out costs more than reading one.
+        """
+        wait_s, connected = _wait_s(), self._get_socket()
+        set_s = connected.gettimeout() if connected is not None else None
+        if set_s is None or not wait_s <= set_s <= wait_s + _SHORTEST_S:
+            self.update_current_socket_timeout(wait_s)
 
 
 class _TcpConnection(_Timed, redis.Connection):

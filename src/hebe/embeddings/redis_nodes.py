@@ -129,21 +129,27 @@ class RedisNodes:
     ) -> dict[RedisAddress, list[int]]:
         """Which of the pending commands go to which server."""
         shares: dict[RedisAddress, list[int]] = {}
+        by_key: dict[bytes, list[int]] = {}  # most commands have the key of the one before
         for index in pending:
-            owner = asking.get(index) or self._owner(servers, commands[index].key)
-            shares.setdefault(owner, []).append(index)
+            key = commands[index].key
+            if index in asking:
+                shares.setdefault(asking[index], []).append(index)
+            elif key in by_key:
+                by_key[key].append(index)
+            else:
+                by_key[key] = shares.setdefault(self._owner(servers, key), [])
+                by_key[key].append(index)
         return shares
 
     def _owner(self, servers: _Servers, key: bytes) -> RedisAddress:
         if isinstance(servers, TimedPool):
             return self._seeds[0]
         slot = key_slot(key)
-        try:
-            node = servers.get_node_from_slot(slot)
-        except redis.RedisClusterException:
+        nodes = servers.slots_cache.get(slot)  # the master first; the method that says so costs ten times as much
+        if not nodes:
             self._suspect = ""
-            raise StoreUnavailable(f"Redis {self._seeds[0]}: no node serves slot {slot}", CLIENT_MESSAGE) from None
-        return RedisAddress(node.host, node.port)
+            raise StoreUnavailable(f"Redis {self._seeds[0]}: no node serves slot {slot}", CLIENT_MESSAGE)
+        return RedisAddress(nodes[0].host, nodes[0].port)
 
     def _exchange(
         self,
