@@ -83,9 +83,24 @@ class DictStore:
             found[places] = there
         return count
 
-    def touch(self, table: str, keys: np.ndarray) -> None:
-        self._table(table)
-        self.touched += keys.tolist()
+    def insert_tables(
+        self,
+        tables: Sequence[str],
+        keys: np.ndarray,
+        starts: np.ndarray,
+        rows: np.ndarray,
+        bases: np.ndarray,
+        chosen: np.ndarray,
+    ) -> None:
+        for number, table in enumerate(tables):
+            mine = slice(starts[number], starts[number + 1])
+            own = rows[bases[number] : bases[number + 1]].reshape(-1, self.dims[table])
+            self.insert(table, keys[mine][chosen[mine]], own[chosen[mine]])
+
+    def touch(self, parts: Sequence[tuple[str, np.ndarray]]) -> None:
+        for table, keys in parts:
+            self._table(table)
+            self.touched += keys.tolist()
 
     def close(self) -> None:
         self.closed = True

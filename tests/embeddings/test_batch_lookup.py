@@ -26,10 +26,10 @@ def test_tables_lie_one_after_the_other(wanted):
     assert (wanted.tables, wanted.keys.tolist()) == (["items", "users"], [7, 1, 4, 5, 6])
     assert (wanted.starts.tolist(), wanted.bases.tolist()) == ([0, 2, 5], [0, 2, 11])
     assert wanted.rows_of(1, 3).shape == (3, 3)
-    parts = [(number, places.tolist()) for number, places in wanted.parts_of(np.array([1, 2, 4]))]
-    assert parts == [(0, [1]), (1, [0, 2])]
-    table, keys = wanted.part(1, np.array([2]))
-    assert (table, keys.tolist()) == ("users", [6])
+    parts = [(table, keys.tolist()) for table, keys in wanted.parts(np.array([1, 2, 4]))]
+    assert parts == [("items", [1]), ("users", [4, 6])]
+    assert [array.tolist() for array in wanted.spans(np.array([1, 2, 4]))] == [[0, 1, 3], [0, 1, 7]]
+    assert [array.tolist() for array in wanted.spans(np.array([3]))] == [[0, 0, 1], [0, 0, 3]]
     wanted.set_states(np.array([3]), RowState.UNKNOWN)
     assert wanted.states.tolist() == [0, 0, 0, RowState.UNKNOWN, 0]
 
@@ -38,22 +38,25 @@ def test_one_tier_after_the_other_is_asked_for_what_is_left(wanted):
     near, far = store_of(users=[4]), store_of(users=[6], items=[1, 7])
     fetch = BatchFetch(wanted, np.array([False, True, True, True, True]), 4, [0, 0])
     assert fetch.fill_from(near) == 1
-    assert (fetch.left, fetch.state(0), fetch.state(1)) == (3, RowState.UNKNOWN, RowState.UNKNOWN)
+    assert (fetch.left, fetch.state) == (3, RowState.UNKNOWN)
     assert [(table, keys.tolist()) for table, keys in fetch.found_parts()] == [("users", [4])]
     guard = TierGuard("far", far, DIMS, GuardOptions(timeout_s=20.0))
-    assert fetch.ask(guard, 1e9, lambda: 0.0) == 2
+    answer = fetch.ask(guard, 1e9)
     assert far.queries == [("items", [1]), ("users", [5, 6])]
-    assert [(number, places.tolist()) for number, places in fetch.rest()] == [(1, [1])]
+    assert (answer.batch.keys.tolist(), answer.found.tolist()) == ([1, 5, 6], [True, False, True])
+    assert (answer.batch.rows_of(0, 1).tolist(), answer.batch.rows_of(1, 3)[1].tolist()) == ([[1]], [6] * 3)
+    assert (fetch.rest.tolist(), fetch.left, fetch.state) == ([False, False, False, True, False], 1, RowState.UNKNOWN)
+    assert fetch.ask(guard, 1e9) is None, "it has nothing of what is left"
     assert wanted.rows_of(0, 1)[1].tolist() == [1]
     assert wanted.rows_of(1, 3)[[0, 2], 0].tolist() == [4, 6]
     guard.close()
 
 
-def test_a_tier_that_fails_leaves_its_table_unanswered(wanted):
+def test_a_tier_that_fails_leaves_its_keys_unanswered(wanted):
     far = store_of()
     far.fault = StoreError("gone")
     guard = TierGuard("far", far, DIMS, GuardOptions(timeout_s=20.0))
     fetch = BatchFetch(wanted, np.array([False, True, False, False, False]), 1, [0, 0])
-    assert fetch.ask(guard, 1e9, lambda: 0.0) == 0
-    assert (fetch.left, fetch.state(0)) == (1, RowState.DEFAULTED)
+    assert fetch.ask(guard, 1e9) is None
+    assert (fetch.left, fetch.state) == (1, RowState.DEFAULTED)
     guard.close()

@@ -10,10 +10,11 @@ from hebe.embeddings.store import StoreError
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 from hebe.kernels.xxh64 import key_partitions
 
-from .store_conformance import TABLES, StoreConformance
+from .store_conformance import TABLES
+from .volatile_conformance import VolatileConformance
 
 
-class TestHashMapStore(StoreConformance):
+class TestHashMapStore(VolatileConformance):
     @pytest.fixture(params=[1, 3, 16])
     def make_store(self, request):
         return lambda: HashMapStore(TABLES, VolatileOptions(num_partitions=request.param))
@@ -71,15 +72,7 @@ def test_several_tables_are_asked_for_some_of_the_keys(partitions):
         filled = wanted[mine] & there
         assert np.array_equal(own[filled], alone[filled])
         assert np.isnan(own[~filled]).all()
-    given = {"keys": keys, "starts": starts, "rows": rows, "bases": bases, "wanted": wanted, "found": found}
-    for wrong in ({"starts": starts + 1}, {"bases": bases + 10}, {"rows": rows[:-10]}, {"wanted": wanted[1:]}):
-        with pytest.raises(StoreError, match="do not go together"):
-            store.fill_tables(tables, **{**given, **wrong})
-    with pytest.raises(StoreError, match="no table ghost"):
-        store.fill_tables(["ghost"], **given)
     store.close()
-    with pytest.raises(StoreError, match="closed"):
-        store.fill_tables(tables, **given)
 
 
 @pytest.mark.parametrize("dim", [1, 100, 128, 1024])
@@ -189,7 +182,7 @@ def test_the_oldest_leave_by_their_last_access():
     store = one_partition(OverflowPolicy.EVICT_OLDEST, margin=10)
     for key in range(10):
         store.insert("t", np.array([key]), rows_of([key], 4))
-    store.touch("t", np.array([0, 3, 99]))
+    store.touch([("t", np.array([0, 3, 99]))])
     store.update("t", np.array([1]), rows_of([1], 4))  # no access
     store.insert("t", np.array([2]), rows_of([2], 4))
     assert store.size("t") == 10
@@ -203,7 +196,7 @@ def test_the_least_used_leave_and_the_older_of_those():
     store = one_partition(OverflowPolicy.EVICT_LEAST_USED, margin=5)
     for key in range(5):
         store.insert("t", np.array([key]), rows_of([key], 4))
-    store.touch("t", np.array([0, 0, 4, 1]))
+    store.touch([("t", np.array([0, 0, 4, 1]))])
     store.insert("t", np.array([5]), rows_of([5], 4))
     assert present(store) == [0, 1, 4, 5]
     store.close()
@@ -308,7 +301,7 @@ def test_queries_and_dumps_see_every_key_while_the_store_grows_and_is_written():
         rows, found = query(store, steady, dim)
         assert found.all()
         assert np.array_equal(rows, rows_of(steady, dim))
-        store.touch("t", steady)
+        store.touch([("t", steady)])
 
     def dump():
         keys = [key for batch in store.dump_keys("t", 500) for key in batch.tolist() if key in seen]
@@ -351,7 +344,7 @@ def test_evictions_while_others_query():
         keys = np.arange(3_000)
         rows, found = query(store, keys, dim)
         assert np.array_equal(rows[found], rows_of(keys[found], dim))
-        store.touch("t", keys[:100])
+        store.touch([("t", keys[:100])])
 
     threads.loop(look_up)
     threads.loop(look_up)

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.redis_connection import RedisAccess
+from hebe.embeddings.redis_nodes import RedisNodes
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 from hebe.kernels.xxh64 import key_partitions
 
 from ..redis_servers import RedisCluster, RedisServer, make_certificates, wait_until
-from .store_conformance import TABLES, StoreConformance
+from .store_conformance import TABLES
+from .volatile_conformance import VolatileConformance
 
 PATIENT = RedisAccess(timeout_s=30.0)
 """For what must work on a machine that is busy with something else."""
@@ -75,23 +77,48 @@ def put(store, keys, table="users", add=0.0):
     store.insert(table, np.asarray(keys), rows_of(keys, store.dims[table], add))
 
 
+def both(keys):
+    """A call for these keys of both tables: table names, and arrays by name; rows tell their key."""
+    count = len(keys)
+    rows = np.concatenate([rows_of(keys, TABLES[table]).reshape(-1) for table in ("users", "items")])
+    starts, bases = np.array([0, count, 2 * count]), np.array([0, 3 * count, 4 * count])
+    return ("users", "items"), {"keys": np.tile(keys, 2), "starts": starts, "rows": rows, "bases": bases}
+
+
+def insert_both(store, keys):
+    tables, arrays = both(keys)
+    store.insert_tables(tables, **arrays, chosen=np.ones(2 * len(keys), np.bool_))
+
+
+def fill_both(store, keys):
+    """Which are there of both tables, one after the other; their rows are as `both` made them."""
+    tables, arrays = both(keys)
+    expected = arrays["rows"].copy()
+    arrays["rows"][:] = np.nan
+    wanted, found = np.ones(2 * len(keys), np.bool_), np.zeros(2 * len(keys), np.bool_)
+    assert store.fill_tables(tables, **arrays, wanted=wanted, found=found) == found.sum()
+    filled = np.concatenate([np.repeat(found[: len(keys)], 3), found[len(keys) :]])
+    assert np.array_equal(arrays["rows"][filled], expected[filled])
+    return found
+
+
 def all_keys(store, table="users"):
     return np.sort(np.concatenate([np.empty(0, np.int64), *store.dump_keys(table, 1000)]))
 
 
-class TestOnOneInstance(StoreConformance):
+class TestOnOneInstance(VolatileConformance):
     @pytest.fixture(params=list(OverflowPolicy))
     def make_store(self, request, opened, server):
         return lambda: opened(server, VolatileOptions(4, overflow_policy=request.param))
 
 
-class TestOnACluster(StoreConformance):
+class TestOnACluster(VolatileConformance):
     @pytest.fixture
     def make_store(self, opened, cluster):
         return lambda: opened(cluster, VolatileOptions(9, overflow_policy=OverflowPolicy.EVICT_LEAST_USED))
 
 
-class TestInSmallExchanges(StoreConformance):
+class TestInSmallExchanges(VolatileConformance):
     @pytest.fixture
     def make_store(self, opened, server):
         return lambda: opened(server, VolatileOptions(300), max_batch_size=1000)
@@ -197,6 +224,30 @@ def test_a_key_that_comes_again_within_a_batch_of_several_exchanges(opened, serv
     assert store.delete("users", keys) == 4
 
 
+@pytest.mark.parametrize("most_keys", [65536, 30])
+def test_all_tables_cross_in_one_exchange_that_fit(opened, server, monkeypatch, most_keys):
+    store = opened(server, VolatileOptions(4, overflow_policy=OverflowPolicy.EVICT_OLDEST), max_batch_size=most_keys)
+    exchanges, execute = [], RedisNodes.execute
+
+    def counted(nodes, commands):
+        exchanges.append(len(commands))
+        return execute(nodes, commands)
+
+    monkeypatch.setattr(RedisNodes, "execute", counted)
+    keys, times = np.arange(100), 1 if most_keys > 200 else 7
+    insert_both(store, keys)
+    assert len(exchanges) == 2 * times, "layouts, then rows"
+    exchanges.clear()
+    assert fill_both(store, keys).all()
+    assert len(exchanges) == times
+    exchanges.clear()
+    store.touch([("users", keys), ("items", keys)])
+    assert len(exchanges) == times
+    exchanges.clear()
+    assert fetched(store, keys).all()
+    assert len(exchanges) == (1 if times == 1 else 4)
+
+
 class TestEviction:
     def filled(self, opened, server, policy, margin=100, target=0.5, partitions=1):
         options = VolatileOptions(partitions, margin, policy, target)
@@ -220,7 +271,7 @@ class TestEviction:
 
     def test_the_oldest_leave(self, opened, server):
         store = self.filled(opened, server, OverflowPolicy.EVICT_OLDEST)
-        store.touch("users", np.arange(0, 98, 2))
+        store.touch([("users", np.arange(0, 98, 2))])
         put(store, [1000])
         assert all_keys(store).tolist() == [*range(0, 98, 2), 1000]
 
@@ -233,10 +284,10 @@ class TestEviction:
     def test_the_least_used_leave(self, opened, server):
         store = self.filled(opened, server, OverflowPolicy.EVICT_LEAST_USED)
         for _ in range(3):
-            store.touch("users", np.arange(20))
-        store.touch("users", np.repeat(np.arange(20, 40), 4))
-        store.touch("users", np.arange(40, 80))
-        store.touch("users", np.arange(40, 50))
+            store.touch([("users", np.arange(20))])
+        store.touch([("users", np.repeat(np.arange(20, 40), 4))])
+        store.touch([("users", np.arange(40, 80))])
+        store.touch([("users", np.arange(40, 50))])
         put(store, np.arange(40), add=1.0)  # replacing leaves the count as it is
         put(store, np.arange(40))
         put(store, [1000])
@@ -284,7 +335,7 @@ class TestEviction:
         store = opened(server, VolatileOptions(1, overflow_policy=policy), namespace=f"gone-{policy}")
         put(store, [1, 2])
         store.delete("users", np.array([1, 3]))
-        store.touch("users", np.array([1, 2, 3]))
+        store.touch([("users", np.array([1, 2, 3]))])
         assert all_keys(store).tolist() == [2]
         with server.client() as client:
             [name] = client.scan_iter(f"hebe:{{gone-{policy}/users/0.*}}:*s", _type="zset")
@@ -300,7 +351,7 @@ class TestEviction:
             for _ in range(20):
                 keys = rng.integers(0, 50_000, 400)
                 put(stores[number], keys)
-                stores[number].touch("users", keys)
+                stores[number].touch([("users", keys)])
                 fetched(stores[number], keys)
 
         with ThreadPoolExecutor(4) as threads:
@@ -442,7 +493,9 @@ class TestFaults:
             lambda: put(store, keys),
             lambda: store.update("users", keys, rows_of(keys)),
             lambda: store.delete("users", keys),
-            lambda: store.touch("users", keys),
+            lambda: store.touch([("users", keys), ("items", keys)]),
+            lambda: fill_both(store, keys),
+            lambda: insert_both(store, keys),
             lambda: store.size("users"),
             lambda: list(store.dump_keys("users", 10)),
         ]
@@ -594,7 +647,7 @@ class TestClusterFaults:
             assert fetched(store, keys[:100], add=add).all()
             with contextlib.suppress(StoreUnavailable):  # a script on two keys, one of which has moved
                 assert store.update("users", keys[100:], rows_of(keys[100:])) == 100
-            store.touch("users", keys)
+            store.touch([("users", keys)])
             assert fetched(store, keys[100:]).all()
             assert store.size("users") == 200
 

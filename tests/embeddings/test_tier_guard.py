@@ -10,13 +10,21 @@ from hebe.embeddings.tier_guard import GuardOptions, TierGuard
 
 from .dict_store import DictStore
 
-DIMS = {"users": 3}
+DIMS = {"users": 3, "items": 1}
 
 
 def asked(guard: TierGuard, keys: list[int], timeout_s: float = 20.0) -> tuple[np.ndarray, list[bool]]:
-    rows, found = np.zeros((len(keys), 3), np.float32), np.zeros(len(keys), np.bool_)
-    assert guard.query("users", np.array(keys), rows, found, timeout_s) == found.sum()
-    return rows, found.tolist()
+    """Of table users: the rows, those not found as zeros, and which were found."""
+    starts = np.array([0, len(keys)])
+    rows, found = guard.query_tables(("users",), np.array(keys), starts, 3 * starts, timeout_s)
+    return np.where(found[:, None], rows.reshape(-1, 3), 0), found.tolist()
+
+
+class OneTable:
+    """Of a `DictStore` what an `EmbeddingStore` has that answers for one table at a time."""
+
+    def __init__(self, store: DictStore) -> None:
+        self.query, self.close = store.query, store.close
 
 
 def test_answers_as_its_store_does() -> None:
@@ -35,18 +43,67 @@ def test_answers_as_its_store_does() -> None:
         asked(guard, [1])
 
 
+@pytest.mark.parametrize("one_table", [False, True])
+def test_several_tables_are_one_question(one_table: bool) -> None:
+    store, asked_by = DictStore(DIMS), list[int]()
+    query = store.query
+
+    def watched(*arguments):
+        asked_by.append(threading.get_ident())
+        return query(*arguments)
+
+    store.query = watched
+    store.insert("items", np.array([1, 7]), np.array([[10], [70]], np.float32))
+    store.insert("users", np.array([5]), np.full((1, 3), 50, np.float32))
+    guard = TierGuard("tier", OneTable(store) if one_table else store, DIMS, GuardOptions(timeout_s=20.0))
+    starts, bases = np.array([0, 2, 2, 5]), np.array([0, 2, 2, 11])
+    rows, found = guard.query_tables(("items", "items", "users"), np.array([7, 8, 4, 5, 5]), starts, bases, 20.0)
+    assert found.tolist() == [True, False, False, True, True]
+    assert rows[0] == 70
+    assert rows[5:].tolist() == [50] * 6
+    assert store.queries == [("items", [7, 8]), *[("items", [])] * (not one_table), ("users", [4, 5, 5])]
+    assert len(set(asked_by)) == 1
+    assert threading.get_ident() not in asked_by
+    guard.close()
+
+
+def test_a_question_that_fails_after_its_time_out_counts_once() -> None:
+    store = DictStore(DIMS)
+    breaker = BreakerOptions(failures=2, pause_s=1000.0, longest_pause_s=1000.0)
+    guard = TierGuard("tier", store, DIMS, GuardOptions(timeout_s=0.01, threads=1, breaker=breaker))
+    store.gate.clear()
+    store.fault = StoreError("too late, and gone")
+    with pytest.raises(StoreUnavailable, match="within 10 ms"):
+        asked(guard, [1])
+    store.gate.set()
+    guard.close()  # the question has ended
+    assert (guard.state.failures, guard.state.available) == (1, True)
+    assert "within 10 ms" in guard.state.fault
+
+
+def test_tables_that_fail_together_count_once() -> None:
+    store = DictStore(DIMS)
+    guard = TierGuard("tier", OneTable(store), DIMS, GuardOptions(timeout_s=20.0))
+    store.fault = StoreError("gone")
+    with pytest.raises(StoreUnavailable, match="gone"):
+        guard.query_tables(("items", "users"), np.array([1, 2]), np.array([0, 1, 2]), np.array([0, 1, 4]), 20.0)
+    assert guard.state.failures == 1
+    guard.close()
+
+
 def test_an_answer_that_comes_too_late_touches_nothing_of_the_callers() -> None:
     store = DictStore(DIMS)
     store.insert("users", np.array([1]), np.ones((1, 3), np.float32))
     guard = TierGuard("tier", store, DIMS, GuardOptions(timeout_s=20.0))
     store.gate.clear()
-    rows, found = np.zeros((1, 3), np.float32), np.zeros(1, np.bool_)
+    keys, starts, bases = np.array([1]), np.array([0, 1]), np.array([0, 3])
     with pytest.raises(StoreUnavailable, match="within 10 ms"):
-        guard.query("users", np.array([1]), rows, found, 0.01)
+        guard.query_tables(("users",), keys, starts, bases, 0.01)
+    for given in (keys, starts, bases):
+        given[:] = -99  # they are the caller's again, who asks for something else with them
     store.gate.set()
     guard.close()
-    assert not rows.any()
-    assert not found.any()
+    assert store.queries == [("users", [1])]
 
 
 def test_after_failures_callers_are_told_at_once() -> None:
@@ -112,14 +169,10 @@ def test_questions_after_a_load_run_on_threads_of_their_own() -> None:
             asked_by.append(threading.get_native_id())
             return super().query(*arguments)
 
-    guard = TierGuard("tier", Watched({"t": 1}), {"t": 1}, GuardOptions(30.0, threads=1))
-
-    def ask() -> None:
-        guard.query("t", np.array([1]), np.empty((1, 1), np.float32), np.zeros(1, np.bool_), 30.0)
-
-    ask()
-    ask()
+    guard = TierGuard("tier", Watched(DIMS), DIMS, GuardOptions(30.0, threads=1))
+    asked(guard, [1])
+    asked(guard, [1])
     guard.renew_threads()
-    ask()
+    asked(guard, [1])
     assert asked_by[0] == asked_by[1] != asked_by[2]
     guard.close()

@@ -292,18 +292,18 @@ def test_rows_that_came_with_an_update_stay_fresh_whatever_else_is_fetched_meanw
     assert tiers.ask([1, 2]) == ([1, 5], None)
 
 
-def test_all_tables_are_asked_for_before_any_is_waited_for(make_tiers) -> None:
+def test_all_tables_are_asked_for_at_once(make_tiers) -> None:
     tiers = make_tiers(volatile=False)
-    meeting = threading.Barrier(2, timeout=30.0)
-    query = tiers.persistent.query
+    fill_tables, calls = tiers.persistent.fill_tables, []
 
-    def met(*arguments):
-        meeting.wait()
-        return query(*arguments)
+    def counted(tables, *arrays):
+        calls.append(tables)
+        return fill_tables(tables, *arrays)
 
-    tiers.persistent.query = met
+    tiers.persistent.fill_tables = counted
     wanted = batch_of(("users", [5, 500]), ("items", [7]))
     tiers.lookup.look_up_tables(wanted)
+    assert calls == [("users", "items")]
     assert wanted.rows_of(0, 3).tolist() == [[5, 5, 5], [0, 0, 0]]
     assert wanted.rows_of(1, 1).tolist() == [[7]]
     assert wanted.states.tolist() == [RowState.FOUND, RowState.UNKNOWN, RowState.FOUND]

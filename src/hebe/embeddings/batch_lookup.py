@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
-from hebe.embeddings.store import FoundMask, KeyArray, LocalVolatileStore, RowArray, StoreUnavailable
-from hebe.embeddings.tier_guard import Question, TierGuard
+from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreUnavailable, TablesStore
+from hebe.embeddings.tier_guard import TierGuard
+from hebe.kernels.table_batch import take_rows
 
 StateArray = npt.NDArray[np.uint8]
 PlaceArray = npt.NDArray[np.intp]
@@ -58,10 +58,6 @@ class BatchLookup:
         bases = np.cumsum([0, *(own.size * dims[table] for table, own in parts)])
         return cls(tables, np.concatenate(keys), starts, np.empty(bases[-1], np.float32), bases)
 
-    def part(self, number: int, places: PlaceArray) -> tuple[str, KeyArray]:
-        """Table `number`, and a copy of some of its keys."""
-        return self.tables[number], self.keys[self.starts[number] + places]
-
     def parts(self, places: PlaceArray) -> list[tuple[str, KeyArray]]:
         """Tables, each with a copy of its keys among `places`, ascending places of keys."""
         keys, cuts = self.keys[places], np.searchsorted(places, self.starts).tolist()
@@ -78,12 +74,19 @@ class BatchLookup:
         """Of table `number`: a view `[keys, dim]`."""
         return self.rows[self.bases[number] : self.bases[number + 1]].reshape(-1, dim)
 
-    def parts_of(self, places: PlaceArray) -> Iterator[tuple[int, PlaceArray]]:
-        """`places` of keys, ascending, by table: the number of each that has any, and the places among its keys."""
-        cuts = np.searchsorted(places, self.starts).tolist()
-        for number, (first, last) in enumerate(itertools.pairwise(cuts)):
-            if first < last:
-                yield number, places[first:last] - self.starts[number]
+    def spans(self, places: PlaceArray) -> tuple[KeyArray, KeyArray]:
+        """`starts` and `bases` of a batch of the keys at ascending `places` alone."""
+        starts = np.searchsorted(places, self.starts)
+        dims = np.diff(self.bases) // np.maximum(np.diff(self.starts), 1)
+        return starts, np.concatenate([[0], np.cumsum(np.diff(starts) * dims)])
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a tier had of the keys that it was asked for: a batch in buffers of its own, with rows of those `found`."""
+
+    batch: BatchLookup
+    found: FoundMask
 
 
 class BatchFetch:
@@ -97,46 +100,45 @@ class BatchFetch:
         self.wanted, self.seen, self.left = wanted, seen, count
         self.found = np.zeros(len(wanted.keys), np.bool_)
         self._missing = missing
-        self._answered = [False] * len(wanted.tables)
-        """Of each table: the last tier that was asked has said which it has."""
+        self._answered = False
+        """The last tier that was asked has said which it has."""
 
-    def state(self, number: int) -> int:
-        """How keys of table `number` were answered that are left."""
-        return UNKNOWN if self._answered[number] else DEFAULTED
+    @property
+    def state(self) -> int:
+        """How keys were answered that are left."""
+        return UNKNOWN if self._answered else DEFAULTED
 
-    def rest(self) -> Iterator[tuple[int, PlaceArray]]:
-        """Keys that are left, by table; see `BatchLookup.parts_of`."""
-        return self.wanted.parts_of(np.flatnonzero(self._missing & ~self.found))
+    @property
+    def rest(self) -> FoundMask:
+        """Which keys are left."""
+        return self._missing & ~self.found
 
     def found_parts(self) -> list[tuple[str, KeyArray]]:
         """A copy of the keys that were found, with their tables."""
         return self.wanted.parts(np.flatnonzero(self.found))
 
-    def fill_from(self, store: LocalVolatileStore) -> int:
+    def fill_from(self, store: TablesStore) -> int:
         """Take what a tier in this process has of all that is missing; returns how many rows it had."""
         wanted = self.wanted
         hits = store.fill_tables(
             wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, self._missing, self.found
         )
-        self._answered = [True] * len(wanted.tables)
+        self._answered = True
         self.left -= hits
         return hits
 
-    def ask(self, tier: TierGuard, give_up_s: float, clock: Callable[[], float]) -> int:
-        """Ask a tier for all that is left, then wait for its answers; returns how many rows it had."""
-        questions: list[tuple[int, PlaceArray, Question]] = []
-        for number, places in self.rest():
-            table, keys = self.wanted.part(number, places)
-            self._answered[number] = False
-            with contextlib.suppress(StoreUnavailable):
-                questions.append((number, places, tier.ask(table, keys, give_up_s - clock())))
-        hits = 0
-        for number, places, question in questions:
-            with contextlib.suppress(StoreUnavailable):
-                rows, found = tier.answer(question)
-                self.wanted.rows_of(number, rows.shape[1])[places[found]] = rows[found]
-                self.found[self.wanted.starts[number] + places[found]] = True
-                self._answered[number] = True
-                hits += int(np.count_nonzero(found))
+    def ask(self, tier: TierGuard, timeout_s: float) -> Answer | None:
+        """Take what a guarded tier has of all that is left; None if that is nothing, or it has not answered in time."""
+        wanted, places = self.wanted, np.flatnonzero(self.rest)
+        keys, (starts, bases) = wanted.keys[places], wanted.spans(places)
+        self._answered = False
+        try:
+            rows, found = tier.query_tables(wanted.tables, keys, starts, bases, timeout_s)
+        except StoreUnavailable:
+            return None
+        take_rows(rows, places, found, wanted.starts, wanted.bases, wanted.rows)
+        self.found[places] = found
+        self._answered = True
+        hits = int(np.count_nonzero(found))
         self.left -= hits
-        return hits
+        return Answer(BatchLookup(wanted.tables, keys, starts, rows, bases), found) if hits else None

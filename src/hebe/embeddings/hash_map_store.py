@@ -98,10 +98,8 @@ class HashMapStore:
         wanted: FoundMask,
         found: FoundMask,
     ) -> int:
-        """See `LocalVolatileStore.fill_tables`."""
-        for table in tables:
-            self._table(table)
-        numbers = np.array([self._numbers[table] for table in tables], np.int64)
+        """See `TablesStore.fill_tables`."""
+        numbers = self._numbers_of(tables)
         try:
             check_table_batch(self._plan[:, 1], numbers, keys, starts, rows, bases, wanted, found)
             count = self._kernels.fill_tables(
@@ -131,6 +129,26 @@ class HashMapStore:
                 if not self._kernels.prune(entry.header, entry.chunk_bits, entry.row_bytes, partition):
                     raise
 
+    def insert_tables(
+        self,
+        tables: Sequence[str],
+        keys: KeyArray,
+        starts: KeyArray,
+        rows: RowArray,
+        bases: KeyArray,
+        chosen: FoundMask,
+    ) -> None:
+        """See `VolatileStore.insert_tables`. When it fails, the rows of some tables may be there."""
+        try:
+            check_table_batch(self._plan[:, 1], self._numbers_of(tables), keys, starts, rows, bases, chosen)
+        except ValueError as fault:
+            raise StoreError(f"rows for {len(tables)} tables of the hash map: {fault}") from None
+        for number, table in enumerate(tables):
+            own = np.flatnonzero(chosen[starts[number] : starts[number + 1]])
+            if own.size:
+                there = rows[bases[number] : bases[number + 1]].reshape(-1, self.dims[table])
+                self.insert(table, keys[starts[number] + own], there[own])
+
     def update(self, table: str, keys: KeyArray, rows: RowArray) -> int:
         """See `EmbeddingStore.update`."""
         entry = self._table(table)
@@ -142,10 +160,11 @@ class HashMapStore:
         entry = self._table(table)
         return self._counted(self._kernels.delete(entry.header, entry.chunk_bits, entry.row_bytes, keys))
 
-    def touch(self, table: str, keys: KeyArray) -> None:
+    def touch(self, parts: Sequence[tuple[str, KeyArray]]) -> None:
         """See `VolatileStore.touch`."""
-        entry = self._table(table)
-        self._counted(self._kernels.touch(entry.header, entry.chunk_bits, entry.row_bytes, keys))
+        for table, keys in parts:
+            entry = self._table(table)
+            self._counted(self._kernels.touch(entry.header, entry.chunk_bits, entry.row_bytes, keys))
 
     def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
         """See `EmbeddingStore.dump_keys`. While others write: each key that is present all along, exactly once."""
@@ -179,6 +198,11 @@ class HashMapStore:
         if table not in self._tables:
             raise StoreError(f"no table {table} in the hash map; there are {', '.join(self.dims)}")
         return self._tables[table]
+
+    def _numbers_of(self, tables: Sequence[str]) -> KeyArray:
+        for table in tables:
+            self._table(table)
+        return np.array([self._numbers[table] for table in tables], np.int64)
 
     def _counted(self, count: int) -> int:
         if count < 0:

@@ -29,8 +29,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from urllib.parse import quote
 
-from hebe.embeddings.redis_command import Command, elements, pairs
-from hebe.embeddings.store import KeyArray, RowArray
+from hebe.embeddings.redis_command import Command, pairs
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 
 VERSION = 1
@@ -89,7 +88,10 @@ return {scanned[1], table.concat(keys)}
 
 
 class PartitionCommands:
-    """What is asked of Redis for one partition of one table. Rows are float32 `[n, dim]`, keys int64 `[n]`."""
+    """What is asked of Redis for one partition of one table.
+
+    Keys and rows are their little-endian bytes (`redis_command.elements`): a batch is made into bytes at once.
+    """
 
     def __init__(self, namespace: str, table: str, partition: int, dim: int, options: VolatileOptions) -> None:
         tag = _tag(namespace, table, partition, options.num_partitions)
@@ -114,47 +116,45 @@ class PartitionCommands:
         """The layout of what is there, or None."""
         return self._command(b"GET", self.layout_key)
 
-    def query(self, keys: KeyArray) -> Iterator[Command]:
+    def query(self, keys: Sequence[bytes]) -> Iterator[Command]:
         """The rows of `keys`, some with each reply: its bytes or None for each key."""
-        return (self._command(b"HMGET", self.rows, more=elements(keys[part])) for part in _parts(len(keys)))
+        return (self._command(b"HMGET", self.rows, more=keys[part]) for part in _parts(len(keys)))
 
-    def insert(self, keys: KeyArray, rows: RowArray, now_s: float) -> Iterator[Command]:
+    def insert(self, keys: Sequence[bytes], rows: Sequence[bytes], now_s: float) -> Iterator[Command]:
         """Rows under keys, as accessed at `now_s`; the last reply is the partition's size."""
         for part in _parts(len(keys)):
-            names = elements(keys[part])
-            yield self._command(b"HSET", self.rows, more=pairs(names, elements(rows[part])))
+            yield self._command(b"HSET", self.rows, more=pairs(keys[part], rows[part]))
             if self._policy is OverflowPolicy.EVICT_OLDEST:
-                yield self._scored(names, b"GT", _microseconds(now_s))
+                yield self._scored(keys[part], b"GT", _microseconds(now_s))
             elif self._policy is OverflowPolicy.EVICT_LEAST_USED:
-                yield self._scored(names, b"NX", b"%.17g" % (1 + _fraction(now_s)))
+                yield self._scored(keys[part], b"NX", b"%.17g" % (1 + _fraction(now_s)))
         yield self.size()
 
-    def update(self, keys: KeyArray, rows: RowArray) -> Iterator[Command]:
+    def update(self, keys: Sequence[bytes], rows: Sequence[bytes]) -> Iterator[Command]:
         """Rows under those keys that are present; replies with how many were, or with the layout if it is another.
 
         Keys are distinct.
         """
         for part in _parts(len(keys)):
-            more = pairs(elements(keys[part]), elements(rows[part]))
+            more = pairs(keys[part], rows[part])
             yield self._command(b"EVAL", _UPDATE, b"2", self.rows, self.layout_key, self.layout, more=more)
 
-    def delete(self, keys: KeyArray) -> Iterator[Command]:
+    def delete(self, keys: Sequence[bytes]) -> Iterator[Command]:
         """Remove keys; replies with how many were present."""
-        return (self._command(b"HDEL", self.rows, more=elements(keys[part])) for part in _parts(len(keys)))
+        return (self._command(b"HDEL", self.rows, more=keys[part]) for part in _parts(len(keys)))
 
-    def forget(self, keys: KeyArray) -> Iterator[Command]:
+    def forget(self, keys: Sequence[bytes]) -> Iterator[Command]:
         """Drop what is kept about the accesses of keys."""
         for part in _parts(len(keys)) if self._access else ():
-            yield self._command(b"ZREM", self._access, more=elements(keys[part]))
+            yield self._command(b"ZREM", self._access, more=keys[part])
 
-    def touch(self, keys: KeyArray, counts: KeyArray, now_s: float) -> Iterator[Command]:
+    def touch(self, keys: Sequence[bytes], counts: Sequence[int], now_s: float) -> Iterator[Command]:
         """Note an access at `now_s` of those of the distinct `keys` that are present, `counts` times each."""
         for part in _parts(len(keys)):
-            names = elements(keys[part])
             if self._policy is OverflowPolicy.EVICT_OLDEST:
-                yield self._scored(names, b"XX", b"GT", _microseconds(now_s))
+                yield self._scored(keys[part], b"XX", b"GT", _microseconds(now_s))
             elif self._policy is OverflowPolicy.EVICT_LEAST_USED:
-                more = pairs(names, [b"%d" % count for count in counts[part].tolist()])
+                more = pairs(keys[part], [b"%d" % count for count in counts[part]])
                 yield self._command(b"EVAL", _COUNT, b"1", self._access, b"%.17g" % _fraction(now_s), more=more)
 
     def evict(self, target: int) -> Command:

@@ -9,34 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
-from hebe.embeddings.redis_command import Command, Reply
+from hebe.embeddings.redis_command import Command, Reply, elements
 from hebe.embeddings.redis_connection import CLIENT_MESSAGE, RedisAccess, open_nodes, parse_addresses
 from hebe.embeddings.redis_layout import PartitionCommands
+from hebe.embeddings.redis_shares import Exchange, RedisTable, Share, exchanges
 from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
-from hebe.kernels import xxh64
-
-_BATCH_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    name: str
-    dim: int
-    partitions: tuple[PartitionCommands, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """The keys of one batch that belong to one partition: where they stand in the batch, in ascending order."""
-
-    partition: PartitionCommands
-    positions: KeyArray
+from hebe.kernels import table_batch, xxh64
+from hebe.kernels.table_batch import check_table_batch
 
 
 class RedisStore:
@@ -73,7 +57,7 @@ class RedisStore:
         self._where = ", ".join(str(address) for address in parse_addresses(addresses))
         self._nodes = open_nodes(addresses, access or RedisAccess())
         self._tables = {
-            table: _Table(
+            table: RedisTable(
                 table,
                 dim,
                 tuple(
@@ -88,42 +72,71 @@ class RedisStore:
         )
         self._closed = False
         xxh64.warm_up()
+        table_batch.warm_up()
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`."""
-        known = self._table(table)
-        _check_rows(known, keys, rows)
-        if rows.dtype != np.float32 or not rows.flags.c_contiguous or not rows.flags.writeable:
-            raise StoreError(f"rows of table {table} go to a writable, C-contiguous float32 buffer")
-        for batch in self._batches(known, len(keys)):
-            shares = _shares(known, keys[batch])
+        _check_rows(self._table(table), keys, rows)
+        _check_buffer((table,), rows)
+        starts, bases = _alone(keys, rows)
+        return self.fill_tables((table,), keys, starts, rows.reshape(-1), bases, np.ones(len(keys), np.bool_), found)
+
+    def fill_tables(
+        self,
+        tables: Sequence[str],
+        keys: KeyArray,
+        starts: KeyArray,
+        rows: RowArray,
+        bases: KeyArray,
+        wanted: FoundMask,
+        found: FoundMask,
+    ) -> int:
+        """See `TablesStore.fill_tables`. When it fails, some of the rows may be filled."""
+        known, places, cuts = self._chosen(tables, keys, starts, rows, bases, wanted, found)
+        _check_buffer(tables, rows)
+        count = 0
+        for exchange in exchanges(known, keys[places], cuts, self._max_batch_size):
             replies = self._ask(
-                [
-                    [share.partition.read_layout(), *share.partition.query(keys[batch][share.positions])]
-                    for share in shares
-                ]
+                [[share.partition.read_layout(), *share.partition.query(share.names)] for share in exchange.shares]
             )
-            for share, (layout, *answers) in zip(shares, replies, strict=True):
-                self._check_layout(known, share.partition, layout)
-                self._take_rows(known, answers, share.positions, rows[batch], found[batch])
-        return int(np.count_nonzero(found))
+            values: list[bytes] = []
+            present: list[bool] = []
+            for share, (layout, *answers) in zip(exchange.shares, replies, strict=True):
+                self._check_layout(share, layout)
+                self._take_values(share.table, answers, values, present)
+            held, there = np.array(present, np.bool_), places[exchange.places]
+            source = np.frombuffer(b"".join(values), "<f4").astype(np.float32, copy=False)
+            table_batch.take_rows(source, there, held, starts, bases, rows)
+            found[there] = held
+            count += int(np.count_nonzero(held))
+        return count
 
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`. When it fails, some of the rows may be there."""
-        known = self._table(table)
-        _check_rows(known, keys, rows)
-        for batch in self._batches(known, len(keys)):
-            shares = _shares(known, keys[batch])
-            for share, (_, layout) in zip(
-                shares, self._ask([share.partition.claim() for share in shares]), strict=True
-            ):
-                self._check_layout(known, share.partition, layout)
+        _check_rows(self._table(table), keys, rows)
+        starts, bases = _alone(keys, rows)
+        self.insert_tables((table,), keys, starts, rows.reshape(-1), bases, np.ones(len(keys), np.bool_))
+
+    def insert_tables(
+        self,
+        tables: Sequence[str],
+        keys: KeyArray,
+        starts: KeyArray,
+        rows: RowArray,
+        bases: KeyArray,
+        chosen: FoundMask,
+    ) -> None:
+        """See `VolatileStore.insert_tables`. When it fails, some of the rows may be there."""
+        known, places, cuts = self._chosen(tables, keys, starts, rows, bases, chosen)
+        for exchange in exchanges(known, keys[places], cuts, self._max_batch_size):
+            shares = exchange.shares
+            claims = self._ask([share.partition.claim() for share in shares])
+            for share, (_, layout) in zip(shares, claims, strict=True):
+                self._check_layout(share, layout)
+            values = exchange.row_bytes(starts, rows, bases, places[exchange.places])
             now_s = time.time()
             replies = self._ask(
-                [
-                    list(share.partition.insert(keys[batch][share.positions], rows[batch][share.positions], now_s))
-                    for share in shares
-                ]
+                [list(share.partition.insert(share.names, values[share.own], now_s)) for share in shares]
             )
             self._prune({share.partition: _count(answers[-1:]) for share, answers in zip(shares, replies, strict=True)})
 
@@ -134,45 +147,39 @@ class RedisStore:
         distinct, from_end = np.unique(keys[::-1], return_index=True)
         last = len(keys) - 1 - from_end
         updated = 0
-        for batch in self._batches(known, len(distinct)):
-            shares = _shares(known, distinct[batch])
+        for exchange in self._exchanges_of(known, distinct):
+            values = elements(rows[last[exchange.places]])
             replies = self._ask(
-                [
-                    list(share.partition.update(distinct[batch][share.positions], rows[last[batch][share.positions]]))
-                    for share in shares
-                ]
+                [list(share.partition.update(share.names, values[share.own])) for share in exchange.shares]
             )
-            for share, answers in zip(shares, replies, strict=True):
+            for share, answers in zip(exchange.shares, replies, strict=True):
                 for answer in answers:
                     if not isinstance(answer, int):
-                        self._check_layout(known, share.partition, answer)
+                        self._check_layout(share, answer)
                 updated += _count(answers)
         return updated
 
     def delete(self, table: str, keys: KeyArray) -> int:
         """See `EmbeddingStore.delete`."""
-        known = self._table(table)
         deleted = 0
-        for batch in self._batches(known, len(keys)):
-            shares = [(share.partition, keys[batch][share.positions]) for share in _shares(known, keys[batch])]
-            deleted += sum(_count(answers) for answers in self._ask([list(part.delete(own)) for part, own in shares]))
-            self._ask([list(part.forget(own)) for part, own in shares])
+        for exchange in self._exchanges_of(self._table(table), keys):
+            replies = self._ask([list(share.partition.delete(share.names)) for share in exchange.shares])
+            deleted += sum(map(_count, replies))
+            self._ask([list(share.partition.forget(share.names)) for share in exchange.shares])
         return deleted
 
-    def touch(self, table: str, keys: KeyArray) -> None:
+    def touch(self, parts: Sequence[tuple[str, KeyArray]]) -> None:
         """See `VolatileStore.touch`. Keys that repeat count so often; asks nothing of Redis with `evict_random`."""
-        known = self._table(table)
-        if self.options.overflow_policy is OverflowPolicy.EVICT_RANDOM:
+        known = [self._table(table) for table, _ in parts]
+        if self.options.overflow_policy is OverflowPolicy.EVICT_RANDOM or not parts:
             return
-        distinct, counts = np.unique(keys, return_counts=True)
+        distinct, counts = zip(*(np.unique(keys, return_counts=True) for _, keys in parts), strict=True)
+        cuts = np.cumsum([0, *map(len, distinct)])
+        times = np.concatenate(counts)
         now_s = time.time()
-        for batch in self._batches(known, len(distinct)):
-            self._ask(
-                [
-                    list(share.partition.touch(distinct[batch][share.positions], counts[batch][share.positions], now_s))
-                    for share in _shares(known, distinct[batch])
-                ]
-            )
+        for exchange in exchanges(known, np.concatenate(distinct), cuts, self._max_batch_size):
+            own = times[exchange.places].tolist()
+            self._ask([list(share.partition.touch(share.names, own[share.own], now_s)) for share in exchange.shares])
 
     def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
         """See `EmbeddingStore.dump_keys`.
@@ -195,44 +202,60 @@ class RedisStore:
         self._closed = True
         self._nodes.close()
 
-    def _table(self, table: str) -> _Table:
+    def _table(self, table: str) -> RedisTable:
         if self._closed:
             raise StoreError(f"the store on Redis {self._where} is closed", CLIENT_MESSAGE)
         if table not in self._tables:
             raise StoreError(f"no table {table}; there are {', '.join(self._tables)}", CLIENT_MESSAGE)
         return self._tables[table]
 
-    def _batches(self, table: _Table, count: int) -> Iterator[slice]:
-        size = max(1, min(self._max_batch_size, _BATCH_BYTES // (4 * table.dim)))
-        return (slice(first, first + size) for first in range(0, count, size))
+    def _chosen(
+        self,
+        tables: Sequence[str],
+        keys: KeyArray,
+        starts: KeyArray,
+        rows: RowArray,
+        bases: KeyArray,
+        chosen: FoundMask,
+        *masks: FoundMask,
+    ) -> tuple[list[RedisTable], KeyArray, KeyArray]:
+        """The tables, the places of those of their keys that are `chosen`, and where each table's begin among these."""
+        known = [self._table(table) for table in tables]
+        dims = np.array([table.dim for table in known], np.int64)
+        try:
+            check_table_batch(dims, np.arange(len(known)), keys, starts, rows, bases, chosen, *masks)
+        except ValueError as fault:
+            raise StoreError(f"{len(tables)} tables of Redis {self._where}: {fault}", CLIENT_MESSAGE) from None
+        places = starts[0] + np.flatnonzero(chosen[starts[0] : starts[-1]])
+        return known, places, np.searchsorted(places, starts)
+
+    def _exchanges_of(self, table: RedisTable, keys: KeyArray) -> Iterator[Exchange]:
+        return exchanges([table], keys, np.array([0, len(keys)]), self._max_batch_size)
 
     def _ask(self, asked: Sequence[list[Command]]) -> list[list[Reply]]:
         """The replies to lists of commands, as lists of the same lengths, in one exchange."""
         replies = iter(self._nodes.execute([command for commands in asked for command in commands]))
         return [[next(replies) for _ in commands] for commands in asked]
 
-    def _take_rows(
-        self, table: _Table, answers: Sequence[Reply], positions: KeyArray, rows: RowArray, found: FoundMask
+    def _take_values(
+        self, table: RedisTable, answers: Sequence[Reply], values: list[bytes], present: list[bool]
     ) -> None:
-        """The rows that were answered go to `rows[positions]`, in this order."""
-        values: list[bytes | None] = list(chain.from_iterable(answers))  # type: ignore[arg-type]  # each is a list
-        held = [value for value in values if value is not None]
-        for length in set(map(len, held)) - {4 * table.dim}:
-            raise StoreError(
-                f"Redis {self._where}: table {table.name} has a row of {length} bytes, "
-                f"where its dim needs {4 * table.dim}",
-                CLIENT_MESSAGE,
-            )
-        present = np.array([value is not None for value in values])
-        found[positions] = present
-        rows[positions[present]] = np.frombuffer(b"".join(held), "<f4").reshape(len(held), table.dim)
+        """Append what was answered for each key, zeros where there is no row, and whether there is one."""
+        size_bytes = 4 * table.dim
+        told: list[bytes | None] = list(chain.from_iterable(answers))  # type: ignore[arg-type]  # each is a list
+        for length in {len(value) for value in told if value is not None} - {size_bytes}:
+            what = f"table {table.name} has a row of {length} bytes, where its dim needs {size_bytes}"
+            raise StoreError(f"Redis {self._where}: {what}", CLIENT_MESSAGE)
+        values += [bytes(size_bytes) if value is None else value for value in told]
+        present += [value is not None for value in told]
 
-    def _check_layout(self, table: _Table, partition: PartitionCommands, layout: Reply) -> None:
-        if layout is not None and layout != partition.layout:
+    def _check_layout(self, share: Share, layout: Reply) -> None:
+        if layout is not None and layout != share.partition.layout:
             there = layout.decode(errors="replace") if isinstance(layout, bytes) else layout
             raise StoreError(
-                f"Redis {self._where}: table {table.name} is there as {there}, not as {partition.layout.decode()}: "
-                f"delete its keys ({partition.pattern}) or use another namespace",
+                f"Redis {self._where}: table {share.table.name} is there as {there}, "
+                f"not as {share.partition.layout.decode()}: "
+                f"delete its keys ({share.partition.pattern}) or use another namespace",
                 CLIENT_MESSAGE,
             )
 
@@ -259,18 +282,19 @@ class RedisStore:
                 return np.unique(np.frombuffer(b"".join(found), "<i8").astype(np.int64, copy=False))
 
 
-def _shares(table: _Table, keys: KeyArray) -> list[_Share]:
-    """The keys of a batch by partition, without the partitions that have none."""
-    places = xxh64.key_partitions(keys, len(table.partitions)).astype(np.uint16)
-    order = np.argsort(places, kind="stable")
-    ends = np.cumsum(np.bincount(places, minlength=len(table.partitions)))
-    positions = np.split(order, ends[:-1])
-    return [_Share(partition, own) for partition, own in zip(table.partitions, positions, strict=True) if len(own)]
-
-
-def _check_rows(table: _Table, keys: KeyArray, rows: RowArray) -> None:
+def _check_rows(table: RedisTable, keys: KeyArray, rows: RowArray) -> None:
     if rows.shape != (len(keys), table.dim):
         raise StoreError(f"rows {list(rows.shape)} for {len(keys)} keys of table {table.name}: dim is {table.dim}")
+
+
+def _check_buffer(tables: Sequence[str], rows: RowArray) -> None:
+    if rows.dtype != np.float32 or not rows.flags.c_contiguous or not rows.flags.writeable:
+        raise StoreError(f"rows of table {', '.join(tables)} go to a writable, C-contiguous float32 buffer")
+
+
+def _alone(keys: KeyArray, rows: RowArray) -> tuple[KeyArray, KeyArray]:
+    """`starts` and `bases` of a batch of one table."""
+    return np.array([0, len(keys)]), np.array([0, rows.size])
 
 
 def _count(replies: Sequence[Reply]) -> int:

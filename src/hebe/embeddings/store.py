@@ -8,7 +8,7 @@ several threads at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -71,20 +71,9 @@ class EmbeddingStore(Protocol):
         ...
 
 
-class VolatileStore(EmbeddingStore, Protocol):
-    """Level 2: an asynchronous cache in partitions, shared by workers, models or servers (HPS 5).
-
-    The partition of a key is fixed: XXH64 of its eight little-endian bytes (seed 0) modulo the number of partitions.
-    A partition that an insertion brings above its overflow margin is pruned to `overflow_resolution_target` of it.
-    """
-
-    def touch(self, table: str, keys: KeyArray) -> None:
-        """Refresh the time of last access of those keys that are present. Called after an answer, never within one."""
-        ...
-
-
-class LocalVolatileStore(VolatileStore, Protocol):
-    """Level 2 in this process, which answers at once."""
+@runtime_checkable
+class TablesStore(Protocol):
+    """A tier that answers for several tables in one call, as one that is far away had better do."""
 
     def fill_tables(
         self,
@@ -96,8 +85,35 @@ class LocalVolatileStore(VolatileStore, Protocol):
         wanted: FoundMask,
         found: FoundMask,
     ) -> int:
-        """`query`, in one call, of those keys of several tables that are `wanted`; arrays as those of
+        """`EmbeddingStore.query` of those keys of several tables that are `wanted`; arrays as those of
         `EmbeddingCache.query_tables`. Other keys' rows and places in `found` are left untouched.
+        """
+        ...
+
+
+class VolatileStore(EmbeddingStore, TablesStore, Protocol):
+    """Level 2: an asynchronous cache in partitions, shared by workers, models or servers (HPS 5).
+
+    The partition of a key is fixed: XXH64 of its eight little-endian bytes (seed 0) modulo the number of partitions.
+    A partition that an insertion brings above its overflow margin is pruned to `overflow_resolution_target` of it.
+    """
+
+    def insert_tables(
+        self,
+        tables: Sequence[str],
+        keys: KeyArray,
+        starts: KeyArray,
+        rows: RowArray,
+        bases: KeyArray,
+        chosen: FoundMask,
+    ) -> None:
+        """`insert` of those keys of several tables that are `chosen`, in one call; arrays as those of `fill_tables`."""
+        ...
+
+    def touch(self, parts: Sequence[tuple[str, KeyArray]]) -> None:
+        """Refresh the time of last access of those keys that are present, tables each with some of its keys.
+
+        Called after an answer, never within one.
         """
         ...
 

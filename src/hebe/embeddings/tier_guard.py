@@ -1,8 +1,9 @@
 """A tier that may stall or fail, asked so that nobody waits longer than he can: time-outs and a circuit breaker.
 
-HPS has neither, and a stalled Redis stalls its server. Here a question runs on a thread of the guard, into buffers of
-its own, since a caller that has given up takes his away. After some failures in a row the tier is left alone and
-callers are told at once; a probe from time to time, in no query's way, finds out when it is back.
+HPS has neither, and a stalled Redis stalls its server. Here a question, one for all tables of a batch, runs on a thread
+of the guard, into buffers of its own, since a caller that has given up takes his away. After some failures in a row
+the tier is left alone and callers are told at once; a probe from time to time, in no query's way, finds out when it is
+back.
 """
 
 from __future__ import annotations
@@ -10,15 +11,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from hebe.embeddings.circuit_breaker import BreakerOptions, CircuitBreaker
-from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray, StoreError, StoreUnavailable
+from hebe.embeddings.store import (
+    EmbeddingStore,
+    FoundMask,
+    KeyArray,
+    RowArray,
+    StoreError,
+    StoreUnavailable,
+    TablesStore,
+)
 
 log = logging.getLogger("hebe.tiers")
 
@@ -56,13 +65,26 @@ class TierState:
     """How long it has been left alone; None while it is available."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Keys that a tier was asked for; `TierGuard.answer` waits for its rows until `give_up_s` of the guard's clock."""
+class _Question:
+    """Keys of several tables that a tier is asked for, in buffers of its own."""
 
-    future: Future[tuple[RowArray, FoundMask]]
-    wait_s: float
-    give_up_s: float
+    def __init__(self, tables: Sequence[str], keys: KeyArray, starts: KeyArray, bases: KeyArray) -> None:
+        self._tables, self._keys, self._starts, self._bases = tables, keys, starts, bases
+        self.rows = np.empty(bases[-1], np.float32)
+        self.found = np.zeros(len(keys), np.bool_)
+        self.failed = False
+
+    def put_to(self, store: EmbeddingStore) -> None:
+        """Fill `rows` and `found`: in one call, or table by table if the store answers for one at a time only."""
+        keys, starts, bases, rows, found = self._keys, self._starts, self._bases, self.rows, self.found
+        if isinstance(store, TablesStore):
+            store.fill_tables(self._tables, keys, starts, rows, bases, np.ones(len(keys), np.bool_), found)
+            return
+        for number, table in enumerate(self._tables):
+            own = slice(starts[number], starts[number + 1])
+            if own.start < own.stop:
+                there = rows[bases[number] : bases[number + 1]].reshape(own.stop - own.start, -1)
+                store.query(table, keys[own], there, found[own])
 
 
 class TierGuard:
@@ -104,19 +126,14 @@ class TierGuard:
             left_alone_s = None if self._left_alone_s is None else self._clock() - self._left_alone_s
             return TierState(self.name, self._breaker.closed, self._failures, self._fault, age_s, left_alone_s)
 
-    def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask, timeout_s: float) -> int:
-        """`EmbeddingStore.query` within `timeout_s` and the tier's own time-out.
+    def query_tables(
+        self, tables: Sequence[str], keys: KeyArray, starts: KeyArray, bases: KeyArray, timeout_s: float
+    ) -> tuple[RowArray, FoundMask]:
+        """Rows of several tables, and which of them are there, within `timeout_s` and the tier's own time-out.
 
-        Raises `StoreUnavailable`, with `rows` and `found` untouched, when the tier is being left alone, fails, or has
-        not answered in time.
+        Arrays as those of `TablesStore.fill_tables`. Raises `StoreUnavailable` when the tier is being left alone,
+        fails, or has not answered in time.
         """
-        got, mask = self.answer(self.ask(table, keys, timeout_s))
-        found[:] = mask
-        rows[mask] = got[mask]
-        return int(np.count_nonzero(mask))
-
-    def ask(self, table: str, keys: KeyArray, timeout_s: float) -> Question:
-        """Begin a query, of which several can be under way; raises `StoreUnavailable` if it is hopeless already."""
         if not self._breaker.closed:
             raise StoreUnavailable(f"{self.name} is not available: {self._fault}", f"{self.name} is not available")
         wait_s = min(timeout_s, self.options.timeout_s)
@@ -124,21 +141,19 @@ class TierGuard:
             raise StoreUnavailable(f"{self.name}: no time is left", f"{self.name}: no time is left")
         if self._closing.is_set():
             raise StoreError(f"{self.name} is closed")
-        future = self._threads.submit(self._ask, table, keys.copy())
-        return Question(future, wait_s, self._clock() + wait_s)
-
-    def answer(self, question: Question) -> tuple[RowArray, FoundMask]:
-        """Wait for what `ask` began: the rows, and which of them are there. Raises as `query` does."""
+        question = _Question(tuple(tables), keys.copy(), starts.copy(), bases.copy())
+        future = self._threads.submit(self._ask, question)
         try:
-            return question.future.result(max(question.give_up_s - self._clock(), 0.0))
+            future.result(wait_s)
         except FutureTimeout:
-            question.future.cancel()
-            what = f"{self.name} has not answered within {question.wait_s * 1e3:.0f} ms"
-            if question.wait_s >= self.options.timeout_s:  # a caller with less time says nothing about the tier
-                self._failed(what)
+            future.cancel()
+            what = f"{self.name} has not answered within {wait_s * 1e3:.0f} ms"
+            if wait_s >= self.options.timeout_s:  # a caller with less time says nothing about the tier
+                self._failed(question, what)
             raise StoreUnavailable(what, what) from None
         except StoreError as fault:
             raise StoreUnavailable(f"{self.name}: {fault}", fault.client_message) from fault
+        return question.rows, question.found
 
     def renew_threads(self) -> None:
         """Let go of the threads that there are; while no question is under way.
@@ -159,29 +174,30 @@ class TierGuard:
             self._prober.join()
         self.store.close()
 
-    def _ask(self, table: str, keys: KeyArray) -> tuple[RowArray, FoundMask]:
-        rows = np.empty((len(keys), self._dims[table]), np.float32)
-        found = np.zeros(len(keys), np.bool_)
+    def _ask(self, question: _Question) -> None:
         started_s = self._clock()
         try:
-            self.store.query(table, keys, rows, found)
+            question.put_to(self.store)
         except StoreError as fault:
-            self._failed(str(fault))
+            self._failed(question, str(fault))
             raise
         except Exception as fault:  # a driver's fault that its store let through
-            self._failed(f"{type(fault).__name__}: {fault}")
+            self._failed(question, f"{type(fault).__name__}: {fault}")
             raise StoreError(f"{type(fault).__name__}: {fault}") from fault
         if self._clock() - started_s <= self.options.timeout_s:
             self._succeeded()
-        return rows, found
 
     def _succeeded(self) -> None:
         with self._lock:
             if self._breaker.closed:
                 self._breaker.succeeded()
 
-    def _failed(self, fault: str) -> None:
+    def _failed(self, question: _Question, fault: str) -> None:
+        """Count it, once a question: one that came too late may fail as well."""
         with self._lock:
+            if question.failed:
+                return
+            question.failed = True
             self._failures += 1
             self._fault, self._fault_s = fault, self._clock()
             opens = self._breaker.failed(self._fault_s)

@@ -9,7 +9,6 @@ bound the time that it takes, and a key that no tier has is unknown rather than 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -19,25 +18,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hebe.embeddings.background import BackgroundWork
-from hebe.embeddings.batch_lookup import (
-    DEFAULTED,
-    FOUND,
-    UNKNOWN,
-    BatchFetch,
-    BatchLookup,
-    StateArray,
-)
+from hebe.embeddings.batch_lookup import DEFAULTED, FOUND, UNKNOWN, BatchFetch, BatchLookup, StateArray
 from hebe.embeddings.recent_updates import RecentUpdates
-from hebe.embeddings.store import (
-    EmbeddingCache,
-    FoundMask,
-    KeyArray,
-    LocalVolatileStore,
-    RowArray,
-    StoreError,
-    VolatileStore,
-)
+from hebe.embeddings.store import EmbeddingCache, FoundMask, KeyArray, RowArray
 from hebe.embeddings.tier_guard import TierGuard
+from hebe.embeddings.volatile_tier import VolatileTier as VolatileTier
+from hebe.kernels import table_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,37 +60,6 @@ class LookupCounts:
     unknown: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class VolatileTier:
-    """Level 2: the store, and its guard where it may stall; one in this process answers at once, `local`, and has none.
-
-    Made by `of_process` and `guarded`.
-    """
-
-    store: VolatileStore
-    local: LocalVolatileStore | None = None
-    guard: TierGuard | None = None
-
-    @classmethod
-    def of_process(cls, store: LocalVolatileStore) -> VolatileTier:
-        """One in this process."""
-        return cls(store, local=store)
-
-    @classmethod
-    def guarded(cls, store: VolatileStore, guard: TierGuard) -> VolatileTier:
-        """One elsewhere."""
-        return cls(store, guard=guard)
-
-    @property
-    def available(self) -> bool:
-        """Whether questions pass."""
-        return self.guard is None or self.guard.available
-
-    def close(self) -> None:
-        """Close the store, and its guard."""
-        (self.guard or self.store).close()
-
-
 class TieredLookup:
     """The tiers of one model, or of several that share them. Any number of threads may look up at once.
 
@@ -131,6 +86,7 @@ class TieredLookup:
         self._clock = clock
         self._counting = threading.Lock()
         self._updates = {table: RecentUpdates() for table in dims}
+        table_batch.warm_up()
 
     def look_up(
         self,
@@ -185,7 +141,7 @@ class TieredLookup:
         `note`: level 2 hears of it afterwards: what it had was used, and what it lacked is put into it.
         """
         fetch = self._fetch_parts([(table, keys)], timeout_s, LookupCounts(), note=note)
-        states = np.full(len(keys), fetch.state(0), np.uint8)
+        states = np.full(len(keys), fetch.state, np.uint8)
         states[fetch.found] = FOUND
         return fetch.wanted.rows_of(0, self.dims[table]), states
 
@@ -207,8 +163,7 @@ class TieredLookup:
         """Lower tiers have newer rows of `keys`, these, or have deleted them (None): level 1 follows, as far as it
         holds them. Told by one thread a table, in the order of the updates.
         """
-        self._updates[table].add(keys)
-        self._take_back(table, keys)
+        self._note_update(table, keys)
         if rows is None:
             self.cache.delete(table, keys)
         else:
@@ -216,8 +171,7 @@ class TieredLookup:
 
     def outdated(self, table: str, keys: KeyArray) -> None:
         """A lower tier has newer rows of `keys`, or has deleted them: level 1's are stale until they are renewed."""
-        self._updates[table].add(keys)
-        self._take_back(table, keys)
+        self._note_update(table, keys)
         self.cache.mark_stale(table, keys)
 
     def renew(self, table: str, keys: KeyArray) -> tuple[int, int, int]:
@@ -259,22 +213,23 @@ class TieredLookup:
         places = np.flatnonzero(later)
         wanted.set_states(places, DEFAULTED)
         missing[places] = False
-        for number, own in wanted.parts_of(places):
-            table = wanted.tables[number]
-            wanted.rows_of(number, self.dims[table])[own] = self.default(table)
+        self._set_defaults(wanted, later)
         self._insert_later(wanted.parts(places))
         return int(places.size)
+
+    def _set_defaults(self, wanted: BatchLookup, chosen: FoundMask) -> None:
+        """The keys that are `chosen` get the default vectors of their tables."""
+        values = np.array([self.default(table) for table in wanted.tables], np.float32)
+        table_batch.set_rows(values, chosen, wanted.starts, wanted.bases, wanted.rows)
 
     def _note_states(self, fetch: BatchFetch, counts: LookupCounts) -> None:
         """Of keys that no tier had, or could be asked for."""
         if fetch.left:
-            for number, places in fetch.rest():
-                state = fetch.state(number)
-                fetch.wanted.set_states(fetch.wanted.starts[number] + places, state)
-                if state == UNKNOWN:
-                    counts.unknown += places.size
-                else:
-                    counts.defaulted += places.size
+            fetch.wanted.set_states(np.flatnonzero(fetch.rest), fetch.state)
+            if fetch.state == UNKNOWN:
+                counts.unknown += fetch.left
+            else:
+                counts.defaulted += fetch.left
 
     def _fetch_parts(
         self, parts: Sequence[tuple[str, KeyArray]], timeout_s: float, counts: LookupCounts, *, note: bool = True
@@ -295,33 +250,29 @@ class TieredLookup:
         note: bool = True,
     ) -> BatchFetch:
         """The rows of the `count` keys that are `missing`, or default vectors, from the lower tiers to their places: a
-        tier is asked for all that it has to answer before it is waited for.
+        tier is asked for those of all tables at once.
         """
         give_up_s = self._clock() + timeout_s
         fetch = BatchFetch(wanted, missing, count, [self.updates_seen(table) for table in wanted.tables])
         volatile = self.volatile
         if volatile is not None:
-            hits = 0
-            if volatile.local is not None:
-                hits = fetch.fill_from(volatile.local)
-            elif volatile.guard is not None:
-                hits = fetch.ask(volatile.guard, give_up_s, self._clock)
-            counts.volatile_hits += hits
-            if note and hits:
-                self._touch_later(volatile, fetch.found_parts())
+            if volatile.guard is None:
+                fetch.fill_from(volatile.store)
+            else:
+                fetch.ask(volatile.guard, timeout_s)
+            counts.volatile_hits += count - fetch.left
+            if note and fetch.left < count:
+                used = fetch.found_parts()
+                self.background.submit(lambda: volatile.touch(used))
         if self.persistent is not None and fetch.left:
-            before = fetch.found.copy()
-            hits = fetch.ask(self.persistent, give_up_s, self._clock)
-            counts.persistent_hits += hits
-            if note and hits and volatile is not None and self.options.cache_missed_embeddings:
-                for number, places in wanted.parts_of(np.flatnonzero(fetch.found & ~before)):
-                    table, keys = wanted.part(number, places)
-                    rows = wanted.rows_of(number, self.dims[table])[places]
-                    self._fill_volatile_later(volatile, table, keys, rows, fetch.seen[number])
+            left = fetch.left
+            answer = fetch.ask(self.persistent, give_up_s - self._clock())
+            counts.persistent_hits += left - fetch.left
+            if answer is not None and note and volatile is not None and self.options.cache_missed_embeddings:
+                seen = fetch.seen
+                self.background.submit(lambda: volatile.fill(answer, seen, self._updates))
         if fetch.left:
-            for number, places in fetch.rest():
-                table = wanted.tables[number]
-                wanted.rows_of(number, self.dims[table])[places] = self.default(table)
+            self._set_defaults(wanted, fetch.rest)
         return fetch
 
     def _put(self, fetch: BatchFetch) -> None:
@@ -332,6 +283,13 @@ class TieredLookup:
             if fetch.seen[number] != self.updates_seen(table):
                 mine = slice(wanted.starts[number], wanted.starts[number + 1])
                 self._mark_overtaken(table, wanted.keys[mine][fetch.found[mine]], fetch.seen[number])
+
+    def _note_update(self, table: str, keys: KeyArray) -> None:
+        """Level 2 gives back what it was given of `keys` before."""
+        updates = self._updates[table]
+        updates.add(keys)
+        if self.volatile is not None:
+            self.volatile.take_back(table, keys, updates)
 
     def _mark_overtaken(self, table: str, keys: KeyArray, seen: int) -> None:
         """Those of `keys`, just put into level 1, are stale there that have had an update since `seen`."""
@@ -359,54 +317,8 @@ class TieredLookup:
         def act() -> None:
             wanted = BatchLookup.of(parts, self.dims)
             _, stale, _, _ = self._query_cache(wanted)
-            for number, places in wanted.parts_of(np.flatnonzero(stale)):
-                self.renew(*wanted.part(number, places))
-
-        self.background.submit(act)
-
-    def _touch_later(self, volatile: VolatileTier, parts: Sequence[tuple[str, KeyArray]]) -> None:
-        def act(store: VolatileStore) -> None:
-            for table, keys in parts:
-                store.touch(table, keys)
-
-        self._later(volatile, act)
-
-    def _fill_volatile_later(
-        self, volatile: VolatileTier, table: str, keys: KeyArray, rows: RowArray, seen: int
-    ) -> None:
-        """Put into level 2 what it lacked, unless it has it by then, or an update has overtaken the rows since `seen`.
-
-        The keys are noted first and looked at again last: an update that comes in between either finds them noted, and
-        deletes them, or is found here.
-        """
-        updates = self._updates[table]
-
-        def act(store: VolatileStore) -> None:
-            updates.note_filled(keys)
-            wanted = np.flatnonzero(~updates.overtaken(keys, seen))
-            found = np.zeros(len(wanted), np.bool_)
-            store.query(table, keys[wanted], np.empty((len(wanted), self.dims[table]), np.float32), found)
-            wanted = wanted[~found]
-            store.insert(table, keys[wanted], rows[wanted])
-            overtaken = updates.overtaken(keys, seen)[wanted]
-            if overtaken.any():
-                store.delete(table, keys[wanted[overtaken]])
-
-        self._later(volatile, act)
-
-    def _take_back(self, table: str, keys: KeyArray) -> None:
-        """Delete from level 2 what was put there of `keys` before this update of them was known."""
-        filled = self._updates[table].filled_among(keys)
-        if self.volatile is not None and filled.size and self.volatile.available:
-            with contextlib.suppress(StoreError):  # it is said where the tier is asked
-                self.volatile.store.delete(table, filled)
-
-    def _later(self, volatile: VolatileTier, work: Callable[[VolatileStore], object]) -> None:
-        """In the background, unless level 2 is being left alone by then."""
-
-        def act() -> None:
-            if volatile.available:
-                work(volatile.store)
+            for table, keys in wanted.parts(np.flatnonzero(stale)):
+                self.renew(table, keys)
 
         self.background.submit(act)
 

@@ -1,0 +1,83 @@
+"""Level 2 as a lookup uses it: what it is asked, and what it is told afterwards, in no query's way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hebe.embeddings.batch_lookup import Answer
+from hebe.embeddings.recent_updates import RecentUpdates
+from hebe.embeddings.store import KeyArray, StoreError, VolatileStore
+from hebe.embeddings.tier_guard import TierGuard
+
+
+@dataclass(frozen=True, slots=True)
+class VolatileTier:
+    """The store, and its guard where it may stall; one in this process answers at once, and has none.
+
+    Made by `of_process` and `guarded`.
+    """
+
+    store: VolatileStore
+    guard: TierGuard | None = None
+
+    @classmethod
+    def of_process(cls, store: VolatileStore) -> VolatileTier:
+        """One in this process."""
+        return cls(store)
+
+    @classmethod
+    def guarded(cls, store: VolatileStore, guard: TierGuard) -> VolatileTier:
+        """One elsewhere."""
+        return cls(store, guard)
+
+    @property
+    def available(self) -> bool:
+        """Whether questions pass."""
+        return self.guard is None or self.guard.available
+
+    def touch(self, parts: Sequence[tuple[str, KeyArray]]) -> None:
+        """What it had, (table, keys), was used; nothing is told to one that is being left alone. For the background."""
+        if self.available:
+            self.store.touch(parts)
+
+    def fill(self, answer: Answer, seen: Sequence[int], updates: Mapping[str, RecentUpdates]) -> None:
+        """Put in what it lacked and level 3 had, unless it has it by then, or an update has overtaken the rows since
+        those `seen`, a number each table. For the background.
+
+        The keys are noted first and looked at again last: an update that comes in between either finds them noted, and
+        deletes them, or is found here.
+        """
+        if not self.available:
+            return
+        batch, chosen = answer.batch, answer.found.copy()
+        spans = [(table, slice(*batch.starts[number : number + 2])) for number, table in enumerate(batch.tables)]
+        for (table, own), number in zip(spans, seen, strict=True):
+            keys = batch.keys[own][answer.found[own]]
+            if keys.size:
+                updates[table].note_filled(keys)
+                chosen[own] &= ~updates[table].overtaken(batch.keys[own], number)
+        there = np.zeros(len(chosen), np.bool_)
+        self.store.fill_tables(
+            batch.tables, batch.keys, batch.starts, np.empty_like(batch.rows), batch.bases, chosen, there
+        )
+        chosen &= ~there
+        self.store.insert_tables(batch.tables, batch.keys, batch.starts, batch.rows, batch.bases, chosen)
+        for (table, own), number in zip(spans, seen, strict=True):
+            overtaken = chosen[own] & updates[table].overtaken(batch.keys[own], number)
+            if overtaken.any():
+                self.store.delete(table, batch.keys[own][overtaken])
+
+    def take_back(self, table: str, keys: KeyArray, updates: RecentUpdates) -> None:
+        """Delete what was put there of `keys` before this update of them was known."""
+        filled = updates.filled_among(keys)
+        if filled.size and self.available:
+            with contextlib.suppress(StoreError):  # it is said where the tier is asked
+                self.store.delete(table, filled)
+
+    def close(self) -> None:
+        """Close the store, and its guard."""
+        (self.guard or self.store).close()

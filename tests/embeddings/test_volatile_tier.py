@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+
+from hebe.embeddings.batch_lookup import Answer, BatchLookup
+from hebe.embeddings.circuit_breaker import BreakerOptions
+from hebe.embeddings.recent_updates import RecentUpdates
+from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.tier_guard import GuardOptions, TierGuard
+from hebe.embeddings.volatile_tier import VolatileTier
+
+from .dict_store import DictStore
+
+DIMS = {"users": 3, "items": 1}
+
+
+@pytest.fixture
+def answer():
+    """Rows of level 3, each its key, for all but item 9."""
+    batch = BatchLookup.of([("items", np.array([9, 1])), ("users", np.array([4, 5, 6]))], DIMS)
+    batch.rows[:] = [9, 1, *[4] * 3, *[5] * 3, *[6] * 3]
+    return Answer(batch, np.array([False, True, True, True, True]))
+
+
+@pytest.fixture
+def updates():
+    return {table: RecentUpdates() for table in DIMS}
+
+
+def first_numbers(store):
+    return {table: {key: row[0] for key, row in rows.items()} for table, rows in store.tables.items()}
+
+
+def test_it_is_filled_with_what_it_lacks(answer, updates):
+    store = DictStore(DIMS)
+    store.insert("users", np.array([5]), np.full((1, 3), 55, np.float32))
+    VolatileTier.of_process(store).fill(answer, [0, 0], updates)
+    assert first_numbers(store) == {"items": {1: 1}, "users": {4: 4, 5: 55, 6: 6}}
+    assert updates["users"].filled_among(np.array([3, 4, 5, 6])).tolist() == [4, 5, 6]
+
+
+def test_rows_that_an_update_has_overtaken_stay_out(answer, updates):
+    store = DictStore(DIMS)
+    updates["users"].add(np.array([4]))  # seen before the rows were read
+    updates["users"].add(np.array([5, 7]))
+    fill_tables = store.fill_tables
+
+    def meanwhile(*arrays):
+        updates["users"].add(np.array([6]))
+        return fill_tables(*arrays)
+
+    store.fill_tables = meanwhile
+    VolatileTier.of_process(store).fill(answer, [0, 1], updates)
+    assert first_numbers(store) == {"items": {1: 1}, "users": {4: 4}}
+
+
+def test_an_update_takes_back_what_was_put_there(answer, updates):
+    store = DictStore(DIMS)
+    tier = VolatileTier.of_process(store)
+    tier.fill(answer, [0, 0], updates)
+    tier.take_back("users", np.array([4, 7]), updates["users"])
+    tier.take_back("items", np.array([9]), updates["items"])
+    assert first_numbers(store) == {"items": {1: 1}, "users": {5: 5, 6: 6}}
+    store.fault = StoreError("gone")
+    tier.take_back("users", np.array([5]), updates["users"])
+
+
+def test_one_that_is_left_alone_is_told_nothing(answer, updates):
+    store = DictStore(DIMS)
+    breaker = BreakerOptions(failures=1, pause_s=1000.0, longest_pause_s=1000.0)
+    guard = TierGuard("tier", store, DIMS, GuardOptions(20.0, breaker=breaker))
+    tier = VolatileTier.guarded(store, guard)
+    tier.fill(answer, [0, 0], updates)
+    tier.touch([("users", np.array([4])), ("items", np.array([1]))])
+    assert store.touched == [4, 1]
+    store.fault = StoreError("gone")
+    with pytest.raises(StoreUnavailable):
+        guard.query_tables(("items",), np.array([1]), np.array([0, 1]), np.array([0, 1]), 20.0)
+    assert not tier.available
+    tier.touch([("users", np.array([4]))])
+    tier.fill(answer, [0, 0], updates)
+    tier.take_back("users", np.array([4]), updates["users"])
+    store.fault = None
+    assert 4 in store.tables["users"]
+    assert store.touched == [4, 1]
+    tier.close()
+    assert store.closed
