@@ -45,8 +45,8 @@ _RESTART_S = 1.0
 class StoreProcess:
     """The `EmbeddingStore` and `PositionedStore` in directory `path`, whose tables have embedding dims `dims`.
 
-    `readers` calls may read at once, and one more may write. The process has priority and cores from the thread that
-    starts it. Raises `StoreError` as `RocksDbStore` does.
+    `readers` calls may read at once, and one more may write. The process has cores from the thread that starts it.
+    Raises `StoreError` as `RocksDbStore` does.
     """
 
     def __init__(self, path: Path, dims: Mapping[str, int], options: RocksDbOptions, readers: int) -> None:

@@ -26,6 +26,9 @@ from hebe.embeddings.store_wire import fault_head, receive, send
 _SWITCH_INTERVAL_S = 1e-4
 """So long may an update hold up a query where both run Python."""
 
+_NICENESS = 10
+"""It gives way to the server: where cores are short, updates fall behind before queries wait."""
+
 Answer = tuple[dict[str, Any], tuple[npt.NDArray[Any], ...]]
 
 
@@ -34,6 +37,7 @@ def main(arguments: list[str]) -> int:
     path, options, *descriptors = arguments
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # they are for the server, which closes the store when it has stopped
+    os.nice(_NICENESS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     connections = [socket.socket(fileno=int(descriptor)) for descriptor in descriptors]
     try:

@@ -120,6 +120,7 @@ class UpdateIngestion:
     ) -> None:
         self.model, self.dims, self.options = model, dict(dims), options or IngestionOptions()
         self._source, self._stores, self._listener = source, dict(stores), listener
+        self._positioned = {tier: store for tier, store in stores.items() if isinstance(store, PositionedStore)}
         self._since_s = -math.inf if since_s is None else since_s
         self._quarantine = Quarantine(quarantine)
         self._counter = IngestionCounter([*self._stores, *([] if listener is None else [LISTENER])])
@@ -271,7 +272,7 @@ class UpdateIngestion:
 
     def _stored_positions(self) -> dict[str, int] | None:
         """What all stores that keep positions have; None if there is no such store."""
-        found = [store.positions() for store in self._stores.values() if isinstance(store, PositionedStore)]
+        found = [store.positions() for store in self._positioned.values()]
         if not found:
             return None
         return {name: min(known[name] for known in found) for name in found[0] if all(name in known for known in found)}
@@ -390,8 +391,8 @@ class UpdateIngestion:
     def _apply(self, at: TopicPartition, order: PartitionOrder, batch: StoreBatch) -> bool:
         """Write a batch into each store, however often that takes; False if it is not ours to write any more."""
         self._wait_for_rate(len(batch.keys))
-        for tier, store in self._stores.items():
-            if not self._insist(at, order, tier, store, batch):
+        for tier in self._stores:
+            if not self._insist(at, order, tier, batch):
                 return False
             self._counter.visible(tier, batch.sent_s)
         if batch.position is not None and at in self._position_names:
@@ -408,13 +409,11 @@ class UpdateIngestion:
                 self._counter.visible(LISTENER, batch.sent_s)
         return True
 
-    def _insist(
-        self, at: TopicPartition, order: PartitionOrder, tier: str, store: EmbeddingStore, batch: StoreBatch
-    ) -> bool:
+    def _insist(self, at: TopicPartition, order: PartitionOrder, tier: str, batch: StoreBatch) -> bool:
         backoff_s = self.options.failure_backoff_ms / 1000
         while self._orders.get(at) is order and at in self._source.assigned():
             try:
-                self._write(at, store, batch)
+                self._write(at, tier, batch)
             except Exception as fault:  # whatever it is: going on without these rows would lose them
                 self._failed(f"writing table {at.table} to the {tier} store", fault)
             else:
@@ -427,18 +426,18 @@ class UpdateIngestion:
                 return False
         return False
 
-    def _write(self, at: TopicPartition, store: EmbeddingStore, batch: StoreBatch) -> None:
-        if isinstance(store, PositionedStore):
+    def _write(self, at: TopicPartition, tier: str, batch: StoreBatch) -> None:
+        if tier in self._positioned:
             position = None
             # A position that does not advance (of a message put back in its place) would be taken for a repetition.
             if batch.position is not None and batch.position > self._positions.get(at, -1):
                 name = self._position_names.get(at)
                 position = None if name is None else (name, batch.position)
-            store.apply(at.table, batch.keys, batch.rows, position)
+            self._positioned[tier].apply(at.table, batch.keys, batch.rows, position)
         elif batch.rows is None:
-            store.delete(at.table, batch.keys)
+            self._stores[tier].delete(at.table, batch.keys)
         else:
-            store.insert(at.table, batch.keys, batch.rows)
+            self._stores[tier].insert(at.table, batch.keys, batch.rows)
 
     def _commit_if_due(self) -> None:
         most = max(self._batches.values(), default=0)
