@@ -236,6 +236,42 @@ def test_killed_in_the_middle_of_updates_and_started_again(served: Served):
         }
 
 
+def test_the_process_of_the_persistent_store_is_killed(served: Served):
+    """It is started anew; queries are answered meanwhile, and no update is lost."""
+    versions = served.versions
+    served.start()
+    producer = served.log.producer(QUICK)
+    with producer, Trainer(producer, SPEC.name, versions, np.arange(ROWS)) as trainer, served.load() as load:
+        for _ in range(2):
+            sent = trainer.batches
+            first = store_process(served.server)
+            os.kill(first, signal.SIGKILL)
+            eventually(lambda first=first: store_process(served.server) not in (None, first), "a new one", VISIBLE_S)
+            eventually(lambda sent=sent: trainer.batches > sent + 20, "updates come", VISIBLE_S)
+            load.wait_for(100)
+    with served.load() as load:
+        served.wait_until_newest()
+        load.wait_for(100)
+        assert percentile_s(load.answers, 99) < LATE_S
+    assert served.server.log.count("its process ended (-9)") >= 2
+    assert served.server.end(signal.SIGKILL) == -signal.SIGKILL
+    with contextlib.closing(RocksDbStore(served.place, read_only=True)) as store:
+        rows, found = np.zeros((ROWS, DIM), np.float32), np.zeros(ROWS, np.bool_)
+        store.query(TABLE, np.arange(ROWS), rows, found)
+        assert np.array_equal(found, ~versions.deleted)
+        assert np.array_equal(rows[found], rows_of(np.arange(ROWS), versions.sent, DIM)[found])
+
+
+def store_process(server: HebeServe) -> int | None:
+    """The process that has a server's persistent store."""
+    for children in Path(f"/proc/{server.process.pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            with contextlib.suppress(OSError):
+                if b"hebe.embeddings.store_process_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return int(child)
+    return None
+
+
 def replay(log: LogDirectory) -> dict[int, list[float] | None]:
     """What trainers have said in the log of each key, read from its first message on; `Hand` is none."""
     source = log.source(None, [Topic(SPEC.name, TABLE)])

@@ -19,6 +19,8 @@ from hebe.embeddings.store import KeyArray, RowArray
 _SIGN = np.uint64(1 << 63)
 _COUNT, _POSITION = b"rows:", b"position:"
 _LOG_FILES_KEPT = 4
+_UNWRITTEN_BYTES = 256 << 20
+"""The most memory that updates take before they go to files: RocksDB would take 128 MiB for each table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ def database_options(block_cache_bytes: int = 0, *, creates: bool = False, toler
     options.set_block_based_table_factory(blocks)
     options.set_compression_type(rocksdict.DBCompressionType.none())
     options.set_paranoid_checks(True)
+    options.set_db_write_buffer_size(_UNWRITTEN_BYTES)
     options.set_keep_log_file_num(_LOG_FILES_KEPT)
     options.set_wal_recovery_mode(
         rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records()
