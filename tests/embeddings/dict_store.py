@@ -106,6 +106,13 @@ class DictStore:
         self.closed = True
 
 
+class OneTableStore:
+    """Of a `DictStore` what one has that answers for one table at a time only."""
+
+    def __init__(self, store: DictStore) -> None:
+        self.query, self.close = store.query, store.close
+
+
 class DictCache(DictStore):
     """An `EmbeddingCache` of at most `capacity` rows a table, least recently used out first."""
 

@@ -8,7 +8,7 @@ from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard
 
-from .dict_store import DictStore
+from .dict_store import DictStore, OneTableStore
 
 DIMS = {"users": 3, "items": 1}
 
@@ -18,13 +18,6 @@ def asked(guard: TierGuard, keys: list[int], timeout_s: float = 20.0) -> tuple[n
     starts = np.array([0, len(keys)])
     rows, found = guard.query_tables(("users",), np.array(keys), starts, 3 * starts, timeout_s)
     return np.where(found[:, None], rows.reshape(-1, 3), 0), found.tolist()
-
-
-class OneTable:
-    """Of a `DictStore` what an `EmbeddingStore` has that answers for one table at a time."""
-
-    def __init__(self, store: DictStore) -> None:
-        self.query, self.close = store.query, store.close
 
 
 def test_answers_as_its_store_does() -> None:
@@ -45,25 +38,45 @@ def test_answers_as_its_store_does() -> None:
 
 @pytest.mark.parametrize("one_table", [False, True])
 def test_several_tables_are_one_question(one_table: bool) -> None:
-    store, asked_by = DictStore(DIMS), list[int]()
-    query = store.query
-
-    def watched(*arguments):
-        asked_by.append(threading.get_ident())
-        return query(*arguments)
-
-    store.query = watched
+    store = DictStore(DIMS)
     store.insert("items", np.array([1, 7]), np.array([[10], [70]], np.float32))
     store.insert("users", np.array([5]), np.full((1, 3), 50, np.float32))
-    guard = TierGuard("tier", OneTable(store) if one_table else store, DIMS, GuardOptions(timeout_s=20.0))
+    guard = TierGuard("tier", OneTableStore(store) if one_table else store, DIMS, GuardOptions(timeout_s=20.0))
     starts, bases = np.array([0, 2, 2, 5]), np.array([0, 2, 2, 11])
     rows, found = guard.query_tables(("items", "items", "users"), np.array([7, 8, 4, 5, 5]), starts, bases, 20.0)
     assert found.tolist() == [True, False, False, True, True]
-    assert rows[0] == 70
-    assert rows[5:].tolist() == [50] * 6
-    assert store.queries == [("items", [7, 8]), *[("items", [])] * (not one_table), ("users", [4, 5, 5])]
-    assert len(set(asked_by)) == 1
-    assert threading.get_ident() not in asked_by
+    assert (rows[0], rows[5:].tolist()) == (70, [50] * 6)
+    guard.close()
+
+
+def both_asked(guard: TierGuard, timeout_s: float = 20.0) -> None:
+    """For a key of either table."""
+    guard.query_tables(("items", "users"), np.array([1, 2]), np.array([0, 1, 2]), np.array([0, 1, 4]), timeout_s)
+
+
+def test_tables_of_a_store_that_answers_for_one_are_asked_for_side_by_side() -> None:
+    store, meeting = DictStore(DIMS), threading.Barrier(2, timeout=30.0)
+    query = store.query
+
+    def met(*arguments):
+        meeting.wait()
+        return query(*arguments)
+
+    store.query = met
+    guard = TierGuard("tier", OneTableStore(store), DIMS, GuardOptions(timeout_s=60.0, threads=2))
+    both_asked(guard, 60.0)
+    guard.close()
+
+
+def test_tables_that_nobody_waits_for_any_more_are_not_asked_for() -> None:
+    store = DictStore(DIMS)
+    guard = TierGuard("tier", OneTableStore(store), DIMS, GuardOptions(timeout_s=20.0, threads=1))
+    store.gate.clear()
+    with pytest.raises(StoreUnavailable, match="within 10 ms"):
+        both_asked(guard, 0.01)
+    store.gate.set()
+    assert asked(guard, [3])[1] == [False]
+    assert ("users", [2]) not in store.queries
     guard.close()
 
 
@@ -83,12 +96,12 @@ def test_a_question_that_fails_after_its_time_out_counts_once() -> None:
 
 def test_tables_that_fail_together_count_once() -> None:
     store = DictStore(DIMS)
-    guard = TierGuard("tier", OneTable(store), DIMS, GuardOptions(timeout_s=20.0))
+    guard = TierGuard("tier", OneTableStore(store), DIMS, GuardOptions(timeout_s=20.0))
     store.fault = StoreError("gone")
     with pytest.raises(StoreUnavailable, match="gone"):
-        guard.query_tables(("items", "users"), np.array([1, 2]), np.array([0, 1, 2]), np.array([0, 1, 4]), 20.0)
-    assert guard.state.failures == 1
+        both_asked(guard)
     guard.close()
+    assert guard.state.failures == 1
 
 
 def test_an_answer_that_comes_too_late_touches_nothing_of_the_callers() -> None:

@@ -1,6 +1,6 @@
 """A tier that may stall or fail, asked so that nobody waits longer than he can: time-outs and a circuit breaker.
 
-HPS has neither, and a stalled Redis stalls its server. Here a question, one for all tables of a batch, runs on a thread
+HPS has neither, and a stalled Redis stalls its server. Here a question, one for all tables of a batch, runs on threads
 of the guard, into buffers of its own, since a caller that has given up takes his away. After some failures in a row
 the tier is left alone and callers are told at once; a probe from time to time, in no query's way, finds out when it is
 back.
@@ -13,21 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from hebe.embeddings.circuit_breaker import BreakerOptions, CircuitBreaker
-from hebe.embeddings.store import (
-    EmbeddingStore,
-    FoundMask,
-    KeyArray,
-    RowArray,
-    StoreError,
-    StoreUnavailable,
-    TablesStore,
-)
+from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray, StoreError, StoreUnavailable
+from hebe.embeddings.tier_question import TierQuestion
 
 log = logging.getLogger("hebe.tiers")
 
@@ -36,7 +28,7 @@ ClockFunction = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class GuardOptions:
-    """`timeout_s` is the longest wait for an answer, `threads` how many questions may be under way.
+    """`timeout_s` is the longest wait for an answer, `threads` how many calls of the store may be under way.
 
     Raises ValueError naming a field that is out of range.
     """
@@ -63,28 +55,6 @@ class TierState:
     fault_age_s: float | None
     unavailable_s: float | None = None
     """How long it has been left alone; None while it is available."""
-
-
-class _Question:
-    """Keys of several tables that a tier is asked for, in buffers of its own."""
-
-    def __init__(self, tables: Sequence[str], keys: KeyArray, starts: KeyArray, bases: KeyArray) -> None:
-        self._tables, self._keys, self._starts, self._bases = tables, keys, starts, bases
-        self.rows = np.empty(bases[-1], np.float32)
-        self.found = np.zeros(len(keys), np.bool_)
-        self.failed = False
-
-    def put_to(self, store: EmbeddingStore) -> None:
-        """Fill `rows` and `found`: in one call, or table by table if the store answers for one at a time only."""
-        keys, starts, bases, rows, found = self._keys, self._starts, self._bases, self.rows, self.found
-        if isinstance(store, TablesStore):
-            store.fill_tables(self._tables, keys, starts, rows, bases, np.ones(len(keys), np.bool_), found)
-            return
-        for number, table in enumerate(self._tables):
-            own = slice(starts[number], starts[number + 1])
-            if own.start < own.stop:
-                there = rows[bases[number] : bases[number + 1]].reshape(own.stop - own.start, -1)
-                store.query(table, keys[own], there, found[own])
 
 
 class TierGuard:
@@ -141,18 +111,16 @@ class TierGuard:
             raise StoreUnavailable(f"{self.name}: no time is left", f"{self.name}: no time is left")
         if self._closing.is_set():
             raise StoreError(f"{self.name} is closed")
-        question = _Question(tuple(tables), keys.copy(), starts.copy(), bases.copy())
-        future = self._threads.submit(self._ask, question)
-        try:
-            future.result(wait_s)
-        except FutureTimeout:
-            future.cancel()
+        question = TierQuestion(self.store, tables, keys, starts, bases)
+        for _ in range(min(question.pieces, self.options.threads)):
+            self._threads.submit(self._ask, question)
+        if not question.wait(wait_s):
             what = f"{self.name} has not answered within {wait_s * 1e3:.0f} ms"
             if wait_s >= self.options.timeout_s:  # a caller with less time says nothing about the tier
                 self._failed(question, what)
-            raise StoreUnavailable(what, what) from None
-        except StoreError as fault:
-            raise StoreUnavailable(f"{self.name}: {fault}", fault.client_message) from fault
+            raise StoreUnavailable(what, what)
+        if question.fault is not None:
+            raise StoreUnavailable(f"{self.name}: {question.fault}", question.fault.client_message) from question.fault
         return question.rows, question.found
 
     def renew_threads(self) -> None:
@@ -174,30 +142,32 @@ class TierGuard:
             self._prober.join()
         self.store.close()
 
-    def _ask(self, question: _Question) -> None:
-        started_s = self._clock()
+    def _ask(self, question: TierQuestion) -> None:
+        if question.started_s is None:
+            question.started_s = self._clock()
         try:
-            question.put_to(self.store)
-        except StoreError as fault:
-            self._failed(question, str(fault))
-            raise
-        except Exception as fault:  # a driver's fault that its store let through
-            self._failed(question, f"{type(fault).__name__}: {fault}")
-            raise StoreError(f"{type(fault).__name__}: {fault}") from fault
-        if self._clock() - started_s <= self.options.timeout_s:
-            self._succeeded()
+            answered = question.work()
+        except Exception as fault:  # a driver's own too, that its store let through
+            told = fault if isinstance(fault, StoreError) else StoreError(f"{type(fault).__name__}: {fault}")
+            self._failed(question, str(told))
+            question.end(told)
+            return
+        if answered:
+            if self._clock() - question.started_s <= self.options.timeout_s:
+                self._succeeded()
+            question.end()
 
     def _succeeded(self) -> None:
         with self._lock:
             if self._breaker.closed:
                 self._breaker.succeeded()
 
-    def _failed(self, question: _Question, fault: str) -> None:
-        """Count it, once a question: one that came too late may fail as well."""
+    def _failed(self, question: TierQuestion, fault: str) -> None:
+        """Count it, once a question: one that was not answered in time may fail as well."""
         with self._lock:
-            if question.failed:
+            if question.failure_counted:
                 return
-            question.failed = True
+            question.failure_counted = True
             self._failures += 1
             self._fault, self._fault_s = fault, self._clock()
             opens = self._breaker.failed(self._fault_s)

@@ -1,0 +1,73 @@
+"""What a guarded tier is asked for on behalf of one batch, and what it answers: several tables, one verdict."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray, StoreError, TablesStore
+
+
+class TierQuestion:
+    """Keys of several tables for `store`, and the rows that come, in buffers of its own: who asked may have given up.
+
+    Arrays as those of `TablesStore.fill_tables`. Such a store is asked in one piece, another one for a table at a time,
+    by as many threads as `work`: they wait for its disk side by side.
+    """
+
+    def __init__(
+        self, store: EmbeddingStore, tables: Sequence[str], keys: KeyArray, starts: KeyArray, bases: KeyArray
+    ) -> None:
+        self._store, self._tables = store, tuple(tables)
+        self._keys, self._starts, self._bases = keys.copy(), starts.copy(), bases.copy()
+        self.rows: RowArray = np.empty(bases[-1], np.float32)
+        self.found: FoundMask = np.zeros(len(keys), np.bool_)
+        self.fault: StoreError | None = None
+        """Why it has failed."""
+        self.failure_counted = False
+        self.started_s: float | None = None
+        """When its first thread began."""
+        tables_asked = np.flatnonzero(np.diff(starts)).tolist()
+        self._waiting = deque(tables_asked[:1] if isinstance(store, TablesStore) else tables_asked)
+        self.pieces = len(self._waiting)
+        self._answered: list[int] = []
+        self._over = threading.Event()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is over by then. If not, nobody waits any more: pieces that no thread has begun are dropped."""
+        if not self.pieces or self._over.wait(timeout_s):
+            return True
+        self._waiting.clear()
+        return False
+
+    def work(self) -> bool:
+        """Put pieces to the store while there are any; whether all are answered then. Raises what the store raises."""
+        while True:
+            try:
+                number = self._waiting.popleft()
+            except IndexError:
+                return len(self._answered) == self.pieces
+            try:
+                self._put(number)
+            except Exception:
+                self._waiting.clear()
+                raise
+            self._answered.append(number)
+
+    def end(self, fault: StoreError | None = None) -> None:
+        """Have who waits learn that it is answered, or has failed."""
+        self.fault = self.fault or fault
+        self._over.set()
+
+    def _put(self, number: int) -> None:
+        keys, starts, bases, rows, found = self._keys, self._starts, self._bases, self.rows, self.found
+        if isinstance(self._store, TablesStore):
+            wanted = np.ones(len(keys), np.bool_)
+            self._store.fill_tables(self._tables, keys, starts, rows, bases, wanted, found)
+        else:
+            own = slice(starts[number], starts[number + 1])
+            there = rows[bases[number] : bases[number + 1]].reshape(own.stop - own.start, -1)
+            self._store.query(self._tables[number], keys[own], there, found[own])

@@ -1,0 +1,94 @@
+import threading
+
+import numpy as np
+import pytest
+
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.tier_question import TierQuestion
+
+from .dict_store import DictStore, OneTableStore
+
+DIMS = {"users": 3, "items": 1}
+TABLES = ("items", "users", "items")
+KEYS, STARTS, BASES = np.array([7, 8, 4, 5, 5]), np.array([0, 2, 5, 5]), np.array([0, 2, 11, 11])
+
+
+@pytest.fixture
+def store():
+    store = DictStore(DIMS)
+    store.insert("items", np.array([1, 7]), np.array([[10], [70]], np.float32))
+    store.insert("users", np.array([5]), np.full((1, 3), 50, np.float32))
+    return store
+
+
+def asked_of(store):
+    return TierQuestion(store, TABLES, KEYS, STARTS, BASES)
+
+
+def test_a_store_that_answers_for_several_tables_is_asked_once(store):
+    question = asked_of(store)
+    assert question.pieces == 1
+    assert question.work()
+    assert question.found.tolist() == [True, False, False, True, True]
+    assert (question.rows[0], question.rows[5:].tolist()) == (70, [50] * 6)
+    assert [table for table, _ in store.queries] == list(TABLES)
+
+
+def test_another_is_asked_for_one_table_after_the_other(store):
+    question = asked_of(OneTableStore(store))
+    assert question.pieces == 2
+    assert question.work()
+    assert store.queries == [("items", [7, 8]), ("users", [4, 5, 5])]
+    assert question.found.tolist() == [True, False, False, True, True]
+    assert (question.rows[0], question.rows[5:].tolist()) == (70, [50] * 6)
+
+
+def test_threads_that_work_share_the_tables(store):
+    meeting, query = threading.Barrier(2, timeout=30.0), store.query
+
+    def met(*arguments):
+        meeting.wait()
+        return query(*arguments)
+
+    store.query = met
+    question = asked_of(OneTableStore(store))
+    thread = threading.Thread(target=question.work)
+    thread.start()
+    question.work()
+    thread.join()
+    assert question.work(), "all are answered"
+    assert question.found.tolist() == [True, False, False, True, True]
+
+
+def test_nobody_waits_any_more(store):
+    question = asked_of(OneTableStore(store))
+    assert not question.wait(0.001)
+    assert not question.work()
+    assert store.queries == []
+
+
+def test_it_is_over_when_it_is_ended(store):
+    question = asked_of(store)
+    question.work()
+    question.end()
+    assert question.wait(0.0)
+    assert question.fault is None
+
+
+def test_a_fault_ends_it(store):
+    question = asked_of(OneTableStore(store))
+    store.fault = StoreError("gone")
+    with pytest.raises(StoreError, match="gone"):
+        question.work()
+    question.end(StoreError("gone"))
+    question.end(StoreError("gone again"))
+    store.fault = None
+    assert not question.work(), "the other table is not asked for"
+    assert question.wait(0.0)
+    assert str(question.fault) == "gone"
+
+
+def test_no_keys_are_no_question(store):
+    question = TierQuestion(store, TABLES, KEYS[:0], np.zeros(4, np.int64), np.zeros(4, np.int64))
+    assert question.pieces == 0
+    assert question.wait(0.0)
