@@ -4,6 +4,7 @@ import time
 
 import pytest
 import redis
+from redis._parsers.resp2 import _RESP2Parser
 
 from hebe.embeddings import redis_deadline
 from hebe.embeddings.redis_connection import RedisAccess, RedisAddress
@@ -99,17 +100,52 @@ def test_the_deadline_is_that_of_the_exchange_and_not_of_the_connection(server):
     pool.disconnect()
 
 
-def test_the_socket_waits_for_what_is_left_all_along(server):
-    """Though its time-out is not set anew for each of many replies."""
-    pool = pool_for(server.address)
-    begin_s = time.monotonic()
-    with deadline(begin_s + 30.0):
+@pytest.mark.parametrize("parser", [{}, {"parser_class": _RESP2Parser}])
+def test_replies_that_come_together(server, parser):
+    pool = pool_of(RedisAddress.parse(server.address), connection_options(RedisAccess()) | parser)
+    large = bytes(range(256)) * 4000
+    requests = [
+        (b"PING",),
+        (b"GET", b"none"),
+        (b"SET", b"a", large),
+        (b"MGET", b"a", b"b"),
+        (b"STRLEN", b"a"),
+        (b"OOPS",),
+    ]
+    with within():
         connection = pool.get_connection()
-        while (before_s := time.monotonic()) < begin_s + 0.05:
-            ping(connection)
-            left_s = begin_s + 30.0 - before_s
-            assert left_s - 1.0 < connection._sock.gettimeout() <= left_s + 0.0011
+        for _ in range(3):
+            connection.send_packed_command(packed(connection, requests))
+            *replies, refused = [connection.next_reply() for _ in requests]
+            assert replies == [b"PONG", None, b"OK", [large, None], len(large)]
+            assert isinstance(refused, redis.ResponseError)
+            assert "OOPS" in str(refused)
     pool.disconnect()
+
+
+@pytest.mark.parametrize(
+    ("second", "raises"),
+    [
+        (b"", redis.TimeoutError),
+        (b"$100\r\nsome of it", redis.TimeoutError),
+        (b"-LOADING it will take a while\r\n", redis.BusyLoadingError),
+        (b"<html>", redis.InvalidResponse),
+    ],
+)
+def test_what_a_server_says_instead_of_a_reply(second, raises):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        pool = pool_for(f"127.0.0.1:{listening.getsockname()[1]}")
+        begin_s = time.monotonic()
+        with within(0.5):
+            connection = pool.get_connection()
+            server, _ = listening.accept()
+            with server:
+                server.sendall(b"+OK\r\n" + second)
+                assert connection.next_reply() == b"OK"
+                with pytest.raises(raises):
+                    connection.next_reply()
+        assert time.monotonic() - begin_s < 10.0
+        pool.disconnect()
 
 
 def test_a_login_that_is_not_answered_ends_by_the_deadline():

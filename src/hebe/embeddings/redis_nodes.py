@@ -175,8 +175,8 @@ class RedisNodes:
             for address, pool, connection in list(taken):
                 for index in shares[address]:
                     if index in asking:
-                        _answer(connection)
-                    answers[index] = _answer(connection)
+                        connection.next_reply()
+                    answers[index] = connection.next_reply()
                 taken.pop(0)
                 self._give_back(pool, connection)
         except _FAULTS as fault:
@@ -267,11 +267,3 @@ def _pools(servers: _Servers | None) -> list[TimedPool]:
         return [servers] if servers is not None else []
     nodes = [*servers.nodes_cache.values(), *servers.startup_nodes.values()]
     return [node.redis_connection.connection_pool for node in nodes if node.redis_connection is not None]
-
-
-def _answer(connection: Any) -> _Answer:
-    try:
-        answer: Reply = connection.read_response()
-    except ResponseError as refused:
-        return refused
-    return answer
