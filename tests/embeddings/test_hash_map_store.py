@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from hebe.embeddings import memory_pieces
-from hebe.embeddings.hash_map_store import HashMapStore, planned_bytes
+from hebe.embeddings.hash_map_store import HashMapStore
+from hebe.embeddings.hash_map_table import planned_bytes
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 from hebe.kernels.xxh64 import key_partitions

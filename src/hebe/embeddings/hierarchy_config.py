@@ -23,9 +23,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.redis_connection import RedisAccess
 from hebe.embeddings.refresh import RefreshOptions
-from hebe.embeddings.tiered_lookup import LookupOptions
 from hebe.embeddings.volatile_options import UNLIMITED, OverflowPolicy, VolatileOptions, default_partitions
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec, SpecError, check_name

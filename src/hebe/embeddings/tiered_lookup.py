@@ -13,51 +13,18 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from hebe.embeddings.background import BackgroundWork
 from hebe.embeddings.batch_lookup import DEFAULTED, FOUND, UNKNOWN, BatchFetch, BatchLookup, StateArray
+from hebe.embeddings.lookup_counts import LookupCounts
+from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.recent_updates import RecentUpdates
 from hebe.embeddings.store import EmbeddingCache, FoundMask, KeyArray, RowArray
 from hebe.embeddings.tier_guard import TierGuard
-from hebe.embeddings.volatile_tier import VolatileTier as VolatileTier
+from hebe.embeddings.volatile_tier import VolatileTier
 from hebe.kernels import table_batch
-
-
-@dataclass(frozen=True, slots=True)
-class LookupOptions:
-    """`hit_rate_threshold`: below it a lookup waits for missing rows; 1 always waits, 0 never does.
-    `default_values`: what the default vector of a table is filled with, 0 unless named. `cache_missed_embeddings`:
-    rows that level 2 lacked and level 3 had are put into level 2.
-
-    Raises ValueError naming a field that is out of range.
-    """
-
-    hit_rate_threshold: float = 1.0
-    default_values: Mapping[str, float] = field(default_factory=dict)
-    cache_missed_embeddings: bool = True
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.hit_rate_threshold <= 1:
-            raise ValueError(f"hit_rate_threshold is {self.hit_rate_threshold}: must lie in [0, 1]")
-        for table, value in self.default_values.items():
-            if not math.isfinite(value):
-                raise ValueError(f"default value of table {table} is {value}: must be finite")
-
-
-@dataclass(slots=True)
-class LookupCounts:
-    """What lookups came to since the model was loaded, in distinct keys of a batch; for metrics."""
-
-    cache_hits: int = 0
-    cache_misses: int = 0
-    volatile_hits: int = 0
-    persistent_hits: int = 0
-    stale: int = 0
-    defaulted: int = 0
-    unknown: int = 0
 
 
 class TieredLookup:
@@ -323,12 +290,5 @@ class TieredLookup:
         self.background.submit(act)
 
     def _count(self, counts: LookupCounts) -> None:
-        mine = self.counts
         with self._counting:
-            mine.cache_hits += counts.cache_hits
-            mine.cache_misses += counts.cache_misses
-            mine.volatile_hits += counts.volatile_hits
-            mine.persistent_hits += counts.persistent_hits
-            mine.stale += counts.stale
-            mine.defaulted += counts.defaulted
-            mine.unknown += counts.unknown
+            self.counts.add(counts)

@@ -21,7 +21,7 @@ from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.cache_keys import CacheKeysFile, read_keys
 from hebe.embeddings.cache_table import CacheTable, by_bytes, by_fraction, planned_bytes
 from hebe.embeddings.hash_map_store import HashMapStore
-from hebe.embeddings.hash_map_store import planned_bytes as planned_map_bytes
+from hebe.embeddings.hash_map_table import planned_bytes as planned_map_bytes
 from hebe.embeddings.hierarchy_config import (
     CacheConfig,
     HierarchyConfig,
@@ -33,6 +33,7 @@ from hebe.embeddings.hierarchy_config import (
 )
 from hebe.embeddings.host_cache import HostCache
 from hebe.embeddings.keyed_rows import KeyedSource, first_keys, keyed_chunks
+from hebe.embeddings.lookup_counts import LookupCounts
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.refresh import CacheRefresh, RefreshReport
 from hebe.embeddings.rocksdb_options import RocksDbOptions
@@ -42,7 +43,8 @@ from hebe.embeddings.store_directory import CACHE_KEYS
 from hebe.embeddings.store_process import StoreProcess
 from hebe.embeddings.table_memory import Progress
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard, TierState
-from hebe.embeddings.tiered_lookup import LookupCounts, TieredLookup, VolatileTier
+from hebe.embeddings.tiered_lookup import TieredLookup
+from hebe.embeddings.volatile_tier import VolatileTier
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec
 

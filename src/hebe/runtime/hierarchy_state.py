@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hebe.embeddings.lookup_counts import LookupCounts
 from hebe.embeddings.refresh import RefreshReport
 from hebe.embeddings.tier_guard import TierState
-from hebe.embeddings.tiered_lookup import LookupCounts
 from hebe.embeddings.tiers import TiersState
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics, VisibleHistogram
 

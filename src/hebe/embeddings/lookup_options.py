@@ -1,0 +1,28 @@
+"""How a lookup goes about rows that level 1 lacks; names and defaults are those of HPS where it has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class LookupOptions:
+    """`hit_rate_threshold`: below it a lookup waits for missing rows; 1 always waits, 0 never does.
+    `default_values`: what the default vector of a table is filled with, 0 unless named. `cache_missed_embeddings`:
+    rows that level 2 lacked and level 3 had are put into level 2.
+
+    Raises ValueError naming a field that is out of range.
+    """
+
+    hit_rate_threshold: float = 1.0
+    default_values: Mapping[str, float] = field(default_factory=dict)
+    cache_missed_embeddings: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hit_rate_threshold <= 1:
+            raise ValueError(f"hit_rate_threshold is {self.hit_rate_threshold}: must lie in [0, 1]")
+        for table, value in self.default_values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"default value of table {table} is {value}: must be finite")
