@@ -126,7 +126,10 @@ def draw_bias(bias: Tensor, outputs: int, generator: torch.Generator) -> None:
 
 def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     """A linear layer whose weights are allocated but not drawn; `initialise` draws them."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)  # type: ignore[no-untyped-call]
+    # Not by nn.utils.skip_init, whose way from the meta device to memory imports sympy: half a second at each start.
+    layer = nn.Linear(inputs, outputs, bias, device="meta")
+    for name, parameter in list(layer.named_parameters()):
+        setattr(layer, name, nn.Parameter(torch.empty(parameter.shape)))
     return layer
 
 

@@ -26,7 +26,7 @@ from hebe.embeddings.table_memory import RowFormat, available_bytes
 from hebe.models.ranking_model import CHUNK_BYTES
 from hebe.spec import ModelSpec
 
-PROCESS_BYTES = 440 << 20
+PROCESS_BYTES = 424 << 20
 """`hebe serve` with one tiny model: Python, torch, numba's compiler and both front ends.
 
 Measured as VmRSS of /proc/PID/status, once ready, of
@@ -40,14 +40,14 @@ DENSE_NET_COPIES = 1.4
 """The weights in the frozen graph, and what the allocator keeps of the copy that they were read into."""
 
 
-TRAINING_BYTES = 144 << 20
+TRAINING_BYTES = 100 << 20
 """What training adds to the process whatever the model: torch's autograd, batches of the data file.
 
 This and the factors of `training_bytes` and `making_bytes`: growth of VmHWM over VmRSS before the call, criteo-dlrm and
 recos-dlrm at several scales and batch sizes (training), dlrm-rmc1 and mt-wnd (making).
 """
 
-MAKING_BYTES = 48 << 20
+MAKING_BYTES = 16 << 20
 """What `hebe model new` adds to the process whatever the model."""
 
 _MOST_SAMPLE_ITEMS = 1024
