@@ -101,9 +101,7 @@ class HeraNode:
     @cached_property
     def tables(self) -> ScalabilityTables:
         """All models' estimated profiles, what planning sees."""
-        sizes = SIZES.draw(20_000, np.random.default_rng(0))
-        profiles = [scalability_profile(self.shared, model(name), sizes, name=name) for name in ENTRIES]
-        return ScalabilityTables.of(profiles, resources_of(self.shared))
+        return _tables(self)
 
     @cache  # noqa: B019  (a node lives as long as its study)
     def costs(self, name: str) -> BatchCosts:
@@ -156,6 +154,14 @@ class HeraNode:
         tables = self.tables
         row, half = tables.index_of(name), self.cores // 2
         return Tenant(name, int(tables.workers[row, half]), cache_ways, float(tables.qps[row, half, cache_ways]))
+
+
+@cache
+def _tables(node: HeraNode) -> ScalabilityTables:
+    """Worked out once for all nodes that are alike: it takes seconds."""
+    sizes = SIZES.draw(20_000, np.random.default_rng(0))
+    profiles = [scalability_profile(node.shared, model(name), sizes, name=name) for name in ENTRIES]
+    return ScalabilityTables.of(profiles, resources_of(node.shared))
 
 
 @cache
