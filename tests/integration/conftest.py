@@ -19,7 +19,7 @@ from hebe.bench.server_process import ServerProcess
 from hebe.models.catalog import entry
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
-from .served import Dripping, Reference, binary_body, draw, request_bytes, small_dlrm, store
+from .served import Reference, small_dlrm, store
 
 RAW_BODY = ModelSpec(
     "one-input",
@@ -87,17 +87,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with ServerProcess(repository, root / "server.log", options, ready_timeout_s=300.0) as process:
         yield Served(process, repository, {spec.name: Reference(repository, spec.name) for spec in specs})
         process.check()
-
-
-@pytest.fixture(scope="session")
-def slow_clients(served: Served) -> Iterator[tuple[Dripping, Dripping]]:
-    """One that takes its time over the head of a request, one over the body."""
-    body, header_length = binary_body(draw(served.spec("ranker"), 4, np.random.default_rng(1)))
-    whole = request_bytes("ranker", body, header_length)
-    clients = Dripping(served.http, b"", whole), Dripping(served.http, whole[: -len(body)], body)
-    yield clients
-    for client in clients:
-        client.thread.join()
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from .conftest import Served
 from .served import (
     PATIENCE_S,
     TOLERANCE,
+    Dripping,
     Inputs,
     Metrics,
     address,
@@ -59,8 +60,14 @@ def the_next_query_is_answered(served: Served) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def slow_clients_meanwhile(slow_clients: object) -> None:
-    """All these tests run beside clients that take their time; test_serve_slow_clients.py says what becomes of them."""
+def slow_clients(served: Served) -> Iterator[tuple[Dripping, Dripping]]:
+    """One that takes its time over the head of a request, one over the body, beside all these tests."""
+    body, header_length = binary_body(GOOD)
+    whole = request_bytes("ranker", body, header_length)
+    clients = Dripping(served.http, b"", whole), Dripping(served.http, whole[: -len(body)], body)
+    yield clients
+    for client in clients:
+        client.thread.join()
 
 
 def test_the_good_query_is_the_models(served: Served):
@@ -495,3 +502,20 @@ def test_the_log_tells_of_refusals_without_a_traceback(served: Served):
     assert "request refused" in log
     assert "Traceback" not in log
     assert "internal error" not in log
+
+
+def test_clients_that_take_their_time_are_cut_off(slow_clients: tuple[Dripping, Dripping]):
+    """A head must come in ten seconds and a body in thirty, however busily its bytes drip in.
+
+    The last test of this file, since these began with its first.
+    """
+    for client, answer, least_s in zip(
+        slow_clients,
+        (b"the request's head did not come within 10 s", b"the request's body did not come within 30 s"),
+        (9, 29),
+        strict=True,
+    ):
+        client.thread.join(2 * PATIENCE_S)
+        assert client.answer.startswith(b"HTTP/1.1 408 ")
+        assert answer in client.answer
+        assert least_s < client.took_s < PATIENCE_S
