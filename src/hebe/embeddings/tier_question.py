@@ -44,18 +44,23 @@ class TierQuestion:
         return False
 
     def work(self) -> bool:
-        """Put pieces to the store while there are any; whether all are answered then. Raises what the store raises."""
+        """Put pieces to the store while there are any. Returns whether all are answered, of which this thread put one.
+
+        Raises what the store raises; the pieces that are left are dropped.
+        """
+        worked = False
         while True:
             try:
                 number = self._waiting.popleft()
             except IndexError:
-                return len(self._answered) == self.pieces
+                return worked and len(self._answered) == self.pieces
             try:
                 self._put(number)
             except Exception:
                 self._waiting.clear()
                 raise
             self._answered.append(number)
+            worked = True
 
     def end(self, fault: StoreError | None = None) -> None:
         """Have who waits learn that it is answered, or has failed."""
