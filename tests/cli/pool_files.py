@@ -20,7 +20,7 @@ WORKLOAD = [
     "--percentile",
     "95",
     "--queries",
-    "500",
+    "300",
     "--seeds",
     "2",
 ]

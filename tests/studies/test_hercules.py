@@ -95,6 +95,8 @@ def results():
         for causes in (hercules_causes, hercules_gains):
             patch.setattr(causes, "changed_pairs", made_up_changes)
         patch.setattr(hercules_cluster, "_LOADS", (0.2, 0.6, 1.0))
+        for study in (hercules_cluster, hercules_evolution):
+            patch.setattr(study, "day_curve", lambda options, interval_s: day_curve(options, 2 * interval_s))
         return {name: study.run(QUICK, Progress(disable=True)) for name, study in STUDIES.items()}
 
 
