@@ -8,7 +8,7 @@ from hebe.embeddings.host_cache import HostCache
 from hebe.models.criteo_sample import generate_criteo
 from hebe.report.figures import FigureFile
 from hebe.studies import hps_accuracy
-from hebe.studies.hps_accuracy import DEFAULTS, PAPER_CACHE, Case, Effort, batch_size, run
+from hebe.studies.hps_accuracy import DEFAULTS, PAPER_CACHE, ZERO, Case, Effort, batch_size, run
 from hebe.studies.hps_accuracy_runs import score_cases
 from hebe.studies.page import study_page
 from hebe.studies.study import StudyError, StudyOptions
@@ -81,6 +81,8 @@ def test_wrong_rows_are_noticed(monkeypatch, tmp_path):
 def test_the_study_tells_what_it_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(hps_accuracy, "EFFORTS", [Effort(ROWS, (0.0005, PAPER_CACHE))] * 3)
     monkeypatch.setattr(hps_accuracy, "_DRAWS", 10)
+    few = (ZERO, DEFAULTS[-1])
+    monkeypatch.setattr(hps_accuracy, "DEFAULTS", few)
     (tmp_path / "criteo").mkdir()
     generate_criteo(tmp_path / "criteo" / "train.txt", ROWS)
     with Progress(disable=True) as progress:
@@ -92,7 +94,7 @@ def test_the_study_tells_what_it_measured(monkeypatch, tmp_path):
     assert [row[0] for row in thresholds.rows] == ["0", "0.5", "1"]
     assert thresholds.rows[-1][5] == "0.00%"
     assert spread.rows[0][1:4] == ["cold, one batch", "0.0%", "0.0%"]
-    assert [row[3] for row in defaults.rows] == 2 * [default.name for default in DEFAULTS]
+    assert [row[3] for row in defaults.rows] == 2 * [default.name for default in few]
     assert "rows of train.txt" in result.content[0]
     file = FigureFile.here("hps-accuracy", "hebe study", 1.0, True, result.figures)
     assert study_page(hps_accuracy.DESCRIPTION, file, result).render().count("<svg") == 2

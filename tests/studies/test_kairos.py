@@ -50,17 +50,17 @@ def small():
         patch.setattr(sweeping.os, "sched_getaffinity", lambda _: {0})
         for study in KAIROS.values():
             patch.setattr(study, "settings", with_small_budget)
-        patch.setattr(kairos_homogeneous, "EFFORTS", [(200, 2, 150, 0)] * 3)
-        patch.setattr(kairos_distribution, "EFFORTS", [kairos_distribution._Effort(MODELS, 150, 150, 1, 100)] * 3)
+        patch.setattr(kairos_homogeneous, "EFFORTS", [(120, 2, 100, 0)] * 3)
+        patch.setattr(kairos_distribution, "EFFORTS", [kairos_distribution._Effort(MODELS, 100, 100, 1, 100)] * 3)
         patch.setattr(kairos_distribution, "FIG3_POOLS", ((1, 0, 3, 0), (2, 0, 0, 0)))
-        patch.setattr(kairos_bounds, "EFFORTS", [kairos_bounds._Effort(MODELS, 10, 2, 150, 1, 150)] * 3)
-        patch.setattr(kairos_robustness, "EFFORTS", [kairos_robustness._Effort(("rm2",), 200, 1, 150, 0)] * 3)
+        patch.setattr(kairos_bounds, "EFFORTS", [kairos_bounds._Effort(MODELS, 10, 2, 100, 1, 100)] * 3)
+        patch.setattr(kairos_robustness, "EFFORTS", [kairos_robustness._Effort(("rm2",), 120, 1, 100, 0)] * 3)
         changes = {**kairos_robustness.CHANGES, "budget": ("twice the budget", {"budget_per_hour": 2 * BUDGET})}
         patch.setattr(kairos_robustness, "CHANGES", changes)
         searches = tuple(kairos_search.SEARCHES)
-        effort = kairos_search._Effort(("rm2",), 150, 1, 3, kairos_search.SCHEMES, searches)
+        effort = kairos_search._Effort(("rm2",), 100, 1, 3, kairos_search.SCHEMES, searches)
         patch.setattr(kairos_search, "EFFORTS", [effort] * 3)
-        patch.setattr(kairos_shift, "EFFORTS", [kairos_shift._Effort(("rm2",), 150, 1, 150, 100)] * 3)
+        patch.setattr(kairos_shift, "EFFORTS", [kairos_shift._Effort(("rm2",), 100, 1, 100, 100)] * 3)
         patch.setattr(kairos_shift, "TRIALS", 3)
         yield
 
@@ -149,7 +149,7 @@ def test_robustness_has_every_change(result_of):
 def test_the_shift_is_noticed_and_planned_for(result_of):
     result = result_of("kairos-shift")
     plans, courses, learning = result.tables
-    assert [row[0] for row in learning.rows] == [75, 150, 300]
+    assert [row[0] for row in learning.rows] == [50, 100, 200]
     noticed = next(figure for figure in result.figures if figure.name.endswith("queries_until_noticed.rm2"))
     assert 0 < noticed.value < 5_000
     assert plans.rows[0][0] == "the plan before"
