@@ -231,7 +231,7 @@ class Load:
     spec: ModelSpec
     versions: Versions
     threads: int = 4
-    pause_s: float = 0.002
+    pause_s: float = 0.01
     items: int = ITEMS
     parameters: Mapping[str, Any] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)

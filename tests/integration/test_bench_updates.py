@@ -34,6 +34,7 @@ def processes(tmp_path, monkeypatch):
     monkeypatch.setattr(bench_model, "BENCH_MODELS", tmp_path / "models")
     monkeypatch.setattr(embeddings_updates, "_QUICK", _TINY)
     monkeypatch.setattr(embeddings_updates, "SLA_MS", 5_000.0)
+    monkeypatch.setattr(embeddings_updates, "_QUIET_WITHIN_S", 1.0)
     monkeypatch.setattr(embeddings_updates, "ROWS_PER_S", 4_000.0)
     return started
 

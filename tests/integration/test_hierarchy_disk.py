@@ -13,10 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.updates.log_directory import LogDirectory
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 
-from .row_reader import LATE_S, Load, Reader, Versions, percentile_s, row_reader, serving, store_reader
+from .row_reader import (
+    LATE_S,
+    Load,
+    Reader,
+    Versions,
+    percentile_s,
+    row_reader,
+    serving,
+    store_reader,
+    write_hierarchy,
+)
 from .served import HebeServe, eventually
+from .test_serve_startup import run_here, with_free_ports
 from .test_store_faults import mount
 from .trainer import QUICK, Trainer
 
@@ -56,9 +69,9 @@ def wait_until_newest(server: HebeServe, versions: Versions) -> None:
         eventually(reader.all_newest, "every row is right")
 
 
-def refused(root: Path, described: dict[str, dict[str, Any]], *options: str) -> str:
+def refused(root: Path, described: dict[str, dict[str, Any]]) -> str:
     """The log of a server that must not come up."""
-    with serving(root, described, *options, name="refused", ready=False) as server:
+    with serving(root, described, name="refused", ready=False) as server:
         ended = eventually(lambda: server.process.poll() is not None or "all models loaded" in server.log, "it ends")
         assert ended
         assert server.process.poll() == 1, server.log
@@ -106,25 +119,31 @@ def test_a_disk_that_is_full_and_then_read_only(tmp_path: Path, disk: Path):
         wait_until_newest(server, versions)
 
 
+@pytest.mark.usefixtures("this_process")
 @pytest.mark.parametrize("part", ["rows", "record"])
-def test_a_damaged_store_is_named_at_start_and_not_served(tmp_path: Path, stored: Path, part: str):
+def test_a_damaged_store_is_named_at_start_and_not_served(
+    tmp_path: Path, stored: Path, part: str, capsys: pytest.CaptureFixture[str]
+):
     """Whatever the disk has changed: the server ends with status 1, and says which store it is and what to do."""
     described = tiers(tmp_path, tmp_path / "rocksdb", updates=False)
     shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     place = tmp_path / "rocksdb" / SPEC.name / "1"
     damage(place, part)
-    fault = refused(tmp_path, described, "--verify")
+    hierarchy = write_hierarchy(tmp_path / "tiers.toml", described)
+    arguments = [str(tmp_path / "models"), "--hierarchy", str(hierarchy), "--workers", "1", "--verify"]
+    status, fault = run_here(with_free_ports(arguments), capsys)
+    assert status == 1, fault
     assert str(place) in fault
     assert "remove the directory" in fault
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository, and the store that a server has made of it."""
+    """A repository, and the store that loading it has made of it."""
     root = tmp_path_factory.mktemp("stored")
     store_reader(root / "models", SPEC)
-    with serving(root, tiers(root, root / "rocksdb", updates=False)) as server:
-        assert server.end(signal.SIGTERM) == 0
+    config = HierarchyConfig.from_mapping(tiers(root, root / "rocksdb", updates=False))
+    LoadedModel.load(root / "models", SPEC.name, options=LoadOptions(hierarchy=config)).close()
     return root
 
 

@@ -44,8 +44,7 @@ print(status_bytes("VmHWM:") - before)
     [
         ("dlrm-rmc1", 0.1, 1, 2),  # all tables
         ("mlperf-dlrmv2", 0.001, 2, 1),  # a large DenseNet
-        ("recos-bst", 0.01, 2, 1),  # large activations
-        ("recos-bst", 0.01, 2, 2),
+        ("recos-bst", 0.01, 2, 2),  # large activations
     ],
 )
 def test_the_estimate_is_within_a_tenth_of_what_a_server_takes(tmp_path, name, scale, workers, threads):

@@ -42,10 +42,10 @@ from .served import (
     triton_inputs,
 )
 
-SPEC: ModelSpec = small_dlrm("large", 600_000, 16)
-"""58 MB of rows."""
+SPEC: ModelSpec = small_dlrm("large", 300_000, 16)
+"""29 MB of rows."""
 
-TABLE_MEMORY = "12M"
+TABLE_MEMORY = "6M"
 
 
 def check_scores(server: HebeServe, reference: Reference) -> None:
@@ -161,7 +161,7 @@ def refused_as_the_disk_fills_up(changing: Changing, rows: Path) -> str:
 def refused_beyond_a_file_size(changing: Changing, rows: Path) -> str:  # noqa: ARG001
     """The error of loading version 2 while the server may write no file as large as the load needs."""
     process, before = changing.server.process.pid, resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.prlimit(process, resource.RLIMIT_FSIZE, (20 << 20, before[1]))
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (10 << 20, before[1]))
     try:
         return error_of(changing.load(SPEC.name), 400)
     finally:

@@ -20,7 +20,7 @@ class Trainer:
     The producer is flushed on leaving, not closed."""
 
     def __init__(
-        self, producer: BatchingProducer, model: str, versions: Versions, keys: Keys, pause_s: float = 0.003
+        self, producer: BatchingProducer, model: str, versions: Versions, keys: Keys, pause_s: float = 0.02
     ) -> None:
         self._producer, self._model, self._versions = producer, model, versions
         self._keys, self._pause_s = keys, pause_s
