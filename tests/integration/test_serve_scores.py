@@ -1,6 +1,6 @@
 """Served scores are plain PyTorch's, whatever the protocol, the form of the inputs, and how queries were batched.
 
-By default 1,500 queries of `dlrm-rmc1` (small) at a tenth of its rows. The whole of it, 10,000 queries with
+By default 600 queries of `dlrm-rmc1` (small) at a tenth of its rows. The whole of it, 10,000 queries with
 production query sizes and all rows, takes some minutes and 3 GiB:
 
     HEBE_ACCEPTANCE=full python -m pytest -s tests/integration/test_serve_scores.py -k dlrm_rmc1
@@ -27,7 +27,7 @@ from .conftest import Served
 from .served import TOLERANCE, Inputs, Reference, draw, store, triton_inputs
 
 FULL = os.environ.get("HEBE_ACCEPTANCE") == "full"
-QUERIES = 10_000 if FULL else 1_500
+QUERIES = 10_000 if FULL else 600
 AT_ONCE = 6
 
 Infer = Callable[[str, Inputs], Awaitable[np.ndarray]]

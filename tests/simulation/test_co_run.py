@@ -106,7 +106,7 @@ def test_what_is_sustained_is_on_the_edge_of_the_targets():
 
 def test_what_one_cannot_use_the_others_get():
     costs = FixedCosts(1e-3)
-    found = SharedServerSimulation([tenant(costs, 1), tenant(costs, 8, seed=4)], 4.0).sustained([500.0, 500.0])
+    found = SharedServerSimulation([tenant(costs, 1), tenant(costs, 8, seed=4)], 2.0).sustained([500.0, 500.0])
     assert 1.7 < found.shares[0] < 2.2
     assert 12 < found.shares[1] < 17
 

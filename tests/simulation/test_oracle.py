@@ -56,7 +56,7 @@ def test_the_other_base_type():
 
 def test_reaches_more_than_first_come_first_served_and_no_more_than_the_fluid_bound():
     rng = np.random.default_rng(3)
-    sizes = rng.integers(1, 21, 4_000)
+    sizes = rng.integers(1, 21, 1_500)
     queries = QueryTrace(rng.exponential(size=sizes.size), sizes, rng.random(sizes.size))
     model = servers(2, 7)
     problem = PoolProblem(model.types, np.ones(2), model.table.mean_s, size_weights(sizes, 20), SLA.latency_s, xi=1.0)
