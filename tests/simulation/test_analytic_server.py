@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from hebe.models import catalog
 from hebe.planning.error import PlanningError
+from hebe.planning.server_configuration import Lane, Placement
 from hebe.simulation.analytic_server import AnalyticServer, Use
 from hebe.simulation.calibration import HEBE
-from hebe.simulation.server_configuration import Lane, Placement
 from hebe.simulation.server_types import HERCULES
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import FixedSizes, ProductionSizes

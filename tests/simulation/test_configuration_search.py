@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from hebe.models import catalog
+from hebe.planning.parallelism import ParallelismSpace, gradient_search
+from hebe.planning.server_configuration import Lane, Placement
 from hebe.simulation.analytic_server import AnalyticServer
 from hebe.simulation.configuration_search import (
     COARSE,
@@ -9,8 +11,8 @@ from hebe.simulation.configuration_search import (
     baseline_configuration,
     best_configuration,
     efficiency_tuple,
+    evaluation_on,
 )
-from hebe.simulation.server_configuration import Lane, Placement
 from hebe.simulation.server_types import HERCULES
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import ProductionSizes
@@ -70,3 +72,23 @@ def test_a_tuple_says_how_it_was_reached():
         server_of("T7", "dlrm-rmc1"), best_configuration(server_of("T7", "dlrm-rmc1"), SlaTarget(20.0), TINY)
     )
     assert beside.configuration["beside_placement"] == "model-on-host"
+
+
+@pytest.mark.parametrize("model", ["dlrm-rmc1", "mt-wnd"])
+def test_hercules_search_finds_what_the_grid_does_in_far_fewer_evaluations(model):
+    server = server_of("T2", model)
+    sla, grid = server.model.sla, SearchGrid()
+    found = gradient_search(ParallelismSpace(20, grid.batch_sizes), evaluation_on(server, sla))
+    assert found.best is not None
+    assert found.reached.qps >= 0.998 * best_configuration(server, sla, grid).qps
+    assert found.evaluations < 400
+    assert server.evaluate(found.best, sla).qps == found.reached.qps
+
+
+def test_what_keeps_no_target_is_told_by_its_latency_when_idle():
+    server = server_of("T2", "dien")
+    few, many = ((Lane(Placement.MODEL_ON_HOST, workers, 1, 8),) for workers in (1, 4))
+    slow, less_slow = (evaluation_on(server, SlaTarget(20.0))(each) for each in (few, many))
+    assert slow.qps == less_slow.qps == 0
+    assert slow.tail_latency_ms > 2 * less_slow.tail_latency_ms > 40
+    assert slow.tail_latency_ms == 1e3 * server.tail_latency_s(few[0], 0.0, 95.0)

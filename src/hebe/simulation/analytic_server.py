@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.planning.error import PlanningError
+from hebe.planning.server_configuration import Lane, Placement
 from hebe.profile import LatencyProfile
 from hebe.simulation.calibration import CAFFE2, Calibration
 from hebe.simulation.lane_timing import LaneTiming, Stage
 from hebe.simulation.model_work import model_work
 from hebe.simulation.roofline import GRID, BatchCost, DeviceCost, HostRoofline, at_items, device_batch
 from hebe.simulation.row_caching import RowPopularity
-from hebe.simulation.server_configuration import Lane, Placement
 from hebe.simulation.waiting import FusedService, largest_rate, size_classes
 from hebe.spec import AcceleratorSpec, ModelSpec, ServerSpec, SlaTarget
 from hebe.workload.reuse_profile import ReuseProfile

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hebe.planning.parallelism import Configuration, Evaluate, Reached
+from hebe.planning.server_configuration import Lane, Placement
 from hebe.profile import EfficiencyTuple
 from hebe.simulation.analytic_server import AnalyticServer, Evaluation
-from hebe.simulation.server_configuration import Lane, Placement
 from hebe.spec import SettingValue, SlaTarget
 
 
@@ -27,6 +28,19 @@ class SearchGrid:
 
 COARSE = SearchGrid((1, 2, 4), (8, 32, 128, 512), (1, 2), (16_384,))
 """For a first look: some per cent below what the full grid finds."""
+
+
+def evaluation_on(server: AnalyticServer, sla: SlaTarget) -> Evaluate:
+    """What `planning.parallelism` asks, answered by an analytic server."""
+
+    def evaluate(configuration: Configuration) -> Reached:
+        evaluation = server.evaluate(configuration, sla)
+        if evaluation.qps > 0:
+            return Reached(evaluation.qps, evaluation.power_watts)
+        unloaded_s = min(server.tail_latency_s(lane, 0.0, sla.percentile) for lane in configuration)
+        return Reached(0.0, evaluation.power_watts, 1e3 * unloaded_s)
+
+    return evaluate
 
 
 def best_configuration(server: AnalyticServer, sla: SlaTarget, grid: SearchGrid | None = None) -> Evaluation:

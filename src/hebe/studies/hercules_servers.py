@@ -9,12 +9,12 @@ from matplotlib.ticker import LogLocator, NullLocator
 from rich.progress import Progress
 
 from hebe.models import catalog
+from hebe.planning.server_configuration import Lane, Placement
 from hebe.report.figures import Figure
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
 from hebe.simulation.analytic_server import AnalyticServer, Evaluation
 from hebe.simulation.calibration import CAFFE2
-from hebe.simulation.server_configuration import Lane, Placement
 from hebe.simulation.server_types import HERCULES
 from hebe.spec import SlaTarget
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, LATE, MODELS, Pairs, all_pairs, query_sizes, server_of

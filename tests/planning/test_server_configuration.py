@@ -1,7 +1,7 @@
 import pytest
 
 from hebe.planning.error import PlanningError
-from hebe.simulation.server_configuration import Lane, Placement
+from hebe.planning.server_configuration import Lane, Placement
 
 
 def test_a_lane_takes_cores_for_both_of_its_stages():

@@ -1,0 +1,248 @@
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hebe.planning.error import PlanningError
+from hebe.planning.parallelism import (
+    Limits,
+    ParallelismSpace,
+    Reached,
+    baymax_search,
+    deeprecsys_search,
+    exhaustive_search,
+    gradient_search,
+    random_search,
+)
+from hebe.planning.server_configuration import Lane, Placement
+
+MODEL, PIPELINE = Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST
+SPARSE, HOT = Placement.SPARSE_ON_HOST, Placement.HOT_SPARSE_ON_ACCELERATOR
+BATCHES = (4, 8, 16, 32, 64, 128)
+SPACE = ParallelismSpace(8, BATCHES, (MODEL,))
+
+
+def lane(workers, cores=1, batch_size=4, **settings):
+    return Lane(settings.pop("placement", MODEL), workers, cores, batch_size, **settings)
+
+
+def hill(best, steep=0.1):
+    """Throughput that falls, axis by axis, with the distance from `best`; power by cores."""
+
+    def evaluate(configuration):
+        (here,) = configuration
+        far = abs(here.workers - best.workers) + abs(math.log2(here.batch_size / best.batch_size))
+        far += 3 * abs(here.cores_per_worker - best.cores_per_worker) + abs(here.dense_workers - best.dense_workers)
+        return Reached(1000 * math.exp(-steep * far), 50 + 10 * here.cores)
+
+    return evaluate
+
+
+def counted(evaluate):
+    asked = []
+
+    def ask(configuration):
+        asked.append(configuration)
+        return evaluate(configuration)
+
+    return ask, asked
+
+
+def test_algorithm_1_climbs_by_three_candidates_to_the_top_and_asks_nothing_twice():
+    evaluate, asked = counted(hill(lane(4, batch_size=16)))
+    found = gradient_search(SPACE, evaluate, refines=False)
+    assert found.best == (lane(4, batch_size=16),)
+    assert found.reached.qps == 1000
+    first, second, third, fourth, fifth, *_ = found.steps
+    assert first.taken == (lane(1),)
+    assert second.candidates == ((lane(1, batch_size=8),), (lane(2),), (lane(2, batch_size=8),))
+    assert [step.taken[0] for step in (second, third, fourth)] == [
+        lane(2, batch_size=8), lane(3, batch_size=16), lane(4, batch_size=16),
+    ]  # fmt: skip
+    assert fifth.taken is None, "none of the three is better"
+    assert {step.candidates[0][0].cores_per_worker for step in found.steps} == {1, 2}, "the best fell with two cores"
+    assert len(asked) == len(set(asked)) == found.evaluations == len(found.tried)
+
+
+def test_op_parallelism_goes_on_while_the_best_grows():
+    found = gradient_search(SPACE, hill(lane(2, cores=3, batch_size=64)), refines=False)
+    assert found.best == (lane(2, cores=3, batch_size=64),)
+    assert max(step.candidates[0][0].cores_per_worker for step in found.steps) == 4
+
+
+def test_cores_bound_what_is_tried():
+    found = gradient_search(SPACE, hill(lane(99, batch_size=9999)))
+    assert found.best == (lane(8, batch_size=128),)
+    assert all(each.cores <= 8 for tried in found.tried for each in tried)
+
+
+def test_a_pipeline_comes_to_equilibrium():
+    """Throughput is that of the slower side: 3 of 8 cores for the SparseNet would be 3/1, 5/1.7."""
+
+    def evaluate(configuration):
+        (here,) = configuration
+        return Reached(min(100 * here.workers * here.cores_per_worker, 100 * here.dense_workers / 1.7))
+
+    space = replace(SPACE, placements=(PIPELINE,))
+    found = gradient_search(space, evaluate)
+    assert found.reached == exhaustive_search(space, evaluate).reached
+    assert (found.best[0].workers * found.best[0].cores_per_worker, found.best[0].dense_workers) == (3, 5)
+
+
+def test_an_allotment_that_overshot_is_refined():
+    """With few workers larger batches are the better ones, with many they are late."""
+
+    def evaluate(configuration):
+        (here,) = configuration
+        late = here.batch_size * here.workers > 256
+        return Reached(0.0 if late else here.workers + math.log2(here.batch_size))
+
+    exact, refined = (gradient_search(SPACE, evaluate, refines=refines).reached.qps for refines in (False, True))
+    assert exact < refined == exhaustive_search(SPACE, evaluate).reached.qps == 13
+
+
+def test_the_way_out_of_what_is_too_late_is_towards_less_latency():
+    def evaluate(configuration):
+        (here,) = configuration
+        latency_ms = 1000 / (here.workers * here.batch_size)
+        return Reached(0.0 if latency_ms > 10 else here.workers, 1.0, latency_ms)
+
+    assert gradient_search(SPACE, evaluate).reached.qps == 8
+
+
+def test_an_sla_out_of_reach_leaves_what_came_closest():
+    def evaluate(configuration):
+        (here,) = configuration
+        return Reached(0.0, 1.0, 5000 / (here.workers * here.batch_size))
+
+    found = gradient_search(SPACE, evaluate)
+    assert found.best is None
+    assert found.closest == (lane(8, batch_size=128),)
+    assert found.reached.tail_latency_ms == 5000 / 1024
+
+
+def test_power_is_a_limit():
+    best = hill(lane(8, batch_size=32))
+    found = gradient_search(SPACE, best, Limits(power_budget_watts=100))
+    assert found.best == (lane(5, batch_size=32),)
+    assert found.reached.power_watts == 100
+    over = gradient_search(SPACE, best, Limits(power_budget_watts=10))
+    assert over.best is None
+    assert over.closest[0].cores == 1
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 9))
+def test_nothing_is_proposed_that_deeprecsys_beats(seed, cores):
+    """On whatever surface: its hill climbing is one of the starts."""
+    space = ParallelismSpace(cores, BATCHES, (MODEL, PIPELINE))
+
+    def evaluate(configuration):
+        (here,) = configuration
+        key = [seed, here.workers, here.cores_per_worker, here.batch_size, here.dense_workers]
+        return Reached(float(np.random.default_rng(key).choice([0, 1, 2, 3, 5, 8])), 1.0, 1.0)
+
+    ours, theirs = gradient_search(space, evaluate), deeprecsys_search(space, evaluate)
+    assert ours.reached.qps >= theirs.reached.qps
+    assert ours.evaluations <= space.size()
+
+
+def test_candidates_within_the_noise_are_asked_for_again_and_compared_by_medians():
+    space, limits = ParallelismSpace(2, (4,), (MODEL,)), Limits(noise=0.05, runs=3)
+    alone = deeprecsys_search(space, varying({lane(2): [99.0, 102.0, 103.0]}), limits)
+    assert (alone.evaluations, alone.reached.qps) == (1, 99.0), "there is nothing to compare it with"
+    found = gradient_search(space, varying({lane(1): [101.0, 100.0, 99.0], lane(2): [99.0, 102.0, 103.0]}), limits)
+    assert found.best == (lane(2),)
+    assert (found.reached.qps, found.tried[(lane(1),)].qps) == (102.0, 100.0)
+    assert found.evaluations == 7, "those of one worker of two cores, which is far worse, are not repeated"
+
+
+def varying(runs):
+    """What each lane reaches in its first run, its second, and so on; all others are far worse."""
+    left = {each: iter(values) for each, values in runs.items()}
+
+    def evaluate(configuration):
+        (here,) = configuration
+        return Reached(next(left[here]) if here in left else 1.0, 10.0)
+
+    return evaluate
+
+
+def test_the_accelerator_is_searched_after_each_step_on_the_host():
+    """It takes what the host brings: two co-located workers and the largest batches are best, once it is worth it."""
+
+    def evaluate(configuration):
+        here = configuration[0]
+        device = min(here.dense_workers, 2) * (3 if here.fused_items == 4096 else 1)
+        return Reached(min(here.workers * here.cores_per_worker, device) - 0.01 * here.cores)
+
+    space = ParallelismSpace(8, (4, 8), (SPARSE,), (1, 2, 3), (0, 1024, 4096))
+    found = gradient_search(space, evaluate)
+    assert found.best is not None
+    (main,) = found.best[:1]
+    assert (main.workers * main.cores_per_worker, main.dense_workers, main.fused_items) == (6, 2, 4096)
+
+
+def test_cores_that_an_accelerator_leaves_run_the_model():
+    def evaluate(configuration):
+        return Reached(sum(100.0 if each.placement.on_accelerator else each.workers for each in configuration), 1.0)
+
+    space = ParallelismSpace(6, (4,), (HOT,), (1,), (0, 1024))
+    found = gradient_search(space, evaluate)
+    assert found.best is not None
+    main, beside = found.best
+    assert (main.placement, main.cores, beside.placement, beside.workers) == (HOT, 1, MODEL, 5)
+
+
+def test_baymax_co_locates_one_query_at_a_time():
+    def evaluate(configuration):
+        main, *beside = configuration
+        return Reached(min(main.dense_workers, 2) + 0.1 * sum(each.workers for each in beside) - main.fused_items)
+
+    space = ParallelismSpace(6, (4, 8), (MODEL, HOT), (1, 2, 3, 4))
+    found = baymax_search(space, evaluate)
+    assert found.best is not None
+    main, beside = found.best
+    assert (main.dense_workers, main.fused_items, beside.workers, beside.cores_per_worker) == (2, 0, 4, 1)
+    assert max(tried[0].dense_workers for tried in found.tried) == 3, "it stopped when one more did not help"
+    with pytest.raises(PlanningError, match="no placement on one"):
+        baymax_search(SPACE, evaluate)
+
+
+def test_every_lane_is_tried_once_or_some_of_them_at_random():
+    space = ParallelismSpace(5, (4, 16), tuple(Placement), (1, 2), (0, 256))
+    every = [each for placement in Placement for each in space.lanes(placement)]
+    assert len(every) == len(set(every)) == space.size()
+    assert all(each in space for each in every)
+    for placement, dense in itertools.product((MODEL, PIPELINE), range(5)):
+        cores = {each.workers * each.cores_per_worker for each in every if each.dense_workers == dense}
+        assert placement is MODEL or max(cores) == 5 - dense
+    found = exhaustive_search(space, lambda configuration: Reached(float(every.index(configuration[0]))))
+    assert (found.best, found.evaluations) == ((every[-1],), len(every))
+    some = [random_search(space, hill(every[0]), 20, seed) for seed in (1, 1, 2)]
+    assert [found.evaluations for found in some] == [20, 20, 20]
+    assert list(some[0].tried) == list(some[1].tried) != list(some[2].tried)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"cores": 0}, "cores is 0"),
+        ({"batch_sizes": ()}, "batch_sizes is"),
+        ({"batch_sizes": (8, 4)}, "ascending"),
+        ({"co_located": (2, 2)}, "co_located"),
+        ({"placements": ()}, "placements is empty"),
+    ],
+)
+def test_a_space_without_a_configuration_is_refused(change, fault):
+    with pytest.raises(PlanningError, match=fault):
+        replace(SPACE, **change)
+
+
+def test_a_placement_that_the_cores_do_not_suffice_for_is_refused():
+    with pytest.raises(PlanningError, match="1 cores are too few for pipeline-on-host"):
+        gradient_search(replace(SPACE, cores=1, placements=(PIPELINE,)), hill(lane(1)))
