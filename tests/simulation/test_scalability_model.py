@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -17,21 +18,26 @@ from hebe.workload.query_sizes import FixedSizes, ProductionSizes
 SHARED = SharedServerModel(replace(HERA_SOCKET, flops_per_cycle_per_core=64.0), 11)
 SIZES = ProductionSizes().draw(5_000, np.random.default_rng(0))
 NAMES = ("dlrm-a", "dlrm-d", "ncf", "wnd")
-PROFILES = {name: scalability_profile(SHARED, catalog.entry(f"hera-{name}"), SIZES) for name in NAMES}
+
+
+@cache
+def profile_of(name):
+    """Not when the file is read, which every process does that runs some of the tests."""
+    return scalability_profile(SHARED, catalog.entry(f"hera-{name}"), SIZES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_more_workers_and_more_ways_serve_more(name):
-    rows = np.array(PROFILES[name].qps_by_cache_ways)
+    rows = np.array(profile_of(name).qps_by_cache_ways)
     assert rows.shape == (16, 11)
     assert (np.diff(rows, axis=0) > 0).all()
     assert (np.diff(rows, axis=1) >= -1e-6 * rows.max()).all()
-    assert PROFILES[name].estimated
+    assert profile_of(name).estimated
 
 
 def test_planning_can_use_the_profiles():
-    made = ScalabilityTables.of(list(PROFILES.values()), resources_of(SHARED))
-    np.testing.assert_allclose(made.alone, [profile.qps[-1] for profile in PROFILES.values()])
+    made = ScalabilityTables.of([profile_of(name) for name in NAMES], resources_of(SHARED))
+    np.testing.assert_allclose(made.alone, [profile.qps[-1] for profile in map(profile_of, NAMES)])
 
 
 def test_memory_holds_so_many_workers():
@@ -41,7 +47,7 @@ def test_memory_holds_so_many_workers():
 
 
 def test_nothing_moves_more_than_the_memory_gives():
-    for profile in PROFILES.values():
+    for profile in map(profile_of, NAMES):
         assert max(profile.bandwidth_bytes_per_s) <= resources_of(SHARED).bandwidth_bytes_per_s
 
 
@@ -54,7 +60,7 @@ def test_a_target_below_the_service_time_is_out_of_reach():
     ("name", "workers", "ways"), [("dlrm-a", 16, 11), ("dlrm-d", 8, 3), ("ncf", 16, 1), ("wnd", 8, 11)]
 )
 def test_means_and_formulas_agree_with_the_simulation(name, workers, ways):
-    spec, predicted = catalog.entry(f"hera-{name}"), PROFILES[name].qps_table()[workers, ways]
+    spec, predicted = catalog.entry(f"hera-{name}"), profile_of(name).qps_table()[workers, ways]
     queries = 8_000
     trace = QueryTrace.draw(2 * queries, ProductionSizes(), 5)
     tenant = TenantLoad(BatchCosts(BatchPhases(SHARED, spec)), workers, ways, spec.sla, trace)
