@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules
+# Tests start a hundred processes: where nothing compiled may be kept, each compiles all of src anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?=
 TORCH_INDEX ?=
