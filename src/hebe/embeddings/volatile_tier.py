@@ -65,11 +65,13 @@ class VolatileTier:
             batch.tables, batch.keys, batch.starts, np.empty_like(batch.rows), batch.bases, chosen, there
         )
         chosen &= ~there
-        self.store.insert_tables(batch.tables, batch.keys, batch.starts, batch.rows, batch.bases, chosen)
-        for (table, own), number in zip(spans, seen, strict=True):
-            overtaken = chosen[own] & updates[table].overtaken(batch.keys[own], number)
-            if overtaken.any():
-                self.store.delete(table, batch.keys[own][overtaken])
+        try:
+            self.store.insert_tables(batch.tables, batch.keys, batch.starts, batch.rows, batch.bases, chosen)
+        finally:  # some of the rows may be there when it fails
+            for (table, own), number in zip(spans, seen, strict=True):
+                overtaken = chosen[own] & updates[table].overtaken(batch.keys[own], number)
+                if overtaken.any():
+                    self.store.delete(table, batch.keys[own][overtaken])
 
     def take_back(self, table: str, keys: KeyArray, updates: RecentUpdates) -> None:
         """Delete what was put there of `keys` before this update of them was known."""
