@@ -242,6 +242,28 @@ def test_level_2_keeps_no_row_that_an_update_overtook(make_tiers, moment, delete
     assert tiers.ask([5])[0] == [0 if deleted else 9]
 
 
+def test_level_2_is_not_asked_while_it_has_an_old_row_that_it_could_not_be_told_to_delete(make_tiers) -> None:
+    """As when Redis was away while the update came: others would be given the old row, and keep it."""
+    tiers = make_tiers(capacity=1)
+    assert tiers.ask([7])[0] == [7]
+    for other in range(400):  # however much was put there since
+        tiers.ask([other % 50 + 20])
+    tiers.background.drain()
+    assert tiers.volatile.tables["users"][7][0] == 7
+    tiers.volatile.fault = StoreError("away")
+    tiers.persistent.insert("users", np.array([7]), np.full((1, 3), 77, np.float32))
+    tiers.lookup.updated("users", np.array([7]), np.full((1, 3), 77, np.float32))
+    tiers.volatile.fault = None
+    tiers.cache.delete("users", np.array([7]))
+    assert tiers.volatile.tables["users"][7][0] == 7
+    assert tiers.ask([7])[0] == [77], "level 3 was asked"
+    tiers.background.drain()
+    tiers.cache.delete("users", np.array([7]))
+    asked = len(tiers.persistent.queries)
+    assert tiers.ask([7])[0] == [77]
+    assert len(tiers.persistent.queries) == asked, "level 2 was asked again, and has the new row"
+
+
 def test_outdated_rows_are_stale_until_their_use_has_renewed_them(make_tiers) -> None:
     tiers = make_tiers(volatile=False)
     tiers.ask([1, 2, 3])

@@ -60,8 +60,40 @@ def test_an_update_takes_back_what_was_put_there(answer, updates):
     tier.take_back("users", np.array([4, 7]), updates["users"])
     tier.take_back("items", np.array([9]), updates["items"])
     assert first_numbers(store) == {"items": {1: 1}, "users": {5: 5, 6: 6}}
+
+
+def test_what_it_cannot_be_told_to_delete_is_deleted_before_it_is_asked_again(answer, updates):
+    store = DictStore(DIMS)
+    tier = VolatileTier.of_process(store)
+    tier.fill(answer, [0, 0], updates)
     store.fault = StoreError("gone")
     tier.take_back("users", np.array([5]), updates["users"])
+    assert tier.owes(updates)
+    tier.settle(updates)
+    assert tier.owes(updates), "still not"
+    store.fault = None
+    tier.settle(updates)
+    assert not tier.owes(updates)
+    assert first_numbers(store) == {"items": {1: 1}, "users": {4: 4, 6: 6}}
+
+
+def test_a_filling_that_fails_half_way_leaves_nothing_old(answer, updates):
+    store = DictStore(DIMS)
+
+    def half_way(tables, keys, starts, rows, bases, chosen):
+        DictStore.insert_tables(store, tables, keys, starts, rows, bases, chosen)
+        updates["users"].add(np.array([6]))
+        store.fault = StoreError("gone")
+        raise store.fault
+
+    store.insert_tables = half_way
+    tier = VolatileTier.of_process(store)
+    with pytest.raises(StoreError, match="gone"):
+        tier.fill(answer, [0, 0], updates)
+    assert tier.owes(updates)
+    store.fault = None
+    tier.settle(updates)
+    assert first_numbers(store) == {"items": {1: 1}, "users": {4: 4, 5: 5}}
 
 
 def test_one_that_is_left_alone_is_told_nothing(answer, updates):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,15 +13,25 @@ from hebe.embeddings.store import FoundMask, KeyArray
 
 _RECENT_UPDATES = 256
 """Updates of a table that are remembered while rows are on their way to level 1."""
+_MOST_FILLED = 1 << 16
+"""Keys of a table that are remembered as put into level 2; of those that were updated since none need be."""
+_LONGEST_LAG_S = 300.0
+"""How far a server's own updates may be behind those of level 2 when keys are forgotten that it has put there."""
 
 
 class RecentUpdates:
-    """The keys of a table's last updates, each with its number; and what was put into level 2 last."""
+    """The keys of a table's last updates, each with its number; what was put into level 2 and had no update since; and
+    what has to be deleted there as soon as it can be."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.number = 0
-        self._filled: deque[KeyArray] = deque(maxlen=_RECENT_UPDATES)
         self._keys: deque[KeyArray] = deque(maxlen=_RECENT_UPDATES)
+        self._serial = 0
+        self._filled: dict[int, int] = {}
+        """By key the serial number of the note, oldest first."""
+        self._owed: dict[int, int] = {}
+        self._clock = clock
+        self._forgot_until_s = -float("inf")
         self._lock = threading.Lock()
 
     def add(self, keys: KeyArray) -> None:
@@ -42,10 +54,47 @@ class RecentUpdates:
     def note_filled(self, keys: KeyArray) -> None:
         """These are about to be put into level 2 as a lower tier had them a moment ago."""
         with self._lock:
-            self._filled.append(keys)
+            self._serial += 1
+            for key in keys.tolist():
+                self._filled.pop(key, None)
+                self._filled[key] = self._serial
+            while len(self._filled) > _MOST_FILLED:
+                del self._filled[next(iter(self._filled))]
+                self._forgot_until_s = self._clock() + _LONGEST_LAG_S
 
     def filled_among(self, keys: KeyArray) -> KeyArray:
-        """Those of `keys` that were put there."""
+        """Those of `keys` that were put there, ascending; all of them where some that were are forgotten."""
         with self._lock:
-            filled = list(self._filled)
-        return np.intersect1d(keys, np.concatenate(filled)) if filled else np.empty(0, np.int64)
+            if self._clock() < self._forgot_until_s:
+                return np.unique(keys)
+            filled = {key for key in keys.tolist() if key in self._filled} if self._filled else ()
+            return np.array(sorted(filled), np.int64)
+
+    @property
+    def owes(self) -> bool:
+        """Whether level 2 has rows that have to be deleted there before it is asked again."""
+        return bool(self._owed)
+
+    def owe(self, keys: KeyArray) -> None:
+        """These rows have to be deleted in level 2, which could not be told."""
+        with self._lock:
+            self._serial += 1
+            self._owed.update(dict.fromkeys(keys.tolist(), self._serial))
+
+    def owed(self) -> KeyArray:
+        """What has to be deleted there, ascending."""
+        with self._lock:
+            return np.array(sorted(self._owed), np.int64)
+
+    @property
+    def serial(self) -> int:
+        """Of the last note of what was put there, or is owed."""
+        return self._serial
+
+    def deleted(self, keys: KeyArray, serial: int) -> None:
+        """Level 2 has been told, after note `serial`, to delete these: what was noted until then is done with."""
+        with self._lock:
+            for notes in (self._filled, self._owed):
+                for key in keys.tolist():
+                    if notes.get(key, serial + 1) <= serial:
+                        del notes[key]

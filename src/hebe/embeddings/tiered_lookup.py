@@ -223,7 +223,9 @@ class TieredLookup:
         fetch = BatchFetch(wanted, missing, count, [self.updates_seen(table) for table in wanted.tables])
         volatile = self.volatile
         if volatile is not None:
-            if volatile.guard is None:
+            if volatile.owes(self._updates):
+                self.background.submit(lambda: volatile.settle(self._updates))
+            elif volatile.guard is None:
                 fetch.fill_from(volatile.store)
             else:
                 fetch.ask(volatile.guard, timeout_s)

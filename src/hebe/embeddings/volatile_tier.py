@@ -70,15 +70,32 @@ class VolatileTier:
         finally:  # some of the rows may be there when it fails
             for (table, own), number in zip(spans, seen, strict=True):
                 overtaken = chosen[own] & updates[table].overtaken(batch.keys[own], number)
-                if overtaken.any():
-                    self.store.delete(table, batch.keys[own][overtaken])
+                self._delete(table, batch.keys[own][overtaken], updates[table])
 
     def take_back(self, table: str, keys: KeyArray, updates: RecentUpdates) -> None:
         """Delete what was put there of `keys` before this update of them was known."""
-        filled = updates.filled_among(keys)
-        if filled.size and self.available:
+        self._delete(table, updates.filled_among(keys), updates)
+
+    def owes(self, updates: Mapping[str, RecentUpdates]) -> bool:
+        """Whether it still has rows that it should have been told to delete: then it is not to be asked."""
+        return any(each.owes for each in updates.values())
+
+    def settle(self, updates: Mapping[str, RecentUpdates]) -> None:
+        """Have it delete what it could not be told to delete. For the background."""
+        for table, each in updates.items():
+            self._delete(table, each.owed(), each)
+
+    def _delete(self, table: str, keys: KeyArray, updates: RecentUpdates) -> None:
+        """Now, or, if it cannot be told, before it is asked again."""
+        if not keys.size:
+            return
+        serial = updates.serial
+        if self.available:
             with contextlib.suppress(StoreError):  # it is said where the tier is asked
-                self.store.delete(table, filled)
+                self.store.delete(table, keys)
+                updates.deleted(keys, serial)
+                return
+        updates.owe(keys)
 
     def close(self) -> None:
         """Close the store, and its guard."""
