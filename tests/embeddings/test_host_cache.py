@@ -1,4 +1,5 @@
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hebe.embeddings.host_cache import HostCache
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.table_memory import HUGE_PAGE_BYTES
 from hebe.kernels.row_format import RowFormat
+from hebe.kernels.slab_cache import SlabCache
 
 from .cache_conformance import CacheConformance, ask, filled
 
@@ -101,3 +103,37 @@ def test_closing_gives_the_memory_back():
     cache.close()
     assert not kept.any()
     assert memory.bytes.size == 0
+
+
+def test_no_more_queries_run_at_once_than_there_are_cores(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    cache = HostCache({"t": CacheTable(4, 64)})
+    running, most, counting, all_in = 0, 0, threading.Lock(), threading.Event()
+    query = SlabCache.query
+
+    def slow(self, *arguments):
+        nonlocal running, most
+        with counting:
+            running += 1
+            most = max(most, running)
+            if most == 3:
+                all_in.set()
+        assert all_in.wait(20.0), "three are let in"
+        found = query(self, *arguments)
+        with counting:
+            running -= 1
+        return found
+
+    monkeypatch.setattr(SlabCache, "query", slow)
+    keys = np.arange(4)
+
+    def ask_once():
+        cache.query("t", keys, np.empty((4, 4), np.float32), np.zeros(4, np.bool_))
+
+    threads = [threading.Thread(target=ask_once) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    assert most == 3
+    cache.close()
