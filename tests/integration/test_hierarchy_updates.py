@@ -253,7 +253,7 @@ def test_the_process_of_the_persistent_store_is_killed(served: Served):
         served.wait_until_newest()
         load.wait_for(100)
         assert percentile_s(load.answers, 99) < LATE_S
-    assert served.server.log.count("its process ended (-9)") >= 2
+    assert "its process ended (-9)" in served.server.log  # once only where the second had not opened the store yet
     assert served.server.end(signal.SIGKILL) == -signal.SIGKILL
     with contextlib.closing(RocksDbStore(served.place, read_only=True)) as store:
         rows, found = np.zeros((ROWS, DIM), np.float32), np.zeros(ROWS, np.bool_)
