@@ -14,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "hebe"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-ROOT_DATA = {"query", "spec", "profile", "op_graph", "latency"}
+ROOT_DATA = {"query", "spec", "profile", "op_graph", "latency", "server_configuration"}
 """Modules of the package's root that are plain data; together they are the room "root"."""
 
 ROOMS = {
@@ -30,6 +30,16 @@ ROOMS = {
     "simulation": {"root", "scheduling", "planning", "workload"},
     "serving": {"root", "scheduling", "runtime"},
     "load_generator": {"root", "workload"},
+    "profiling": {
+        "root",
+        "scheduling",
+        "planning",
+        "workload",
+        "models",
+        "runtime",
+        "serving",
+        "load_generator",
+    },
     "cluster": {"root", "scheduling", "planning", "serving"},
     "studies": {
         "root",

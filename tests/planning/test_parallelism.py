@@ -18,7 +18,7 @@ from hebe.planning.parallelism import (
     gradient_search,
     random_search,
 )
-from hebe.planning.server_configuration import Lane, Placement
+from hebe.server_configuration import Lane, Placement
 
 MODEL, PIPELINE = Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST
 SPARSE, HOT = Placement.SPARSE_ON_HOST, Placement.HOT_SPARSE_ON_ACCELERATOR

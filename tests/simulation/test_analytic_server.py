@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hebe.models import catalog
 from hebe.planning.error import PlanningError
-from hebe.planning.server_configuration import Lane, Placement
+from hebe.server_configuration import Lane, Placement
 from hebe.simulation.analytic_server import AnalyticServer, Use
 from hebe.simulation.calibration import HEBE
 from hebe.simulation.server_types import HERCULES

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hebe.models import catalog
-from hebe.planning.server_configuration import Lane, Placement
+from hebe.server_configuration import Lane, Placement
 from hebe.simulation.analytic_server import AnalyticServer
 from hebe.simulation.calibration import HEBE
 from hebe.spec import ServerSpec

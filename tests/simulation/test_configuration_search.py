@@ -3,7 +3,7 @@ import pytest
 
 from hebe.models import catalog
 from hebe.planning.parallelism import ParallelismSpace, gradient_search
-from hebe.planning.server_configuration import Lane, Placement
+from hebe.server_configuration import Lane, Placement
 from hebe.simulation.analytic_server import AnalyticServer
 from hebe.simulation.configuration_search import (
     COARSE,

@@ -17,8 +17,8 @@ from hebe.planning.parallelism import (
     exhaustive_search,
     gradient_search,
 )
-from hebe.planning.server_configuration import Placement
 from hebe.report.figures import Figure
+from hebe.server_configuration import Placement
 from hebe.simulation.analytic_server import AnalyticServer
 from hebe.simulation.configuration_search import evaluation_on
 from hebe.simulation.server_types import HERCULES

@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 
 from hebe.planning.error import PlanningError
-from hebe.planning.server_configuration import Lane, Placement
+from hebe.server_configuration import Lane, Placement
 
 Configuration = tuple[Lane, ...]
 """One lane, or two side by side."""

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.planning.error import PlanningError
-from hebe.planning.server_configuration import Lane, Placement
 from hebe.profile import LatencyProfile
+from hebe.server_configuration import Lane, Placement
 from hebe.simulation.calibration import CAFFE2, Calibration
 from hebe.simulation.lane_timing import LaneTiming, Stage
 from hebe.simulation.model_work import model_work

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hebe.planning.parallelism import Configuration, Evaluate, Reached
-from hebe.planning.server_configuration import Lane, Placement
 from hebe.profile import EfficiencyTuple
+from hebe.server_configuration import Lane, Placement
 from hebe.simulation.analytic_server import AnalyticServer, Evaluation
 from hebe.spec import SettingValue, SlaTarget
 

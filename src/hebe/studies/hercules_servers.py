@@ -9,10 +9,10 @@ from matplotlib.ticker import LogLocator, NullLocator
 from rich.progress import Progress
 
 from hebe.models import catalog
-from hebe.planning.server_configuration import Lane, Placement
 from hebe.report.figures import Figure
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
+from hebe.server_configuration import Lane, Placement
 from hebe.simulation.analytic_server import AnalyticServer, Evaluation
 from hebe.simulation.calibration import CAFFE2
 from hebe.simulation.server_types import HERCULES

@@ -1,7 +1,7 @@
 import pytest
 
-from hebe.planning.error import PlanningError
-from hebe.planning.server_configuration import Lane, Placement
+from hebe.server_configuration import Lane, Placement
+from hebe.spec import SpecError
 
 
 def test_a_lane_takes_cores_for_both_of_its_stages():
@@ -27,7 +27,7 @@ def test_a_lane_takes_cores_for_both_of_its_stages():
     ],
 )
 def test_a_lane_that_cannot_be_is_named(fields, message):
-    with pytest.raises(PlanningError, match=f"lane {fields[0]}: {message}"):
+    with pytest.raises(SpecError, match=f"lane {fields[0]}: {message}"):
         Lane(*fields)
 
 

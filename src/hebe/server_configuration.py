@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hebe.planning.error import PlanningError
+from hebe.spec import SpecError
 
 MOST_FUSED_ITEMS = 65_536
 """Batches of more items are not estimated."""
@@ -53,17 +53,17 @@ class Lane:
         ):  # fmt: skip
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise PlanningError(f"lane {self.placement}: {name} is {value!r}: must be a whole number from {least}")
+                raise SpecError(f"lane {self.placement}: {name} is {value!r}: must be a whole number from {least}")
         if self.placement is not Placement.HOT_SPARSE_ON_ACCELERATOR and self.workers < 1:
-            raise PlanningError(f"lane {self.placement}: workers is 0: must be at least 1")
+            raise SpecError(f"lane {self.placement}: workers is 0: must be at least 1")
         if (self.placement is Placement.MODEL_ON_HOST) != (self.dense_workers == 0):
             needed = "0: its workers run the whole model" if self.dense_workers else "at least 1"
-            raise PlanningError(f"lane {self.placement}: dense_workers is {self.dense_workers}: must be {needed}")
+            raise SpecError(f"lane {self.placement}: dense_workers is {self.dense_workers}: must be {needed}")
         if self.fused_items and not self.placement.on_accelerator:
-            raise PlanningError(f"lane {self.placement}: fused_items is for accelerators; a host splits queries")
+            raise SpecError(f"lane {self.placement}: fused_items is for accelerators; a host splits queries")
 
         if self.fused_items > MOST_FUSED_ITEMS:
-            raise PlanningError(f"lane {self.placement}: fused_items is {self.fused_items}: at most {MOST_FUSED_ITEMS}")
+            raise SpecError(f"lane {self.placement}: fused_items is {self.fused_items}: at most {MOST_FUSED_ITEMS}")
 
     @property
     def cores(self) -> int:
