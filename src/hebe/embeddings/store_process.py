@@ -19,10 +19,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,8 @@ from hebe.embeddings.store_directory import store_error
 from hebe.embeddings.store_wire import raise_fault, receive, send
 
 log = logging.getLogger("hebe.tiers")
+
+Result = TypeVar("Result")
 
 _ANSWER_S = 120.0
 """A process that does not answer for so long is ended: RocksDB itself gives up sooner when its disk is too slow."""
@@ -89,24 +91,20 @@ class StoreProcess:
 
     def update(self, table: str, keys: KeyArray, rows: RowArray) -> int:
         """See `EmbeddingStore.update`."""
-        head, _ = self._ask({"call": "update", "table": table}, keys, rows, writes=True)
-        return head["result"]  # type: ignore[no-any-return]
+        return self._result(int, {"call": "update", "table": table}, keys, rows, writes=True)
 
     def delete(self, table: str, keys: KeyArray) -> int:
         """See `EmbeddingStore.delete`."""
-        head, _ = self._ask({"call": "delete", "table": table}, keys, writes=True)
-        return head["result"]  # type: ignore[no-any-return]
+        return self._result(int, {"call": "delete", "table": table}, keys, writes=True)
 
     def apply(self, table: str, keys: KeyArray, rows: RowArray | None, position: tuple[str, int] | None = None) -> bool:
         """See `RocksDbStore.apply`."""
         noted = {} if position is None else {"log": position[0], "offset": position[1]}
-        head, _ = self._ask({"call": "apply", "table": table, **noted}, keys, rows, writes=True)
-        return head["result"]  # type: ignore[no-any-return]
+        return self._result(bool, {"call": "apply", "table": table, **noted}, keys, rows, writes=True)
 
     def positions(self) -> dict[str, int]:
         """See `RocksDbStore.positions`."""
-        head, _ = self._ask({"call": "positions"})
-        return head["result"]  # type: ignore[no-any-return]
+        return self._result(dict[str, int], {"call": "positions"})
 
     def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
         """See `EmbeddingStore.dump_keys`. In ascending order."""
@@ -121,8 +119,7 @@ class StoreProcess:
 
     def size(self, table: str) -> int:
         """See `EmbeddingStore.size`."""
-        head, _ = self._ask({"call": "size", "table": table})
-        return head["result"]  # type: ignore[no-any-return]
+        return self._result(int, {"call": "size", "table": table})
 
     def close(self) -> None:
         """See `EmbeddingStore.close`. Waits for calls that run, and for the process to end."""
@@ -131,6 +128,19 @@ class StoreProcess:
             child, self._child = self._child, None
         if child is not None:
             child.close()
+
+    def _result(
+        self,
+        result: Callable[[Any], Result],
+        head: dict[str, Any],
+        keys: KeyArray | None = None,
+        rows: RowArray | None = None,
+        *,
+        writes: bool = False,
+    ) -> Result:
+        """Have a call answered whose answer is a `result` alone. Raises as `_ask` does."""
+        answer, _ = self._ask(head, keys, rows, writes=writes)
+        return result(answer["result"])
 
     def _ask(
         self, head: dict[str, Any], keys: KeyArray | None = None, rows: RowArray | None = None, *, writes: bool = False
