@@ -63,6 +63,14 @@ class DictStore:
     def size(self, table: str) -> int:
         return len(self._table(table))
 
+    def _parts(
+        self, tables: Sequence[str], starts: np.ndarray, rows: np.ndarray, bases: np.ndarray
+    ) -> Iterator[tuple[str, slice, np.ndarray]]:
+        """Of a call for several tables: each table, where its keys lie, and its rows, to read or to fill."""
+        for number, table in enumerate(tables):
+            own = rows[bases[number] : bases[number + 1]].reshape(-1, self.dims[table])
+            yield table, slice(starts[number], starts[number + 1]), own
+
     def fill_tables(
         self,
         tables: Sequence[str],
@@ -74,13 +82,12 @@ class DictStore:
         found: np.ndarray,
     ) -> int:
         count = 0
-        for number, table in enumerate(tables):
-            places = starts[number] + np.flatnonzero(wanted[starts[number] : starts[number + 1]])
-            own = rows[bases[number] : bases[number + 1]].reshape(-1, self.dims[table])
+        for table, mine, own in self._parts(tables, starts, rows, bases):
+            places = np.flatnonzero(wanted[mine])
             got, there = np.empty((places.size, self.dims[table]), np.float32), np.zeros(places.size, np.bool_)
-            count += self.query(table, keys[places], got, there)
-            own[(places - starts[number])[there]] = got[there]
-            found[places] = there
+            count += self.query(table, keys[mine][places], got, there)
+            own[places[there]] = got[there]
+            found[mine][places] = there
         return count
 
     def insert_tables(
@@ -92,9 +99,7 @@ class DictStore:
         bases: np.ndarray,
         chosen: np.ndarray,
     ) -> None:
-        for number, table in enumerate(tables):
-            mine = slice(starts[number], starts[number + 1])
-            own = rows[bases[number] : bases[number + 1]].reshape(-1, self.dims[table])
+        for table, mine, own in self._parts(tables, starts, rows, bases):
             self.insert(table, keys[mine][chosen[mine]], own[chosen[mine]])
 
     def touch(self, parts: Sequence[tuple[str, np.ndarray]]) -> None:
@@ -122,7 +127,7 @@ class DictCache(DictStore):
         self._lock = threading.RLock()
         self.stale: dict[str, set[int]] = {table: set() for table in dims}
 
-    def query(  # type: ignore[override]
+    def query(
         self, table: str, keys: np.ndarray, rows: np.ndarray, found: np.ndarray, stale: np.ndarray | None = None
     ) -> int:
         with self._lock:
@@ -146,9 +151,7 @@ class DictCache(DictStore):
         stale: np.ndarray,
     ) -> np.ndarray:
         told = []
-        for number, table in enumerate(tables):
-            mine = slice(starts[number], starts[number + 1])
-            own = rows[bases[number] : bases[number + 1]].reshape(-1, self.dims[table])
+        for table, mine, own in self._parts(tables, starts, rows, bases):
             hits = self.query(table, keys[mine], own, missing[mine], stale[mine])
             np.logical_not(missing[mine], out=missing[mine])
             told.append((hits, np.count_nonzero(stale[mine])))
@@ -163,9 +166,7 @@ class DictCache(DictStore):
         bases: np.ndarray,
         chosen: np.ndarray,
     ) -> None:
-        for number, table in enumerate(tables):
-            mine = slice(starts[number], starts[number + 1])
-            own = rows[bases[number] : bases[number + 1]].reshape(-1, self.dims[table])
+        for table, mine, own in self._parts(tables, starts, rows, bases):
             self.replace(table, keys[mine][chosen[mine]], own[chosen[mine]])
 
     def _shrink(self, table: str) -> None:
