@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from hebe.models import catalog
-from hebe.planning.parallelism import ParallelismSpace, gradient_search
+from hebe.planning.parallelism import gradient_search
+from hebe.planning.parallelism_space import ParallelismSpace
 from hebe.server_configuration import Lane, Placement
 from hebe.simulation.analytic_server import AnalyticServer
 from hebe.simulation.configuration_search import (

@@ -10,13 +10,13 @@ from rich.progress import Progress
 from hebe.models.catalog import entry
 from hebe.planning.parallelism import (
     Configuration,
-    ParallelismSpace,
     Reached,
     SearchResult,
     deeprecsys_search,
     exhaustive_search,
     gradient_search,
 )
+from hebe.planning.parallelism_space import ParallelismSpace
 from hebe.report.figures import Figure
 from hebe.server_configuration import Placement
 from hebe.simulation.analytic_server import AnalyticServer

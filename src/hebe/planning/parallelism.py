@@ -7,15 +7,16 @@ as it can, asks again where two candidates are within its noise, and notes all t
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
 
 from hebe.planning.error import PlanningError
+from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.planning.parallelism_steps import steps_around, steps_on_device, steps_on_host
 from hebe.server_configuration import Lane, Placement
 
 Configuration = tuple[Lane, ...]
@@ -35,58 +36,8 @@ class Reached:
     tail_latency_ms: float = math.inf
 
 
-NOTHING = Reached(0.0)
-
 Evaluate = Callable[[Configuration], Reached]
 """What a configuration reaches; asked again for the same one, it measures again."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParallelismSpace:
-    """All that may be tried on a server of `cores` cores: Psp(M + D + O) of each of `placements`.
-
-    `batch_sizes` in items, ascending. On an accelerator `co_located` workers, and `fused_items` of a batch, 0 for a
-    query at a time; both ascending. Raises `PlanningError` for a space without a configuration.
-    """
-
-    cores: int
-    batch_sizes: tuple[int, ...]
-    placements: tuple[Placement, ...] = (Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST)
-    co_located: tuple[int, ...] = (1, 2, 3, 4)
-    fused_items: tuple[int, ...] = (0, 256, 1024, 4096, 16_384)
-
-    def __post_init__(self) -> None:
-        if self.cores < 1:
-            raise PlanningError(f"cores is {self.cores}: must be at least 1")
-        for name in ("batch_sizes", "co_located", "fused_items"):
-            values = getattr(self, name)
-            if not values or list(values) != sorted(set(values)):
-                raise PlanningError(f"{name} is {list(values)}: give at least one value, in ascending order")
-        if not self.placements:
-            raise PlanningError("placements is empty: give at least one")
-
-    def __contains__(self, lane: Lane) -> bool:
-        return lane.cores <= self.cores
-
-    def lanes(self, placement: Placement) -> Iterator[Lane]:
-        """Every lane of one placement."""
-        host_only = not placement.on_accelerator
-        devices = [(0, 0)] if placement is Placement.MODEL_ON_HOST else []
-        if placement is Placement.PIPELINE_ON_HOST:
-            devices = [(dense, 0) for dense in range(1, self.cores)]
-        elif not host_only:
-            devices = list(itertools.product(self.co_located, self.fused_items))
-        for dense, fused in devices:
-            left = self.cores - dense
-            if placement is Placement.HOT_SPARSE_ON_ACCELERATOR and left >= 0:
-                yield Lane(placement, 0, 1, self.batch_sizes[0], dense, fused)
-            for each in range(1, left + 1):
-                for workers, batch_size in itertools.product(range(1, left // each + 1), self.batch_sizes):
-                    yield Lane(placement, workers, each, batch_size, dense, fused)
-
-    def size(self) -> int:
-        """How many lanes there are."""
-        return sum(1 for placement in self.placements for _ in self.lanes(placement))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +108,13 @@ class _Trials:
                 best = candidate
         return best
 
+    def improvement(self, candidates: Sequence[Configuration], on: Configuration) -> Configuration | None:
+        """The best of `candidates`; None where there is none, or none that is better than `on`."""
+        if not candidates:
+            return None
+        best = self.best_of(candidates)
+        return best if self.better(best, on) else None
+
     def result(self) -> SearchResult:
         """Of all that was tried."""
         closest = max(self.runs, key=self._rank)
@@ -219,16 +177,21 @@ def deeprecsys_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limit
 
 def baymax_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | None = None) -> SearchResult:
     """Baymax' co-location: more workers on the accelerator until throughput falls, queries one at a time; then
-    DeepRecSys on the cores that are left. Raises `PlanningError` where the space has no accelerator.
+    DeepRecSys on the cores that are left.
+
+    The accelerator runs the whole model where the space allows that, else the DenseNet beside one sparse worker.
+    Raises `PlanningError` where the space has no accelerator.
     """
-    on_device = [placement for placement in space.placements if placement.on_accelerator]
-    if not on_device:
+    if Placement.HOT_SPARSE_ON_ACCELERATOR in space.placements:
+        placement, workers = Placement.HOT_SPARSE_ON_ACCELERATOR, 0
+    elif Placement.SPARSE_ON_HOST in space.placements:
+        placement, workers = Placement.SPARSE_ON_HOST, 1
+    else:
         raise PlanningError("co-location is for accelerators: the space has no placement on one")
     trials = _Trials(evaluate, limits or Limits())
-    workers = 0 if Placement.HOT_SPARSE_ON_ACCELERATOR in on_device else 1
     best: Configuration | None = None
     for count in space.co_located:
-        lane = Lane(on_device[-1], workers, 1, space.batch_sizes[-1], count)
+        lane = Lane(placement, workers, 1, space.batch_sizes[-1], count)
         if lane not in space:
             break
         trials.reached((lane,))
@@ -269,7 +232,7 @@ def _search_placement(
     """Algorithm 1's outer loop, over cores per worker, with the lanes of `beside` as they are."""
     best: Configuration | None = None
     for cores_per_worker in range(1, space.cores + 1):
-        start = _origin(space, placement, cores_per_worker)
+        start = space.first_lane(placement, cores_per_worker)
         if start not in space:
             break
         climbed = _climb(space, trials, beside, start)
@@ -292,16 +255,13 @@ def _climb(space: ParallelismSpace, trials: _Trials, beside: Configuration, star
     if start.placement.on_accelerator:
         here = _climb_device(space, trials, here)
     while True:
-        candidates = [(*beside, lane) for lane in _steps_on_host(space, here[-1])]
-        better = trials.best_of(candidates) if candidates else None
-        if better is not None and not trials.better(better, here):
-            better = None
+        candidates = [(*beside, lane) for lane in steps_on_host(space, here[-1])]
+        better = trials.improvement(candidates, here)
         trials.steps.append(Step(tuple(candidates), better))
         if start.placement.on_accelerator and candidates:
             # What the host gains may show only when the accelerator takes more.
             ahead = [better] if better is not None else candidates
-            better = trials.best_of([_climb_device(space, trials, candidate) for candidate in ahead])
-            better = better if trials.better(better, here) else None
+            better = trials.improvement([_climb_device(space, trials, candidate) for candidate in ahead], here)
         if better is None:
             return here
         here = better
@@ -311,21 +271,20 @@ def _refine(space: ParallelismSpace, trials: _Trials, here: Configuration) -> Co
     """On from where Algorithm 1 ended, by steps that it does not know: back along an axis, cores from sparse to dense
     workers or back, and other counts of cores per worker at the same allotment."""
     while True:
-        candidates = [(*here[:-1], lane) for lane in dict.fromkeys(_steps_around(space, here[-1]))]
-        better = trials.best_of(candidates) if candidates else None
-        if better is None or not trials.better(better, here):
-            trials.steps.append(Step(tuple(candidates), None))
-            return here
+        candidates = [(*here[:-1], lane) for lane in dict.fromkeys(steps_around(space, here[-1]))]
+        better = trials.improvement(candidates, here)
         trials.steps.append(Step(tuple(candidates), better))
+        if better is None:
+            return here
         here = better
 
 
 def _climb_device(space: ParallelismSpace, trials: _Trials, here: Configuration) -> Configuration:
     """The search over co-location and fusion that follows each step of the host's."""
     while True:
-        candidates = [(*here[:-1], lane) for lane in _steps_on_device(space, here[-1])]
-        better = trials.best_of(candidates) if candidates else None
-        if better is None or not trials.better(better, here):
+        candidates = [(*here[:-1], lane) for lane in steps_on_device(space, here[-1])]
+        better = trials.improvement(candidates, here)
+        if better is None:
             return here
         trials.steps.append(Step(tuple(candidates), better))
         here = better
@@ -343,107 +302,6 @@ def _climb_batches(space: ParallelismSpace, trials: _Trials, beside: Configurati
             break
     assert best is not None, "a space has a batch size"
     return best
-
-
-def _origin(space: ParallelismSpace, placement: Placement, cores_per_worker: int) -> Lane:
-    dense = 0 if placement is Placement.MODEL_ON_HOST else 1
-    if placement.on_accelerator:
-        dense = space.co_located[0]
-    fused = space.fused_items[0] if placement.on_accelerator else 0
-    return Lane(placement, 1, cores_per_worker, space.batch_sizes[0], dense, fused)
-
-
-def _steps_on_host(space: ParallelismSpace, lane: Lane) -> Iterator[Lane]:
-    axes = [_larger_batch, _more_workers]
-    if lane.placement is Placement.PIPELINE_ON_HOST:
-        axes.append(_more_dense_workers)
-    yield from _steps(space, lane, axes)
-
-
-def _steps_on_device(space: ParallelismSpace, lane: Lane) -> Iterator[Lane]:
-    yield from _steps(space, lane, [_more_co_located, _more_fused])
-    if lane.fused_items < space.fused_items[-1]:  # a bound that few queries fit into is worse than none
-        yield replace(lane, fused_items=space.fused_items[-1])
-
-
-def _steps_around(space: ParallelismSpace, lane: Lane) -> Iterator[Lane]:
-    """What `_refine` tries."""
-    workers, dense = lane.workers, lane.dense_workers
-    moves: list[dict[str, int]] = [{"batch_size": each} for each in _neighbours(space.batch_sizes, lane.batch_size)]
-    moves += [{"workers": workers + step} for step in (-1, 1)]
-    if lane.placement.on_accelerator:
-        moves += [{"dense_workers": each} for each in _neighbours(space.co_located, dense)]
-        moves += [{"fused_items": each} for each in _neighbours(space.fused_items, lane.fused_items)]
-    if lane.placement is Placement.PIPELINE_ON_HOST:
-        for step in (-1, 1):
-            moves.append({"dense_workers": dense + step})
-            moves.append({"workers": workers + step, "dense_workers": dense - step * lane.cores_per_worker})
-            each = (space.cores - dense - step) // workers
-            if each > 0:
-                moves.append({"cores_per_worker": each, "dense_workers": dense + step})
-    if workers:
-        left = space.cores - dense
-        moves += [{"cores_per_worker": each, "workers": left // each} for each in range(1, left + 1)]
-    fewest = 0 if lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR else 1
-    for move in moves:
-        if move.get("workers", workers) < fewest or (dense and move.get("dense_workers", dense) < 1):
-            continue
-        there = Lane(
-            lane.placement,
-            move.get("workers", workers),
-            move.get("cores_per_worker", lane.cores_per_worker),
-            move.get("batch_size", lane.batch_size),
-            move.get("dense_workers", dense),
-            move.get("fused_items", lane.fused_items),
-        )
-        if there in space and there != lane:
-            yield there
-
-
-def _neighbours(values: Sequence[int], value: int) -> list[int]:
-    place = values.index(value)
-    return [values[at] for at in (place - 1, place + 1) if 0 <= at < len(values)]
-
-
-_Axis = Callable[[ParallelismSpace, Lane], Lane | None]
-
-
-def _steps(space: ParallelismSpace, lane: Lane, axes: Sequence[_Axis]) -> Iterator[Lane]:
-    """One step along each axis, and along several at once."""
-    for count in range(1, len(axes) + 1):
-        for chosen in itertools.combinations(axes, count):
-            there: Lane | None = lane
-            for axis in chosen:
-                there = None if there is None else axis(space, there)
-            if there is not None and there in space:
-                yield there
-
-
-def _larger_batch(space: ParallelismSpace, lane: Lane) -> Lane | None:
-    larger = _next(space.batch_sizes, lane.batch_size)
-    return None if larger is None else replace(lane, batch_size=larger)
-
-
-def _more_workers(_space: ParallelismSpace, lane: Lane) -> Lane:
-    return replace(lane, workers=lane.workers + 1)
-
-
-def _more_dense_workers(_space: ParallelismSpace, lane: Lane) -> Lane:
-    return replace(lane, dense_workers=lane.dense_workers + 1)
-
-
-def _more_co_located(space: ParallelismSpace, lane: Lane) -> Lane | None:
-    more = _next(space.co_located, lane.dense_workers)
-    return None if more is None else replace(lane, dense_workers=more)
-
-
-def _more_fused(space: ParallelismSpace, lane: Lane) -> Lane | None:
-    more = _next(space.fused_items, lane.fused_items)
-    return None if more is None else replace(lane, fused_items=more)
-
-
-def _next(values: Sequence[int], value: int) -> int | None:
-    return next((each for each in values if each > value), None)
 
 
 def _typical(runs: Sequence[Reached]) -> Reached:

@@ -1,0 +1,67 @@
+"""All the ways in which one server can be split for a model: model-, op- and data-parallelism (Hercules, section
+IV.B)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from hebe.planning.error import PlanningError
+from hebe.server_configuration import Lane, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelismSpace:
+    """All that may be tried on a server of `cores` cores: Psp(M + D + O) of each of `placements`.
+
+    `batch_sizes` in items, ascending. On an accelerator `co_located` workers, and `fused_items` of a batch, 0 for a
+    query at a time; both ascending. Raises `PlanningError` for a space without a configuration.
+    """
+
+    cores: int
+    batch_sizes: tuple[int, ...]
+    placements: tuple[Placement, ...] = (Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST)
+    co_located: tuple[int, ...] = (1, 2, 3, 4)
+    fused_items: tuple[int, ...] = (0, 256, 1024, 4096, 16_384)
+
+    def __post_init__(self) -> None:
+        if self.cores < 1:
+            raise PlanningError(f"cores is {self.cores}: must be at least 1")
+        for name in ("batch_sizes", "co_located", "fused_items"):
+            values = getattr(self, name)
+            if not values or list(values) != sorted(set(values)):
+                raise PlanningError(f"{name} is {list(values)}: give at least one value, in ascending order")
+        if not self.placements:
+            raise PlanningError("placements is empty: give at least one")
+
+    def __contains__(self, lane: Lane) -> bool:
+        return lane.cores <= self.cores
+
+    def first_lane(self, placement: Placement, cores_per_worker: int) -> Lane:
+        """The least of a placement, where a search begins: a worker of each stage, the smallest batches. It may be
+        outside of the space, if the cores do not suffice."""
+        if placement.on_accelerator:
+            dense, fused = self.co_located[0], self.fused_items[0]
+        else:
+            dense, fused = int(placement is Placement.PIPELINE_ON_HOST), 0
+        return Lane(placement, 1, cores_per_worker, self.batch_sizes[0], dense, fused)
+
+    def lanes(self, placement: Placement) -> Iterator[Lane]:
+        """Every lane of one placement."""
+        second_stages: Iterable[tuple[int, int]] = [(0, 0)]
+        if placement.on_accelerator:
+            second_stages = itertools.product(self.co_located, self.fused_items)
+        elif placement is Placement.PIPELINE_ON_HOST:
+            second_stages = [(dense, 0) for dense in range(1, self.cores)]
+        for dense, fused in second_stages:
+            left = self.cores - dense
+            if placement is Placement.HOT_SPARSE_ON_ACCELERATOR and left >= 0:
+                yield Lane(placement, 0, 1, self.batch_sizes[0], dense, fused)
+            for each in range(1, left + 1):
+                for workers, batch_size in itertools.product(range(1, left // each + 1), self.batch_sizes):
+                    yield Lane(placement, workers, each, batch_size, dense, fused)
+
+    def size(self) -> int:
+        """How many lanes there are."""
+        return sum(1 for placement in self.placements for _ in self.lanes(placement))

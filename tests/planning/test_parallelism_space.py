@@ -1,0 +1,47 @@
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from hebe.planning.error import PlanningError
+from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.server_configuration import Lane, Placement
+
+MODEL, PIPELINE = Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST
+SPARSE, HOT = Placement.SPARSE_ON_HOST, Placement.HOT_SPARSE_ON_ACCELERATOR
+SPACE = ParallelismSpace(8, (4, 8, 16), (MODEL,))
+
+
+def test_every_lane_is_in_the_space_once_and_all_cores_are_used_by_some():
+    space = ParallelismSpace(5, (4, 16), tuple(Placement), (1, 2), (0, 256))
+    every = [each for placement in Placement for each in space.lanes(placement)]
+    assert len(every) == len(set(every)) == space.size()
+    assert all(each in space for each in every)
+    for placement, dense in itertools.product((MODEL, PIPELINE), range(5)):
+        cores = {each.workers * each.cores_per_worker for each in every if each.dense_workers == dense}
+        assert placement is MODEL or max(cores) == 5 - dense
+
+
+def test_the_first_lane_is_the_least_of_its_placement():
+    space = ParallelismSpace(5, (4, 16), tuple(Placement), (2, 3), (256, 512))
+    assert space.first_lane(MODEL, 2) == Lane(MODEL, 1, 2, 4)
+    assert space.first_lane(PIPELINE, 1) == Lane(PIPELINE, 1, 1, 4, 1)
+    assert [space.first_lane(placement, 1) for placement in (SPARSE, HOT)] == [
+        Lane(placement, 1, 1, 4, 2, 256) for placement in (SPARSE, HOT)
+    ]
+    assert space.first_lane(PIPELINE, 5) not in space
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"cores": 0}, "cores is 0"),
+        ({"batch_sizes": ()}, "batch_sizes is"),
+        ({"batch_sizes": (8, 4)}, "ascending"),
+        ({"co_located": (2, 2)}, "co_located"),
+        ({"placements": ()}, "placements is empty"),
+    ],
+)
+def test_a_space_without_a_configuration_is_refused(change, fault):
+    with pytest.raises(PlanningError, match=fault):
+        replace(SPACE, **change)
