@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from typing import Any
 
-from hebe.spec import SpecError
+from hebe.spec import SettingValue, SpecError
 
 MOST_FUSED_ITEMS = 65_536
 """Batches of more items are not estimated."""
@@ -47,6 +49,8 @@ class Lane:
     fused_items: int = 0
 
     def __post_init__(self) -> None:
+        if self.placement not in list(Placement):
+            raise SpecError(f"lane: placement is {self.placement!r}: choose {', '.join(Placement)}")
         object.__setattr__(self, "placement", Placement(self.placement))
         for name, least in (
             ("workers", 0), ("cores_per_worker", 1), ("batch_size", 1), ("dense_workers", 0), ("fused_items", 0),
@@ -61,7 +65,6 @@ class Lane:
             raise SpecError(f"lane {self.placement}: dense_workers is {self.dense_workers}: must be {needed}")
         if self.fused_items and not self.placement.on_accelerator:
             raise SpecError(f"lane {self.placement}: fused_items is for accelerators; a host splits queries")
-
         if self.fused_items > MOST_FUSED_ITEMS:
             raise SpecError(f"lane {self.placement}: fused_items is {self.fused_items}: at most {MOST_FUSED_ITEMS}")
 
@@ -69,3 +72,37 @@ class Lane:
     def cores(self) -> int:
         """Host cores that it takes."""
         return self.workers * self.cores_per_worker + self.dense_workers
+
+
+_LANES = ("", "beside_")
+"""What the settings of the first lane begin with, and those of a second one beside it."""
+
+
+def to_dict(configuration: Sequence[Lane]) -> dict[str, SettingValue]:
+    """One lane or two as plain settings: `workers`, `batch_size`..., those of a second lane as `beside_workers`...
+
+    Raises `SpecError` for more than two lanes. `from_dict` reads them back.
+    """
+    if len(configuration) > len(_LANES):
+        raise SpecError(f"configuration: {len(configuration)} lanes: at most {len(_LANES)} have settings")
+    settings: dict[str, SettingValue] = {}
+    for prefix, lane in zip(_LANES, configuration, strict=False):
+        settings |= {f"{prefix}{name}": value for name, value in asdict(lane).items()}
+        settings[f"{prefix}placement"] = str(lane.placement)
+    return settings
+
+
+def from_dict(settings: Mapping[str, Any]) -> tuple[Lane, ...]:
+    """The inverse of `to_dict`; raises `SpecError` naming a missing, unknown or ill-typed setting."""
+    names = [field.name for field in fields(Lane)]
+    expected = [f"{prefix}{name}" for prefix in _LANES for name in names]
+    if unknown := [name for name in settings if name not in expected]:
+        raise SpecError(f"configuration: unknown setting {unknown[0]!r}: known are {', '.join(expected)}")
+    lanes = []
+    for prefix in _LANES:
+        if prefix and not any(name.startswith(prefix) for name in settings):
+            break
+        if missing := [name for name in names if f"{prefix}{name}" not in settings]:
+            raise SpecError(f"configuration: setting '{prefix}{missing[0]}' is missing")
+        lanes.append(Lane(**{name: settings[f"{prefix}{name}"] for name in names}))
+    return tuple(lanes)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from hebe.planning.parallelism import Configuration, Evaluate, Reached
 from hebe.profile import EfficiencyTuple
-from hebe.server_configuration import Lane, Placement
+from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.simulation.analytic_server import AnalyticServer, Evaluation
-from hebe.spec import SettingValue, SlaTarget
+from hebe.spec import SlaTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,8 @@ def baseline_configuration(server: AnalyticServer, sla: SlaTarget, grid: SearchG
 
 
 def efficiency_tuple(server: AnalyticServer, evaluation: Evaluation) -> EfficiencyTuple:
-    """The tuple that planning takes; the settings of a second lane are those that begin with `beside_`."""
-    settings: dict[str, SettingValue] = {}
-    for prefix, lane in zip(("", "beside_"), evaluation.lanes if evaluation.qps > 0 else (), strict=False):
-        settings[f"{prefix}placement"] = str(lane.placement)
-        for name in ("workers", "cores_per_worker", "batch_size", "dense_workers", "fused_items"):
-            settings[f"{prefix}{name}"] = getattr(lane, name)
+    """The tuple that planning takes."""
+    settings = to_dict(evaluation.lanes if evaluation.qps > 0 else ())
     return EfficiencyTuple(
         server.model.name, server.server.name, evaluation.qps, evaluation.power_watts, settings, estimated=True
     )
