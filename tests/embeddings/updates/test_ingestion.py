@@ -1,11 +1,5 @@
 import itertools
 import logging
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import threading
 import time
 from collections import defaultdict
 
@@ -14,39 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.embeddings.rocksdb_store import RocksDbStore
-from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates import ingestion as module
 from hebe.embeddings.updates import sequence_check
-from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition, UpdateMessage
+from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage
 from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
-from hebe.embeddings.updates.log_directory import DirectoryCarrier, LogDirectory
 
 from ..dict_store import DictStore
+from .ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
 from .list_source import DIMS, ListSource
-from .update_conformance import SMALL, last_offsets, push, rows_for, take_rows
-
-USERS, ITEMS = Topic("m", "users"), Topic("m", "items")
-QUICK = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5)
-TIMEOUT_S = 20.0
-
-
-def make_ingestion(source, store, options=QUICK, **more):
-    return UpdateIngestion(source, {"store": store}, "m", DIMS, options, **more)
-
-
-def wait_until(done):
-    end_s = time.monotonic() + TIMEOUT_S
-    while not done():
-        assert time.monotonic() < end_s
-        time.sleep(0.002)
-
-
-def rows_of(store, table="users"):
-    return {key: row.tolist() for key, row in store.tables[table].items()}
-
-
-AT = TopicPartition("m", "users", 0)
+from .update_conformance import rows_for
 
 
 @settings(max_examples=25)
@@ -80,21 +51,6 @@ def test_what_was_sent_is_in_the_store(messages, max_batch_size, faults):
     assert statistics.visible["store"].answers == len(messages)
     assert source.closed
     assert not any(source.lag().values())
-
-
-def test_offsets_are_committed_after_the_store_has_the_rows():
-    source, store, asked = ListSource(), DictStore(DIMS), threading.Event()
-    store.gate.clear()
-    insert = store.insert
-    store.insert = lambda *arguments: asked.set() or insert(*arguments)
-    source.add(0, [1, 2])
-    ingestion = make_ingestion(source, store)
-    assert asked.wait(TIMEOUT_S)
-    assert not source.committed
-    store.gate.set()
-    wait_until(lambda: source.committed == {AT: 0})
-    assert set(rows_of(store)) == {1, 2}
-    ingestion.close()
 
 
 def test_a_store_that_is_away_is_waited_for_and_nothing_lost(caplog):
@@ -176,25 +132,6 @@ def test_poison_goes_aside_and_the_rest_goes_on(tmp_path, caplog):
     assert source.committed == {AT: 4, TopicPartition("m", "others", 0): 0}
 
 
-def test_the_listener_hears_of_what_is_in_the_store(caplog):
-    source, store, heard = ListSource(), DictStore(DIMS), []
-
-    def listener(table, keys, rows):
-        stored = [
-            None if key not in store.tables[table] else store.tables[table][key].tolist() for key in keys.tolist()
-        ]
-        heard.append((table, keys.tolist(), stored == [None] if rows is None else stored == rows.tolist()))
-        raise RuntimeError("of the listener's own")
-
-    source.add(0, [1, 2])
-    with make_ingestion(source, store, listener=listener) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-        source.add(1, [2], goes=True)
-        assert ingestion.drain(TIMEOUT_S)
-    assert heard == [("users", [1, 2], True), ("users", [2], True)]
-    assert "listener failed" in caplog.text
-
-
 def test_what_is_older_than_the_model_is_passed_over():
     """Also what an older model would have called poison: it is neither put aside nor in the way."""
     source, store = ListSource(), DictStore(DIMS)
@@ -212,47 +149,6 @@ def test_what_is_older_than_the_model_is_passed_over():
     assert source.committed == {AT: 4}
 
 
-def test_without_stores_the_listener_hears_of_all():
-    source, heard = ListSource(DIMS), defaultdict(list)
-    source.add(0, [1, 2])
-    source.add(0, [3], table="items", goes=True)
-    source.add(1, [4], dim=9)
-    options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5, max_batch_size=1)
-
-    def listener(table, keys, rows):
-        heard[table] += [(key, rows is None) for key in keys.tolist()]
-
-    with UpdateIngestion(source, {}, "m", DIMS, options, listener=listener) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    assert heard == {"users": [(1, False), (2, False)], "items": [(3, True)]}
-    statistics = ingestion.statistics()
-    assert (statistics.messages, statistics.rows, statistics.deletes, statistics.poison) == (2, 2, 1, 1)
-    assert {tier: seen.answers for tier, seen in statistics.visible.items()} == {"cache": 2}
-
-
-def test_a_listener_takes_no_part_in_a_group_and_begins_with_the_newest(tmp_path):
-    log, store, heard = LogDirectory(tmp_path / "log"), DictStore(DIMS), []
-    push(log, range(50))
-    source = log.source(None, [USERS], newest=True)
-
-    def listener(table, keys, rows):
-        heard.append((table, keys.tolist(), rows.tolist()))
-
-    with UpdateIngestion(source, {}, "m", DIMS, QUICK, listener=listener) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-        assert not heard
-        with make_ingestion(log.source("shared", [USERS]), store) as writing:
-            push(log, range(100, 120), 3.0)
-            assert writing.drain(TIMEOUT_S)
-            assert ingestion.drain(TIMEOUT_S)
-    assert {table for table, _, _ in heard} == {"users"}
-    told = {key: row for _, keys, rows in heard for key, row in zip(keys, rows, strict=True)}
-    assert told == {key: row for key, row in rows_of(store).items() if key >= 100}
-    assert len(told) == 20
-    assert set(rows_of(store)) == {*range(50), *range(100, 120)}
-    assert os.listdir(tmp_path / "log" / "groups") == ["shared"]
-
-
 def test_drained_is_who_has_nothing_to_wait_for():
     """No partition: nothing was ever sent to a log that is read alone; of a group's it may be that none came yet."""
     source = ListSource(())
@@ -260,67 +156,6 @@ def test_drained_is_who_has_nothing_to_wait_for():
         assert not ingestion.drain(0.05)
         source.shares = False
         assert ingestion.drain(TIMEOUT_S)
-
-
-def test_a_fault_of_the_log_between_two_batches_loses_none():
-    """Of any kind: what the source had handed over is not handed over again."""
-    source, store = ListSource(), DictStore(DIMS)
-    source.commit_faults = [StoreUnavailable("away"), RuntimeError("odd"), StoreUnavailable("away")]
-    for number in range(30):
-        source.add(number, [number])
-    options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5, max_batch_size=2, max_commit_interval=2)
-    with make_ingestion(source, store, options) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    assert set(rows_of(store)) == set(range(30))
-    assert (ingestion.statistics().failures, ingestion.statistics().messages) == (3, 30)
-    assert source.committed == {AT: 29}
-
-
-def test_batches_until_a_commit_are_counted_by_partition(monkeypatch):
-    """A commit writes as many offsets as there are partitions: it is not made for a batch of each."""
-    monkeypatch.setattr(module, "_COMMIT_S", 1e6)
-    source, store = ListSource(("users", "items")), DictStore(DIMS)
-    for number in range(3):
-        source.add(number, [number])
-        source.add(number, [number], table="items")
-    committed = defaultdict(list)
-    insert = store.insert
-
-    def noted_insert(table, keys, rows):
-        committed[table].append(source.committed.get(TopicPartition("m", table, 0)))
-        insert(table, keys, rows)
-
-    store.insert = noted_insert
-    options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5, max_batch_size=1, max_commit_interval=2)
-    with make_ingestion(source, store, options) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    assert committed == {"users": [None, None, 1], "items": [None, None, 1]}
-
-
-def test_a_slow_store_keeps_its_membership_and_commits_as_it_goes(monkeypatch):
-    """A rebalance in the middle of what one poll brought: the rest is another's."""
-    monkeypatch.setattr(module, "_HEARTBEAT_S", 0.0)
-    monkeypatch.setattr(module, "_COMMIT_S", 0.0)
-    source, store = ListSource(), DictStore(DIMS)
-    for number in range(10):
-        source.add(number, [number])
-
-    seen = []
-
-    def slow_insert(table, keys, rows):
-        assert (table, rows.shape) == ("users", (1, 3))
-        seen.append((keys.tolist(), source.heartbeats, source.committed.get(AT)))
-        if len(seen) == 4:
-            source.mine = frozenset()
-
-    store.insert = slow_insert
-    options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5, max_batch_size=1)
-    with make_ingestion(source, store, options) as ingestion:
-        wait_until(lambda: source.heartbeats >= 4)
-        wait_until(lambda: not ingestion._orders)
-    assert seen == [([0], 0, None), ([1], 1, 0), ([2], 2, 1), ([3], 3, 2)]
-    assert source.committed == {AT: 3}
-    assert ingestion.statistics().failures == 0
 
 
 def test_several_stores_get_the_same_in_their_order():
@@ -389,17 +224,6 @@ def test_news_are_looked_for_at_intervals(monkeypatch):
     assert ingestion.statistics().rows == 1
 
 
-def test_offsets_are_committed_after_so_many_batches():
-    source, store, commits = ListSource(), DictStore(DIMS), []
-    source.commit = lambda offsets: commits.append(dict(offsets)) or source.committed.update(offsets)
-    for number in range(64 * 4):
-        source.add(number, [number])
-    options = IngestionOptions(max_batch_size=4, max_commit_interval=16, poll_timeout_ms=5)
-    with make_ingestion(source, store, options) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    assert [commit[AT] for commit in commits][:4] == [63, 127, 191, 255]
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -414,230 +238,3 @@ def test_offsets_are_committed_after_so_many_batches():
 def test_options_out_of_range_are_named(field, value):
     with pytest.raises(ValueError, match=field):
         IngestionOptions(**{field: value})
-
-
-def test_a_store_with_positions_says_where_to_begin(tmp_path):
-    source = ListSource()
-    for number in range(100):
-        source.add(number, [number], stamp=number)
-    store = RocksDbStore(tmp_path / "store", DIMS)
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    assert store.positions() == {"L/m/users/0": 99}
-    source.next[AT] = 0  # the group forgot
-    source.add(99, [3], stamp=0.5)  # repeated by the trainer, across our restart
-    source.add(100, [3], stamp=7.0)
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    statistics = ingestion.statistics()
-    assert (statistics.messages, statistics.duplicates) == (1, 1)
-    assert source.seeks == [("users", 99 - sequence_check.MOST_HELD)]
-    assert store.positions() == {"L/m/users/0": 101}
-    assert store.size("users") == 100
-    source.identity = "M"  # another log: its offsets say nothing about the store
-    source.next[AT] = 100
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    assert len(source.seeks) == 1
-    assert store.positions() == {"L/m/users/0": 101, "M/m/users/0": 101}
-    store.close()
-
-
-def test_offsets_that_the_store_alone_knew_are_committed(tmp_path):
-    """As after a crash between writing and committing: the group catches up although nothing new comes."""
-    source = ListSource()
-    for number in range(100):
-        source.add(number, [number])
-    store = RocksDbStore(tmp_path / "store", DIMS)
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    source.committed, source.next[AT] = {AT: 10}, 11
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    assert source.committed == {AT: 99}
-    assert ingestion.statistics().messages == 0
-    store.close()
-
-
-def test_what_the_log_removed_while_the_server_was_away_is_a_gap(tmp_path, caplog):
-    source = ListSource()
-    for number in range(100):
-        source.add(number, [number])
-    store = RocksDbStore(tmp_path / "store", DIMS)
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    for number in range(100, 150):
-        source.add(number, [number])
-    source.seek = lambda at, _: source.next.update({at: 120})  # all before is gone
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    statistics = ingestion.statistics()
-    assert (statistics.gaps, statistics.missing, statistics.rows) == (1, 20, 30)
-    assert "offsets 100 to 119 of partition 0 of model m, table users were removed from the log" in caplog.text
-    store.close()
-
-
-@pytest.mark.parametrize("identity", ["L", "another"])
-def test_a_log_that_goes_back_while_it_is_read_is_read_from_there(tmp_path, caplog, identity):
-    """As Redis restored from a copy, or emptied: its offsets are others now, and so are the store's positions."""
-    source = ListSource()
-    for number in range(100):
-        source.add(number, [number])
-    store = RocksDbStore(tmp_path / "store", DIMS)
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-        with source.lock:
-            source.log[AT][40:] = []
-            source.next[AT], source.committed, source.identity = 40, {AT: 39}, identity
-            for number in range(5):
-                source.add(number, [1000 + number], producer="q")
-        assert ingestion.drain(TIMEOUT_S)
-        assert source.committed == {AT: 44}
-        source.add(5, [1005], producer="q")
-        assert ingestion.drain(TIMEOUT_S)
-    assert caplog.text.count("begins anew") == 1
-    assert store.size("users") == 106
-    assert store.positions() == {"L/m/users/0": 99, **({"another/m/users/0": 45} if identity == "another" else {})}
-    store.close()
-
-
-def test_a_log_made_anew_under_the_same_name_is_noticed(tmp_path, caplog):
-    source = ListSource()
-    for number in range(200):
-        source.add(number, [number])
-    store = RocksDbStore(tmp_path / "store", DIMS)
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    source = ListSource()
-    source.seek = lambda at, _: source.next.update({at: 0})  # such an offset is not there: it begins with the oldest
-    source.add(0, [-5], producer="q")
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    assert "begins anew" in caplog.text
-    assert store.size("users") == 201
-    assert source.committed == {AT: 0}
-    store.close()
-
-
-def test_swaps_do_not_confuse_a_store_with_positions(tmp_path):
-    source = ListSource()
-    for number in (1, 0, 3, 4, 2, 5):
-        source.add(number, [number, 77], stamp=number)
-    store = RocksDbStore(tmp_path / "store", DIMS)
-    options = IngestionOptions(max_batch_size=2, poll_timeout_ms=5)
-    with make_ingestion(source, store, options) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    rows, found = np.zeros((7, 3), np.float32), np.zeros(7, np.bool_)
-    assert store.query("users", np.array([0, 1, 2, 3, 4, 5, 77]), rows, found) == 7
-    assert rows[6].tolist() == rows_for(np.array([77]), 5)[0].tolist()
-    assert store.positions() == {"L/m/users/0": 5}
-    store.close()
-
-
-SERVER = """
-    import sys, time
-    from pathlib import Path
-    from hebe.embeddings.rocksdb_store import RocksDbStore
-    from hebe.embeddings.updates.contract import Topic
-    from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
-    from hebe.embeddings.updates.log_directory import LogDirectory
-
-    log, store = LogDirectory(Path(sys.argv[1])), RocksDbStore(Path(sys.argv[2]), {"users": 3})
-    source = log.source("server", [Topic("m", "users")])
-    options = IngestionOptions(max_batch_size=16, max_commit_interval=7)
-    ingestion = UpdateIngestion(source, {"persistent": store}, "m", {"users": 3}, options)
-    while True:
-        print(ingestion.statistics().messages, flush=True)
-        time.sleep(0.001)
-"""
-
-
-def test_killed_in_the_middle_of_updates_it_has_what_the_log_says(tmp_path):
-    """A real process, killed with -9 again and again while a trainer sends; then rows and log agree."""
-    log = LogDirectory(tmp_path / "log")
-    rng, expected = np.random.default_rng(0), {}
-    stop = threading.Event()
-
-    def train():
-        with log.producer(SMALL) as producer:
-            for stamp in itertools.count():
-                keys = rng.integers(0, 500, 20)
-                if stamp % 7 == 6:
-                    producer.delete("m", "users", keys)
-                    for key in keys.tolist():
-                        expected.pop(key, None)
-                else:
-                    rows = rows_for(keys, stamp)
-                    producer.send("m", "users", keys, rows)
-                    expected.update(zip(keys.tolist(), rows.tolist(), strict=True))
-                if stop.wait(0.002):
-                    return
-
-    trainer = threading.Thread(target=train)
-    trainer.start()
-    try:
-        for _ in range(3):
-            server = subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(SERVER), str(tmp_path / "log"), str(tmp_path / "store")],
-                stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-                text=True,
-            )
-            assert any(int(line) > 20 for line in server.stdout)
-            server.send_signal(signal.SIGKILL)
-            server.wait()
-            server.stdout.close()
-    finally:
-        stop.set()
-        trainer.join()
-    store = RocksDbStore(tmp_path / "store", {"users": 3})
-    source = log.source("server", [USERS])
-    with UpdateIngestion(source, {"persistent": store}, "m", {"users": 3}, QUICK) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    assert ingestion.statistics().gaps == 0
-    keys = np.array(sorted(expected))
-    rows, found = np.zeros((len(keys), 3), np.float32), np.zeros(len(keys), np.bool_)
-    assert store.query("users", keys, rows, found) == len(keys) == store.size("users")
-    assert rows.tolist() == [expected[key] for key in keys.tolist()]
-    store.close()
-
-
-def test_servers_of_one_group_share_the_work_and_a_dead_ones_goes_to_the_other(tmp_path):
-    """Two servers that share a volatile store; one is closed in the middle."""
-    log, shared = LogDirectory(tmp_path / "log"), DictStore(DIMS)
-    ingestions = [make_ingestion(log.source("shared", [USERS]), shared) for _ in range(2)]
-    expected = push(log, range(100))
-    wait_until(lambda: rows_of(shared) == expected)
-    wait_until(lambda: all(ingestion.statistics().rows or not ingestion._source.assigned() for ingestion in ingestions))
-    ingestions[0].close()
-    expected = push(log, range(100), 5.0)
-    wait_until(lambda: rows_of(shared) == expected)
-    ingestions[1].close()
-    assert not any(log.group_lag("shared").values())
-
-
-def test_poison_in_a_real_log(tmp_path):
-    log, store = LogDirectory(tmp_path / "log"), DictStore(DIMS)
-    carrier = DirectoryCarrier(log)
-    carrier.append(AT, b"broken")
-    carrier.close()
-    push(log, range(10))
-    with make_ingestion(log.source("g", [USERS]), store, quarantine=tmp_path / "aside") as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    assert set(rows_of(store)) == set(range(10))
-    assert (tmp_path / "aside" / "m.users.0.0.message").read_bytes() == b"broken"
-    reader = log.source("g", [USERS])
-    assert not reader.poll(10, 0.05)
-    reader.commit(last_offsets([]))
-    reader.close()
-
-
-def test_a_closed_log_fails_no_more_than_a_poll(tmp_path):
-    log, store = LogDirectory(tmp_path / "log"), DictStore(DIMS)
-    source = log.source("g", [USERS])
-    source.close()
-    with make_ingestion(source, store) as ingestion:
-        wait_until(lambda: ingestion.statistics().failures > 1)
-    assert "closed" in ingestion.statistics().last_error
-    with pytest.raises(StoreError, match="closed"):
-        take_rows(source, 1)

@@ -1,0 +1,130 @@
+"""Ingestion from a real log, a directory: servers are killed, share a group, and meet what nobody can read."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+
+from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.updates.ingestion import UpdateIngestion
+from hebe.embeddings.updates.log_directory import DirectoryCarrier, LogDirectory
+
+from ..dict_store import DictStore
+from .ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
+from .list_source import DIMS
+from .update_conformance import SMALL, USERS, last_offsets, push, rows_for, take_rows
+
+SERVER = """
+    import sys, time
+    from pathlib import Path
+    from hebe.embeddings.rocksdb_store import RocksDbStore
+    from hebe.embeddings.updates.contract import Topic
+    from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
+    from hebe.embeddings.updates.log_directory import LogDirectory
+
+    log, store = LogDirectory(Path(sys.argv[1])), RocksDbStore(Path(sys.argv[2]), {"users": 3})
+    source = log.source("server", [Topic("m", "users")])
+    options = IngestionOptions(max_batch_size=16, max_commit_interval=7)
+    ingestion = UpdateIngestion(source, {"persistent": store}, "m", {"users": 3}, options)
+    while True:
+        print(ingestion.statistics().messages, flush=True)
+        time.sleep(0.001)
+"""
+
+
+def test_killed_in_the_middle_of_updates_it_has_what_the_log_says(tmp_path):
+    """A real process, killed with -9 again and again while a trainer sends; then rows and log agree."""
+    log = LogDirectory(tmp_path / "log")
+    rng, expected = np.random.default_rng(0), {}
+    stop = threading.Event()
+
+    def train():
+        with log.producer(SMALL) as producer:
+            for stamp in itertools.count():
+                keys = rng.integers(0, 500, 20)
+                if stamp % 7 == 6:
+                    producer.delete("m", "users", keys)
+                    for key in keys.tolist():
+                        expected.pop(key, None)
+                else:
+                    rows = rows_for(keys, stamp)
+                    producer.send("m", "users", keys, rows)
+                    expected.update(zip(keys.tolist(), rows.tolist(), strict=True))
+                if stop.wait(0.002):
+                    return
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    try:
+        for _ in range(3):
+            server = subprocess.Popen(
+                [sys.executable, "-c", textwrap.dedent(SERVER), str(tmp_path / "log"), str(tmp_path / "store")],
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+                text=True,
+            )
+            assert any(int(line) > 20 for line in server.stdout)
+            server.send_signal(signal.SIGKILL)
+            server.wait()
+            server.stdout.close()
+    finally:
+        stop.set()
+        trainer.join()
+    store = RocksDbStore(tmp_path / "store", {"users": 3})
+    source = log.source("server", [USERS])
+    with UpdateIngestion(source, {"persistent": store}, "m", {"users": 3}, QUICK) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+    assert ingestion.statistics().gaps == 0
+    keys = np.array(sorted(expected))
+    rows, found = np.zeros((len(keys), 3), np.float32), np.zeros(len(keys), np.bool_)
+    assert store.query("users", keys, rows, found) == len(keys) == store.size("users")
+    assert rows.tolist() == [expected[key] for key in keys.tolist()]
+    store.close()
+
+
+def test_servers_of_one_group_share_the_work_and_a_dead_ones_goes_to_the_other(tmp_path):
+    """Two servers that share a volatile store; one is closed in the middle."""
+    log, shared = LogDirectory(tmp_path / "log"), DictStore(DIMS)
+    ingestions = [make_ingestion(log.source("shared", [USERS]), shared) for _ in range(2)]
+    expected = push(log, range(100))
+    wait_until(lambda: rows_of(shared) == expected)
+    wait_until(lambda: all(ingestion.statistics().rows or not ingestion._source.assigned() for ingestion in ingestions))
+    ingestions[0].close()
+    expected = push(log, range(100), 5.0)
+    wait_until(lambda: rows_of(shared) == expected)
+    ingestions[1].close()
+    assert not any(log.group_lag("shared").values())
+
+
+def test_poison_in_a_real_log(tmp_path):
+    log, store = LogDirectory(tmp_path / "log"), DictStore(DIMS)
+    carrier = DirectoryCarrier(log)
+    carrier.append(AT, b"broken")
+    carrier.close()
+    push(log, range(10))
+    with make_ingestion(log.source("g", [USERS]), store, quarantine=tmp_path / "aside") as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+    assert set(rows_of(store)) == set(range(10))
+    assert (tmp_path / "aside" / "m.users.0.0.message").read_bytes() == b"broken"
+    reader = log.source("g", [USERS])
+    assert not reader.poll(10, 0.05)
+    reader.commit(last_offsets([]))
+    reader.close()
+
+
+def test_a_closed_log_fails_no_more_than_a_poll(tmp_path):
+    log, store = LogDirectory(tmp_path / "log"), DictStore(DIMS)
+    source = log.source("g", [USERS])
+    source.close()
+    with make_ingestion(source, store) as ingestion:
+        wait_until(lambda: ingestion.statistics().failures > 1)
+    assert "closed" in ingestion.statistics().last_error
+    with pytest.raises(StoreError, match="closed"):
+        take_rows(source, 1)

@@ -1,0 +1,72 @@
+"""Who listens to an ingestion hears of what is in the stores; where there are none, of all that was sent."""
+
+import os
+from collections import defaultdict
+
+from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
+from hebe.embeddings.updates.log_directory import LogDirectory
+
+from ..dict_store import DictStore
+from .ingestions import QUICK, TIMEOUT_S, make_ingestion, rows_of
+from .list_source import DIMS, ListSource
+from .update_conformance import USERS, push
+
+
+def test_the_listener_hears_of_what_is_in_the_store(caplog):
+    source, store, heard = ListSource(), DictStore(DIMS), []
+
+    def listener(table, keys, rows):
+        stored = [
+            None if key not in store.tables[table] else store.tables[table][key].tolist() for key in keys.tolist()
+        ]
+        heard.append((table, keys.tolist(), stored == [None] if rows is None else stored == rows.tolist()))
+        raise RuntimeError("of the listener's own")
+
+    source.add(0, [1, 2])
+    with make_ingestion(source, store, listener=listener) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+        source.add(1, [2], goes=True)
+        assert ingestion.drain(TIMEOUT_S)
+    assert heard == [("users", [1, 2], True), ("users", [2], True)]
+    assert "listener failed" in caplog.text
+
+
+def test_without_stores_the_listener_hears_of_all():
+    source, heard = ListSource(DIMS), defaultdict(list)
+    source.add(0, [1, 2])
+    source.add(0, [3], table="items", goes=True)
+    source.add(1, [4], dim=9)
+    options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5, max_batch_size=1)
+
+    def listener(table, keys, rows):
+        heard[table] += [(key, rows is None) for key in keys.tolist()]
+
+    with UpdateIngestion(source, {}, "m", DIMS, options, listener=listener) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+    assert heard == {"users": [(1, False), (2, False)], "items": [(3, True)]}
+    statistics = ingestion.statistics()
+    assert (statistics.messages, statistics.rows, statistics.deletes, statistics.poison) == (2, 2, 1, 1)
+    assert {tier: seen.answers for tier, seen in statistics.visible.items()} == {"cache": 2}
+
+
+def test_a_listener_takes_no_part_in_a_group_and_begins_with_the_newest(tmp_path):
+    log, store, heard = LogDirectory(tmp_path / "log"), DictStore(DIMS), []
+    push(log, range(50))
+    source = log.source(None, [USERS], newest=True)
+
+    def listener(table, keys, rows):
+        heard.append((table, keys.tolist(), rows.tolist()))
+
+    with UpdateIngestion(source, {}, "m", DIMS, QUICK, listener=listener) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+        assert not heard
+        with make_ingestion(log.source("shared", [USERS]), store) as writing:
+            push(log, range(100, 120), 3.0)
+            assert writing.drain(TIMEOUT_S)
+            assert ingestion.drain(TIMEOUT_S)
+    assert {table for table, _, _ in heard} == {"users"}
+    told = {key: row for _, keys, rows in heard for key, row in zip(keys, rows, strict=True)}
+    assert told == {key: row for key, row in rows_of(store).items() if key >= 100}
+    assert len(told) == 20
+    assert set(rows_of(store)) == {*range(50), *range(100, 120)}
+    assert os.listdir(tmp_path / "log" / "groups") == ["shared"]
