@@ -1,0 +1,187 @@
+"""What was measured of configurations, kept on disk as it comes: a search that was ended goes on where it was.
+
+A journal is a directory with one file of JSON lines, one for each evaluation. It only grows. Who asks for a
+configuration again is answered from it instead of measuring: the first time with the first run that was recorded, the
+second time with the second, since a search asks again where two candidates are within its noise.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hebe.models.stored_file import flush_directory
+from hebe.planning.parallelism import Configuration, Evaluate, Reached
+from hebe.profile import ProfileError
+from hebe.profiling.error import ProfilingError
+from hebe.profiling.subject import ProfileSubject, checked_fields
+from hebe.server_configuration import from_dict, to_dict
+from hebe.spec import SpecError
+
+FILE_NAME = "evaluations.jsonl"
+_FORMAT = 1
+_BEGINNING = b'{"format": '
+"""Of every line."""
+_NUMBERS = ("qps", "power_watts", "tail_latency_ms")
+
+
+class Journal:
+    """The runs of one subject that are on disk, and those that are added; made by `open_journal`.
+
+    `recorded` runs were there at the beginning; `answered` counts askings that they answered, `measured` those that
+    were measured.
+    """
+
+    def __init__(self, path: Path, descriptor: int, subject: ProfileSubject) -> None:
+        self.path = path
+        self.answered = self.measured = 0
+        self._descriptor = descriptor
+        self._subject = subject.to_dict()
+        self._runs: defaultdict[Configuration, list[Reached]] = defaultdict(list)
+        self._asked: defaultdict[Configuration, int] = defaultdict(int)
+        self._size_bytes = 0
+        self._read()
+        self.recorded = sum(map(len, self._runs.values()))
+
+    def evaluating(self, evaluate: Evaluate) -> Evaluate:
+        """`evaluate` as a search asks it: answered from the journal where it can be, else measured and recorded.
+
+        What it returns raises `ProfilingError` for a measurement that is no number and where the disk takes no more;
+        all that was recorded before stays.
+        """
+
+        def ask(configuration: Configuration) -> Reached:
+            before = self._asked[configuration]
+            runs = self._runs[configuration]
+            if before < len(runs):
+                self.answered += 1
+            else:
+                self._record(configuration, evaluate(configuration))
+                self.measured += 1
+            self._asked[configuration] += 1
+            return runs[before]
+
+        return ask
+
+    def forget(self) -> None:
+        """From here on the runs of the subject that were recorded before do not count."""
+        self._append({"forget": True})
+        self._runs.clear()
+        self.recorded = 0
+
+    def _record(self, configuration: Configuration, reached: Reached) -> None:
+        for name in _NUMBERS:
+            value = getattr(reached, name)
+            if math.isnan(value) or value < 0 or (math.isinf(value) and name != "tail_latency_ms"):
+                raise ProfilingError(f"the measurement of {to_dict(configuration)} diverged: its {name} is {value}")
+        numbers = {name: getattr(reached, name) for name in _NUMBERS}
+        if math.isinf(reached.tail_latency_ms):
+            numbers["tail_latency_ms"] = None
+        self._append({"configuration": to_dict(configuration), **numbers})
+        self._runs[configuration].append(reached)
+
+    def _append(self, content: Mapping[str, Any]) -> None:
+        line = json.dumps({"format": _FORMAT, "subject": self._subject, **content}, allow_nan=False) + "\n"
+        rest = memoryview(line.encode())
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+            os.fsync(self._descriptor)
+        except OSError as fault:
+            with suppress(OSError):  # what is left of it would be taken for a line that a kill has torn, and be cut off
+                os.ftruncate(self._descriptor, self._size_bytes)
+            raise ProfilingError(
+                f"{self.path}: the journal cannot be written: {fault.strerror}; what it held before is kept. Make room,"
+                " or journal into another directory, and run again"
+            ) from fault
+        self._size_bytes += len(line.encode())
+
+    def _read(self) -> None:
+        content = b"".join(iter(lambda: os.read(self._descriptor, 1 << 20), b""))
+        lines = content.split(b"\n")
+        torn = lines.pop()
+        for number, line in enumerate(lines, 1):
+            self._take(number, line)
+        self._size_bytes = len(content) - len(torn)
+        if not torn:
+            return
+        if not torn.startswith(_BEGINNING) and not _BEGINNING.startswith(torn) and torn.strip(b"\0"):
+            self._take(len(lines) + 1, torn)  # which says that this is no journal
+        os.ftruncate(self._descriptor, self._size_bytes)  # a kill came between: that measurement is made again
+
+    def _take(self, number: int, line: bytes) -> None:
+        try:
+            content = json.loads(line, parse_constant=_refuse_constant)
+            if not isinstance(content, dict) or content.get("format") != _FORMAT:
+                raise ProfileError(f"its format is not {_FORMAT}")
+            if "forget" in content:
+                fields = checked_fields("evaluation", content, ("format", "subject", "forget"))
+            else:
+                fields = checked_fields("evaluation", content, ("format", "subject", "configuration", *_NUMBERS))
+            subject = ProfileSubject.from_dict(fields["subject"]).to_dict()
+            run = None if "forget" in fields else _run(fields)
+        except (ValueError, OverflowError, RecursionError) as fault:  # a ProfileError, SpecError, or JSON's
+            raise ProfilingError(
+                f"{self.path}: line {number} is damaged: {fault}. Remove that line, or journal into another directory"
+            ) from None
+        if subject != self._subject:
+            return
+        if run is None:
+            self._runs.clear()
+        else:
+            self._runs[run[0]].append(run[1])
+
+
+@contextmanager
+def open_journal(directory: Path, subject: ProfileSubject, *, fresh: bool = False) -> Iterator[Journal]:
+    """The journal in `directory`, which is made if it is not there; nobody else may open it meanwhile.
+
+    With `fresh` the runs of `subject` that it holds do not count any more. Raises `ProfilingError` where it cannot be
+    written, is in use, or is damaged.
+    """
+    path = directory / FILE_NAME
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as fault:
+        raise ProfilingError(
+            f"{path}: the journal cannot be written: {fault.strerror}; journal into another directory"
+        ) from fault
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ProfilingError(
+                f"{path}: another process profiles with this journal; two at once would disturb each other. Wait until"
+                " it has ended"
+            ) from None
+        flush_directory(directory)
+        journal = Journal(path, descriptor, subject)
+        if fresh and journal.recorded:
+            journal.forget()
+        yield journal
+    finally:
+        os.close(descriptor)
+
+
+def _run(fields: Mapping[str, Any]) -> tuple[Configuration, Reached]:
+    numbers = {name: fields[name] for name in _NUMBERS}
+    if numbers["tail_latency_ms"] is None:
+        numbers["tail_latency_ms"] = math.inf
+    for name, value in numbers.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+            raise ProfileError(f"{name} is {value!r}: must be a number of at least 0")
+    if not isinstance(fields["configuration"], dict) or not fields["configuration"]:
+        raise SpecError(f"configuration is {fields['configuration']!r}: must be settings")
+    return from_dict(fields["configuration"]), Reached(**{name: float(value) for name, value in numbers.items()})
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")

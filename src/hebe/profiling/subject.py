@@ -1,0 +1,68 @@
+"""What a profile is of: one model, as it lies on disk, on one kind of server, for one SLA target and load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hebe.profile import ProfileError
+from hebe.spec import SlaTarget, SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSubject:
+    """What must be the same for two measurements to be of the same thing.
+
+    `identity` is the checksum of the model's files (`StoredModel.identity`); `server` says in words what this machine
+    is (processor, cores, memory, accelerator), equal on machines that are alike; `load` says what the queries are like
+    and how thoroughly they were measured.
+    """
+
+    model: str
+    version: int
+    identity: str
+    server: str
+    sla: SlaTarget
+    load: str
+
+    def __post_init__(self) -> None:
+        for name in ("model", "identity", "server", "load"):
+            text = getattr(self, name)
+            if not isinstance(text, str) or not text.strip() or not text.isprintable():
+                raise ProfileError(f"subject: {name} is {text!r}: must be one line of text")
+        if not isinstance(self.version, int) or isinstance(self.version, bool) or self.version < 1:
+            raise ProfileError(f"subject: version is {self.version!r}: must be a whole number from 1")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `from_dict` reads it back to an equal subject."""
+        return {
+            "model": self.model,
+            "version": self.version,
+            "identity": self.identity,
+            "server": self.server,
+            "sla": {"latency_ms": self.sla.latency_ms, "percentile": self.sla.percentile},
+            "load": self.load,
+        }
+
+    @classmethod
+    def from_dict(cls, data: object) -> ProfileSubject:
+        """The inverse of `to_dict`; raises `ProfileError` naming a missing, unknown or ill-typed field."""
+        fields = checked_fields("subject", data, ("model", "version", "identity", "server", "sla", "load"))
+        sla = checked_fields("subject: sla", fields["sla"], ("latency_ms", "percentile"))
+        try:
+            target = SlaTarget(**sla)
+        except (SpecError, TypeError, ValueError, OverflowError) as fault:
+            raise ProfileError(f"subject: sla: {fault}") from None
+        return cls(**{**fields, "sla": target})
+
+
+def checked_fields(where: str, data: object, names: tuple[str, ...]) -> dict[str, Any]:
+    """`data` as a dict with exactly these fields; raises `ProfileError` naming what is missing or unknown."""
+    if not isinstance(data, Mapping):
+        raise ProfileError(f"{where} is {data!r}: must have the fields {', '.join(names)}")
+    if unknown := sorted(str(name) for name in set(data) - set(names)):
+        raise ProfileError(f"{where}: unknown field {unknown[0]!r}: known are {', '.join(names)}")
+    if missing := [name for name in names if name not in data]:
+        raise ProfileError(f"{where}: field {missing[0]!r} is missing")
+    return dict(data)

@@ -1,0 +1,228 @@
+import json
+import math
+import resource
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from hebe.planning.parallelism import Limits, Reached, gradient_search
+from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.profiling.error import ProfilingError
+from hebe.profiling.journal import FILE_NAME, open_journal
+from hebe.profiling.subject import ProfileSubject
+from hebe.server_configuration import Lane, Placement
+from hebe.spec import SlaTarget
+
+SUBJECT = ProfileSubject("dlrm", 3, "ab12", "a processor, 2 cores, 8 GiB", SlaTarget(20.0), "sizes production, seed 0")
+ONE, OTHER = ((Lane(Placement.MODEL_ON_HOST, workers, 1, 64),) for workers in (1, 2))
+BOTH = (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, dense_workers=1), Lane(Placement.MODEL_ON_HOST, 1))
+
+
+class Measurement:
+    """Answers with 1, 2, 3... queries/s."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, configuration):
+        self.asked.append(configuration)
+        return Reached(float(len(self.asked)), 50.5, 12.25)
+
+
+def ask(directory, configurations, subject=SUBJECT, fresh=False):
+    """What a session that asks for `configurations` is answered, and how many of them it measured."""
+    live = Measurement()
+    with open_journal(directory, subject, fresh=fresh) as journal:
+        evaluate = journal.evaluating(live)
+        told = [evaluate(configuration).qps for configuration in configurations]
+        assert journal.measured == len(live.asked) == len(configurations) - journal.answered
+        return told, len(live.asked)
+
+
+def test_the_kth_asking_is_answered_by_the_kth_run(tmp_path):
+    assert ask(tmp_path, [ONE, OTHER, ONE]) == ([1, 2, 3], 3)
+    assert ask(tmp_path, [ONE, ONE, OTHER, BOTH]) == ([1, 3, 2, 1], 1)
+    assert ask(tmp_path, [BOTH, ONE, ONE, ONE]) == ([1, 1, 3, 1], 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "din"}, {"version": 4}, {"identity": "cd"}, {"server": "another, 4 cores"}, {"load": "seed 1"},
+        {"sla": SlaTarget(30.0)}, {"sla": SlaTarget(20.0, 99.0)},
+    ],
+)  # fmt: skip
+def test_what_was_measured_of_something_else_does_not_answer(tmp_path, change):
+    ask(tmp_path, [ONE])
+    assert ask(tmp_path, [ONE], replace(SUBJECT, **change)) == ([1], 1)
+    assert ask(tmp_path, [ONE], replace(SUBJECT, **change)) == ([1], 0)
+    assert ask(tmp_path, [ONE]) == ([1], 0)
+
+
+def test_a_fresh_session_measures_and_what_it_measured_is_what_counts_from_then_on(tmp_path):
+    ask(tmp_path, [ONE, OTHER])
+    ask(tmp_path, [ONE], other := replace(SUBJECT, model="din"))
+    assert ask(tmp_path, [OTHER, ONE], fresh=True) == ([1, 2], 2)
+    assert ask(tmp_path, [ONE, OTHER]) == ([2, 1], 0)
+    assert ask(tmp_path, [ONE], other) == ([1], 0), "other subjects are left alone"
+
+
+def test_a_run_survives_exactly_and_so_does_a_latency_that_nobody_measured(tmp_path):
+    for told in (Reached(1 / 3, 0.1 + 0.2, 1e-9), Reached(0.0)):
+        with open_journal(tmp_path, SUBJECT, fresh=True) as journal:
+            journal.evaluating(lambda _, told=told: told)(ONE)
+        with open_journal(tmp_path, SUBJECT) as journal:
+            assert journal.recorded == 1
+            assert journal.evaluating(Measurement())(ONE) == told
+    assert math.isinf(told.tail_latency_ms)
+
+
+def test_a_search_that_was_ended_goes_on_where_it_was(tmp_path):
+    """With noise, that is with configurations asked for again; ended after every single evaluation in turn."""
+    space, limits = ParallelismSpace(4, (16, 64), (Placement.MODEL_ON_HOST,)), Limits(noise=0.1)
+
+    def measure(configuration):
+        (here,) = configuration
+        return Reached(100.0 + 9 * here.workers - here.cores_per_worker, 1.0, 5.0)
+
+    whole = gradient_search(space, measure, limits)
+    assert whole.evaluations > len(whole.tried)
+    measured = 0
+
+    class Ended(BaseException):
+        pass
+
+    while True:
+        fuel = iter(range(1))
+
+        def once(configuration, fuel=fuel):
+            if next(fuel, None) is None:
+                raise Ended
+            return measure(configuration)
+
+        with open_journal(tmp_path, SUBJECT) as journal:
+            try:
+                found = gradient_search(space, journal.evaluating(once), limits)
+            except Ended:
+                continue
+            finally:
+                measured += journal.measured
+        break
+    assert found == whole
+    assert measured == whole.evaluations
+
+
+@pytest.mark.parametrize("kept", [1, 5, 11, 60, -2, -1])
+def test_a_line_that_a_kill_has_torn_is_measured_again(tmp_path, kept):
+    ask(tmp_path, [ONE, OTHER])
+    file = tmp_path / FILE_NAME
+    first, second = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(first + second[:kept])
+    assert ask(tmp_path, [ONE, OTHER, ONE]) == ([1, 1, 2], 2)
+    assert len(file.read_bytes().splitlines()) == 3
+
+
+def test_what_a_power_failure_leaves_of_a_line_is_cut_off(tmp_path):
+    ask(tmp_path, [ONE])
+    with (tmp_path / FILE_NAME).open("ab") as file:
+        file.write(b"\0" * 100)
+    assert ask(tmp_path, [ONE, OTHER]) == ([1, 1], 1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (lambda line: line[: len(line) // 2], "Unterminated string|Expecting"),
+        (lambda _: b"", "Expecting value"),
+        (lambda _: b"[1]", "format"),
+        (lambda _: b"[" * 100_000, "recursion"),
+        (lambda line: line.replace(b'"format": 1', b'"format": 2'), "format is not 1"),
+        (lambda line: line.replace(b'"qps": 1.0', b'"qps": NaN'), "NaN"),
+        (lambda line: line.replace(b'"qps": 1.0', b'"qps": -1.0'), "qps is -1.0"),
+        (lambda line: line.replace(b'"qps": 1.0', b'"qps": 1' + b"0" * 400), "int too large"),
+        (lambda line: line.replace(b'"qps": 1.0', b'"qps": "many"'), "qps is 'many'"),
+        (lambda line: line.replace(b'"qps": 1.0, ', b""), "'qps' is missing"),
+        (lambda line: line.replace(b'"workers": 1', b'"workers": 0'), "workers is 0"),
+        (lambda line: line.replace(b'"version": 3', b'"version": "3"'), "version is '3'"),
+        (lambda line: line.replace(b'"latency_ms": 20.0', b'"latency_ms": -1'), "latency_ms is -1"),
+        (lambda line: line.replace(b"production", b"\xff\xfe"), "decode"),
+    ],
+)
+def test_a_damaged_line_is_named_and_nothing_is_changed(tmp_path, damage, fault):
+    ask(tmp_path, [ONE, OTHER])
+    file = tmp_path / FILE_NAME
+    first, second = file.read_bytes().splitlines()
+    file.write_bytes(damaged := second + b"\n" + damage(first) + b"\n" + second + b"\n")
+    with pytest.raises(ProfilingError, match=rf"{FILE_NAME}: line 2 is damaged: .*({fault})"):
+        ask(tmp_path, [ONE])
+    assert file.read_bytes() == damaged
+
+
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path):
+    file = tmp_path / FILE_NAME
+    file.write_text("something else")
+    with pytest.raises(ProfilingError, match="line 1 is damaged"):
+        ask(tmp_path, [ONE])
+    assert file.read_text() == "something else"
+
+
+@pytest.mark.parametrize("told", [Reached(math.nan), Reached(-1.0), Reached(math.inf), Reached(1.0, math.nan)])
+def test_a_measurement_that_diverged_is_not_recorded(tmp_path, told):
+    with open_journal(tmp_path, SUBJECT) as journal, pytest.raises(ProfilingError, match="diverged: its"):
+        journal.evaluating(lambda _: told)(ONE)
+    assert ask(tmp_path, [ONE]) == ([1], 1)
+
+
+def test_two_profilers_at_once_are_one_too_many(tmp_path):
+    with (
+        open_journal(tmp_path, SUBJECT),
+        pytest.raises(ProfilingError, match="another process profiles"),
+        open_journal(tmp_path, SUBJECT),
+    ):
+        pass
+    assert ask(tmp_path, [ONE]) == ([1], 1)
+
+
+def test_a_directory_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ProfilingError, match="cannot be written: Not a directory; journal into another"):
+        ask(tmp_path / "file" / "journal", [ONE])
+    (tmp_path / "there" / FILE_NAME).mkdir(parents=True)
+    with pytest.raises(ProfilingError, match="cannot be written: Is a directory"):
+        ask(tmp_path / "there", [ONE])
+
+
+@contextmanager
+def files_of_at_most(size_bytes):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_where_the_disk_takes_no_more_that_is_told_and_what_was_recorded_stays(tmp_path):
+    ask(tmp_path, [ONE])
+    file = tmp_path / FILE_NAME
+    before = file.read_bytes()
+    with open_journal(tmp_path, SUBJECT) as journal:
+        evaluate = journal.evaluating(Measurement())
+        with (
+            files_of_at_most(len(before) + 30),
+            pytest.raises(ProfilingError, match=r"cannot be written: .*what it held before is kept"),
+        ):
+            evaluate(OTHER)
+        assert file.read_bytes() == before
+        assert evaluate(OTHER).qps == 2, "once there is room again"
+    assert ask(tmp_path, [ONE, OTHER]) == ([1, 2], 0)
+
+
+def test_lines_are_plain_json(tmp_path):
+    ask(tmp_path, [BOTH])
+    (line,) = (tmp_path / FILE_NAME).read_text().splitlines()
+    content = json.loads(line)
+    assert content["subject"] == SUBJECT.to_dict()
+    assert content["configuration"]["beside_placement"] == "model-on-host"
+    assert (content["qps"], content["tail_latency_ms"]) == (1.0, 12.25)
