@@ -81,7 +81,7 @@ class EmbeddingHierarchy:
         self.spec = spec
         self.tiers = tiers
         self.memory = memory
-        self._plan = _plan(spec, memory)
+        self._plan = lookup_plan(spec, memory)
         self._key_columns, self._width = spec.lookups_per_item, spec.sparse_width
         tiered = _key_tables(spec, memory)
         self._tiered_names, self._tiered = tuple(tiered), KeyPlan(list(tiered.values()))
@@ -308,7 +308,8 @@ def resident_shapes(
     return resident
 
 
-def _plan(spec: ModelSpec, memory: TableMemory) -> KeyArray:
+def lookup_plan(spec: ModelSpec, memory: TableMemory) -> KeyArray:
+    """How `fused_lookup` finds the keys, the tables within `memory`, and the output of each feature of `spec`."""
     plan = np.empty((len(spec.features), kernel.PLAN_COLUMNS), np.int64)
     key_column = 0
     for entry, slot in zip(plan, spec.slots, strict=True):

@@ -1,0 +1,168 @@
+"""Which rows of a model an accelerator should hold: Hot-SparseNet (Hercules IV.B, Figure 10a).
+
+Rows of all tables are ranked together, by how often they are looked up for each byte that they take, and taken from
+the top for as long as they fit. How often is known from a trace of keys, or expected of a load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from hebe.embeddings.table_memory import RowFormat
+from hebe.models.stored_file import RepositoryError
+from hebe.query import KeyArray
+from hebe.spec import ModelSpec
+
+Frequencies = Mapping[str, npt.NDArray[np.float64]]
+"""By table, how often each row is looked up, `[rows]`: counted or expected, on one scale for all tables."""
+
+MOST_TRACE_BYTES = 16 << 30
+"""Of a trace file; a table of it is in memory at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotRows:
+    """`rows`: by table, keys of hot rows, int64, the most looked up first; tables without one are left out.
+
+    `expected_coverage` is the share of all lookups that go to these rows by the frequencies that they were chosen by,
+    `size_bytes` what they take.
+    """
+
+    rows: Mapping[str, KeyArray]
+    expected_coverage: float
+    size_bytes: int
+
+    @property
+    def count(self) -> int:
+        """How many they are, over all tables."""
+        return sum(len(own) for own in self.rows.values())
+
+
+def choose_hot_rows(
+    spec: ModelSpec, frequencies: Frequencies, capacity_bytes: int, row_format: RowFormat = RowFormat.FP32
+) -> HotRows:
+    """As many rows of `spec`'s tables, stored as `row_format` has them, as `capacity_bytes` hold: those that are looked
+    up most a byte; of equals, those of the first table, then of the lowest key.
+
+    Rows that are never looked up come last, so that an ample capacity holds every row. Takes about 60 bytes a row
+    meanwhile. Raises ValueError naming the table, for frequencies that are not `[rows]`, negative, not finite or all 0.
+    """
+    if capacity_bytes < 0:
+        raise ValueError(f"a capacity of {capacity_bytes:,} bytes for hot rows: must be at least 0")
+    unknown = set(frequencies) - {table.name for table in spec.tables}
+    if unknown:
+        raise ValueError(f"model {spec.name} has no table {', '.join(sorted(unknown))}, of which frequencies are given")
+    total = sum(float(np.sum(own)) for own in frequencies.values())
+    sizes = [row_format.row_bytes(table.dim) for table in spec.tables]
+    worth = np.concatenate(
+        [_checked(spec, table.name, frequencies) / size for table, size in zip(spec.tables, sizes, strict=True)]
+    )
+    if not worth.any():
+        raise ValueError(f"model {spec.name}: all frequencies are 0: nothing tells which rows are hot")
+    ends = np.cumsum([table.rows for table in spec.tables])
+    order = np.argsort(-worth, kind="stable")
+    tables = np.searchsorted(ends, order, side="right")
+    size_of = np.array(sizes)[tables]
+    taken = _taken(size_of, capacity_bytes)
+    order, tables, size_of = order[taken], tables[taken], size_of[taken]
+    chosen: dict[str, KeyArray] = {}
+    for number, table in enumerate(spec.tables):
+        own = order[tables == number] - (ends[number] - table.rows)
+        if own.size:
+            chosen[table.name] = own
+    covered = float((worth[order] * size_of).sum()) / total
+    return HotRows(chosen, min(covered, 1.0), int(size_of.sum()))
+
+
+def _checked(spec: ModelSpec, name: str, frequencies: Frequencies) -> npt.NDArray[np.float64]:
+    rows = spec.table(name).rows
+    if name not in frequencies:
+        raise ValueError(f"model {spec.name}: frequencies of table {name} are missing")
+    own = np.asarray(frequencies[name], np.float64)
+    if own.shape != (rows,):
+        raise ValueError(
+            f"frequencies of table {name} have shape {list(own.shape)}: must be [{rows}], one for each row"
+        )
+    if not np.isfinite(own).all() or own.min() < 0:
+        raise ValueError(f"frequencies of table {name} must be finite numbers of at least 0")
+    return own
+
+
+def _taken(sizes: npt.NDArray[np.int64], capacity_bytes: int) -> npt.NDArray[np.int64]:
+    """Places in `sizes`, ascending, of what fits if each is taken in order unless it is larger than what is left."""
+    places = np.arange(len(sizes))
+    taken = []
+    while places.size:
+        fits = int(np.searchsorted(np.cumsum(sizes[places]), capacity_bytes, side="right"))
+        taken.append(places[:fits])
+        capacity_bytes -= int(sizes[places[:fits]].sum())
+        places = places[fits:]
+        # The first of these does not fit, so each turn is done with one size at least.
+        places = places[sizes[places] <= capacity_bytes]
+    return np.sort(np.concatenate([np.empty(0, np.int64), *taken]))
+
+
+def counted_frequencies(spec: ModelSpec, trace: Mapping[str, KeyArray]) -> dict[str, npt.NDArray[np.float64]]:
+    """How often each row is looked up in `trace`: keys int64 of any shape by table, -1 where there is none.
+
+    Tables of `spec` that the trace lacks are never looked up. Raises ValueError for other tables, keys that are no
+    row's, and a trace without any key.
+    """
+    unknown = set(trace) - {table.name for table in spec.tables}
+    if unknown:
+        raise ValueError(f"model {spec.name} has no table {', '.join(sorted(unknown))}, of which keys are given")
+    counts = {
+        table.name: _counts(table.name, table.rows, trace.get(table.name, np.empty(0, np.int64)))
+        for table in spec.tables
+    }
+    return _with_any(counts, "the trace")
+
+
+def read_key_trace(path: Path, spec: ModelSpec) -> dict[str, npt.NDArray[np.float64]]:
+    """`counted_frequencies` of a trace in a file: safetensors, one int64 array of keys a table.
+
+    That is the form in which caches keep their keys as well. Raises `RepositoryError` naming file and table.
+    """
+    counts = {table.name: np.zeros(table.rows) for table in spec.tables}
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes > MOST_TRACE_BYTES:
+            raise RepositoryError(
+                f"{path}: {size_bytes:,} bytes: a trace has at most {MOST_TRACE_BYTES:,}: give a part"
+            )
+        with safe_open(path, "np") as file:
+            names = file.keys()
+            for name in names:
+                if name not in counts:
+                    raise RepositoryError(
+                        f"{path}: has keys of table {name}; model {spec.name} has {', '.join(counts)}"
+                    )
+                if (kind := file.get_slice(name).get_dtype()) != "I64":
+                    raise RepositoryError(f"{path}: keys of table {name} are {kind}: must be I64")
+                counts[name] = _counts(name, len(counts[name]), file.get_tensor(name))
+        return _with_any(counts, "the trace")
+    except OSError as fault:
+        raise RepositoryError(f"{path}: cannot be read: {fault.strerror or fault}") from None
+    except (SafetensorError, ValueError) as fault:
+        raise RepositoryError(f"{path}: is no key trace: {fault}") from None
+
+
+def _counts(name: str, rows: int, keys: KeyArray) -> npt.NDArray[np.float64]:
+    if keys.dtype != np.int64:
+        raise ValueError(f"keys of table {name} are {keys.dtype}: must be int64")
+    read = keys[keys != -1]
+    if read.size and (read.min() < 0 or read.max() >= rows):
+        raise ValueError(f"keys of table {name} lie in [{read.min()}, {read.max()}]: it has {rows} rows")
+    return np.bincount(read, minlength=rows).astype(np.float64)
+
+
+def _with_any(counts: dict[str, npt.NDArray[np.float64]], what: str) -> dict[str, npt.NDArray[np.float64]]:
+    if not any(own.any() for own in counts.values()):
+        raise ValueError(f"{what} has no key")
+    return counts
