@@ -21,7 +21,7 @@ def test_a_subject_survives_the_way_to_disk_and_back():
         ({"load": None}, "load is None"),
         ({"version": 0}, "version is 0"),
         ({"version": True}, "version is True"),
-        ({"sla": 20}, "sla is 20: must have the fields latency_ms, percentile"),
+        ({"sla": 20}, "sla is 20: must be an object"),
         ({"sla": {"latency_ms": 20.0}}, "sla: field 'percentile' is missing"),
         ({"sla": {"latency_ms": 0, "percentile": 95}}, "latency_ms is 0"),
         ({"sla": {"latency_ms": "20", "percentile": 95}}, "sla: "),

@@ -14,22 +14,24 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hebe.models.stored_file import flush_directory
 from hebe.planning.parallelism import Configuration, Evaluate, Reached
 from hebe.profile import ProfileError
 from hebe.profiling.error import ProfilingError
-from hebe.profiling.subject import ProfileSubject, checked_fields
-from hebe.server_configuration import from_dict, to_dict
-from hebe.spec import SpecError
+from hebe.profiling.plain_data import parse_json, run_from_dict, run_to_dict
+from hebe.profiling.subject import ProfileSubject
+from hebe.server_configuration import to_dict
 
 FILE_NAME = "evaluations.jsonl"
 _FORMAT = 1
 _BEGINNING = b'{"format": '
 """Of every line."""
-_NUMBERS = ("qps", "power_watts", "tail_latency_ms")
+_FORGET = {"forget": True}
+"""Instead of a run: those before do not count any more."""
 
 
 class Journal:
@@ -72,19 +74,15 @@ class Journal:
 
     def forget(self) -> None:
         """From here on the runs of the subject that were recorded before do not count."""
-        self._append({"forget": True})
+        self._append(_FORGET)
         self._runs.clear()
         self.recorded = 0
 
     def _record(self, configuration: Configuration, reached: Reached) -> None:
-        for name in _NUMBERS:
-            value = getattr(reached, name)
+        for name, value in asdict(reached).items():
             if math.isnan(value) or value < 0 or (math.isinf(value) and name != "tail_latency_ms"):
                 raise ProfilingError(f"the measurement of {to_dict(configuration)} diverged: its {name} is {value}")
-        numbers = {name: getattr(reached, name) for name in _NUMBERS}
-        if math.isinf(reached.tail_latency_ms):
-            numbers["tail_latency_ms"] = None
-        self._append({"configuration": to_dict(configuration), **numbers})
+        self._append(run_to_dict(configuration, reached))
         self._runs[configuration].append(reached)
 
     def _append(self, content: Mapping[str, Any]) -> None:
@@ -95,7 +93,7 @@ class Journal:
                 rest = rest[os.write(self._descriptor, rest) :]
             os.fsync(self._descriptor)
         except OSError as fault:
-            with suppress(OSError):  # what is left of it would be taken for a line that a kill has torn, and be cut off
+            with suppress(OSError):  # a part of a line must not stand before the next one
                 os.ftruncate(self._descriptor, self._size_bytes)
             raise ProfilingError(
                 f"{self.path}: the journal cannot be written: {fault.strerror}; what it held before is kept. Make room,"
@@ -118,16 +116,12 @@ class Journal:
 
     def _take(self, number: int, line: bytes) -> None:
         try:
-            content = json.loads(line, parse_constant=_refuse_constant)
-            if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            content = parse_json(line)
+            if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
                 raise ProfileError(f"its format is not {_FORMAT}")
-            if "forget" in content:
-                fields = checked_fields("evaluation", content, ("format", "subject", "forget"))
-            else:
-                fields = checked_fields("evaluation", content, ("format", "subject", "configuration", *_NUMBERS))
-            subject = ProfileSubject.from_dict(fields["subject"]).to_dict()
-            run = None if "forget" in fields else _run(fields)
-        except (ValueError, OverflowError, RecursionError) as fault:  # a ProfileError, SpecError, or JSON's
+            subject = ProfileSubject.from_dict(content.pop("subject", None)).to_dict()
+            run = None if content == _FORGET else run_from_dict("evaluation", content)
+        except ValueError as fault:  # a ProfileError, SpecError, or JSON's
             raise ProfilingError(
                 f"{self.path}: line {number} is damaged: {fault}. Remove that line, or journal into another directory"
             ) from None
@@ -169,19 +163,3 @@ def open_journal(directory: Path, subject: ProfileSubject, *, fresh: bool = Fals
         yield journal
     finally:
         os.close(descriptor)
-
-
-def _run(fields: Mapping[str, Any]) -> tuple[Configuration, Reached]:
-    numbers = {name: fields[name] for name in _NUMBERS}
-    if numbers["tail_latency_ms"] is None:
-        numbers["tail_latency_ms"] = math.inf
-    for name, value in numbers.items():
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
-            raise ProfileError(f"{name} is {value!r}: must be a number of at least 0")
-    if not isinstance(fields["configuration"], dict) or not fields["configuration"]:
-        raise SpecError(f"configuration is {fields['configuration']!r}: must be settings")
-    return from_dict(fields["configuration"]), Reached(**{name: float(value) for name, value in numbers.items()})
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hebe.profile import ProfileError
+from hebe.profiling.plain_data import checked_fields
 from hebe.spec import SlaTarget, SpecError
 
 
@@ -55,14 +55,3 @@ class ProfileSubject:
         except (SpecError, TypeError, ValueError, OverflowError) as fault:
             raise ProfileError(f"subject: sla: {fault}") from None
         return cls(**{**fields, "sla": target})
-
-
-def checked_fields(where: str, data: object, names: tuple[str, ...]) -> dict[str, Any]:
-    """`data` as a dict with exactly these fields; raises `ProfileError` naming what is missing or unknown."""
-    if not isinstance(data, Mapping):
-        raise ProfileError(f"{where} is {data!r}: must have the fields {', '.join(names)}")
-    if unknown := sorted(str(name) for name in set(data) - set(names)):
-        raise ProfileError(f"{where}: unknown field {unknown[0]!r}: known are {', '.join(names)}")
-    if missing := [name for name in names if name not in data]:
-        raise ProfileError(f"{where}: field {missing[0]!r} is missing")
-    return dict(data)

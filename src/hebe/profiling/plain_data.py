@@ -1,0 +1,77 @@
+"""Plain data of the files that profiling writes, checked when it is read back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from hebe.planning.parallelism import Configuration, Reached
+from hebe.profile import ProfileError
+from hebe.server_configuration import from_dict, to_dict
+
+RUN_FIELDS = ("configuration", "qps", "power_watts", "tail_latency_ms")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What the text holds; raises `ValueError` where it is no JSON, with NaN and Infinity, which JSON has not."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError as fault:
+        raise ValueError(str(fault)) from None
+
+
+def run_to_dict(configuration: Configuration, reached: Reached) -> dict[str, Any]:
+    """What a configuration reached; a latency that is not known is None."""
+    known = math.isfinite(reached.tail_latency_ms)
+    return {
+        "configuration": to_dict(configuration),
+        "qps": reached.qps,
+        "power_watts": reached.power_watts,
+        "tail_latency_ms": reached.tail_latency_ms if known else None,
+    }
+
+
+def run_from_dict(where: str, data: object) -> tuple[Configuration, Reached]:
+    """The inverse of `run_to_dict`; raises `ProfileError`, `SpecError` naming a missing, unknown or ill-typed field."""
+    fields = checked_fields(where, data, RUN_FIELDS)
+    configuration = from_dict(checked_object(f"{where}: configuration", fields.pop("configuration")))
+    if fields["tail_latency_ms"] is None:
+        fields["tail_latency_ms"] = math.inf
+    for name, value in fields.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+            raise ProfileError(f"{where}: {name} is {value!r}: must be a number of at least 0")
+        try:
+            fields[name] = float(value)
+        except OverflowError:
+            raise ProfileError(f"{where}: {name} is {value!r}: must be a finite number") from None
+    return configuration, Reached(**fields)
+
+
+def checked_fields(where: str, data: object, names: Sequence[str]) -> dict[str, Any]:
+    """`data` as a dict with exactly these fields; raises `ProfileError` naming what is missing or unknown."""
+    fields = checked_object(where, data)
+    if unknown := sorted(set(fields) - set(names)):
+        raise ProfileError(f"{where}: unknown field {unknown[0]!r}: known are {', '.join(names)}")
+    if missing := [name for name in names if name not in fields]:
+        raise ProfileError(f"{where}: field {missing[0]!r} is missing")
+    return fields
+
+
+def checked_object(where: str, data: object) -> dict[str, Any]:
+    """`data` as a dict of its own; raises `ProfileError` unless it is an object."""
+    if not isinstance(data, Mapping):
+        raise ProfileError(f"{where} is {data!r}: must be an object with fields")
+    return dict(data)
+
+
+def checked_list(where: str, data: object) -> list[Any]:
+    """`data` as a list; raises `ProfileError` unless it is one."""
+    if not isinstance(data, list):
+        raise ProfileError(f"{where} is {data!r}: must be a list")
+    return data
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")

@@ -1,0 +1,256 @@
+"""What `hebe profile` writes: the best way to run a model on a server, what it reaches, and how that was found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from hebe.models.stored_file import flush_directory, write_durably
+from hebe.planning.parallelism import Configuration, SearchResult, Step
+from hebe.profile import EfficiencyTuple, LatencyProfile, ProfileError, ScalabilityProfile
+from hebe.profiling.correction import MeasuredLoad, corrected
+from hebe.profiling.plain_data import (
+    checked_fields,
+    checked_list,
+    checked_object,
+    parse_json,
+    run_from_dict,
+    run_to_dict,
+)
+from hebe.profiling.subject import ProfileSubject
+from hebe.server_configuration import to_dict
+from hebe.spec import AcceleratorSpec, ServerSpec, SpecError
+
+FORMAT = 1
+_KIND = "server profile"
+_FIELDS = (
+    "kind", "format", "created", "subject", "server", "strategy", "efficiency", "power_source", "latency",
+    "scalability", "search", "measured", "measured_at",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProfile:
+    """One model on one kind of server.
+
+    `created` says when, in ISO 8601. `efficiency` is the tuple of the winning configuration, `search` the way to it;
+    `power_source` says where the tuple's power is from, and the tuple is `estimated` where that could not be read.
+    `latency` is by stage ("model", or "sparse" and "dense"). `scalability` is None where it was not measured.
+    `measured` is the tuple as serving has corrected it by `measured_at`; None before.
+    """
+
+    subject: ProfileSubject
+    server: ServerSpec
+    strategy: str
+    created: str
+    efficiency: EfficiencyTuple
+    power_source: str
+    latency: Mapping[str, LatencyProfile]
+    scalability: ScalabilityProfile | None
+    search: SearchResult
+    measured: EfficiencyTuple | None = None
+    measured_at: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("strategy", "created", "power_source"):
+            text = getattr(self, name)
+            if not isinstance(text, str) or not text.strip():
+                raise ProfileError(f"{name} is {text!r}: must be text")
+        if self.search.best is None or self.efficiency.qps <= 0:
+            raise ProfileError("efficiency: qps is 0: a profile is of a configuration that keeps the SLA target")
+        if dict(self.efficiency.configuration) != to_dict(self.search.best):
+            raise ProfileError("efficiency: configuration is not the one that the search found best")
+        for name, told in (("efficiency", self.efficiency), ("measured", self.measured)):
+            if told is not None and (told.model, told.server_type) != (self.subject.model, self.server.name):
+                raise ProfileError(f"{name} is of {told.model} on {told.server_type}, not of the profile's subject")
+        if self.subject.server != self.server.name:
+            raise ProfileError(f"subject: server is {self.subject.server}, but the server is {self.server.name}")
+        if (self.measured is None) != (self.measured_at is None):
+            raise ProfileError("measured and measured_at: give both or neither")
+        object.__setattr__(self, "latency", MappingProxyType(dict(self.latency)))
+
+    @property
+    def configuration(self) -> Configuration:
+        """The winning one."""
+        assert self.search.best is not None
+        return self.search.best
+
+    def corrected_by(self, load: MeasuredLoad, at: str) -> ServerProfile:
+        """The profile after `load` was seen while serving; the same one if it says nothing new."""
+        before = self.measured or self.efficiency
+        after = corrected(before, load)
+        return self if after is before else replace(self, measured=after, measured_at=at)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, in the order of the file; `from_dict` reads it back to an equal profile."""
+        return {
+            "kind": _KIND,
+            "format": FORMAT,
+            "created": self.created,
+            "subject": self.subject.to_dict(),
+            "server": asdict(self.server),
+            "strategy": self.strategy,
+            "efficiency": self.efficiency.to_dict(),
+            "power_source": self.power_source,
+            "latency": {stage: profile.to_dict() for stage, profile in self.latency.items()},
+            "scalability": None if self.scalability is None else self.scalability.to_dict(),
+            "search": _search_to_dict(self.search),
+            "measured": None if self.measured is None else self.measured.to_dict(),
+            "measured_at": self.measured_at,
+        }
+
+    @classmethod
+    def from_dict(cls, data: object) -> ServerProfile:
+        """The inverse of `to_dict`; raises `ProfileError` naming a missing, unknown or ill-typed field."""
+        if isinstance(data, Mapping) and (data.get("kind"), data.get("format")) != (_KIND, FORMAT):
+            raise ProfileError(
+                f"kind {data.get('kind')!r}, format {data.get('format')!r}: must be kind {_KIND!r}, format {FORMAT},"
+                " as hebe profile writes it"
+            )
+        told = checked_fields("profile", data, _FIELDS)
+        try:
+            return cls(
+                ProfileSubject.from_dict(told["subject"]),
+                _server(told["server"]),
+                told["strategy"],
+                told["created"],
+                _efficiency("efficiency", told["efficiency"]),
+                told["power_source"],
+                {
+                    stage: LatencyProfile.from_dict(checked_object(f"latency: {stage}", profile))
+                    for stage, profile in checked_object("latency", told["latency"]).items()
+                },
+                None
+                if told["scalability"] is None
+                else ScalabilityProfile.from_dict(checked_object("scalability", told["scalability"])),
+                _search(told["search"]),
+                None if told["measured"] is None else _efficiency("measured", told["measured"]),
+                told["measured_at"],
+            )
+        except SpecError as fault:
+            raise ProfileError(str(fault)) from None
+
+
+def write_server_profile(path: Path, profile: ServerProfile) -> None:
+    """Make `path` hold the profile, durably, replacing an older file at once; makes its directory.
+
+    Where writing fails the older file stays. Raises `OSError`, which names `path`.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)  # left by a process that was killed and had the same number
+        write_durably(temporary, [(json.dumps(profile.to_dict(), allow_nan=False, indent=1) + "\n").encode()])
+        os.replace(temporary, path)
+        flush_directory(path.parent)
+    except BaseException as fault:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(fault, OSError):
+            raise type(fault)(fault.errno, fault.strerror, str(path)) from fault
+        raise
+
+
+def read_server_profile(path: Path) -> ServerProfile:
+    """The profile in a file; raises `ProfileError` that names the file and what is wrong with it."""
+    try:
+        return ServerProfile.from_dict(parse_json(path.read_bytes()))
+    except OSError as fault:
+        raise ProfileError(f"{path}: cannot be read: {fault.strerror}") from None
+    except ProfileError as fault:
+        raise ProfileError(f"{path}: {fault}") from None
+    except ValueError as fault:
+        raise ProfileError(f"{path}: is no JSON text: {fault}") from None
+
+
+def check_fits(profile: ServerProfile, model: str, version: int, identity: str, server: str) -> None:
+    """Raise `ProfileError`, which says what differs, unless the profile is of this model, as it lies on disk with that
+    `identity`, and of this kind of `server` (`this_server().name`)."""
+    of = profile.subject
+    if of.model != model:
+        raise ProfileError(f"the profile is of model {of.model}, not of {model}: profile that one")
+    if of.version != version:
+        raise ProfileError(f"the profile is of version {of.version} of {model}, not of {version}: profile it again")
+    if of.identity != identity:
+        raise ProfileError(
+            f"version {version} of {model} was written anew since it was profiled: its files differ. Profile it again"
+        )
+    if of.server != server:
+        raise ProfileError(
+            f"the profile was made on a server {of.server}, and this one is {server}: what is best there need not be"
+            " best here. Profile it on this server"
+        )
+
+
+def configuration_for(path: Path, model: str, version: int, identity: str, server: str) -> Configuration:
+    """The configuration to start with, by the profile in a file; raises `ProfileError`, which names the file, unless it
+    is a good one and fits (`check_fits`)."""
+    profile = read_server_profile(path)
+    try:
+        check_fits(profile, model, version, identity, server)
+    except ProfileError as fault:
+        raise ProfileError(f"{path}: {fault}") from None
+    return profile.configuration
+
+
+def _search_to_dict(search: SearchResult) -> dict[str, Any]:
+    """Steps name configurations by their places in `tried`."""
+    places = {configuration: place for place, configuration in enumerate(search.tried)}
+    return {
+        "evaluations": search.evaluations,
+        "best": None if search.best is None else places[search.best],
+        "tried": [run_to_dict(configuration, reached) for configuration, reached in search.tried.items()],
+        "steps": [
+            {
+                "candidates": [places[candidate] for candidate in step.candidates],
+                "taken": None if step.taken is None else places[step.taken],
+            }
+            for step in search.steps
+        ],
+    }
+
+
+def _search(data: object) -> SearchResult:
+    told = checked_fields("search", data, ("evaluations", "best", "tried", "steps"))
+    entries = enumerate(checked_list("search: tried", told["tried"]))
+    tried = dict(run_from_dict(f"search: tried {number}", entry) for number, entry in entries)
+    every = list(tried)
+
+    def at(where: str, place: object) -> Configuration:
+        if not isinstance(place, int) or isinstance(place, bool) or not 0 <= place < len(every):
+            raise ProfileError(f"{where} is {place!r}: must be the place of one of the {len(every)} tried")
+        return every[place]
+
+    steps = []
+    for number, entry in enumerate(checked_list("search: steps", told["steps"])):
+        where = f"search: step {number}"
+        held = checked_fields(where, entry, ("candidates", "taken"))
+        candidates = tuple(at(f"{where}: candidate", place) for place in checked_list(where, held["candidates"]))
+        steps.append(Step(candidates, None if held["taken"] is None else at(f"{where}: taken", held["taken"])))
+    evaluations = told["evaluations"]
+    if not isinstance(evaluations, int) or isinstance(evaluations, bool) or evaluations < len(tried):
+        raise ProfileError(f"search: evaluations is {evaluations!r}: must be a whole number of at least {len(tried)}")
+    best = at("search: best", told["best"])
+    return SearchResult(best, tried[best], best, tried, tuple(steps), evaluations)
+
+
+def _server(data: object) -> ServerSpec:
+    told = checked_fields("server", data, tuple(field.name for field in fields(ServerSpec)))
+    if told["accelerator"] is not None:
+        names = tuple(field.name for field in fields(AcceleratorSpec))
+        told["accelerator"] = AcceleratorSpec(**checked_fields("server: accelerator", told["accelerator"], names))
+    return ServerSpec(**told)
+
+
+def _efficiency(where: str, data: object) -> EfficiencyTuple:
+    told = checked_object(where, data)
+    try:
+        return EfficiencyTuple.from_dict(told)
+    except ProfileError as fault:
+        raise ProfileError(f"{where}: {fault}") from None

@@ -1,0 +1,178 @@
+import copy
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from hebe.profile import EfficiencyTuple, ProfileError
+from hebe.profiling.correction import MeasuredLoad
+from hebe.profiling.server_profile import (
+    ServerProfile,
+    check_fits,
+    configuration_for,
+    read_server_profile,
+    write_server_profile,
+)
+from hebe.server_configuration import to_dict
+
+from .profiles import SERVER, SUBJECT, profile
+
+PROFILE = profile()
+FITTING = (SUBJECT.model, SUBJECT.version, SUBJECT.identity, SERVER.name)
+
+
+def test_a_profile_survives_the_way_to_disk_and_back(tmp_path):
+    path = tmp_path / "new" / "dlrm.json"
+    for written in (
+        PROFILE,
+        replace(PROFILE, scalability=None, server=replace(SERVER, accelerator=None)),
+        PROFILE.corrected_by(MeasuredLoad(500.0, True, 30.0, True), "2026-05-05T00:00:00+00:00"),
+    ):
+        write_server_profile(path, written)
+        assert read_server_profile(path) == written
+        assert os.listdir(path.parent) == ["dlrm.json"]
+
+
+def test_where_it_cannot_be_written_the_older_one_stays(tmp_path, monkeypatch):
+    path = tmp_path / "dlrm.json"
+    write_server_profile(path, PROFILE)
+
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*dlrm.json'"):
+        write_server_profile(path, replace(PROFILE, strategy="random"))
+    assert os.listdir(tmp_path) == ["dlrm.json"]
+    assert read_server_profile(path) == PROFILE
+
+
+def test_serving_corrects_the_tuple_and_both_stay():
+    load = MeasuredLoad(500.0, True, 30.0, True)
+    after = PROFILE.corrected_by(load, "later")
+    assert after.efficiency == PROFILE.efficiency
+    assert after.measured == replace(PROFILE.efficiency, qps=500.0)
+    assert after.measured_at == "later"
+    assert after.corrected_by(load, "even later") is after
+    again = after.corrected_by(MeasuredLoad(400.0, False, 30.0, True), "even later")
+    assert (again.measured.qps, again.measured_at) == (400.0, "even later")
+
+
+def change(*path_and_value):
+    """The plain data of the profile with one thing changed."""
+    *path, last, value = path_and_value
+    data = json.loads(json.dumps(PROFILE.to_dict()))
+    inner = data
+    for name in path:
+        inner = inner[name]
+    if value is None:
+        del inner[last]
+    else:
+        inner[last] = value
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([1], r"profile is \[1\]: must be an object"),
+        ({}, "kind None, format None: must be kind 'server profile', format 1"),
+        (change("format", 2), "kind 'server profile', format 2: must be"),
+        (change("kind", "pool"), "kind 'pool'"),
+        (change("colour", "red"), "profile: unknown field 'colour'"),
+        (change("strategy", None), "profile: field 'strategy' is missing"),
+        (change("strategy", 3), "strategy is 3"),
+        (change("created", " "), "created is ' '"),
+        (change("subject", "version", 0), "subject: version is 0"),
+        (change("subject", "server", "another"), "subject: server is another, but the server is small-2-cores"),
+        (change("server", "cores", 0), "cores is 0"),
+        (change("server", "colour", 1), "server: unknown field 'colour'"),
+        (change("server", "accelerator", {}), "server: accelerator: field 'name' is missing"),
+        (change("server", "accelerator", "name", 3), "accelerator name 3"),
+        (change("efficiency", []), r"efficiency is \[\]"),
+        (change("efficiency", "qps", -1), "efficiency: .*qps is -1"),
+        (change("efficiency", "qps", 0), "a configuration that keeps the SLA target"),
+        (change("efficiency", "model", "din"), "efficiency is of din on small-2-cores"),
+        (change("efficiency", "configuration", "workers", 7), "is not the one that the search found best"),
+        (change("latency", 3), "latency is 3"),
+        (change("latency", "model", "service_s", None), "'service_s' is missing"),
+        (change("latency", "model", 1), "latency: model is 1"),
+        (change("scalability", "workers", []), "workers is empty"),
+        (change("search", "best", 99), "search: best is 99: must be the place of one of the"),
+        (change("search", "best", True), "search: best is True"),
+        (change("search", "evaluations", 1), "search: evaluations is 1"),
+        (change("search", "tried", 0, "qps", "many"), "search: tried 0: qps is 'many'"),
+        (change("search", "tried", 0, "configuration", "workers", 0), "workers is 0"),
+        (change("search", "tried", []), "search: step 0: candidate is 3: must be the place of one of the 0 tried"),
+        (change("search", "steps", 0, "taken", -1), "search: step 0: taken is -1"),
+        (change("search", "steps", 0, "candidates", 1), "search: step 0 is 1: must be a list"),
+        (change("measured", {}), "measured: .*missing"),
+        (change("measured_at", "now"), "measured and measured_at: give both or neither"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_named(tmp_path, data, message):
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(ProfileError, match=f"profile.json: .*({message})"):
+        read_server_profile(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is no JSON text"),
+        (b'{"kind": "server pro', "is no JSON text"),
+        (b"\xff\xfe", "is no JSON text"),
+        (b'{"kind": NaN}', "NaN is no number"),
+        (b"[" * 100_000, "is no JSON text"),
+    ],
+)
+def test_what_is_no_profile_is_told(tmp_path, content, message):
+    path = tmp_path / "profile.json"
+    path.write_bytes(content)
+    with pytest.raises(ProfileError, match=f"profile.json: .*{message}"):
+        read_server_profile(path)
+    with pytest.raises(ProfileError, match=r"none.json: cannot be read: No such file"):
+        read_server_profile(tmp_path / "none.json")
+
+
+def test_a_profile_of_what_keeps_no_target_cannot_be():
+    nothing = EfficiencyTuple("dlrm", SERVER.name, 0.0, 0.0, dict(PROFILE.efficiency.configuration))
+    with pytest.raises(ProfileError, match="keeps the SLA target"):
+        replace(PROFILE, efficiency=nothing)
+
+
+def test_a_profile_starts_the_server_that_it_is_of(tmp_path):
+    path = tmp_path / "profile.json"
+    write_server_profile(path, PROFILE)
+    check_fits(PROFILE, *FITTING)
+    assert to_dict(configuration_for(path, *FITTING)) == dict(PROFILE.efficiency.configuration)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (0, "din", "is of model dlrm, not of din"),
+        (1, 4, "is of version 3 of dlrm, not of 4: profile it again"),
+        (2, "cd34", "version 3 of dlrm was written anew since it was profiled"),
+        (3, "large-64-cores", "was made on a server small-2-cores, and this one is large-64-cores"),
+    ],
+)
+def test_a_profile_of_something_else_is_refused(tmp_path, place, value, message):
+    path = tmp_path / "profile.json"
+    write_server_profile(path, PROFILE)
+    asked = list(FITTING)
+    asked[place] = value
+    with pytest.raises(ProfileError, match=f"^(the profile )?{message}"):
+        check_fits(PROFILE, *asked)
+    with pytest.raises(ProfileError, match=f"profile.json: (the profile )?{message}"):
+        configuration_for(path, *asked)
+
+
+def test_a_profile_is_its_own():
+    latency = dict(PROFILE.latency)
+    held = replace(PROFILE, latency=latency)
+    latency.clear()
+    assert held.latency == PROFILE.latency
+    assert ServerProfile.from_dict(copy.deepcopy(PROFILE.to_dict())) == PROFILE
