@@ -48,6 +48,16 @@ def test_keys_are_in_range_and_repeatable(skew, rows, count, seed, spread_seed):
     np.testing.assert_array_equal(keys, skew.draw(rows, count, np.random.default_rng(seed), spread_seed))
 
 
+@pytest.mark.parametrize("skew", SKEWS)
+@pytest.mark.parametrize("rows", [1, 2, 137])
+def test_shares_are_what_is_drawn(skew, rows):
+    shares, count = skew.shares(rows, spread_seed=5), 100_000
+    assert shares.sum() == pytest.approx(1)
+    expected = count * shares
+    drawn = np.bincount(skew.draw(rows, count, np.random.default_rng(6), spread_seed=5), minlength=rows)
+    assert (np.abs(drawn - expected) <= 5 * np.sqrt(expected) + 1e-6).all()
+
+
 def test_rejects_impossible_skew():
     for alpha in (0.0, -1.0, np.nan, 21.0):
         with pytest.raises(WorkloadError, match="alpha"):
@@ -55,3 +65,5 @@ def test_rejects_impossible_skew():
     for skew in SKEWS:
         with pytest.raises(WorkloadError, match="rows is 0"):
             skew.draw(0, 1, np.random.default_rng(0))
+        with pytest.raises(WorkloadError, match="rows is 0"):
+            skew.shares(0)

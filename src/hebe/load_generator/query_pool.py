@@ -7,13 +7,11 @@ from an offset. Two queries may share rows, never a fixed set of queries repeats
 
 from __future__ import annotations
 
-from zlib import crc32
-
 import numpy as np
 import numpy.typing as npt
 
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
-from hebe.workload.key_skew import KeySkew
+from hebe.workload.key_skew import KeySkew, spread_seed_of
 
 POOL_BYTES = 64 << 20
 MOST_ITEMS = 1 << 16
@@ -44,5 +42,5 @@ def _draw(tensor: ModelInput, items: int, keys: KeySkew, rng: np.random.Generato
     if tensor.rows is None:
         return rng.standard_normal(shape, dtype=np.float32).astype(tensor.dtype, copy=False)
     # The name picks where the hot rows lie: other runs, and other generators, find the same rows hot.
-    drawn = keys.draw(tensor.rows, int(np.prod(shape)), rng, crc32(tensor.name.encode()))
+    drawn = keys.draw(tensor.rows, int(np.prod(shape)), rng, spread_seed_of(tensor.name))
     return drawn.astype(tensor.dtype, copy=False).reshape(shape)

@@ -1,7 +1,8 @@
 """Which rows of an embedding table the lookups hit: uniform, Zipf, or as production tables are reused.
 
-Each is frozen and has `draw(rows, count, rng, spread_seed)`, which gives int64 keys `[count]` in [0, rows).
-`spread_seed` picks where the hot rows lie; the same seed and row count always gives the same hot rows.
+Each is frozen and has `draw(rows, count, rng, spread_seed)`, which gives int64 keys `[count]` in [0, rows), and
+`shares(rows, spread_seed)`, the probability of each. `spread_seed` picks where the hot rows lie; the same seed and row
+count always gives the same hot rows.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from typing import Protocol
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,12 @@ from hebe.workload.spreading import spread_ranks
 from hebe.workload.zipf import draw_zipf_ranks
 
 KeyArray = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def spread_seed_of(name: str) -> int:
+    """The spread seed for the input called `name`: all who draw its keys find the same rows hot."""
+    return crc32(name.encode())
 
 
 class KeySkew(Protocol):
@@ -26,6 +34,10 @@ class KeySkew(Protocol):
 
     def draw(self, rows: int, count: int, rng: np.random.Generator, spread_seed: int = 0) -> KeyArray:
         """`count` independent keys of a table of `rows` rows, int64 `[count]`."""
+        ...
+
+    def shares(self, rows: int, spread_seed: int = 0) -> Floats:
+        """The share of the keys that each row is expected to get, float64 `[rows]`, which sums to 1."""
         ...
 
 
@@ -37,6 +49,11 @@ class UniformKeys:
         """`count` independent keys."""
         _check_rows(rows)
         return rng.integers(0, rows, count, dtype=np.int64)
+
+    def shares(self, rows: int, spread_seed: int = 0) -> Floats:  # noqa: ARG002
+        """The same for each row."""
+        _check_rows(rows)
+        return np.full(rows, 1.0 / rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +71,12 @@ class ZipfKeys:
         _check_rows(rows)
         return spread_ranks(draw_zipf_ranks(self.alpha, rows, count, rng), rows, spread_seed)
 
+    def shares(self, rows: int, spread_seed: int = 0) -> Floats:
+        """The share of each row."""
+        _check_rows(rows)
+        by_rank = np.arange(1, rows + 1, dtype=np.float64) ** -self.alpha
+        return _spread(by_rank / by_rank.sum(), spread_seed)
+
 
 @dataclass(frozen=True, slots=True)
 class ReuseKeys:
@@ -65,6 +88,18 @@ class ReuseKeys:
         """`count` independent keys."""
         _check_rows(rows)
         return spread_ranks(self.profile.draw_ranks(rows, count, rng), rows, spread_seed)
+
+    def shares(self, rows: int, spread_seed: int = 0) -> Floats:
+        """The share of each row."""
+        _check_rows(rows)
+        return _spread(self.profile.shares_by_rank(rows), spread_seed)
+
+
+def _spread(by_rank: Floats, spread_seed: int) -> Floats:
+    """`by_rank` in the order of the rows that have these ranks."""
+    by_row = np.empty_like(by_rank)
+    by_row[spread_ranks(np.arange(len(by_rank)), len(by_rank), spread_seed)] = by_rank
+    return by_row
 
 
 def _check_rows(rows: int) -> None:

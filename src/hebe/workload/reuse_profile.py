@@ -82,6 +82,12 @@ class ReuseProfile:
         position = np.interp(rng.random(count) * lookups[-1], lookups, shares / shares[-1])
         return np.asarray(np.minimum((position * rows).astype(np.int64), rows - 1))
 
+    def shares_by_rank(self, rows: int) -> Floats:
+        """The share of the lookups that `draw_ranks` gives each rank, float64 `[rows]`, which sums to 1."""
+        lookups = np.concatenate(([0.0], np.cumsum(self.lookup_shares)))
+        shares = np.concatenate(([0.0], np.cumsum(self.row_shares)))
+        return np.diff(np.interp(np.arange(rows + 1) / rows, shares / shares[-1], lookups / lookups[-1]))
+
 
 # fmt: off
 PRODUCTION_2021 = ReuseProfile(
