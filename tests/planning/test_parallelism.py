@@ -57,7 +57,8 @@ def test_algorithm_1_climbs_by_three_candidates_to_the_top_and_asks_nothing_twic
     assert found.best == (lane(4, batch_size=16),)
     assert found.reached.qps == 1000
     first, second, third, fourth, fifth, *_ = found.steps
-    assert first.taken == (lane(1),)
+    assert (first.at, first.taken) == (None, (lane(1),))
+    assert [step.at for step in (second, third, fourth)] == [step.taken for step in (first, second, third)]
     assert second.candidates == ((lane(1, batch_size=8),), (lane(2),), (lane(2, batch_size=8),))
     assert [step.taken[0] for step in (second, third, fourth)] == [
         lane(2, batch_size=8), lane(3, batch_size=16), lane(4, batch_size=16),
@@ -132,6 +133,15 @@ def test_power_is_a_limit():
     over = gradient_search(SPACE, best, Limits(power_budget_watts=10))
     assert over.best is None
     assert over.closest[0].cores == 1
+
+
+def test_deeprecsys_takes_larger_batches_until_throughput_falls():
+    found = deeprecsys_search(SPACE, hill(lane(2, batch_size=16)))
+    every = [(lane(8, batch_size=size),) for size in (4, 8, 16, 32)]
+    assert list(found.tried) == every
+    assert [(step.at, step.taken) for step in found.steps] == [
+        (None, every[0]), (every[0], every[1]), (every[1], every[2]), (every[2], None),
+    ]  # fmt: skip
 
 
 @settings(max_examples=40)

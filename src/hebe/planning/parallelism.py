@@ -53,8 +53,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a search: what was tried from where it stood, and what it took; None if it ended there."""
+    """One step of a search: what was tried from `at`, where it stood, None where it began; and what it took, None if
+    it ended there."""
 
+    at: Configuration | None
     candidates: tuple[Configuration, ...]
     taken: Configuration | None
 
@@ -114,6 +116,13 @@ class _Trials:
             return None
         best = self.best_of(candidates)
         return best if self.better(best, on) else None
+
+    def goes_on(self, at: Configuration | None, there: Configuration) -> bool:
+        """Step from `at`, None at the beginning, to `there` if that is better; whether it is."""
+        self.reached(there)
+        better = at is None or self.better(there, at)
+        self.steps.append(Step(at, (there,), there if better else None))
+        return better
 
     def result(self) -> SearchResult:
         """Of all that was tried."""
@@ -194,8 +203,7 @@ def baymax_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | 
         lane = Lane(placement, workers, 1, space.batch_sizes[-1], count)
         if lane not in space:
             break
-        trials.reached((lane,))
-        if best is not None and not trials.better((lane,), best):
+        if not trials.goes_on(best, (lane,)):
             break
         best = (lane,)
     if best is None:
@@ -251,13 +259,13 @@ def _climb(space: ParallelismSpace, trials: _Trials, beside: Configuration, star
         starts.insert(0, replace(start, workers=0))  # where all rows fit, the host has nothing to do
     origins = [(*beside, lane) for lane in starts]
     here = trials.best_of(origins)
-    trials.steps.append(Step(tuple(origins), here))
+    trials.steps.append(Step(None, tuple(origins), here))
     if start.placement.on_accelerator:
         here = _climb_device(space, trials, here)
     while True:
         candidates = [(*beside, lane) for lane in steps_on_host(space, here[-1])]
         better = trials.improvement(candidates, here)
-        trials.steps.append(Step(tuple(candidates), better))
+        trials.steps.append(Step(here, tuple(candidates), better))
         if start.placement.on_accelerator and candidates:
             # What the host gains may show only when the accelerator takes more.
             ahead = [better] if better is not None else candidates
@@ -273,7 +281,7 @@ def _refine(space: ParallelismSpace, trials: _Trials, here: Configuration) -> Co
     while True:
         candidates = [(*here[:-1], lane) for lane in dict.fromkeys(steps_around(space, here[-1]))]
         better = trials.improvement(candidates, here)
-        trials.steps.append(Step(tuple(candidates), better))
+        trials.steps.append(Step(here, tuple(candidates), better))
         if better is None:
             return here
         here = better
@@ -286,7 +294,7 @@ def _climb_device(space: ParallelismSpace, trials: _Trials, here: Configuration)
         better = trials.improvement(candidates, here)
         if better is None:
             return here
-        trials.steps.append(Step(tuple(candidates), better))
+        trials.steps.append(Step(here, tuple(candidates), better))
         here = better
 
 
@@ -295,10 +303,9 @@ def _climb_batches(space: ParallelismSpace, trials: _Trials, beside: Configurati
     best: Configuration | None = None
     for batch_size in space.batch_sizes:
         here = (*beside, Lane(Placement.MODEL_ON_HOST, space.cores, 1, batch_size))
-        trials.reached(here)
-        if best is None or trials.better(here, best):
+        if trials.goes_on(best, here):
             best = here
-        elif trials.keeps(best):
+        elif best is not None and trials.keeps(best):
             break
     assert best is not None, "a space has a batch size"
     return best

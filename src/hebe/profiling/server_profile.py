@@ -208,6 +208,7 @@ def _search_to_dict(search: SearchResult) -> dict[str, Any]:
         "tried": [run_to_dict(configuration, reached) for configuration, reached in search.tried.items()],
         "steps": [
             {
+                "at": None if step.at is None else places[step.at],
                 "candidates": [places[candidate] for candidate in step.candidates],
                 "taken": None if step.taken is None else places[step.taken],
             }
@@ -230,9 +231,10 @@ def _search(data: object) -> SearchResult:
     steps = []
     for number, entry in enumerate(checked_list("search: steps", told["steps"])):
         where = f"search: step {number}"
-        held = checked_fields(where, entry, ("candidates", "taken"))
-        candidates = tuple(at(f"{where}: candidate", place) for place in checked_list(where, held["candidates"]))
-        steps.append(Step(candidates, None if held["taken"] is None else at(f"{where}: taken", held["taken"])))
+        held = checked_fields(where, entry, ("at", "candidates", "taken"))
+        candidates = checked_list(f"{where}: candidates", held["candidates"])
+        stood, taken = (None if held[name] is None else at(f"{where}: {name}", held[name]) for name in ("at", "taken"))
+        steps.append(Step(stood, tuple(at(f"{where}: candidate", place) for place in candidates), taken))
     evaluations = told["evaluations"]
     if not isinstance(evaluations, int) or isinstance(evaluations, bool) or evaluations < len(tried):
         raise ProfileError(f"search: evaluations is {evaluations!r}: must be a whole number of at least {len(tried)}")
