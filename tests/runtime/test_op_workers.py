@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,7 +91,7 @@ def test_any_schedule_is_one_that_workers_could_run(made, workers):
         way_s[op.name] = seconds[op.name] + max((way_s[other] for other in op.inputs()), default=0.0)
     for worker in range(workers):
         own = [span for span in schedule.spans if span.worker == worker]
-        assert all(before.stop_s <= after.start_s for before, after in zip(own, own[1:], strict=False))
+        assert all(before.stop_s <= after.start_s for before, after in itertools.pairwise(own))
     # Graham 1969: a list schedule is at least as long as the longest way and as the work shared out, at most their sum.
     work_s, longest_s = sum(seconds.values()), max(way_s.values())
     assert max(longest_s, work_s / workers) <= schedule.length_s <= longest_s + (work_s - longest_s) / workers

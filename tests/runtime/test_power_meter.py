@@ -189,7 +189,8 @@ def test_a_reading_at_once_waits_for_the_counters(machine, by_hand):
     assert machine.sleeps == 1
 
 
-def test_a_server_that_states_no_power_needs_rapl(machine, by_hand, tmp_path):
+@pytest.mark.usefixtures("by_hand")
+def test_a_server_that_states_no_power_needs_rapl(machine, tmp_path):
     bare = ServerSpec("bare", cores=1, memory_bytes=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(power_meter.RaplCounters, "package_unreadable", "no such file")
