@@ -120,8 +120,8 @@ class QueryResult:
     """The answer to one query, and where its time went.
 
     `scores` float32 `[items, outputs]`. Times are seconds: `queue_s` from arrival to the first start of a batch
-    that holds a part of it, `sparse_s` and `dense_s` summed over those batches, `latency_s` from arrival to
-    completion. `keys` says how the query's keys were answered.
+    that holds a part of it, `sparse_s` and `dense_s` summed over those batches, as is `loading_s`, of inputs to an
+    accelerator, `latency_s` from arrival to completion. `keys` says how the query's keys were answered.
     """
 
     query_id: int
@@ -131,3 +131,4 @@ class QueryResult:
     sparse_s: float
     dense_s: float
     keys: KeyCounts = field(default_factory=KeyCounts)
+    loading_s: float = 0.0

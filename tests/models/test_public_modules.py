@@ -80,7 +80,7 @@ def test_a_module_is_imported_and_served_with_its_own_scores(repository, name, m
     module, example, captured = captured_module(name)
     assert check_split(module, example, captured) <= 1e-5
     model = LoadedModel.load(repository.root, name, options=LoadOptions(mode))
-    model.warm_up(model.new_executor(16), 16)
+    model.warm_up(model.new_executor(16).run, 16)
     with torch.no_grad():
         flat = FlatModule(module, example)
         expected = flat(*tensors_of(module, example).values()).reshape(-1, flat.outputs)

@@ -119,9 +119,9 @@ def executors_made(monkeypatch):
     made = []
 
     class Counted(loaded_model.ModelExecutor):
-        def __init__(self, spec, hierarchy, dense, max_items):
+        def __init__(self, spec, hierarchy, dense, max_items, *others, **settings):
             made.append(max_items)
-            super().__init__(spec, hierarchy, dense, max_items)
+            super().__init__(spec, hierarchy, dense, max_items, *others, **settings)
 
     monkeypatch.setattr(loaded_model, "ModelExecutor", Counted)
     return made
@@ -169,8 +169,8 @@ def test_a_kept_executor_does_not_change_scores_given_before(repository, monkeyp
     """Of a DenseNet that answers with its own input."""
     model = hebe.load(repository, "wnd")
     executor = model.new_executor(8)
-    monkeypatch.setattr(executor, "_run_dense", lambda _dense, sparse, *_: sparse[:, :1])
-    monkeypatch.setattr(model, "_executor", lambda _items: executor)
+    monkeypatch.setattr(executor._dense, "_run_dense", lambda _dense, sparse, *_: sparse[:, :1])
+    monkeypatch.setattr(model, "new_executor", lambda _items: executor)
     first, second = model.random_query(8, seed=1), model.random_query(8, seed=2)
     scores = model.predict(first.features, first.dense)
     before = scores.copy()
@@ -183,7 +183,7 @@ def test_closing_lets_go_of_the_kept_executor_and_the_densenet(repository, execu
     model = hebe.load(repository, "wnd")
     query = model.random_query(4)
     model.predict(query.features, query.dense)
-    kept, dense = weakref.ref(model._idle[0]), weakref.ref(model._idle[0]._run_dense)
+    kept, dense = weakref.ref(model._idle[0]), weakref.ref(model._idle[0]._dense._run_dense)
     assert len(executors_made) == 1
     model.close()
     gc.collect()  # TorchScript's modules are cycles
@@ -287,7 +287,7 @@ def test_wrong_inputs_are_named(repository):
 def test_warm_up_measures_rising_sizes_and_refuses_models_that_score_nonsense(repository):
     model = hebe.load(repository, "wnd")
     executor = model.new_executor(64)
-    sizes = [items for items, _ in model.warm_up(executor, 64, repeats=1)]
+    sizes = [items for items, _ in model.warm_up(executor.run, 64, repeats=1)]
     assert sizes == [1, 4, 16, 64]
 
     class Broken:
@@ -297,7 +297,7 @@ def test_warm_up_measures_rising_sizes_and_refuses_models_that_score_nonsense(re
             return outcome
 
     with pytest.raises(ValueError, match="not finite"):
-        model.warm_up(Broken(), 64)
+        model.warm_up(Broken().run, 64)
     model.close()
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from hebe.query import Batch
 from hebe.runtime.pinning import available_cores
-from hebe.runtime.worker import Worker
+from hebe.runtime.worker import Work, Worker
 
 
 class Executor:
     """Answers a batch with its id; fails batch 13."""
 
-    def run(self, batch):
+    def run(self, batch, handed=()):  # noqa: ARG002
         if batch.batch_id == 13:
             raise RuntimeError("unlucky")
         return batch.batch_id
@@ -38,10 +38,10 @@ def test_runs_batches_in_order_and_reports_faults_without_dying(outcomes):
         cores_seen.append(available_cores())
         outcomes.append((worker_id, done.batch_id, outcome))
 
-    worker = Worker(7, Executor(), core, lambda _: [(1, None)], finished)
+    worker = Worker(7, Executor(), core, lambda: [(1, None)], finished)
     assert worker.started.result(5) == [(1, None)]
     for batch_id in (1, 13, 2):
-        worker.submit(batch(batch_id))
+        worker.submit(Work(batch(batch_id)))
     worker.stop()
     assert not worker.alive
     assert [(w, b) for w, b, _ in outcomes] == [(7, 1), (7, 13), (7, 2)]
@@ -55,7 +55,7 @@ def test_a_stopped_worker_keeps_neither_its_executor_nor_its_owner():
             self.executor = Executor()
             self.worker = Worker(0, self.executor, available_cores(), self.warm_up, self.finished)
 
-        def warm_up(self, _):
+        def warm_up(self):
             return []
 
         def finished(self, *_):
@@ -64,7 +64,7 @@ def test_a_stopped_worker_keeps_neither_its_executor_nor_its_owner():
     gc.disable()
     try:
         owner = Owner()
-        owner.worker.submit(batch(1))
+        owner.worker.submit(Work(batch(1)))
         owner.worker.stop()
         worker, kept = owner.worker, (weakref.ref(owner), weakref.ref(owner.executor))
         del owner
@@ -80,19 +80,19 @@ def test_the_next_batch_can_be_returned_instead_of_submitted(outcomes):
     def finished(_, ended, outcome):
         outcomes.append(outcome)
         if ended.batch_id < 5:
-            return batch(ended.batch_id + 1)
+            return Work(batch(ended.batch_id + 1))
         done.set()
         return None
 
-    worker = Worker(0, Executor(), available_cores(), lambda _: [], finished)
-    worker.submit(batch(1))
+    worker = Worker(0, Executor(), available_cores(), list, finished)
+    worker.submit(Work(batch(1)))
     assert done.wait(5)
     worker.stop()
     assert outcomes == [1, 2, 3, 4, 5]
 
 
 def test_a_failed_warm_up_is_told_and_ends_the_thread():
-    def warm_up(_):
+    def warm_up():
         raise ValueError("no scores")
 
     worker = Worker(0, Executor(), available_cores(), warm_up, lambda *_: None)
@@ -106,7 +106,7 @@ def test_a_failed_warm_up_is_told_and_ends_the_thread():
 def test_a_worker_on_the_front_ends_cores_gives_way_to_it(gives_way, niceness):
     seen = []
 
-    def warm_up(_executor):
+    def warm_up():
         seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         return []
 

@@ -21,6 +21,7 @@ from hebe.scheduling.events import (
     QueryWithdrawn,
     RejectQuery,
     RejectReason,
+    ReleaseWorker,
     SetTimer,
     ShutdownBegan,
     StartBatch,
@@ -146,7 +147,7 @@ def test_batches_that_ran_beside_another_teach_what_their_place_needed():
         node.handle(QueryArrived(query(4 + 2 * step, 100, now)), now - 0.001)
         (first,) = batch_ids(node.handle(BatchFinished(0, first, 0.2), now))
         (second,) = batch_ids(node.handle(BatchFinished(1, second, 0.2), now))
-        assert node.predictor.service_time_s(100) == pytest.approx(0.1)
+        assert node.service_times.first_s(100) == pytest.approx(0.1)
 
 
 def test_what_starts_beside_a_batch_is_expected_to_take_twice_as_long():
@@ -319,7 +320,7 @@ def test_a_worker_that_lost_its_fellow_goes_on_and_has_the_place_to_itself():
     assert node.handle(WorkerChanged(0, Availability.LOST), 0.1) == []
     actions = node.handle(BatchFinished(1, beside, 0.15), 0.15)
     assert started(actions) == [(1, [(1, 0, 100)])]
-    assert node.predictor.service_time_s(100) == pytest.approx(0.1)
+    assert node.service_times.first_s(100) == pytest.approx(0.1)
     assert node.handle(QueryArrived(query(3, 100)), 0.2) == []
     (late,) = node.handle(QueryArrived(query(4, 100, deadline_s=0.449)), 0.2)
     assert late.reason is RejectReason.DEADLINE
@@ -332,7 +333,7 @@ def test_a_draining_worker_finishes_and_takes_nothing_more():
     node.handle(WorkerChanged(0, Availability.DRAINING), 0.0)
     assert started(node.handle(QueryArrived(query(2, 10)), 0.0)) == [(1, [(2, 0, 10)])]
     actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.01), 0.01)
-    assert [type(a) for a in actions] == [CompleteQuery]
+    assert [type(a) for a in actions] == [CompleteQuery, ReleaseWorker]
 
 
 def test_a_place_drains_worker_by_worker():
@@ -343,9 +344,11 @@ def test_a_place_drains_worker_by_worker():
     assert started(second) == [(1, [(2, 0, 60)])]
     waiting = query(3, 10)
     assert node.handle(QueryArrived(waiting), 0.0) == []
-    assert [type(a) for a in node.handle(BatchFinished(0, batch_ids(first)[0], 0.02), 0.02)] == [CompleteQuery]
+    ended = node.handle(BatchFinished(0, batch_ids(first)[0], 0.02), 0.02)
+    assert [type(a) for a in ended] == [CompleteQuery, ReleaseWorker]
     node.handle(WorkerChanged(1, Availability.DRAINING), 0.02)
-    completed, refused = node.handle(BatchFinished(1, batch_ids(second)[0], 0.02), 0.02)
+    completed, released, refused = node.handle(BatchFinished(1, batch_ids(second)[0], 0.02), 0.02)
+    assert released == ReleaseWorker(1)
     assert completed.query.query_id == 2
     assert refused == RejectQuery(waiting, RejectReason.NO_WORKER)
 

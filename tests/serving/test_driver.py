@@ -14,8 +14,9 @@ from hebe.embeddings.hierarchy import LookupReport
 from hebe.embeddings.store import StoreError
 from hebe.query import KeyCounts, Query
 from hebe.runtime.executor import BatchOutcome
-from hebe.runtime.pinning import available_cores
+from hebe.runtime.pinning import PlacedLane, available_cores
 from hebe.scheduling.node import NodeConfig
+from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver, clock
 from hebe.serving.errors import QueryFailed, QueryRefused
 
@@ -26,7 +27,7 @@ class Echo:
     def __init__(self, model: EchoModel) -> None:
         self.model = model
 
-    def run(self, batch) -> BatchOutcome:
+    def run(self, batch, handed=()) -> BatchOutcome:  # noqa: ARG002
         self.model.gate.wait(10)
         if self.model.fault is not None:
             raise self.model.fault
@@ -53,13 +54,18 @@ class EchoModel:
         self.service_s = 0.0
         self.batches: list = []
 
-    def new_executor(self, max_items: int) -> Echo:  # noqa: ARG002
+    def new_executor(self, max_items: int, hot=None, *, on_accelerator=False) -> Echo:  # noqa: ARG002
         return Echo(self)
 
     def warm_up(self, executor, batch_size):  # noqa: ARG002
         return [
             (size, BatchOutcome(np.zeros((size, 1), np.float32), 0.0005, 0.0005, NO_KEYS)) for size in (1, batch_size)
         ]
+
+
+def lane(*cores: tuple[int, ...], batch_size: int = 100) -> PlacedLane:
+    """Workers on these cores."""
+    return PlacedLane(Lane(Placement.MODEL_ON_HOST, len(cores), 1, batch_size), cores)
 
 
 @pytest.fixture
@@ -73,7 +79,7 @@ def make_driver(model):
 
     def make(workers: int = 1, threads: int = 1, **config) -> NodeDriver:
         cores = [available_cores()] * workers
-        driver = NodeDriver(model, NodeConfig(**{"batch_size": 100, **config}), cores, threads=threads)
+        driver = NodeDriver(model, NodeConfig(**{"batch_size": 100, **config}), [lane(*cores)], threads=threads)
         drivers.append(driver)
         return driver
 
@@ -133,7 +139,7 @@ async def test_the_threads_of_a_worker_run_a_batch_each(make_driver, model):
 
 async def test_a_worker_that_has_lost_a_thread_is_none(make_driver):
     driver = make_driver(workers=2, threads=2)
-    driver._workers[3].stop()
+    driver._workers[3].thread.stop()
     assert driver.workers == 1
     assert not driver.healthy
 
@@ -152,7 +158,7 @@ def test_the_threads_of_a_worker_warm_up_one_after_the_other(model):
         return warm_up(executor, batch_size)
 
     model.warm_up = slowly
-    NodeDriver(model, NodeConfig(batch_size=8), [available_cores()], threads=2).close()
+    NodeDriver(model, NodeConfig(batch_size=8), [lane(available_cores())], threads=2).close()
     assert most == 1
 
 
@@ -249,4 +255,4 @@ async def test_closing_answers_the_admitted_and_refuses_the_rest(make_driver, mo
 async def test_a_worker_that_cannot_warm_up_fails_the_driver(model):
     model.warm_up = lambda *_: (_ for _ in ()).throw(ValueError("scores are not finite"))
     with pytest.raises(ValueError, match="not finite"):
-        NodeDriver(model, NodeConfig(batch_size=8), [available_cores()])
+        NodeDriver(model, NodeConfig(batch_size=8), [lane(available_cores())])

@@ -6,13 +6,16 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import hebe.runtime.lane_workers
 import hebe.serving.driver
 from hebe.embeddings.hierarchy import LookupReport
 from hebe.profile import LatencyProfile
 from hebe.query import KeyCounts, Query
 from hebe.runtime.executor import BatchOutcome
+from hebe.runtime.pinning import PlacedLane
 from hebe.scheduling.events import Availability, BatchFinished, CompleteQuery, RejectReason, StartBatch, WorkerChanged
 from hebe.scheduling.node import NodeConfig
+from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver
 from hebe.serving.errors import QueryRefused
 from hebe.simulation.node_run import profiled_service, run_node
@@ -139,13 +142,13 @@ class PretendWorker:
 
     inbox: ClassVar[list] = []
 
-    def __init__(self, worker_id, executor, cores, warm_up, finished, *, gives_way):  # noqa: ARG002
+    def __init__(self, worker_id, runner, cores, warm_up, finished, *, gives_way):  # noqa: ARG002
         self.worker_id, self.cores, self.finished = worker_id, (), finished
         self.started = SimpleNamespace(result=list)
         self.alive = True
 
-    def submit(self, batch):
-        PretendWorker.inbox.append((self, batch))
+    def submit(self, work):
+        PretendWorker.inbox.append((self, work.batch))
 
     def stop(self):
         pass
@@ -180,9 +183,11 @@ async def live(monkeypatch, arrivals_s, sizes, config, workers):
     wall, heard = Wall(), []
     PretendWorker.inbox.clear()
     monkeypatch.setattr(hebe.serving.driver, "clock", wall)
-    monkeypatch.setattr(hebe.serving.driver, "Worker", PretendWorker)
-    model = SimpleNamespace(spec=SimpleNamespace(outputs=1), new_executor=lambda _: None)
-    driver = NodeDriver(model, config, [()] * workers, PROFILE)
+    monkeypatch.setattr(hebe.runtime.lane_workers, "Worker", PretendWorker)
+    executor = SimpleNamespace(run=None)
+    model = SimpleNamespace(spec=SimpleNamespace(outputs=1), new_executor=lambda *_, **__: executor)
+    lane = PlacedLane(Lane(Placement.MODEL_ON_HOST, workers, 1, config.batch_size), ((),) * workers)
+    driver = NodeDriver(model, config, [lane], PROFILE)
     handle = driver._scheduler.handle
     monkeypatch.setattr(
         driver._scheduler, "handle", lambda event, now: heard.append((now, event, handle(event, now))) or heard[-1][2]
@@ -199,7 +204,7 @@ async def live(monkeypatch, arrivals_s, sizes, config, workers):
             outcome = BatchOutcome(np.zeros((batch.items, 1), np.float32), takes_s, 0.0, LookupReport(KeyCounts()))
             following = worker.finished(worker.worker_id, batch, outcome)
             if following is not None:
-                PretendWorker.inbox.insert(0, (worker, following))
+                PretendWorker.inbox.insert(0, (worker, following.batch))
         # in the order in which the scheduler started them
         for worker, batch in sorted(PretendWorker.inbox, key=lambda sent: sent[1].batch_id):
             order += 1

@@ -53,7 +53,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model = LoadedModel.load(directory, name, options=LoadOptions(mode))
     executor = model.new_executor(items)
-    model.warm_up(executor, items)
+    model.warm_up(executor.run, items)
     queries = [model.random_query(items, seed) for seed in range(_QUERIES)]
     batches = [Batch(0, (SubQuery(query, 0, items),), items) for query in queries]
     for batch in batches:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hebe.kernels.padding import NO_COPIES, count_present, describe_copies, pad_jagged
+from hebe.kernels.padding import NO_COPIES, copy_fixed, count_present, describe_copies, pad_jagged
 from hebe.query import FeatureKeys, JaggedKeys, KeyArray
 from hebe.spec import ModelSpec
 
@@ -33,6 +33,12 @@ def place_keys(
             columns.append(column)
         column += feature.lookups
     return describe_copies(fixed, columns, start, stop, out, row_start) if fixed else NO_COPIES
+
+
+def complete(keys: KeyArray, copies: KeyArray) -> KeyArray:
+    """Make the copies that `place_keys` described, for one who reads `keys` before the lookup; returns none to make."""
+    copy_fixed(copies, keys)
+    return NO_COPIES
 
 
 def fill_lengths(out: KeyArray, keys: KeyArray, spec: ModelSpec) -> None:

@@ -21,8 +21,10 @@ from hebe.embeddings.tiers import TiersState
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
 from hebe.models.repository import VERSION_PATTERN, ModelRepository, StoredModel
 from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery, bring_into_range
-from hebe.runtime.dense_graph import GraphMode, prepare
-from hebe.runtime.executor import BatchOutcome, ModelExecutor
+from hebe.runtime.dense_graph import DenseFunction, GraphMode, prepare
+from hebe.runtime.executor import BatchOutcome, HotRowsOnAccelerator, ModelExecutor
+from hebe.runtime.pipeline import Pipeline
+from hebe.runtime.worker import Measured
 from hebe.spec import OutOfRange
 
 _KEPT_ITEMS = 8192
@@ -102,16 +104,14 @@ class LoadedModel:
     `identity` tells it from others of the same number: it changes with the spec and with any stored file.
     """
 
-    def __init__(
-        self, stored: StoredModel, hierarchy: EmbeddingHierarchy, executor: Callable[[int], ModelExecutor]
-    ) -> None:
+    def __init__(self, stored: StoredModel, hierarchy: EmbeddingHierarchy, dense: DenseFunction) -> None:
         self.spec = stored.spec
         self.version = stored.version
         self.identity = stored.identity
         self.hierarchy = hierarchy
         self.updates: OnlineUpdates | None = None
         self._open_updates: Callable[[], OnlineUpdates | None] | None = None
-        self._executor: Callable[[int], ModelExecutor] | None = executor
+        self._dense: DenseFunction | None = dense
         self._idle: list[ModelExecutor] = []
 
     @classmethod
@@ -151,7 +151,7 @@ class LoadedModel:
             progress=progress,
             verify=options.verify,
         )
-        model = cls(stored, hierarchy, lambda items: ModelExecutor(spec, hierarchy, dense, items))
+        model = cls(stored, hierarchy, dense)
         model._open_updates = lambda: _open_updates(stored, hierarchy, options)
         try:
             hierarchy.warm_up()
@@ -214,11 +214,33 @@ class LoadedModel:
         tiers = self.hierarchy.tiers
         return None if tiers is None else tiers.refresh.refresh()
 
-    def new_executor(self, max_items: int) -> ModelExecutor:
+    def new_executor(
+        self, max_items: int, hot: HotRowsOnAccelerator | None = None, *, on_accelerator: bool = False
+    ) -> ModelExecutor:
         """An executor with buffers for batches of up to `max_items`, for one thread. Raises `StoreError` if closed."""
-        if (make := self._executor) is None:
+        return ModelExecutor(
+            self.spec, self.hierarchy, self._dense_function(), max_items, hot, on_accelerator=on_accelerator
+        )
+
+    def new_pipeline(
+        self,
+        batch_size: int,
+        dense_items: int,
+        hot: HotRowsOnAccelerator | None = None,
+        *,
+        on_accelerator: bool = False,
+    ) -> Pipeline:
+        """A lane of sparse workers with batches of up to `batch_size`, and dense ones that take up to `dense_items`.
+
+        Raises `StoreError` if closed.
+        """
+        dense = self._dense_function()
+        return Pipeline(self.spec, self.hierarchy, dense, batch_size, dense_items, hot, on_accelerator=on_accelerator)
+
+    def _dense_function(self) -> DenseFunction:
+        if (dense := self._dense) is None:
             raise StoreError(f"model {self.spec.name}: is closed")
-        return make(max_items)
+        return dense
 
     def predict(self, features: Mapping[str, FeatureKeys], dense: FloatArray | None = None) -> FloatArray:
         """Scores float32 `[items, outputs]` of one query, on the calling thread.
@@ -231,7 +253,7 @@ class LoadedModel:
         executor = self._take_executor(query.items)
         outcome = executor.run(Batch(0, (SubQuery(query, 0, query.items),), query.items))
         scores = outcome.scores.copy()  # a DenseNet may answer with a view of the executor's buffers
-        if executor.max_items <= _KEPT_ITEMS and self._executor is not None:
+        if executor.max_items <= _KEPT_ITEMS and self._dense is not None:
             self._idle.append(executor)
         return scores
 
@@ -300,7 +322,7 @@ class LoadedModel:
         dense = rng.random((items, self.spec.dense_dim), dtype=np.float32) if self.spec.dense_dim else None
         return Query(0, items, 0.0, features=features, dense=dense)
 
-    def warm_up(self, executor: ModelExecutor, batch_size: int, repeats: int = 3) -> list[tuple[int, BatchOutcome]]:
+    def warm_up(self, run: Callable[[Batch], BatchOutcome], batch_size: int, repeats: int = 3) -> Measured:
         """Run batches of several sizes up to `batch_size`; returns (items, outcome) of the last run of each.
 
         Faults in code and pages, lets the scripted DenseNet specialise, and gives the first service times.
@@ -311,7 +333,7 @@ class LoadedModel:
             query = self.random_query(items, seed=items)
             batch = Batch(0, (SubQuery(query, 0, items),), items)
             for _ in range(repeats):
-                outcome = executor.run(batch)
+                outcome = run(batch)
             if not np.isfinite(outcome.scores).all():
                 raise ValueError(
                     f"model {self.spec.name}: warm-up query of {items} items has a score that is not finite"
@@ -321,7 +343,7 @@ class LoadedModel:
 
     def close(self) -> None:
         """Give the tables' memory back and let go of the DenseNet. No executor may run any more."""
-        self._executor = None
+        self._dense = None
         self._idle.clear()
         if self.updates is not None:
             self.updates.close()

@@ -10,6 +10,9 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hebe.server_configuration import Lane
 
 
 def available_cores() -> tuple[int, ...]:
@@ -34,6 +37,39 @@ def allot_cores(workers: int, cores_per_worker: int, cores: Sequence[int]) -> li
         first = worker * cores_per_worker
         allotted.append(tuple(sorted(falling[(first + i) % len(falling)] for i in range(cores_per_worker))))
     return allotted
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLane:
+    """A lane and the cores of each of its workers, and of each of its dense workers."""
+
+    lane: Lane
+    workers: tuple[tuple[int, ...], ...]
+    dense_workers: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def all_workers(self) -> tuple[tuple[int, ...], ...]:
+        """The cores of every worker."""
+        return self.workers + self.dense_workers
+
+
+def place_lanes(lanes: Sequence[Lane], cores: Sequence[int]) -> tuple[PlacedLane, ...]:
+    """Cores for every worker of these lanes, of which none has another's. Raises ValueError if they are too few.
+
+    Taken from the highest down, as `allot_cores` does, so that what is left over is the front end's.
+    """
+    needed = sum(lane.cores for lane in lanes)
+    if needed > len(cores):
+        raise ValueError(f"the configuration takes {needed} cores, but only {len(cores)} may be used here")
+    left = list(cores)
+
+    def take(count: int, each: int) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(sorted(left.pop() for _ in range(each))) for _ in range(count))
+
+    placed = [
+        PlacedLane(lane, take(lane.workers, lane.cores_per_worker), take(lane.dense_workers, 1)) for lane in lanes
+    ]
+    return tuple(placed)
 
 
 def front_end_cores(allotted: Sequence[tuple[int, ...]], cores: Sequence[int]) -> tuple[int, ...]:

@@ -11,18 +11,35 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
+from typing import NamedTuple, Protocol
 
 import torch
 
 from hebe.query import Batch
-from hebe.runtime.executor import BatchOutcome, ModelExecutor
+from hebe.runtime.executor import BatchOutcome, DenseInputs
 from hebe.runtime.pinning import lower_priority, pin_thread
 
 _NICENESS = 10
 """Of a worker that shares its cores with the front end, which needs them for fractions of a millisecond: where it has
 to wait for a whole batch, so do the other workers, for their next. On two cores this gave 8 to 11% more throughput."""
 
-Finished = Callable[[int, Batch, BatchOutcome | Exception], Batch | None]
+
+class Work(NamedTuple):
+    """A batch; for a dense worker, with what sparse workers have handed on for it."""
+
+    batch: Batch
+    handed: tuple[DenseInputs, ...] = ()
+
+
+class Runner(Protocol):
+    """What a worker runs."""
+
+    def run(self, batch: Batch, handed: tuple[DenseInputs, ...] = (), /) -> BatchOutcome:
+        """Score a batch, or do this worker's part of it."""
+        ...
+
+
+Finished = Callable[[int, Batch, BatchOutcome | Exception], Work | None]
 """Told of each outcome, on the worker's thread; may return the worker's next batch, which saves a hand-over."""
 
 Measured = list[tuple[int, BatchOutcome]]
@@ -35,9 +52,9 @@ class Worker:
     def __init__(
         self,
         worker_id: int,
-        executor: ModelExecutor,
+        runner: Runner,
         cores: Sequence[int],
-        warm_up: Callable[[ModelExecutor], Measured],
+        warm_up: Callable[[], Measured],
         finished: Finished,
         *,
         gives_way: bool = False,
@@ -46,11 +63,11 @@ class Worker:
         self.cores = tuple(cores)
         self._gives_way = gives_way
         self.started: Future[Measured] = Future()
-        self._inbox: SimpleQueue[Batch | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Work | None] = SimpleQueue()
         # The thread alone holds these, and lets go of them as it ends: a worker that held its owner's methods would
-        # keep the executor's buffers after both are done with, until the next full garbage collection.
+        # keep the runner's buffers after both are done with, until the next full garbage collection.
         self._thread = threading.Thread(
-            target=self._run, args=(executor, warm_up, finished), name=f"hebe-worker-{worker_id}", daemon=True
+            target=self._run, args=(runner, warm_up, finished), name=f"hebe-worker-{worker_id}", daemon=True
         )
         self._thread.start()
 
@@ -59,32 +76,42 @@ class Worker:
         """Whether its thread runs."""
         return self._thread.is_alive()
 
-    def submit(self, batch: Batch) -> None:
-        """Run `batch` as soon as the worker is free."""
-        self._inbox.put(batch)
+    def submit(self, work: Work) -> None:
+        """Run a batch as soon as the worker is free."""
+        self._inbox.put(work)
 
-    def stop(self) -> None:
-        """End the thread after the batches submitted so far, and wait for it."""
+    def end(self) -> None:
+        """End the thread after the batches submitted so far."""
         self._inbox.put(None)
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
         if self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _run(self, executor: ModelExecutor, warm_up: Callable[[ModelExecutor], Measured], finished: Finished) -> None:
+    def stop(self) -> None:
+        """End the thread after the batches submitted so far, and wait for it."""
+        self.end()
+        self.join()
+
+    def _run(self, runner: Runner, warm_up: Callable[[], Measured], finished: Finished) -> None:
         try:
             pin_thread(self.cores)
             if self._gives_way:
                 lower_priority(_NICENESS)
             torch.set_num_threads(len(self.cores))
-            self.started.set_result(warm_up(executor))
+            self.started.set_result(warm_up())
         except Exception as fault:
             self.started.set_exception(fault)
             return
-        while (batch := self._inbox.get()) is not None:
-            following: Batch | None = batch
+        while (work := self._inbox.get()) is not None:
+            following: Work | None = work
             while following is not None:
-                batch = following
+                batch, handed = following
                 try:
-                    outcome: BatchOutcome | Exception = executor.run(batch)
+                    outcome: BatchOutcome | Exception = runner.run(batch, handed)
                 except Exception as fault:  # a batch's fault is its queries', not the worker's
                     outcome = fault
                 following = finished(self.worker_id, batch, outcome)
+                for inputs in handed:
+                    inputs.put_back()

@@ -8,6 +8,7 @@ cost when small queries share one, so they are fused.
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -24,7 +25,7 @@ def split(query: Query, parts: int) -> tuple[SubQuery, ...]:
 class _Waiting:
     priority: int
     deadline_s: float
-    order: int
+    order: float
     sub_query: SubQuery = field(compare=False)
 
 
@@ -54,6 +55,11 @@ class WaitingQueue:
     def queries(self) -> int:
         """Queries of which at least one part waits."""
         return len(self._waiting)
+
+    @property
+    def query_ids(self) -> list[int]:
+        """Queries of which at least one part waits, by id."""
+        return list(self._waiting)
 
     def items_ahead(self, priority: int) -> int:
         """Items that would run before a query of this priority that arrives now with the usual deadline."""
@@ -101,6 +107,18 @@ class WaitingQueue:
             del self._waiting[query.query_id]
         self._count(query.priority, -sub_query.items)
         return sub_query
+
+    def cut(self, items: int) -> None:
+        """Let the part that is next, which is larger, have so many items; the rest of it stands next to it."""
+        part = self.peek()
+        if part is None or part.items <= items:
+            raise ValueError(f"no part of more than {items} items is next")
+        head = self._heap[0]
+        head.sub_query = SubQuery(part.query, part.start, part.start + items)
+        rest = SubQuery(part.query, part.start + items, part.stop)
+        # Of what is equally urgent it is the next one: a fraction behind what it was cut from, before all others.
+        heapq.heappush(self._heap, _Waiting(head.priority, head.deadline_s, math.nextafter(head.order, math.inf), rest))
+        self._waiting[part.query.query_id] += 1
 
     def _count(self, priority: int, items: int) -> None:
         left = self.items_by_priority.get(priority, 0) + items

@@ -35,6 +35,33 @@ class RejectReason(StrEnum):
     """The model is being unloaded or the server stopped."""
 
 
+class Stage(StrEnum):
+    """What a worker runs of the model."""
+
+    WHOLE = "whole"
+    """All of it."""
+    SPARSE = "sparse"
+    """The SparseNet; what comes of it is handed on to the dense workers of the same lane."""
+    DENSE = "dense"
+    """The DenseNet, on what sparse workers have handed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRole:
+    """What a worker does (Hercules, section IV.B: model-based scheduling, or the S-D pipeline).
+
+    `batch_size`: most items of its batches, 0 for the server's. `fuse`: whether several queries, or several batches
+    that were handed on, may share one; None for what the server does. `lane`: to which pipeline it belongs.
+    `most_handed`: so many batches of its lane may be under way from sparse to dense workers; sparse workers wait then.
+    """
+
+    stage: Stage = Stage.WHOLE
+    batch_size: int = 0
+    fuse: bool | None = None
+    lane: int = 0
+    most_handed: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class QueryArrived:
     """A query came in; it is answered by exactly one CompleteQuery, RejectQuery or FailQuery."""
@@ -64,12 +91,15 @@ class WorkerChanged:
     """A worker appeared or changed state.
 
     `cores`: where it stands, told when it appears. Workers on the same cores take turns, as do the threads of a worker,
-    each of which counts as one here; () are cores that no other has.
+    each of which counts as one here; () are cores that no other has. `role`: what it does, told when it appears. A
+    worker that is DRAINING is let go by `ReleaseWorker`: a dense one when no sparse worker of its lane is left, and
+    nothing that was handed on.
     """
 
     worker_id: int
     state: Availability
     cores: tuple[int, ...] = ()
+    role: WorkerRole = WorkerRole()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +117,14 @@ Event = QueryArrived | QueryWithdrawn | BatchFinished | WorkerChanged | TimerFir
 
 @dataclass(frozen=True, slots=True)
 class StartBatch:
-    """Run `batch` on this worker now; report with BatchFinished."""
+    """Run `batch` on this worker now; report with BatchFinished.
+
+    `handed`: for a dense worker, the ids of the sparse workers' batches of which `batch` is made, in order.
+    """
 
     worker_id: int
     batch: Batch
+    handed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +157,14 @@ class FailQuery:
     query: Query
 
 
-Action = StartBatch | SetTimer | CompleteQuery | RejectQuery | FailQuery
+@dataclass(frozen=True, slots=True)
+class ReleaseWorker:
+    """A worker that was draining runs nothing any more, and is forgotten."""
+
+    worker_id: int
+
+
+Action = StartBatch | SetTimer | CompleteQuery | RejectQuery | FailQuery | ReleaseWorker
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
     QueryArrived   -> refuse, or split and queue; start batches on idle workers
     BatchFinished  -> learn; complete the queries it ended; start the next batch
-    WorkerChanged  -> take it in or out; a lost worker's batch is run again by another
+    WorkerChanged  -> take it in or out; a lost worker's batch is run again by another, a draining one's is finished
     QueryWithdrawn -> forget it
     TimerFired     -> start what waited for company
     ShutdownBegan  -> refuse what comes, finish what is here
 
+Workers run the whole model, or form lanes in which sparse ones hand on to dense ones (Hercules' S-D pipeline).
 Every query that arrived gets exactly one of CompleteQuery, RejectQuery, FailQuery, unless it was withdrawn.
 """
 
@@ -29,22 +30,27 @@ from hebe.scheduling.events import (
     QueryWithdrawn,
     RejectQuery,
     RejectReason,
+    ReleaseWorker,
     SetTimer,
     ShutdownBegan,
+    Stage,
     StartBatch,
     TimerFired,
     WorkerChanged,
+    WorkerRole,
 )
-from hebe.scheduling.latency_prediction import LatencyPredictor
+from hebe.scheduling.hand_over import HandOver
 from hebe.scheduling.places import Place, PlacedWorker, PlacedWorkers
+from hebe.scheduling.service_times import ServiceTimes
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     """How a server runs one model.
 
-    `batch_size`: most items in a batch; larger queries are split, smaller ones fused up to it if `fuse`. `spread`: a
-    query that finds several places idle is split over them if that answers it sooner at little more work.
+    `batch_size`: most items in a batch, of workers whose role does not say; larger queries are split, and smaller ones
+    fused up to it if `fuse`. `spread`: a query that finds several places idle is split over them if that answers it
+    sooner at little more work.
     `max_wait_s`: how long an idle worker may wait for company before it starts a part-filled batch.
     `max_queue`: most queries waiting. `sla_s`: deadline of a query that names none (`inf`: none).
     `percentile`: share of admitted queries that should make their deadline. `admission`: refuse early or not.
@@ -91,11 +97,13 @@ class NodeScheduler:
 
     def __init__(self, config: NodeConfig, profile: LatencyProfile | None = None) -> None:
         self.config = config
-        self.predictor = LatencyPredictor(profile)
         self._admission = DeadlineAdmission(config.percentile)
         self._waiting = WaitingQueue()
         self._admitted: dict[int, _Admitted] = {}
         self._workers = PlacedWorkers()
+        self._hand_over = HandOver()
+        self._batch_size = config.batch_size
+        self.service_times = ServiceTimes(self._workers, {} if profile is None else {Stage.WHOLE: profile})
         self._again: list[SubQuery] = []
         self._next_batch_id = 0
         self._shutting_down = False
@@ -108,7 +116,7 @@ class NodeScheduler:
     @property
     def idle(self) -> bool:
         """Whether nothing is admitted and unanswered, and no batch runs."""
-        return not self._admitted and not self._workers.running
+        return not self._admitted and not self._workers.running and not self._hand_over
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take in one event at time `now` (seconds); returns what the driver must do, in order."""
@@ -126,7 +134,9 @@ class NodeScheduler:
                 pass
             case ShutdownBegan():
                 self._shutting_down = True
+        self._start_dense(now, actions)
         self._start_batches(now, actions)
+        self._release(actions)
         return actions
 
     # Arrival
@@ -162,7 +172,7 @@ class NodeScheduler:
     def _reason_to_refuse(self, deadline_s: float, predicted_s: float, now: float) -> RejectReason | None:
         if self._shutting_down:
             return RejectReason.SHUTTING_DOWN
-        if not self._workers.up:
+        if not self._workers.up or not self._workers.take_queries:
             return RejectReason.NO_WORKER
         if self._waiting.queries >= self.config.max_queue:
             return RejectReason.QUEUE_FULL
@@ -179,17 +189,20 @@ class NodeScheduler:
         places = self._workers.places
         if not places:
             return 0.0
-        time_s, size, part = self.predictor.service_time_s, self.config.batch_size, -(-query.items // parts)
+        times, size, part = self.service_times, self._batch_size, -(-query.items // parts)
+        time_s = times.first_s
         own_s = time_s(part) * -(-parts // len(places))
-        if self._finds_idle_place:
-            return own_s
-        full, rest = divmod(self._waiting.items_ahead(query.priority), size)
+        if self._finds_idle_place and not self._hand_over:
+            return own_s + times.dense_s(part)
+        items_ahead = self._waiting.items_ahead(query.priority)
+        full, rest = divmod(items_ahead, size)
         ahead_s = full * time_s(size) + (time_s(rest) if rest else 0.0) + sum(place.left_s(now) for place in places)
         beside, batch = len(self._workers.up) / len(places) - 1, part + rest if part + rest <= size else part
         if beside and self._may_share(query, batch) and (running := self._workers.running):
             ahead_s -= beside * len(places) * sum(worker.expected_s for worker in running) / len(running) / 2
             own_s += beside * time_s(batch)
-        return max(ahead_s, 0.0) / len(places) + own_s
+        dense_ahead_s = times.dense_ahead_s(self._hand_over, items_ahead, size, now)
+        return max(max(ahead_s, 0.0) / len(places) + own_s, dense_ahead_s) + times.dense_s(part)
 
     def _may_share(self, query: Query, items: int) -> bool:
         """Whether a batch of `items`, `query` first, may run beside another: if it has time, and no room for its like.
@@ -197,24 +210,24 @@ class NodeScheduler:
         Small ones would lose: they would not be fused, and a batch begins and ends with the interpreter lock, which
         would be held by a thread that has to wait for its core.
         """
-        return self._is_patient(query) and (2 * items > self.config.batch_size or not self.config.fuse)
+        return self._is_patient(query) and (2 * items > self._batch_size or not self.config.fuse)
 
     def _is_patient(self, query: Query) -> bool:
         """Whether it has time to share its place with another; without admission, deadlines do not count."""
         allowed_s = self._deadline_s(query) - query.arrival_s
-        needed_s = _PATIENT_BATCHES * self.predictor.service_time_s(self.config.batch_size)
+        needed_s = _PATIENT_BATCHES * self.service_times.way_s(self._batch_size)
         return not self.config.admission or allowed_s >= needed_s
 
     def _parts(self, items: int) -> int:
         """Into how many parts a query of `items` that arrives now is split."""
-        fewest = -(-items // self.config.batch_size)
+        fewest, time_s = -(-items // self._batch_size), self.service_times.way_s
         if not self.config.spread or self._waiting or self.config.max_wait_s > 0:
             return fewest
         parts = min(self._workers.idle_places, items)
-        if parts <= fewest or self.predictor.service_time_s(items) < _WORTH_SPREADING_S:
+        if parts <= fewest or time_s(items) < _WORTH_SPREADING_S:
             return fewest
-        most_s = _MOST_EXTRA_WORK * fewest * self.predictor.service_time_s(-(-items // fewest))
-        while parts > fewest and parts * self.predictor.service_time_s(-(-items // parts)) > most_s:
+        most_s = _MOST_EXTRA_WORK * fewest * time_s(-(-items // fewest))
+        while parts > fewest and parts * time_s(-(-items // parts)) > most_s:
             parts -= 1
         return parts
 
@@ -227,58 +240,93 @@ class NodeScheduler:
 
     def _start_batches(self, now: float, actions: list[Action]) -> None:
         while (part := self._again[0] if self._again else self._waiting.peek()) is not None:
-            idle = self._workers.idle
+            idle = [worker for worker in self._workers.idle if self._has_room(worker)]
             if not idle or not self._may_start(part, idle[0].place):
                 return
-            sub_queries = self._gather(now, actions, alone=len(idle) == 1)
+            sub_queries = self._gather(idle[0], now, actions, alone=len(idle) == 1)
             if not sub_queries:
                 return
-            items = sum(part.items for part in sub_queries)
-            batch = Batch(self._next_batch_id, sub_queries, items)
-            self._next_batch_id += 1
-            idle[0].start(batch, self.predictor.service_time_s(items), now)
-            actions.append(StartBatch(idle[0].worker_id, batch))
+            if idle[0].role.stage is Stage.SPARSE:
+                self._hand_over.begin(idle[0].role.lane)
+            self._start(idle[0], sub_queries, (), now, actions)
+
+    def _start_dense(self, now: float, actions: list[Action]) -> None:
+        """Let idle dense workers take what was handed on."""
+        for lane, workers in self._workers.dense.items():
+            for worker in workers:
+                if worker.batch is None and self._hand_over.waits(lane):
+                    most = worker.role.batch_size or self.config.batch_size
+                    handed = self._hand_over.take(lane, most, fuse=bool(worker.role.fuse))
+                    parts = tuple(part for batch in handed for part in batch.sub_queries)
+                    self._start(worker, parts, handed, now, actions)
+
+    def _start(
+        self, worker: PlacedWorker, parts: tuple[SubQuery, ...], handed: tuple[Batch, ...], now: float,
+        actions: list[Action],
+    ) -> None:  # fmt: skip
+        batch = Batch(self._next_batch_id, parts, sum(part.items for part in parts))
+        self._next_batch_id += 1
+        worker.handed = handed
+        worker.start(batch, self.service_times.batch_s(worker.role, batch.items), now)
+        actions.append(StartBatch(worker.worker_id, batch, tuple(each.batch_id for each in handed)))
+
+    def _has_room(self, worker: PlacedWorker) -> bool:
+        """Whether what comes of a batch could be handed on."""
+        role = worker.role
+        if role.stage is not Stage.SPARSE:
+            return True
+        return role.lane in self._workers.dense and self._hand_over.under_way(role.lane) < role.most_handed
 
     def _may_start(self, part: SubQuery, place: Place) -> bool:
         """Whether a batch with `part` first may start on `place`, with what runs there."""
         beside = [other.query for worker in place.running if worker.batch for other in worker.batch.sub_queries]
         return not beside or (self._may_share(part.query, part.items) and all(map(self._is_patient, beside)))
 
-    def _gather(self, now: float, actions: list[Action], *, alone: bool) -> tuple[SubQuery, ...]:
-        """The next batch, in queue order; empty if nothing waits or what waits should wait for company.
+    def _gather(self, worker: PlacedWorker, now: float, actions: list[Action], *, alone: bool) -> tuple[SubQuery, ...]:
+        """The next batch of a worker, in queue order; empty if nothing waits or what waits should wait for company.
 
-        Unless this idle worker is `alone`, it takes one part of a query only: the others were cut for the others.
+        Unless this idle worker is `alone`, it takes one part of a query only: the others were cut for the others. A
+        part that was cut for larger batches than its own is cut again.
         """
-        config, items = self.config, 0
+        role, items = worker.role, 0
+        most = role.batch_size or self.config.batch_size
+        fuse = self.config.fuse if role.fuse is None else role.fuse
         gathered: list[SubQuery] = []
-        while self._again and items + self._again[0].items <= config.batch_size:  # of lost workers: these go first
-            if gathered and not config.fuse:
+        if self._again and self._again[0].items > most:
+            large = self._again[0]
+            cut = large.start + most
+            self._again[:1] = [SubQuery(large.query, large.start, cut), SubQuery(large.query, cut, large.stop)]
+        while self._again and items + self._again[0].items <= most:  # of lost workers: these go first
+            if gathered and not fuse:
                 break
             gathered.append(self._again.pop(0))
             items += gathered[-1].items
         if gathered:
             return tuple(gathered)
-        while (part := self._next_live_part(now, actions)) is not None:
-            if items + part.items > config.batch_size:
+        while (part := self._next_live_part(role, now, actions)) is not None:
+            if part.items > most and not gathered:
+                self._waiting.cut(most)
+                continue
+            if items + part.items > most:
                 break
             if gathered and not alone and part.query is gathered[-1].query:
                 break
-            if config.max_wait_s > 0 and not gathered and self._should_wait(now, actions):
+            if self.config.max_wait_s > 0 and not gathered and self._should_wait(role, most, now, actions):
                 break
             part = self._waiting.pop()
             self._admitted[part.query.query_id].started = True
             gathered.append(part)
             items += part.items
-            if not config.fuse:
+            if not fuse:
                 break
         return tuple(gathered)
 
-    def _next_live_part(self, now: float, actions: list[Action]) -> SubQuery | None:
+    def _next_live_part(self, role: WorkerRole, now: float, actions: list[Action]) -> SubQuery | None:
         """The part at the head of the queue; queries that can no longer be in time are rejected on the way."""
         while (part := self._waiting.peek()) is not None:
             query = part.query
             admitted = self._admitted[query.query_id]
-            too_late = now + self.predictor.service_time_s(part.items) > query.deadline_s
+            too_late = now + self.service_times.rest_s(role, part.items) > query.deadline_s
             waited = now > admitted.arrived_s
             if not (self.config.admission and too_late and waited and not admitted.started):
                 return part
@@ -287,13 +335,13 @@ class NodeScheduler:
             actions.append(RejectQuery(query, RejectReason.EXPIRED))
         return None
 
-    def _should_wait(self, now: float, actions: list[Action]) -> bool:
-        if self._shutting_down or self._waiting.items >= self.config.batch_size:
+    def _should_wait(self, role: WorkerRole, batch_size: int, now: float, actions: list[Action]) -> bool:
+        if self._shutting_down or self._waiting.items >= batch_size:
             return False
         part = self._waiting.peek()
         assert part is not None
         start_by_s = self._admitted[part.query.query_id].arrived_s + self.config.max_wait_s
-        latest_s = part.query.deadline_s - self.predictor.service_time_s(self.config.batch_size)
+        latest_s = part.query.deadline_s - self.service_times.rest_s(role, batch_size)
         at_s = min(start_by_s, latest_s)
         if at_s <= now:
             return False
@@ -307,8 +355,16 @@ class NodeScheduler:
         if worker is None or (batch := worker.batch) is None or batch.batch_id != event.batch_id:
             raise ValueError(f"worker {event.worker_id} does not run batch {event.batch_id}")
         share = worker.end(now)
+        stage, lane = worker.role.stage, worker.role.lane
         if not event.failed:
-            self.predictor.observe(batch.items, event.service_s * share)
+            self.service_times.observe(stage, batch.items, event.service_s * share)
+        if stage is Stage.SPARSE and not event.failed:
+            self._hand_over.hand(lane, batch)
+            if lane not in self._workers.dense:  # lost meanwhile
+                self._workers_changed(actions)
+            return
+        if stage is Stage.SPARSE:
+            self._hand_over.give_up(lane)
         for part in batch.sub_queries:
             admitted = self._admitted.get(part.query.query_id)
             if admitted is None:  # withdrawn, or failed by an earlier part
@@ -322,25 +378,54 @@ class NodeScheduler:
                 del self._admitted[part.query.query_id]
                 self._admission.observe(admitted.predicted_s, now - admitted.arrived_s)
                 actions.append(CompleteQuery(part.query))
-        if worker.state is not Availability.UP:
-            self._let_go(worker, actions)
 
     def _change_worker(self, event: WorkerChanged, now: float, actions: list[Action]) -> None:
         worker = self._workers.change(event)
-        if worker is None or event.state is Availability.UP:
+        if worker is None:
             return
-        if event.state is Availability.LOST and worker.batch is not None:
-            self._again.extend(p for p in worker.batch.sub_queries if p.query.query_id in self._admitted)
-            worker.end(now)
-        if worker.batch is None:
-            self._let_go(worker, actions)
+        if event.state is Availability.LOST:
+            if worker.batch is not None:
+                self._run_again(worker, worker.batch)
+                worker.end(now)
+            self._workers.remove(worker)
+        self._workers_changed(actions)
 
-    def _let_go(self, worker: PlacedWorker, actions: list[Action]) -> None:
-        self._workers.remove(worker)
-        if not self._workers:
-            self._again.clear()
-            for admitted in list(self._admitted.values()):
-                self._forget(admitted.query.query_id)
+    def _run_again(self, worker: PlacedWorker, batch: Batch) -> None:
+        """What a lost worker ran is next."""
+        if worker.role.stage is Stage.DENSE:
+            self._hand_over.put_back(worker.role.lane, worker.handed)
+            return
+        if worker.role.stage is Stage.SPARSE:
+            self._hand_over.give_up(worker.role.lane)
+        self._again.extend(part for part in batch.sub_queries if part.query.query_id in self._admitted)
+
+    def _release(self, actions: list[Action]) -> None:
+        """Let go of draining workers that have nothing more to do."""
+        released = False
+        for worker in self._workers.draining:
+            role = worker.role
+            awaits = role.stage is Stage.DENSE and (self._hand_over.waits(role.lane) or self._workers.feeds(role.lane))
+            if worker.batch is None and not awaits:
+                self._workers.remove(worker)
+                actions.append(ReleaseWorker(worker.worker_id))
+                released = True
+        if released:
+            self._release(actions)  # dense workers, whose last sparse one may have gone
+            self._workers_changed(actions)
+
+    def _workers_changed(self, actions: list[Action]) -> None:
+        self._batch_size = max(
+            (worker.role.batch_size or self.config.batch_size for worker in self._workers.up),
+            default=self.config.batch_size,
+        )
+        stuck = [
+            part.query.query_id for batch in self._hand_over.drop_but(self._workers.dense) for part in batch.sub_queries
+        ]
+        if not self._workers.take_queries:
+            stuck += [part.query.query_id for part in self._again] + self._waiting.query_ids
+        for query_id in dict.fromkeys(stuck):
+            if (admitted := self._admitted.get(query_id)) is not None:
+                self._forget(query_id)
                 actions.append(RejectQuery(admitted.query, RejectReason.NO_WORKER))
 
     def _forget(self, query_id: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hebe.query import Batch
-from hebe.scheduling.events import Availability, WorkerChanged
+from hebe.scheduling.events import Availability, Stage, WorkerChanged, WorkerRole
 
 
 @dataclass(slots=True, eq=False)
@@ -38,12 +38,17 @@ class Place:
 
 @dataclass(slots=True, eq=False)
 class PlacedWorker:
-    """A worker, and its batch if it runs one: since when, the seconds of its place that it should take, and has had."""
+    """A worker, and its batch if it runs one: since when, the seconds of its place that it should take, and has had.
+
+    `handed`: of a dense worker's batch, the sparse workers' batches of which it is made.
+    """
 
     worker_id: int
     place: Place
+    role: WorkerRole
     state: Availability = Availability.UP
     batch: Batch | None = None
+    handed: tuple[Batch, ...] = ()
     started_s: float = 0.0
     expected_s: float = 0.0
     used_s: float = 0.0
@@ -63,12 +68,21 @@ class PlacedWorker:
 
 
 class PlacedWorkers:
-    """All workers of a server. `up` are those that take batches, `places` where these stand."""
+    """All workers of a server.
+
+    `up` are those that take queries, `places` where these stand, `stages` what they run. Dense workers take what those
+    hand on: `dense` are theirs by lane, those that drain among them. `draining` take nothing new. `take_queries` says
+    whether a worker is left that took queries and whose batches can be finished, if it is only draining.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, PlacedWorker] = {}
         self.up: list[PlacedWorker] = []
         self.places: list[Place] = []
+        self.stages: tuple[Stage, ...] = (Stage.WHOLE,)
+        self.dense: dict[int, list[PlacedWorker]] = {}
+        self.draining: list[PlacedWorker] = []
+        self.take_queries = False
 
     def __len__(self) -> int:
         return len(self._known)
@@ -84,7 +98,7 @@ class PlacedWorkers:
             if event.state is not Availability.UP:
                 return None
             here = (other.place for other in self._known.values() if event.cores and other.place.cores == event.cores)
-            worker = PlacedWorker(event.worker_id, next(here, None) or Place(event.cores))
+            worker = PlacedWorker(event.worker_id, next(here, None) or Place(event.cores), event.role)
             self._known[event.worker_id] = worker
         worker.state = event.state
         self._sort_out()
@@ -96,13 +110,31 @@ class PlacedWorkers:
         self._sort_out()
 
     def _sort_out(self) -> None:
-        self.up = [worker for worker in self._known.values() if worker.state is Availability.UP]
+        self.dense = {}
+        for worker in self._known.values():
+            if worker.role.stage is Stage.DENSE:
+                self.dense.setdefault(worker.role.lane, []).append(worker)
+        self.up = [
+            worker
+            for worker in self._known.values()
+            if worker.state is Availability.UP and worker.role.stage is not Stage.DENSE
+        ]
+        self.draining = [worker for worker in self._known.values() if worker.state is Availability.DRAINING]
+        self.take_queries = any(
+            worker.role.stage is Stage.WHOLE or (worker.role.stage is Stage.SPARSE and worker.role.lane in self.dense)
+            for worker in self._known.values()
+        )
+        self.stages = tuple(dict.fromkeys(worker.role.stage for worker in self.up)) or self.stages
         self.places = list({id(worker.place): worker.place for worker in self.up}.values())
 
     @property
     def running(self) -> list[PlacedWorker]:
         """Those with a batch."""
         return [worker for worker in self._known.values() if worker.batch is not None]
+
+    def feeds(self, lane: int) -> bool:
+        """Whether a sparse worker of this lane is left, which may hand something on."""
+        return any(w.role.stage is Stage.SPARSE and w.role.lane == lane for w in self._known.values())
 
     @property
     def idle(self) -> list[PlacedWorker]:

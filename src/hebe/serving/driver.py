@@ -11,16 +11,18 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from hebe.profile import LatencyProfile
 from hebe.query import Batch, FloatArray, KeyCounts, Query, QueryResult
-from hebe.runtime.executor import BatchOutcome, ModelExecutor, told_to_clients
+from hebe.runtime.executor import BatchOutcome, DenseInputs, told_to_clients
+from hebe.runtime.lane_workers import HotRows, LaneWorker, start_lane
 from hebe.runtime.loaded_model import LoadedModel
-from hebe.runtime.worker import Measured, Worker
+from hebe.runtime.pinning import PlacedLane
+from hebe.runtime.worker import Work
 from hebe.scheduling.events import (
     Action,
     Availability,
@@ -32,8 +34,10 @@ from hebe.scheduling.events import (
     QueryWithdrawn,
     RejectQuery,
     RejectReason,
+    ReleaseWorker,
     SetTimer,
     ShutdownBegan,
+    Stage,
     StartBatch,
     TimerFired,
     WorkerChanged,
@@ -63,6 +67,7 @@ class _Pending:
     has_timeout: bool
     started_s: float = 0.0
     sparse_s: float = 0.0
+    loading_s: float = 0.0
     dense_s: float = 0.0
     keys: KeyCounts = field(default_factory=KeyCounts)
     fault: Exception | None = None
@@ -76,60 +81,85 @@ BatchObserver = Callable[[int, float, float], None]
 @dataclass(slots=True)
 class _Effects:
     answers: list[Answer] = field(default_factory=list)
-    next_batch: Batch | None = None
+    next_work: Work | None = None
+    released: list[LaneWorker] = field(default_factory=list)
 
 
 class NodeDriver:
-    """Workers of one loaded model, driven by one `NodeScheduler`; to this, each of a worker's `threads` is a worker."""
+    """Workers of one loaded model, driven by one `NodeScheduler`; to this, each of a worker's `threads` is a worker.
+
+    `lanes`: how they are split, and their cores. `max_items`: the largest query, which an accelerator takes whole.
+    `hot_rows`: the Hot-SparseNet, where lanes may have one.
+    """
 
     def __init__(
         self,
         model: LoadedModel,
         config: NodeConfig,
-        worker_cores: list[tuple[int, ...]],
+        lanes: Sequence[PlacedLane],
         profile: LatencyProfile | None = None,
         *,
         threads: int = 1,
         gives_way: bool = False,
+        max_items: int = 8192,
+        hot_rows: HotRows | None = None,
     ) -> None:
         self.model = model
         self.config = config
         self.on_batch: BatchObserver | None = None
+        self.lanes: tuple[PlacedLane, ...] = ()
+        self._max_items, self._hot_rows = max_items, hot_rows
         self._scheduler = NodeScheduler(config, profile)
         self._lock = threading.Lock()
+        self._reconfiguring = threading.Lock()
         self._pending: dict[int, _Pending] = {}
+        self._handed: dict[int, DenseInputs] = {}
         self._ids = itertools.count(1)
+        self._worker_ids = itertools.count()
+        self._lane_numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_loop: asyncio.AbstractEventLoop | None = None
         self._failures_in_a_row = 0
-        self._worker_count = len(worker_cores)
-        self._workers: list[Worker] = []
-        """First one thread of each, then, if there are two, the other of each."""
-        try:
-            for _ in range(threads):  # one after the other: warm-ups tell how long a batch takes with none beside it
-                self._start_workers(worker_cores, gives_way)
-        except Exception:
-            for worker in self._workers:
-                worker.stop()
-            raise
+        self._workers: dict[int, LaneWorker] = {}
+        self.reconfigure(lanes, threads=threads, gives_way=gives_way)
 
-    def _start_workers(self, worker_cores: list[tuple[int, ...]], gives_way: bool) -> None:
-        """A thread of each worker, warmed up."""
-        starting = []
-        for cores in worker_cores:
-            executor = self.model.new_executor(self.config.batch_size)
-            worker = Worker(
-                len(self._workers), executor, cores, self._warm_up, self._batch_finished, gives_way=gives_way
-            )
-            starting.append(worker)
-            self._workers.append(worker)
-        for worker in starting:
-            for items, outcome in worker.started.result():
-                self._scheduler.predictor.observe(items, outcome.service_s)
-            self._scheduler.handle(WorkerChanged(worker.worker_id, Availability.UP, worker.cores), clock())
+    def reconfigure(self, lanes: Sequence[PlacedLane], *, threads: int = 1, gives_way: bool = False) -> None:
+        """Split the server in another way while it serves: new workers are started and warmed up, then take over, and
+        the old ones finish what they have. No query is lost. Blocks until the old ones are gone.
 
-    def _warm_up(self, executor: ModelExecutor) -> Measured:
-        return self.model.warm_up(executor, self.config.batch_size)
+        Raises what a warm-up raised, ValueError for hot rows that are not known; then all is as it was.
+        """
+        with self._reconfiguring:
+            starting: list[LaneWorker] = []
+            try:
+                for placed in lanes:
+                    starting += start_lane(
+                        self.model, placed, next(self._lane_numbers), self._worker_ids, self._batch_finished,
+                        max_items=self._max_items, threads=threads, gives_way=gives_way, hot_rows=self._hot_rows,
+                    )  # fmt: skip
+            except BaseException:
+                for worker in starting:
+                    worker.thread.stop()
+                raise
+            with self._lock:
+                before = list(self._workers.values())
+                self._workers.update((worker.thread.worker_id, worker) for worker in starting)
+                effects = _Effects()
+                for worker in starting:
+                    for items, outcome in worker.thread.started.result():
+                        self._scheduler.service_times.observe(worker.role.stage, items, outcome.service_s)
+                    self._change(worker, Availability.UP, effects)
+                for worker in before:
+                    self._change(worker, Availability.DRAINING, effects)
+                self.lanes = tuple(lanes)
+            self._deliver(effects)
+            for worker in before:
+                worker.thread.join()
+
+    def _change(self, worker: LaneWorker, state: Availability, effects: _Effects) -> None:
+        """Tell the scheduler of a worker. The lock is held."""
+        thread = worker.thread
+        self._handle(WorkerChanged(thread.worker_id, state, thread.cores, worker.role), effects)
 
     @property
     def queue_depth(self) -> int:
@@ -139,18 +169,25 @@ class NodeDriver:
     @property
     def workers(self) -> int:
         """Workers of which every thread runs."""
-        count = self._worker_count
-        return sum(all(thread.alive for thread in self._workers[first::count]) for first in range(count))
+        threads: dict[tuple[int, int], bool] = {}
+        for worker in self._now_up():
+            key = worker.role.lane, worker.number
+            threads[key] = threads.get(key, True) and worker.thread.alive
+        return sum(threads.values())
 
     @property
     def configured_workers(self) -> int:
         """Workers that should run."""
-        return self._worker_count
+        return sum(len(placed.all_workers) for placed in self.lanes)
+
+    def _now_up(self) -> list[LaneWorker]:
+        with self._lock:
+            return list(self._workers.values())
 
     @property
     def healthy(self) -> bool:
         """Whether every worker runs and the last batches did not all fail."""
-        return self.workers == self._worker_count and self._failures_in_a_row < 3
+        return self.workers >= self.configured_workers and self._failures_in_a_row < 3
 
     def new_query_id(self) -> int:
         """An id that no other query of this driver has."""
@@ -176,14 +213,14 @@ class NodeDriver:
             self._pending[query.query_id] = pending
             self._timer_loop = loop
             effects = self._handle(QueryArrived(query))
-        self._deliver(effects.answers)
+        self._deliver(effects)
         try:
             return await pending.future
         except asyncio.CancelledError:
             with self._lock:
                 if self._pending.pop(query.query_id, None) is not None:
                     effects = self._handle(QueryWithdrawn(query.query_id))
-            self._deliver(effects.answers)
+            self._deliver(effects)
             raise
         finally:
             del pending  # a refusal's traceback holds this frame, which would hold the refusal and the query's buffers
@@ -192,7 +229,7 @@ class NodeDriver:
         """Refuse queries from now on; those admitted are still answered."""
         with self._lock:
             effects = self._handle(ShutdownBegan())
-        self._deliver(effects.answers)
+        self._deliver(effects)
 
     def close(self, patience_s: float = 10.0) -> None:
         """Stop the workers once the admitted queries are answered, after `patience_s` at the latest. Blocks."""
@@ -200,13 +237,13 @@ class NodeDriver:
         give_up_s = clock() + patience_s
         while clock() < give_up_s and not self._is_idle():
             time.sleep(0.005)
-        for worker in self._workers:
-            worker.stop()
+        for worker in self._now_up():
+            worker.thread.stop()
         with self._lock:
             left = list(self._pending.values())
             self._pending.clear()
         reason = RejectReason.SHUTTING_DOWN
-        self._deliver([(pending, _refusal(pending, reason)) for pending in left])
+        self._deliver(_Effects([(pending, _refusal(pending, reason)) for pending in left]))
 
     def _is_idle(self) -> bool:
         with self._lock:
@@ -214,64 +251,79 @@ class NodeDriver:
 
     # Events
 
-    def _batch_finished(self, worker_id: int, batch: Batch, outcome: BatchOutcome | Exception) -> Batch | None:
+    def _batch_finished(self, worker_id: int, batch: Batch, outcome: BatchOutcome | Exception) -> Work | None:
         """On the worker's thread."""
         failed = isinstance(outcome, Exception)
         self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
         service_s = 0.0 if isinstance(outcome, Exception) else outcome.service_s
         with self._lock:
-            self._collect(batch, outcome)
-            effects = self._handle(BatchFinished(worker_id, batch.batch_id, service_s, failed), worker_id)
-        if self.on_batch is not None and not isinstance(outcome, Exception):  # counted before anybody hears of it
-            self.on_batch(batch.items, outcome.sparse_s, outcome.dense_s)
-        self._deliver(effects.answers)
-        return effects.next_batch
+            sparse = self._workers[worker_id].role.stage is Stage.SPARSE
+            if isinstance(outcome, Exception):
+                self._blame(batch, outcome)
+            elif sparse:
+                (self._handed[batch.batch_id],) = outcome.handed
+            else:
+                self._collect(batch, outcome)
+            effects = self._handle(BatchFinished(worker_id, batch.batch_id, service_s, failed), worker_id=worker_id)
+        if self.on_batch is not None and not sparse and not isinstance(outcome, Exception):
+            # counted before anybody hears of it
+            sparse_s = outcome.sparse_s + sum(inputs.sparse_s for inputs in outcome.handed)
+            self.on_batch(batch.items, sparse_s, outcome.loading_s + outcome.dense_s)
+        self._deliver(effects)
+        return effects.next_work
 
-    def _collect(self, batch: Batch, outcome: BatchOutcome | Exception) -> None:
+    def _blame(self, batch: Batch, fault: Exception) -> None:
+        """Note why the queries of a batch fail. The lock is held."""
+        for part in batch.sub_queries:
+            if (pending := self._pending.get(part.query.query_id)) is not None:
+                pending.fault = fault
+
+    def _collect(self, batch: Batch, outcome: BatchOutcome) -> None:
         """Copy a batch's scores to the queries whose parts it held. The lock is held."""
         row = 0
         for part in batch.sub_queries:
             pending = self._pending.get(part.query.query_id)
             end = row + part.items
             if pending is not None:
-                if isinstance(outcome, Exception):
-                    pending.fault = outcome
-                else:
-                    pending.scores[part.start : part.stop] = outcome.scores[row:end]
-                    pending.sparse_s += outcome.sparse_s
-                    pending.dense_s += outcome.dense_s
-                    pending.keys.add(outcome.keys_of(row, end))
+                pending.scores[part.start : part.stop] = outcome.scores[row:end]
+                pending.sparse_s += outcome.sparse_s_at(row)
+                pending.loading_s += outcome.loading_s
+                pending.dense_s += outcome.dense_s
+                pending.keys.add(outcome.keys_of(row, end))
             row = end
 
     def _fire_timer(self) -> None:
         with self._lock:
             effects = self._handle(TimerFired())
-        self._deliver(effects.answers)
+        self._deliver(effects)
 
     # Actions
 
-    def _handle(self, event: Event, worker_id: int | None = None) -> _Effects:
+    def _handle(self, event: Event, effects: _Effects | None = None, worker_id: int | None = None) -> _Effects:
         """Give an event to the scheduler and carry out its actions. The lock is held.
 
         A batch for `worker_id`, which is calling, is returned rather than sent to its inbox.
         """
         now = clock()
-        effects = _Effects()
+        effects = effects or _Effects()
         for action in self._scheduler.handle(event, now):
             self._apply(action, now, worker_id, effects)
         return effects
 
     def _apply(self, action: Action, now: float, worker_id: int | None, effects: _Effects) -> None:
         match action:
-            case StartBatch(target, batch):
+            case StartBatch(target, batch, handed):
                 for part in batch.sub_queries:
                     pending = self._pending.get(part.query.query_id)
                     if pending is not None and not pending.started_s:
                         pending.started_s = now
+                work = Work(batch, tuple(self._handed.pop(each) for each in handed))
                 if target == worker_id:
-                    effects.next_batch = batch
+                    effects.next_work = work
                 else:
-                    self._workers[target].submit(batch)
+                    self._workers[target].thread.submit(work)
+            case ReleaseWorker(target):
+                effects.released.append(self._workers.pop(target))
             case CompleteQuery(query):
                 pending = self._pending.pop(query.query_id, None)
                 if pending is not None:
@@ -308,15 +360,18 @@ class NodeDriver:
             sparse_s=pending.sparse_s,
             dense_s=pending.dense_s,
             keys=pending.keys,
+            loading_s=pending.loading_s,
         )
 
-    def _deliver(self, answers: list[Answer]) -> None:
-        """Wake the waiting tasks; on a worker's thread, through the event loop."""
+    def _deliver(self, effects: _Effects) -> None:
+        """Wake the waiting tasks, on a worker's thread through the event loop; end the workers that were let go."""
+        for worker in effects.released:
+            worker.thread.end()
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
             running = None
-        for pending, answer in answers:
+        for pending, answer in effects.answers:
             if pending.loop is running:
                 _settle(pending.future, answer)
             elif not pending.loop.is_closed():

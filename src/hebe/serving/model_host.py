@@ -21,6 +21,7 @@ import structlog
 from hebe.runtime.hierarchy_state import tier_kinds
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_identity, stored_versions
 from hebe.runtime.pinning import (
+    PlacedLane,
     allot_cores,
     available_cores,
     front_end_cores,
@@ -31,6 +32,7 @@ from hebe.runtime.pinning import (
     threads_per_worker,
 )
 from hebe.scheduling.node import NodeConfig
+from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver, clock
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel
 from hebe.serving.hosted_model import HostedModel
@@ -304,7 +306,15 @@ class ModelHost:
         try:
             with pinned(self._cores):  # wherever there is room: they may take more than the front end leaves
                 loaded.start()
-            driver = NodeDriver(loaded, config, self.worker_cores, threads=self.worker_threads, gives_way=self._crowded)
+            lane = Lane(Placement.MODEL_ON_HOST, len(self.worker_cores), options.worker_cores, options.batch_size)
+            driver = NodeDriver(
+                loaded,
+                config,
+                [PlacedLane(lane, tuple(self.worker_cores))],
+                threads=self.worker_threads,
+                gives_way=self._crowded,
+                max_items=options.max_items,
+            )
             return HostedModel(driver, options.max_items, tier_kinds(loaded, options.load))
         except BaseException:
             loaded.close()

@@ -1,0 +1,126 @@
+"""The workers of one lane of a server: started on their cores, with what each runs and what the scheduler is told of it
+(Hercules, section IV.B, Figure 10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from hebe.query import Batch
+from hebe.runtime.executor import BatchOutcome, HotRowsOnAccelerator
+from hebe.runtime.loaded_model import LoadedModel
+from hebe.runtime.pinning import PlacedLane
+from hebe.runtime.worker import Finished, Measured, Runner, Worker
+from hebe.scheduling.events import Stage, WorkerRole
+from hebe.server_configuration import Lane, Placement
+
+_MOST_HANDED = 64
+"""Batches under way in a lane at most, however many an accelerator could fuse: each has buffers."""
+
+HotRows = Callable[[int], HotRowsOnAccelerator]
+"""The Hot-SparseNet of an accelerator on which so many workers are co-located."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneWorker:
+    """A worker's thread, what it does, and the number of the worker in its lane; a worker may have several threads."""
+
+    thread: Worker
+    role: WorkerRole
+    number: int
+
+
+def roles_of(lane: Lane, number: int, max_items: int) -> tuple[WorkerRole, WorkerRole | None]:
+    """What the workers that take queries do, and the dense ones if there are any. `max_items`: the largest query."""
+    if lane.placement is Placement.MODEL_ON_HOST:
+        return WorkerRole(Stage.WHOLE, lane.batch_size, lane=number), None
+    fused = lane.fused_items
+    if not lane.workers:  # all rows that it reads are on the accelerator, which takes queries as they are
+        return WorkerRole(Stage.WHOLE, fused or max_items, fuse=fused > 0, lane=number), None
+    dense_items = max(fused, lane.batch_size)
+    room = lane.dense_workers * max(dense_items // lane.batch_size, 1)
+    most_handed = min(lane.workers + room, max(_MOST_HANDED, lane.workers))
+    return (
+        WorkerRole(Stage.SPARSE, lane.batch_size, lane=number, most_handed=most_handed),
+        WorkerRole(Stage.DENSE, dense_items, fuse=fused > 0, lane=number, most_handed=most_handed),
+    )
+
+
+def start_lane(
+    model: LoadedModel,
+    placed: PlacedLane,
+    number: int,
+    ids: Iterator[int],
+    finished: Finished,
+    *,
+    max_items: int,
+    threads: int = 1,
+    gives_way: bool = False,
+    hot_rows: HotRows | None = None,
+) -> list[LaneWorker]:
+    """Start lane `number` of a model, each worker warmed up; worker ids are drawn from `ids`.
+
+    Workers that run the whole model on the host have so many `threads`, started one after the other, since warm-ups
+    tell how long a batch takes with none beside it. Raises what a warm-up raised, and ValueError for hot rows without
+    `hot_rows`; no thread is left then.
+    """
+    lane = placed.lane
+    first, dense = roles_of(lane, number, max_items)
+    hot = None
+    if lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
+        if hot_rows is None:
+            raise ValueError(
+                f"lane {lane.placement}: it is not known which rows are hot; give their access frequencies"
+            )
+        hot = hot_rows(lane.dense_workers)
+    on_accelerator = lane.placement.on_accelerator
+    started: list[LaneWorker] = []
+
+    def start(
+        role: WorkerRole, cores: tuple[tuple[int, ...], ...], make: Callable[[], tuple[Runner, _Rehearse]]
+    ) -> None:
+        beginning = []
+        for worker, own in enumerate(cores):
+            runner, rehearse = make()
+            warm_up = partial(_warm_up, model, rehearse, role.batch_size)
+            thread = Worker(next(ids), runner, own, warm_up, finished, gives_way=gives_way)
+            beginning.append(LaneWorker(thread, role, worker if role is first else len(placed.workers) + worker))
+        started.extend(beginning)
+        for each in beginning:
+            each.thread.started.result()
+
+    def whole() -> tuple[Runner, _Rehearse]:
+        executor = model.new_executor(first.batch_size, hot, on_accelerator=on_accelerator)
+        return executor, executor.run
+
+    try:
+        if dense is None:
+            for _ in range(1 if on_accelerator else threads):
+                start(first, placed.all_workers, whole)
+            return started
+        pipeline = model.new_pipeline(first.batch_size, dense.batch_size, hot, on_accelerator=on_accelerator)
+
+        def sparse() -> tuple[Runner, _Rehearse]:
+            runner = pipeline.sparse()
+            return runner, runner.rehearse
+
+        def dense_one() -> tuple[Runner, _Rehearse]:
+            runner = pipeline.dense()
+            return runner, runner.rehearse
+
+        start(dense, placed.dense_workers, dense_one)
+        start(first, placed.workers, sparse)
+        return started
+    except BaseException:
+        for each in started:
+            each.thread.stop()
+        raise
+
+
+_Rehearse = Callable[[Batch], BatchOutcome]
+
+
+def _warm_up(model: LoadedModel, rehearse: _Rehearse, batch_size: int) -> Measured:
+    return model.warm_up(rehearse, batch_size)
