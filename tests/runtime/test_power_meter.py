@@ -56,7 +56,7 @@ class Machine:
                 machine.closed += 1
 
         class Processors:
-            def __init__(self, proc):
+            def __init__(self, cores, proc):
                 pass
 
             def read(self):
@@ -258,7 +258,7 @@ def test_a_thread_of_its_own_samples_until_it_is_closed(powercap, threads_begun)
 
         def sampled() -> bool:
             energy(powercap, next(joules))
-            return len(meter._samples) >= 3
+            return meter._tally.samples >= 3
 
         wait_until(sampled)
         energy(powercap, last := next(joules))
@@ -272,7 +272,7 @@ def test_a_thread_of_its_own_samples_until_it_is_closed(powercap, threads_begun)
 
 def test_this_machine_is_metered_without_being_told_anything(threads_begun):
     with PowerMeter(sample_s=0.05) as meter:
-        wait_until(lambda: meter._samples)
+        wait_until(lambda: meter._tally.samples)
         used = meter.read()
     assert used.peak.watts >= used.mean.watts > 0
     assert used.mean.estimated == (used.mean.package_watts is None)
@@ -282,7 +282,7 @@ def test_this_machine_is_metered_without_being_told_anything(threads_begun):
 def test_an_interrupt_ends_the_thread(powercap, threads_begun):
     def interrupted() -> None:
         with PowerMeter(powercap, SERVER, sample_s=0.05) as meter:
-            wait_until(lambda: meter._samples)
+            wait_until(lambda: meter._tally.samples)
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -55,17 +56,12 @@ class PowerUse:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    seconds: float
-    reading: PowerReading
-
-
 class PowerMeter:
     """Samples power from `start` to `close`; `read` tells of the time since the last `read`. Also a context manager.
 
-    `server` states the power to estimate from, by default what `this_server` takes it for. `root` and `proc` are where
-    powercap and `/proc` are mounted. What is read is the whole machine's, whoever uses it.
+    `server` states the power to estimate from, by default what `this_server` takes it for, and `cores` are those whose
+    use is put to it, by default those that the calling thread may use. `root` and `proc` are where powercap and `/proc`
+    are mounted. What is read is the whole machine's, whoever uses it.
     """
 
     def __init__(
@@ -73,18 +69,19 @@ class PowerMeter:
         root: Path = POWERCAP,
         server: ServerSpec | None = None,
         *,
+        cores: Sequence[int] | None = None,
         proc: Path = PROC,
         sample_s: float = SAMPLE_S,
     ) -> None:
         if sample_s < _SHORTEST_S:
             raise ValueError(f"sample_s is {sample_s}: must be at least {_SHORTEST_S}")
-        self._root, self._proc, self._server = root, proc, server
+        self._root, self._proc, self._server, self._cores = root, proc, server, cores
         self._sample_s = sample_s
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._sources: _Sources | None = None
-        self._samples: list[_Sample] = []
+        self._tally = _Tally()
         self._fault: Exception | None = None
 
     @property
@@ -95,13 +92,14 @@ class PowerMeter:
     def start(self) -> None:
         """Begin to sample. Raises `PowerMeterError` if power can be neither read nor estimated."""
         self.close()
-        sources = _Sources(self._root, self._server or this_server(), self._proc)
+        server = self._server or this_server(self._cores)
+        sources = _Sources(self._root, server, self._cores, self._proc)
         try:
             sources.check()
         except BaseException:
             sources.close()
             raise
-        self._sources, self._samples, self._fault = sources, [], None
+        self._sources, self._tally, self._fault = sources, _Tally(), None
         self._stopping.clear()
         self._thread = threading.Thread(target=self._run, name="hebe-power-meter", daemon=True)
         self._thread.start()
@@ -115,17 +113,13 @@ class PowerMeter:
         with self._lock:
             if self._thread is not None:
                 self._take_last_sample()
-            samples, self._samples = self._samples, []
+            tally, self._tally = self._tally, _Tally()
             fault, self._fault = self._fault, None
         if fault is not None:
             raise PowerMeterError(f"power cannot be measured any more: {fault}") from fault
-        if not samples:
+        if not tally.samples:
             raise PowerMeterError("the power meter was not started, or has been read since it was closed")
-        seconds = sum(sample.seconds for sample in samples)
-        mean = _mean(samples, seconds)
-        # What was left over at the end of an interval is too short to have a peak of its own.
-        whole = [sample.reading for sample in samples if sample.seconds >= self._sample_s / 2]
-        return PowerUse(mean, max((mean, *whole), key=lambda reading: reading.watts), seconds)
+        return tally.use()
 
     def close(self) -> None:
         """Stop to sample, with a last sample. May be called any number of times."""
@@ -164,7 +158,8 @@ class PowerMeter:
     def _sample(self) -> None:
         assert self._sources is not None
         try:
-            self._samples.append(self._sources.sample())
+            reading, seconds = self._sources.sample()
+            self._tally.add(reading, seconds, whole=seconds >= self._sample_s / 2)
         except (OSError, PowerMeterError) as fault:
             self._fault = fault
 
@@ -172,12 +167,12 @@ class PowerMeter:
 class _Sources:
     """All that power is told by, and their last readings."""
 
-    def __init__(self, root: Path, server: ServerSpec, proc: Path) -> None:
+    def __init__(self, root: Path, server: ServerSpec, cores: Sequence[int] | None, proc: Path) -> None:
         self._server = server
         self._rapl = RaplCounters(root)
         self._gpus = GpuPower()
         self._gpu_fault = self._gpus.unreadable
-        self._processors = ProcessorMeter(proc=proc)
+        self._processors = ProcessorMeter(cores, proc)
         self._joules = self._rapl.read()
         self._at_s = time.monotonic()
 
@@ -204,8 +199,8 @@ class _Sources:
                 "peak_power_watts"
             )
 
-    def sample(self) -> _Sample:
-        """Power since the last one. Raises `PowerMeterError`, `ProcessorMeterError`."""
+    def sample(self) -> tuple[PowerReading, float]:
+        """Power since the last one, and the seconds since. Raises `PowerMeterError`, `ProcessorMeterError`."""
         before_joules, before_s = self._joules, self._at_s
         self._joules, self._at_s = self._rapl.read(), time.monotonic()
         seconds = self._at_s - before_s
@@ -233,30 +228,43 @@ class _Sources:
         if gpu is not None:
             watts += gpu
             sources.append("NVML")
-        return _Sample(seconds, PowerReading(watts, package, dram, gpu, package is None, " and ".join(sources)))
+        return PowerReading(watts, package, dram, gpu, package is None, " and ".join(sources)), seconds
 
     def close(self) -> None:
         """Let go of the driver's library; what could not be read stays told."""
         self._gpus.close()
 
 
-def _mean(samples: list[_Sample], seconds: float) -> PowerReading:
-    readings = [sample.reading for sample in samples]
+class _Tally:
+    """Samples of an interval, added up: it may last for days."""
 
-    def part(values: list[float | None]) -> float | None:
-        """A part's mean, None where any sample lacks it: of a part of the time it would not be the interval's."""
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
-            return None
-        return sum(value * sample.seconds for value, sample in zip(known, samples, strict=True)) / seconds
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.samples = 0
+        self._joules: list[float | None] = [0.0, 0.0, 0.0, 0.0]
+        self._sources: dict[str, None] = {}
+        self._estimated = False
+        self._peak: PowerReading | None = None
 
-    watts = part([reading.watts for reading in readings])
-    assert watts is not None
-    return PowerReading(
-        watts,
-        part([reading.package_watts for reading in readings]),
-        part([reading.dram_watts for reading in readings]),
-        part([reading.gpu_watts for reading in readings]),
-        any(reading.estimated for reading in readings),
-        "; then ".join(dict.fromkeys(reading.source for reading in readings)),
-    )
+    def add(self, reading: PowerReading, seconds: float, *, whole: bool) -> None:
+        """A sample; one that is not whole is too short to have a peak of its own."""
+        parts = (reading.watts, reading.package_watts, reading.dram_watts, reading.gpu_watts)
+        # A part that any sample lacks is None: of a part of the time it would not be the interval's.
+        self._joules = [
+            None if joules is None or watts is None else joules + watts * seconds
+            for joules, watts in zip(self._joules, parts, strict=True)
+        ]
+        self.seconds += seconds
+        self.samples += 1
+        self._sources[reading.source] = None
+        self._estimated = self._estimated or reading.estimated
+        if whole and (self._peak is None or reading.watts > self._peak.watts):
+            self._peak = reading
+
+    def use(self) -> PowerUse:
+        """Of at least one sample."""
+        watts, package, dram, gpu = (None if joules is None else joules / self.seconds for joules in self._joules)
+        assert watts is not None
+        mean = PowerReading(watts, package, dram, gpu, self._estimated, "; then ".join(self._sources))
+        peak = mean if self._peak is None or self._peak.watts < watts else self._peak
+        return PowerUse(mean, peak, self.seconds)

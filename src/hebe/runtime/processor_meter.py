@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hebe.runtime.pinning import available_cores
+
 PROC = Path("/proc")
 
 
@@ -80,13 +82,13 @@ class _CoreTicks:
 class ProcessorMeter:
     """Shares of the time between two readings: each `read` counts from the one before, the first from its making.
 
-    `cores` are the chosen ones, by default those that this process may use. Raises `ProcessorMeterError` where `/proc`
-    lacks them.
+    `cores` are the chosen ones, by default those that the calling thread may use. Raises `ProcessorMeterError` where
+    `/proc` lacks them.
     """
 
     def __init__(self, cores: Iterable[int] | None = None, proc: Path = PROC) -> None:
         self._proc = proc
-        self._cores = tuple(os.sched_getaffinity(0)) if cores is None else tuple(cores)
+        self._cores = available_cores() if cores is None else tuple(cores)
         self._last = self._snapshot()
 
     def read(self) -> ProcessorUse:
@@ -118,12 +120,12 @@ def busy_machine(
     most: int = 5,
     wait: Callable[[float], None] = time.sleep,
 ) -> BusyMachine:
-    """Look for so many seconds what others take of `cores` (by default those that this process may use).
+    """Look for so many seconds what others take of `cores` (by default those that the calling thread may use).
 
     Others are all but this process and those that it started, and theirs. At most `most` of them are named.
     Raises `ProcessorMeterError`.
     """
-    chosen = tuple(os.sched_getaffinity(0)) if cores is None else tuple(cores)
+    chosen = available_cores() if cores is None else tuple(cores)
     cores_before, processes_before = _core_ticks(proc), _all_processes(proc)
     if not cores_before.keys() & set(chosen):
         raise ProcessorMeterError(f"{proc / 'stat'} knows none of the cores {list(chosen)}")

@@ -31,7 +31,8 @@ _FLOPS_PER_CYCLE = (("avx512f", 64.0), ("fma", 32.0), ("avx", 16.0), ("sse2", 8.
 def this_server(
     cores: Sequence[int] | None = None, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")
 ) -> ServerSpec:
-    """What this process may use of this machine; `cores` by default all that it may run on.
+    """What this process may use of this machine; `cores` by default all that the calling thread may run on, which are
+    fewer once it has been pinned.
 
     Told by the system: `cores` and `memory_bytes`, both at most what the control groups allow, `llc_bytes` (whole last
     level caches, even where others share them), `clock_hz` (the base clock where it is told, else the present one).
