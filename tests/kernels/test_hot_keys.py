@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from hebe.kernels.hot_keys import COLD, map_hot_rows, map_words, split_hot_keys, split_hot_keys_reference
 
-FEATURES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5)), min_size=1, max_size=5)
-"""Of each feature the number of its table, and keys per item."""
+FEATURES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.booleans()), min_size=1, max_size=5)
+"""Of each feature the number of its table, keys per item, and whether these may change places."""
 
 ROWS = st.lists(st.sampled_from([1, 2, 63, 64, 65, 200, 1000]), min_size=3, max_size=3)
 
@@ -14,8 +14,8 @@ ROWS = st.lists(st.sampled_from([1, 2, 63, 64, 65, 200, 1000]), min_size=3, max_
 def plan_of(features, rows) -> np.ndarray:
     starts = np.cumsum([0, *map(map_words, rows)])
     plan, column = [], 0
-    for table, lookups in features:
-        plan.append((column, lookups, rows[table], starts[table]))
+    for table, lookups, in_any_order in features:
+        plan.append((column, lookups, rows[table], starts[table], in_any_order))
         column += lookups
     return np.array(plan, np.int64)
 
@@ -27,13 +27,13 @@ def test_agrees_with_the_reference(features, rows, share, items, seed):
     hot_rows = [np.flatnonzero(rng.random(count) < share) for count in rows]
     words = np.concatenate([map_hot_rows(count, hot) for count, hot in zip(rows, hot_rows, strict=True)])
     plan = plan_of(features, rows)
-    keys = np.concatenate([rng.integers(-1, rows[table], (items, lookups)) for table, lookups in features], axis=1)
+    keys = np.concatenate([rng.integers(-1, rows[table], (items, lookups)) for table, lookups, _ in features], axis=1)
     strange = rng.random(keys.shape) < 0.05
     keys[strange] = rng.choice([-2, -(2**63), 2**63 - 1, 1000, 1024], strange.sum())
     before = keys.copy()
     cold, hot, wanted_cold, wanted_hot = np.full((4, *keys.shape), 77)
     counts = split_hot_keys(keys, plan, words, cold, hot)
-    own = [hot_rows[table] for table, _ in features]
+    own = [hot_rows[table] for table, _, _ in features]
     assert counts == split_hot_keys_reference(keys, plan, own, wanted_cold, wanted_hot)
     np.testing.assert_array_equal(cold, wanted_cold)
     np.testing.assert_array_equal(hot, wanted_hot)
@@ -45,7 +45,7 @@ def test_agrees_with_the_reference(features, rows, share, items, seed):
 
 def test_a_map_numbers_hot_rows_in_order_of_key():
     hot = np.array([0, 3, 63, 64, 130])
-    plan, words = plan_of([(0, 1)], [131]), map_hot_rows(131, hot)
+    plan, words = plan_of([(0, 1, True)], [131]), map_hot_rows(131, hot)
     keys = np.arange(131)[:, None].copy()
     cold, numbers = np.empty((2, 131, 1), np.int64)
     assert split_hot_keys(keys, plan, words, cold, numbers) == (131, 5)
@@ -62,12 +62,12 @@ def test_keys_that_are_no_rows_or_out_of_order_are_refused(hot):
 
 
 def test_wrong_arguments_are_errors():
-    plan, words = plan_of([(0, 3)], [100]), map_hot_rows(100, np.array([1, 7]))
+    plan, words = plan_of([(0, 3, False)], [100]), map_hot_rows(100, np.array([1, 7]))
     keys, out = np.zeros((4, 3), np.int64), np.zeros((4, 3), np.int64)
     for cold, hot in ((out[:2], out), (out, out[:2]), (out, out[:, 1:].copy())):
         with pytest.raises(ValueError, match="the same columns"):
             split_hot_keys(keys, plan, words, cold, hot)
-    for wrong_plan, wrong_words in ((-plan, words), (np.add(plan, [1, 0, 0, 0]), words), (plan, words[1:])):
+    for wrong_plan, wrong_words in ((-plan, words), (np.add(plan, [1, 0, 0, 0, 0]), words), (plan, words[1:])):
         with pytest.raises(ValueError, match="the plan reaches past"):
             split_hot_keys(keys, wrong_plan, wrong_words, out, out.copy())
     with pytest.raises(TypeError):

@@ -1,12 +1,14 @@
 """How near the search for a server's split comes to trying everything, and at what share of the evaluations.
 
-On analytic servers of 20 cores (Hercules' T2, and T7 with an accelerator), where everything can be tried.
+On analytic servers of 20 cores (Hercules' T2, and T7 with an accelerator), where everything can be tried. And what one
+of its placements rests on: the share of lookups that hot rows serve, on this machine.
 """
 
 from __future__ import annotations
 
 from rich.progress import Progress
 
+from hebe.bench import hot_rows
 from hebe.models.catalog import entry
 from hebe.planning.parallelism import (
     Configuration,
@@ -34,12 +36,12 @@ _HOST, _ACCELERATED = "T2", "T7"
 
 
 def run(quick: bool, progress: Progress) -> list[Figure]:
-    """Measure `search.*`. With `quick` fewer batch sizes, and no accelerator."""
+    """Measure `search.*` and `hot_rows.*`. With `quick` fewer batch sizes, and no accelerator."""
     figures: list[Figure] = []
     for server_type in (_HOST,) if quick else (_HOST, _ACCELERATED):
         for model in MODELS:
             figures += _figures(model, server_type, _QUICK_BATCH_SIZES if quick else BATCH_SIZES, progress)
-    return figures
+    return figures + hot_rows.figures(quick, progress)
 
 
 def _figures(model: str, server_type: str, batch_sizes: tuple[int, ...], progress: Progress) -> list[Figure]:

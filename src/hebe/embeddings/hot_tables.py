@@ -75,7 +75,8 @@ class HotTables:
         """Part the key matrix `keys`, int64 `[n, lookups_per_item]`, of which no copies are still to be made.
 
         `cold[:n]`, which may be `keys` itself, becomes the keys that the lookup of the whole tables is to read, -1 in
-        place of hot ones. `hot[:n]` becomes what `add` reads. Keys out of range stay in `cold`. Raises ValueError.
+        place of hot ones; those that are summed may change places within their feature. `hot[:n]` becomes what `add`
+        reads. Keys out of range stay in `cold`. Raises ValueError.
         """
         return SplitKeys(*hot_keys.split_hot_keys(keys, self._split_plan, self._words, cold, hot))
 
@@ -120,5 +121,6 @@ def _split_plan(spec: ModelSpec, maps: list[npt.NDArray[np.uint64]]) -> KeyArray
         entry[hot_keys.LOOKUPS] = feature.lookups
         entry[hot_keys.ROWS] = spec.table(feature.table).rows
         entry[hot_keys.MAP_START] = start[feature.table]
+        entry[hot_keys.IN_ANY_ORDER] = feature.pooling.reduces
         column += feature.lookups
     return plan

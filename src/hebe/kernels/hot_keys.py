@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, cast
 
+import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
@@ -17,12 +18,13 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hebe.kernels.compiled import array_type, compile_kernel
+from hebe.kernels import vector
+from hebe.kernels.compiled import BORROWING, array_type, compile_kernel
 
-KEY_COLUMN, LOOKUPS, ROWS, MAP_START = range(4)
-PLAN_COLUMNS = 4
-"""Columns of a plan, which has a row a feature: first key column, keys per item, rows of the table, and the row of the
-map at which that of the table begins."""
+KEY_COLUMN, LOOKUPS, ROWS, MAP_START, IN_ANY_ORDER = range(5)
+PLAN_COLUMNS = 5
+"""Columns of a plan, which has a row a feature: first key column, keys per item, rows of the table, the row of the map
+at which that of the table begins, and whether an item's keys may change places, as those of rows to be summed may."""
 
 COLD = -2
 """In place of a hot row's number: the key has a row, which is not a hot one."""
@@ -31,6 +33,10 @@ IntArray = npt.NDArray[np.int64]
 MapArray = npt.NDArray[np.uint64]
 
 _WORD_BITS = 64
+_AHEAD = 16
+"""The map of a large model is beyond the nearest caches: its words are asked for so many keys ahead."""
+
+_inlined = numba.njit(forceinline=True, **BORROWING)
 
 
 def map_words(rows: int) -> int:
@@ -65,46 +71,89 @@ def _bits_set(_typing: Any, _word: Any) -> Any:
     return types.uint64(types.uint64), codegen
 
 
+@_inlined
+def _find(words, start, key):  # type: ignore[no-untyped-def]
+    """Whether the row of `key` is hot, 0 or 1, and how many hot rows are before it."""
+    word = start + (np.uint64(key) >> np.uint64(6))
+    bits = words[2 * word]
+    place = np.uint64(key) & np.uint64(63)
+    before = words[2 * word + 1] + _bits_set(bits & ((np.uint64(1) << place) - np.uint64(1)))
+    return np.int64((bits >> place) & np.uint64(1)), np.int64(before)
+
+
+@_inlined
+def _ask_for_later(keys, item, position, first, lookups, rows, words, start):  # type: ignore[no-untyped-def]
+    """Prefetch the word of the key that comes `_AHEAD` keys later in the feature, of the next item at the farthest."""
+    soon = position + min(_AHEAD, lookups)
+    if soon >= first + lookups:
+        soon -= lookups
+        item += 1
+        if item == keys.shape[0]:
+            return
+    key = keys[item, soon]
+    if np.uint64(key) < rows:
+        vector.prefetch(words, np.intp(2 * (start + (np.uint64(key) >> np.uint64(6)))))
+
+
 def _split(keys, plan, words, cold, hot):  # type: ignore[no-untyped-def]
     for feature in range(plan.shape[0]):
         least = 0
         for column in range(PLAN_COLUMNS):
             least = min(least, plan[feature, column])
         ends = plan[feature, MAP_START] + (plan[feature, ROWS] + 63) // 64
-        if least < 0 or plan[feature, KEY_COLUMN] + plan[feature, LOOKUPS] > keys.shape[1] or ends > words.shape[0]:
+        if least < 0 or plan[feature, KEY_COLUMN] + plan[feature, LOOKUPS] > keys.shape[1] or 2 * ends > words.size:
             return -1, 0
-    one = np.uint64(1)
-    found = 0
+    all_found = 0
     all_hot = 0
     for item in range(keys.shape[0]):
         for feature in range(plan.shape[0]):
             first = plan[feature, KEY_COLUMN]
+            end = first + plan[feature, LOOKUPS]
             rows = np.uint64(plan[feature, ROWS])
-            start = plan[feature, MAP_START]
-            for position in range(first, first + plan[feature, LOOKUPS]):
-                key = keys[item, position]
-                place = np.int64(-1)
-                if np.uint64(key) < rows:
-                    word = start + (key >> 6)
-                    bits = words[word, 0]
-                    bit = one << np.uint64(key & 63)
-                    is_hot = (bits & bit) != 0
-                    # Both are computed and one is picked, as half the branches would be guessed wrong.
-                    number = np.int64(words[word, 1] + _bits_set(bits & (bit - one)))
-                    place = number if is_hot else np.int64(COLD)
-                    key = -1 if is_hot else key
-                    found += 1
-                    all_hot += 1 if is_hot else 0
-                hot[item, position] = place
-                cold[item, position] = key
-    return found, all_hot
+            start = np.uint64(plan[feature, MAP_START])
+            found = 0
+            hot_end = cold_end = first
+            if plan[feature, IN_ANY_ORDER]:
+                for position in range(first, end):
+                    _ask_for_later(keys, item, position, first, end - first, rows, words, start)
+                    key = keys[item, position]
+                    if np.uint64(key) < rows:
+                        # Both are written, and the ends say what counts: branches would often be guessed wrong.
+                        is_hot, number = _find(words, start, key)
+                        cold[item, cold_end] = key
+                        cold_end += 1 - is_hot
+                        hot[item, hot_end] = number
+                        hot_end += is_hot
+                        found += 1
+                    elif key != -1:
+                        cold[item, cold_end] = key
+                        cold_end += 1
+                cold[item, cold_end:end] = -1
+                hot[item, hot_end : first + found] = COLD
+                hot[item, first + found : end] = -1
+            else:
+                for position in range(first, end):
+                    _ask_for_later(keys, item, position, first, end - first, rows, words, start)
+                    key = keys[item, position]
+                    number = np.int64(-1)
+                    if np.uint64(key) < rows:
+                        is_hot, before = _find(words, start, key)
+                        number = COLD + is_hot * (before - COLD)
+                        key -= is_hot * (key + 1)
+                        hot_end += is_hot
+                        found += 1
+                    hot[item, position] = number
+                    cold[item, position] = key
+            all_found += found
+            all_hot += hot_end - first
+    return all_found, all_hot
 
 
 @functools.cache
 def _kernel() -> Callable[..., tuple[int, int]]:
     read, written = array_type(types.int64, 2), array_type(types.int64, 2, writable=True)
     counts = types.Tuple([types.intp, types.intp])  # type: ignore[no-untyped-call]
-    return compile_kernel(_split, counts(read, read, array_type(types.uint64, 2), written, written))
+    return compile_kernel(_split, counts(read, read, array_type(types.uint64, 1), written, written), BORROWING)
 
 
 def split_hot_keys(keys: IntArray, plan: IntArray, words: MapArray, cold: IntArray, hot: IntArray) -> tuple[int, int]:
@@ -114,6 +163,9 @@ def split_hot_keys(keys: IntArray, plan: IntArray, words: MapArray, cold: IntArr
     rows, `COLD` where a key has a row that is not hot, and -1 for what is no row's key: padding, and keys out of range,
     which stay in `cold` to be refused by the lookup.
 
+    Where a feature's keys may change places, those of an item that are left, and the numbers, come before what is none:
+    the loops that read them then guess right where they end.
+
     `words` are the tables' maps one after another; all arrays C-contiguous. Returns how many keys had a row, and of how
     many it is hot. Releases the GIL and allocates nothing. Raises ValueError for arrays of the wrong shape, TypeError
     for arrays of another kind.
@@ -121,7 +173,7 @@ def split_hot_keys(keys: IntArray, plan: IntArray, words: MapArray, cold: IntArr
     for what, out in (("cold", cold), ("hot", hot)):
         if len(out) < len(keys) or out.shape[1:] != keys.shape[1:]:
             raise ValueError(f"keys {list(keys.shape)}, {what} {list(out.shape)}: must have the same columns and rows")
-    found, all_hot = _kernel()(keys, plan, words, cold, hot)
+    found, all_hot = _kernel()(keys, plan, words.reshape(-1), cold, hot)
     if found < 0:
         raise ValueError(f"the plan reaches past {keys.shape[1]} keys an item or a map of {len(words)} words")
     return found, all_hot
@@ -131,18 +183,20 @@ def split_hot_keys_reference(
     keys: IntArray, plan: IntArray, hot_rows: list[IntArray], cold: IntArray, hot: IntArray
 ) -> tuple[int, int]:
     """`split_hot_keys` in plain Python, for `hot_rows` by feature: what the kernel must agree with."""
-    found = all_hot = 0
+    all_found = all_hot = 0
     for entry, hottest in zip(plan.tolist(), hot_rows, strict=True):
-        numbers = {key: number for number, key in enumerate(hottest.tolist())}
-        for item, item_keys in enumerate(keys.tolist()):
-            for position in range(entry[KEY_COLUMN], entry[KEY_COLUMN] + entry[LOOKUPS]):
-                key = item_keys[position]
-                is_row, is_hot = 0 <= key < entry[ROWS], key in numbers
-                cold[item, position] = -1 if is_hot else key
-                hot[item, position] = numbers.get(key, COLD if is_row else -1)
-                found += is_row
-                all_hot += is_hot
-    return found, all_hot
+        first, lookups, rows, _, in_any_order = entry
+        number_of = {key: number for number, key in enumerate(hottest.tolist())}
+        for item, item_keys in enumerate(keys[:, first : first + lookups].tolist()):
+            left = [-1 if key in number_of else key for key in item_keys]
+            numbers = [number_of.get(key, COLD if 0 <= key < rows else -1) for key in item_keys]
+            all_found += sum(number != -1 for number in numbers)
+            all_hot += sum(number >= 0 for number in numbers)
+            if in_any_order:
+                left.sort(key=lambda key: key == -1)
+                numbers.sort(key=lambda number: (number < 0, number == -1))
+            cold[item, first : first + lookups], hot[item, first : first + lookups] = left, numbers
+    return all_found, all_hot
 
 
 def warm_up() -> None:
