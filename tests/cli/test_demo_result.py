@@ -13,8 +13,8 @@ from hebe.cli.demo_scoring import ScoredRows
 from hebe.cli.output import plain
 from hebe.latency import LatencyRecorder
 from hebe.load_generator.load_report import LoadReport
+from hebe.load_generator.qps_search import Probe
 from hebe.load_generator.rate_search import Crossing, Phase
-from hebe.load_generator.session import Probe
 from hebe.models.catalog import entry
 from hebe.models.training import TrainingReport
 

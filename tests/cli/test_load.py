@@ -11,8 +11,8 @@ from hebe.load_generator import discovery, session
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.model_inputs import ModelInputs
+from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe
 from hebe.load_generator.rate_search import Crossing, Phase
-from hebe.load_generator.session import LatencyBoundedThroughput, Probe
 from hebe.spec import SlaTarget
 
 SLA = SlaTarget(20.0, 99.0)

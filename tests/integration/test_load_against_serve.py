@@ -4,7 +4,8 @@ import pytest
 
 from hebe.load_generator.discovery import discover
 from hebe.load_generator.error import LoadError
-from hebe.load_generator.session import Workload, run_load
+from hebe.load_generator.qps_search import Workload
+from hebe.load_generator.session import run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.workload.key_skew import ReuseKeys
 from hebe.workload.query_sizes import QuantileSizes

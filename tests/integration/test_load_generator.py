@@ -12,7 +12,8 @@ import pytest
 
 from hebe.load_generator.discovery import discover
 from hebe.load_generator.error import LoadError
-from hebe.load_generator.session import Workload, find_qps, run_load
+from hebe.load_generator.qps_search import Workload
+from hebe.load_generator.session import find_qps, run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import FixedSizes

@@ -25,8 +25,9 @@ from hebe.bench.bench_model import bench_repository
 from hebe.bench.server_process import ServerProcess
 from hebe.bench.update_producer import SKEW, ProducerProcess, Sent, UpdatedTable
 from hebe.embeddings.updates.batching import BatchingOptions
+from hebe.load_generator.qps_search import Probe, Workload
 from hebe.load_generator.rate_search import Crossing
-from hebe.load_generator.session import Probe, Workload, find_qps, run_load
+from hebe.load_generator.session import find_qps, run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.models.catalog import entry
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians

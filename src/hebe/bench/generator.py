@@ -20,7 +20,8 @@ from rich.progress import Progress
 from hebe.bench.bench_model import bench_repository
 from hebe.bench.closed_loop import closed_loop
 from hebe.bench.server_process import ServerProcess
-from hebe.load_generator.session import Workload, run_load
+from hebe.load_generator.qps_search import Workload
+from hebe.load_generator.session import run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.runtime.large_allocations import keep_large_allocations

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from hebe.bench.server_process import ServerProcess
     from hebe.cli.demo_result import DemoResult
     from hebe.cli.demo_scoring import ScoredRows
+    from hebe.load_generator.qps_search import Probe
     from hebe.load_generator.rate_search import Crossing
-    from hebe.load_generator.session import Probe
     from hebe.models.training import TrainingReport
     from hebe.spec import ModelSpec
 
@@ -196,7 +196,8 @@ def _score(server: ServerProcess, spec: ModelSpec, path: Path, skip_bad_lines: b
 
 def _search(server: ServerProcess, result: DemoResult, effort: Effort) -> None:
     """Find the latency-bounded throughput, within the time that the demo has for it."""
-    from hebe.load_generator.session import Workload, find_qps
+    from hebe.load_generator.qps_search import Workload
+    from hebe.load_generator.session import find_qps
     from hebe.load_generator.target import Target, parse_endpoint
 
     started_s = time.perf_counter()
@@ -246,7 +247,8 @@ def _load(server: ServerProcess, result: DemoResult, effort: Effort) -> None:
     """Runs at shares of the throughput found, each with the stages' times from the server's metrics."""
     from hebe.cli.demo_result import LoadedRun
     from hebe.cli.demo_stages import read_stages
-    from hebe.load_generator.session import Workload, run_load
+    from hebe.load_generator.qps_search import Workload
+    from hebe.load_generator.session import run_load
     from hebe.load_generator.target import Target, parse_endpoint
 
     if result.crossing is None or not result.crossing.qps:

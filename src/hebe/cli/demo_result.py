@@ -10,8 +10,8 @@ import numpy as np
 
 from hebe.cli.demo_scoring import ScoredRows
 from hebe.load_generator.load_report import LoadReport
+from hebe.load_generator.qps_search import Probe
 from hebe.load_generator.rate_search import Crossing
-from hebe.load_generator.session import Probe
 from hebe.models.auc import roc_auc
 from hebe.models.training import TrainingReport
 from hebe.report.plots import LoadPoint

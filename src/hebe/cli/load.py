@@ -22,8 +22,8 @@ from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 if TYPE_CHECKING:
     from hebe.load_generator.load_report import LoadReport
     from hebe.load_generator.open_loop import Progress
+    from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe, Workload
     from hebe.load_generator.rate_search import Crossing
-    from hebe.load_generator.session import LatencyBoundedThroughput, Probe, Workload
     from hebe.load_generator.target import Target
     from hebe.spec import SlaTarget
 
@@ -106,7 +106,7 @@ def load(
 
     Example: hebe load grpc://127.0.0.1:8001 --model dlrm-rmc1 --find-qps --sla-ms 20 --plot load.html
     """
-    from hebe.load_generator.session import Workload
+    from hebe.load_generator.qps_search import Workload
     from hebe.load_generator.target import Target, parse_endpoint
     from hebe.runtime.large_allocations import keep_large_allocations
     from hebe.workload import forms

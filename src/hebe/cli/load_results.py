@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hebe.load_generator.load_report import LoadReport
+from hebe.load_generator.qps_search import LatencyBoundedThroughput
 from hebe.load_generator.rate_search import CONFIDENCE
-from hebe.load_generator.session import LatencyBoundedThroughput
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page
 from hebe.report.plots import LoadPoint, latency_histogram, latency_tail, throughput_against_latency

@@ -8,13 +8,9 @@ found = find_qps(target, Workload(), SlaTarget(100, 95))
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,89 +18,18 @@ from hebe.load_generator.discovery import discover
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.grpc_sender import GrpcSender
 from hebe.load_generator.http_sender import HttpSender
+from hebe.load_generator.interruptible import run_interruptible
 from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.open_loop import OnProgress, RunPlan, run_open_loop
+from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, QpsSearch, Workload
 from hebe.load_generator.query_pool import QueryPool
-from hebe.load_generator.rate_search import Crossing, Phase, RateSearch
 from hebe.load_generator.request_body import request_body
 from hebe.load_generator.sender import Outcome, Sender
 from hebe.load_generator.target import Target
 from hebe.spec import SlaTarget
-from hebe.workload.arrivals import ArrivalProcess, PoissonArrivals
-from hebe.workload.key_skew import KeySkew, UniformKeys
-from hebe.workload.query_sizes import ProductionSizes, QuerySizes
 
 JSON_POOL_BYTES = 8 << 20
 FIRST_QUERIES = 20
-QUERIES_TO_MISS = 10
-"""A probe lasts until so many queries may miss the SLA: the percentile of fewer is chance."""
-
-LONGEST_PROBE = 4
-"""How many times as long as asked for a probe may last for that."""
-
-FEWEST_ARRIVALS = 20
-"""Rates at which not even so many queries arrive in the longest probe are not tried."""
-
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What the queries are like, and the seed from which all of it is drawn."""
-
-    sizes: QuerySizes = field(default_factory=ProductionSizes)
-    arrivals: ArrivalProcess = field(default_factory=PoissonArrivals)
-    keys: KeySkew = field(default_factory=UniformKeys)
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Probe:
-    """One run of a search."""
-
-    phase: Phase
-    rate_qps: float
-    passed: bool
-    report: LoadReport
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LatencyBoundedThroughput:
-    """What `find_qps` found: `crossing` is None if it was interrupted before there was an estimate."""
-
-    sla: SlaTarget
-    crossing: Crossing | None
-    probes: tuple[Probe, ...]
-    interrupted: bool
-
-    @property
-    def bottlenecks(self) -> tuple[str, ...]:
-        """The generator's own limits in runs that failed near the result: the server may take more than was found."""
-        if self.crossing is None:
-            return ()
-        near = [p for p in self.probes if not p.passed and p.rate_qps < 1.5 * self.crossing.qps]
-        return tuple(dict.fromkeys(reason for probe in near for reason in probe.report.generator_limits))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        found = self.crossing
-        return {
-            "sla_ms": self.sla.latency_ms,
-            "sla_percentile": self.sla.percentile,
-            "qps": None if found is None else found.qps,
-            "low_qps": None if found is None else found.low_qps,
-            "high_qps": None if found is None else found.high_qps,
-            "capped": found is not None and found.capped,
-            "interrupted": self.interrupted,
-            "bottlenecks": list(self.bottlenecks),
-            "probes": [
-                {"phase": p.phase.value, "rate_qps": p.rate_qps, "passed": p.passed, **p.report.to_dict()}
-                for p in self.probes
-            ],
-        }
-
-
-OnProbe = Callable[[Probe, Crossing | None], None]
 
 
 def run_load(
@@ -128,7 +53,7 @@ def run_load(
             plan = session.plan(rate_qps, duration_s, warm_up_s, sla or session.sla)
             return await run_open_loop(plan, session.pool, session.sender, stop, on_progress)
 
-    return _run(run, catch_interrupt)
+    return run_interruptible(run, catch_interrupt)
 
 
 def find_qps(
@@ -146,9 +71,8 @@ def find_qps(
 ) -> LatencyBoundedThroughput:
     """Search the largest arrival rate at which the SLA holds; see `rate_search` for how.
 
-    Each probe is a run of its own with its own arrivals, of `probe_s` (up to `LONGEST_PROBE` times that at low rates,
-    so that the percentile means something); it ends early once the SLA is out of reach. `sla` defaults to what the
-    server says is the model's. Raises `LoadError` if there is none, or if the server cannot be driven.
+    Each probe is as `QpsSearch` says. `sla` defaults to what the server says is the model's. Raises `LoadError` if it
+    says none, or if the server cannot be driven.
     """
 
     async def run(stop: asyncio.Event) -> LatencyBoundedThroughput:
@@ -157,26 +81,13 @@ def find_qps(
             if bound is None:
                 raise LoadError(f"the server does not tell an SLA for {target.model}: give --sla-ms")
             start_qps = 0.5 / await session.one_at_a_time_s()
-            lowest_qps = min(FEWEST_ARRIVALS / (LONGEST_PROBE * probe_s), highest_qps)
-            search = RateSearch(start_qps, lowest_qps, highest_qps, resolution, rounds)
-            probes: list[Probe] = []
-            while (rate := search.next_rate()) is not None and not stop.is_set():
-                enough_s = QUERIES_TO_MISS / (1 - bound.percentile / 100) / rate
-                duration_s = min(max(probe_s, enough_s), LONGEST_PROBE * probe_s)
-                plan = session.plan(rate, duration_s, warm_up_s, bound)
-                plan = replace(plan, seed=workload.seed + 1 + len(probes), stop_when_failing=True)
-                phase = search.phase
-                report = await run_open_loop(plan, session.pool, session.sender, stop, on_progress)
-                if stop.is_set():
-                    break
-                probe = Probe(phase, rate, bool(report.sla_met), report)
-                probes.append(probe)
-                search.record(probe.passed)
-                if on_probe is not None:
-                    on_probe(probe, search.result())
-            return LatencyBoundedThroughput(bound, search.result(), tuple(probes), stop.is_set())
+            search = QpsSearch(bound, probe_s, warm_up_s, rounds, resolution, highest_qps)
+            timeout_s = session.target.answer_timeout_s
+            return await search.run(
+                workload, session.pool, session.sender, start_qps, stop, on_probe, on_progress, timeout_s
+            )
 
-    return _run(run, catch_interrupt)
+    return run_interruptible(run, catch_interrupt)
 
 
 class _Session:
@@ -249,31 +160,3 @@ async def _session(target: Target, workload: Workload) -> AsyncIterator[_Session
         yield session
     finally:
         await sender.close()
-
-
-def _run(main: Callable[[asyncio.Event], Awaitable[Result]], catch_interrupt: bool) -> Result:
-    """Run `main` in a new, fast event loop; Ctrl-C sets its event if it is to be caught."""
-
-    async def guarded() -> Result:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        catch = catch_interrupt and threading.current_thread() is threading.main_thread()
-        if catch:
-            loop.add_signal_handler(signal.SIGINT, stop.set)
-        try:
-            return await main(stop)
-        finally:
-            if catch:
-                loop.remove_signal_handler(signal.SIGINT)
-
-    with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-        return runner.run(guarded())
-
-
-def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it exists (everywhere but on Windows)."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
