@@ -56,8 +56,8 @@ class Machine:
                 machine.closed += 1
 
         class Processors:
-            def __init__(self, cores, proc):
-                pass
+            def __init__(self, cores, _proc):
+                self.cores = cores
 
             def read(self):
                 share = machine.next("busy")
@@ -91,7 +91,7 @@ def machine(monkeypatch):
 def by_hand(machine, monkeypatch):
     """A meter whose samples the test takes: each call lets a number of seconds go by."""
     monkeypatch.setattr(PowerMeter, "_run", lambda _self: None)
-    meter = PowerMeter(server=SERVER)
+    meter = PowerMeter(server=SERVER, cores=range(SERVER.cores))
     meter.start()
 
     def sample(seconds):
@@ -173,6 +173,16 @@ def test_a_counter_that_stands_still_is_not_believed(machine, by_hand, busy, wat
     assert any("stands still" in line for line in meter.unreadable)
 
 
+@pytest.mark.parametrize(("cores", "watts"), [(2, 40.0), (16, 100.0)])
+def test_the_estimate_is_of_the_servers_cores_not_of_those_that_may_be_used(machine, monkeypatch, cores, watts):
+    """Half of two is one of the server's four; half of sixteen are all of those that a control group lets it use."""
+    monkeypatch.setattr(PowerMeter, "_run", lambda _self: None)
+    machine.package = [None]
+    with PowerMeter(server=SERVER, cores=range(cores)) as meter:
+        machine.now_s += 1.0
+        assert meter.read().mean.watts == pytest.approx(watts)
+
+
 def test_a_leftover_has_no_peak_of_its_own(machine, by_hand):
     meter, sample = by_hand
     machine.package, machine.dram = [10.0, 10.0], [None]
@@ -194,11 +204,11 @@ def test_a_server_that_states_no_power_needs_rapl(machine, tmp_path):
     bare = ServerSpec("bare", cores=1, memory_bytes=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(power_meter.RaplCounters, "package_unreadable", "no such file")
-        meter = PowerMeter(tmp_path, bare)
+        meter = PowerMeter(tmp_path, bare, cores=(0,))
         with pytest.raises(PowerMeterError, match=r"no such file; and server type bare states no power.*idle_power"):
             meter.start()
         assert machine.closed == 1
-    meter = PowerMeter(tmp_path, bare)
+    meter = PowerMeter(tmp_path, bare, cores=(0,))
     machine.package = [None]
     meter.start()
     machine.now_s += 1

@@ -62,8 +62,9 @@ class OpTimes:
 def measure_op_times(model: LoadedModel, dense_net: torch.nn.Module, items: int, repeats: int = 9) -> OpTimes:
     """What the ops of `model` take for a batch of `items`: medians of `repeats` runs on one core, the calling thread.
 
-    `dense_net` is the model's own, as `StoredModel.dense_net` gives it. Raises `StoreError` as an executor does,
-    ValueError for a count below 1 and for a DenseNet whose ops change what they are given.
+    `dense_net` is the model's own, as `StoredModel.dense_net` gives it. Not while workers run: torch's number of
+    threads is changed meanwhile. Raises `StoreError` as an executor does, ValueError for a count below 1 and for a
+    DenseNet whose ops change what they are given.
     """
     if items < 1 or repeats < 1:
         raise ValueError(f"items is {items} and repeats {repeats}: both must be at least 1")
@@ -82,7 +83,9 @@ def measure_op_times(model: LoadedModel, dense_net: torch.nn.Module, items: int,
     reads_sparse = [{"op": op.name} for op in ops]
     attends = any(feature.pooling is Pooling.ATTENTION for feature in spec.features)
     for node in exported.graph.nodes:
-        if node.op == "call_function":
+        if node.op == "output":
+            output = node.all_input_nodes[0].name
+        elif node.op == "call_function":
             reads: list[Any] = []
             for other in node.all_input_nodes:
                 if other.op == "call_function":
@@ -92,7 +95,7 @@ def measure_op_times(model: LoadedModel, dense_net: torch.nn.Module, items: int,
             ops.append(Op(node.name, str(node.target), tuple(reads)))
             seconds[node.name] = dense_s * timed_s[node.name] / op_by_op_s
             classes[node.name] = class_of(node, attends)
-    graph = OpGraph(("dense", "sparse", "lengths", "keys"), tuple(ops), ops[-1].name)
+    graph = OpGraph(("dense", "sparse", "lengths", "keys"), tuple(ops), output)
     return OpTimes(items, graph, seconds, classes, sparse_s, dense_s, op_by_op_s)
 
 

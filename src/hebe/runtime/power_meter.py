@@ -223,7 +223,9 @@ class _Sources:
         else:
             self.check()
             idle_watts = self._server.idle_power_watts
-            watts = idle_watts + (self._server.peak_power_watts - idle_watts) * busy
+            # Of the server's cores: fewer than those that may be used, where a control group bounds their time.
+            share = min(1.0, busy * len(self._processors.cores) / self._server.cores)
+            watts = idle_watts + (self._server.peak_power_watts - idle_watts) * share
             sources.append(f"CPU utilization and server type {self._server.name}")
         if gpu is not None:
             watts += gpu

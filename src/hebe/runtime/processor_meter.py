@@ -88,14 +88,14 @@ class ProcessorMeter:
 
     def __init__(self, cores: Iterable[int] | None = None, proc: Path = PROC) -> None:
         self._proc = proc
-        self._cores = available_cores() if cores is None else tuple(cores)
+        self.cores = available_cores() if cores is None else tuple(cores)
         self._last = self._snapshot()
 
     def read(self) -> ProcessorUse:
         """Shares since the last reading. Raises `ProcessorMeterError`."""
         before, self._last = self._last, self._snapshot()
         everywhere, own_before = _since(before[0], self._last[0], self._last[0]), before[1]
-        chosen = _since(before[0], self._last[0], self._cores)
+        chosen = _since(before[0], self._last[0], self.cores)
         return ProcessorUse(
             _share(everywhere.busy, everywhere.total),
             _share(chosen.busy, chosen.total),
@@ -106,8 +106,8 @@ class ProcessorMeter:
 
     def _snapshot(self) -> tuple[dict[int, _CoreTicks], int]:
         ticks = _core_ticks(self._proc)
-        if not ticks.keys() & set(self._cores):
-            raise ProcessorMeterError(f"{self._proc / 'stat'} knows none of the cores {list(self._cores)}")
+        if not ticks.keys() & set(self.cores):
+            raise ProcessorMeterError(f"{self._proc / 'stat'} knows none of the cores {list(self.cores)}")
         own = _process_ticks(self._proc / "self")
         return ticks, 0 if own is None else own[2]
 
