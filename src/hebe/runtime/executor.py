@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from hebe.embeddings.key_matrix import complete, fill_lengths, place_keys
 from hebe.embeddings.store import StoreError
 from hebe.query import Batch, FloatArray, KeyArray, KeyCounts
 from hebe.runtime.dense_graph import DenseFunction
+from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.spec import ModelSpec
 
 
@@ -84,19 +84,6 @@ def told_to_clients(fault: Exception | None) -> str:
     return f"{message}; the server's log has the details"
 
 
-class HotRowsOnAccelerator(Protocol):
-    """The Hot-SparseNet, as executors use it: rows that an accelerator has (Hercules, section IV.B)."""
-
-    def split(self, keys: KeyArray, hot_keys: KeyArray) -> None:
-        """Take the keys of hot rows out of `keys` int64 `[n, lookups_per_item]`, -1 in their place, and put the places
-        of these rows into `hot_keys`, of the same shape, -1 where there is none."""
-        ...
-
-    def add(self, hot_keys: KeyArray, sums: FloatArray) -> None:
-        """Complete the partial sums of the cold rows, float32 `[n, sparse_width]`, by those of the hot ones."""
-        ...
-
-
 class DenseInputs:
     """What the DenseNet takes of a batch: buffers for `max_items`, of which the first `items` rows are filled.
 
@@ -142,7 +129,7 @@ class SparseExecutor:
         spec: ModelSpec,
         hierarchy: EmbeddingHierarchy,
         max_items: int,
-        hot: HotRowsOnAccelerator | None = None,
+        hot: HotSparseNet | None = None,
     ) -> None:
         self.spec = spec
         self.max_items = max_items
@@ -183,11 +170,12 @@ class SparseExecutor:
         """
         out = inputs.sparse[: len(keys)]
         if self._hot is not None and self._cold is not None and inputs.hot_keys is not None:
-            copies = complete(keys, copies)
             cold = self._cold[: len(keys)]
-            np.copyto(cold, keys)
-            self._hot.split(cold, inputs.hot_keys[: len(keys)])
-            keys = cold
+            complete(keys, copies)
+            hot = self._hot.split(keys, inputs.hot_keys[: len(keys)], cold)
+            report = self._hierarchy.lookup(cold, out, self._scratch)  # tiered tables have no hot rows
+            report.keys.total += hot
+            return report
         if self._hierarchy.tiers is None:
             return self._hierarchy.lookup(keys, out, self._scratch, copies)
         deadline_s = min(part.query.deadline_s for part in batch.sub_queries)
@@ -204,7 +192,7 @@ class DenseExecutor:
     """
 
     def __init__(
-        self, spec: ModelSpec, dense: DenseFunction, max_items: int = 0, hot: HotRowsOnAccelerator | None = None
+        self, spec: ModelSpec, dense: DenseFunction, max_items: int = 0, hot: HotSparseNet | None = None
     ) -> None:
         self.spec = spec
         self._run_dense = dense
@@ -251,7 +239,7 @@ class ModelExecutor:
         hierarchy: EmbeddingHierarchy,
         dense: DenseFunction,
         max_items: int,
-        hot: HotRowsOnAccelerator | None = None,
+        hot: HotSparseNet | None = None,
         *,
         on_accelerator: bool = False,
     ) -> None:

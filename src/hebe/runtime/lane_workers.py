@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from hebe.query import Batch
-from hebe.runtime.executor import BatchOutcome, HotRowsOnAccelerator
+from hebe.runtime.accelerator import Accelerator
+from hebe.runtime.executor import BatchOutcome
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane
 from hebe.runtime.worker import Finished, Measured, Runner, Worker
@@ -19,8 +20,9 @@ from hebe.server_configuration import Lane, Placement
 _MOST_HANDED = 64
 """Batches under way in a lane at most, however many an accelerator could fuse: each has buffers."""
 
-HotRows = Callable[[int], HotRowsOnAccelerator]
-"""The Hot-SparseNet of an accelerator on which so many workers are co-located."""
+
+_MOST_REHEARSED_ITEMS = 1024
+"""Of the largest batch of a warm-up, which is run several times while the server waits: larger ones take after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +60,21 @@ def start_lane(
     max_items: int,
     threads: int = 1,
     gives_way: bool = False,
-    hot_rows: HotRows | None = None,
+    accelerator: Accelerator | None = None,
 ) -> list[LaneWorker]:
     """Start lane `number` of a model, each worker warmed up; worker ids are drawn from `ids`.
 
     Workers that run the whole model on the host have so many `threads`, started one after the other, since warm-ups
-    tell how long a batch takes with none beside it. Raises what a warm-up raised, and ValueError for hot rows without
-    `hot_rows`; no thread is left then.
+    tell how long a batch takes with none beside it. Raises what a warm-up raised, what `Accelerator.hot_sparse_net`
+    does, and ValueError for a lane on an `accelerator` that is not there; no thread is left then.
     """
     lane = placed.lane
     first, dense = roles_of(lane, number, max_items)
     hot = None
-    if lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
-        if hot_rows is None:
-            raise ValueError(
-                f"lane {lane.placement}: it is not known which rows are hot; give their access frequencies"
-            )
-        hot = hot_rows(lane.dense_workers)
+    if lane.placement.on_accelerator and accelerator is None:
+        raise ValueError(f"lane {lane.placement}: this server has no accelerator")
+    if accelerator is not None and lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
+        hot = accelerator.hot_sparse_net(model, lane.dense_workers)
     on_accelerator = lane.placement.on_accelerator
     started: list[LaneWorker] = []
 
@@ -123,4 +123,4 @@ _Rehearse = Callable[[Batch], BatchOutcome]
 
 
 def _warm_up(model: LoadedModel, rehearse: _Rehearse, batch_size: int) -> Measured:
-    return model.warm_up(rehearse, batch_size)
+    return model.warm_up(rehearse, min(batch_size, _MOST_REHEARSED_ITEMS))

@@ -22,7 +22,8 @@ from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
 from hebe.models.repository import VERSION_PATTERN, ModelRepository, StoredModel
 from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery, bring_into_range
 from hebe.runtime.dense_graph import DenseFunction, GraphMode, prepare
-from hebe.runtime.executor import BatchOutcome, HotRowsOnAccelerator, ModelExecutor
+from hebe.runtime.executor import BatchOutcome, ModelExecutor
+from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.runtime.pipeline import Pipeline
 from hebe.runtime.worker import Measured
 from hebe.spec import OutOfRange
@@ -215,7 +216,7 @@ class LoadedModel:
         return None if tiers is None else tiers.refresh.refresh()
 
     def new_executor(
-        self, max_items: int, hot: HotRowsOnAccelerator | None = None, *, on_accelerator: bool = False
+        self, max_items: int, hot: HotSparseNet | None = None, *, on_accelerator: bool = False
     ) -> ModelExecutor:
         """An executor with buffers for batches of up to `max_items`, for one thread. Raises `StoreError` if closed."""
         return ModelExecutor(
@@ -226,7 +227,7 @@ class LoadedModel:
         self,
         batch_size: int,
         dense_items: int,
-        hot: HotRowsOnAccelerator | None = None,
+        hot: HotSparseNet | None = None,
         *,
         on_accelerator: bool = False,
     ) -> Pipeline:

@@ -14,7 +14,8 @@ import numpy as np
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.query import Batch, FloatArray
 from hebe.runtime.dense_graph import DenseFunction
-from hebe.runtime.executor import BatchOutcome, DenseExecutor, DenseInputs, HotRowsOnAccelerator, SparseExecutor
+from hebe.runtime.executor import BatchOutcome, DenseExecutor, DenseInputs, SparseExecutor
+from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.spec import ModelSpec
 
 _NO_SCORES: FloatArray = np.empty((0, 0), np.float32)
@@ -33,7 +34,7 @@ class Pipeline:
         dense: DenseFunction,
         batch_size: int,
         dense_items: int,
-        hot: HotRowsOnAccelerator | None = None,
+        hot: HotSparseNet | None = None,
         *,
         on_accelerator: bool = False,
     ) -> None:

@@ -18,8 +18,9 @@ import numpy as np
 
 from hebe.profile import LatencyProfile
 from hebe.query import Batch, FloatArray, KeyCounts, Query, QueryResult
+from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.executor import BatchOutcome, DenseInputs, told_to_clients
-from hebe.runtime.lane_workers import HotRows, LaneWorker, start_lane
+from hebe.runtime.lane_workers import LaneWorker, start_lane
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane
 from hebe.runtime.worker import Work
@@ -89,7 +90,7 @@ class NodeDriver:
     """Workers of one loaded model, driven by one `NodeScheduler`; to this, each of a worker's `threads` is a worker.
 
     `lanes`: how they are split, and their cores. `max_items`: the largest query, which an accelerator takes whole.
-    `hot_rows`: the Hot-SparseNet, where lanes may have one.
+    `accelerator`: where some lanes may run.
     """
 
     def __init__(
@@ -102,13 +103,13 @@ class NodeDriver:
         threads: int = 1,
         gives_way: bool = False,
         max_items: int = 8192,
-        hot_rows: HotRows | None = None,
+        accelerator: Accelerator | None = None,
     ) -> None:
         self.model = model
         self.config = config
         self.on_batch: BatchObserver | None = None
         self.lanes: tuple[PlacedLane, ...] = ()
-        self._max_items, self._hot_rows = max_items, hot_rows
+        self._max_items, self._accelerator = max_items, accelerator
         self._scheduler = NodeScheduler(config, profile)
         self._lock = threading.Lock()
         self._reconfiguring = threading.Lock()
@@ -127,7 +128,7 @@ class NodeDriver:
         """Split the server in another way while it serves: new workers are started and warmed up, then take over, and
         the old ones finish what they have. No query is lost. Blocks until the old ones are gone.
 
-        Raises what a warm-up raised, ValueError for hot rows that are not known; then all is as it was.
+        Raises what a warm-up raised, and as `start_lane`; then all is as it was.
         """
         with self._reconfiguring:
             starting: list[LaneWorker] = []
@@ -135,7 +136,7 @@ class NodeDriver:
                 for placed in lanes:
                     starting += start_lane(
                         self.model, placed, next(self._lane_numbers), self._worker_ids, self._batch_finished,
-                        max_items=self._max_items, threads=threads, gives_way=gives_way, hot_rows=self._hot_rows,
+                        max_items=self._max_items, threads=threads, gives_way=gives_way, accelerator=self._accelerator,
                     )  # fmt: skip
             except BaseException:
                 for worker in starting:
@@ -155,6 +156,8 @@ class NodeDriver:
             self._deliver(effects)
             for worker in before:
                 worker.thread.join()
+            if self._accelerator is not None:
+                self._accelerator.keep({placed.lane.dense_workers for placed in lanes})
 
     def _change(self, worker: LaneWorker, state: Availability, effects: _Effects) -> None:
         """Tell the scheduler of a worker. The lock is held."""

@@ -1,0 +1,54 @@
+"""The accelerator of a server, as its lanes use it; with no GPU it is a second CPU device with a memory of its own.
+
+It runs DenseNets, and may hold the rows that are looked up most (Hercules, section IV.B). These lie there once for all
+workers that are co-located, which share its memory: each has so much of it.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from hebe.models.hot_rows import Frequencies, choose_hot_rows
+from hebe.runtime.accelerator_memory import AcceleratorMemory
+from hebe.runtime.hot_sparse_net import HotSparseNet
+from hebe.runtime.loaded_model import LoadedModel
+
+
+class Accelerator:
+    """`memory_bytes` for the hot rows of one model, of which `frequencies` says how often each is looked up.
+
+    Without `frequencies` it has no hot rows.
+    """
+
+    def __init__(self, memory_bytes: int, frequencies: Frequencies | None = None) -> None:
+        self.memory_bytes = memory_bytes
+        self._frequencies = frequencies
+        self._nets: dict[int, HotSparseNet] = {}
+        self._lock = threading.Lock()
+
+    def hot_sparse_net(self, model: LoadedModel, co_located: int) -> HotSparseNet:
+        """The hot rows of `model` for so many workers, made if they are not there.
+
+        While a server is split anew, those of before lie beside them. Raises `StoreError` where tables may change or
+        memory is short, ValueError where frequencies are not known.
+        """
+        if self._frequencies is None:
+            raise ValueError(
+                f"model {model.spec.name}: it is not known which rows are hot: give a trace of keys, or the load's skew"
+            )
+        with self._lock:
+            if co_located not in self._nets:
+                memory = AcceleratorMemory(self.memory_bytes // co_located)
+                row_format = model.hierarchy.memory.row_format
+                hot = choose_hot_rows(model.spec, self._frequencies, memory.capacity_bytes, row_format)
+                net = HotSparseNet(model.spec, model.hierarchy, hot, memory, online_updates=model.updates is not None)
+                net.warm_up()
+                self._nets[co_located] = net
+            return self._nets[co_located]
+
+    def keep(self, co_located: set[int]) -> None:
+        """Give back the hot rows that are for none of these numbers of workers."""
+        with self._lock:
+            unused = [self._nets.pop(count) for count in list(self._nets) if count not in co_located]
+        for net in unused:
+            net.close()
