@@ -51,6 +51,9 @@ def _join_lines(command: Any) -> None:
 SUBCOMMANDS = {
     "model": _Subcommand("hebe.cli.model", "app", "List, make, train, import and measure models."),
     "serve": _Subcommand("hebe.cli.serve", "serve", "Serve every model of a repository over HTTP and gRPC."),
+    "profile": _Subcommand(
+        "hebe.cli.profile", "profile", "Find the best way to run a model on this server, within its SLA and power."
+    ),
     "status": _Subcommand("hebe.cli.status", "status", "Show how a running server is: what is wrong, models, tiers."),
     "store": _Subcommand("hebe.cli.store", "app", "Look at persistent stores of rows, check, copy and restore them."),
     "update": _Subcommand(

@@ -1,0 +1,233 @@
+"""`hebe profile`: the best way to run a model on this server."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hebe.cli.options import (
+    MEASURE,
+    QUERIES,
+    SIZE_FORMS,
+    ArrivalsOption,
+    QuerySeedOption,
+    check_at_least,
+    check_percentile,
+    check_written,
+)
+from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+
+if TYPE_CHECKING:
+    from hebe.cli.profile_making import ProfileInterrupted
+    from hebe.server_configuration import Placement
+
+_SEARCH, _RESULT = "What to search", "Result"
+_OUT_OF_REACH, _INTERRUPTED = 3, 130
+
+
+def profile(
+    directory: Annotated[Path, typer.Argument(metavar="REPO", help="The model repository.")],
+    model: Annotated[str, typer.Option(help="The model to profile.")],
+    version: Annotated[int | None, typer.Option(min=1, help="Its version (default: the latest).")] = None,
+    sla_ms: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=MEASURE, help="Latency bound in milliseconds (default: the model's)."),
+    ] = None,
+    percentile: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=MEASURE, help="Percentile at which it must hold (default: the model's)."),
+    ] = None,
+    power_budget_w: Annotated[
+        float | None, typer.Option(rich_help_panel=MEASURE, help="Most power that the server may draw, in watts.")
+    ] = None,
+    placement: Annotated[
+        list[str] | None,
+        typer.Option(
+            rich_help_panel=_SEARCH,
+            help="What may run where; give it once for each: model-on-host, pipeline-on-host, sparse-on-host,"
+            " hot-sparse-on-accelerator (default: the first two).",
+        ),
+    ] = None,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=_SEARCH,
+            help="hercules: Algorithm 1, refined; the baselines deeprecsys (batch sizes only) and baymax (co-location"
+            " only); exhaustive; random.",
+        ),
+    ] = "hercules",
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_SEARCH, metavar="ITEMS,ITEMS,...", help="Batch sizes to try (default: 16 to 1024)."
+        ),
+    ] = None,
+    cores: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_SEARCH, metavar="LIST", help="Cores to use, such as 0-3,8 (default: all there are)."
+        ),
+    ] = None,
+    evaluations: Annotated[
+        int | None,
+        typer.Option(min=1, rich_help_panel=_SEARCH, help="How many the random search tries (default: a fifth)."),
+    ] = None,
+    sizes: Annotated[str, typer.Option(rich_help_panel=QUERIES, help=SIZE_FORMS)] = "production",
+    arrivals: ArrivalsOption = "poisson",
+    keys: Annotated[
+        str, typer.Option(rich_help_panel=QUERIES, help="Which rows: uniform, zipf:ALPHA, or reuse[:FILE[:NAME]].")
+    ] = "uniform",
+    seed: QuerySeedOption = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=_RESULT,
+            metavar="FILE",
+            help="The profile, .json; a picture of the search goes beside it (default: profiles/MODEL.json).",
+        ),
+    ] = None,
+    journal: Annotated[
+        Path, typer.Option(rich_help_panel=_RESULT, metavar="DIR", help="Where every evaluation is kept as it comes.")
+    ] = Path("profiles/journal"),
+    fresh: Annotated[
+        bool, typer.Option("--fresh", rich_help_panel=_RESULT, help="Measure anew what the journal knows.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", rich_help_panel=MEASURE, help="Shorter measurements, for a first look.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the best way to run a model on this server: how many workers, how many cores each, which batch size.
+
+    Starts the model, loads it in one configuration after another, and finds for each the highest rate at which the SLA
+    still holds. Leave the machine alone meanwhile. What wins is written to a profile, which hebe serve --profile
+    starts with.
+
+    Ctrl-C loses nothing: every evaluation is in the journal, and the same command goes on from there. What was measured
+    of the same model files, server, SLA and load is not measured again.
+
+    Exit codes: 0 a profile was written; 3 no configuration keeps the SLA (and the power budget): the closest one is
+    told, and nothing is written; 1 it failed; 2 wrong usage; 130 interrupted.
+
+    Example: hebe profile models --model dlrm-rmc1 --sla-ms 20
+
+    Example: hebe profile models --model din --power-budget-w 90 --placement model-on-host --strategy deeprecsys
+    """
+    from hebe.cli.profile_making import STRATEGIES, ProfileInterrupted, ProfileRequest, make_profile
+    from hebe.load_generator.qps_search import Workload
+    from hebe.runtime.large_allocations import keep_large_allocations
+    from hebe.workload import forms
+
+    keep_large_allocations()
+    for option, value in (("--sla-ms", sla_ms), ("--power-budget-w", power_budget_w)):
+        if value is not None:
+            check_at_least(option, value, more_than=0.0)
+    if percentile is not None:
+        check_percentile(percentile)
+    if strategy not in STRATEGIES:
+        raise typer.BadParameter(f"{strategy!r}: choose {', '.join(STRATEGIES)}", param_hint="--strategy")
+    if evaluations is not None and strategy != "random":
+        raise typer.BadParameter("is for --strategy random", param_hint="--evaluations")
+    output = Path("profiles") / f"{model}.json" if output is None else output
+    if output.suffix != ".json":
+        raise typer.BadParameter(f"{output}: must end in .json", param_hint="--output")
+    picture = output.with_suffix(".svg")
+    check_written({"--output": output, "--journal": journal}, [])
+    request = ProfileRequest(
+        directory=directory,
+        model=model,
+        version=version,
+        workload=Workload(forms.query_sizes(sizes), forms.arrivals(arrivals), forms.key_skew(keys), seed),
+        load=f"sizes {sizes}, arrivals {arrivals}, keys {keys}, seed {seed}{', quick' if quick else ''}",
+        sla_ms=sla_ms,
+        percentile=percentile,
+        power_budget_watts=float("inf") if power_budget_w is None else power_budget_w,
+        placements=_placements(placement or []),
+        strategy=strategy,
+        seed=seed,
+        evaluations=evaluations,
+        batch_sizes=_batch_sizes(batch_sizes),
+        cores=_cores(cores),
+        journal=journal,
+        fresh=fresh,
+        quick=quick,
+    )
+    console = make_console(as_json)
+    try:
+        with make_progress() as progress:
+            made = make_profile(request, progress)
+    except ProfileInterrupted as interrupted:
+        console.print(_interrupted_words(interrupted), soft_wrap=True)
+        if as_json:
+            print_json({"interrupted": True, "evaluations": interrupted.evaluations, "journal": journal})
+        raise typer.Exit(_INTERRUPTED) from None
+    # Tables are drawn with rich, the picture with matplotlib: not before all is measured.
+    from hebe.cli.profile_results import profile_picture, profile_summary, profile_tables
+    from hebe.profiling.server_profile import write_server_profile
+    from hebe.report.whole_file import write_whole
+
+    for table in profile_tables(made):
+        console.print(table, crop=False)
+    summary = profile_summary(made)
+    if made.profile is None:
+        if as_json:
+            print_json({**summary, "profile": None})
+        raise typer.Exit(_OUT_OF_REACH)
+    write_server_profile(output, made.profile)
+    write_whole(picture, profile_picture(made))
+    console.print(f"\nProfile: {output}\nPicture: {picture}", soft_wrap=True)
+    if as_json:
+        print_json({**summary, "profile": output, "picture": picture})
+
+
+def _interrupted_words(interrupted: ProfileInterrupted) -> str:
+    from hebe.cli.configuration_words import configuration_words
+
+    if not interrupted.evaluations:
+        return "Interrupted before anything was measured."
+    words = (
+        f"Interrupted. {interrupted.evaluations} evaluations are in {interrupted.journal}: the same command goes on."
+    )
+    if interrupted.best is not None:
+        configuration, reached = interrupted.best
+        words += f" Best so far: {reached.qps:,.4g} queries/s with {configuration_words(configuration)}."
+    return words
+
+
+def _placements(names: list[str]) -> tuple[Placement, ...]:
+    from hebe.server_configuration import Placement
+
+    for name in names:
+        if name not in list(Placement):
+            raise typer.BadParameter(f"{name!r}: choose {', '.join(Placement)}", param_hint="--placement")
+    return tuple(dict.fromkeys(Placement(name) for name in names))
+
+
+def _batch_sizes(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    pieces = [piece.strip() for piece in text.split(",")]
+    if not all(re.fullmatch(r"[1-9][0-9]{0,5}", piece) for piece in pieces):
+        raise typer.BadParameter(f"{text!r}: write numbers of items as 16,64,256", param_hint="--batch-sizes")
+    return tuple(sorted({int(piece) for piece in pieces}))
+
+
+def _cores(text: str | None) -> tuple[int, ...] | None:
+    """The cores in a list as 0-3,8. Wrong usage unless this process may use them all."""
+    from hebe.runtime.pinning import available_cores
+
+    if text is None:
+        return None
+    cores: set[int] = set()
+    for piece in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", piece)
+        if found is None or int(found[2] or found[1]) < int(found[1]):
+            raise typer.BadParameter(f"{text!r}: write cores as 0-3,8", param_hint="--cores")
+        cores |= set(range(int(found[1]), int(found[2] or found[1]) + 1))
+    if missing := sorted(cores - set(available_cores())):
+        known = ", ".join(map(str, available_cores()))
+        raise typer.BadParameter(f"{missing[0]}: this process may use {known}", param_hint="--cores")
+    return tuple(sorted(cores))

@@ -1,0 +1,246 @@
+"""What `hebe profile` does: asks a running server for one configuration after another, and keeps what it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.progress import Progress
+
+from hebe.cli.configuration_words import configuration_words
+from hebe.models.repository import ModelRepository, StoredModel
+from hebe.planning.parallelism import (
+    Configuration,
+    Evaluate,
+    Limits,
+    Reached,
+    SearchResult,
+    baymax_search,
+    deeprecsys_search,
+    exhaustive_search,
+    gradient_search,
+    random_search,
+)
+from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.profile import EfficiencyTuple
+from hebe.profiling.error import ProfilingError
+from hebe.profiling.journal import open_journal
+from hebe.profiling.server_profile import ServerProfile
+from hebe.profiling.subject import ProfileSubject
+from hebe.report.tables import format_number
+from hebe.runtime.this_server import this_server
+from hebe.server_configuration import Placement, to_dict
+from hebe.spec import ServerSpec, SlaTarget
+
+if TYPE_CHECKING:
+    from hebe.load_generator.qps_search import Workload
+    from hebe.profiling.evaluator import ServerEvaluator
+
+FEW_CORES = 4
+"""On so many or fewer, batch sizes a factor of four apart will do; else of two."""
+
+RANDOM_SHARE = 0.2
+"""Of the space, what the random search tries unless it is told how much: what Hercules' search takes at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRequest:
+    """What `hebe profile` was asked for. Empty `placements` and `batch_sizes`, and None, stand for the defaults.
+
+    `load` says in words what the queries are like, for the journal and the profile.
+    """
+
+    directory: Path
+    model: str
+    version: int | None
+    workload: Workload
+    load: str
+    sla_ms: float | None
+    percentile: float | None
+    power_budget_watts: float
+    placements: tuple[Placement, ...]
+    strategy: str
+    seed: int
+    evaluations: int | None
+    batch_sizes: tuple[int, ...]
+    cores: tuple[int, ...] | None
+    journal: Path
+    fresh: bool
+    quick: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileMade:
+    """What came of it; `profile` is None where no configuration keeps the limits."""
+
+    subject: ProfileSubject
+    server: ServerSpec
+    space: ParallelismSpace
+    limits: Limits
+    strategy: str
+    search: SearchResult
+    answered: int
+    profile: ServerProfile | None
+
+
+class ProfileInterrupted(Exception):
+    """Ctrl-C; what was measured until then is in the journal."""
+
+    def __init__(self, journal: Path, evaluations: int, best: tuple[Configuration, Reached] | None) -> None:
+        super().__init__(f"interrupted after {evaluations} evaluations")
+        self.journal, self.evaluations, self.best = journal, evaluations, best
+
+
+class _Watched:
+    """Evaluations as they come, with the best of them, on a progress bar."""
+
+    def __init__(self, evaluate: Evaluate, limits: Limits, progress: Progress, total: int | None) -> None:
+        self.evaluations = 0
+        self.best: tuple[Configuration, Reached] | None = None
+        self._evaluate, self._limits, self._progress = evaluate, limits, progress
+        self._task = progress.add_task("measuring (evaluations)", total=total)
+
+    def __call__(self, configuration: Configuration) -> Reached:
+        reached = self._evaluate(configuration)
+        self.evaluations += 1
+        kept = reached.qps > 0 and reached.power_watts <= self._limits.power_budget_watts
+        if kept and (self.best is None or reached.qps > self.best[1].qps):
+            self.best = configuration, reached
+            told = f"best {format_number(reached.qps)} queries/s: {configuration_words(configuration)} (evaluations)"
+            self._progress.update(self._task, description=told)
+        self._progress.advance(self._task)
+        return reached
+
+
+Search = Callable[[ProfileRequest, ParallelismSpace, Evaluate, Limits], SearchResult]
+
+
+def _random(request: ProfileRequest, space: ParallelismSpace, evaluate: Evaluate, limits: Limits) -> SearchResult:
+    count = request.evaluations or round(RANDOM_SHARE * space.size())
+    return random_search(space, evaluate, count, request.seed, limits)
+
+
+STRATEGIES: dict[str, Search] = {
+    "hercules": lambda _, space, evaluate, limits: gradient_search(space, evaluate, limits),
+    "deeprecsys": lambda _, space, evaluate, limits: deeprecsys_search(space, evaluate, limits),
+    "baymax": lambda _, space, evaluate, limits: baymax_search(space, evaluate, limits),
+    "exhaustive": lambda _, space, evaluate, limits: exhaustive_search(space, evaluate, limits),
+    "random": _random,
+}
+
+
+def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
+    """Search, and measure the winner.
+
+    Raises `ProfileInterrupted` on Ctrl-C, and what the model repository, the journal and the server raise.
+    """
+    stored = ModelRepository(request.directory).open(request.model, request.version)
+    server = this_server(request.cores)
+    space = _space(request, server.cores)
+    subject = ProfileSubject(
+        stored.name, stored.version, stored.identity, server.name, _sla(request, stored.spec.sla), request.load
+    )
+    watched: _Watched | None = None
+    try:
+        with (
+            open_journal(request.journal, subject, fresh=request.fresh) as journal,
+            _running(request, stored, subject.sla, progress) as live,
+        ):
+            limits = Limits(request.power_budget_watts, live.noise)
+            total = space.size() if request.strategy == "exhaustive" else None
+            watched = _Watched(journal.evaluating(live), limits, progress, total)
+            search = STRATEGIES[request.strategy](request, space, watched, limits)
+            profile = _profile(request, subject, server, search, live, progress)
+    except KeyboardInterrupt:
+        evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)
+        raise ProfileInterrupted(request.journal, evaluations, best) from None
+    return ProfileMade(subject, server, space, limits, request.strategy, search, journal.answered, profile)
+
+
+def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:
+    step = 2 if cores <= FEW_CORES else 1
+    batch_sizes = request.batch_sizes or tuple(1 << power for power in range(4, 11, step))
+    placements = request.placements
+    if not placements and request.strategy == "baymax":
+        placements = (Placement.HOT_SPARSE_ON_ACCELERATOR,)
+    elif not placements:
+        placements = (Placement.MODEL_ON_HOST, *([Placement.PIPELINE_ON_HOST] if cores > 1 else []))
+    return ParallelismSpace(cores, batch_sizes, placements)
+
+
+def _sla(request: ProfileRequest, own: SlaTarget) -> SlaTarget:
+    """What was asked for, completed by the model's own."""
+    return SlaTarget(
+        own.latency_ms if request.sla_ms is None else request.sla_ms,
+        own.percentile if request.percentile is None else request.percentile,
+    )
+
+
+@contextmanager
+def _running(
+    request: ProfileRequest, stored: StoredModel, sla: SlaTarget, progress: Progress
+) -> Iterator[ServerEvaluator]:
+    """The server to ask."""
+    from hebe.load_generator.qps_search import Probe
+    from hebe.profiling.live_evaluation import live_evaluator
+
+    task = progress.add_task("starting the model (probes)", total=None)
+
+    def show(probe: object, *_: object) -> None:
+        if isinstance(probe, Probe):
+            verdict = "holds" if probe.passed else "does not hold"
+            progress.update(task, description=f"{verdict} at {format_number(probe.rate_qps)} queries/s (probes)")
+        progress.advance(task)
+
+    with live_evaluator(
+        request.directory,
+        stored.name,
+        stored.version,
+        request.workload,
+        sla,
+        quick=request.quick,
+        cores=request.cores,
+        on_probe=show,
+    ) as live:
+        if (live.version, live.identity) != (stored.version, stored.identity):
+            raise ProfilingError(f"{stored.path} was written anew just now: run the command again")
+        yield live
+
+
+def _profile(
+    request: ProfileRequest,
+    subject: ProfileSubject,
+    server: ServerSpec,
+    search: SearchResult,
+    live: ServerEvaluator,
+    progress: Progress,
+) -> ServerProfile | None:
+    """The winner's, None if there is none."""
+    best = search.best
+    if best is None:
+        return None
+    task = progress.add_task("measuring how the best configuration's service times and workers scale", total=None)
+    profile = ServerProfile(
+        subject,
+        server,
+        request.strategy,
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        EfficiencyTuple(
+            subject.model,
+            server.name,
+            search.reached.qps,
+            search.reached.power_watts,
+            to_dict(best),
+            estimated=live.power_estimated,
+        ),
+        live.power_source,
+        live.latency_profiles(best),
+        live.scalability(best),
+        search,
+    )
+    progress.remove_task(task)
+    return profile

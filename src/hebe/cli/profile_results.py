@@ -1,0 +1,173 @@
+"""What `hebe profile` shows at the end: the path of the search, the winner, a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from hebe.cli.configuration_words import configuration_words
+from hebe.cli.profile_making import ProfileMade
+from hebe.planning.parallelism import Configuration, SearchResult
+from hebe.profile import LatencyProfile, ScalabilityProfile
+from hebe.profiling.server_profile import ServerProfile
+from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.search_surface import search_surface
+from hebe.report.tables import format_number
+from hebe.server_configuration import to_dict
+from hebe.spec import SlaTarget
+
+_SHOWN_OF_A_SWEEP = 10
+"""Rows of a search without a path: its best."""
+
+
+def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
+    """The path of the search; then the winner, or what came closest."""
+    yield from (_path(made) if made.search.steps else _sweep(made))
+    yield Text()
+    if made.profile is None:
+        yield Text(out_of_reach(made), style="bold red")
+        return
+    yield _winner(made, made.profile)
+    for stage, latency in made.profile.latency.items():
+        yield Text()
+        yield Text(f"Service time of a batch on one worker, {stage}", style="bold")
+        yield _latency(latency)
+    if made.profile.scalability is not None:
+        yield Text()
+        yield Text("With so many workers", style="bold")
+        yield _scalability(made.profile.scalability)
+
+
+def out_of_reach(made: ProfileMade) -> str:
+    """That no configuration keeps the limits, and which one came closest to them."""
+    reached, closest = made.search.reached, configuration_words(made.search.closest)
+    sla = sla_words(made.subject.sla)
+    if reached.qps > 0:
+        return (
+            f"No configuration keeps {sla} within {format_number(made.limits.power_budget_watts)} W. The closest one, "
+            f"{closest}, reaches {format_number(reached.qps)} queries/s at {format_number(reached.power_watts)} W."
+        )
+    tail = f"p{made.subject.sla.percentile:g}"
+    told = f"has a {tail} of {format_number(reached.tail_latency_ms)} ms under the lightest load"
+    if not math.isfinite(reached.tail_latency_ms):
+        told = "answers too little for its latency to be told"
+    return f"No configuration keeps {sla}. The best one reached, {closest}, {told}."
+
+
+def sla_words(sla: SlaTarget) -> str:
+    """`p95 within 20 ms`."""
+    return f"p{sla.percentile:g} within {format_number(sla.latency_ms)} ms"
+
+
+def profile_picture(made: ProfileMade) -> str:
+    """The search over its surface, one `<svg>`."""
+    search, budget = made.search, made.limits.power_budget_watts
+    tried = [
+        (configuration, reached.qps if reached.power_watts <= budget else 0.0)
+        for configuration, reached in search.tried.items()
+    ]
+    moves = [(step.at, step.taken) for step in search.steps if step.taken is not None]
+    title = f"{made.subject.model} within {sla_words(made.subject.sla)}: {search.evaluations} evaluations"
+    return search_surface(tried, moves, search.best, title)
+
+
+def profile_summary(made: ProfileMade) -> dict[str, Any]:
+    """Plain data for `--json`."""
+    search = made.search
+    return {
+        "found": made.profile is not None,
+        "subject": made.subject.to_dict(),
+        "strategy": made.strategy,
+        "space": made.space.size(),
+        "evaluations": search.evaluations,
+        "answered_by_journal": made.answered,
+        "closest": {"configuration": to_dict(search.closest), **_reached(search, search.closest)},
+        "efficiency": None if made.profile is None else made.profile.efficiency.to_dict(),
+        "power_source": None if made.profile is None else made.profile.power_source,
+        "path": [
+            {"configuration": to_dict(step.taken), "candidates": len(step.candidates), **_reached(search, step.taken)}
+            for step in search.steps
+            if step.taken is not None
+        ],
+    }
+
+
+def _reached(search: SearchResult, configuration: Configuration) -> Mapping[str, float]:
+    reached = search.tried[configuration]
+    return {"qps": reached.qps, "power_watts": reached.power_watts, "tail_latency_ms": reached.tail_latency_ms}
+
+
+def _path(made: ProfileMade) -> Iterator[RenderableType]:
+    yield Text("The path of the search", style="bold")
+    table = FittingTable(
+        Column("tried", right=True, spare=1),
+        Column("taken", folds=True),
+        Column("queries/s", right=True),
+        Column("W", right=True, spare=2),
+    )
+    for step in made.search.steps:
+        if step.taken is None:
+            if step.candidates:
+                table.add_row(str(len(step.candidates)), Text("none is better", "dim"), "", "")
+            continue
+        table.add_row(str(len(step.candidates)), configuration_words(step.taken), *_figures(made.search, step.taken))
+    yield table
+
+
+def _sweep(made: ProfileMade) -> Iterator[RenderableType]:
+    tried = made.search.tried
+    ranked = sorted(tried, key=lambda configuration: -tried[configuration].qps)[:_SHOWN_OF_A_SWEEP]
+    yield Text(f"The best {len(ranked)} of {len(tried)}", style="bold")
+    table = FittingTable(
+        Column("configuration", folds=True), Column("queries/s", right=True), Column("W", right=True, spare=1)
+    )
+    for configuration in ranked:
+        table.add_row(configuration_words(configuration), *_figures(made.search, configuration))
+    yield table
+
+
+def _figures(search: SearchResult, configuration: Configuration) -> tuple[str, str]:
+    reached = search.tried[configuration]
+    if reached.qps > 0:
+        return format_number(reached.qps), format_number(reached.power_watts)
+    late = f"late, {format_number(reached.tail_latency_ms)} ms" if math.isfinite(reached.tail_latency_ms) else "late"
+    return late, ""
+
+
+def _winner(made: ProfileMade, profile: ServerProfile) -> RenderableType:
+    tuple_ = profile.efficiency
+    estimated = "estimated from " if tuple_.estimated else "by "
+    rows = {
+        "best": configuration_words(profile.configuration),
+        "throughput": f"{format_number(tuple_.qps)} queries/s with {sla_words(made.subject.sla)}",
+        "power": f"{format_number(tuple_.power_watts)} W, {estimated}{profile.power_source}",
+        "efficiency": f"{format_number(tuple_.qps / tuple_.power_watts)} queries/s per W",
+        "evaluations": f"{made.search.evaluations}, {made.answered} of them from the journal; "
+        f"the space has {made.space.size():,} configurations",
+        "server": profile.server.name,
+    }
+    table = FittingTable("", Column(folds=True))
+    for name, value in rows.items():
+        table.add_row(Text(name, "bold"), Text(value, "bold green") if name == "throughput" else value)
+    return table
+
+
+def _latency(latency: LatencyProfile) -> FittingTable:
+    table = FittingTable(*(Column(name, right=True) for name in ("items", "ms", "spread ms", "items/s")))
+    for items, service_s, spread_s in zip(latency.batch_sizes, latency.service_s, latency.spread_s, strict=True):
+        numbers = (items, service_s * 1e3, spread_s * 1e3, items / service_s)
+        table.add_row(*(format_number(float(f"{number:.3g}")) for number in numbers))
+    return table
+
+
+def _scalability(scalability: ScalabilityProfile) -> FittingTable:
+    table = FittingTable(*(Column(name, right=True) for name in ("workers", "queries/s", "memory GB/s")))
+    for workers, qps, traffic in zip(
+        scalability.workers, scalability.qps, scalability.bandwidth_bytes_per_s, strict=True
+    ):
+        table.add_row(str(workers), format_number(qps), format_number(traffic / 1e9) if traffic else "")
+    return table

@@ -1,0 +1,41 @@
+"""What a search for a server's split asks, and what its winner is then measured by."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hebe.planning.parallelism import Configuration, Reached
+from hebe.profile import LatencyProfile, ScalabilityProfile
+
+
+class ServerEvaluator(Protocol):
+    """A running server that takes any configuration; an `Evaluate` of `planning.parallelism`."""
+
+    @property
+    def version(self) -> int:
+        """The model's."""
+
+    @property
+    def identity(self) -> str:
+        """The checksum of the model's files."""
+
+    @property
+    def noise(self) -> float:
+        """The relative difference of throughput that says nothing."""
+
+    @property
+    def power_source(self) -> str:
+        """Where watts are from."""
+
+    @property
+    def power_estimated(self) -> bool:
+        """Whether they could not be read."""
+
+    def __call__(self, configuration: Configuration) -> Reached:
+        """What the configuration reaches within the SLA target."""
+
+    def latency_profiles(self, configuration: Configuration) -> dict[str, LatencyProfile]:
+        """Service time of one batch on one worker, by batch size, of each stage."""
+
+    def scalability(self, configuration: Configuration) -> ScalabilityProfile:
+        """Latency-bounded throughput with fewer workers, and memory traffic."""

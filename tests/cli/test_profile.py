@@ -1,0 +1,291 @@
+"""`hebe profile` as a user runs it, on a server that only seems to run."""
+
+import json
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hebe.cli.main import main
+from hebe.models.architectures import build_dense_net
+from hebe.models.ranking_model import initial_rows
+from hebe.models.repository import ModelRepository
+from hebe.planning.parallelism import Reached
+from hebe.profile import LatencyProfile, ScalabilityProfile
+from hebe.profiling.error import ProfilingError
+from hebe.profiling.journal import open_journal
+from hebe.profiling.server_profile import configuration_for, read_server_profile
+from hebe.server_configuration import Lane, Placement
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, ServerSpec, SlaTarget
+
+SERVER = ServerSpec("small-4-cores", 4, 8 << 30)
+LATENCY = LatencyProfile((16, 64), (0.001, 0.002), (0.0, 0.0001))
+BEST = Lane(Placement.MODEL_ON_HOST, 2, 2, 256)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    spec = ModelSpec(
+        "tiny",
+        "dlrm",
+        (EmbeddingTableSpec("ads", 20, 4),),
+        (FeatureSpec("ad", "ads", 2, Pooling.SUM),),
+        dense_dim=2,
+        towers={"bottom": (4, 4), "top": (4, 1)},
+        sla=SlaTarget(50.0, 99.0),
+    )
+    tables = {table.name: initial_rows(spec, table.name, 0) for table in spec.tables}
+    ModelRepository(root).write(spec, tables, build_dense_net(spec, seed=0).state_dict())
+    return root
+
+
+class Seeming:
+    """Two workers of two cores with batches of 256 are best; the more cores, the more power."""
+
+    noise, power_source, power_estimated = 0.0, "CPU utilization", True
+
+    def __init__(self):
+        self.asked, self.opened, self.late, self.fault_at, self.fault = [], [], False, None, None
+
+    def __call__(self, configuration):
+        if len(self.asked) == self.fault_at:
+            raise self.fault
+        self.asked.append(configuration)
+        here, *_ = configuration
+        if self.late:
+            return Reached(0.0, 20.0, 400.0 / here.cores)
+        far = abs(here.workers - 2) + abs(here.cores_per_worker - 2) + abs(here.batch_size.bit_length() - 9)
+        return Reached(1000.0 / (1 + far + 5 * here.dense_workers), 20.0 + here.cores, 10.0)
+
+    def latency_profiles(self, configuration):
+        self.asked_latency = configuration
+        return {"model": LATENCY}
+
+    def scalability(self, _configuration):
+        return ScalabilityProfile("tiny", (1, 2), (100.0, 200.0), (1e9, 2e9), (1,), ((), (200.0,)))
+
+
+@pytest.fixture
+def live(monkeypatch, tmp_path):
+    seeming = Seeming()
+
+    @contextmanager
+    def live_evaluator(directory, model, version, workload, sla, **options):
+        stored = ModelRepository(directory).open(model, version)
+        seeming.version, seeming.identity = stored.version, stored.identity
+        seeming.opened.append((sla, workload, options))
+        yield seeming
+
+    module = ModuleType("hebe.profiling.live_evaluation")
+    module.live_evaluator = live_evaluator
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("hebe.cli.profile_making.this_server", lambda _cores: SERVER)
+    monkeypatch.chdir(tmp_path)
+    return seeming
+
+
+def run(capsys, repository, *options):
+    with pytest.raises(SystemExit) as exit_:
+        main(["profile", str(repository), "--model", "tiny", *map(str, options)])
+    captured = capsys.readouterr()
+    return exit_.value.code or 0, captured.out, captured.err
+
+
+def profiled(capsys, repository, *options):
+    code, out, err = run(capsys, repository, *options, "--json")
+    assert code == 0, err
+    return json.loads(out.splitlines()[-1]), err
+
+
+def test_the_best_configuration_is_written_with_how_it_was_found(capsys, repository, live, tmp_path):
+    told, shown = profiled(capsys, repository, "--sla-ms", "20")
+    written = read_server_profile(tmp_path / "profiles" / "tiny.json")
+    assert written.configuration == (BEST,) == live.asked_latency
+    assert written.efficiency.to_dict() == told["efficiency"]
+    assert (written.efficiency.qps, written.efficiency.estimated) == (1000.0, True)
+    assert written.subject.sla == SlaTarget(20.0, 99.0), "the percentile is the model's own"
+    assert written.latency == {"model": LATENCY}
+    assert written.search.evaluations == told["evaluations"] == len(live.asked)
+    stored = ModelRepository(repository).open("tiny")
+    assert configuration_for(Path(told["profile"]), "tiny", 1, stored.identity, SERVER.name) == (BEST,)
+    assert told["path"][-1]["configuration"]["batch_size"] in (64, 256, 1024)
+    for words in (
+        "The path of the search", "none is better", "model-on-host, 2 workers of 2 cores, batches of 256",
+        "1,000 queries/s with p99 within 20 ms", "24 W, estimated from CPU utilization", "0 of them from the journal",
+        "Service time of a batch on one worker, model", "With so many workers", "Picture: profiles/tiny.svg",
+    ):  # fmt: skip
+        assert words in shown
+    assert (tmp_path / "profiles" / "tiny.svg").read_text().startswith("<svg")
+
+
+def test_what_was_measured_is_not_measured_again(capsys, repository, live):
+    first, _ = profiled(capsys, repository)
+    asked = len(live.asked)
+    again, shown = profiled(capsys, repository, "--strategy", "hercules", "--power-budget-w", "1000")
+    assert len(live.asked) == asked
+    assert again["answered_by_journal"] == again["evaluations"] == first["evaluations"]
+    assert again["efficiency"] == first["efficiency"]
+    assert f"{asked}, {asked} of them from the journal" in shown
+    profiled(capsys, repository, "--fresh")
+    assert len(live.asked) == 2 * asked
+
+
+@pytest.mark.parametrize(
+    "other", [("--sla-ms", 49), ("--percentile", 95), ("--seed", 1), ("--sizes", "fixed:10"), ("--quick",)]
+)
+def test_what_was_measured_otherwise_is_measured_anew(capsys, repository, live, other):
+    profiled(capsys, repository, "--strategy", "deeprecsys")
+    asked = len(live.asked)
+    profiled(capsys, repository, "--strategy", "deeprecsys", *other)
+    assert len(live.asked) == 2 * asked
+
+
+def test_an_interrupted_search_goes_on_where_it_was(capsys, repository, live, tmp_path):
+    whole, _ = profiled(capsys, repository, "--journal", tmp_path / "other")
+    asked, live.asked = len(live.asked), []
+    live.fault_at, live.fault = 5, KeyboardInterrupt()
+    code, out, err = run(capsys, repository, "--json", "--output", "profile.json")
+    assert code == 130
+    assert "Interrupted. 5 evaluations are in profiles/journal: the same command goes on. Best so far: " in err
+    assert json.loads(out.splitlines()[-1]) == {"interrupted": True, "evaluations": 5, "journal": "profiles/journal"}
+    assert not (tmp_path / "profile.json").exists()
+    live.fault_at = None
+    told, _ = profiled(capsys, repository, "--output", "profile.json")
+    assert len(live.asked) == asked
+    assert told["answered_by_journal"] == 5
+    assert {**told, "answered_by_journal": 0} == {**whole, "profile": "profile.json", "picture": "profile.svg"}
+
+
+def test_interrupted_before_anything_was_measured(capsys, repository, live):
+    live.fault_at, live.fault = 0, KeyboardInterrupt()
+    code, out, _ = run(capsys, repository)
+    assert (code, out) == (130, "Interrupted before anything was measured.\n")
+
+
+def test_an_evaluation_that_fails_keeps_those_before(capsys, repository, live, tmp_path):
+    live.fault_at, live.fault = 3, ProfilingError("the machine is busy: try again later")
+    code, out, err = run(capsys, repository, "--json")
+    assert code == 1
+    assert "error: the machine is busy: try again later" in err
+    assert json.loads(out.splitlines()[-1]) == {"error": "the machine is busy: try again later"}
+    assert not (tmp_path / "profiles" / "tiny.json").exists()
+    live.fault_at = None
+    told, _ = profiled(capsys, repository)
+    assert told["answered_by_journal"] == 3
+
+
+def test_an_sla_out_of_reach_has_an_exit_code_of_its_own_and_overwrites_nothing(capsys, repository, live, tmp_path):
+    profiled(capsys, repository)
+    before = (tmp_path / "profiles" / "tiny.json").read_bytes()
+    live.late = True
+    code, out, err = run(capsys, repository, "--sla-ms", "1", "--json")
+    assert code == 3
+    assert "No configuration keeps p99 within 1 ms. The best one reached, " in err
+    assert "has a p99 of 100 ms under the lightest load." in err
+    told = json.loads(out.splitlines()[-1])
+    assert (told["found"], told["profile"], told["efficiency"]) == (False, None, None)
+    assert told["closest"]["tail_latency_ms"] == 100.0
+    assert (tmp_path / "profiles" / "tiny.json").read_bytes() == before
+
+
+@pytest.mark.usefixtures("live")
+def test_a_power_budget_bounds_what_wins(capsys, repository):
+    told, _ = profiled(capsys, repository, "--power-budget-w", "22")
+    assert told["efficiency"]["power_watts"] <= 22
+    code, out, _ = run(capsys, repository, "--power-budget-w", "5")
+    assert code == 3
+    assert "No configuration keeps p99 within 50 ms within 5 W. The closest one, " in out
+    assert "at 21 W." in out
+
+
+@pytest.mark.usefixtures("live")
+@pytest.mark.parametrize(
+    ("strategy", "evaluations"), [("deeprecsys", 4), ("exhaustive", 68), ("random", 14), ("hercules", None)]
+)
+def test_strategies(capsys, repository, strategy, evaluations):
+    told, shown = profiled(capsys, repository, "--strategy", strategy)
+    assert told["space"] == 68
+    assert told["evaluations"] == evaluations or evaluations is None
+    assert (f"of {evaluations}" in shown) == (strategy in ("exhaustive", "random"))
+    if strategy != "random":
+        assert told["efficiency"]["qps"] == 1000.0 or strategy == "deeprecsys"
+
+
+def test_options_reach_the_search_and_the_server(capsys, repository, live):
+    told, _ = profiled(
+        capsys, repository, "--placement", "pipeline-on-host", "--batch-sizes", "32,8,32", "--strategy", "random",
+        "--evaluations", "3", "--seed", "7", "--sizes", "fixed:10", "--quick", "--percentile", "90",
+    )  # fmt: skip
+    assert len(live.asked) == told["evaluations"] == 3
+    assert {lane.placement for (lane,) in live.asked} == {Placement.PIPELINE_ON_HOST}
+    assert {lane.batch_size for (lane,) in live.asked} <= {8, 32}
+    ((sla, workload, options),) = live.opened
+    assert (sla, workload.seed, options["quick"]) == (SlaTarget(50.0, 90.0), 7, True)
+    assert "sizes fixed:10, arrivals poisson, keys uniform, seed 7, quick" in told["subject"]["load"]
+
+
+@pytest.mark.usefixtures("live")
+def test_baymax_takes_an_accelerator_unless_it_is_told_otherwise(capsys, repository):
+    told, _ = profiled(capsys, repository, "--strategy", "baymax", "--batch-sizes", "16")
+    assert told["closest"]["configuration"]["placement"] == "hot-sparse-on-accelerator"
+    code, _, err = run(capsys, repository, "--strategy", "baymax", "--placement", "model-on-host")
+    assert code == 1
+    assert "the space has no placement on one" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "fault"),
+    [
+        (["--strategy", "best"], 2, "'best': choose hercules, deeprecsys"),
+        (["--placement", "moon"], 2, "'moon': choose model-on-host"),
+        (["--batch-sizes", "16,x"], 2, "write numbers of items as 16,64,256"),
+        (["--batch-sizes", "0"], 2, "write numbers of items"),
+        (["--cores", "1-"], 2, "write cores as 0-3,8"),
+        (["--cores", "3-1"], 2, "write cores as 0-3,8"),
+        (["--cores", "99999"], 2, "99999: this process may use"),
+        (["--sla-ms", "0"], 2, "must be a finite number of more than 0"),
+        (["--sla-ms", "nan"], 2, "must be a finite number of more than 0"),
+        (["--percentile", "100"], 2, "must lie between 0 and 100"),
+        (["--power-budget-w", "-3"], 2, "must be a finite number of more than 0"),
+        (["--evaluations", "3"], 2, "is for --strategy random"),
+        (["--output", "profile.txt"], 2, "must end in .json"),
+        (["--sizes", "huge"], 1, "huge"),
+        (["--version", "9"], 1, "model tiny has no version 9"),
+        (["--journal", "/dev/null/journal"], 1, "the journal cannot be written: Not a directory"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_starts(capsys, repository, live, options, code, fault):
+    told, _, err = run(capsys, repository, *options)
+    assert told == code
+    assert fault in " ".join(err.replace("│", " ").split())
+    assert not live.opened
+
+
+@pytest.mark.usefixtures("live")
+def test_an_unknown_model_is_told(capsys, repository):
+    code, _, err = run(capsys, repository, "--model", "large")
+    assert code == 1
+    assert "large" in err
+
+
+@pytest.mark.usefixtures("live")
+def test_one_profiler_a_journal(capsys, repository, tmp_path):
+    told, _ = profiled(capsys, repository)
+    subject = read_server_profile(tmp_path / "profiles" / "tiny.json").subject
+    with open_journal(tmp_path / "profiles" / "journal", subject):
+        code, _, err = run(capsys, repository)
+    assert code == 1
+    assert "another process profiles with this journal" in err
+    assert told["found"]
+
+
+@pytest.mark.usefixtures("live")
+def test_where_the_profile_cannot_be_written_the_result_was_shown(capsys, repository, tmp_path):
+    (tmp_path / "profiles" / "tiny.json").mkdir(parents=True)
+    code, out, err = run(capsys, repository)
+    assert code == 1
+    assert "1,000 queries/s" in out
+    assert "profiles/tiny.json: Is a directory" in err
