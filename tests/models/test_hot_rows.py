@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from hebe.embeddings.table_memory import RowFormat
 from hebe.models import hot_rows
 from hebe.models.hot_rows import choose_hot_rows, counted_frequencies, read_key_trace
 from hebe.models.repository import RepositoryError
-from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
 
 SPEC = ModelSpec(
     "m",
@@ -120,11 +122,26 @@ def test_a_trace_is_counted():
     assert counts["wide"].tolist() == [0, 0, 0, 0]
 
 
+def test_keys_of_a_feature_are_counted_in_its_table_as_it_reads_them():
+    features = (
+        FeatureSpec("f", "narrow", 2, Pooling.SUM, OutOfRange.WRAP),
+        FeatureSpec("h", "narrow", 1, Pooling.SUM),
+        FeatureSpec("g", "wide", 1, Pooling.SUM),
+    )
+    spec = replace(SPEC, features=features)
+    counts = counted_frequencies(
+        spec, {"f": np.array([[1, 7], [-1, 13]]), "h": np.array([0, -1]), "wide": np.array([2])}
+    )
+    assert counts["narrow"].tolist() == [1, 3, 0, 0, 0, 1]
+    assert counts["wide"].tolist() == [0, 0, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("trace", "said"),
     [
-        ({"other": np.array([1])}, "no table other"),
-        ({"narrow": np.array([6])}, r"lie in \[6, 6\]: it has 6 rows"),
+        ({"other": np.array([1])}, "no table or feature other; its tables: narrow, wide"),
+        ({"g": np.array([4])}, r"keys of g lie in \[4, 4\]: table wide has 4 rows"),
+        ({"narrow": np.array([6])}, r"narrow lie in \[6, 6\]: table narrow has 6 rows"),
         ({"narrow": np.array([-2, 3])}, r"lie in \[-2, 3\]"),
         ({"narrow": np.array([1.0])}, "are float64: must be int64"),
         ({"narrow": np.array([-1])}, "has no key"),
@@ -156,7 +173,7 @@ def test_files_that_are_no_trace_are_named(tmp_path, monkeypatch):
         with pytest.raises(RepositoryError, match=r"keys.safetensors: is no key trace"):
             read_key_trace(path, SPEC)
     save_torch_file({"narrow": torch.zeros(3, dtype=torch.bfloat16)}, path)
-    with pytest.raises(RepositoryError, match=r"keys.safetensors: keys of table narrow are BF16: must be I64"):
+    with pytest.raises(RepositoryError, match=r"keys.safetensors: keys of narrow are BF16: must be I64"):
         read_key_trace(path, SPEC)
     with pytest.raises(RepositoryError, match="cannot be read"):
         read_key_trace(tmp_path, SPEC)

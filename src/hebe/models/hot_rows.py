@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from hebe.embeddings.table_memory import RowFormat
 from hebe.models.stored_file import RepositoryError
-from hebe.query import KeyArray
+from hebe.query import KeyArray, bring_into_range
 from hebe.spec import ModelSpec
 
 Frequencies = Mapping[str, npt.NDArray[np.float64]]
@@ -144,25 +144,22 @@ def _checked(spec: ModelSpec, name: str, frequencies: Frequencies) -> npt.NDArra
 
 
 def counted_frequencies(spec: ModelSpec, trace: Mapping[str, KeyArray]) -> dict[str, npt.NDArray[np.float64]]:
-    """How often each row is looked up in `trace`: keys int64 of any shape by table, -1 where there is none.
+    """How often each row is looked up in `trace`: keys, int64 of any shape, by table, or by the feature that reads it,
+    which brings them into range as it says; -1 where there is none.
 
-    Tables of `spec` that the trace lacks are never looked up. Raises ValueError for other tables, keys that are no
-    row's, and a trace without any key.
+    What the trace lacks is never looked up. Raises ValueError for other names, keys that are no row's, and a trace
+    without any key.
     """
-    unknown = set(trace) - {table.name for table in spec.tables}
-    if unknown:
-        raise ValueError(f"model {spec.name} has no table {', '.join(sorted(unknown))}, of which keys are given")
-    counts = {
-        table.name: _counts(table.name, table.rows, trace.get(table.name, np.empty(0, np.int64)))
-        for table in spec.tables
-    }
-    return _with_any(counts, "the trace")
+    counts = {table.name: np.zeros(table.rows) for table in spec.tables}
+    for name, keys in trace.items():
+        _count(spec, name, keys, counts)
+    return _with_any(counts)
 
 
 def read_key_trace(path: Path, spec: ModelSpec) -> dict[str, npt.NDArray[np.float64]]:
-    """`counted_frequencies` of a trace in a file: safetensors, one int64 array of keys a table.
+    """`counted_frequencies` of a trace in a file: safetensors, an int64 array of keys for each table or feature.
 
-    That is the form in which caches keep their keys as well. Raises `RepositoryError` naming file and table.
+    That is the form in which caches keep their keys as well. Raises `RepositoryError` naming file and array.
     """
     counts = {table.name: np.zeros(table.rows) for table in spec.tables}
     try:
@@ -174,30 +171,34 @@ def read_key_trace(path: Path, spec: ModelSpec) -> dict[str, npt.NDArray[np.floa
         with safe_open(path, "np") as file:
             names = file.keys()
             for name in names:
-                if name not in counts:
-                    raise RepositoryError(
-                        f"{path}: has keys of table {name}; model {spec.name} has {', '.join(counts)}"
-                    )
                 if (kind := file.get_slice(name).get_dtype()) != "I64":
-                    raise RepositoryError(f"{path}: keys of table {name} are {kind}: must be I64")
-                counts[name] = _counts(name, len(counts[name]), file.get_tensor(name))
-        return _with_any(counts, "the trace")
+                    raise RepositoryError(f"{path}: keys of {name} are {kind}: must be I64")
+                _count(spec, name, file.get_tensor(name), counts)
+        return _with_any(counts)
     except OSError as fault:
         raise RepositoryError(f"{path}: cannot be read: {fault.strerror or fault}") from None
     except (SafetensorError, ValueError) as fault:
         raise RepositoryError(f"{path}: is no key trace: {fault}") from None
 
 
-def _counts(name: str, rows: int, keys: KeyArray) -> npt.NDArray[np.float64]:
+def _count(spec: ModelSpec, name: str, keys: KeyArray, counts: dict[str, npt.NDArray[np.float64]]) -> None:
+    """Add the keys of a table or feature to the counts of its table."""
     if keys.dtype != np.int64:
-        raise ValueError(f"keys of table {name} are {keys.dtype}: must be int64")
-    read = keys[keys != -1]
+        raise ValueError(f"keys of {name} are {keys.dtype}: must be int64")
+    table = name
+    if name not in counts:
+        feature = next((feature for feature in spec.features if feature.name == name), None)
+        if feature is None:
+            raise ValueError(f"model {spec.name} has no table or feature {name}; its tables: {', '.join(counts)}")
+        table = feature.table
+        keys = bring_into_range(keys, spec.table(table).rows, feature.out_of_range)
+    rows, read = len(counts[table]), keys[keys != -1]
     if read.size and (read.min() < 0 or read.max() >= rows):
-        raise ValueError(f"keys of table {name} lie in [{read.min()}, {read.max()}]: it has {rows} rows")
-    return np.bincount(read, minlength=rows).astype(np.float64)
+        raise ValueError(f"keys of {name} lie in [{read.min()}, {read.max()}]: table {table} has {rows} rows")
+    counts[table] += np.bincount(read, minlength=rows)
 
 
-def _with_any(counts: dict[str, npt.NDArray[np.float64]], what: str) -> dict[str, npt.NDArray[np.float64]]:
+def _with_any(counts: dict[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[np.float64]]:
     if not any(own.any() for own in counts.values()):
-        raise ValueError(f"{what} has no key")
+        raise ValueError("the trace has no key")
     return counts
