@@ -24,6 +24,17 @@ _SHOWN_OF_A_SWEEP = 10
 """Rows of a search without a path: its best."""
 
 
+_COLUMNS = (
+    Column("placement"),
+    Column("workers x cores", right=True),
+    Column("dense", right=True),
+    Column("batch", right=True),
+    Column("fused", right=True),
+    Column("queries/s", right=True),
+    Column("W", right=True, spare=1),
+)
+
+
 def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
     """The path of the search; then the winner, or what came closest."""
     yield from (_path(made) if made.search.steps else _sweep(made))
@@ -103,18 +114,12 @@ def _reached(search: SearchResult, configuration: Configuration) -> Mapping[str,
 
 def _path(made: ProfileMade) -> Iterator[RenderableType]:
     yield Text("The path of the search", style="bold")
-    table = FittingTable(
-        Column("tried", right=True, spare=1),
-        Column("taken", folds=True),
-        Column("queries/s", right=True),
-        Column("W", right=True, spare=2),
-    )
+    table = FittingTable(Column("tried", right=True, spare=2), *_COLUMNS)
     for step in made.search.steps:
-        if step.taken is None:
-            if step.candidates:
-                table.add_row(str(len(step.candidates)), Text("none is better", "dim"), "", "")
-            continue
-        table.add_row(str(len(step.candidates)), configuration_words(step.taken), *_figures(made.search, step.taken))
+        if step.taken is not None:
+            table.add_row(str(len(step.candidates)), *_cells(made.search, step.taken))
+        elif step.candidates:
+            table.add_row(str(len(step.candidates)), Text("none is better", "dim"), *[""] * (len(_COLUMNS) - 1))
     yield table
 
 
@@ -122,20 +127,23 @@ def _sweep(made: ProfileMade) -> Iterator[RenderableType]:
     tried = made.search.tried
     ranked = sorted(tried, key=lambda configuration: -tried[configuration].qps)[:_SHOWN_OF_A_SWEEP]
     yield Text(f"The best {len(ranked)} of {len(tried)}", style="bold")
-    table = FittingTable(
-        Column("configuration", folds=True), Column("queries/s", right=True), Column("W", right=True, spare=1)
-    )
+    table = FittingTable(*_COLUMNS)
     for configuration in ranked:
-        table.add_row(configuration_words(configuration), *_figures(made.search, configuration))
+        table.add_row(*_cells(made.search, configuration))
     yield table
 
 
-def _figures(search: SearchResult, configuration: Configuration) -> tuple[str, str]:
-    reached = search.tried[configuration]
+def _cells(search: SearchResult, configuration: Configuration) -> list[str | Text]:
+    """A row under `_COLUMNS`; of two lanes the second one's settings, since the first one stays as it is."""
+    reached, lane = search.tried[configuration], configuration[-1]
+    beside = "beside it " if len(configuration) > 1 else ""
+    cells: list[str | Text] = [f"{beside}{lane.placement}"]
+    cells += [f"{lane.workers} x {lane.cores_per_worker}", str(lane.dense_workers or ""), f"{lane.batch_size:,}"]
+    cells.append(f"{lane.fused_items:,}" if lane.fused_items else "")
     if reached.qps > 0:
-        return format_number(reached.qps), format_number(reached.power_watts)
-    late = f"late, {format_number(reached.tail_latency_ms)} ms" if math.isfinite(reached.tail_latency_ms) else "late"
-    return late, ""
+        return [*cells, format_number(reached.qps), format_number(reached.power_watts)]
+    known = math.isfinite(reached.tail_latency_ms)
+    return [*cells, f"late, {format_number(reached.tail_latency_ms)} ms" if known else "late", ""]
 
 
 def _winner(made: ProfileMade, profile: ServerProfile) -> RenderableType:
@@ -146,8 +154,8 @@ def _winner(made: ProfileMade, profile: ServerProfile) -> RenderableType:
         "throughput": f"{format_number(tuple_.qps)} queries/s with {sla_words(made.subject.sla)}",
         "power": f"{format_number(tuple_.power_watts)} W, {estimated}{profile.power_source}",
         "efficiency": f"{format_number(tuple_.qps / tuple_.power_watts)} queries/s per W",
-        "evaluations": f"{made.search.evaluations}, {made.answered} of them from the journal; "
-        f"the space has {made.space.size():,} configurations",
+        "evaluations": f"{made.search.evaluations} of {len(made.search.tried)} configurations, "
+        f"{made.answered} answered by the journal; there are {made.space.size():,} to try",
         "server": profile.server.name,
     }
     table = FittingTable("", Column(folds=True))
