@@ -14,6 +14,7 @@ from hebe.embeddings.store import StoreError
 from hebe.embeddings.table_memory import RowFormat
 from hebe.models.hot_rows import HotRows, choose_hot_rows
 from hebe.models.repository import ModelRepository
+from hebe.query import Batch, JaggedKeys, SubQuery
 from hebe.runtime import hot_sparse_net
 from hebe.runtime.accelerator_memory import AcceleratorMemory
 from hebe.runtime.hot_sparse_net import HotLookups, HotSparseNet
@@ -72,6 +73,25 @@ def test_scores_are_those_of_the_whole_tables(repository, name):
         np.testing.assert_allclose(
             scores_of(model, dense_net, keys.copy(), hot), scores_of(model, dense_net, keys, None), atol=1e-5
         )
+    assert 0 < hot.hits.hot < hot.hits.lookups
+    hot.close()
+    model.close()
+
+
+@pytest.mark.parametrize("name", ["peers-dlrm", "din", "dlrm-rmc1", "wnd"])
+def test_an_executor_scores_jagged_queries_as_without(repository, name):
+    model, rng = hebe.load(repository, name), np.random.default_rng(7)
+    features = {}
+    for feature in model.spec.features:
+        offsets = np.concatenate([[0], np.cumsum(rng.integers(1, feature.lookups + 1, 19))])
+        features[feature.name] = JaggedKeys(rng.integers(0, model.spec.table(feature.table).rows, offsets[-1]), offsets)
+    dense = rng.random((19, model.spec.dense_dim), dtype=np.float32)
+    queries = [model.query(features, dense), model.random_query(30)]
+    batch = Batch(0, (SubQuery(queries[0], 2, 19), SubQuery(queries[1], 0, 30)), 47)
+    whole, hot = model.new_executor(64).run(batch), placed(model)
+    outcome = model.new_executor(64, hot, on_accelerator=True).run(batch)
+    np.testing.assert_allclose(outcome.scores, whole.scores, atol=1e-5)
+    assert hot.hits.lookups == whole.lookup.keys.total == outcome.lookup.keys.total
     assert 0 < hot.hits.hot < hot.hits.lookups
     hot.close()
     model.close()
