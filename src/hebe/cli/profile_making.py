@@ -37,7 +37,8 @@ from hebe.server_configuration import Placement, to_dict
 from hebe.spec import ServerSpec, SlaTarget
 
 if TYPE_CHECKING:
-    from hebe.load_generator.qps_search import Workload
+    from hebe.load_generator.qps_search import Probe, Workload
+    from hebe.load_generator.rate_search import Crossing
     from hebe.profiling.evaluator import ServerEvaluator
 
 FEW_CORES = 4
@@ -185,16 +186,14 @@ def _running(
     request: ProfileRequest, stored: StoredModel, sla: SlaTarget, progress: Progress
 ) -> Iterator[ServerEvaluator]:
     """The server to ask."""
-    from hebe.load_generator.qps_search import Probe
     from hebe.profiling.live_evaluation import live_evaluator
 
     task = progress.add_task("starting the model (probes)", total=None)
 
-    def show(probe: object, *_: object) -> None:
-        if isinstance(probe, Probe):
-            verdict = "holds" if probe.passed else "does not hold"
-            progress.update(task, description=f"{verdict} at {format_number(probe.rate_qps)} queries/s (probes)")
-        progress.advance(task)
+    def show(probe: Probe, _crossing: Crossing | None) -> None:
+        verdict = "holds" if probe.passed else "does not hold"
+        told = f"{verdict} at {format_number(probe.rate_qps)} queries/s (probes)"
+        progress.update(task, description=told, advance=1)
 
     with live_evaluator(
         request.directory,
@@ -223,24 +222,19 @@ def _profile(
     best = search.best
     if best is None:
         return None
-    task = progress.add_task("measuring how the best configuration's service times and workers scale", total=None)
-    profile = ServerProfile(
-        subject,
-        server,
-        request.strategy,
-        datetime.now(UTC).isoformat(timespec="seconds"),
-        EfficiencyTuple(
-            subject.model,
-            server.name,
-            search.reached.qps,
-            search.reached.power_watts,
-            to_dict(best),
-            estimated=live.power_estimated,
-        ),
-        live.power_source,
-        live.latency_profiles(best),
-        live.scalability(best),
-        search,
-    )
+    task = progress.add_task("measuring service times, and fewer workers", total=None)
+    latency, scalability = live.latency_profiles(best), live.scalability(best)
     progress.remove_task(task)
-    return profile
+    # Where power is from is known from here on, even if the journal has answered all of the search.
+    efficiency = EfficiencyTuple(
+        subject.model,
+        server.name,
+        search.reached.qps,
+        search.reached.power_watts,
+        to_dict(best),
+        estimated=live.power_estimated,
+    )
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return ServerProfile(
+        subject, server, request.strategy, created, efficiency, live.power_source, latency, scalability, search
+    )
