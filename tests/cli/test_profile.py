@@ -62,7 +62,7 @@ class Seeming:
 
     def latency_profiles(self, configuration):
         self.asked_latency = configuration
-        return {"model": LATENCY}
+        return {"whole": LATENCY}
 
     def scalability(self, _configuration):
         return ScalabilityProfile("tiny", (1, 2), (100.0, 200.0), (1e9, 2e9), (1,), ((), (200.0,)))
@@ -107,7 +107,7 @@ def test_the_best_configuration_is_written_with_how_it_was_found(capsys, reposit
     assert written.efficiency.to_dict() == told["efficiency"]
     assert (written.efficiency.qps, written.efficiency.estimated) == (1000.0, True)
     assert written.subject.sla == SlaTarget(20.0, 99.0), "the percentile is the model's own"
-    assert written.latency == {"model": LATENCY}
+    assert written.latency == {"whole": LATENCY}
     assert written.search.evaluations == told["evaluations"] == len(live.asked)
     stored = ModelRepository(repository).open("tiny")
     assert configuration_for(Path(told["profile"]), "tiny", 1, stored.identity, SERVER.name) == (BEST,)
@@ -120,7 +120,7 @@ def test_the_best_configuration_is_written_with_how_it_was_found(capsys, reposit
         "1,000 queries/s with p99 within 20 ms",
         "24 W, estimated from CPU utilization",
         "0 answered by the journal; there are 68 to try",
-        "Service time of a batch on one worker, model",
+        "Service time of a batch on one worker, whole",
         "With so many workers",
         "Picture: profiles/tiny.svg",
     ):

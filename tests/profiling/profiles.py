@@ -33,7 +33,7 @@ def profile() -> ServerProfile:
         "2026-05-04T03:02:01+00:00",
         EfficiencyTuple("dlrm", SERVER.name, search.reached.qps, 30.0, to_dict(search.best), estimated=True),
         "CPU utilization",
-        {"model": LatencyProfile((16, 64), (0.001, 0.002), (0.0, 0.0001))},
+        {"whole": LatencyProfile((16, 64), (0.001, 0.002), (0.0, 0.0001))},
         ScalabilityProfile("dlrm", (1, 2), (100.0, 200.0), (1e9, 2e9), (1,), ((100.0,), (200.0,))),
         search,
     )

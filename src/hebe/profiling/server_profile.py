@@ -41,7 +41,8 @@ class ServerProfile:
 
     `created` says when, in ISO 8601. `efficiency` is the tuple of the winning configuration, `search` the way to it;
     `power_source` says where the tuple's power is from, and the tuple is `estimated` where that could not be read.
-    `latency` is by stage ("model", or "sparse" and "dense"). `scalability` is None where it was not measured.
+    `latency` is by stage ("whole", or "sparse" and "dense"; of a second lane "beside_whole"...).
+    `scalability` is None where it was not measured.
     `measured` is the tuple as serving has corrected it by `measured_at`; None before.
     """
 
