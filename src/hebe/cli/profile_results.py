@@ -82,7 +82,7 @@ def profile_picture(made: ProfileMade) -> str:
         for configuration, reached in search.tried.items()
     ]
     moves = [(step.at, step.taken) for step in search.steps if step.taken is not None]
-    title = f"{made.subject.model} within {sla_words(made.subject.sla)}: {search.evaluations} evaluations"
+    title = f"{made.subject.model}, {sla_words(made.subject.sla)}: {search.evaluations} evaluations"
     return search_surface(tried, moves, search.best, title)
 
 

@@ -26,6 +26,9 @@ _MOST_NUMBERED = 12
 _MOST_INCHES = 11.0
 """Of all panels side by side."""
 
+_LEAST_INCHES = 6.6
+"""What the title takes, and the words below."""
+
 _FEWEST_COLUMNS = 2
 """A panel of fewer is as wide as one with so many."""
 
@@ -120,7 +123,7 @@ def search_surface(
     rows = _in_rows(list(shown.values()), cell_inches)
     width = max((sum(panel.inches(cell_inches) for panel in row) for row in rows), default=0.0)
     heights = [_CELL_HEIGHT_INCHES * max(len(panel.rows) for panel in row) + 1.1 for row in rows]
-    with drawing(max(width, 5.6), 0.9 + sum(heights)) as (canvas, axes):
+    with drawing(max(width, _LEAST_INCHES), 1.1 + sum(heights)) as (canvas, axes):
         axes.remove()
         most = max((qps for _, qps in tried), default=0.0)
         drawn = _draw_panels(canvas, rows, heights, cell_inches, most, numbered)
@@ -137,8 +140,8 @@ def search_surface(
 def _caption(left_out: int) -> str:
     """What the marks mean."""
     lines = [
-        "Darker: more queries/s within the SLA; –: none."
-        " Circle: where a climb began; line: what it took; star: the best."
+        "Darker: more queries/s within the SLA; –: none.",
+        "Circle: where a climb began; line: what it took; star: the best.",
     ]
     if left_out:
         lines.append(f"Not drawn: {left_out} other counts of cores each, which were only looked into.")

@@ -1,0 +1,52 @@
+import json
+import math
+
+import pytest
+
+from hebe.planning.parallelism import Reached
+from hebe.profile import ProfileError
+from hebe.profiling.plain_data import checked_fields, checked_list, parse_json, run_from_dict, run_to_dict
+from hebe.server_configuration import Lane, Placement
+
+CONFIGURATION = (Lane(Placement.SPARSE_ON_HOST, 2, 1, 64, 1, 256), Lane(Placement.MODEL_ON_HOST, 1))
+
+
+@pytest.mark.parametrize("reached", [Reached(12.5, 30.25, 7.0), Reached(0.0), Reached(1 / 3, 1e-300, math.inf)])
+def test_a_run_survives_the_way_to_disk_and_back(reached):
+    data = json.loads(json.dumps(run_to_dict(CONFIGURATION, reached), allow_nan=False))
+    assert run_from_dict("run", data) == (CONFIGURATION, reached)
+
+
+def test_whole_numbers_of_a_file_become_what_was_measured():
+    data = run_to_dict(CONFIGURATION, Reached(0.0)) | {"qps": 3, "power_watts": 4}
+    assert run_from_dict("run", data)[1] == Reached(3.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"qps": None}, "run: qps is None: must be a number"),
+        ({"qps": True}, "run: qps is True"),
+        ({"power_watts": -1}, "run: power_watts is -1"),
+        ({"tail_latency_ms": 10**400}, "run: tail_latency_ms is 10+: must be a finite number"),
+        ({"configuration": 3}, "run: configuration is 3: must be an object"),
+        ({"watts": 3}, "run: unknown field 'watts'"),
+    ],
+)
+def test_what_is_no_run_is_named(change, message):
+    with pytest.raises(ProfileError, match=message):
+        run_from_dict("run", run_to_dict(CONFIGURATION, Reached(1.0)) | change)
+
+
+@pytest.mark.parametrize("text", ["", "{", "NaN", '{"a": Infinity}', "[" * 100_000, b"\xff"])
+def test_what_is_no_json_is_refused(text):
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)
+
+
+def test_fields_are_all_there_and_no_others():
+    assert checked_fields("x", {"a": 1, "b": 2}, ("a", "b")) == {"a": 1, "b": 2}
+    with pytest.raises(ProfileError, match="x: field 'b' is missing"):
+        checked_fields("x", {"a": 1}, ("a", "b"))
+    with pytest.raises(ProfileError, match=r"x is \{\}: must be a list"):
+        checked_list("x", {})
