@@ -24,6 +24,7 @@ import structlog
 import torch
 import uvloop
 
+from hebe.runtime.interpreter_lock import hand_over_soon
 from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.pinning import available_cores, front_end_cores, pin_thread
 from hebe.serving.auth import Gate
@@ -44,9 +45,6 @@ from hebe.serving.tracing import start_tracing
 
 log = structlog.get_logger("hebe.server")
 
-_SWITCH_INTERVAL_S = 0.0001
-"""How long a thread may keep the interpreter lock when another wants it. A worker needs it for microseconds per
-batch and should not wait for the event loop's usual 5 ms."""
 _OPEN_FILES = 65_536
 
 
@@ -173,7 +171,7 @@ class Server:
     ) -> None:
         options = self.options
         self._loop, self._stop = asyncio.get_running_loop(), stop
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        hand_over_soon()
         keep_large_allocations()
         if not structlog.is_configured():  # its own default is stdout, which is the program's
             configure_logging()

@@ -1,0 +1,74 @@
+"""The load generator's queries, sent to a driver within this process: what a server takes, without its front ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hebe.load_generator.model_inputs import ModelInput, ModelInputs
+from hebe.load_generator.query_pool import QueryPool
+from hebe.load_generator.sender import OnDone, OnSent, Outcome, ignore_done, ignore_sent
+from hebe.query import Query
+from hebe.serving.driver import NodeDriver, clock
+from hebe.serving.errors import QueryFailed, QueryRefused
+from hebe.spec import ModelSpec, SlaTarget
+
+
+def inputs_of(spec: ModelSpec, sla: SlaTarget) -> ModelInputs:
+    """What a model wants to be sent, as its server would tell a load generator."""
+    inputs = [
+        ModelInput(feature.name, "INT64", (feature.lookups,), spec.table(feature.table).rows)
+        for feature in spec.features
+    ]
+    if spec.dense_dim:
+        inputs.append(ModelInput("dense", "FP32", (spec.dense_dim,), None))
+    return ModelInputs(tuple(inputs), sla)
+
+
+class DriverSender:
+    """A `Sender` of queries of a pool, whose inputs are those of `inputs_of`."""
+
+    connections = 1
+    full = False
+
+    def __init__(self, driver: NodeDriver, pool: QueryPool) -> None:
+        self.on_sent: OnSent = ignore_sent
+        self.on_done: OnDone = ignore_done
+        self._driver, self._pool = driver, pool
+        self._features = len(driver.model.spec.features)
+        self._asked: dict[int, asyncio.Task[None]] = {}
+
+    async def open(self) -> None:
+        """There is nothing to connect."""
+
+    def send(self, index: int, items: int, offset: int) -> None:
+        """Give a query to the driver."""
+        arrays: list[Any] = [array[offset : offset + items] for array in self._pool.arrays]
+        names = [tensor.name for tensor in self._pool.model.inputs]
+        features = dict(zip(names[: self._features], arrays[: self._features], strict=True))
+        dense = arrays[-1] if len(arrays) > self._features else None
+        query = Query(self._driver.new_query_id(), items, clock(), features=features, dense=dense)
+        self.on_sent(index)
+        self._asked[index] = asyncio.get_running_loop().create_task(self._ask(index, query))
+
+    def give_up(self, index: int) -> None:
+        """Withdraw a query."""
+        if (task := self._asked.pop(index, None)) is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Withdraw all that is left."""
+        for index in list(self._asked):
+            self.give_up(index)
+
+    async def _ask(self, index: int, query: Query) -> None:
+        kind = message = ""
+        try:
+            await self._driver.infer(query)
+            outcome = Outcome.ANSWERED
+        except QueryRefused as refused:
+            outcome, kind, message = Outcome.REFUSED, refused.reason, refused.message
+        except QueryFailed as failed:
+            outcome, kind, message = Outcome.FAILED, type(failed).__name__, str(failed)
+        if self._asked.pop(index, None) is not None:
+            self.on_done(index, outcome, kind, message)

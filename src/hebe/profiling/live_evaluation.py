@@ -1,0 +1,292 @@
+"""What configurations of this server reach, measured: an `Evaluate` of `planning.parallelism` (Hercules, section IV.B).
+
+One model is loaded once; for each configuration its driver is split anew, and the load generator's open loop ramps to
+the latency-bounded throughput. Queries reach the driver within the process: what front ends cost is not in it, and as
+while serving, they have the cores that no worker has, or share the workers'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hebe.load_generator.interruptible import run_interruptible
+from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, Probe, QpsSearch, Workload
+from hebe.load_generator.query_pool import QueryPool
+from hebe.load_generator.rate_search import Crossing, Phase
+from hebe.models.hot_rows import Frequencies
+from hebe.planning.parallelism import Configuration, Reached
+from hebe.profile import LatencyProfile, ScalabilityProfile
+from hebe.profiling.driver_sender import DriverSender, inputs_of
+from hebe.profiling.error import ProfilingError
+from hebe.profiling.service_measurement import measure_service_times
+from hebe.runtime.accelerator import Accelerator
+from hebe.runtime.bandwidth_meter import BandwidthMeter, cache_ways
+from hebe.runtime.interpreter_lock import handed_over_soon
+from hebe.runtime.large_allocations import keep_large_allocations
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions
+from hebe.runtime.pinning import (
+    available_cores,
+    front_end_cores,
+    pinned,
+    place_lanes,
+    shared_with_front_end,
+    threads_per_worker,
+)
+from hebe.runtime.power_meter import PowerMeter
+from hebe.scheduling.node import NodeConfig
+from hebe.server_configuration import Lane, Placement, to_dict
+from hebe.serving.driver import NodeDriver, clock
+from hebe.spec import ModelSpec, SlaTarget
+from hebe.workload.key_frequencies import key_frequencies
+
+NOISE = 0.06
+"""Relative differences of throughput that say nothing, on a machine that is otherwise idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How thoroughly a configuration is measured; see `QpsSearch`. `longest_s`: after which it is given up."""
+
+    probe_s: float = 2.0
+    warm_up_s: float = 0.3
+    rounds: int = 3
+    resolution: float = 0.03
+    longest_s: float = 180.0
+
+
+QUICK = Effort(probe_s=0.7, warm_up_s=0.15, rounds=2, resolution=0.06, longest_s=60.0)
+
+
+class LiveEvaluator:
+    """Asked what a configuration reaches, measures it. Made by `live_evaluator`.
+
+    `admission`: whether queries that cannot be in time are refused at once, as while serving; they count as late.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        workload: Workload,
+        sla: SlaTarget,
+        cores: Sequence[int],
+        effort: Effort,
+        accelerator: Accelerator | None = None,
+        on_probe: OnProbe | None = None,
+        power_meter: PowerMeter | None = None,
+        *,
+        admission: bool = True,
+    ) -> None:
+        self.sla, self.cores = sla, tuple(cores)
+        self.found: LatencyBoundedThroughput | None = None
+        self.noise = NOISE
+        self._model, self._workload, self._effort = model, workload, effort
+        self._accelerator, self._on_probe, self._admission = accelerator, on_probe, admission
+        self._power = power_meter
+        self._power_estimated, self._power_source = True, "not metered"
+        self._driver: NodeDriver | None = None
+        rng = np.random.default_rng(np.random.SeedSequence(workload.seed).spawn(3)[2])
+        self._pool = QueryPool(inputs_of(model.spec, sla), workload.keys, workload.sizes.largest, rng)
+        self._best_qps = 0.0
+        self._bandwidth = BandwidthMeter()
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model."""
+        return self._model.spec
+
+    @property
+    def version(self) -> int:
+        """Its version."""
+        return self._model.version
+
+    @property
+    def identity(self) -> str:
+        """The checksum of its files."""
+        return self._model.identity
+
+    @property
+    def power_source(self) -> str:
+        """Where watts are from."""
+        return self._power_source
+
+    @property
+    def power_estimated(self) -> bool:
+        """Whether they could not be read."""
+        return self._power_estimated
+
+    @property
+    def driver(self) -> NodeDriver:
+        """What runs the model, in the configuration that was asked for last. Raises ValueError before the first."""
+        if self._driver is None:
+            raise ValueError("no configuration was asked for yet")
+        return self._driver
+
+    def __call__(self, configuration: Configuration) -> Reached:
+        """The configuration's latency-bounded throughput, and the peak power close to it.
+
+        Raises `ProfilingError` for one that does not settle in time, and what the workers raise as they start.
+        """
+        cores = self.configure(configuration)
+        with pinned(cores):
+            found = self._search()
+        self.found = found
+        watts = 0.0
+        if self._power is not None:
+            use = self._power.read()
+            watts, self._power_estimated, self._power_source = use.peak.watts, use.peak.estimated, use.peak.source
+        if found.crossing is None:
+            raise ProfilingError(
+                f"{to_dict(configuration)} did not settle within {self._effort.longest_s:g} s: the last probe was at "
+                f"{found.probes[-1].rate_qps if found.probes else 0.0:,.1f} queries/s; is the machine busy?"
+            )
+        self._best_qps = max(self._best_qps, found.crossing.qps)
+        lightest = min(found.probes, key=lambda probe: probe.rate_qps)
+        return Reached(found.crossing.qps, watts, lightest.report.tail_latency_ms)
+
+    def configure(self, configuration: Configuration) -> tuple[int, ...]:
+        """Split the server in this way; returns the cores that are left for the front end."""
+        lanes = place_lanes(configuration, self.cores)
+        workers = [own for placed in lanes for own in placed.all_workers]
+        on_host_alone = all(lane.placement is Placement.MODEL_ON_HOST for lane in configuration)
+        threads = threads_per_worker(workers, self.cores) if on_host_alone else 1
+        gives_way = shared_with_front_end(workers, self.cores)
+        if self._driver is None:
+            config = NodeConfig(
+                batch_size=configuration[0].batch_size,
+                sla_s=self.sla.latency_s,
+                percentile=self.sla.percentile,
+                admission=self._admission,
+            )
+            self._driver = NodeDriver(
+                self._model, config, lanes, threads=threads, gives_way=gives_way,
+                max_items=self._workload.sizes.largest, accelerator=self._accelerator,
+            )  # fmt: skip
+        else:
+            self._driver.reconfigure(lanes, threads=threads, gives_way=gives_way)
+        return front_end_cores(workers, self.cores)
+
+    def _search(self) -> LatencyBoundedThroughput:
+        effort, driver = self._effort, self.driver
+        search = QpsSearch(self.sla, effort.probe_s, effort.warm_up_s, effort.rounds, effort.resolution)
+        phase = Phase.RAMP
+
+        def on_probe(probe: Probe, crossing: Crossing | None) -> None:
+            nonlocal phase
+            if phase is not Phase.ROUND and probe.phase is Phase.ROUND and self._power is not None:
+                self._power.read()  # from here on the load is close to what is found
+                self._bandwidth.read()
+            phase = probe.phase
+            if self._on_probe is not None:
+                self._on_probe(probe, crossing)
+
+        async def run(stop: asyncio.Event) -> LatencyBoundedThroughput:
+            asyncio.get_running_loop().call_later(effort.longest_s, stop.set)
+            start_qps = self._best_qps / 2 or 0.5 / await self._one_at_a_time_s()
+            sender = DriverSender(driver, self._pool)
+            try:
+                return await search.run(self._workload, self._pool, sender, start_qps, stop, on_probe)
+            finally:
+                await sender.close()
+
+        if self._power is not None:
+            self._power.read()
+        return run_interruptible(run, catch_interrupt=False)
+
+    async def _one_at_a_time_s(self) -> float:
+        times = []
+        for seed in range(10):
+            items = int(self._workload.sizes.draw(1, np.random.default_rng(seed))[0])
+            query = self._model.random_query(items, seed)
+            query.query_id, query.arrival_s = self.driver.new_query_id(), clock()
+            query.deadline_s = clock() + 60.0
+            times.append((await self.driver.infer(query)).latency_s)
+        return float(np.median(times))
+
+    def latency_profiles(self, configuration: Configuration) -> dict[str, LatencyProfile]:
+        """Service times by batch size of a worker that nothing runs beside, by what it runs: `whole`, or `sparse` and
+        `dense`. Of two lanes, the first one's; the second one's as `beside_...`.
+        """
+        profiles: dict[str, LatencyProfile] = {}
+        for prefix, placed in zip(("", "beside_"), place_lanes(configuration, self.cores), strict=False):
+            measured = measure_service_times(self._model, placed, self._workload.sizes.largest, self._accelerator)
+            profiles |= {f"{prefix}{stage}": profile for stage, profile in measured.items()}
+        return profiles
+
+    def scalability(self, configuration: Configuration) -> ScalabilityProfile:
+        """Latency-bounded throughput of 1, 2, 4, ... workers that run the whole model, with the cores per worker and
+        the batch size of the first lane.
+
+        Memory traffic is read where the system tells it; else it is that of the rows and numbers of the items, and the
+        profile is `estimated`. Ways of the cache are told apart only where it can be divided: here all of it.
+        """
+        lane = configuration[0]
+        most = max(len(self.cores) // lane.cores_per_worker, 1)
+        counts = sorted({1 << power for power in range(most.bit_length()) if 1 << power <= most} | {most})
+        qps, traffic, estimated = [], [], False
+        item_bytes = sum(4 * each.lookups * self.spec.table(each.table).dim for each in self.spec.features)
+        for workers in counts:
+            each = Lane(Placement.MODEL_ON_HOST, workers, lane.cores_per_worker, lane.batch_size)
+            reached = self((each,))
+            reading = self._bandwidth.read()
+            items = self.found.probes[-1].report.throughput_items if self.found is not None else 0.0
+            estimated |= reading.bytes_per_s is None
+            traffic.append(items * item_bytes if reading.bytes_per_s is None else reading.bytes_per_s)
+            qps.append(reached.qps)
+        ways = cache_ways().count or 1
+        return ScalabilityProfile(
+            self.spec.name, tuple(counts), tuple(qps), tuple(traffic), (ways,), tuple((one,) for one in qps),
+            estimated=estimated,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Stop the workers."""
+        if self._driver is not None:
+            self._driver.close()
+
+
+@contextmanager
+def live_evaluator(
+    directory: Path,
+    model: str,
+    version: int | None,
+    workload: Workload,
+    sla: SlaTarget | None,
+    *,
+    quick: bool = False,
+    cores: Sequence[int] | None = None,
+    on_probe: OnProbe | None = None,
+    load_options: LoadOptions | None = None,
+    accelerator_bytes: int | None = None,
+    frequencies: Frequencies | None = None,
+    admission: bool = True,
+) -> Iterator[LiveEvaluator]:
+    """A model of a repository, loaded and ready to be measured on `cores` (default: all that may be used).
+
+    `sla`: the model's own unless given. `accelerator_bytes`: the accelerator's memory for hot rows (default: a tenth of
+    the tables'). `frequencies`: how often each row is looked up (default: as `workload` draws keys). Raises as
+    `LoadedModel.load` does.
+    """
+    own = tuple(cores) if cores is not None else available_cores()
+    loaded = LoadedModel.load(directory, model, version, load_options, threads=len(own))
+    try:
+        spec = loaded.spec
+        memory_bytes = spec.table_bytes // 10 if accelerator_bytes is None else accelerator_bytes
+        accelerator = Accelerator(memory_bytes, frequencies or key_frequencies(spec, workload.keys))
+        keep_large_allocations()
+        with handed_over_soon(), PowerMeter(cores=own) as meter:
+            evaluator = LiveEvaluator(
+                loaded, workload, sla or spec.sla, own, QUICK if quick else Effort(), accelerator, on_probe, meter,
+                admission=admission,
+            )  # fmt: skip
+            try:
+                yield evaluator
+            finally:
+                evaluator.close()
+    finally:
+        loaded.close()

@@ -1,0 +1,69 @@
+"""How long a worker takes for batches of several sizes, alone on its cores: latency profiles of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from hebe.profile import LatencyProfile
+from hebe.query import Batch, SubQuery
+from hebe.runtime.accelerator import Accelerator
+from hebe.runtime.executor import BatchOutcome
+from hebe.runtime.lane_workers import roles_of
+from hebe.runtime.loaded_model import LoadedModel
+from hebe.runtime.pinning import PlacedLane, pin_thread
+from hebe.server_configuration import Placement
+
+_REPEATS = 15
+_LARGEST_ITEMS = 4096
+
+
+def measure_service_times(
+    model: LoadedModel, placed: PlacedLane, max_items: int, accelerator: Accelerator | None = None
+) -> dict[str, LatencyProfile]:
+    """Profiles by stage (`whole`, or `sparse` and `dense`) of the workers of a lane, over random keys.
+
+    Sizes are a factor of four apart, up to the largest batch of the stage. `max_items`: the largest query.
+    """
+    lane = placed.lane
+    first, dense = roles_of(lane, 0, max_items)
+    on_accelerator = lane.placement.on_accelerator
+    hot = None
+    if accelerator is not None and lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
+        hot = accelerator.hot_sparse_net(model, lane.dense_workers)
+    if dense is None:
+        executor = model.new_executor(first.batch_size, hot, on_accelerator=on_accelerator)
+        return {str(first.stage): _profile(model, executor.run, first.batch_size, placed.all_workers[0])}
+    pipeline = model.new_pipeline(first.batch_size, dense.batch_size, hot, on_accelerator=on_accelerator)
+    return {
+        str(first.stage): _profile(model, pipeline.sparse().rehearse, first.batch_size, placed.workers[0]),
+        str(dense.stage): _profile(model, pipeline.dense().rehearse, dense.batch_size, placed.dense_workers[0]),
+    }
+
+
+def _profile(
+    model: LoadedModel, run: Callable[[Batch], BatchOutcome], batch_size: int, cores: tuple[int, ...]
+) -> LatencyProfile:
+    largest = min(batch_size, _LARGEST_ITEMS)
+    sizes = sorted({max(largest >> shift, 1) for shift in range(0, 13, 2)})
+
+    def measure() -> list[tuple[float, float]]:
+        pin_thread(cores)
+        torch.set_num_threads(len(cores))
+        found = []
+        for items in sizes:
+            batches = [
+                Batch(0, (SubQuery(model.random_query(items, seed), 0, items),), items) for seed in range(_REPEATS)
+            ]
+            run(batches[0])
+            times = np.array([run(batch).service_s for batch in batches])
+            median_s = float(np.median(times))
+            found.append((median_s, float(np.median(np.abs(times - median_s)))))
+        return found
+
+    with ThreadPoolExecutor(1) as thread:  # of its own: a thread keeps its cores
+        found = thread.submit(measure).result()
+    return LatencyProfile(tuple(sizes), tuple(median for median, _ in found), tuple(spread for _, spread in found))
