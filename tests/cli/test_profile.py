@@ -17,6 +17,7 @@ from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.journal import open_journal
 from hebe.profiling.server_profile import configuration_for, read_server_profile
+from hebe.runtime.processor_meter import BusyMachine, BusyProcess
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, ServerSpec, SlaTarget
 
@@ -83,6 +84,7 @@ def live(monkeypatch, tmp_path):
     module.live_evaluator = live_evaluator
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("hebe.cli.profile_making.this_server", lambda _cores: SERVER)
+    monkeypatch.setattr("hebe.cli.profile_making.busy_machine", lambda **_: BusyMachine(0.01, 0.0, ()))
     monkeypatch.chdir(tmp_path)
     return seeming
 
@@ -204,7 +206,7 @@ def test_a_power_budget_bounds_what_wins(capsys, repository):
     assert told["efficiency"]["power_watts"] <= 22
     code, out, _ = run(capsys, repository, "--power-budget-w", "5")
     assert code == 3
-    assert "No configuration keeps p99 within 50 ms within 5 W. The closest one, " in out
+    assert "No configuration keeps p99 within 50 ms with 5 W. The closest one, " in out
     assert "at 21 W." in out
 
 
@@ -276,6 +278,18 @@ def test_an_unknown_model_is_told(capsys, repository):
     code, _, err = run(capsys, repository, "--model", "large")
     assert code == 1
     assert "large" in err
+
+
+@pytest.mark.usefixtures("live")
+def test_a_busy_machine_is_told(capsys, repository, monkeypatch):
+    quiet, shown = profiled(capsys, repository)
+    assert quiet["busy_share"] == 0.01
+    assert "busy" not in shown
+    busy = BusyMachine(0.37, 0.0, (BusyProcess("python", 123, 0.3),))
+    monkeypatch.setattr("hebe.cli.profile_making.busy_machine", lambda **_: busy)
+    told, shown = profiled(capsys, repository)
+    assert told["busy_share"] == 0.37
+    assert shown.count("This machine is busy: 37% of its cores are taken, most by python (pid 123).") == 2
 
 
 @pytest.mark.usefixtures("live")

@@ -32,6 +32,7 @@ from hebe.profiling.journal import open_journal
 from hebe.profiling.server_profile import ServerProfile
 from hebe.profiling.subject import ProfileSubject
 from hebe.report.tables import format_number
+from hebe.runtime.processor_meter import BusyMachine, busy_machine
 from hebe.runtime.this_server import this_server
 from hebe.server_configuration import Placement, to_dict
 from hebe.spec import ServerSpec, SlaTarget
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
 FEW_CORES = 4
 """On so many or fewer, batch sizes a factor of four apart will do; else of two."""
+
+BUSY_SHARE = 0.1
+"""What others may take of the cores before it is said that they disturb."""
 
 RANDOM_SHARE = 0.2
 """Of the space, what the random search tries unless it is told how much: what Hercules' search takes at most."""
@@ -76,7 +80,8 @@ class ProfileRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProfileMade:
-    """What came of it; `profile` is None where no configuration keeps the limits."""
+    """What came of it; `profile` is None where no configuration keeps the limits. `busy` is what others took of the
+    machine before it began."""
 
     subject: ProfileSubject
     server: ServerSpec
@@ -86,6 +91,16 @@ class ProfileMade:
     search: SearchResult
     answered: int
     profile: ServerProfile | None
+    busy: BusyMachine
+
+
+def busy_words(busy: BusyMachine) -> str:
+    """A warning, empty where others take next to nothing."""
+    if busy.share < BUSY_SHARE:
+        return ""
+    return (
+        f"This machine is busy: {busy}. What is measured now may be too low: end that, and profile anew with --fresh."
+    )
 
 
 class ProfileInterrupted(Exception):
@@ -146,6 +161,9 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         stored.name, stored.version, stored.identity, server.name, _sla(request, stored.spec.sla), request.load
     )
     watched: _Watched | None = None
+    busy = busy_machine(cores=request.cores)
+    if warning := busy_words(busy):
+        progress.console.print(warning, style="yellow", soft_wrap=True)
     try:
         with (
             open_journal(request.journal, subject, fresh=request.fresh) as journal,
@@ -159,7 +177,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
     except KeyboardInterrupt:
         evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)
         raise ProfileInterrupted(request.journal, evaluations, best) from None
-    return ProfileMade(subject, server, space, limits, request.strategy, search, journal.answered, profile)
+    return ProfileMade(subject, server, space, limits, request.strategy, search, journal.answered, profile, busy)
 
 
 def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from hebe.cli.configuration_words import configuration_words
-from hebe.cli.profile_making import ProfileMade
+from hebe.cli.profile_making import ProfileMade, busy_words
 from hebe.planning.parallelism import Configuration, SearchResult
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.server_profile import ServerProfile
@@ -43,6 +43,8 @@ def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
         yield Text(out_of_reach(made), style="bold red")
         return
     yield _winner(made, made.profile)
+    if warning := busy_words(made.busy):
+        yield Text(warning, style="yellow")
     for stage, latency in made.profile.latency.items():
         yield Text()
         yield Text(f"Service time of a batch on one worker, {stage}", style="bold")
@@ -59,7 +61,7 @@ def out_of_reach(made: ProfileMade) -> str:
     sla = sla_words(made.subject.sla)
     if reached.qps > 0:
         return (
-            f"No configuration keeps {sla} within {format_number(made.limits.power_budget_watts)} W. The closest one, "
+            f"No configuration keeps {sla} with {format_number(made.limits.power_budget_watts)} W. The closest one, "
             f"{closest}, reaches {format_number(reached.qps)} queries/s at {format_number(reached.power_watts)} W."
         )
     tail = f"p{made.subject.sla.percentile:g}"
@@ -96,6 +98,7 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
         "space": made.space.size(),
         "evaluations": search.evaluations,
         "answered_by_journal": made.answered,
+        "busy_share": made.busy.share,
         "closest": {"configuration": to_dict(search.closest), **_reached(search, search.closest)},
         "efficiency": None if made.profile is None else made.profile.efficiency.to_dict(),
         "power_source": None if made.profile is None else made.profile.power_source,
