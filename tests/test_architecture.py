@@ -52,6 +52,8 @@ ROOMS = {
         "embeddings",
         "models",
         "runtime",
+        "profiling",
+        "load_generator",
     },
 }
 """The rooms of hebe that each room may import, besides itself."""
