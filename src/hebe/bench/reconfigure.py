@@ -1,0 +1,166 @@
+"""Splitting a running server anew: whether a query is lost, and how soon the SLA holds again.
+
+One model under an open load of a fifth of what its workers could do at most; every few seconds the server is split in
+another way: other workers, cores, batch sizes, and all placements, the accelerator being a second CPU device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from rich.progress import Progress
+
+from hebe.bench.bench_model import bench_repository
+from hebe.load_generator.qps_search import Workload
+from hebe.planning.parallelism import Configuration
+from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
+from hebe.report.figures import Figure
+from hebe.runtime.pinning import available_cores, pinned
+from hebe.server_configuration import Lane, Placement
+from hebe.serving.driver import clock
+from hebe.serving.errors import QueryFailed, QueryRefused
+from hebe.workload.key_skew import ReuseKeys
+
+DESCRIPTION = "Splitting a running server anew: queries lost, and seconds until the SLA holds again."
+
+MODEL, SCALE = "dlrm-rmc3", 0.01
+_LOAD = 0.2
+"""Of the items that the workers of the first configuration could score: some of the others take less than half."""
+_WINDOW_S = 0.5
+_PERIOD_S, _QUICK_PERIOD_S = 6.0, 3.0
+
+
+@dataclass(slots=True)
+class _Queries:
+    """What became of all queries: when they arrived, and their latency, infinite for one that was refused."""
+
+    arrivals_s: list[float] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
+    lost: int = 0
+
+
+def configurations(cores: int) -> list[Configuration]:
+    """One after the other: each placement that fits, with other workers, cores and batch sizes."""
+    most, half = max(cores, 1), max(cores // 2, 1)
+    found: list[Configuration] = [(Lane(Placement.MODEL_ON_HOST, most, 1, size),) for size in (256, 64)]
+    if cores > 1:
+        found += [
+            (Lane(Placement.PIPELINE_ON_HOST, half, 1, 128, cores - half),),
+            (Lane(Placement.MODEL_ON_HOST, half, 2, 256),),
+            (Lane(Placement.SPARSE_ON_HOST, cores - 1, 1, 64, 1, 1024),),
+            (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, cores - 1, 1, 128, 1, 512),),
+            (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, 1, 256, 2, 0),),
+        ]
+    return [*found, found[0]]
+
+
+def run(quick: bool, progress: Progress) -> list[Figure]:
+    """Measure `reconfigure.*`. With `quick` for half as long."""
+    repository = bench_repository(MODEL, "small", progress, SCALE)
+    cores = available_cores()
+    ways = configurations(len(cores))
+    period_s = _QUICK_PERIOD_S if quick else _PERIOD_S
+    workload = Workload(keys=ReuseKeys())
+    with live_evaluator(repository, MODEL, None, workload, None, quick=True, admission=False) as evaluator:
+        evaluator.configure(ways[0])
+        batch_size = ways[0][0].batch_size
+        service_s = evaluator.latency_profiles(ways[0])["whole"].service_time_s(batch_size)
+        mean_items = float(workload.sizes.draw(10_000, np.random.default_rng(0)).mean())
+        rate_qps = _LOAD * len(cores) * batch_size / service_s / mean_items
+        task = progress.add_task("splitting the server anew", total=len(ways) - 1)
+        with pinned(cores):
+            queries, changes = asyncio.run(
+                _load(evaluator, rate_qps, ways[1:], period_s, lambda: progress.advance(task))
+            )
+        sla = evaluator.sla
+    recoveries = [_recovery_s(queries, *change, sla.latency_s, sla.percentile, period_s) for change in changes]
+    note = (
+        f"{len(queries.arrivals_s):,} queries at {rate_qps:,.0f}/s, {len(changes)} changes through all placements, "
+        f"{MODEL} at {SCALE:g} of its rows, {len(cores)} cores"
+    )
+    return [
+        Figure(
+            "reconfigure.lost_queries", queries.lost, "queries", target="<= 0", note=f"failed or refused, of {note}"
+        ),
+        Figure(
+            "reconfigure.recovery_s",
+            max(recoveries),
+            "s",
+            low=min(recoveries),
+            high=max(recoveries),
+            runs=len(recoveries),
+            target="<= 2",
+            note="the longest: from asking for the change until the new workers have taken over and "
+            f"the SLA ({sla}) holds in every half second from then on",
+        ),
+        Figure(
+            "reconfigure.takes_s",
+            float(np.median([took_s for _, took_s in changes])),
+            "s",
+            low=min(took_s for _, took_s in changes),
+            high=max(took_s for _, took_s in changes),
+            runs=len(changes),
+            note="until the old workers are gone, the new ones' warm-up included",
+        ),
+    ]
+
+
+async def _load(
+    evaluator: LiveEvaluator, rate_qps: float, ways: list[Configuration], period_s: float, advance: Callable[[], None]
+) -> tuple[_Queries, list[tuple[float, float]]]:
+    """Queries at `rate_qps` while the server is split in each of `ways`; when each change began, and what it took."""
+    driver, queries = evaluator.driver, _Queries()
+    changes: list[tuple[float, float]] = []
+    rng = np.random.default_rng(7)
+    total_s = period_s * (len(ways) + 1)
+    gaps = rng.exponential(1 / rate_qps, int(2 * rate_qps * total_s) + 100)
+    due_s = clock() + np.cumsum(gaps)
+    due_s = due_s[due_s < due_s[0] + total_s]
+    sizes = Workload().sizes.draw(len(due_s), rng)
+    prepared = [driver.model.random_query(int(items), seed) for seed, items in enumerate(sizes[:200])]
+
+    async def ask(number: int) -> None:
+        query = prepared[number % len(prepared)]
+        own = type(query)(
+            driver.new_query_id(), query.items, float(due_s[number]), features=query.features, dense=query.dense
+        )
+        try:
+            result = await driver.infer(own)
+            latency_s = result.latency_s
+        except (QueryRefused, QueryFailed):
+            queries.lost += 1
+            latency_s = float("inf")
+        queries.arrivals_s.append(own.arrival_s)
+        queries.latencies_s.append(latency_s)
+
+    async def change() -> None:
+        for way in ways:
+            await asyncio.sleep(period_s)
+            began_s = clock()
+            await asyncio.to_thread(evaluator.configure, way)
+            changes.append((began_s, clock() - began_s))
+            advance()
+
+    changing = asyncio.ensure_future(change())
+    tasks = []
+    for number, at_s in enumerate(due_s.tolist()):
+        await asyncio.sleep(max(at_s - clock(), 0.0))
+        tasks.append(asyncio.ensure_future(ask(number)))
+    await asyncio.gather(changing, *tasks)
+    return queries, changes
+
+
+def _recovery_s(
+    queries: _Queries, began_s: float, took_s: float, latency_s: float, percentile: float, period_s: float
+) -> float:
+    """From the change until it is made and no later half second misses the SLA, before the next change."""
+    arrivals, latencies = np.array(queries.arrivals_s), np.array(queries.latencies_s)
+    recovered_s = took_s
+    for start_s in np.arange(0.0, period_s - _WINDOW_S, _WINDOW_S / 2):
+        inside = (arrivals >= began_s + start_s) & (arrivals < began_s + start_s + _WINDOW_S)
+        if inside.any() and np.mean(latencies[inside] > latency_s) > 1 - percentile / 100:
+            recovered_s = max(recovered_s, float(start_s) + _WINDOW_S)
+    return recovered_s
