@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from hebe.profile import EfficiencyTuple, ProfileError
-from hebe.profiling.correction import MeasuredLoad
 from hebe.profiling.server_profile import (
     ServerProfile,
     check_fits,
@@ -15,6 +14,7 @@ from hebe.profiling.server_profile import (
     write_server_profile,
 )
 from hebe.server_configuration import to_dict
+from hebe.serving.correction import MeasuredLoad
 
 from .profiles import SERVER, SUBJECT, profile
 

@@ -14,7 +14,6 @@ from typing import Any
 from hebe.models.stored_file import flush_directory, write_durably
 from hebe.planning.parallelism import Configuration, SearchResult, Step
 from hebe.profile import EfficiencyTuple, LatencyProfile, ProfileError, ScalabilityProfile
-from hebe.profiling.correction import MeasuredLoad, corrected
 from hebe.profiling.plain_data import (
     checked_fields,
     checked_list,
@@ -25,6 +24,7 @@ from hebe.profiling.plain_data import (
 )
 from hebe.profiling.subject import ProfileSubject
 from hebe.server_configuration import to_dict
+from hebe.serving.correction import MeasuredLoad, corrected
 from hebe.spec import AcceleratorSpec, ServerSpec, SpecError
 
 FORMAT = 1
