@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.query import Query
+from hebe.query import Query, SubQuery
 from hebe.scheduling.batching import WaitingQueue, split
 
 
@@ -52,3 +52,25 @@ def test_the_queue_keeps_order_and_counts_through_drops(entries, dropped):
 def test_popping_an_empty_queue_is_an_error():
     with pytest.raises(IndexError):
         WaitingQueue().pop()
+
+
+def test_a_part_is_cut_and_the_rest_of_it_is_next():
+    queue = WaitingQueue()
+    first, second = Query(1, 100, 0.0), Query(2, 10, 0.0)
+    for one in (first, second):
+        for part in split(one, 1):
+            queue.push(part)
+    queue.cut(30)
+    queue.peek()
+    assert queue.items == 110
+    assert (queue.queries, queue.query_ids) == (2, [1, 2])
+    assert queue.pop() == SubQuery(first, 0, 30)
+    queue.cut(30)
+    assert [queue.pop() for _ in range(3)] == [
+        SubQuery(first, 30, 60),
+        SubQuery(first, 60, 100),
+        SubQuery(second, 0, 10),
+    ]
+    assert not queue
+    with pytest.raises(ValueError, match="more than 30 items"):
+        queue.cut(30)

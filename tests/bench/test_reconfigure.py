@@ -1,0 +1,29 @@
+"""What the benchmark of splitting a server anew tries, and what it calls recovered."""
+
+from __future__ import annotations
+
+import pytest
+
+from hebe.bench.reconfigure import _Queries, _recovery_s, configurations
+from hebe.server_configuration import Placement
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 16])
+def test_every_placement_is_tried_that_the_cores_allow(cores):
+    ways = configurations(cores)
+    assert ways[0] == ways[-1]
+    assert all(1 <= sum(lane.cores for lane in way) <= cores for way in ways)
+    assert {way[0].placement for way in ways} == (set(Placement) if cores > 1 else {Placement.MODEL_ON_HOST})
+
+
+def test_recovered_is_when_the_change_is_made_and_no_later_half_second_misses_the_sla():
+    queries = _Queries()
+    for number in range(600):
+        arrival_s = number / 100
+        queries.arrivals_s.append(arrival_s)
+        queries.latencies_s.append(0.2 if 2.0 <= arrival_s < 2.3 else 0.01)
+    assert _recovery_s(queries, 1.8, 0.1, 0.05, 95, 3.0) == pytest.approx(0.75)
+    assert _recovery_s(queries, 1.8, 1.7, 0.05, 95, 3.0) == pytest.approx(1.7)
+    assert _recovery_s(queries, 2.6, 0.1, 0.05, 95, 3.0) == pytest.approx(0.1)
+    queries.latencies_s[300] = float("inf")
+    assert _recovery_s(queries, 2.6, 0.1, 0.05, 95, 3.0) == pytest.approx(0.1), "one in twenty may be late"

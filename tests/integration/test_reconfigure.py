@@ -1,0 +1,117 @@
+"""A server that is split in all ways, one after the other, while queries come: none is lost, and none is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hebe.runtime.accelerator import Accelerator
+from hebe.runtime.loaded_model import LoadedModel
+from hebe.runtime.pinning import PlacedLane, available_cores, place_lanes
+from hebe.scheduling.node import NodeConfig
+from hebe.server_configuration import Lane, Placement
+from hebe.serving.driver import NodeDriver, clock
+from hebe.serving.errors import QueryRefused
+from hebe.workload.key_frequencies import key_frequencies
+from hebe.workload.key_skew import ReuseKeys
+
+from .served import small_dlrm, store
+
+WAYS = [
+    (Lane(Placement.PIPELINE_ON_HOST, 1, 1, 32, 1),),
+    (Lane(Placement.MODEL_ON_HOST, 1, 2, 64),),
+    (Lane(Placement.SPARSE_ON_HOST, 1, 1, 16, 1, 128),),
+    (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 1, 1, 32, 1, 64),),
+    (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, 1, 16, 2),),
+    (Lane(Placement.PIPELINE_ON_HOST, 1, 1, 8, 1), Lane(Placement.MODEL_ON_HOST, 1, 1, 64)),
+    (Lane(Placement.MODEL_ON_HOST, 2, 1, 64),),
+]
+CLIENTS = 6
+QUERIES_EACH = 40
+"""At least, in each configuration."""
+
+
+def placed(configuration) -> tuple[PlacedLane, ...]:
+    """On the cores that there are, some twice if they are too few."""
+    cores = available_cores()
+    return place_lanes(configuration, cores * -(-sum(lane.cores for lane in configuration) // len(cores)))
+
+
+@pytest.fixture
+def model(tmp_path):
+    store(tmp_path / "models", small_dlrm("ranker"))
+    loaded = LoadedModel.load(tmp_path / "models", "ranker")
+    yield loaded
+    loaded.close()
+
+
+@pytest.fixture
+def driver(model):
+    accelerator = Accelerator(model.spec.table_bytes // 3, key_frequencies(model.spec, ReuseKeys()))
+    config = NodeConfig(64, sla_s=60.0)
+    driver = NodeDriver(model, config, placed(WAYS[-1]), max_items=300, accelerator=accelerator)
+    yield driver
+    driver.close()
+
+
+async def test_no_query_is_lost_or_wrong_while_a_server_is_split_anew(model, driver):
+    sizes = np.random.default_rng(0).integers(1, 300, 40)
+    queries = [model.random_query(int(items), seed) for seed, items in enumerate(sizes)]
+    expected = [model.predict(query.features, query.dense) for query in queries]
+    answered, over = 0, asyncio.Event()
+
+    async def client(first: int) -> None:
+        nonlocal answered
+        for number in itertools.count(first):
+            if over.is_set():
+                return
+            query = queries[number % len(queries)]
+            own = replace(query, query_id=driver.new_query_id(), arrival_s=clock())
+            result = await driver.infer(own)
+            np.testing.assert_allclose(result.scores, expected[number % len(queries)], atol=1e-5)
+            assert result.keys.total == query.items * model.spec.lookups_per_item
+            answered += 1
+
+    clients = [asyncio.ensure_future(client(first)) for first in range(CLIENTS)]
+    for way in WAYS:
+        await asyncio.to_thread(driver.reconfigure, placed(way))
+        assert driver.healthy
+        assert driver.workers == driver.configured_workers == sum(lane.workers + lane.dense_workers for lane in way)
+        assert [each.lane for each in driver.lanes] == list(way)
+        enough = answered + QUERIES_EACH
+        while answered < enough:
+            done = [each for each in clients if each.done()]
+            assert not done, done[0].exception()
+            await asyncio.sleep(0.005)
+    over.set()
+    await asyncio.gather(*clients)
+
+
+async def test_a_split_that_fails_leaves_the_server_as_it_was(model, driver, monkeypatch, threads_begun):
+    query = model.random_query(20)
+    before = threads_begun()
+
+    def fail(*_):
+        raise ValueError("no scores")
+
+    monkeypatch.setattr(model, "warm_up", fail)
+    with pytest.raises(ValueError, match="no scores"):
+        driver.reconfigure(placed(WAYS[0]))
+    assert threads_begun() == before
+    assert [each.lane for each in driver.lanes] == list(WAYS[-1])
+    result = await driver.infer(replace(query, query_id=driver.new_query_id(), arrival_s=clock()))
+    np.testing.assert_allclose(result.scores, model.predict(query.features, query.dense), atol=1e-5)
+
+
+async def test_without_any_lane_queries_are_refused_until_there_is_one_again(model, driver):
+    query = model.random_query(20)
+    driver.reconfigure(())
+    with pytest.raises(QueryRefused, match="no worker is up"):
+        await driver.infer(replace(query, query_id=driver.new_query_id(), arrival_s=clock()))
+    driver.reconfigure(placed(WAYS[1]))
+    result = await driver.infer(replace(query, query_id=driver.new_query_id(), arrival_s=clock()))
+    assert result.latency_s > 0

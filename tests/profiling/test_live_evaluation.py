@@ -1,0 +1,108 @@
+"""A small model, measured for a moment: what is asked of it, in what form it is told. Not how fast it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hebe.load_generator.qps_search import Workload
+from hebe.models.architectures import build_dense_net
+from hebe.models.catalog import entry
+from hebe.models.ranking_model import initial_rows
+from hebe.models.repository import ModelRepository
+from hebe.profiling import live_evaluation
+from hebe.profiling.error import ProfilingError
+from hebe.profiling.live_evaluation import Effort, live_evaluator
+from hebe.runtime.pinning import available_cores
+from hebe.server_configuration import Lane, Placement
+from hebe.spec import SlaTarget
+from hebe.workload.query_sizes import FixedSizes
+
+WHOLE = (Lane(Placement.MODEL_ON_HOST, 1, 1, 32),)
+MOMENT = Effort(probe_s=0.02, warm_up_s=0.0, rounds=2, resolution=0.5, highest_qps=200.0)
+WORKLOAD = Workload(FixedSizes(8))
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    root = tmp_path_factory.mktemp("repository")
+    spec = entry("peers-dlrm", scale=0.01)
+    tables = {table.name: initial_rows(spec, table.name, seed=3) for table in spec.tables}
+    ModelRepository(root).write(spec, tables, build_dense_net(spec, seed=3).state_dict())
+    return root
+
+
+@pytest.fixture
+def moment(monkeypatch):
+    monkeypatch.setattr(live_evaluation, "QUICK", MOMENT)
+
+
+@pytest.mark.usefixtures("moment")
+def test_configurations_are_measured_one_after_the_other(repository):
+    probes = []
+    with live_evaluator(
+        repository,
+        "peers-dlrm",
+        None,
+        WORKLOAD,
+        SlaTarget(500, 90),
+        quick=True,
+        on_probe=lambda *one: probes.append(one),
+    ) as evaluator:
+        with pytest.raises(ValueError, match="no configuration was asked for"):
+            _ = evaluator.driver
+        reached = evaluator(WHOLE)
+        assert evaluator.found is not None
+        assert reached.qps == evaluator.found.crossing.qps > 0
+        assert reached.power_watts > 0
+        assert len(probes) == len(evaluator.found.probes) >= 1
+        assert evaluator.power_source
+        assert (evaluator.version, len(evaluator.identity) > 10, evaluator.spec.name) == (1, True, "peers-dlrm")
+        driver = evaluator.driver
+        other = (replace(WHOLE[0], batch_size=8),)
+        assert evaluator(other).qps > 0
+        assert evaluator.driver is driver, "the same one, split anew"
+        assert [placed.lane for placed in driver.lanes] == list(other)
+        profile = evaluator.scalability(WHOLE)
+        assert profile.workers[0] == 1
+        assert profile.workers[-1] == len(available_cores())
+        assert all(qps > 0 for qps in profile.qps)
+
+
+@pytest.mark.usefixtures("moment")
+def test_an_sla_out_of_reach_is_told_with_the_tail_latency_of_the_lightest_load(repository):
+    with live_evaluator(
+        repository, "peers-dlrm", None, WORKLOAD, SlaTarget(1e-3, 90), quick=True, admission=False
+    ) as one:
+        reached = one(WHOLE)
+    assert reached.qps == 0
+    assert 1e-3 < reached.tail_latency_ms < 60_000
+
+
+def test_a_measurement_that_does_not_settle_is_given_up(repository, monkeypatch):
+    monkeypatch.setattr(live_evaluation, "QUICK", replace(MOMENT, longest_s=0.0))
+    with (
+        live_evaluator(repository, "peers-dlrm", None, WORKLOAD, SlaTarget(500, 90), quick=True) as evaluator,
+        pytest.raises(ProfilingError, match=r"did not settle within 0 s.*is the machine busy"),
+    ):
+        evaluator(WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("lane", "stages"),
+    [
+        (WHOLE[0], ["whole"]),
+        (Lane(Placement.PIPELINE_ON_HOST, 1, 1, 32, 1), ["sparse", "dense"]),
+        (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 1, 1, 32, 1, 64), ["sparse", "dense"]),
+    ],
+)
+def test_service_times_are_measured_by_stage(repository, lane, stages):
+    cores = available_cores() * 2
+    with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, None, quick=True, cores=cores) as evaluator:
+        profiles = evaluator.latency_profiles((lane,))
+    assert list(profiles) == stages
+    for stage, profile in profiles.items():
+        most = lane.fused_items if stage == "dense" and lane.fused_items else lane.batch_size
+        assert profile.batch_sizes[-1] == most
+        assert min(profile.service_s) > 0

@@ -1,0 +1,91 @@
+"""What the workers of each kind of lane are told, and that they start or leave nothing behind."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from hebe.runtime.lane_workers import roles_of, start_lane
+from hebe.runtime.loaded_model import LoadedModel
+from hebe.runtime.pinning import PlacedLane, available_cores
+from hebe.scheduling.events import Stage, WorkerRole
+from hebe.server_configuration import Lane, Placement
+
+CORES = available_cores()[:1]
+
+
+def placed(lane: Lane) -> PlacedLane:
+    return PlacedLane(lane, (CORES,) * lane.workers, (CORES,) * lane.dense_workers)
+
+
+@pytest.fixture
+def model(repository):
+    loaded = LoadedModel.load(repository, "peers-dlrm")
+    yield loaded
+    loaded.close()
+
+
+@pytest.mark.parametrize(
+    ("lane", "first", "dense"),
+    [
+        (Lane(Placement.MODEL_ON_HOST, 2, 1, 64), WorkerRole(Stage.WHOLE, 64, lane=7), None),
+        (
+            Lane(Placement.PIPELINE_ON_HOST, 2, 1, 64, 3),
+            WorkerRole(Stage.SPARSE, 64, lane=7, most_handed=5),
+            WorkerRole(Stage.DENSE, 64, False, 7, 5),
+        ),
+        (
+            Lane(Placement.SPARSE_ON_HOST, 2, 1, 64, 1, 1024),
+            WorkerRole(Stage.SPARSE, 64, lane=7, most_handed=18),
+            WorkerRole(Stage.DENSE, 1024, True, 7, 18),
+        ),
+        (
+            Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 2, 1, 64, 2, 65_536),
+            WorkerRole(Stage.SPARSE, 64, lane=7, most_handed=64),
+            WorkerRole(Stage.DENSE, 65_536, True, 7, 64),
+        ),
+        (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, 1, 64, 2), WorkerRole(Stage.WHOLE, 500, False, 7), None),
+        (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, 1, 64, 2, 256), WorkerRole(Stage.WHOLE, 256, True, 7), None),
+    ],
+)
+def test_roles(lane, first, dense):
+    assert roles_of(lane, 7, max_items=500) == (first, dense)
+
+
+def test_a_lane_starts_its_workers_warmed_up(model):
+    lane = placed(Lane(Placement.PIPELINE_ON_HOST, 2, 1, 32, 1))
+    ids = itertools.count(5)
+    workers = start_lane(model, lane, 0, ids, lambda *_: None, max_items=100)
+    try:
+        assert [(each.thread.worker_id, str(each.role.stage), each.number) for each in workers] == [
+            (5, "dense", 2), (6, "sparse", 0), (7, "sparse", 1),
+        ]  # fmt: skip
+        for each in workers:
+            measured = each.thread.started.result()
+            assert max(items for items, _ in measured) == 32
+            assert all(outcome.service_s > 0 for _, outcome in measured)
+    finally:
+        for each in workers:
+            each.thread.stop()
+
+
+def test_the_threads_of_a_worker_share_its_number(model):
+    workers = start_lane(
+        model, placed(Lane(Placement.MODEL_ON_HOST, 2, 1, 8)), 0, itertools.count(), lambda *_: None,
+        max_items=100, threads=2,
+    )  # fmt: skip
+    for each in workers:
+        each.thread.stop()
+    assert [each.number for each in workers] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("lane", [Lane(Placement.SPARSE_ON_HOST, 1, 1, 8, 1), Lane(Placement.MODEL_ON_HOST, 2, 1, 8)])
+def test_a_lane_that_cannot_start_leaves_no_thread(model, monkeypatch, threads_begun, lane):
+    def fail(*_):
+        raise ValueError("no scores")
+
+    monkeypatch.setattr(model, "warm_up", fail)
+    with pytest.raises(ValueError, match=r"no scores|no accelerator"):
+        start_lane(model, placed(lane), 0, itertools.count(), lambda *_: None, max_items=100)
+    assert [name for name in threads_begun() if name.startswith("hebe-worker")] == []

@@ -1,0 +1,72 @@
+"""Times of the stages, and of what dense workers have ahead of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hebe.profile import LatencyProfile
+from hebe.query import Batch
+from hebe.scheduling.events import Availability, Stage, WorkerChanged, WorkerRole
+from hebe.scheduling.hand_over import HandOver
+from hebe.scheduling.places import PlacedWorkers
+from hebe.scheduling.service_times import ServiceTimes
+
+WHOLE, SPARSE, DENSE = WorkerRole(), WorkerRole(Stage.SPARSE, 100), WorkerRole(Stage.DENSE, 100)
+PROFILES = {
+    Stage.WHOLE: LatencyProfile((1, 100), (0.003, 0.300), (0.0, 0.0)),
+    Stage.SPARSE: LatencyProfile((1, 100), (0.001, 0.100), (0.0, 0.0)),
+    Stage.DENSE: LatencyProfile((1, 100), (0.002, 0.200), (0.0, 0.0)),
+}
+
+
+def times(*roles: WorkerRole) -> tuple[PlacedWorkers, ServiceTimes]:
+    workers = PlacedWorkers()
+    for worker_id, role in enumerate(roles):
+        workers.change(WorkerChanged(worker_id, Availability.UP, (worker_id,), role))
+    return workers, ServiceTimes(workers, PROFILES)
+
+
+@pytest.mark.parametrize(
+    ("roles", "first_s", "dense_s"),
+    [
+        ((WHOLE, WHOLE), 0.150, 0.0),
+        ((SPARSE, SPARSE, DENSE), 0.050, 0.100),
+        ((WHOLE, SPARSE, DENSE), 0.100, 0.050),
+        ((), 0.150, 0.0),
+    ],
+)
+def test_a_query_goes_the_way_that_the_workers_have(roles, first_s, dense_s):
+    _, of = times(*roles)
+    assert of.first_s(50) == pytest.approx(first_s)
+    assert of.dense_s(50) == pytest.approx(dense_s)
+    assert of.way_s(50) == pytest.approx(first_s + dense_s)
+
+
+def test_what_is_left_from_one_worker_on():
+    _, of = times(WHOLE, SPARSE, DENSE)
+    assert [of.rest_s(role, 50) for role in (WHOLE, SPARSE, DENSE)] == pytest.approx([0.150, 0.150, 0.100])
+    assert [of.batch_s(role, 50) for role in (WHOLE, SPARSE, DENSE)] == pytest.approx([0.150, 0.050, 0.100])
+
+
+def test_stages_are_learned_apart():
+    _, of = times(SPARSE, DENSE)
+    for _ in range(500):
+        of.observe(Stage.DENSE, 100, 0.4)
+        of.observe(Stage.DENSE, 1, 0.004)
+    assert of.batch_s(DENSE, 100) == pytest.approx(0.4, rel=0.1)
+    assert of.batch_s(SPARSE, 100) == pytest.approx(0.1)
+
+
+def test_dense_workers_have_ahead_what_runs_what_was_handed_on_and_what_will_be():
+    workers, of = times(SPARSE, DENSE, DENSE)
+    hand_over = HandOver()
+    assert of.dense_ahead_s(hand_over, 0, 100, 0.0) == 0
+    hand_over.begin(0)
+    hand_over.hand(0, Batch(0, (), 60))
+    assert of.dense_ahead_s(hand_over, 0, 100, 0.0) == pytest.approx(0.12 / 2)
+    sparse, dense, _ = (workers.find(worker_id) for worker_id in range(3))
+    sparse.start(Batch(1, (), 40), 0.04, 0.0)
+    dense.start(Batch(2, (), 100), 0.2, 0.0)
+    assert of.dense_ahead_s(hand_over, 100, 100, 0.05) == pytest.approx((0.15 + 0.2 + 0.2) / 2)
+    whole = times(WHOLE)[1]
+    assert whole.dense_ahead_s(hand_over, 100, 100, 0.0) == 0
