@@ -58,6 +58,7 @@ class Effort:
     rounds: int = 3
     resolution: float = 0.03
     longest_s: float = 180.0
+    highest_qps: float = 1e6
 
 
 QUICK = Effort(probe_s=0.7, warm_up_s=0.15, rounds=2, resolution=0.06, longest_s=60.0)
@@ -173,7 +174,9 @@ class LiveEvaluator:
 
     def _search(self) -> LatencyBoundedThroughput:
         effort, driver = self._effort, self.driver
-        search = QpsSearch(self.sla, effort.probe_s, effort.warm_up_s, effort.rounds, effort.resolution)
+        search = QpsSearch(
+            self.sla, effort.probe_s, effort.warm_up_s, effort.rounds, effort.resolution, effort.highest_qps
+        )
         phase = Phase.RAMP
 
         def on_probe(probe: Probe, crossing: Crossing | None) -> None:
