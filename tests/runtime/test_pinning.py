@@ -16,9 +16,11 @@ from hebe.runtime.pinning import (
     lower_priority,
     pin_thread,
     pinned,
+    place_lanes,
     shared_with_front_end,
     threads_per_worker,
 )
+from hebe.server_configuration import Lane, Placement
 
 
 def test_workers_get_cores_of_their_own_from_the_highest_down():
@@ -102,3 +104,13 @@ def test_a_thread_that_interrupts_nobody_does_so_alone():
     thread.join()
     assert seen == [os.SCHED_BATCH]
     assert os.sched_getscheduler(0) == before
+
+
+def test_lanes_get_cores_from_the_highest_down_and_share_none():
+    lanes = (Lane(Placement.PIPELINE_ON_HOST, 2, 2, 64, 1), Lane(Placement.MODEL_ON_HOST, 1, 1, 64))
+    first, second = place_lanes(lanes, range(8))
+    assert (first.workers, first.dense_workers, second.workers) == (((6, 7), (4, 5)), ((3,),), ((2,),))
+    assert first.all_workers == ((6, 7), (4, 5), (3,))
+    assert (first.lane, second.lane) == lanes
+    with pytest.raises(ValueError, match="takes 6 cores, but only 5 may be used"):
+        place_lanes(lanes, range(5))
