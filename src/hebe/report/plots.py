@@ -142,7 +142,7 @@ def throughput_against_latency(
 def time_per_stage(rows: Mapping[str, Mapping[str, float]], unit: str = "ms", title: str = "Time per stage") -> str:
     """Stacked bars: for each row ("p50", "p95", or a model) the time of each stage ("queue", "sparse", "dense")."""
     stages = list(dict.fromkeys(stage for row in rows.values() for stage in row))
-    with drawing(height=1.5 + 0.45 * max(len(rows), 1)) as (canvas, axes):
+    with drawing(height=1.5 + 0.45 * max(len(rows), 1) + 0.25 * (len(stages) > 4)) as (canvas, axes):
         if not _empty(axes, np.arange(len(rows) * len(stages))):
             places = np.arange(len(rows))
             start = np.zeros(len(rows))
@@ -161,7 +161,7 @@ def time_per_stage(rows: Mapping[str, Mapping[str, float]], unit: str = "ms", ti
             axes.grid(visible=False, axis="y")
             axes.tick_params(axis="y", length=0)
             plain_ticks(axes.xaxis, format_number)
-            canvas.legend(loc="outside lower center", ncols=len(stages))
+            canvas.legend(loc="outside lower center", ncols=len(stages) if len(stages) < 5 else 3)
         axes.set_title(title)
         axes.set_xlabel(f"time ({unit})")
         return to_svg(canvas, f"{title}: {', '.join(stages)} for {', '.join(rows)}")

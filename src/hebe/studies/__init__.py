@@ -7,6 +7,7 @@ STUDIES: dict[str, str] = {
     "hera-sensitivity": "hebe.studies.hera_sensitivity",
     "hercules-cluster": "hebe.studies.hercules_cluster",
     "hercules-evolution": "hebe.studies.hercules_evolution",
+    "hercules-idle": "hebe.studies.hercules_idle",
     "hercules-servers": "hebe.studies.hercules_servers",
     "hps-accuracy": "hebe.studies.hps_accuracy",
     "hps-insertion": "hebe.studies.hps_insertion",

@@ -1,0 +1,165 @@
+"""Hercules' models on this machine: made with small tables, loaded, and asked what configurations reach.
+
+It imports torch: studies import it within `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.progress import Progress
+
+from hebe.load_generator.qps_search import Probe, Workload
+from hebe.load_generator.rate_search import Crossing, Phase
+from hebe.models import catalog
+from hebe.models.architectures import build_dense_net
+from hebe.models.ranking_model import initial_rows
+from hebe.models.repository import ModelRepository
+from hebe.planning.parallelism import Configuration, Reached
+from hebe.profiling.error import ProfilingError
+from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
+from hebe.runtime.pinning import available_cores
+from hebe.runtime.processor_meter import ProcessorMeter
+from hebe.server_configuration import Lane, Placement
+from hebe.spec import SlaTarget
+from hebe.studies.hercules_point import Point
+from hebe.workload.key_skew import ReuseKeys
+from hebe.workload.query_sizes import ProductionSizes
+
+WORKLOAD = Workload(ProductionSizes(), keys=ReuseKeys())
+"""As on analytic servers: `hercules_fleet.ABOUT_SERVERS`."""
+
+SLACK = 3.0
+"""An SLA target of so many times the latency of a large query alone can be kept at some load."""
+
+_LARGE_QUERIES = 5
+
+
+def make_model(name: str, table_bytes: int, directory: Path, progress: Progress) -> Path:
+    """A repository under `directory` with catalog model `name` alone, of tables of about so many bytes."""
+    whole = catalog.entry(name, "production")
+    spec = catalog.entry(name, "production", min(1.0, table_bytes / whole.table_bytes))
+    task = progress.add_task(f"making {name}", total=spec.table_bytes)
+    repository = ModelRepository(directory / name)
+    repository.write(
+        spec,
+        {table.name: initial_rows(spec, table.name, seed=1) for table in spec.tables},
+        build_dense_net(spec, seed=1).state_dict(),
+        provenance={"initialised_from_seed": 1},
+        progress=lambda done, total: progress.update(task, completed=done, total=total),
+    )
+    progress.remove_task(task)
+    return repository.root
+
+
+@dataclass(slots=True)
+class _UseWhileFound:
+    """What the cores are busy in the probes of the last phase, close to the load that is found."""
+
+    meter: ProcessorMeter
+    shares: list[float]
+
+    def __call__(self, probe: Probe, _crossing: Crossing | None) -> None:
+        use = self.meter.read()
+        if probe.phase is Phase.ROUND:
+            self.shares.append(use.cores)
+
+
+class LiveServer:
+    """This machine with one model loaded; made by `live_server`. `effort` of a call as `live_evaluator` has it."""
+
+    def __init__(self, live: LiveEvaluator, use: _UseWhileFound) -> None:
+        self.live, self._use = live, use
+        self.unsettled = 0
+
+    @property
+    def noise(self) -> float:
+        """The relative difference of throughput that says nothing."""
+        return self.live.noise
+
+    def point(self, configuration: Configuration) -> Point | None:
+        """What a configuration reaches; None where it did not settle in time."""
+        self._use.shares.clear()
+        self._use.meter.read()
+        try:
+            reached = self.live(configuration)
+        except ProfilingError:
+            self.unsettled += 1
+            return None
+        shares = self._use.shares
+        return Point(reached.qps, reached.power_watts, median(shares) if shares else 0.0)
+
+    def __call__(self, configuration: Configuration) -> Reached:
+        """An `Evaluate` of `planning.parallelism`; what does not settle in time reaches nothing."""
+        try:
+            return self.live(configuration)
+        except ProfilingError:
+            self.unsettled += 1
+            return Reached(0.0)
+
+    def large_query_ms(self, configuration: Configuration) -> float:
+        """What a query of the SLA's percentile of sizes takes with nothing beside it."""
+        live = self.live
+        live.configure(configuration)
+        items = size_at(live.sla.percentile)
+
+        async def alone() -> float:
+            query = live.driver.model.random_query(items, 1)
+            query.query_id = live.driver.new_query_id()
+            return (await live.driver.infer(query)).latency_s
+
+        return 1e3 * median([asyncio.run(alone()) for _ in range(1 + _LARGE_QUERIES)][1:])
+
+
+@contextmanager
+def live_server(
+    repository: Path, name: str, sla: SlaTarget, *, quick: bool, accelerator_bytes: int | None = None
+) -> Iterator[LiveServer]:
+    """Model `name` loaded and ready to be measured, under `sla`. Raises as `live_evaluator` does."""
+    use = _UseWhileFound(ProcessorMeter(), [])
+    with live_evaluator(
+        repository, name, None, WORKLOAD, sla, quick=quick, on_probe=use, accelerator_bytes=accelerator_bytes
+    ) as live:
+        yield LiveServer(live, use)
+
+
+def every_core(batch_size: int = 256) -> Configuration:
+    """DeepRecSys' split of this machine: a worker on each core."""
+    return (Lane(Placement.MODEL_ON_HOST, len(available_cores()), 1, batch_size),)
+
+
+def target_within_reach(repository: Path, name: str, batch_size: int = 256) -> SlaTarget:
+    """The model's own SLA target, or a longer one where this machine, of fewer or slower cores than the paper's, takes
+    too long for a single large query."""
+    own = catalog.entry(name, "production").sla
+    with live_server(repository, name, own, quick=True) as server:
+        return longer_target(own, server.large_query_ms(every_core(batch_size)))
+
+
+def longer_target(own: SlaTarget, large_query_ms: float) -> SlaTarget:
+    """`own`, or `SLACK` times what a large query takes if that is more, in two digits."""
+    needed_ms = SLACK * large_query_ms
+    return own if needed_ms <= own.latency_ms else SlaTarget(float(f"{needed_ms:.2g}"), own.percentile)
+
+
+def size_at(percentile: float) -> int:
+    """The query size that so many per cent of the queries do not exceed."""
+    import numpy as np
+
+    from hebe.studies.hercules_fleet import query_sizes
+
+    return int(np.percentile(query_sizes(), percentile))
+
+
+def alternated(server: LiveServer, configurations: Sequence[Configuration], repeats: int) -> list[list[float]]:
+    """Queries/s of each configuration, measured so often in turns, that what slows the machine slows all alike."""
+    found: list[list[float]] = [[] for _ in configurations]
+    for _ in range(repeats):
+        for values, configuration in zip(found, configurations, strict=True):
+            values.append(server(configuration).qps)
+    return found
