@@ -39,6 +39,7 @@ ROOMS = {
         "runtime",
         "serving",
         "load_generator",
+        "simulation",
     },
     "cluster": {"root", "scheduling", "planning", "serving"},
     "studies": {

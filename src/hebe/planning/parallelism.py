@@ -78,13 +78,18 @@ class SearchResult:
 
 
 @dataclass(slots=True)
-class _Trials:
+class Trials:
     """What has been asked for, and answered."""
 
     evaluate: Evaluate
     limits: Limits
     runs: dict[Configuration, list[Reached]] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+
+    @property
+    def evaluations(self) -> int:
+        """How often was asked."""
+        return sum(len(runs) for runs in self.runs.values())
 
     def reached(self, configuration: Configuration) -> Reached:
         """What it reaches, by the median of its runs; asked for if it was not yet."""
@@ -93,6 +98,7 @@ class _Trials:
         return _typical(self.runs[configuration])
 
     def keeps(self, configuration: Configuration) -> bool:
+        """Whether it keeps the SLA target and the power budget."""
         reached = self.reached(configuration)
         return reached.qps > 0 and reached.power_watts <= self.limits.power_budget_watts
 
@@ -129,9 +135,7 @@ class _Trials:
         closest = max(self.runs, key=self._rank)
         best = closest if self.keeps(closest) else None
         tried = {configuration: _typical(runs) for configuration, runs in self.runs.items()}
-        return SearchResult(
-            best, tried[closest], closest, tried, tuple(self.steps), sum(len(runs) for runs in self.runs.values())
-        )
+        return SearchResult(best, tried[closest], closest, tried, tuple(self.steps), self.evaluations)
 
     def _rank(self, configuration: Configuration) -> tuple[bool, float, float]:
         reached = self.reached(configuration)
@@ -162,7 +166,7 @@ def gradient_search(
     axis, by which both allotments come to equilibrium; beside an accelerator each step on the host is followed by a
     search over co-location and fusion there (Figure 12).
     """
-    trials = _Trials(evaluate, limits or Limits())
+    trials = Trials(evaluate, limits or Limits())
     for placement in space.placements:
         best = _search_placement(space, placement, trials, ())
         if refines:
@@ -179,7 +183,7 @@ def gradient_search(
 
 def deeprecsys_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | None = None) -> SearchResult:
     """DeepRecSys' hill climbing: a worker on every core, larger batches until throughput falls (Psp(D))."""
-    trials = _Trials(evaluate, limits or Limits())
+    trials = Trials(evaluate, limits or Limits())
     _climb_batches(space, trials, ())
     return trials.result()
 
@@ -197,7 +201,7 @@ def baymax_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | 
         placement, workers = Placement.SPARSE_ON_HOST, 1
     else:
         raise PlanningError("co-location is for accelerators: the space has no placement on one")
-    trials = _Trials(evaluate, limits or Limits())
+    trials = Trials(evaluate, limits or Limits())
     best: Configuration | None = None
     for count in space.co_located:
         lane = Lane(placement, workers, 1, space.batch_sizes[-1], count)
@@ -216,7 +220,7 @@ def baymax_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | 
 
 def exhaustive_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | None = None) -> SearchResult:
     """Every lane alone."""
-    trials = _Trials(evaluate, limits or Limits())
+    trials = Trials(evaluate, limits or Limits())
     for placement in space.placements:
         for lane in space.lanes(placement):
             trials.reached((lane,))
@@ -227,7 +231,7 @@ def random_search(
     space: ParallelismSpace, evaluate: Evaluate, evaluations: int, seed: int, limits: Limits | None = None
 ) -> SearchResult:
     """So many lanes drawn from the space, without repeats."""
-    trials = _Trials(evaluate, limits or Limits())
+    trials = Trials(evaluate, limits or Limits())
     every = [lane for placement in space.placements for lane in space.lanes(placement)]
     for place in np.random.default_rng(seed).permutation(len(every))[: max(evaluations, 1)].tolist():
         trials.reached((every[place],))
@@ -235,7 +239,7 @@ def random_search(
 
 
 def _search_placement(
-    space: ParallelismSpace, placement: Placement, trials: _Trials, beside: Configuration
+    space: ParallelismSpace, placement: Placement, trials: Trials, beside: Configuration
 ) -> Configuration:
     """Algorithm 1's outer loop, over cores per worker, with the lanes of `beside` as they are."""
     best: Configuration | None = None
@@ -252,7 +256,7 @@ def _search_placement(
     return best
 
 
-def _climb(space: ParallelismSpace, trials: _Trials, beside: Configuration, start: Lane) -> Configuration:
+def _climb(space: ParallelismSpace, trials: Trials, beside: Configuration, start: Lane) -> Configuration:
     """Algorithm 1's inner loop: Psp(M + D) for one count of cores per worker."""
     starts = [start]
     if start.placement is Placement.HOT_SPARSE_ON_ACCELERATOR and start.cores_per_worker == 1:
@@ -275,7 +279,7 @@ def _climb(space: ParallelismSpace, trials: _Trials, beside: Configuration, star
         here = better
 
 
-def _refine(space: ParallelismSpace, trials: _Trials, here: Configuration) -> Configuration:
+def _refine(space: ParallelismSpace, trials: Trials, here: Configuration) -> Configuration:
     """On from where Algorithm 1 ended, by steps that it does not know: back along an axis, cores from sparse to dense
     workers or back, and other counts of cores per worker at the same allotment."""
     while True:
@@ -287,7 +291,7 @@ def _refine(space: ParallelismSpace, trials: _Trials, here: Configuration) -> Co
         here = better
 
 
-def _climb_device(space: ParallelismSpace, trials: _Trials, here: Configuration) -> Configuration:
+def _climb_device(space: ParallelismSpace, trials: Trials, here: Configuration) -> Configuration:
     """The search over co-location and fusion that follows each step of the host's."""
     while True:
         candidates = [(*here[:-1], lane) for lane in steps_on_device(space, here[-1])]
@@ -298,7 +302,7 @@ def _climb_device(space: ParallelismSpace, trials: _Trials, here: Configuration)
         here = better
 
 
-def _climb_batches(space: ParallelismSpace, trials: _Trials, beside: Configuration) -> Configuration:
+def _climb_batches(space: ParallelismSpace, trials: Trials, beside: Configuration) -> Configuration:
     """DeepRecSys: every core a worker, larger batches while that helps."""
     best: Configuration | None = None
     for batch_size in space.batch_sizes:

@@ -12,9 +12,9 @@ from hebe.profile import LatencyProfile
 from hebe.query import Batch, SubQuery
 from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.executor import BatchOutcome
-from hebe.runtime.lane_workers import roles_of
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane, pin_thread
+from hebe.scheduling.lane_roles import roles_of
 from hebe.server_configuration import Placement
 
 _REPEATS = 15

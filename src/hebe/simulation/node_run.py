@@ -1,8 +1,9 @@
-"""One server in virtual time: the live server's `scheduling.node`, over modelled workers."""
+"""One server in virtual time: the live server's `scheduling.node`, over modelled workers that run the whole model, or
+form pipelines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,9 +21,11 @@ from hebe.scheduling.events import (
     RejectQuery,
     RejectReason,
     SetTimer,
+    Stage,
     StartBatch,
     TimerFired,
     WorkerChanged,
+    WorkerRole,
 )
 from hebe.scheduling.node import NodeConfig, NodeScheduler
 from hebe.simulation.event_queue import EventQueue
@@ -77,33 +80,37 @@ def run_node(
     arrivals_s: Floats,
     sizes: npt.NDArray[np.int64],
     config: NodeConfig,
-    service_s: ServiceTime,
+    service_s: ServiceTime | Mapping[Stage, ServiceTime],
     *,
-    workers: int = 1,
+    workers: int | Sequence[WorkerRole] = 1,
     profile: LatencyProfile | None = None,
     changes: Sequence[tuple[float, WorkerChanged]] = (),
     observer: Observer | None = None,
 ) -> NodeRun:
-    """Queries of `sizes[i]` items that arrive at `arrivals_s[i]`, ascending, at a server of so many `workers`.
+    """Queries of `sizes[i]` items that arrive at `arrivals_s[i]`, ascending, at a server of so many `workers`, or of
+    workers with these roles; `service_s` is each one's, or by what they run.
 
     `profile` is what the scheduler knows of service times beforehand. `changes` are told to it at their times: workers,
     with ids from 0, that drain, are lost or come back. Of what happens at the same time, arrivals come first, then what
     was announced first. Query ids are the indices. Raises ValueError for no worker, or arrivals and sizes that do not
     match.
     """
-    if workers < 1:
+    roles = [WorkerRole()] * workers if isinstance(workers, int) else list(workers)
+    if not roles:
         raise ValueError(f"workers is {workers}: must be at least 1")
+    takes = service_s if isinstance(service_s, Mapping) else dict.fromkeys(Stage, service_s)
     if arrivals_s.shape != sizes.shape or (np.diff(arrivals_s) < 0).any():
         raise ValueError(f"arrivals_s {arrivals_s.shape} and sizes {sizes.shape}: give one of each, in order of time")
     node = NodeScheduler(config, profile)
-    for worker_id in range(workers):
-        node.handle(WorkerChanged(worker_id, Availability.UP), 0.0)
+    for worker_id, role in enumerate(roles):
+        node.handle(WorkerChanged(worker_id, Availability.UP, role=role), 0.0)
     happenings: EventQueue[BatchFinished | WorkerChanged | _Timer] = EventQueue()
     for at_s, change in changes:
         happenings.push(at_s, change)
     latency_s = np.full(arrivals_s.size, np.nan)
     refusals: list[RejectReason | None] = [None] * arrivals_s.size
-    started_s: dict[int, dict[int, float]] = {worker_id: {} for worker_id in range(workers)}
+    started_s: dict[int, dict[int, float]] = {worker_id: {} for worker_id in range(len(roles))}
+    stages = {worker_id: role.stage for worker_id, role in enumerate(roles)}
     timer = _Timer()
     busy_s = now = end_s = 0.0
     batches = upcoming = 0
@@ -130,14 +137,16 @@ def run_node(
             if event.state is Availability.LOST:
                 busy_s += sum(now - one for one in started_s.pop(event.worker_id, {}).values())
             else:
-                started_s.setdefault(event.worker_id, {})
+                if event.worker_id not in started_s:
+                    started_s[event.worker_id] = {}
+                    stages[event.worker_id] = event.role.stage
         actions = node.handle(event, now)
         if observer is not None:
             observer(now, event, actions)
         for action in actions:
             match action:
                 case StartBatch(worker_id, batch):
-                    takes_s = service_s(batch.items, now)
+                    takes_s = takes[stages[worker_id]](batch.items, now)
                     started_s[worker_id][batch.batch_id] = now
                     happenings.push(now + takes_s, BatchFinished(worker_id, batch.batch_id, takes_s))
                     batches += 1
@@ -148,7 +157,7 @@ def run_node(
                     latency_s[query.query_id] = now - query.arrival_s
                 case RejectQuery(query, reason):
                     refusals[query.query_id] = reason
-    busy_share = busy_s / (workers * end_s) if end_s else 0.0
+    busy_share = busy_s / (len(roles) * end_s) if end_s else 0.0
     return NodeRun(latency_s, tuple(refusals), busy_share, batches, end_s)
 
 

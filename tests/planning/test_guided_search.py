@@ -1,0 +1,79 @@
+"""A search that measures what is predicted to win."""
+
+from __future__ import annotations
+
+import pytest
+
+from hebe.planning.guided_search import guided_search
+from hebe.planning.parallelism import Limits, Reached, exhaustive_search
+from hebe.planning.parallelism_space import ParallelismSpace
+
+SPACE = ParallelismSpace(6, (16, 64, 256, 1024))
+
+
+def true_qps(configuration) -> float:
+    """Two hills: one of each placement."""
+    lane = configuration[0]
+    used = lane.workers * lane.cores_per_worker**0.7 + 0.8 * lane.dense_workers
+    return used * 100.0 / (1 + abs(lane.batch_size - 256) / 256)
+
+
+def off(factor: float, seed: int = 0):
+    """Off by about a factor, and by up to a tenth more, the same for the same configuration."""
+
+    def predict(configuration) -> Reached:
+        lane = configuration[0]
+        key = (lane.workers, lane.cores_per_worker, lane.batch_size, lane.dense_workers, seed)
+        return Reached(true_qps(configuration) * factor * (0.95 + 0.1 * (hash(key) % 97) / 97))
+
+    return predict
+
+
+def measured(asked: list):
+    def evaluate(configuration) -> Reached:
+        asked.append(configuration)
+        return Reached(true_qps(configuration), 10.0)
+
+    return evaluate
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_it_finds_the_best_within_what_predictions_are_off_and_measures_little(factor, seed):
+    asked: list = []
+    found = guided_search(SPACE, off(factor, seed), measured(asked), Limits(noise=0.06))
+    best = exhaustive_search(SPACE, measured([])).reached.qps
+    assert found.reached.qps >= 0.97 * best
+    assert found.evaluations == len(asked)
+    distinct = list(dict.fromkeys(asked))  # close ones are measured again
+    assert len(distinct) <= 0.2 * SPACE.size()
+    assert [step.candidates[0] for step in found.steps] == distinct
+
+
+def test_nothing_is_measured_that_cannot_win():
+    asked: list = []
+    found = guided_search(SPACE, lambda one: Reached(true_qps(one)), measured(asked))
+    assert found.evaluations == 1
+    assert found.best == asked[0]
+
+
+def test_what_is_over_the_power_budget_does_not_end_the_search():
+    def evaluate(configuration) -> Reached:
+        return Reached(true_qps(configuration), 10.0 * configuration[0].cores)
+
+    found = guided_search(SPACE, off(1.0), evaluate, Limits(power_budget_watts=55.0))
+    assert found.best is not None
+    assert found.best[0].cores < SPACE.cores
+
+
+def test_of_what_reaches_nothing_the_closest_is_told():
+    asked: list = []
+
+    def evaluate(configuration) -> Reached:
+        asked.append(configuration)
+        return Reached(0.0, 0.0, 5.0 + configuration[0].workers)
+
+    found = guided_search(SPACE, lambda one: Reached(0.0, 0.0, float(one[0].workers)), evaluate)
+    assert found.best is None
+    assert found.closest[0].workers == 1
+    assert len(asked) == int(0.2 * SPACE.size())

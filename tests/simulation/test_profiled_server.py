@@ -1,0 +1,59 @@
+"""Configurations in virtual time, over measured service times."""
+
+from __future__ import annotations
+
+import pytest
+
+from hebe.profile import LatencyProfile
+from hebe.scheduling.events import Stage
+from hebe.server_configuration import Lane, Placement
+from hebe.simulation.profiled_server import ProfiledServer
+from hebe.spec import SlaTarget
+from hebe.workload.query_sizes import FixedSizes
+
+HOST, PIPELINE = Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST
+
+
+def profile(item_s: float, fixed_s: float = 1e-4) -> LatencyProfile:
+    sizes = (1, 256)
+    return LatencyProfile(sizes, tuple(fixed_s + item_s * size for size in sizes), (0.0, 0.0))
+
+
+PROFILES = {
+    (HOST, Stage.WHOLE, 1): profile(1e-4),
+    (HOST, Stage.WHOLE, 2): profile(0.7e-4),
+    (PIPELINE, Stage.SPARSE, 1): profile(0.5e-4),
+    (PIPELINE, Stage.DENSE, 1): profile(0.5e-4),
+}
+SERVER = ProfiledServer(PROFILES, FixedSizes(100), SlaTarget(200, 95))
+
+
+def qps(*lane, **fields) -> float:
+    return SERVER((Lane(*lane, **fields),)).qps
+
+
+def test_it_reaches_most_of_what_its_workers_can_do():
+    assert 0.75 * 100 < qps(HOST, 1, 1, 128) < 1.2 * 100, "one in twenty may be late, and is refused at once"
+    assert qps(HOST, 2, 1, 128) == pytest.approx(2 * qps(HOST, 1, 1, 128), rel=0.15)
+    assert qps(HOST, 1, 1, 128) < qps(HOST, 1, 2, 128) < qps(HOST, 2, 1, 128)
+
+
+def test_a_balanced_pipeline_does_as_much_as_two_workers():
+    assert qps(PIPELINE, 1, 1, 128, 1) == pytest.approx(qps(HOST, 2, 1, 128), rel=0.15)
+    assert qps(PIPELINE, 1, 1, 128, 1) == pytest.approx(qps(PIPELINE, 2, 1, 128, 1), rel=0.1), "dense is the bottleneck"
+
+
+def test_lanes_stand_side_by_side():
+    both = SERVER((Lane(PIPELINE, 1, 1, 128, 1), Lane(HOST, 1, 1, 128))).qps
+    assert both == pytest.approx(qps(HOST, 3, 1, 128), rel=0.2)
+
+
+def test_an_sla_out_of_reach_is_told_with_a_latency():
+    reached = ProfiledServer(PROFILES, FixedSizes(100), SlaTarget(5, 95))((Lane(HOST, 1, 1, 128),))
+    assert reached.qps == 0
+    assert reached.tail_latency_ms == pytest.approx(10.1, rel=0.01)
+
+
+def test_a_worker_of_which_nothing_was_measured_is_named():
+    with pytest.raises(ValueError, match="sparse workers on 3 cores, pipeline-on-host"):
+        qps(PIPELINE, 1, 3, 128, 1)
