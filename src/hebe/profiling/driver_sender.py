@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
 from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.sender import OnDone, OnSent, Outcome, ignore_done, ignore_sent
-from hebe.query import Query
+from hebe.query import Query, QueryResult
 from hebe.serving.driver import NodeDriver, clock
 from hebe.serving.errors import QueryFailed, QueryRefused
 from hebe.spec import ModelSpec, SlaTarget
@@ -25,16 +26,23 @@ def inputs_of(spec: ModelSpec, sla: SlaTarget) -> ModelInputs:
     return ModelInputs(tuple(inputs), sla)
 
 
+OnResult = Callable[[QueryResult], None]
+
+
+def ignore_result(_result: QueryResult) -> None:
+    """Whoever measures latencies alone."""
+
+
 class DriverSender:
-    """A `Sender` of queries of a pool, whose inputs are those of `inputs_of`."""
+    """A `Sender` of queries of a pool, whose inputs are those of `inputs_of`; `on_result` is told every answer."""
 
     connections = 1
     full = False
 
-    def __init__(self, driver: NodeDriver, pool: QueryPool) -> None:
+    def __init__(self, driver: NodeDriver, pool: QueryPool, on_result: OnResult = ignore_result) -> None:
         self.on_sent: OnSent = ignore_sent
         self.on_done: OnDone = ignore_done
-        self._driver, self._pool = driver, pool
+        self._driver, self._pool, self._on_result = driver, pool, on_result
         self._features = len(driver.model.spec.features)
         self._asked: dict[int, asyncio.Task[None]] = {}
 
@@ -64,7 +72,7 @@ class DriverSender:
     async def _ask(self, index: int, query: Query) -> None:
         kind = message = ""
         try:
-            await self._driver.infer(query)
+            self._on_result(await self._driver.infer(query))
             outcome = Outcome.ANSWERED
         except QueryRefused as refused:
             outcome, kind, message = Outcome.REFUSED, refused.reason, refused.message

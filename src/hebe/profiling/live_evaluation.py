@@ -268,12 +268,13 @@ def live_evaluator(
     accelerator_bytes: int | None = None,
     frequencies: Frequencies | None = None,
     admission: bool = True,
+    effort: Effort | None = None,
 ) -> Iterator[LiveEvaluator]:
     """A model of a repository, loaded and ready to be measured on `cores` (default: all that may be used).
 
     `sla`: the model's own unless given. `accelerator_bytes`: the accelerator's memory for hot rows (default: a tenth of
-    the tables'). `frequencies`: how often each row is looked up (default: as `workload` draws keys). Raises as
-    `LoadedModel.load` does.
+    the tables'). `frequencies`: how often each row is looked up (default: as `workload` draws keys). `effort`: another
+    than that of `quick`. Raises as `LoadedModel.load` does.
     """
     own = tuple(cores) if cores is not None else available_cores()
     loaded = LoadedModel.load(directory, model, version, load_options, threads=len(own))
@@ -284,8 +285,8 @@ def live_evaluator(
         keep_large_allocations()
         with handed_over_soon(), PowerMeter(cores=own) as meter:
             evaluator = LiveEvaluator(
-                loaded, workload, sla or spec.sla, own, QUICK if quick else Effort(), accelerator, on_probe, meter,
-                admission=admission,
+                loaded, workload, sla or spec.sla, own, effort or (QUICK if quick else Effort()), accelerator, on_probe,
+                meter, admission=admission,
             )  # fmt: skip
             try:
                 yield evaluator

@@ -6,6 +6,7 @@ STUDIES: dict[str, str] = {
     "hera-emu": "hebe.studies.hera_emu",
     "hera-sensitivity": "hebe.studies.hera_sensitivity",
     "hercules-cluster": "hebe.studies.hercules_cluster",
+    "hercules-cpu": "hebe.studies.hercules_cpu",
     "hercules-evolution": "hebe.studies.hercules_evolution",
     "hercules-idle": "hebe.studies.hercules_idle",
     "hercules-servers": "hebe.studies.hercules_servers",

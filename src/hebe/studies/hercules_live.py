@@ -5,13 +5,13 @@ It imports torch: studies import it within `run`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 from rich.progress import Progress
 
 from hebe.load_generator.qps_search import Probe, Workload
@@ -22,11 +22,13 @@ from hebe.models.ranking_model import initial_rows
 from hebe.models.repository import ModelRepository
 from hebe.planning.parallelism import Configuration, Reached
 from hebe.profiling.error import ProfilingError
-from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
+from hebe.profiling.live_evaluation import Effort, LiveEvaluator, live_evaluator
+from hebe.profiling.query_times import times_alone
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import ProcessorMeter
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
+from hebe.studies.hercules_fleet import query_sizes
 from hebe.studies.hercules_point import Point
 from hebe.workload.key_skew import ReuseKeys
 from hebe.workload.query_sizes import ProductionSizes
@@ -34,10 +36,11 @@ from hebe.workload.query_sizes import ProductionSizes
 WORKLOAD = Workload(ProductionSizes(), keys=ReuseKeys())
 """As on analytic servers: `hercules_fleet.ABOUT_SERVERS`."""
 
-SLACK = 3.0
+SLACK = 2.0
 """An SLA target of so many times the latency of a large query alone can be kept at some load."""
 
-_LARGE_QUERIES = 5
+FIRST_LOOK = Effort(probe_s=0.3, warm_up_s=0.1, rounds=2, resolution=0.15, longest_s=20.0)
+"""A measurement of a few seconds."""
 
 
 def make_model(name: str, table_bytes: int, directory: Path, progress: Progress) -> Path:
@@ -71,7 +74,7 @@ class _UseWhileFound:
 
 
 class LiveServer:
-    """This machine with one model loaded; made by `live_server`. `effort` of a call as `live_evaluator` has it."""
+    """This machine with one model loaded; made by `live_server`."""
 
     def __init__(self, live: LiveEvaluator, use: _UseWhileFound) -> None:
         self.live, self._use = live, use
@@ -81,6 +84,12 @@ class LiveServer:
     def noise(self) -> float:
         """The relative difference of throughput that says nothing."""
         return self.live.noise
+
+    @property
+    def power_words(self) -> str:
+        """Where watts are from, in words; once something was measured."""
+        estimated = "estimated, " if self.live.power_estimated else ""
+        return f"Power is {estimated}from {self.live.power_source}."
 
     def point(self, configuration: Configuration) -> Point | None:
         """What a configuration reaches; None where it did not settle in time."""
@@ -104,16 +113,9 @@ class LiveServer:
 
     def large_query_ms(self, configuration: Configuration) -> float:
         """What a query of the SLA's percentile of sizes takes with nothing beside it."""
-        live = self.live
-        live.configure(configuration)
-        items = size_at(live.sla.percentile)
-
-        async def alone() -> float:
-            query = live.driver.model.random_query(items, 1)
-            query.query_id = live.driver.new_query_id()
-            return (await live.driver.infer(query)).latency_s
-
-        return 1e3 * median([asyncio.run(alone()) for _ in range(1 + _LARGE_QUERIES)][1:])
+        self.live.configure(configuration)
+        times = times_alone(self.live.driver, size_at(self.live.sla.percentile))
+        return 1e3 * median(each.latency_s for each in times)
 
 
 @contextmanager
@@ -123,7 +125,14 @@ def live_server(
     """Model `name` loaded and ready to be measured, under `sla`. Raises as `live_evaluator` does."""
     use = _UseWhileFound(ProcessorMeter(), [])
     with live_evaluator(
-        repository, name, None, WORKLOAD, sla, quick=quick, on_probe=use, accelerator_bytes=accelerator_bytes
+        repository,
+        name,
+        None,
+        WORKLOAD,
+        sla,
+        on_probe=use,
+        accelerator_bytes=accelerator_bytes,
+        effort=FIRST_LOOK if quick else None,
     ) as live:
         yield LiveServer(live, use)
 
@@ -149,10 +158,6 @@ def longer_target(own: SlaTarget, large_query_ms: float) -> SlaTarget:
 
 def size_at(percentile: float) -> int:
     """The query size that so many per cent of the queries do not exceed."""
-    import numpy as np
-
-    from hebe.studies.hercules_fleet import query_sizes
-
     return int(np.percentile(query_sizes(), percentile))
 
 
