@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hebe.runtime.pinning import (
     allot_cores,
     available_cores,
+    beside_front_end,
     front_end_cores,
     interrupt_nobody,
     lower_priority,
@@ -62,6 +63,28 @@ def test_workers_with_a_core_apart_from_the_front_end_have_two_threads(workers, 
     allotted = allot_cores(workers, cores_per_worker, cores)
     assert shared_with_front_end(allotted, cores) == shared
     assert threads_per_worker(allotted, cores) == threads
+
+
+WHOLE = Lane(Placement.MODEL_ON_HOST, 2, 1, 64)
+PIPELINE = Lane(Placement.PIPELINE_ON_HOST, 1, 1, 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("lane", "cores", "front_end", "threads", "gives_way"),
+    [
+        (WHOLE, 3, None, 2, False),
+        (WHOLE, 2, None, 1, True),
+        (WHOLE, 3, (0, 1), 1, True),
+        (WHOLE, 3, (0,), 2, False),
+        (PIPELINE, 3, None, 1, False),
+        (PIPELINE, 2, None, 1, True),
+    ],
+)
+def test_lanes_beside_a_front_end(lane, cores, front_end, threads, gives_way):
+    lanes = place_lanes((lane,), range(cores))
+    placed = beside_front_end(lanes, range(cores), front_end)
+    assert (placed.lanes, placed.threads, placed.gives_way) == (lanes, threads, gives_way)
+    assert placed.workers == lanes[0].all_workers == ((cores - 1,), (cores - 2,))
 
 
 def test_no_worker_is_an_error():

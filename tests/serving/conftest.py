@@ -15,6 +15,7 @@ import uvloop
 
 from hebe.query import FloatArray, JaggedKeys, KeyArray, KeyCounts, Query, QueryResult
 from hebe.runtime.hierarchy_state import IngestionStatistics, TiersState
+from hebe.server_configuration import Lane, Placement
 from hebe.serving.auth import Gate
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import LoadFailed, ModelNotReady, QueryRefused, UnknownModel
@@ -24,6 +25,7 @@ from hebe.serving.http_message import HttpLimits
 from hebe.serving.http_server import HttpServer, start_http
 from hebe.serving.listening import TlsFiles
 from hebe.serving.logs import RequestLog
+from hebe.serving.profile_in_use import ProfileInUse
 from hebe.serving.statistics import Statistics
 from hebe.serving.tracing import Tracer
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
@@ -79,6 +81,8 @@ class FakeModel:
         self.version = version
         self.max_items = 64
         self.batch_size = 16
+        self.configuration = (Lane(Placement.MODEL_ON_HOST, 1, batch_size=16),)
+        self.profile: ProfileInUse | None = None
         self.workers = 1
         self.queue_depth = 0
         self.trouble = ""

@@ -65,6 +65,25 @@ async def test_parameters_of_other_servers_are_ignored(plane):
     assert plane.host.models["lone"].queries[-1].priority == 7
 
 
+@pytest.mark.parametrize(
+    ("transport_s", "parameters", "late"),
+    [
+        (math.inf, {}, 1),
+        (math.inf, {"timeout": 10_000_000}, 1),
+        (math.inf, {"timeout": 10**400}, 0),  # no number of microseconds: invalid
+        (math.inf, {"timeout": 2_000}, 0),
+        (0.002, {}, 0),
+    ],
+)
+async def test_a_refusal_counts_as_late_unless_the_request_was_in_a_hurry(plane, transport_s, parameters, late):
+    plane.host.models["lone"].fault = QueryRefused("deadline", "too late")
+    hurried = request(plane, parameters=parameters)
+    hurried.deadline_s = hurried.arrival_s + transport_s
+    with pytest.raises(RequestError):
+        await plane.infer(hurried)
+    assert counters(plane).refused_late == late
+
+
 async def test_refusals_are_counted_where_they_belong(plane):
     with pytest.raises(RequestError) as error:
         await plane.infer(request(plane, model="nothing"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from hebe.serving import model_host
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, as_request_error, release
 from hebe.serving.model_host import HostOptions, ModelHost
 from hebe.serving.repository_control import RepositoryControl
+
+from .profiled import PIPELINE, served
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,28 @@ def test_by_default_there_are_as_many_workers_as_the_cores_make(monkeypatch, opt
 def test_workers_have_two_threads_where_the_front_end_has_other_cores(monkeypatch, options, threads):
     monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(7)))
     assert ModelHost(Path("models"), HostOptions(**options)).worker_threads == threads
+
+
+@pytest.mark.parametrize(
+    ("stored", "lanes", "front_end"),
+    [
+        (("ranker",), PIPELINE, (0, 1)),
+        (("ranker", "lone"), PIPELINE, (0, 1, 2, 3)),
+        ((), PIPELINE, (0, 1)),
+        (("ranker",), (replace(PIPELINE[0], dense_workers=3),), (0, 1, 2, 3)),
+    ],
+)
+def test_the_front_end_has_the_cores_that_no_models_workers_take(monkeypatch, stored, lanes, front_end):
+    monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(4)))
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: dict.fromkeys(stored, (1,)))
+    options = HostOptions(configurations={"ranker": served(lanes=lanes)})
+    assert ModelHost(Path("models"), options).front_end == front_end
+
+
+def test_a_configuration_for_more_cores_than_there_are_is_refused(monkeypatch):
+    monkeypatch.setattr(model_host, "available_cores", lambda: (0,))
+    with pytest.raises(ServeError, match="model ranker: the configuration takes 2 cores, but only 1 may be used here"):
+        ModelHost(Path("models"), HostOptions(configurations={"ranker": served()}))
 
 
 async def test_a_load_that_failed_is_let_go_of_without_the_garbage_collector(monkeypatch):

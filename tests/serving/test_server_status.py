@@ -9,13 +9,17 @@ import tritonclient.grpc
 import tritonclient.http
 
 from hebe.query import KeyCounts, QueryResult
+from hebe.server_configuration import to_dict
 from hebe.serving.auth import Gate
+from hebe.serving.load_window import LoadWindow
 from hebe.serving.model_status import MOST_CHARACTERS
+from hebe.serving.profile_in_use import ProfileInUse
 from hebe.serving.server_status import MOST_MODELS, ServerStatus
 from hebe.serving.statistics import Statistics
 
 from .conftest import LONE, FakeModel
 from .http_requests import call, error_of, get, json_request
+from .profiled import PIPELINE, served
 from .tier_states import KINDS, REDIS_FAULT, tiers_state, update_statistics
 
 
@@ -61,6 +65,29 @@ def test_numbers_that_there_are_not_yet_are_null(front_ends):
     _, ranker = status_of(front_ends)
     assert ranker["sla"]["attainment"] is None
     assert ranker["latency_ms"] == {"p50": None, "p95": None, "p99": None}
+
+
+def test_how_a_model_is_split_and_what_its_profile_says(front_ends):
+    _, ranker = status_of(front_ends)
+    assert ranker["configuration"]["placement"] == "model-on-host"
+    assert (ranker["profile"], ranker["measured"]) == (None, None)
+    model = front_ends.host.models["ranker"]
+    model.configuration, model.profile = PIPELINE, ProfileInUse(served())
+    _, ranker = status_of(front_ends)
+    assert ranker["configuration"] == ranker["profile"]["configuration"] == to_dict(PIPELINE)
+    said = {"qps": 100.0, "power_watts": 30.0, "estimated": True}
+    assert ranker["profile"].items() >= said.items()
+    assert ranker["measured"] == said | {"at": None, "window": None}
+    model.profile.see(LoadWindow(10.0, 1200, 12, 95.0, 25.0), "now")
+    _, ranker = status_of(front_ends)
+    assert ranker["profile"].items() >= said.items()
+    assert ranker["measured"] == said | {
+        "qps": 120.0,
+        "at": "now",
+        "window": {
+            "qps": 120.0, "seconds": 10.0, "late": 0.01, "kept": True, "power_watts": 25.0, "estimated": True
+        },
+    }  # fmt: skip
 
 
 def test_the_tiers_of_a_model(front_ends, tiered):  # noqa: ARG001

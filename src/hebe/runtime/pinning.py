@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hebe.server_configuration import Lane
+from hebe.server_configuration import Lane, Placement
 
 
 def available_cores() -> tuple[int, ...]:
@@ -78,19 +78,52 @@ def front_end_cores(allotted: Sequence[tuple[int, ...]], cores: Sequence[int]) -
     return tuple(core for core in cores if core not in taken) or tuple(cores)
 
 
-def shared_with_front_end(allotted: Sequence[tuple[int, ...]], cores: Sequence[int]) -> bool:
-    """Whether any worker has a core on which the front end runs as well."""
-    front_end = set(front_end_cores(allotted, cores))
-    return any(not front_end.isdisjoint(worker) for worker in allotted)
+def shared_with_front_end(
+    allotted: Sequence[tuple[int, ...]], cores: Sequence[int], front_end: Sequence[int] | None = None
+) -> bool:
+    """Whether any worker has a core on which the front end runs as well: `front_end`, by default what is left of
+    `cores`.
+    """
+    theirs = set(front_end_cores(allotted, cores) if front_end is None else front_end)
+    return any(not theirs.isdisjoint(worker) for worker in allotted)
 
 
-def threads_per_worker(allotted: Sequence[tuple[int, ...]], cores: Sequence[int]) -> int:
+def threads_per_worker(
+    allotted: Sequence[tuple[int, ...]], cores: Sequence[int], front_end: Sequence[int] | None = None
+) -> int:
     """How many threads each worker should have: two on a core of its own, where one can compute while the other waits
     for the interpreter lock. On the front end's cores a second one would be in its way (docs/serving.md tells the
     cost), and on several cores each of the two would have a team there, which waits by spinning.
     """
-    alone = not shared_with_front_end(allotted, cores) and all(len(worker) == 1 for worker in allotted)
+    alone = not shared_with_front_end(allotted, cores, front_end) and all(len(worker) == 1 for worker in allotted)
     return 2 if alone else 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedServer:
+    """The lanes of one model on a server's cores, and how their workers get on with the front end.
+
+    `threads` and `gives_way` are as `lane_workers.start_lane` wants them.
+    """
+
+    lanes: tuple[PlacedLane, ...]
+    threads: int
+    gives_way: bool
+
+    @property
+    def workers(self) -> tuple[tuple[int, ...], ...]:
+        """The cores of every worker."""
+        return tuple(own for placed in self.lanes for own in placed.all_workers)
+
+
+def beside_front_end(
+    lanes: Sequence[PlacedLane], cores: Sequence[int], front_end: Sequence[int] | None = None
+) -> PlacedServer:
+    """These lanes beside a front end that has `front_end`, by default what they leave of `cores`, or all if nothing."""
+    workers = [own for placed in lanes for own in placed.all_workers]
+    on_host_alone = all(placed.lane.placement is Placement.MODEL_ON_HOST for placed in lanes)
+    threads = threads_per_worker(workers, cores, front_end) if on_host_alone else 1
+    return PlacedServer(tuple(lanes), threads, shared_with_front_end(workers, cores, front_end))
 
 
 def pin_thread(cores: Sequence[int], thread_id: int = 0) -> None:

@@ -107,7 +107,7 @@ class DataPlane:
         if endpoint is None:
             self.statistics.refused[error.reason] += 1
         else:
-            endpoint.statistics.query_refused(error.reason, after_s)
+            endpoint.statistics.query_refused(error.reason, after_s, _allowed_s(request))
         if self._tracer is not None:
             self._tracer.refused(request, error, after_s)
 
@@ -233,6 +233,13 @@ def _options(request: InferRequest) -> tuple[int, float, float]:
         raise InvalidInput(f"parameter {MAX_DEFAULTED!r} is {most!r:.100}; it must be a number in 0..1")
     own_deadline_s = request.arrival_s + timeout_us / 1e6 if timeout_us else math.inf
     return priority, min(request.deadline_s, own_deadline_s), float(most)
+
+
+def _allowed_s(request: InferRequest) -> float:
+    """The time that a request gives, seconds; `inf` if it gives none that is one."""
+    timeout_us = request.parameters.get("timeout", 0) if request.parameters else 0
+    own_s = timeout_us / 1e6 if type(timeout_us) is int and 0 < timeout_us < 2**63 else math.inf
+    return min(own_s, request.deadline_s - request.arrival_s)
 
 
 def _whole_number(parameters: Mapping[str, Any], name: str, most: int) -> int:

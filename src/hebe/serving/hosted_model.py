@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from hebe.query import KeyArray, Query, QueryResult
 from hebe.runtime.hierarchy_state import IngestionStatistics, RefreshReport, TiersState, row_format
 from hebe.runtime.large_allocations import give_back_freed
+from hebe.server_configuration import Lane
 from hebe.serving.driver import BatchObserver, NodeDriver
 from hebe.serving.errors import QueryRefused
+from hebe.serving.profile_in_use import ProfileInUse
 from hebe.spec import ModelSpec
 
 
@@ -17,10 +19,16 @@ class HostedModel:
     """One version of a model in memory, with its workers.
 
     `max_items`: the largest query size taken. `tier_kinds`: what each tier is, by name, level 1 first; empty where all
-    rows are resident.
+    rows are resident. `profile`: of this version, where it runs by one.
     """
 
-    def __init__(self, driver: NodeDriver, max_items: int, tier_kinds: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        driver: NodeDriver,
+        max_items: int,
+        tier_kinds: Mapping[str, str],
+        profile: ProfileInUse | None = None,
+    ) -> None:
         self.spec: ModelSpec = driver.model.spec
         self.version = driver.model.version
         self.identity = driver.model.identity
@@ -29,7 +37,13 @@ class HostedModel:
         self.batch_size = driver.config.batch_size
         self.sla_s = driver.config.sla_s
         self.percentile = driver.config.percentile
+        self.profile = profile
         self._driver = driver
+
+    @property
+    def configuration(self) -> tuple[Lane, ...]:
+        """How the server is split for it."""
+        return tuple(placed.lane for placed in self._driver.lanes)
 
     @property
     def workers(self) -> int:

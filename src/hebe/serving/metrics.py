@@ -11,6 +11,8 @@
 | hebe_keys_total, hebe_keys_defaulted_total | counter | model, version |
 | hebe_keys_stale_total, hebe_keys_unknown_total | counter | model, version |
 | hebe_queue_depth, hebe_workers, hebe_model_ready, hebe_sla_latency_seconds | gauge | model, version |
+| hebe_profile_qps, hebe_measured_qps | gauge | model, version |
+| hebe_profile_power_watts, hebe_measured_power_watts | gauge | model, version, source = read, estimated |
 | hebe_ready | gauge | |
 
 Beside them stand those of tiers and online updates (`tier_metrics`), and the process's own
@@ -29,6 +31,7 @@ from prometheus_client.registry import Collector
 
 from hebe.serving.errors import ErrorKind, RequestError
 from hebe.serving.http_message import HttpRequest, HttpResponse
+from hebe.serving.profile_metrics import profile_metrics
 from hebe.serving.statistics import Histogram, ModelStatistics, Statistics
 from hebe.serving.tier_metrics import tier_metrics, update_metrics
 
@@ -51,6 +54,7 @@ class StatisticsCollector(Collector):
         yield from _histograms(models)
         yield from _counters(models, self._statistics)
         yield from self._gauges()
+        yield from profile_metrics(self._host.hosted)
         yield from tier_metrics(self._host.hosted)
         yield from update_metrics(self._host.hosted)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -24,18 +24,20 @@ from hebe.runtime.pinning import (
     PlacedLane,
     allot_cores,
     available_cores,
+    beside_front_end,
     front_end_cores,
     lower_priority,
     pin_thread,
     pinned,
-    shared_with_front_end,
-    threads_per_worker,
+    place_lanes,
 )
 from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver, clock
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel
 from hebe.serving.hosted_model import HostedModel
+from hebe.serving.profile_in_use import ProfileInUse
+from hebe.serving.served_configuration import ServedConfiguration
 
 log = structlog.get_logger("hebe.models")
 
@@ -51,8 +53,9 @@ class HostOptions:
 
     `workers` of `worker_cores` cores each (None: as many as the available cores make) with `worker_threads` each (None:
     as `pinning.threads_per_worker` says); `batch_size`, `fuse`, `spread`, `max_wait_s`, `max_queue`, `admission` as in
-    `NodeConfig`; `max_items`: the largest query size taken. SLA overrides apply to all models. Raises `ServeError`
-    naming the field that is out of range.
+    `NodeConfig`; `max_items`: the largest query size taken. SLA overrides apply to all models. `configurations`, by
+    model, take the place of workers, cores, threads, batch size and the model's SLA target for those that they name.
+    Raises `ServeError` naming the field that is out of range.
     """
 
     workers: int | None = None
@@ -68,6 +71,7 @@ class HostOptions:
     sla_ms: float | None = None
     percentile: float | None = None
     load: LoadOptions = field(default_factory=LoadOptions)
+    configurations: Mapping[str, ServedConfiguration] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         cores = len(available_cores())
@@ -111,11 +115,36 @@ class ModelHost:
         self._wanted: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._cores = cores = available_cores()
+        self.cores = cores = available_cores()
         workers = options.workers if options.workers is not None else max(len(cores) // options.worker_cores, 1)
         self.worker_cores = allot_cores(workers, options.worker_cores, cores)
-        self.worker_threads = options.worker_threads or threads_per_worker(self.worker_cores, cores)
-        self._crowded = shared_with_front_end(self.worker_cores, cores)
+        self._own_lanes = {name: self._lanes_of(name) for name in options.configurations}
+        self.front_end = front_end_cores(self._taken(), cores)
+        lane = Lane(Placement.MODEL_ON_HOST, workers, options.worker_cores, options.batch_size)
+        placed = beside_front_end([PlacedLane(lane, tuple(self.worker_cores))], cores, self.front_end)
+        self.worker_threads = options.worker_threads or placed.threads
+        self._placed = replace(placed, threads=self.worker_threads)
+        self._profiles = {name: ProfileInUse(served) for name, served in options.configurations.items()}
+
+    def _lanes_of(self, name: str) -> tuple[PlacedLane, ...]:
+        try:
+            return place_lanes(self.options.configurations[name].lanes, self.cores)
+        except ValueError as fault:
+            raise ServeError(f"model {name}: {fault}") from None
+
+    def _taken(self) -> list[tuple[int, ...]]:
+        """The cores of all workers there will be."""
+        own = [own for lanes in self._own_lanes.values() for placed in lanes for own in placed.all_workers]
+        return own + self.worker_cores if self._has_others() else own
+
+    def _has_others(self) -> bool:
+        """Whether there are models without a configuration of their own."""
+        if not self._own_lanes:
+            return True
+        try:
+            return not self._own_lanes.keys() >= self.stored().keys()
+        except LoadFailed:  # `check_repository` says so where it matters
+            return True
 
     @property
     def ready(self) -> bool:
@@ -127,6 +156,16 @@ class ModelHost:
     def hosted(self) -> tuple[HostedModel, ...]:
         """The models in memory that take queries."""
         return tuple(self._hosted.values())
+
+    @property
+    def loading(self) -> bool:
+        """Whether a model is being loaded, brought up to date or unloaded."""
+        return any(lock.locked() for lock in self._locks.values())
+
+    @property
+    def profiles(self) -> tuple[ProfileInUse, ...]:
+        """Those that models run by, or ran."""
+        return tuple(self._profiles.values())
 
     def find(self, name: str, version: str | None = None) -> HostedModel:
         """The model that answers for `name` (and `version`, as a client wrote it; None or empty: any).
@@ -291,10 +330,14 @@ class ModelHost:
     def _open(self, name: str, version: int) -> HostedModel:
         """Everything about a load that takes time; not on the event loop."""
         options = self.options
-        loaded = self._read(name, version)
-        sla = loaded.spec.sla
+        served = options.configurations.get(name)
+        placed = self._placed
+        if served is not None:
+            placed = beside_front_end(self._own_lanes[name], self.cores, self.front_end)
+        loaded = self._read(name, version, len(placed.workers) * placed.threads)
+        sla = loaded.spec.sla if served is None else served.sla
         config = NodeConfig(
-            batch_size=options.batch_size,
+            batch_size=placed.lanes[0].lane.batch_size,
             fuse=options.fuse,
             spread=options.spread,
             max_wait_s=options.max_wait_s,
@@ -304,25 +347,51 @@ class ModelHost:
             admission=options.admission,
         )
         try:
-            with pinned(self._cores):  # wherever there is room: they may take more than the front end leaves
+            with pinned(self.cores):  # wherever there is room: they may take more than the front end leaves
                 loaded.start()
-            lane = Lane(Placement.MODEL_ON_HOST, len(self.worker_cores), options.worker_cores, options.batch_size)
+            accelerator = None
+            if served is not None and served.accelerator is not None:
+                accelerator = served.accelerator(loaded.spec)
             driver = NodeDriver(
                 loaded,
                 config,
-                [PlacedLane(lane, tuple(self.worker_cores))],
-                threads=self.worker_threads,
-                gives_way=self._crowded,
+                placed.lanes,
+                threads=placed.threads,
+                gives_way=placed.gives_way,
                 max_items=options.max_items,
+                accelerator=accelerator,
             )
-            return HostedModel(driver, options.max_items, tier_kinds(loaded, options.load))
+            profile = None if served is None else self._profile_of(served, loaded, config)
+            return HostedModel(driver, options.max_items, tier_kinds(loaded, options.load), profile)
         except BaseException:
             loaded.close()
             raise
 
-    def _read(self, name: str, version: int) -> LoadedModel:
-        """Bring the tables into memory on a thread that gives way to the workers; it ends with the load, since a
-        thread cannot raise its priority again and those that it starts would inherit it.
+    def _profile_of(self, served: ServedConfiguration, loaded: LoadedModel, config: NodeConfig) -> ProfileInUse | None:
+        """The profile that `served` is from, unless it is of something else than what runs; the log then says of what.
+
+        The configuration stays.
+        """
+        name = loaded.spec.name
+        differs = ""
+        if (loaded.version, loaded.identity) != (served.version, served.identity):
+            again = " as it was written before" if loaded.version == served.version else ""
+            differs = f"it is of version {served.version}{again}"
+        elif (config.sla_s, config.percentile) != (served.sla.latency_s, served.sla.percentile):
+            differs = f"it is for p{served.sla.percentile:g} within {served.sla.latency_ms:g} ms"
+        if not differs:
+            return self._profiles[name]
+        log.warning(
+            "the configuration is a profile's, its efficiency tuple is not this model's: profile it anew",
+            model=name,
+            version=loaded.version,
+            reason=differs,
+        )
+        return None
+
+    def _read(self, name: str, version: int, threads: int) -> LoadedModel:
+        """Bring the tables into memory, for so many threads, on a thread that gives way to the workers; it ends with
+        the load, since a thread cannot raise its priority again and those that it starts would inherit it.
         """
         outcome: Future[LoadedModel] = Future()
         options = self.options
@@ -342,8 +411,7 @@ class ModelHost:
         def read(outcome: Future[LoadedModel]) -> None:
             try:
                 lower_priority(_LOADING_NICENESS)
-                pin_thread(front_end_cores(self.worker_cores, available_cores()))
-                threads = len(self.worker_cores) * self.worker_threads
+                pin_thread(self.front_end)
                 outcome.set_result(
                     LoadedModel.load(self.directory, name, version, options.load, threads, progress=go_on, start=False)
                 )

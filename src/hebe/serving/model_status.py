@@ -1,13 +1,17 @@
-"""One model's part of the server's status: queries, latency, memory, tiers, online updates, as JSON types."""
+"""One model's part of the server's status: queries, latency, memory, tiers, updates, configuration, as JSON types."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
+from hebe.server_configuration import to_dict
+
 if TYPE_CHECKING:
+    from hebe.profile import EfficiencyTuple
     from hebe.runtime.hierarchy_state import IngestionStatistics, LookupCounts, RefreshReport, TiersState, TierState
     from hebe.serving.hosted_model import HostedModel
+    from hebe.serving.profile_in_use import ProfileInUse
     from hebe.serving.statistics import ModelStatistics
 
 MOST_CHARACTERS = 400
@@ -31,6 +35,7 @@ def model_status(model: HostedModel, counted: ModelStatistics) -> dict[str, Any]
         "workers": model.workers,
         "queue_depth": model.queue_depth,
         "batch_size": model.batch_size,
+        "configuration": to_dict(model.configuration),
         "max_items": model.max_items,
         "sla": {
             "latency_ms": model.sla_s * 1e3,
@@ -55,12 +60,46 @@ def model_status(model: HostedModel, counted: ModelStatistics) -> dict[str, Any]
         "background": None if state is None else _background(state),
         "refresh": None if state is None else _refresh(state.refreshes, state.last_refresh),
         "updates": {name: _updates(statistics) for name, statistics in model.updates.items()},
+        "profile": None if model.profile is None else _tuple(model.profile.efficiency),
+        "measured": None if model.profile is None else _measured(model.profile),
     }
 
 
 def short(text: str) -> str:
     """`text`, cut where it is long."""
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."
+
+
+def _tuple(efficiency: EfficiencyTuple) -> dict[str, Any]:
+    return {
+        "configuration": dict(efficiency.configuration),
+        "qps": efficiency.qps,
+        "power_watts": efficiency.power_watts,
+        "estimated": efficiency.estimated,
+    }
+
+
+def _measured(profile: ProfileInUse) -> dict[str, Any]:
+    """The tuple as serving has corrected it; `at` is null while it has not. `window`: the last load that told
+    something."""
+    now, window = profile.measured or profile.efficiency, profile.window
+    load = None
+    if window is not None:
+        load = {
+            "qps": window.qps,
+            "seconds": window.seconds,
+            "late": window.late / window.queries,
+            "kept": window.kept,
+            "power_watts": window.peak_watts,
+            "estimated": window.power_estimated,
+        }
+    return {
+        "qps": now.qps,
+        "power_watts": now.power_watts,
+        "estimated": now.estimated,
+        "at": profile.measured_at,
+        "window": load,
+    }
 
 
 def _tiers(model: HostedModel, state: TiersState) -> list[dict[str, Any]]:

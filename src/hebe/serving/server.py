@@ -26,7 +26,8 @@ import uvloop
 
 from hebe.runtime.interpreter_lock import hand_over_soon
 from hebe.runtime.large_allocations import keep_large_allocations
-from hebe.runtime.pinning import available_cores, front_end_cores, pin_thread
+from hebe.runtime.pinning import pin_thread
+from hebe.runtime.power_meter import PowerMeter
 from hebe.serving.auth import Gate
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.driver import clock
@@ -40,6 +41,7 @@ from hebe.serving.listening import TlsFiles
 from hebe.serving.logs import RequestLog, configure_logging
 from hebe.serving.metrics import MetricsPage
 from hebe.serving.model_host import HostOptions, ModelHost
+from hebe.serving.profile_correction import ProfileCorrection
 from hebe.serving.statistics import Statistics
 from hebe.serving.tracing import start_tracing
 
@@ -177,7 +179,7 @@ class Server:
             configure_logging()
         host = self._host = ModelHost(self.directory, options.models)
         host.check_repository()
-        pin_thread(front_end_cores(host.worker_cores, available_cores()))
+        pin_thread(host.front_end)
         torch.set_num_threads(1)
         statistics = Statistics()
         tracer = start_tracing() if options.otel else None
@@ -193,6 +195,10 @@ class Server:
             if tracer is not None:
                 running.callback(tracer.close)
             running.push_async_callback(host.close)
+            if options.models.configurations:
+                correction = ProfileCorrection(host, statistics, PowerMeter(cores=host.cores))
+                running.push_async_callback(correction.close)
+                correction.start()
             front_end = HttpFrontEnd(plane, gate, request_log, limits)
             http = await start_http(front_end, options.host, options.http_port, clock=clock, tls=tls, limits=limits)
             running.push_async_callback(http.stop, options.grace_s)

@@ -2,7 +2,8 @@
 
     server      name, version, live, ready, uptime_s
     degraded    what is not as it should be: model, what, reason, and since how many seconds (null: not known)
-    models      one entry a model: queries, latency, memory, tiers, online updates (`model_status`)
+    models      one entry a model: queries, latency, memory, tiers, online updates, its configuration, and what its
+                profile says beside what is measured (`model_status`)
 
 It is an extension of ours to the Open Inference Protocol, which server metadata lists as `hebe_status`. A number that
 there is not yet is null.

@@ -6,6 +6,7 @@ formatted before somebody asks. `metrics` and the front ends only read.
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -26,6 +27,10 @@ STAGE_BOUNDS_S = (0.00005, 0.0001, 0.0002, 0.0003, *LATENCY_BOUNDS_S)
 
 SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)
 """Upper bounds, in items, of the query-size and batch-size buckets."""
+
+
+LATE_REFUSALS = frozenset({"deadline", "queue_full", "expired"})
+"""Why queries are refused that came faster than they can be answered in time."""
 
 
 class Histogram:
@@ -91,6 +96,7 @@ class ModelStatistics:
         self.compute = Duration()
         self.encode = Duration()
         self.refused: Counter[str] = Counter()
+        self.refused_late = 0
         self.within_sla = 0
         self.keys = KeyCounts()
         self.latency_s = Histogram(LATENCY_BOUNDS_S)
@@ -122,9 +128,13 @@ class ModelStatistics:
         """Turning an answer into bytes took `encode_s`."""
         self.encode.add(encode_s)
 
-    def query_refused(self, reason: str, after_s: float) -> None:
-        """A request was answered with an error, `after_s` after its arrival."""
+    def query_refused(self, reason: str, after_s: float, allowed_s: float = math.inf) -> None:
+        """A request, which had `allowed_s` of its own, was answered with an error, `after_s` after its arrival.
+
+        One that had less than the latency bound says nothing of whether that can be kept.
+        """
         self.refused[reason] += 1
+        self.refused_late += reason in LATE_REFUSALS and allowed_s >= self.sla_latency_s
         self.fail.add(after_s)
 
     def batch_ran(self, items: int, sparse_s: float, dense_s: float) -> None:

@@ -1,0 +1,157 @@
+"""Corrects the profiles that models run by, while they serve: by their counters and a power meter, every ten seconds.
+
+Nothing of it is on a query's way. A model's window goes on until it holds enough queries for its percentile. One in
+which other models were asked, a model was loaded, or workers were missing says nothing of the model alone, which the
+profile is of, and is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import structlog
+
+from hebe.runtime.power_meter import PowerMeter, PowerUse
+from hebe.serving.driver import clock
+from hebe.serving.load_window import WindowCounter
+from hebe.serving.profile_in_use import ProfileInUse
+
+if TYPE_CHECKING:
+    from hebe.serving.hosted_model import HostedModel
+    from hebe.serving.model_host import ModelHost
+    from hebe.serving.statistics import Statistics
+
+log = structlog.get_logger("hebe.profile")
+
+EVERY_S = 10.0
+"""Between looks at the counters."""
+
+LONGEST_S = 60.0
+"""A window that has too few queries after so long is dropped: the load has changed meanwhile."""
+
+KEEP_EVERY_S = 60.0
+"""Corrections are written no more often."""
+
+OTHERS_SHARE = 0.01
+"""Queries of other models that disturb a window, over its own."""
+
+
+def now_text() -> str:
+    """The time of day, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class ProfileCorrection:
+    """Corrects the profiles of the models of `host`, whose queries `statistics` counts, from `start` to `close`."""
+
+    def __init__(
+        self,
+        host: ModelHost,
+        statistics: Statistics,
+        meter: PowerMeter,
+        *,
+        every_s: float = EVERY_S,
+        time_s: Callable[[], float] = clock,
+        time_of_day: Callable[[], str] = now_text,
+    ) -> None:
+        self._host, self._statistics, self._meter = host, statistics, meter
+        self._every_s, self._time_s, self._time_of_day = every_s, time_s, time_of_day
+        self._metered = False
+        self._counters: dict[str, WindowCounter] = {}
+        self._all_queries: dict[str, int] = {}
+        self._kept_s = -math.inf
+        self._told: dict[str, str] = {}
+        self._starting: asyncio.Future[None] | None = None
+        self._loop: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; on the event loop."""
+        self._starting = asyncio.ensure_future(asyncio.to_thread(self._meter.start))
+        self._loop = asyncio.ensure_future(self._run(self._starting))
+
+    async def close(self) -> None:
+        """End, and write what is not written yet."""
+        if self._loop is not None and self._starting is not None:
+            self._loop.cancel()
+            await asyncio.wait({self._loop, self._starting})  # a meter that is starting could not be closed
+            self._loop = self._starting = None
+        await asyncio.to_thread(self._meter.close)
+        await self._keep()
+
+    async def _run(self, starting: asyncio.Future[None]) -> None:
+        try:
+            await asyncio.shield(starting)
+            self._metered = True
+        except Exception as fault:
+            log.warning("power cannot be measured: the profile's stays as it is", reason=str(fault))
+        while True:
+            await asyncio.sleep(self._every_s)
+            try:
+                await self.look()
+            except Exception:
+                log.exception("a profile could not be corrected")
+
+    async def look(self) -> None:
+        """Look at the counters and the meter once."""
+        power = await self._power()
+        now_s = self._time_s()
+        for model in self._host.hosted:
+            if model.profile is not None:
+                self._look_at(model, model.profile, power, now_s)
+        if now_s - self._kept_s >= KEEP_EVERY_S and any(profile.unkept for profile in self._host.profiles):
+            self._kept_s = now_s
+            await self._keep()
+
+    def _look_at(self, model: HostedModel, profile: ProfileInUse, power: PowerUse | None, now_s: float) -> None:
+        name = model.spec.name
+        counted = self._statistics.of(name, model.version, model.sla_s)
+        counter = self._counters.get(name)
+        begun = WindowCounter(counted, model.percentile, now_s)
+        if counter is None or counter.counted is not counted or self._host.loading or not model.ready:
+            self._begin(name, begun)
+            return
+        if power is not None:
+            counter.drew(power.peak.watts, estimated=power.peak.estimated)
+        window = counter.window(now_s)
+        if self._queries_of_others(name) - self._all_queries[name] > OTHERS_SHARE * window.queries:
+            self._begin(name, begun)
+        elif window.tells:
+            if profile.see(window, self._time_of_day()) and profile.measured is not None:
+                told = profile.measured
+                log.info("profile corrected", model=name, qps=round(told.qps, 3), watts=round(told.power_watts, 3))
+            self._begin(name, begun)
+        elif window.seconds >= LONGEST_S:
+            self._begin(name, begun)
+
+    def _begin(self, name: str, counter: WindowCounter) -> None:
+        self._counters[name], self._all_queries[name] = counter, self._queries_of_others(name)
+
+    def _queries_of_others(self, name: str) -> int:
+        return sum(each.success.count for each in self._statistics.find() if each.name != name)
+
+    async def _power(self) -> PowerUse | None:
+        if not self._metered:
+            return None
+        try:
+            return await asyncio.to_thread(self._meter.read)
+        except Exception as fault:
+            self._metered = False
+            log.warning("power cannot be measured any more: the profile's stays as it is", reason=str(fault))
+            return None
+
+    async def _keep(self) -> None:
+        for profile in self._host.profiles:
+            model, reason = profile.efficiency.model, ""
+            try:
+                await asyncio.to_thread(profile.keep)
+            except OSError as fault:
+                reason = f"{fault.filename}: {fault.strerror}" if fault.filename else str(fault)
+            except ValueError as fault:
+                reason = str(fault)
+            if reason and reason != self._told.get(model):
+                log.warning("what was measured cannot be kept in the profile", model=model, reason=reason)
+            self._told[model] = reason
