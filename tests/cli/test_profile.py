@@ -223,6 +223,15 @@ def test_strategies(capsys, repository, strategy, evaluations):
         assert told["efficiency"]["qps"] == 1000.0 or strategy == "deeprecsys"
 
 
+def test_what_may_win_by_the_times_of_batches_is_measured(capsys, repository, live):
+    told, _ = profiled(
+        capsys, repository, "--strategy", "guided", "--placement", "model-on-host", "--sizes", "fixed:64",
+        "--batch-sizes", "64",
+    )  # fmt: skip
+    assert told["evaluations"] == len(live.asked) <= 3
+    assert live.asked[0][0].workers == 4, "its batches take as long on two cores as on one"
+
+
 def test_options_reach_the_search_and_the_server(capsys, repository, live):
     told, _ = profiled(
         capsys, repository, "--placement", "pipeline-on-host", "--batch-sizes", "32,8,32", "--strategy", "random",
@@ -248,7 +257,7 @@ def test_baymax_takes_an_accelerator_unless_it_is_told_otherwise(capsys, reposit
 @pytest.mark.parametrize(
     ("options", "code", "fault"),
     [
-        (["--strategy", "best"], 2, "'best': choose hercules, deeprecsys"),
+        (["--strategy", "best"], 2, "'best': choose hercules, guided, deeprecsys"),
         (["--placement", "moon"], 2, "'moon': choose model-on-host"),
         (["--batch-sizes", "16,x"], 2, "write numbers of items as 16,64,256"),
         (["--batch-sizes", "0"], 2, "write numbers of items"),

@@ -33,7 +33,7 @@ def qps(*lane, **fields) -> float:
 
 
 def test_it_reaches_most_of_what_its_workers_can_do():
-    assert 0.75 * 100 < qps(HOST, 1, 1, 128) < 1.2 * 100, "one in twenty may be late, and is refused at once"
+    assert 0.75 * 100 < qps(HOST, 1, 1, 128) < 1.3 * 100, "in so short a run, with one in twenty late"
     assert qps(HOST, 2, 1, 128) == pytest.approx(2 * qps(HOST, 1, 1, 128), rel=0.15)
     assert qps(HOST, 1, 1, 128) < qps(HOST, 1, 2, 128) < qps(HOST, 2, 1, 128)
 

@@ -55,8 +55,9 @@ def profile(
         str,
         typer.Option(
             rich_help_panel=_SEARCH,
-            help="hercules: Algorithm 1, refined; the baselines deeprecsys (batch sizes only) and baymax (co-location"
-            " only); exhaustive; random.",
+            help="hercules: Algorithm 1, refined; guided: measures only what a simulation from measured service times"
+            " says may win; the baselines deeprecsys (batch sizes only) and baymax (co-location only); exhaustive;"
+            " random.",
         ),
     ] = "hercules",
     batch_sizes: Annotated[

@@ -13,6 +13,7 @@ from rich.progress import Progress
 
 from hebe.cli.configuration_words import configuration_words
 from hebe.models.repository import ModelRepository, StoredModel
+from hebe.planning.guided_search import guided_search
 from hebe.planning.parallelism import (
     Configuration,
     Evaluate,
@@ -132,19 +133,28 @@ class _Watched:
         return reached
 
 
-Search = Callable[[ProfileRequest, ParallelismSpace, Evaluate, Limits], SearchResult]
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a search is given; `predict` makes what `guided` goes by."""
+
+    request: ProfileRequest
+    space: ParallelismSpace
+    evaluate: Evaluate
+    limits: Limits
+    predict: Callable[[], Evaluate]
 
 
-def _random(request: ProfileRequest, space: ParallelismSpace, evaluate: Evaluate, limits: Limits) -> SearchResult:
-    count = request.evaluations or round(RANDOM_SHARE * space.size())
-    return random_search(space, evaluate, count, request.seed, limits)
+def _random(task: _Task) -> SearchResult:
+    count = task.request.evaluations or round(RANDOM_SHARE * task.space.size())
+    return random_search(task.space, task.evaluate, count, task.request.seed, task.limits)
 
 
-STRATEGIES: dict[str, Search] = {
-    "hercules": lambda _, space, evaluate, limits: gradient_search(space, evaluate, limits),
-    "deeprecsys": lambda _, space, evaluate, limits: deeprecsys_search(space, evaluate, limits),
-    "baymax": lambda _, space, evaluate, limits: baymax_search(space, evaluate, limits),
-    "exhaustive": lambda _, space, evaluate, limits: exhaustive_search(space, evaluate, limits),
+STRATEGIES: dict[str, Callable[[_Task], SearchResult]] = {
+    "hercules": lambda task: gradient_search(task.space, task.evaluate, task.limits),
+    "guided": lambda task: guided_search(task.space, task.predict(), task.evaluate, task.limits),
+    "deeprecsys": lambda task: deeprecsys_search(task.space, task.evaluate, task.limits),
+    "baymax": lambda task: baymax_search(task.space, task.evaluate, task.limits),
+    "exhaustive": lambda task: exhaustive_search(task.space, task.evaluate, task.limits),
     "random": _random,
 }
 
@@ -172,7 +182,9 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
             limits = Limits(request.power_budget_watts, live.noise)
             total = space.size() if request.strategy == "exhaustive" else None
             watched = _Watched(journal.evaluating(live), limits, progress, total)
-            search = STRATEGIES[request.strategy](request, space, watched, limits)
+            search = STRATEGIES[request.strategy](
+                _Task(request, space, watched, limits, lambda: _predicting(request, space, subject.sla, live, progress))
+            )
             profile = _profile(request, subject, server, search, live, progress)
     except KeyboardInterrupt:
         evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)
@@ -226,6 +238,24 @@ def _running(
         if (live.version, live.identity) != (stored.version, stored.identity):
             raise ProfilingError(f"{stored.path} was written anew just now: run the command again")
         yield live
+
+
+def _predicting(
+    request: ProfileRequest, space: ParallelismSpace, sla: SlaTarget, live: ServerEvaluator, progress: Progress
+) -> Evaluate:
+    """What configurations should reach, told as it goes."""
+    from hebe.profiling.prediction import predictor
+
+    task = progress.add_task("timing batches on workers of each kind", total=None)
+    predict = predictor(live, space, request.workload.sizes, sla)
+    progress.update(task, description="predicting configurations", total=space.size())
+
+    def told(configuration: Configuration) -> Reached:
+        reached = predict(configuration)
+        progress.advance(task)
+        return reached
+
+    return told
 
 
 def _profile(
