@@ -1,21 +1,29 @@
+import pytest
 from rich.progress import Progress
 
 from hebe.bench import search
+from hebe.bench.runner import benchmark_descriptions, benchmark_parts, run_benchmark
 from hebe.report.figures import Figure
 
 
-def test_measures_what_it_promises(monkeypatch) -> None:
-    monkeypatch.setattr(search, "MODELS", ("dlrm-rmc1", "din"))
-    monkeypatch.setattr(search, "_QUICK_BATCH_SIZES", (128, 1024))
-    monkeypatch.setattr(search.hot_rows, "figures", lambda quick, _: [Figure("hot_rows.quick", quick + 0.0, "ratio")])
-    with Progress(disable=True) as progress:
-        figures = {figure.name: figure for figure in search.run(True, progress)}
-    kinds = ("over_exhaustive", "evaluations_share", "algorithm_1_over_exhaustive", "deeprecsys_over_exhaustive")
-    assert figures.pop("hot_rows.quick").value == 1.0
-    assert set(figures) == {f"search.{kind}.{model}" for kind in kinds for model in search.MODELS}
-    for model in search.MODELS:
-        found, exact, simple = (figures[f"search.{kind}.{model}"].value for kind in (kinds[0], *kinds[2:]))
-        assert 0 < max(exact, simple) <= found <= 1
-        assert found > 0.97
-        assert 0 < figures[f"search.evaluations_share.{model}"].value < 0.5, "of a space that is small here"
-    assert "pipeline-on-host" in figures["search.over_exhaustive.dlrm-rmc1"].note
+@pytest.fixture(autouse=True)
+def parts(monkeypatch):
+    def part(name):
+        return lambda quick, _progress: [Figure(f"{name}.quick", float(quick), "ratio")]
+
+    monkeypatch.setattr(search, "PARTS", {name: part(name) for name in search.PARTS})
+
+
+def test_is_one_benchmark_of_three_parts():
+    assert "search" in benchmark_descriptions()
+    assert benchmark_parts("search") == ("modelled", "live", "hot_rows")
+    assert not [name for name in benchmark_descriptions() if name.startswith(("search_", "hot_rows"))]
+
+
+def test_measures_all_parts_or_one():
+    file = run_benchmark("search", True, Progress(disable=True))
+    assert [(each.name, each.value) for each in file.figures] == [
+        ("modelled.quick", 1.0), ("live.quick", 1.0), ("hot_rows.quick", 1.0),
+    ]  # fmt: skip
+    file = run_benchmark("search", False, Progress(disable=True), only="live")
+    assert (file.name, [each.name for each in file.figures]) == ("search-live", ["live.quick"])

@@ -1,105 +1,29 @@
-"""How near the search for a server's split comes to trying everything, and at what share of the evaluations.
+"""How near the search for a server's split comes to trying everything: on modelled servers, and live on this one. And
+what one of its placements rests on: the share of lookups that hot rows serve.
 
-On analytic servers of 20 cores (Hercules' T2, and T7 with an accelerator), where everything can be tried. And what one
-of its placements rests on: the share of lookups that hot rows serve, on this machine.
+Each part can be measured alone, as `hebe bench search --only live`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from rich.progress import Progress
 
 from hebe.bench import hot_rows
-from hebe.models.catalog import entry
-from hebe.planning.parallelism import (
-    Configuration,
-    Reached,
-    SearchResult,
-    deeprecsys_search,
-    exhaustive_search,
-    gradient_search,
-)
-from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.bench.search_live import live_figures
+from hebe.bench.search_modelled import modelled_figures
 from hebe.report.figures import Figure
-from hebe.server_configuration import Placement
-from hebe.simulation.analytic_server import AnalyticServer
-from hebe.simulation.configuration_search import evaluation_on
-from hebe.simulation.server_types import HERCULES
-from hebe.studies.hercules_fleet import query_sizes
-from hebe.workload.reuse_profile import PRODUCTION_2021
 
-DESCRIPTION = "Hercules' search for a server's split against trying everything, on analytic servers of 20 cores."
+DESCRIPTION = "Hercules' search for a server's split against trying everything, modelled and on this machine."
 
-MODELS = ("dlrm-rmc1", "dlrm-rmc2", "dlrm-rmc3", "mt-wnd", "din", "dien")
-BATCH_SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_QUICK_BATCH_SIZES = (16, 64, 256, 1024)
-_HOST, _ACCELERATED = "T2", "T7"
+PARTS: Mapping[str, Callable[[bool, Progress], list[Figure]]] = {
+    "modelled": modelled_figures,
+    "live": live_figures,
+    "hot_rows": hot_rows.figures,
+}
 
 
-def run(quick: bool, progress: Progress) -> list[Figure]:
-    """Measure `search.*` and `hot_rows.*`. With `quick` fewer batch sizes, and no accelerator."""
-    figures: list[Figure] = []
-    for server_type in (_HOST,) if quick else (_HOST, _ACCELERATED):
-        for model in MODELS:
-            figures += _figures(model, server_type, _QUICK_BATCH_SIZES if quick else BATCH_SIZES, progress)
-    return figures + hot_rows.figures(quick, progress)
-
-
-def _figures(model: str, server_type: str, batch_sizes: tuple[int, ...], progress: Progress) -> list[Figure]:
-    spec = entry(model, "production")
-    server = AnalyticServer(HERCULES[server_type], spec, query_sizes(), PRODUCTION_2021)
-    placements = tuple(
-        placement for placement in Placement if server.server.accelerator or not placement.on_accelerator
-    )
-    space = ParallelismSpace(server.server.cores, batch_sizes, placements)
-    evaluate = evaluation_on(server, spec.sla)
-    found = gradient_search(space, evaluate)
-    exact = gradient_search(space, evaluate, refines=False)
-    simple = deeprecsys_search(space, evaluate)
-    task = progress.add_task(f"all configurations of {model} on {server_type}", total=space.size())
-
-    def told(configuration: Configuration) -> Reached:
-        progress.advance(task)
-        return evaluate(configuration)
-
-    every = exhaustive_search(space, told)
-    progress.remove_task(task)
-    if not every.reached.qps:
-        raise RuntimeError(f"{model} keeps {spec.sla.latency_ms:g} ms in no configuration of {server_type}")
-    size, name = space.size(), model if server_type == _HOST else f"{model}.{server_type}"
-
-    def over(other: SearchResult) -> float:
-        return other.reached.qps / every.reached.qps
-
-    return [
-        Figure(
-            f"search.over_exhaustive.{name}",
-            over(found),
-            "ratio",
-            target=">= 0.97",
-            note=f"{found.reached.qps:,.0f} queries/s at {spec.sla.latency_ms:g} ms with {_told_as(found.closest)}; "
-            f"of {size:,} lanes the best reaches {every.reached.qps:,.0f}",
-        ),
-        Figure(
-            f"search.evaluations_share.{name}",
-            found.evaluations / size,
-            "ratio",
-            target="<= 0.20",
-            note=f"{found.evaluations:,} of {size:,} configurations",
-        ),
-        Figure(
-            f"search.algorithm_1_over_exhaustive.{name}",
-            over(exact),
-            "ratio",
-            note=f"without the refinement; {exact.evaluations:,} evaluations",
-        ),
-        Figure(f"search.deeprecsys_over_exhaustive.{name}", over(simple), "ratio", note=_told_as(simple.closest)),
-    ]
-
-
-def _told_as(configuration: Configuration) -> str:
-    return " and ".join(
-        f"{lane.placement} {lane.workers} x {lane.cores_per_worker} x {lane.batch_size}"
-        + (f" + {lane.dense_workers}" if lane.dense_workers else "")
-        + (f" fusing {lane.fused_items}" if lane.fused_items else "")
-        for lane in configuration
-    )
+def run(quick: bool, progress: Progress, only: str | None = None) -> list[Figure]:
+    """Measure `search.*`, `hercules.*` and `hot_rows.*`, or `only` one of these parts."""
+    return [figure for name, measure in PARTS.items() if only in (None, name) for figure in measure(quick, progress)]

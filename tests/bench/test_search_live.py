@@ -1,0 +1,49 @@
+"""What is made of measurements that are made up."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from rich.progress import Progress
+
+from hebe.bench import search_live
+from hebe.planning.parallelism import Reached
+from hebe.server_configuration import Placement
+from hebe.spec import SlaTarget
+
+
+class Seeming:
+    """The more cores, the better, and pipelines a quarter better than that."""
+
+    sla, noise = SlaTarget(50, 95), 0.05
+
+    def __call__(self, configuration):
+        (lane,) = configuration
+        pipeline = 1.25 if lane.placement is Placement.PIPELINE_ON_HOST else 1.0
+        return Reached(100.0 * lane.cores * pipeline * (1 if lane.batch_size == 256 else 0.5))
+
+
+@pytest.fixture(autouse=True)
+def seeming(monkeypatch):
+    @contextmanager
+    def live_evaluator(*_, **__):
+        yield Seeming()
+
+    monkeypatch.setattr(search_live, "live_evaluator", live_evaluator)
+    monkeypatch.setattr(search_live, "bench_repository", lambda *_: None)
+    monkeypatch.setattr(search_live, "predictor", lambda live, *_: live)
+    monkeypatch.setattr(search_live, "available_cores", lambda: range(4))
+
+
+def test_searches_are_compared_with_everything_by_the_same_measurements():
+    with Progress(disable=True) as progress:
+        figures = {figure.name: figure for figure in search_live.live_figures(True, progress)}
+    assert figures["search.over_exhaustive.dlrm-rmc1.live"].value == 1.0
+    assert figures["search.over_exhaustive.dlrm-rmc1.live.guided"].value == 1.0
+    shares = [figures[f"search.evaluations_share.dlrm-rmc1.live{which}"].value for which in ("", ".guided")]
+    assert 0 < shares[1] < shares[0] < 1
+    gain = figures["hercules.over_deeprecsys.dlrm-rmc1"]
+    assert gain.value == pytest.approx(1.25)
+    assert "by workers and cores per worker 1.00, by the S-D pipeline 1.25; 4 cores" in gain.note
+    assert gain.target == ">= 1.0"
