@@ -9,6 +9,7 @@ STUDIES: dict[str, str] = {
     "hercules-cpu": "hebe.studies.hercules_cpu",
     "hercules-evolution": "hebe.studies.hercules_evolution",
     "hercules-idle": "hebe.studies.hercules_idle",
+    "hercules-server": "hebe.studies.hercules_server",
     "hercules-servers": "hebe.studies.hercules_servers",
     "hps-accuracy": "hebe.studies.hps_accuracy",
     "hps-insertion": "hebe.studies.hps_insertion",

@@ -10,8 +10,10 @@ from typing import Protocol
 from rich.progress import Progress
 
 from hebe.planning.parallelism import Configuration
-from hebe.studies.hercules_cpu import ENTRY, Effort, Measured, Shape, lane, scaled
-from hebe.studies.hercules_live import live_server, make_model, target_within_reach
+from hebe.profiling.live_evaluation import Effort
+from hebe.studies import hercules_cpu
+from hebe.studies.hercules_cpu import ENTRY, Measured, Shape, lane, scaled
+from hebe.studies.hercules_live import FIRST_LOOK, live_server, make_model, target_within_reach
 from hebe.studies.hercules_point import Point
 
 
@@ -23,7 +25,7 @@ class Server(Protocol):
 
 
 def measured_here(
-    splits: Sequence[Shape], effort: Effort, quick: bool, directory: Path, progress: Progress
+    splits: Sequence[Shape], effort: hercules_cpu.Effort, quick: bool, directory: Path, progress: Progress
 ) -> tuple[Measured, str]:
     """By split and SLA target, and where watts are from.
 
@@ -36,7 +38,7 @@ def measured_here(
     found: dict[Shape, dict[float, Point | None]] = {shape: {} for shape in splits}
     for factor in effort.targets:
         sla = scaled(base, factor)
-        with live_server(repository, ENTRY, sla, quick=quick) as server:
+        with live_server(repository, ENTRY, sla, FIRST_LOOK if quick else Effort()) as server:
             points = best_of_each(server, splits, effort.batch_sizes, effort.repeats)
             power = server.power_words
         for shape, point in points.items():

@@ -39,7 +39,7 @@ WORKLOAD = Workload(ProductionSizes(), keys=ReuseKeys())
 SLACK = 2.0
 """An SLA target of so many times the latency of a large query alone can be kept at some load."""
 
-FIRST_LOOK = Effort(probe_s=0.3, warm_up_s=0.1, rounds=2, resolution=0.15, longest_s=20.0)
+FIRST_LOOK = Effort(probe_s=0.3, warm_up_s=0.1, rounds=2, resolution=0.15, longest_s=40.0)
 """A measurement of a few seconds."""
 
 
@@ -120,7 +120,7 @@ class LiveServer:
 
 @contextmanager
 def live_server(
-    repository: Path, name: str, sla: SlaTarget, *, quick: bool, accelerator_bytes: int | None = None
+    repository: Path, name: str, sla: SlaTarget, effort: Effort, *, accelerator_bytes: int | None = None
 ) -> Iterator[LiveServer]:
     """Model `name` loaded and ready to be measured, under `sla`. Raises as `live_evaluator` does."""
     use = _UseWhileFound(ProcessorMeter(), [])
@@ -132,7 +132,7 @@ def live_server(
         sla,
         on_probe=use,
         accelerator_bytes=accelerator_bytes,
-        effort=FIRST_LOOK if quick else None,
+        effort=effort,
     ) as live:
         yield LiveServer(live, use)
 
@@ -146,7 +146,7 @@ def target_within_reach(repository: Path, name: str, batch_size: int = 256) -> S
     """The model's own SLA target, or a longer one where this machine, of fewer or slower cores than the paper's, takes
     too long for a single large query."""
     own = catalog.entry(name, "production").sla
-    with live_server(repository, name, own, quick=True) as server:
+    with live_server(repository, name, own, FIRST_LOOK) as server:
         return longer_target(own, server.large_query_ms(every_core(batch_size)))
 
 

@@ -1,0 +1,83 @@
+"""hercules-server: one model on this machine, searched, and the winner measured against the baseline in turns."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.progress import Progress
+
+from hebe.planning.gain_by_cause import gain_by_cause
+from hebe.planning.parallelism import Configuration, Evaluate, Limits, Reached, deeprecsys_search, gradient_search
+from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.profiling.live_evaluation import QUICK, Effort
+from hebe.runtime.pinning import available_cores
+from hebe.server_configuration import Placement
+from hebe.spec import SlaTarget
+from hebe.studies.hercules_live import FIRST_LOOK, alternated, live_server, make_model, target_within_reach
+from hebe.studies.hercules_server import ON_HOST, Measured, split_words
+from hebe.studies.hercules_server import Effort as StudyEffort
+
+FEW_CORES = 4
+"""With more, the search keeps to Algorithm 1's steps: each evaluation takes a measurement."""
+
+
+def space_of(cores: int, effort: StudyEffort) -> ParallelismSpace:
+    """What is searched on so many cores."""
+    placements: tuple[Placement, ...] = ON_HOST if cores > 1 else (Placement.MODEL_ON_HOST,)
+    if effort.accelerator and cores > 1:
+        placements += (Placement.SPARSE_ON_HOST, Placement.HOT_SPARSE_ON_ACCELERATOR)
+    return ParallelismSpace(cores, effort.batch_sizes, placements, co_located=(1, 2), fused_items=(0, 4096))
+
+
+def measured_here(entry: str, effort: StudyEffort, quick: bool, directory: Path, progress: Progress) -> Measured:
+    """Catalog model `entry`: both searches with short measurements, then what they ended at with long ones."""
+    repository = make_model(entry, effort.table_bytes, directory, progress)
+    space = space_of(len(available_cores()), effort)
+    task = progress.add_task(f"measuring {entry} (evaluations)", total=None)
+
+    def watched(evaluate: Evaluate) -> Evaluate:
+        def told(configuration: Configuration) -> Reached:
+            reached = evaluate(configuration)
+            progress.advance(task)
+            return reached
+
+        return told
+
+    try:
+        sla = target_within_reach(repository, entry)
+        with live_server(repository, entry, sla, FIRST_LOOK if quick else QUICK) as server:
+            limits = Limits(noise=server.noise, runs=1 if quick else 3)
+            ended = both_searches(space, watched(server), limits, sla)
+        with live_server(repository, entry, sla, FIRST_LOOK if quick else Effort()) as server:
+            return ended(lambda pair: alternated(server, pair, effort.repeats))
+    finally:
+        progress.remove_task(task)
+        shutil.rmtree(repository)
+
+
+Repeated = Callable[[list[Configuration]], list[list[float]]]
+
+
+def both_searches(
+    space: ParallelismSpace, evaluate: Evaluate, limits: Limits, sla: SlaTarget
+) -> Callable[[Repeated], Measured]:
+    """DeepRecSys' search, then Hercules'; what it returns is to be told both winners' repeats."""
+    baseline = deeprecsys_search(space, evaluate, limits)
+    found = gradient_search(space, evaluate, limits, refines=space.cores <= FEW_CORES)
+    simple, best = baseline.closest, found.closest
+
+    def ended(repeated: Repeated) -> Measured:
+        if best == simple:
+            (again,) = repeated([simple])
+            qps = (again, again)
+        else:
+            first, second = repeated([simple, best])
+            qps = (first, second)
+        return Measured(
+            sla, gain_by_cause(baseline, found), split_words(simple), split_words(best), *qps,
+            baseline.evaluations + found.evaluations,
+        )  # fmt: skip
+
+    return ended
