@@ -11,9 +11,19 @@ import hebe.serving.driver
 from hebe.embeddings.hierarchy import LookupReport
 from hebe.profile import LatencyProfile
 from hebe.query import KeyCounts, Query
+from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.executor import BatchOutcome
 from hebe.runtime.pinning import PlacedLane
-from hebe.scheduling.events import Availability, BatchFinished, CompleteQuery, RejectReason, StartBatch, WorkerChanged
+from hebe.scheduling.events import (
+    Availability,
+    BatchFinished,
+    CompleteQuery,
+    RejectReason,
+    Stage,
+    StartBatch,
+    WorkerChanged,
+)
+from hebe.scheduling.lane_roles import roles_of
 from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver
@@ -171,23 +181,27 @@ def said(events):
 def _words(thing):
     if isinstance(thing, StartBatch):
         parts = tuple((part.query.query_id, part.start, part.stop) for part in thing.batch.sub_queries)
-        return "start", thing.worker_id, thing.batch.batch_id, parts
+        return "start", thing.worker_id, thing.batch.batch_id, parts, thing.handed
     if isinstance(thing, BatchFinished):
         return "finished", thing.worker_id, thing.batch_id, round(thing.service_s, 9)
     query = getattr(thing, "query", None)
     return type(thing).__name__, None if query is None else query.query_id, getattr(thing, "reason", None)
 
 
-async def live(monkeypatch, arrivals_s, sizes, config, workers):
+async def live(monkeypatch, arrivals_s, sizes, config, lane, service_s):
     """The trace through the live driver, its clock and its workers replaced; what its scheduler heard and said."""
     wall, heard = Wall(), []
     PretendWorker.inbox.clear()
     monkeypatch.setattr(hebe.serving.driver, "clock", wall)
     monkeypatch.setattr(hebe.runtime.lane_workers, "Worker", PretendWorker)
-    executor = SimpleNamespace(run=None)
-    model = SimpleNamespace(spec=SimpleNamespace(outputs=1), new_executor=lambda *_, **__: executor)
-    lane = PlacedLane(Lane(Placement.MODEL_ON_HOST, workers, 1, config.batch_size), ((),) * workers)
-    driver = NodeDriver(model, config, [lane], PROFILE)
+    runner = SimpleNamespace(run=None, rehearse=None)
+    pipeline = SimpleNamespace(sparse=lambda: runner, dense=lambda: runner)
+    model = SimpleNamespace(
+        spec=SimpleNamespace(outputs=1), new_executor=lambda *_, **__: runner, new_pipeline=lambda *_, **__: pipeline
+    )
+    placed = PlacedLane(lane, ((),) * lane.workers, ((),) * lane.dense_workers)
+    driver = NodeDriver(model, config, [placed], PROFILE, accelerator=Accelerator(0))
+    stages = {worker_id: worker.role.stage for worker_id, worker in driver._workers.items()}
     handle = driver._scheduler.handle
     monkeypatch.setattr(
         driver._scheduler, "handle", lambda event, now: heard.append((now, event, handle(event, now))) or heard[-1][2]
@@ -201,38 +215,55 @@ async def live(monkeypatch, arrivals_s, sizes, config, workers):
             await asyncio.sleep(0)
         else:
             wall.now, _, worker, batch, takes_s = heapq.heappop(finishes)
-            outcome = BatchOutcome(np.zeros((batch.items, 1), np.float32), takes_s, 0.0, LookupReport(KeyCounts()))
+            scores, report = np.zeros((batch.items, 1), np.float32), LookupReport(KeyCounts())
+            handed = (SimpleNamespace(items=batch.items, sparse_s=takes_s, lookup=report),)
+            if stages[worker.worker_id] is not Stage.SPARSE:
+                handed = ()
+            outcome = BatchOutcome(scores, takes_s, 0.0, report, handed=handed)
             following = worker.finished(worker.worker_id, batch, outcome)
             if following is not None:
                 PretendWorker.inbox.insert(0, (worker, following.batch))
         # in the order in which the scheduler started them
         for worker, batch in sorted(PretendWorker.inbox, key=lambda sent: sent[1].batch_id):
             order += 1
-            takes_s = linear(batch.items, wall.now)
+            takes_s = service_s[stages[worker.worker_id]](batch.items, wall.now)
             heapq.heappush(finishes, (wall.now + takes_s, order, worker, batch, takes_s))
         PretendWorker.inbox.clear()
     answers = await asyncio.gather(*tasks, return_exceptions=True)
     return heard, answers
 
 
+def whole(workers: int, batch_size: int) -> Lane:
+    return Lane(Placement.MODEL_ON_HOST, workers, 1, batch_size)
+
+
 @pytest.mark.parametrize(
-    ("config", "workers", "rate_qps"),
+    ("config", "lane", "rate_qps"),
     [
-        (NodeConfig(100, sla_s=0.05), 2, 120.0),
-        (NodeConfig(100, sla_s=0.03), 2, 500.0),
-        (NodeConfig(40, sla_s=0.05, spread=False), 3, 250.0),
-        (NodeConfig(100, fuse=False, admission=False, max_queue=20), 1, 150.0),
+        (NodeConfig(100, sla_s=0.05), whole(2, 100), 120.0),
+        (NodeConfig(100, sla_s=0.03), whole(2, 100), 500.0),
+        (NodeConfig(40, sla_s=0.05, spread=False), whole(3, 40), 250.0),
+        (NodeConfig(100, fuse=False, admission=False, max_queue=20), whole(1, 100), 150.0),
+        (NodeConfig(100, sla_s=0.05), Lane(Placement.PIPELINE_ON_HOST, 2, 1, 100, 1), 200.0),
+        (NodeConfig(100, sla_s=0.05), Lane(Placement.PIPELINE_ON_HOST, 1, 1, 30, 2), 200.0),
+        (NodeConfig(100, sla_s=0.08, spread=False), Lane(Placement.SPARSE_ON_HOST, 2, 1, 50, 1, 300), 250.0),
     ],
 )
-async def test_the_live_driver_makes_the_same_of_the_same_trace(monkeypatch, config, workers, rate_qps):
+async def test_the_live_driver_makes_the_same_of_the_same_trace(monkeypatch, config, lane, rate_qps):
     """Two drivers, one scheduler: every event and every action is the same, in the same order."""
     arrivals_s, sizes = poisson(rate_qps, 400, seed=5)
+    service_s = {
+        Stage.WHOLE: linear,
+        Stage.SPARSE: lambda items, now: linear(items, now) / 2,
+        Stage.DENSE: lambda items, now: linear(items, now) / 3,
+    }
+    first, dense = roles_of(lane, 0, 8192)
     simulated = []
     run = run_node(
-        arrivals_s, sizes, config, linear, workers=workers, profile=PROFILE,
-        observer=lambda *step: simulated.append(step),
+        arrivals_s, sizes, config, service_s, workers=[dense] * lane.dense_workers + [first] * lane.workers,
+        profile=PROFILE, observer=lambda *step: simulated.append(step),
     )  # fmt: skip
-    heard, answers = await live(monkeypatch, arrivals_s, sizes, config, workers)
+    heard, answers = await live(monkeypatch, arrivals_s, sizes, config, lane, service_s)
     assert said(heard) == said(simulated)
     assert any(isinstance(action, CompleteQuery) for _, _, actions in heard for action in actions)
     refused = [isinstance(answer, QueryRefused) for answer in answers]
