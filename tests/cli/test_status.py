@@ -159,6 +159,42 @@ def test_tables(answering, capsys):
         assert words in shown
 
 
+SPLIT = {
+    "placement": "pipeline-on-host", "workers": 1, "cores_per_worker": 1, "batch_size": 64, "dense_workers": 1,
+    "fused_items": 0,
+}  # fmt: skip
+WINDOW = {"qps": 88.0, "seconds": 10.0, "late": 0.01, "kept": True, "power_watts": 25.5, "estimated": False}
+BY_PROFILE = LONE | {
+    "configuration": SPLIT,
+    "profile": {"configuration": SPLIT, "qps": 100.0, "power_watts": 30.0, "estimated": True},
+    "measured": {"qps": 120.0, "power_watts": 40.0, "estimated": False, "at": "2026-05-05T00:00:00", "window": WINDOW},
+}
+
+
+def test_how_models_are_split_and_what_profiles_say_beside_what_is_measured(answering, capsys):
+    plain = RANKER | {
+        "configuration": SPLIT | {"placement": "model-on-host", "workers": 2, "dense_workers": 0},
+        "profile": None,
+        "measured": None,
+    }
+    shown = run(capsys, answering((200, document(models=[BY_PROFILE, plain]))).url, code=0).out
+    assert shown.index("Models") < shown.index("Configurations") < shown.index("Tiers")
+    for words in (
+        "pipeline-on-host, 1 sparse worker of 1 core, 1 dense",
+        "model-on-host, 2 workers of 1 core, batches of 64",
+        "         100           120        ~30          40  88 qps, in SLA, 25.5 W",
+    ):
+        assert words in shown
+
+
+@pytest.mark.parametrize(("kept", "verdict"), [(False, "88 qps, SLA missed"), (None, "88 qps, at the SLA's edge")])
+def test_a_load_without_a_power_meter(answering, capsys, kept, verdict):
+    window = WINDOW | {"kept": kept, "power_watts": None}
+    model = BY_PROFILE | {"measured": BY_PROFILE["measured"] | {"window": window}}
+    shown = run(capsys, answering((200, document(models=[model]))).url, code=0).out
+    assert any(line.endswith(verdict) for line in shown.splitlines())
+
+
 def test_a_server_that_is_not_ready(answering, capsys):
     loading = {"name": "late", "version": 1, "state": "LOADING", "ready": False, "reason": ""}
     wrong = [{"model": "late", "what": "model", "since_s": None, "reason": "it is being loaded"}]

@@ -14,11 +14,13 @@ from rich.markup import escape
 
 from hebe.cli.options import ROW_FORMATS, parse_bytes, parse_row_format
 from hebe.cli.output import JsonOption, make_console, print_json
+from hebe.cli.serve_profiles import check_profile_decides, profiled_configurations
 
 _SERVING, _RUNNING, _ACCESS, _LOGGING = "Where", "How models run", "Access and limits", "Logs and traces"
 
 
 def serve(
+    context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The model repository.")],
     http_port: Annotated[
         int, typer.Option(min=0, max=65535, rich_help_panel=_SERVING, help="0: any free port.")
@@ -32,6 +34,14 @@ def serve(
     host: Annotated[
         str, typer.Option(rich_help_panel=_SERVING, help="Address to listen on; 0.0.0.0 is every interface.")
     ] = "127.0.0.1",
+    profile: Annotated[
+        list[Path] | None,
+        typer.Option(
+            rich_help_panel=_RUNNING,
+            metavar="FILE",
+            help="Start in the configuration that hebe profile found best, with its SLA; once for each model.",
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(min=1, rich_help_panel=_RUNNING, help="Workers per model (default: as many as the cores make)."),
@@ -134,6 +144,8 @@ def serve(
     every model has its workers up, its tables loaded and a warm-up query answered.
 
     Example: hebe serve models --workers 2 --batch-size 128 --sla-ms 20
+
+    Example: hebe serve models --profile profiles/dlrm-rmc1.json
     """
     with _interrupt_ends_at_once():
         from hebe.embeddings.hierarchy_config import HierarchyConfig
@@ -150,6 +162,8 @@ def serve(
         raise typer.BadParameter(f"{log_format!r}: choose console or json", param_hint="--log-format")
     if log_level not in ("debug", "info", "warning", "error"):
         raise typer.BadParameter(f"{log_level!r}: choose debug, info, warning or error", param_hint="--log-level")
+    if profile:
+        check_profile_decides(context)
     if (table_memory is None) != (persistent_dir is None):
         raise typer.BadParameter("--table-memory and --persistent-dir belong together", param_hint="--table-memory")
     if (tls_certificate is None) != (tls_key is None):
@@ -180,6 +194,7 @@ def serve(
                 parse_row_format(row_format),
                 None if hierarchy is None else HierarchyConfig.from_toml(hierarchy),
             ),
+            configurations=profiled_configurations(directory, profile or []),
         ),
         max_request_bytes=parse_bytes(max_request_bytes, "--max-request-bytes"),
         max_json_bytes=parse_bytes(max_json_bytes, "--max-json-bytes"),

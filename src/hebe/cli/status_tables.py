@@ -8,9 +8,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hebe.cli.configuration_words import configuration_words
 from hebe.cli.model_tables import size_text
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.tables import format_number
+from hebe.server_configuration import from_dict
 
 Json = Mapping[str, Any]
 
@@ -21,6 +23,7 @@ def status_tables(document: Json, url: str) -> RenderableType:
     parts = [_heading(document["server"], url), *_wrong(document["degraded"])]
     for title, table in (
         ("Models", _models(models)),
+        ("Configurations", _configurations(models)),
         ("Tiers", _tiers(models)),
         ("Keys", _keys(models)),
         ("Online updates", _updates(models)),
@@ -107,6 +110,45 @@ def _models(models: Sequence[Json]) -> FittingTable | None:
 
 
 _PERCENTILES = ("p50", "p95", "p99")
+
+
+def _configurations(models: Sequence[Json]) -> FittingTable | None:
+    """How the server is split for each model, and where that is from a profile, what it says beside what is measured.
+
+    Power that is estimated has a `~` before it.
+    """
+    table = FittingTable(
+        "model",
+        Column("configuration", folds=True),
+        Column("profile qps", right=True),
+        Column("measured qps", right=True),
+        Column("profile W", right=True, spare=2),
+        Column("measured W", right=True, spare=2),
+        Column("last load", spare=1),
+    )
+    running = [model for model in models if model.get("configuration")]
+    for model in running:
+        said, measured = model["profile"], model["measured"]
+        table.add_row(
+            model["name"],
+            configuration_words(from_dict(model["configuration"])),
+            *("" if told is None else _number(told["qps"]) for told in (said, measured)),
+            *("" if told is None else _watts(told) for told in (said, measured)),
+            "" if measured is None or measured["window"] is None else _load(measured["window"]),
+        )
+    return table if running else None
+
+
+def _watts(told: Json) -> str:
+    if told["power_watts"] is None:
+        return ""
+    return f"{'~' if told['estimated'] else ''}{format_number(told['power_watts'])}"
+
+
+def _load(window: Json) -> str:
+    verdict = {True: "in SLA", False: "SLA missed", None: "at the SLA's edge"}[window["kept"]]
+    watts = _watts(window)
+    return f"{format_number(window['qps'])} qps, {verdict}{f', {watts} W' if watts else ''}"
 
 
 def _tiers(models: Sequence[Json]) -> FittingTable | None:

@@ -12,6 +12,12 @@ from hebe.models.hot_rows import Frequencies, choose_hot_rows
 from hebe.runtime.accelerator_memory import AcceleratorMemory
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.runtime.loaded_model import LoadedModel
+from hebe.spec import ModelSpec
+
+
+def default_memory_bytes(spec: ModelSpec) -> int:
+    """Memory for hot rows where nothing says how much there is: a tenth of the tables'."""
+    return spec.table_bytes // 10
 
 
 class Accelerator:

@@ -1,0 +1,54 @@
+"""`hebe serve --profile`: profiles that the server starts by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from hebe.profiling.server_profile import ServerProfile
+    from hebe.serving.served_configuration import ServedConfiguration
+    from hebe.workload.key_skew import KeySkew
+
+_SPLIT = ("workers", "worker_cores", "worker_threads", "batch_size")
+"""Options that a profile decides itself."""
+
+
+def check_profile_decides(context: typer.Context) -> None:
+    """Wrong usage if an option says otherwise what a profile says."""
+    for name in _SPLIT:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(
+                f"a profile says how its model is split, and so does {option}: leave one of them out",
+                param_hint="--profile",
+            )
+
+
+def profiled_configurations(directory: Path, paths: Sequence[Path]) -> dict[str, ServedConfiguration]:
+    """How to run the models that these profiles are of. To be called before any thread is pinned: the server is known
+    by the cores that may be used.
+
+    Raises as `profile_to_serve.configurations_to_serve`.
+    """
+    if not paths:
+        return {}
+    from hebe.profiling.profile_to_serve import configurations_to_serve
+    from hebe.runtime.this_server import this_server
+
+    return configurations_to_serve(directory, paths, this_server().name, _keys_of)
+
+
+def _keys_of(profile: ServerProfile) -> KeySkew:
+    """Which rows the load of a profile looks up, as `hebe profile` wrote it. Raises ValueError."""
+    from hebe.workload import forms
+
+    found = re.search(r", keys (.+), seed ", profile.subject.load)
+    if found is None:
+        raise ValueError(f"its load is {profile.subject.load!r}, which names no keys")
+    return forms.key_skew(found[1])

@@ -1,0 +1,94 @@
+"""From profile files to how a server runs its models, and what serving measures back into the files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from hebe.models.repository import ModelRepository
+from hebe.profile import EfficiencyTuple, ProfileError
+from hebe.profiling.server_profile import ServerProfile, check_fits, read_server_profile, write_server_profile
+from hebe.runtime.accelerator import Accelerator, default_memory_bytes
+from hebe.server_configuration import Placement
+from hebe.serving.served_configuration import ServedConfiguration
+from hebe.spec import ModelSpec
+from hebe.workload.key_frequencies import key_frequencies
+from hebe.workload.key_skew import KeySkew
+
+KeysOf = Callable[[ServerProfile], KeySkew]
+"""Which rows the load looked up that a profile was made with. Raises ValueError where that cannot be told any more."""
+
+
+def configurations_to_serve(
+    directory: Path, paths: Sequence[Path], server: str, keys_of: KeysOf
+) -> dict[str, ServedConfiguration]:
+    """How to run the models that the profiles in these files are of, by name.
+
+    Raises `ProfileError`, which names the file and says what to do, unless each is of the newest version of another
+    model of the repository at `directory`, and of this kind of `server` (`this_server().name`, of all cores that will
+    serve); and what the repository raises.
+    """
+    repository = ModelRepository(directory)
+    names = repository.names()
+    found: dict[str, Path] = {}
+    configurations: dict[str, ServedConfiguration] = {}
+    for path in paths:
+        profile = read_server_profile(path)
+        name = profile.subject.model
+        if name in found:
+            raise ProfileError(f"{path} and {found[name]} are both profiles of {name}: give one of them")
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise ProfileError(f"{path}: the profile is of {name}, which {directory} does not have; it has: {known}")
+        stored = repository.open(name)
+        try:
+            check_fits(profile, name, stored.version, stored.identity, server)
+        except ProfileError as fault:
+            raise ProfileError(
+                f"{path}: {fault} (hebe profile {directory} --model {name}), or serve {name} without one"
+            ) from None
+        found[name], configurations[name] = path, _configuration(path, profile, keys_of)
+    return configurations
+
+
+def keep_measured(path: Path, profile: ServerProfile, measured: EfficiencyTuple, at: str) -> None:
+    """Write what serving has made of the tuple into the file of `profile`, whose own tuple stays.
+
+    Raises `ProfileError`, and changes nothing, if another profile has taken its place meanwhile; OSError if the file
+    cannot be written.
+    """
+    now = read_server_profile(path)
+    if replace(now, measured=None, measured_at=None) != replace(profile, measured=None, measured_at=None):
+        raise ProfileError(f"{path} holds another profile by now: start the server anew to serve by it")
+    write_server_profile(path, replace(now, measured=measured, measured_at=at))
+
+
+def _configuration(path: Path, profile: ServerProfile, keys_of: KeysOf) -> ServedConfiguration:
+    placements = {lane.placement for lane in profile.configuration}
+    accelerator = None
+    if any(placement.on_accelerator for placement in placements):
+        try:
+            keys = keys_of(profile) if Placement.HOT_SPARSE_ON_ACCELERATOR in placements else None
+        except ValueError as fault:
+            raise ProfileError(
+                f"{path}: which rows are hot cannot be told any more: {fault}; profile {profile.subject.model} again"
+            ) from None
+        accelerator = partial(_accelerator, keys)
+    return ServedConfiguration(
+        profile.configuration,
+        profile.subject.version,
+        profile.subject.identity,
+        profile.subject.sla,
+        profile.efficiency,
+        profile.measured,
+        profile.measured_at,
+        accelerator,
+        partial(keep_measured, path, profile),
+    )
+
+
+def _accelerator(keys: KeySkew | None, spec: ModelSpec) -> Accelerator:
+    """As it was while profiling, for the tables of this version."""
+    return Accelerator(default_memory_bytes(spec), None if keys is None else key_frequencies(spec, keys))
