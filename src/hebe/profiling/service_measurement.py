@@ -35,9 +35,11 @@ def measure_service_times(
     if accelerator is not None and lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
         hot = accelerator.hot_sparse_net(model, lane.dense_workers)
     if dense is None:
-        executor = model.new_executor(first.batch_size, hot, on_accelerator=on_accelerator)
+        executor = model.new_executor(first.batch_size, hot, lane.cores_per_worker, on_accelerator=on_accelerator)
         return {str(first.stage): _profile(model, executor.run, first.batch_size, placed.all_workers[0])}
-    pipeline = model.new_pipeline(first.batch_size, dense.batch_size, hot, on_accelerator=on_accelerator)
+    pipeline = model.new_pipeline(
+        first.batch_size, dense.batch_size, hot, lane.cores_per_worker, on_accelerator=on_accelerator
+    )
     return {
         str(first.stage): _profile(model, pipeline.sparse().rehearse, first.batch_size, placed.workers[0]),
         str(dense.stage): _profile(model, pipeline.dense().rehearse, dense.batch_size, placed.dense_workers[0]),

@@ -13,19 +13,22 @@ handed on, and go back to be filled again.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
-from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport
+from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport, LookupScratch
 from hebe.embeddings.key_matrix import complete, fill_lengths, place_keys
 from hebe.embeddings.store import StoreError
 from hebe.query import Batch, FloatArray, KeyArray, KeyCounts
 from hebe.runtime.dense_graph import DenseFunction
 from hebe.runtime.hot_sparse_net import HotSparseNet
+from hebe.runtime.op_team import OpTeam
 from hebe.spec import ModelSpec
 
 
@@ -119,7 +122,7 @@ class DenseInputs:
 
 
 class SparseExecutor:
-    """The SparseNet on the calling thread: `DenseInputs` of a batch. One thread at a time.
+    """The SparseNet on the calling thread and its further `op_workers`: `DenseInputs` of a batch. One thread at a time.
 
     With `hot`, rows that the accelerator has are left out of the sums; their places are handed on.
     """
@@ -130,12 +133,14 @@ class SparseExecutor:
         hierarchy: EmbeddingHierarchy,
         max_items: int,
         hot: HotSparseNet | None = None,
+        op_workers: int = 1,
     ) -> None:
         self.spec = spec
         self.max_items = max_items
         self._hierarchy = hierarchy
         self._hot = hot
-        self._scratch = hierarchy.new_scratch(max_items)
+        self._team = OpTeam(op_workers)
+        self._scratches = [hierarchy.new_scratch(max_items) for _ in range(op_workers)]
         self._cold = np.empty((max_items, spec.lookups_per_item), np.int64) if hot is not None else None
 
     def run(self, batch: Batch, inputs: DenseInputs, dense_s: float = 0.0) -> None:
@@ -173,15 +178,43 @@ class SparseExecutor:
             cold = self._cold[: len(keys)]
             complete(keys, copies)
             hot = self._hot.split(keys, inputs.hot_keys[: len(keys)], cold)
-            report = self._hierarchy.lookup(cold, out, self._scratch)  # tiered tables have no hot rows
+            report = self._share_out(cold, out, math.inf, wait=False)  # tiered tables have no hot rows
             report.keys.total += hot
             return report
-        if self._hierarchy.tiers is None:
-            return self._hierarchy.lookup(keys, out, self._scratch, copies)
-        deadline_s = min(part.query.deadline_s for part in batch.sub_queries)
-        wait = any(part.query.max_defaulted_fraction < 1 for part in batch.sub_queries)
-        left_s = deadline_s - time.monotonic() - dense_s
-        return self._hierarchy.lookup(keys, out, self._scratch, copies, left_s, wait=wait)
+        left_s, wait = math.inf, False
+        if self._hierarchy.tiers is not None:
+            deadline_s = min(part.query.deadline_s for part in batch.sub_queries)
+            wait = any(part.query.max_defaulted_fraction < 1 for part in batch.sub_queries)
+            left_s = deadline_s - time.monotonic() - dense_s
+        if self._team.op_workers == 1:
+            return self._hierarchy.lookup(keys, out, self._scratches[0], copies, left_s, wait=wait)
+        complete(keys, copies)
+        return self._share_out(keys, out, left_s, wait=wait)
+
+    def _share_out(self, keys: KeyArray, out: FloatArray, left_s: float, *, wait: bool) -> LookupReport:
+        """The lookup, its items shared among the op workers."""
+
+        def look_up(share: tuple[int, int], scratch: LookupScratch) -> LookupReport:
+            start, stop = share
+            return self._hierarchy.lookup(keys[start:stop], out[start:stop], scratch, timeout_s=left_s, wait=wait)
+
+        shares = self._team.shares(len(keys))
+        tasks = [partial(look_up, *each) for each in zip(shares, self._scratches, strict=False)]
+        return _joined(self._team.run(tasks), [stop - start for start, stop in shares])
+
+
+def _joined(reports: Sequence[LookupReport], items: Sequence[int]) -> LookupReport:
+    """Of lookups of so many items, one after the other."""
+    if len(reports) == 1:
+        return reports[0]
+    keys = KeyCounts()
+    for report in reports:
+        keys.add(report.keys)
+    if all(report.by_item is None for report in reports):
+        return LookupReport(keys)
+    none = [np.zeros((count, 3), np.int32) for count in items]
+    by_item = [zeros if one.by_item is None else one.by_item for one, zeros in zip(reports, none, strict=True)]
+    return LookupReport(keys, np.concatenate(by_item))
 
 
 class DenseExecutor:
@@ -229,8 +262,8 @@ class DenseExecutor:
 
 
 class ModelExecutor:
-    """SparseNet, then DenseNet, on the calling thread; the latter from an accelerator's own buffers, where `hot` rows
-    are added to the sums, if `on_accelerator`. One thread at a time.
+    """SparseNet, then DenseNet, on the calling thread and its `op_workers`. With `on_accelerator` the DenseNet runs in
+    an accelerator's own buffers, where `hot` rows are added to the sums. One thread at a time.
     """
 
     def __init__(
@@ -240,12 +273,13 @@ class ModelExecutor:
         dense: DenseFunction,
         max_items: int,
         hot: HotSparseNet | None = None,
+        op_workers: int = 1,
         *,
         on_accelerator: bool = False,
     ) -> None:
         self.max_items = max_items
         self._inputs = DenseInputs(spec, max_items, hot=hot is not None)
-        self._sparse = SparseExecutor(spec, hierarchy, max_items, hot)
+        self._sparse = SparseExecutor(spec, hierarchy, max_items, hot, op_workers)
         self._dense = DenseExecutor(spec, dense, max_items if on_accelerator else 0, hot)
         self._dense_s = 0.0
 

@@ -56,7 +56,7 @@ def start_lane(
         raise ValueError(f"lane {lane.placement}: this server has no accelerator")
     if accelerator is not None and lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
         hot = accelerator.hot_sparse_net(model, lane.dense_workers)
-    on_accelerator = lane.placement.on_accelerator
+    on_accelerator, op_workers = lane.placement.on_accelerator, lane.cores_per_worker
     started: list[LaneWorker] = []
 
     def start(
@@ -73,7 +73,7 @@ def start_lane(
             each.thread.started.result()
 
     def whole() -> tuple[Runner, _Rehearse]:
-        executor = model.new_executor(first.batch_size, hot, on_accelerator=on_accelerator)
+        executor = model.new_executor(first.batch_size, hot, op_workers, on_accelerator=on_accelerator)
         return executor, executor.run
 
     try:
@@ -81,7 +81,9 @@ def start_lane(
             for _ in range(1 if on_accelerator else threads):
                 start(first, placed.all_workers, whole)
             return started
-        pipeline = model.new_pipeline(first.batch_size, dense.batch_size, hot, on_accelerator=on_accelerator)
+        pipeline = model.new_pipeline(
+            first.batch_size, dense.batch_size, hot, op_workers, on_accelerator=on_accelerator
+        )
 
         def sparse() -> tuple[Runner, _Rehearse]:
             runner = pipeline.sparse()

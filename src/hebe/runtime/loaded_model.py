@@ -216,11 +216,15 @@ class LoadedModel:
         return None if tiers is None else tiers.refresh.refresh()
 
     def new_executor(
-        self, max_items: int, hot: HotSparseNet | None = None, *, on_accelerator: bool = False
+        self, max_items: int, hot: HotSparseNet | None = None, op_workers: int = 1, *, on_accelerator: bool = False
     ) -> ModelExecutor:
-        """An executor with buffers for batches of up to `max_items`, for one thread. Raises `StoreError` if closed."""
+        """An executor with buffers for batches of up to `max_items`, for one thread and its further `op_workers`.
+
+        Raises `StoreError` if closed.
+        """
+        dense = self._dense_function()
         return ModelExecutor(
-            self.spec, self.hierarchy, self._dense_function(), max_items, hot, on_accelerator=on_accelerator
+            self.spec, self.hierarchy, dense, max_items, hot, op_workers, on_accelerator=on_accelerator
         )
 
     def new_pipeline(
@@ -228,15 +232,15 @@ class LoadedModel:
         batch_size: int,
         dense_items: int,
         hot: HotSparseNet | None = None,
+        op_workers: int = 1,
         *,
         on_accelerator: bool = False,
     ) -> Pipeline:
-        """A lane of sparse workers with batches of up to `batch_size`, and dense ones that take up to `dense_items`.
-
-        Raises `StoreError` if closed.
-        """
+        """What `Pipeline` makes of the model. Raises `StoreError` if closed."""
         dense = self._dense_function()
-        return Pipeline(self.spec, self.hierarchy, dense, batch_size, dense_items, hot, on_accelerator=on_accelerator)
+        return Pipeline(
+            self.spec, self.hierarchy, dense, batch_size, dense_items, hot, op_workers, on_accelerator=on_accelerator
+        )
 
     def _dense_function(self) -> DenseFunction:
         if (dense := self._dense) is None:

@@ -22,7 +22,8 @@ _NO_SCORES: FloatArray = np.empty((0, 0), np.float32)
 
 
 class Pipeline:
-    """One lane of sparse workers with batches of at most `batch_size`, and dense ones that take up to `dense_items`.
+    """One lane: sparse workers of `op_workers` each, with batches of at most `batch_size`, and dense ones that take up
+    to `dense_items`.
 
     `hot`: the Hot-SparseNet, where the accelerator has one. `on_accelerator`: dense workers have buffers of their own.
     """
@@ -35,19 +36,22 @@ class Pipeline:
         batch_size: int,
         dense_items: int,
         hot: HotSparseNet | None = None,
+        op_workers: int = 1,
         *,
         on_accelerator: bool = False,
     ) -> None:
         self._spec, self._hierarchy, self._dense, self._hot = spec, hierarchy, dense, hot
         self.batch_size, self.dense_items = batch_size, dense_items
-        self._on_accelerator = on_accelerator
+        self._op_workers, self._on_accelerator = op_workers, on_accelerator
         self._idle: list[DenseInputs] = []
         self.dense_s = 0.0
         """What the last dense batch took."""
 
     def sparse(self) -> SparseRunner:
         """What one sparse worker runs."""
-        return SparseRunner(self, SparseExecutor(self._spec, self._hierarchy, self.batch_size, self._hot))
+        return SparseRunner(
+            self, SparseExecutor(self._spec, self._hierarchy, self.batch_size, self._hot, self._op_workers)
+        )
 
     def dense(self) -> DenseRunner:
         """What one dense worker runs."""
