@@ -24,13 +24,14 @@ from hebe.planning.parallelism import Reached, SearchResult
 from hebe.profile import EfficiencyTuple, LatencyProfile
 from hebe.profiling.server_profile import ServerProfile, read_server_profile, write_server_profile
 from hebe.profiling.subject import ProfileSubject
+from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.this_server import this_server
 from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.serving import server as server_module
 from hebe.serving.model_host import HostOptions
 from hebe.serving.profile_correction import ProfileCorrection
-from hebe.spec import SlaTarget
+from hebe.spec import ModelSpec, SlaTarget
 
 from .served import (
     PATIENCE_S,
@@ -145,7 +146,16 @@ def test_what_it_serves_corrects_the_profile(name: str, tmp_path: Path, models: 
     path = write_profile(tmp_path, lanes)
     before = read_server_profile(path)
     monkeypatch.setattr(server_module, "ProfileCorrection", partial(ProfileCorrection, every_s=0.1))
-    options = HostOptions(configurations=profiled_configurations(models, [path]))
+    configurations, made = profiled_configurations(models, [path]), []
+    make = configurations["ranker"].accelerator
+
+    def accelerator(spec: ModelSpec) -> Accelerator:
+        made.append(make(spec))
+        return made[-1]
+
+    if make is not None:
+        configurations = {"ranker": replace(configurations["ranker"], accelerator=accelerator)}
+    options = HostOptions(configurations=configurations)
     spec, rng = small_dlrm("ranker"), np.random.default_rng(5)
     reference = Reference(models, "ranker")
     with hebe.Server(models, hebe.ServerOptions(http_port=0, grpc_port=0, metrics_port=0, models=options)) as server:
@@ -169,6 +179,7 @@ def test_what_it_serves_corrects_the_profile(name: str, tmp_path: Path, models: 
     assert replace(now, measured=None, measured_at=None) == before
     assert now.measured.qps >= model["measured"]["qps"]
     assert now.measured.configuration == before.efficiency.configuration
+    assert not any(each._nets for each in made), "its memory is given back"
     assert not [thread.name for thread in threading.enumerate() if "power" in thread.name]
 
 

@@ -235,13 +235,16 @@ class NodeDriver:
         self._deliver(effects)
 
     def close(self, patience_s: float = 10.0) -> None:
-        """Stop the workers once the admitted queries are answered, after `patience_s` at the latest. Blocks."""
+        """Stop the workers once the admitted queries are answered, after `patience_s` at the latest, and give the
+        accelerator's memory back. Blocks."""
         self.begin_shutdown()
         give_up_s = clock() + patience_s
         while clock() < give_up_s and not self._is_idle():
             time.sleep(0.005)
         for worker in self._now_up():
             worker.thread.stop()
+        if self._accelerator is not None:
+            self._accelerator.keep(set())
         with self._lock:
             left = list(self._pending.values())
             self._pending.clear()
