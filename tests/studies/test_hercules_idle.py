@@ -5,7 +5,7 @@ from rich.progress import Progress
 
 from hebe.report.figures import FigureFile
 from hebe.studies import hercules_idle
-from hebe.studies.hercules_idle import ENTRIES, WORKERS, Effort, Idle, told
+from hebe.studies.hercules_idle import ENTRIES, WORKERS, Effort, Idle, modelled_idle, told
 from hebe.studies.hercules_idle_runs import timed_ops
 from hebe.studies.page import study_page
 
@@ -40,7 +40,7 @@ def test_element_wise_ops_and_others_are_told_together():
 
 def test_the_analytic_server_idles_more_with_more_op_workers():
     for name in ENTRIES:
-        shares = hercules_idle._modelled(name)
+        shares = modelled_idle(name)
         assert shares[1] == pytest.approx(0.0)
         assert shares[1] < shares[2] < shares[3] < shares[4] <= 0.75 + 1e-9
 

@@ -5,6 +5,7 @@ STUDIES: dict[str, str] = {
     "hera-cluster": "hebe.studies.hera_cluster",
     "hera-emu": "hebe.studies.hera_emu",
     "hera-sensitivity": "hebe.studies.hera_sensitivity",
+    "hercules-accelerator": "hebe.studies.hercules_accelerator",
     "hercules-cluster": "hebe.studies.hercules_cluster",
     "hercules-cpu": "hebe.studies.hercules_cpu",
     "hercules-evolution": "hebe.studies.hercules_evolution",

@@ -68,12 +68,13 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
             times = timed_ops(entry, effort.table_bytes, ITEMS, effort.repeats, directory, progress)
             seconds = {str(of): value for of, value in times.by_class().items()}
             found[name] = Idle(
-                _without_other(seconds), {count: times.idle_share(count) for count in WORKERS}, _modelled(name)
+                _without_other(seconds), {count: times.idle_share(count) for count in WORKERS}, modelled_idle(name)
             )
     return told(found, effort)
 
 
-def _modelled(name: str) -> dict[int, float]:
+def modelled_idle(name: str) -> dict[int, float]:
+    """Idle share by op workers of one inference thread on the analytic T2."""
     server = server_of(name, "T2")
     return {count: server.idle_share(Lane(Placement.MODEL_ON_HOST, 1, count, ITEMS), ITEMS) for count in WORKERS}
 

@@ -36,7 +36,7 @@ from hebe.workload.query_sizes import ProductionSizes
 WORKLOAD = Workload(ProductionSizes(), keys=ReuseKeys())
 """As on analytic servers: `hercules_fleet.ABOUT_SERVERS`."""
 
-SLACK = 2.0
+SLACK = 2.5
 """An SLA target of so many times the latency of a large query alone can be kept at some load."""
 
 FIRST_LOOK = Effort(probe_s=0.3, warm_up_s=0.1, rounds=2, resolution=0.15, longest_s=40.0)
@@ -142,12 +142,14 @@ def every_core(batch_size: int = 256) -> Configuration:
     return (Lane(Placement.MODEL_ON_HOST, len(available_cores()), 1, batch_size),)
 
 
-def target_within_reach(repository: Path, name: str, batch_size: int = 256) -> SlaTarget:
+def target_within_reach(
+    repository: Path, name: str, configuration: Configuration | None = None, accelerator_bytes: int | None = None
+) -> SlaTarget:
     """The model's own SLA target, or a longer one where this machine, of fewer or slower cores than the paper's, takes
-    too long for a single large query."""
+    too long for a single large query in that configuration (default: DeepRecSys')."""
     own = catalog.entry(name, "production").sla
-    with live_server(repository, name, own, FIRST_LOOK) as server:
-        return longer_target(own, server.large_query_ms(every_core(batch_size)))
+    with live_server(repository, name, own, FIRST_LOOK, accelerator_bytes=accelerator_bytes) as server:
+        return longer_target(own, server.large_query_ms(configuration or every_core()))
 
 
 def longer_target(own: SlaTarget, large_query_ms: float) -> SlaTarget:

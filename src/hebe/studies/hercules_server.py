@@ -22,17 +22,12 @@ from hebe.simulation.configuration_search import COARSE, SearchGrid, baseline_co
 from hebe.spec import SlaTarget
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, server_of
 from hebe.studies.hercules_idle import ENTRIES
+from hebe.studies.hercules_servers import STATED_GAINS
 from hebe.studies.hps_setting import needing_torch, scratch_directory
 from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Hercules, Fig. 14: throughput of its search over DeepRecSys and Baymax, six models, by cause."
-
-PAPER: Mapping[tuple[str, str], float] = {
-    ("RMC1", "T2"): 1.82, ("RMC2", "T2"): 2.39, ("RMC3", "T2"): 2.64,
-    ("RMC3", "T7"): 6.71, ("MT-WnD", "T7"): 9.0, ("DIN", "T7"): 6.95, ("DIEN", "T7"): 6.0,
-}  # fmt: skip
-"""Section VI-A; the others stand in the picture only."""
 
 SERVER_TYPES = ("T2", "T7")
 BATCH_SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -145,7 +140,8 @@ def told(modelled: Mapping[tuple[str, str], Modelled], here: Mapping[str, Measur
     """What the searches come to."""
     figures = [
         Figure(
-            f"hercules.server.{kind.lower()}.{name.lower()}", answer.gain.total, "ratio", paper=PAPER.get((name, kind)),
+            f"hercules.server.{kind.lower()}.{name.lower()}", answer.gain.total, "ratio",
+            paper=STATED_GAINS.get((name, kind)),
             note=f"{answer.qps:,.0f} queries/s on the analytic {kind}, baseline {answer.gain.baseline_qps:,.0f}",
         )
         for (name, kind), answer in modelled.items()
@@ -167,7 +163,9 @@ def told(modelled: Mapping[tuple[str, str], Modelled], here: Mapping[str, Measur
         content += [
             Heading(f"Fig. 14: the analytic {kind}"),
             Picture(
-                _picture(gains, {name: PAPER.get((name, kind)) for name in gains}, f"Over the baseline on {kind}"),
+                _picture(
+                    gains, {name: STATED_GAINS.get((name, kind)) for name in gains}, f"Over the baseline on {kind}"
+                ),
                 f"The baseline is {on}. Parts multiply to the whole, and each says what one more freedom adds to those "
                 "below it; the axis is logarithmic. Diamonds: the paper's.",
             ),
@@ -199,7 +197,7 @@ def _accelerator_words(effort: Effort) -> str:
 
 def _modelled_table(modelled: Mapping[tuple[str, str], Modelled]) -> Table:
     rows: list[list[Cell]] = [
-        [name, kind, *_gain_cells(answer.gain), PAPER.get((name, kind)), answer.qps, answer.best]
+        [name, kind, *_gain_cells(answer.gain), STATED_GAINS.get((name, kind)), answer.qps, answer.best]
         for (name, kind), answer in modelled.items()
     ]
     return Table(

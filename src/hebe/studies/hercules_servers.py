@@ -8,35 +8,26 @@ import numpy as np
 from matplotlib.ticker import LogLocator, NullLocator
 from rich.progress import Progress
 
-from hebe.models import catalog
 from hebe.report.figures import Figure
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
-from hebe.server_configuration import Lane, Placement
-from hebe.simulation.analytic_server import AnalyticServer, Evaluation
 from hebe.simulation.calibration import CAFFE2
 from hebe.simulation.server_types import HERCULES
-from hebe.spec import SlaTarget
-from hebe.studies.hercules_fleet import ABOUT_SERVERS, LATE, MODELS, Pairs, all_pairs, query_sizes, server_of
+from hebe.studies.hercules_accelerator import ENTRIES, STATED_FUSION, lane, modelled_on_t7, small_on_t7, steps
+from hebe.studies.hercules_cpu import gains, modelled_points
+from hebe.studies.hercules_fleet import ABOUT_SERVERS, LATE, MODELS, Pairs, all_pairs, query_sizes
 from hebe.studies.hercules_gains import gain_causes, gain_causes_table, why_first_cpu, why_gains_differ
+from hebe.studies.hercules_idle import modelled_idle
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
-from hebe.workload.reuse_profile import PRODUCTION_2021
 
 DESCRIPTION = "Hercules' task scheduling and server architectures: 6 models on 10 server types (Fig. 4-7, 14, 15)."
 
-_STATED_GAINS: Mapping[tuple[str, str], float] = {
+STATED_GAINS: Mapping[tuple[str, str], float] = {
     ("RMC1", "T2"): 1.82, ("RMC2", "T2"): 2.39, ("RMC3", "T2"): 2.64,
     ("RMC1", "T3"): 1.59, ("RMC2", "T3"): 2.65, ("RMC3", "T3"): 2.58,
     ("RMC3", "T7"): 6.71, ("MT-WnD", "T7"): 9.0, ("DIN", "T7"): 6.95, ("DIEN", "T7"): 6.0,
 }  # fmt: skip
 """Section VI-A: latency-bounded throughput over the baseline's."""
-
-_STATED_FUSION: Mapping[str, tuple[float, float, float, float]] = {
-    "RMC3": (1.66, 2.95, 1.19, 2.29),
-    "MT-WnD": (1.03, 7.87, 1.02, 3.14),
-    "DIN": (1.36, 6.00, 1.06, 3.36),
-}
-"""Section III-B, small models on a V100: throughput gained by co-location, then by fusion; the same per watt."""
 
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
@@ -52,13 +43,13 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
             Figure(
                 f"hercules.schedule_gain.{name.lower()}.{kind.lower()}", pairs[name, kind].gain, "ratio", paper=paper
             )
-            for (name, kind), paper in _STATED_GAINS.items()
+            for (name, kind), paper in STATED_GAINS.items()
         ),
         Figure("hercules.schedule_gain.largest", max(_all_gains(pairs)), "ratio", paper=9.0),
         *(
             Figure(f"hercules.{what}.{name.lower()}", value, "ratio", paper=paper)
             for name, values in fusion.items()
-            for what, value, paper in zip(_FUSION_NAMES, values[:4], _STATED_FUSION[name], strict=True)
+            for what, value, paper in zip(_FUSION_NAMES, values[:4], STATED_FUSION[name], strict=True)
         ),
         Figure("hercules.loading_share.rmc3", fusion["RMC3"][4], "share", paper="0.65 to 0.83"),
         Figure(
@@ -130,7 +121,7 @@ def _all_gains(pairs: Pairs) -> list[float]:
 def _gain_table(pairs: Pairs) -> Table:
     rows: list[list[Cell]] = [
         [name, kind, pairs[name, kind].baseline_qps, pairs[name, kind].best.qps, pairs[name, kind].gain, paper]
-        for (name, kind), paper in _STATED_GAINS.items()
+        for (name, kind), paper in STATED_GAINS.items()
     ]
     return Table(
         "Throughput over the baseline's",
@@ -227,26 +218,12 @@ _FUSION_NAMES = ("co_location.qps", "fusion.qps", "co_location.qps_per_watt", "f
 def _fusion_checks() -> dict[str, tuple[float, float, float, float, float]]:
     """Figure 6 and 7: what co-location and then fusion gain on T7 in queries/s and per watt, and the copies' share."""
     found = {}
-    for name, entry in (("RMC3", "dlrm-rmc3"), ("MT-WnD", "mt-wnd"), ("DIN", "din")):
-        model = catalog.entry(entry, "small")
-        server = AnalyticServer(HERCULES["T7"], model, query_sizes(), PRODUCTION_2021)
-
-        def best(counts: Sequence[int], fused_items: int, server: AnalyticServer = server) -> Evaluation:
-            lanes = [
-                Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, dense_workers=count, fused_items=fused_items)
-                for count in counts
-            ]
-            return max((server.evaluate([lane], server.model.sla) for lane in lanes), key=lambda tried: tried.qps)
-
-        alone, located, fused = best((1,), 0), best((1, 2, 3, 4, 6, 8), 0), best((1, 2, 3, 4, 6, 8), 16_384)
-        per_watt = [one.qps / one.power_watts for one in (alone, located, fused)]
-        found[name] = (
-            located.qps / alone.qps,
-            fused.qps / located.qps,
-            per_watt[1] / per_watt[0],
-            per_watt[2] / per_watt[1],
-            server.copying_share(alone.lanes[0], round(float(query_sizes().mean()))),
-        )
+    for name, entry in ENTRIES.items():
+        points = modelled_on_t7(entry).points
+        located, fused = steps(points)
+        located_per_watt, fused_per_watt = steps(points, per_watt=True)
+        loading = small_on_t7(entry).copying_share(lane(1), round(float(query_sizes().mean())))
+        found[name] = (located or 0.0, fused or 0.0, located_per_watt or 0.0, fused_per_watt or 0.0, loading)
     return found
 
 
@@ -257,7 +234,7 @@ def _fusion_table(found: Mapping[str, Sequence[float]]) -> Table:
     rows: list[list[Cell]] = []
     for name, values in found.items():
         row: list[Cell] = [name]
-        for value, paper in zip(values[:4], _STATED_FUSION[name], strict=True):
+        for value, paper in zip(values[:4], STATED_FUSION[name], strict=True):
             row += [value, paper]
         rows.append(row)
     return Table(
@@ -271,32 +248,16 @@ def _fusion_table(found: Mapping[str, Sequence[float]]) -> Table:
 
 def _op_parallelism() -> tuple[float, float]:
     """Figure 4: 10 x 2 over 20 x 1 for RMC1 on T2, the largest over SLA targets; queries/s, and per watt."""
-    server = server_of("RMC1", "T2")
-    ratios = []
-    for latency_ms in (5.0, 8.0, 12.0, 20.0, 30.0, 50.0):
-        sla = SlaTarget(latency_ms)
-        tried = [
-            max(
-                (
-                    server.evaluate([Lane(Placement.MODEL_ON_HOST, workers, cores, size)], sla)
-                    for size in (16, 32, 64, 128, 256, 512, 1024)
-                ),
-                key=lambda one: one.qps,
-            )
-            for workers, cores in ((10, 2), (20, 1))
-        ]
-        if tried[1].qps > 0:
-            ratios.append((tried[0].qps / tried[1].qps, tried[1].power_watts / tried[0].power_watts))
-    return max(ratio for ratio, _ in ratios), max(ratio * power for ratio, power in ratios)
+    points = modelled_points()
+    return (
+        max(gains(points, lambda point: point.qps).values()),
+        max(gains(points, lambda point: point.efficiency).values()),
+    )
 
 
 def _idle_shares() -> dict[tuple[str, int], float]:
     """Figure 5(c): share of idle cycles with 2 to 4 op workers a worker, batches of 256 items, on T2."""
-    return {
-        (name, cores): server_of(name, "T2").idle_share(Lane(Placement.MODEL_ON_HOST, 1, cores, 256), 256)
-        for name in MODELS
-        for cores in (2, 3, 4)
-    }
+    return {(name, count): share for name in MODELS for count, share in modelled_idle(name).items() if count > 1}
 
 
 def _by_type(values: Mapping[str, Sequence[float]], unit: str, title: str) -> str:

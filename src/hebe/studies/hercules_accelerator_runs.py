@@ -1,0 +1,86 @@
+"""hercules-accelerator: one model on this machine's second device, by policy, and where its queries' time goes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rich.progress import Progress
+
+from hebe.profiling.live_evaluation import Effort
+from hebe.profiling.query_times import QueryTimes, mean_times, times_alone, times_under_load
+from hebe.runtime.pinning import available_cores
+from hebe.server_configuration import Lane, Placement
+from hebe.studies.hercules_accelerator import Breakdown, Measured, lane, policies
+from hebe.studies.hercules_accelerator import Effort as StudyEffort
+from hebe.studies.hercules_live import FIRST_LOOK, WORKLOAD, LiveServer, live_server, make_model, target_within_reach
+from hebe.studies.hercules_point import Point
+
+_ROOM = 1.25
+"""Memory of the accelerator over the tables' bytes, for each co-located worker: all rows fit."""
+
+
+def measured_here(entry: str, effort: StudyEffort, quick: bool, directory: Path, progress: Progress) -> Measured:
+    """Catalog model `entry`, by policy; then alone by query size, and under load with and without fusion."""
+    repository = make_model(entry, effort.table_bytes, directory, progress)
+    cores = len(available_cores())
+    counts = [count for count in effort.co_located if count <= cores]
+    memory_bytes = round(_ROOM * max(counts) * effort.table_bytes)
+    every = policies(counts, effort.fused_items)
+    task = progress.add_task(
+        f"measuring {entry} (lanes)", total=len({each for lanes in every.values() for each in lanes})
+    )
+    try:
+        sla = target_within_reach(repository, entry, (lane(1),), memory_bytes)
+        with live_server(
+            repository, entry, sla, FIRST_LOOK if quick else Effort(), accelerator_bytes=memory_bytes
+        ) as server:
+            found: dict[Lane, Point | None] = {}
+            for each in dict.fromkeys(each for lanes in every.values() for each in lanes):
+                found[each] = server.point((each,))
+                progress.advance(task)
+            points = {policy: _best([found[each] for each in lanes]) for policy, lanes in every.items()}
+            alone = _alone(server, effort, cores)
+            loaded = {
+                f"{words}, {share:.0%} of its throughput": breakdown
+                for words, fused in (("query by query", 0), ("fused", effort.fused_items))
+                for share, breakdown in _loaded(server, lane(1, fused), found[lane(1, fused)], effort).items()
+            }
+            return Measured(sla.latency_ms, points, alone, loaded, server.power_words)
+    finally:
+        progress.remove_task(task)
+        shutil.rmtree(repository)
+
+
+def _best(points: list[Point | None]) -> Point | None:
+    return max((point for point in points if point is not None), key=lambda point: point.qps, default=None)
+
+
+def _alone(server: LiveServer, effort: StudyEffort, cores: int) -> dict[str, Breakdown]:
+    """Queries one after another: the whole model on the accelerator, and its DenseNet alone."""
+    lanes = {"whole model": lane(1)}
+    if cores > 1:
+        lanes["DenseNet alone"] = Lane(Placement.SPARSE_ON_HOST, 1, 1, WORKLOAD.sizes.largest, 1)
+    found = {}
+    for words, each in lanes.items():
+        server.live.configure((each,))
+        for items in effort.sizes:
+            found[f"{words}, {items:,}"] = breakdown_of(times_alone(server.live.driver, items))
+    return found
+
+
+def _loaded(server: LiveServer, each: Lane, point: Point | None, effort: StudyEffort) -> dict[float, Breakdown]:
+    if point is None or point.qps <= 0:
+        return {}
+    live = server.live
+    live.configure((each,))
+    return {
+        share: breakdown_of(times_under_load(live.driver, WORKLOAD, share * point.qps, effort.load_s, live.sla))
+        for share in effort.loads
+    }
+
+
+def breakdown_of(times: list[QueryTimes]) -> Breakdown:
+    """The mean of several queries, in milliseconds."""
+    mean = mean_times(times)
+    return Breakdown(1e3 * mean.queueing_s, 1e3 * mean.sparse_s, 1e3 * mean.loading_s, 1e3 * mean.inference_s)

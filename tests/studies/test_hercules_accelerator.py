@@ -1,0 +1,81 @@
+"""hercules-accelerator: what it tells of given points and breakdowns, and the analytic T7's."""
+
+import pytest
+
+from hebe.profiling.query_times import QueryTimes
+from hebe.report.figures import FigureFile
+from hebe.server_configuration import Placement
+from hebe.studies import hercules_accelerator
+from hebe.studies.hercules_accelerator import (
+    ALONE,
+    BATCHES,
+    FUSED,
+    LOCATED,
+    Breakdown,
+    Effort,
+    Measured,
+    Modelled,
+    modelled_on_t7,
+    policies,
+    steps,
+    told,
+)
+from hebe.studies.hercules_accelerator_runs import breakdown_of
+from hebe.studies.hercules_point import Point
+from hebe.studies.page import study_page
+
+EFFORT = Effort(("RMC3",), 1 << 20, (1, 2), 4096, (64,), (0.5,), 1.0)
+POINTS = {ALONE: Point(100.0, 50.0, 0.2), LOCATED: Point(150.0, 60.0, 0.3), FUSED: Point(600.0, 120.0, 0.9)}
+BREAKDOWN = dict.fromkeys(BATCHES, Breakdown(1.0, 0.0, 1.5, 0.5))
+
+
+def test_what_given_points_come_to():
+    modelled = {name: Modelled(POINTS, BREAKDOWN) for name in ("RMC3", "MT-WnD", "DIN")}
+    one = Breakdown(0.1, 0.5, 0.25, 2.0)
+    here = {
+        "RMC3": Measured(100.0, {**POINTS, LOCATED: None}, {"whole model, 64": one}, {}, "Power is a guess."),
+        "DIN": Measured(100.0, {**POINTS, ALONE: Point(0.0, 20.0, 0.0)}, {}, {"fused, 50%": one}, "Power is a guess."),
+    }
+    result = told(modelled, here, EFFORT)
+    values = {figure.name: figure for figure in result.figures}
+    assert values["hercules.accelerator.t7.co_location.rmc3"].value == pytest.approx(1.5)
+    assert values["hercules.accelerator.t7.co_location.rmc3"].paper == 1.66
+    assert values["hercules.accelerator.t7.fusion.din"].value == pytest.approx(4.0)
+    assert values["hercules.accelerator.t7.fusion_per_watt.mt-wnd"].value == pytest.approx(2.0)
+    assert values["hercules.accelerator.loading_share.t7.rmc3"].value == pytest.approx(0.75)
+    live = {name: figure for name, figure in values.items() if ".live." in name}
+    assert set(live) == {"hercules.accelerator.live.fusion.din", "hercules.accelerator.live.fusion_per_watt.din"}
+    assert all(figure.paper is None for figure in live.values()), "a second device on a CPU is no GPU"
+    assert "hercules.accelerator.t7.fusion.rmc3" in result.lead
+    file = FigureFile.here("hercules-accelerator", "hebe study hercules-accelerator", 1.0, True, result.figures)
+    page = study_page(hercules_accelerator.DESCRIPTION, file, result).render()
+    assert page.count("<svg") == 1 + 3 + 1 + 2
+    assert "No GPU was used" in page
+
+
+def test_steps_are_known_only_between_what_is_known():
+    assert steps(POINTS) == (pytest.approx(1.5), pytest.approx(4.0))
+    assert steps({**POINTS, FUSED: None}) == (pytest.approx(1.5), None)
+    assert steps({}) == (None, None)
+
+
+def test_neither_is_among_co_locations_and_no_policy_has_the_host_look_up():
+    every = policies((1, 2), 512)
+    assert every[ALONE][0] in every[LOCATED]
+    assert {lane.fused_items for lane in every[FUSED]} == {512}
+    assert {lane.placement for lanes in every.values() for lane in lanes} == {Placement.HOT_SPARSE_ON_ACCELERATOR}
+    assert {lane.workers for lanes in every.values() for lane in lanes} == {0}
+
+
+def test_fusion_gains_most_on_the_analytic_t7_and_rmc3_spends_its_time_loading():
+    found = modelled_on_t7("dlrm-rmc3")
+    co_location, fusion = steps(found.points)
+    assert fusion > co_location > 1.0
+    for each in found.breakdown.values():
+        assert 0.65 <= each.loading_share <= 0.83, "the paper's"
+        assert each.queueing == pytest.approx((each.loading + each.inference) / 2)
+
+
+def test_a_breakdown_leaves_out_what_a_case_lacks():
+    mean = breakdown_of([QueryTimes(0.001, 0.0, 0.002, 0.003), QueryTimes(0.003, 0.0, 0.002, 0.001)])
+    assert mean.by_stage() == {"queueing": 2.0, "loading": 2.0, "inference": 2.0}
