@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
 
+from hebe.load_generator.discovery import get_json
+from hebe.load_generator.target import Target, parse_endpoint
 from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane, available_cores, place_lanes
 from hebe.scheduling.node import NodeConfig
-from hebe.server_configuration import Lane, Placement
+from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.serving.driver import NodeDriver, clock
 from hebe.serving.errors import QueryRefused
 from hebe.workload.key_frequencies import key_frequencies
 from hebe.workload.key_skew import ReuseKeys
 
-from .served import small_dlrm, store
+from .served import (
+    PATIENCE_S,
+    TOLERANCE,
+    HebeServe,
+    Reference,
+    draw,
+    eventually,
+    hebe_serve,
+    small_dlrm,
+    store,
+    triton_inputs,
+)
 
 WAYS = [
     (Lane(Placement.PIPELINE_ON_HOST, 1, 1, 32, 1),),
@@ -115,3 +134,61 @@ async def test_without_any_lane_queries_are_refused_until_there_is_one_again(mod
     driver.reconfigure(placed(WAYS[1]))
     result = await driver.infer(replace(query, query_id=driver.new_query_id(), arrival_s=clock()))
     assert result.latency_s > 0
+
+
+def test_an_operator_splits_a_server_anew_by_triton_s_own_request(tmp_path):
+    """Over both protocols, while clients ask; what cannot be is refused in words, and changes nothing."""
+    spec = small_dlrm("ranker")
+    store(tmp_path / "models", spec)
+    inputs = draw(spec, 40, np.random.default_rng(3))
+    expected = Reference(tmp_path / "models", "ranker").scores(inputs)
+    over, answered, wrong = threading.Event(), [], []
+
+    def ask() -> None:
+        with tritonclient.http.InferenceServerClient(server.http) as client:
+            while not over.is_set():
+                scores = client.infer("ranker", triton_inputs(tritonclient.http, inputs)).as_numpy("score")
+                answered.append(1)
+                if not np.allclose(scores, expected, atol=TOLERANCE):
+                    wrong.append(scores)
+
+    ways = [
+        way for way in WAYS if sum(lane.cores for lane in way) <= len(available_cores()) and not on_accelerator(way)
+    ]
+    with hebe_serve(tmp_path / "models", tmp_path / "log") as server, ThreadPoolExecutor(2) as clients:
+        server.wait_until_ready()
+        asking = [clients.submit(ask) for _ in range(2)]
+        try:
+            for number, way in enumerate(ways):
+                module, where = ((tritonclient.http, server.http), (tritonclient.grpc, server.grpc))[number % 2]
+                with module.InferenceServerClient(where) as operator:
+                    operator.load_model("ranker", config=json.dumps(to_dict(way)))
+                assert configuration_of(server) == to_dict(way)
+                enough = len(answered) + 20
+                eventually(lambda enough=enough: len(answered) >= enough, "answers", PATIENCE_S)
+            with tritonclient.http.InferenceServerClient(server.http) as operator:
+                for lane, message in (
+                    (Lane(Placement.MODEL_ON_HOST, 1000, 1, 64), "takes 1000 cores.*it runs as before"),
+                    (Lane(Placement.SPARSE_ON_HOST, 1, 1, 64, 1), "no accelerator|cores"),
+                    (Lane(Placement.MODEL_ON_HOST, 1, 1, 10_000_000), "at most 8192"),
+                ):
+                    with pytest.raises(InferenceServerException, match=message):
+                        operator.load_model("ranker", config=json.dumps(to_dict((lane,))))
+                with pytest.raises(InferenceServerException, match="unknown setting 'speed'"):
+                    operator.load_model("ranker", config=json.dumps({"speed": 11}))
+            assert configuration_of(server) == to_dict(ways[-1])
+        finally:
+            over.set()
+        for each in asking:
+            each.result()
+    assert not wrong
+
+
+def on_accelerator(way) -> bool:
+    return any(lane.placement.on_accelerator for lane in way)
+
+
+def configuration_of(server: HebeServe) -> dict:
+    code, document = get_json(Target(parse_endpoint(server.http, "http"), ""), "/v2/status", "")
+    assert code == 200
+    return document["models"][0]["configuration"]

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
+from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.serving.errors import InvalidInput, LoadFailed
 from hebe.serving.repository_control import RepositoryControl
 
@@ -50,3 +52,36 @@ async def test_what_is_listed(fake_host):
     assert [entry["state"] for entry in control.index(ready_only=False)] == ["UNAVAILABLE", "READY"]
     assert control.ready_versions("ranker") == ["1"]
     assert control.ready_versions("lone") == []
+
+
+SETTINGS = to_dict((Lane(Placement.PIPELINE_ON_HOST, 1, 1, 64, 1),))
+
+
+async def test_a_configuration_is_for_the_version_that_runs(fake_host):
+    asked = []
+
+    async def split_anew(name, configuration):
+        asked.append((name, configuration))
+
+    fake_host.split_anew = split_anew
+    await RepositoryControl(fake_host).load("ranker", {"config": json.dumps(SETTINGS)})
+    assert asked == [("ranker", (Lane(Placement.PIPELINE_ON_HOST, 1, 1, 64, 1),))]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"config": json.dumps(SETTINGS), "version": 1}, "give one of them"),
+        ({"config": 7}, "must be JSON as text"),
+        ({"config": "[" * 5000}, "of at most 4096 characters"),
+        ({"config": "[" * 4000}, "parameter 'config'"),
+        ({"config": "{"}, "parameter 'config'"),
+        ({"config": "[]"}, "must be a JSON object"),
+        ({"config": json.dumps({**SETTINGS, "speed": 3})}, "unknown setting 'speed'"),
+        ({"config": json.dumps({**SETTINGS, "workers": "many"})}, "workers is 'many'"),
+        ({"config": json.dumps({"placement": "model-on-host"})}, "setting 'workers' is missing"),
+    ],
+)
+async def test_a_configuration_that_is_none_is_refused(fake_host, parameters, message):
+    with pytest.raises(InvalidInput, match=message):
+        await RepositoryControl(fake_host).load("ranker", parameters)

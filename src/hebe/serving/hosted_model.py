@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from hebe.query import KeyArray, Query, QueryResult
 from hebe.runtime.hierarchy_state import IngestionStatistics, RefreshReport, TiersState, row_format
 from hebe.runtime.large_allocations import give_back_freed
+from hebe.runtime.pinning import PlacedServer
 from hebe.server_configuration import Lane
 from hebe.serving.driver import BatchObserver, NodeDriver
 from hebe.serving.errors import QueryRefused
@@ -34,7 +35,6 @@ class HostedModel:
         self.identity = driver.model.identity
         self.tier_kinds = dict(tier_kinds)
         self.max_items = max_items
-        self.batch_size = driver.config.batch_size
         self.sla_s = driver.config.sla_s
         self.percentile = driver.config.percentile
         self.profile = profile
@@ -44,6 +44,17 @@ class HostedModel:
     def configuration(self) -> tuple[Lane, ...]:
         """How the server is split for it."""
         return tuple(placed.lane for placed in self._driver.lanes)
+
+    @property
+    def batch_size(self) -> int:
+        """Most items in a batch of the workers that take queries; of two lanes, the first one's."""
+        return self.configuration[0].batch_size
+
+    def split_anew(self, placed: PlacedServer) -> None:
+        """Run on these workers instead; no query is lost. Blocks until the old ones are gone. Raises as
+        `NodeDriver.reconfigure`; then all is as it was.
+        """
+        self._driver.reconfigure(placed.lanes, threads=placed.threads, gives_way=placed.gives_way)
 
     @property
     def workers(self) -> int:

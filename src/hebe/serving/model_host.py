@@ -32,7 +32,7 @@ from hebe.runtime.pinning import (
     place_lanes,
 )
 from hebe.scheduling.node import NodeConfig
-from hebe.server_configuration import Lane, Placement
+from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.serving.driver import NodeDriver, clock
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel
 from hebe.serving.hosted_model import HostedModel
@@ -302,6 +302,30 @@ class ModelHost:
         if report is not None:
             seconds = round(report.seconds, 3)
             log.info("cache refreshed", model=name, version=version, rows=report.rows, seconds=seconds)
+
+    async def split_anew(self, name: str, configuration: tuple[Lane, ...]) -> None:
+        """Run a model that is loaded in another configuration, without losing a query. Raises `LoadFailed` saying why
+        that cannot be; it then runs as before.
+        """
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            model = self._hosted.get(name)
+            if model is None:
+                raise LoadFailed(f"model {name!r} is not loaded")
+            before = model.configuration
+            try:
+                if (largest := max(lane.batch_size for lane in configuration)) > self.options.max_items:
+                    raise ServeError(
+                        f"batch_size is {largest}: at most {self.options.max_items}, the largest query taken"
+                    )
+                placed = beside_front_end(place_lanes(configuration, self.cores), self.cores, self.front_end)
+                await asyncio.to_thread(model.split_anew, placed)
+            except Exception as fault:
+                if not _speaks_for_itself(fault):
+                    log.error("unexpected fault while splitting the server anew", model=name, exc_info=fault)
+                raise LoadFailed(f"model {name}: {_reason(fault)}; it runs as before") from fault
+            log.info("server split anew", model=name, configuration=to_dict(configuration), before=to_dict(before))
+            if model.profile is not None and configuration != self.options.configurations[name].lanes:
+                model.profile = None  # its tuple is of another configuration
 
     async def unload(self, name: str) -> None:
         """Take a model out and free its memory; returns when it is free. Raises `LoadFailed` if it is not loaded."""

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hebe.server_configuration import Lane, from_dict
 from hebe.serving.errors import InvalidInput
+from hebe.spec import SpecError
 
 if TYPE_CHECKING:
     from hebe.serving.model_host import ModelHost
+
+
+_MOST_CONFIG_CHARACTERS = 4096
+
+
+def _configuration(text: object) -> tuple[Lane, ...]:
+    """Of parameter `config`. Raises `InvalidInput`."""
+    try:
+        if not isinstance(text, str) or len(text) > _MOST_CONFIG_CHARACTERS:
+            most = f"at most {_MOST_CONFIG_CHARACTERS} characters"
+            raise InvalidInput(f"parameter 'config' must be JSON as text, of {most}")
+        settings = json.loads(text)
+        if not isinstance(settings, dict):
+            raise InvalidInput(f"parameter 'config' is {text!r:.60}; it must be a JSON object")
+        return from_dict(settings)
+    except (SpecError, json.JSONDecodeError, RecursionError) as fault:
+        raise InvalidInput(f"parameter 'config': {fault}") from None
 
 
 class RepositoryControl:
@@ -35,12 +55,22 @@ class RepositoryControl:
         return [str(model.version) for model in self._host.hosted if model.spec.name == name]
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Load the newest version of model `name`, or that of parameter `version`."""
+        """Load the newest version of model `name`, or that of parameter `version`.
+
+        With parameter `config`, a JSON object of settings as a profile has them (`server_configuration.to_dict`), the
+        version that runs is run in that configuration instead.
+        """
         for parameter in parameters:
-            if parameter != "version":
+            if parameter not in ("version", "config"):
                 raise InvalidInput(
                     f"parameter {parameter!r:.100} of load is not supported; the repository says how a model is"
                 )
+        if "config" in parameters:
+            if "version" in parameters:
+                raise InvalidInput("parameters 'version' and 'config' of load: give one of them")
+            configuration = _configuration(parameters["config"])
+            await self._to_the_end(self._host.split_anew(name, configuration))
+            return
         version = parameters.get("version")
         if version is not None:
             text = str(version)
