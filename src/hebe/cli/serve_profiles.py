@@ -41,10 +41,10 @@ def profiled_configurations(directory: Path, paths: Sequence[Path]) -> dict[str,
     from hebe.profiling.profile_to_serve import configurations_to_serve
     from hebe.runtime.this_server import this_server
 
-    return configurations_to_serve(directory, paths, this_server().name, _keys_of)
+    return configurations_to_serve(directory, paths, this_server().name, keys_of)
 
 
-def _keys_of(profile: ServerProfile) -> KeySkew:
+def keys_of(profile: ServerProfile) -> KeySkew:
     """Which rows the load of a profile looks up, as `hebe profile` wrote it. Raises ValueError."""
     from hebe.workload import forms
 
