@@ -12,7 +12,10 @@ from hebe.studies.hps_setting import DIM, PAPER_ROWS, PAPER_TABLES, DataSet, nee
 from hebe.studies.study import StudyError
 from hebe.workload.key_skew import ZipfKeys
 
-STUDIES = ("hps-latency", "hps-refresh", "hps-warmup")
+STUDIES = (
+    "hercules-accelerator", "hercules-cpu", "hercules-idle", "hercules-server", "hps-latency", "hps-refresh",
+    "hps-warmup",
+)  # fmt: skip
 BLOCKED = """import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):

@@ -86,7 +86,7 @@ def needing_torch(study: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as fault:
         raise StudyError(
-            f"{study} runs Hebe's own tiers and needs torch, numba and rocksdict ({fault}): pip install hebe-serve"
+            f"{study} runs Hebe's own parts and needs torch, numba and rocksdict ({fault}): pip install hebe-serve"
         ) from None
 
 
