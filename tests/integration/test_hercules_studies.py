@@ -8,7 +8,7 @@ from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe.studies import hercules_accelerator, hercules_accelerator_runs, hercules_live
-from hebe.studies.hercules_accelerator import FUSED
+from hebe.studies.hercules_accelerator import FUSED, lane
 from hebe.studies.hercules_live import SLACK, alternated, every_core, live_server, longer_target, make_model
 
 SHORTEST = LiveEffort(probe_s=0.1, warm_up_s=0.05, rounds=2, resolution=0.5, longest_s=30.0)
@@ -52,14 +52,16 @@ def test_a_target_is_made_longer_only_where_it_must_be():
 def test_the_second_device_runs_whole_models_by_policy(tmp_path, monkeypatch):
     monkeypatch.setattr(hercules_accelerator_runs, "FIRST_LOOK", SHORTEST)
     monkeypatch.setattr(hercules_live, "SLACK", 8.0)
-    effort = hercules_accelerator.Effort(("RMC3",), 1 << 19, (1,), 1024, (16,), (0.5,), 0.5)
+    asked = []
+    monkeypatch.setattr(hercules_accelerator_runs, "best_in_turns", lambda *told: asked.append(told) or {FUSED: None})
+    effort = hercules_accelerator.Effort(("RMC3",), 1 << 19, (1,), 1024, (16,), (0.5,), 0.5, 1)
     found = hercules_accelerator_runs.measured_here("dlrm-rmc1", effort, True, tmp_path, Progress(disable=True))
-    assert found.points[FUSED] is not None
-    assert found.points[FUSED].qps > 0
+    ((_, candidates, repeats),) = asked
+    assert (candidates[FUSED], repeats) == ([(lane(1, 1024),)], 1)
     assert "whole model, 16" in found.alone
     assert ("DenseNet alone, 16" in found.alone) == (len(available_cores()) > 1)
     for breakdown in (*found.alone.values(), *found.loaded.values()):
         assert breakdown.inference > 0
         assert breakdown.loading > 0
-    assert set(found.loaded) == {"query by query, 50% of its throughput", "fused, 50% of its throughput"}
+    assert set(found.loaded) == {"single, 50% load", "fused, 50% load"}
     assert not list(tmp_path.iterdir()), "the model is gone"

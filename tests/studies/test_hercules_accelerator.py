@@ -24,7 +24,7 @@ from hebe.studies.hercules_accelerator_runs import breakdown_of
 from hebe.studies.hercules_point import Point
 from hebe.studies.page import study_page
 
-EFFORT = Effort(("RMC3",), 1 << 20, (1, 2), 4096, (64,), (0.5,), 1.0)
+EFFORT = Effort(("RMC3",), 1 << 20, (1, 2), 4096, (64,), (0.5,), 1.0, 1)
 POINTS = {ALONE: Point(100.0, 50.0, 0.2), LOCATED: Point(150.0, 60.0, 0.3), FUSED: Point(600.0, 120.0, 0.9)}
 BREAKDOWN = dict.fromkeys(BATCHES, Breakdown(1.0, 0.0, 1.5, 0.5))
 

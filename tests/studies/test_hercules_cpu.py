@@ -6,7 +6,7 @@ from hebe.report.figures import FigureFile
 from hebe.spec import SlaTarget
 from hebe.studies import hercules_cpu
 from hebe.studies.hercules_cpu import Effort, gains, lane, modelled_points, scaled, shapes, told
-from hebe.studies.hercules_cpu_runs import best_of_each
+from hebe.studies.hercules_live import best_in_turns
 from hebe.studies.hercules_point import Point
 from hebe.studies.page import study_page
 
@@ -68,7 +68,15 @@ class _Told:
 
 def test_each_split_has_its_best_batch_size_measured_anew_in_turns():
     server = _Told()
-    found = best_of_each(server, (ONE, TWO), (64, 256), 3)
+    candidates = {shape: [(lane(shape, size),) for size in (64, 256)] for shape in (ONE, TWO)}
+    found = best_in_turns(server, candidates, 3)
     last = server.asked[-6:]
     assert last == [(lane(ONE, 256),), (lane(TWO, 64),)] * 3
     assert found == {ONE: Point(256 + 7, 10.0, 0.5), TWO: None}
+
+
+def test_a_candidate_of_two_contenders_is_measured_once_a_turn_and_a_single_one_is_not_chosen_first():
+    server, one = _Told(), (lane(ONE, 64),)
+    found = best_in_turns(server, {"first": [one], "second": [one]}, 2)
+    assert server.asked == [one, one]
+    assert found["first"] == found["second"] == Point(65.5, 10.0, 0.5)

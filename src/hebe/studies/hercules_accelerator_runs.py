@@ -13,8 +13,15 @@ from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Lane, Placement
 from hebe.studies.hercules_accelerator import Breakdown, Measured, lane, policies
 from hebe.studies.hercules_accelerator import Effort as StudyEffort
-from hebe.studies.hercules_live import FIRST_LOOK, WORKLOAD, LiveServer, live_server, make_model, target_within_reach
-from hebe.studies.hercules_point import Point
+from hebe.studies.hercules_live import (
+    FIRST_LOOK,
+    WORKLOAD,
+    LiveServer,
+    best_in_turns,
+    live_server,
+    make_model,
+    target_within_reach,
+)
 
 _ROOM = 1.25
 """Memory of the accelerator over the tables' bytes, for each co-located worker: all rows fit."""
@@ -26,34 +33,30 @@ def measured_here(entry: str, effort: StudyEffort, quick: bool, directory: Path,
     cores = len(available_cores())
     counts = [count for count in effort.co_located if count <= cores]
     memory_bytes = round(_ROOM * max(counts) * effort.table_bytes)
-    every = policies(counts, effort.fused_items)
-    task = progress.add_task(
-        f"measuring {entry} (lanes)", total=len({each for lanes in every.values() for each in lanes})
-    )
+    lanes_of = policies(counts, effort.fused_items)
+    every = {policy: [(each,) for each in lanes] for policy, lanes in lanes_of.items()}
+    task = progress.add_task(f"measuring {entry} (measurements)", total=None)
     try:
         sla = target_within_reach(repository, entry, (lane(1),), memory_bytes)
         with live_server(
-            repository, entry, sla, FIRST_LOOK if quick else Effort(), accelerator_bytes=memory_bytes
+            repository,
+            entry,
+            sla,
+            FIRST_LOOK if quick else Effort(),
+            accelerator_bytes=memory_bytes,
+            advance=lambda: progress.advance(task),
         ) as server:
-            found: dict[Lane, Point | None] = {}
-            for each in dict.fromkeys(each for lanes in every.values() for each in lanes):
-                found[each] = server.point((each,))
-                progress.advance(task)
-            points = {policy: _best([found[each] for each in lanes]) for policy, lanes in every.items()}
+            points = best_in_turns(server, every, effort.repeats)
             alone = _alone(server, effort, cores)
             loaded = {
-                f"{words}, {share:.0%} of its throughput": breakdown
-                for words, fused in (("query by query", 0), ("fused", effort.fused_items))
-                for share, breakdown in _loaded(server, lane(1, fused), found[lane(1, fused)], effort).items()
+                f"{words}, {share:.0%} load": breakdown
+                for words, fused in (("single", 0), ("fused", effort.fused_items))
+                for share, breakdown in _loaded(server, lane(1, fused), effort).items()
             }
             return Measured(sla.latency_ms, points, alone, loaded, server.power_words)
     finally:
         progress.remove_task(task)
         shutil.rmtree(repository)
-
-
-def _best(points: list[Point | None]) -> Point | None:
-    return max((point for point in points if point is not None), key=lambda point: point.qps, default=None)
 
 
 def _alone(server: LiveServer, effort: StudyEffort, cores: int) -> dict[str, Breakdown]:
@@ -69,11 +72,11 @@ def _alone(server: LiveServer, effort: StudyEffort, cores: int) -> dict[str, Bre
     return found
 
 
-def _loaded(server: LiveServer, each: Lane, point: Point | None, effort: StudyEffort) -> dict[float, Breakdown]:
+def _loaded(server: LiveServer, each: Lane, effort: StudyEffort) -> dict[float, Breakdown]:
+    """By share of the latency-bounded throughput; empty where there is none."""
+    point, live = server.point((each,)), server.live
     if point is None or point.qps <= 0:
         return {}
-    live = server.live
-    live.configure((each,))
     return {
         share: breakdown_of(times_under_load(live.driver, WORKLOAD, share * point.qps, effort.load_s, live.sla))
         for share in effort.loads

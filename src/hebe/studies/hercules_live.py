@@ -5,11 +5,12 @@ It imports torch: studies import it within `run`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Protocol, TypeVar
 
 import numpy as np
 from rich.progress import Progress
@@ -76,9 +77,8 @@ class _UseWhileFound:
 class LiveServer:
     """This machine with one model loaded; made by `live_server`."""
 
-    def __init__(self, live: LiveEvaluator, use: _UseWhileFound) -> None:
-        self.live, self._use = live, use
-        self.unsettled = 0
+    def __init__(self, live: LiveEvaluator, use: _UseWhileFound, advance: Callable[[], object]) -> None:
+        self.live, self._use, self._advance = live, use, advance
 
     @property
     def noise(self) -> float:
@@ -98,8 +98,9 @@ class LiveServer:
         try:
             reached = self.live(configuration)
         except ProfilingError:
-            self.unsettled += 1
             return None
+        finally:
+            self._advance()
         shares = self._use.shares
         return Point(reached.qps, reached.power_watts, median(shares) if shares else 0.0)
 
@@ -108,8 +109,9 @@ class LiveServer:
         try:
             return self.live(configuration)
         except ProfilingError:
-            self.unsettled += 1
             return Reached(0.0)
+        finally:
+            self._advance()
 
     def large_query_ms(self, configuration: Configuration) -> float:
         """What a query of the SLA's percentile of sizes takes with nothing beside it."""
@@ -120,9 +122,18 @@ class LiveServer:
 
 @contextmanager
 def live_server(
-    repository: Path, name: str, sla: SlaTarget, effort: Effort, *, accelerator_bytes: int | None = None
+    repository: Path,
+    name: str,
+    sla: SlaTarget,
+    effort: Effort,
+    *,
+    accelerator_bytes: int | None = None,
+    advance: Callable[[], object] = lambda: None,
 ) -> Iterator[LiveServer]:
-    """Model `name` loaded and ready to be measured, under `sla`. Raises as `live_evaluator` does."""
+    """Model `name` loaded and ready to be measured, under `sla`; `advance` is called after each measurement.
+
+    Raises as `live_evaluator` does.
+    """
     use = _UseWhileFound(ProcessorMeter(), [])
     with live_evaluator(
         repository,
@@ -134,7 +145,7 @@ def live_server(
         accelerator_bytes=accelerator_bytes,
         effort=effort,
     ) as live:
-        yield LiveServer(live, use)
+        yield LiveServer(live, use, advance)
 
 
 def every_core(batch_size: int = 256) -> Configuration:
@@ -170,3 +181,46 @@ def alternated(server: LiveServer, configurations: Sequence[Configuration], repe
         for values, configuration in zip(found, configurations, strict=True):
             values.append(server(configuration).qps)
     return found
+
+
+class Pointed(Protocol):
+    """What is asked in turns: a `LiveServer`."""
+
+    def point(self, configuration: Configuration) -> Point | None:
+        """What a configuration reaches; None where it did not settle."""
+
+
+_Contender = TypeVar("_Contender", bound=Hashable)
+
+
+def best_in_turns(
+    server: Pointed, candidates: Mapping[_Contender, Sequence[Configuration]], repeats: int
+) -> dict[_Contender, Point | None]:
+    """Each contender with the best of its candidates, measured anew `repeats` times in turns: medians.
+
+    What chose the best is left out of them, since the best of several measurements is too good.
+    """
+    every = dict.fromkeys(configuration for own in candidates.values() for configuration in own)
+    tried: dict[Configuration, float] = {}
+    if any(len(own) > 1 for own in candidates.values()):
+        for configuration in every:
+            point = server.point(configuration)
+            tried[configuration] = -1.0 if point is None else point.qps
+    best = {name: max(own, key=lambda each: tried.get(each, 0.0)) for name, own in candidates.items()}
+    runs: dict[Configuration, list[Point]] = {configuration: [] for configuration in best.values()}
+    for _ in range(repeats):
+        for configuration, points in runs.items():
+            if (point := server.point(configuration)) is not None:
+                points.append(point)
+    return {name: _typical(runs[configuration]) for name, configuration in best.items()}
+
+
+def _typical(points: Sequence[Point]) -> Point | None:
+    """Medians."""
+    if not points:
+        return None
+    return Point(
+        median(point.qps for point in points),
+        median(point.power_watts for point in points),
+        median(point.utilization for point in points),
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from hebe.planning.gain_by_cause import gain_by_cause
-from hebe.planning.parallelism import Configuration, Evaluate, Limits, Reached, deeprecsys_search, gradient_search
+from hebe.planning.parallelism import Configuration, Evaluate, Limits, deeprecsys_search, gradient_search
 from hebe.planning.parallelism_space import ParallelismSpace
 from hebe.profiling.live_evaluation import QUICK, Effort
 from hebe.runtime.pinning import available_cores
@@ -35,22 +35,17 @@ def measured_here(entry: str, effort: StudyEffort, quick: bool, directory: Path,
     """Catalog model `entry`: both searches with short measurements, then what they ended at with long ones."""
     repository = make_model(entry, effort.table_bytes, directory, progress)
     space = space_of(len(available_cores()), effort)
-    task = progress.add_task(f"measuring {entry} (evaluations)", total=None)
+    task = progress.add_task(f"measuring {entry} (measurements)", total=None)
 
-    def watched(evaluate: Evaluate) -> Evaluate:
-        def told(configuration: Configuration) -> Reached:
-            reached = evaluate(configuration)
-            progress.advance(task)
-            return reached
-
-        return told
+    def advance() -> None:
+        progress.advance(task)
 
     try:
         sla = target_within_reach(repository, entry)
-        with live_server(repository, entry, sla, FIRST_LOOK if quick else QUICK) as server:
+        with live_server(repository, entry, sla, FIRST_LOOK if quick else QUICK, advance=advance) as server:
             limits = Limits(noise=server.noise, runs=1 if quick else 3)
-            ended = both_searches(space, watched(server), limits, sla)
-        with live_server(repository, entry, sla, FIRST_LOOK if quick else Effort()) as server:
+            ended = both_searches(space, server, limits, sla)
+        with live_server(repository, entry, sla, FIRST_LOOK if quick else Effort(), advance=advance) as server:
             return ended(lambda pair: alternated(server, pair, effort.repeats))
     finally:
         progress.remove_task(task)
