@@ -25,18 +25,17 @@ from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.driver_sender import DriverSender, inputs_of
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.service_measurement import measure_service_times
-from hebe.runtime.accelerator import Accelerator
+from hebe.runtime.accelerator import Accelerator, default_memory_bytes
 from hebe.runtime.bandwidth_meter import BandwidthMeter, cache_ways
 from hebe.runtime.interpreter_lock import handed_over_soon
 from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.runtime.pinning import (
     available_cores,
+    beside_front_end,
     front_end_cores,
     pinned,
     place_lanes,
-    shared_with_front_end,
-    threads_per_worker,
 )
 from hebe.runtime.power_meter import PowerMeter
 from hebe.scheduling.node import NodeConfig
@@ -152,11 +151,7 @@ class LiveEvaluator:
 
     def configure(self, configuration: Configuration) -> tuple[int, ...]:
         """Split the server in this way; returns the cores that are left for the front end."""
-        lanes = place_lanes(configuration, self.cores)
-        workers = [own for placed in lanes for own in placed.all_workers]
-        on_host_alone = all(lane.placement is Placement.MODEL_ON_HOST for lane in configuration)
-        threads = threads_per_worker(workers, self.cores) if on_host_alone else 1
-        gives_way = shared_with_front_end(workers, self.cores)
+        placed = beside_front_end(place_lanes(configuration, self.cores), self.cores)
         if self._driver is None:
             config = NodeConfig(
                 batch_size=configuration[0].batch_size,
@@ -165,12 +160,12 @@ class LiveEvaluator:
                 admission=self._admission,
             )
             self._driver = NodeDriver(
-                self._model, config, lanes, threads=threads, gives_way=gives_way,
+                self._model, config, placed.lanes, threads=placed.threads, gives_way=placed.gives_way,
                 max_items=self._workload.sizes.largest, accelerator=self._accelerator,
             )  # fmt: skip
         else:
-            self._driver.reconfigure(lanes, threads=threads, gives_way=gives_way)
-        return front_end_cores(workers, self.cores)
+            self._driver.reconfigure(placed.lanes, threads=placed.threads, gives_way=placed.gives_way)
+        return front_end_cores(placed.workers, self.cores)
 
     def _search(self) -> LatencyBoundedThroughput:
         effort, driver = self._effort, self.driver
@@ -280,7 +275,7 @@ def live_evaluator(
     loaded = LoadedModel.load(directory, model, version, load_options, threads=len(own))
     try:
         spec = loaded.spec
-        memory_bytes = spec.table_bytes // 10 if accelerator_bytes is None else accelerator_bytes
+        memory_bytes = default_memory_bytes(spec) if accelerator_bytes is None else accelerator_bytes
         accelerator = Accelerator(memory_bytes, frequencies or key_frequencies(spec, workload.keys))
         keep_large_allocations()
         with handed_over_soon(), PowerMeter(cores=own) as meter:
