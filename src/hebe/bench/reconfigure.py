@@ -22,15 +22,19 @@ from hebe.runtime.pinning import available_cores, pinned
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import clock
 from hebe.serving.errors import QueryFailed, QueryRefused
+from hebe.spec import SlaTarget
 from hebe.workload.key_skew import ReuseKeys
 
 DESCRIPTION = "Splitting a running server anew: queries lost, and seconds until the SLA holds again."
 
-MODEL, SCALE = "dlrm-rmc3", 0.01
+MODEL, SCALE = "dlrm-rmc1", 0.01
+SLA = SlaTarget(50.0, 95.0)
+"""More than the model's own, which some of the configurations do not keep on few cores: what is looked for is what
+changing costs, not what they reach."""
 _LOAD = 0.2
 """Of the items that the workers of the first configuration could score: some of the others take less than half."""
-_WINDOW_S = 0.5
-_PERIOD_S, _QUICK_PERIOD_S = 6.0, 3.0
+_WINDOW_S = 1.0
+_PERIOD_S, _QUICK_PERIOD_S = 8.0, 4.0
 
 
 @dataclass(slots=True)
@@ -64,7 +68,7 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
     ways = configurations(len(cores))
     period_s = _QUICK_PERIOD_S if quick else _PERIOD_S
     workload = Workload(keys=ReuseKeys())
-    with live_evaluator(repository, MODEL, None, workload, None, quick=True, admission=False) as evaluator:
+    with live_evaluator(repository, MODEL, None, workload, SLA, quick=True, admission=False) as evaluator:
         evaluator.configure(ways[0])
         batch_size = ways[0][0].batch_size
         service_s = evaluator.latency_profiles(ways[0])["whole"].service_time_s(batch_size)
@@ -75,8 +79,7 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
             queries, changes = asyncio.run(
                 _load(evaluator, rate_qps, ways[1:], period_s, lambda: progress.advance(task))
             )
-        sla = evaluator.sla
-    recoveries = [_recovery_s(queries, *change, sla.latency_s, sla.percentile, period_s) for change in changes]
+    recoveries = [_recovery_s(queries, *change, SLA.latency_s, SLA.percentile, period_s) for change in changes]
     note = (
         f"{len(queries.arrivals_s):,} queries at {rate_qps:,.0f}/s, {len(changes)} changes through all placements, "
         f"{MODEL} at {SCALE:g} of its rows, {len(cores)} cores"
@@ -94,7 +97,7 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
             runs=len(recoveries),
             target="<= 2",
             note="the longest: from asking for the change until the new workers have taken over and "
-            f"the SLA ({sla}) holds in every half second from then on",
+            f"p{SLA.percentile:g} is within {SLA.latency_ms:g} ms in every second from then on",
         ),
         Figure(
             "reconfigure.takes_s",
@@ -156,7 +159,7 @@ async def _load(
 def _recovery_s(
     queries: _Queries, began_s: float, took_s: float, latency_s: float, percentile: float, period_s: float
 ) -> float:
-    """From the change until it is made and no later half second misses the SLA, before the next change."""
+    """From the change until it is made and no later second misses the SLA, before the next change."""
     arrivals, latencies = np.array(queries.arrivals_s), np.array(queries.latencies_s)
     recovered_s = took_s
     for start_s in np.arange(0.0, period_s - _WINDOW_S, _WINDOW_S / 2):
