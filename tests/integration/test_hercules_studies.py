@@ -27,21 +27,21 @@ def test_what_a_split_of_this_machine_reaches(tmp_path):
 
 
 class _InTurns:
-    """Reaches more each time."""
+    """Reaches more each time, but nothing at the third."""
 
     def __init__(self):
         self.asked = []
 
     def __call__(self, configuration):
         self.asked.append(configuration)
-        return Reached(float(len(self.asked)))
+        return Reached(float(len(self.asked)) if len(self.asked) != 3 else 0.0)
 
 
-def test_configurations_are_measured_in_turns():
+def test_configurations_are_measured_in_turns_and_a_failure_once_more():
     one, other = ((Lane(Placement.MODEL_ON_HOST, count),) for count in (1, 2))
     server = _InTurns()
-    assert alternated(server, [one, other], 2) == [[1.0, 3.0], [2.0, 4.0]]
-    assert server.asked == [one, other, one, other]
+    assert alternated(server, [one, other], 2) == [[1.0, 4.0], [2.0, 5.0]]
+    assert server.asked == [one, other, one, one, other]
 
 
 def test_a_target_is_made_longer_only_where_it_must_be():

@@ -21,7 +21,7 @@ from hebe.models import catalog
 from hebe.models.architectures import build_dense_net
 from hebe.models.ranking_model import initial_rows
 from hebe.models.repository import ModelRepository
-from hebe.planning.parallelism import Configuration, Reached
+from hebe.planning.parallelism import Configuration, Evaluate, Reached
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.live_evaluation import Effort, LiveEvaluator, live_evaluator
 from hebe.profiling.query_times import times_alone
@@ -174,12 +174,15 @@ def size_at(percentile: float) -> int:
     return int(np.percentile(query_sizes(), percentile))
 
 
-def alternated(server: LiveServer, configurations: Sequence[Configuration], repeats: int) -> list[list[float]]:
-    """Queries/s of each configuration, measured so often in turns, that what slows the machine slows all alike."""
+def alternated(server: Evaluate, configurations: Sequence[Configuration], repeats: int) -> list[list[float]]:
+    """Queries/s of each configuration, measured so often in turns that what slows the machine slows all alike.
+
+    What reaches nothing is asked once more: a search found before that it reaches something.
+    """
     found: list[list[float]] = [[] for _ in configurations]
     for _ in range(repeats):
         for values, configuration in zip(found, configurations, strict=True):
-            values.append(server(configuration).qps)
+            values.append(server(configuration).qps or server(configuration).qps)
     return found
 
 
