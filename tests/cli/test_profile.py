@@ -16,7 +16,7 @@ from hebe.planning.parallelism import Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.journal import open_journal
-from hebe.profiling.server_profile import configuration_for, read_server_profile
+from hebe.profiling.server_profile import check_fits, read_server_profile
 from hebe.runtime.processor_meter import BusyMachine, BusyProcess
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, ServerSpec, SlaTarget
@@ -112,7 +112,9 @@ def test_the_best_configuration_is_written_with_how_it_was_found(capsys, reposit
     assert written.latency == {"whole": LATENCY}
     assert written.search.evaluations == told["evaluations"] == len(live.asked)
     stored = ModelRepository(repository).open("tiny")
-    assert configuration_for(Path(told["profile"]), "tiny", 1, stored.identity, SERVER.name) == (BEST,)
+    profile = read_server_profile(Path(told["profile"]))
+    check_fits(profile, "tiny", 1, stored.identity, SERVER.name)
+    assert profile.configuration == (BEST,)
     assert told["path"][-1]["configuration"]["batch_size"] in (64, 256, 1024)
     for words in (
         "The path of the search",

@@ -9,12 +9,10 @@ from hebe.profile import EfficiencyTuple, ProfileError
 from hebe.profiling.server_profile import (
     ServerProfile,
     check_fits,
-    configuration_for,
     read_server_profile,
     write_server_profile,
 )
 from hebe.server_configuration import to_dict
-from hebe.serving.correction import MeasuredLoad
 
 from .profiles import SERVER, SUBJECT, profile
 
@@ -27,7 +25,7 @@ def test_a_profile_survives_the_way_to_disk_and_back(tmp_path):
     for written in (
         PROFILE,
         replace(PROFILE, scalability=None, server=replace(SERVER, accelerator=None)),
-        PROFILE.corrected_by(MeasuredLoad(500.0, True, 30.0, True), "2026-05-05T00:00:00+00:00"),
+        replace(PROFILE, measured=replace(PROFILE.efficiency, qps=500.0), measured_at="2026-05-05T00:00:00+00:00"),
     ):
         write_server_profile(path, written)
         assert read_server_profile(path) == written
@@ -46,17 +44,6 @@ def test_where_it_cannot_be_written_the_older_one_stays(tmp_path, monkeypatch):
         write_server_profile(path, replace(PROFILE, strategy="random"))
     assert os.listdir(tmp_path) == ["dlrm.json"]
     assert read_server_profile(path) == PROFILE
-
-
-def test_serving_corrects_the_tuple_and_both_stay():
-    load = MeasuredLoad(500.0, True, 30.0, True)
-    after = PROFILE.corrected_by(load, "later")
-    assert after.efficiency == PROFILE.efficiency
-    assert after.measured == replace(PROFILE.efficiency, qps=500.0)
-    assert after.measured_at == "later"
-    assert after.corrected_by(load, "even later") is after
-    again = after.corrected_by(MeasuredLoad(400.0, False, 30.0, True), "even later")
-    assert (again.measured.qps, again.measured_at) == (400.0, "even later")
 
 
 def change(*path_and_value):
@@ -147,8 +134,8 @@ def test_a_profile_of_what_keeps_no_target_cannot_be():
 def test_a_profile_starts_the_server_that_it_is_of(tmp_path):
     path = tmp_path / "profile.json"
     write_server_profile(path, PROFILE)
-    check_fits(PROFILE, *FITTING)
-    assert to_dict(configuration_for(path, *FITTING)) == dict(PROFILE.efficiency.configuration)
+    check_fits(read_server_profile(path), *FITTING)
+    assert to_dict(read_server_profile(path).configuration) == dict(PROFILE.efficiency.configuration)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +147,11 @@ def test_a_profile_starts_the_server_that_it_is_of(tmp_path):
         (3, "large-64-cores", "was made on a server small-2-cores, and this one is large-64-cores"),
     ],
 )
-def test_a_profile_of_something_else_is_refused(tmp_path, place, value, message):
-    path = tmp_path / "profile.json"
-    write_server_profile(path, PROFILE)
+def test_a_profile_of_something_else_is_refused(place, value, message):
     asked = list(FITTING)
     asked[place] = value
     with pytest.raises(ProfileError, match=f"^(the profile )?{message}"):
         check_fits(PROFILE, *asked)
-    with pytest.raises(ProfileError, match=f"profile.json: (the profile )?{message}"):
-        configuration_for(path, *asked)
 
 
 def test_a_profile_is_its_own():

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +24,6 @@ from hebe.profiling.plain_data import (
 )
 from hebe.profiling.subject import ProfileSubject
 from hebe.server_configuration import to_dict
-from hebe.serving.correction import MeasuredLoad, corrected
 from hebe.spec import AcceleratorSpec, ServerSpec, SpecError
 
 FORMAT = 1
@@ -81,12 +80,6 @@ class ServerProfile:
         """The winning one."""
         assert self.search.best is not None
         return self.search.best
-
-    def corrected_by(self, load: MeasuredLoad, at: str) -> ServerProfile:
-        """The profile after `load` was seen while serving; the same one if it says nothing new."""
-        before = self.measured or self.efficiency
-        after = corrected(before, load)
-        return self if after is before else replace(self, measured=after, measured_at=at)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, in the order of the file; `from_dict` reads it back to an equal profile."""
@@ -187,17 +180,6 @@ def check_fits(profile: ServerProfile, model: str, version: int, identity: str, 
             f"the profile was made on a server {of.server}, and this one is {server}: what is best there need not be"
             " best here. Profile it on this server"
         )
-
-
-def configuration_for(path: Path, model: str, version: int, identity: str, server: str) -> Configuration:
-    """The configuration to start with, by the profile in a file; raises `ProfileError`, which names the file, unless it
-    is a good one and fits (`check_fits`)."""
-    profile = read_server_profile(path)
-    try:
-        check_fits(profile, model, version, identity, server)
-    except ProfileError as fault:
-        raise ProfileError(f"{path}: {fault}") from None
-    return profile.configuration
 
 
 def _search_to_dict(search: SearchResult) -> dict[str, Any]:
