@@ -245,3 +245,12 @@ def test_every_lane_is_tried_once_or_some_of_them_at_random():
 def test_a_placement_that_the_cores_do_not_suffice_for_is_refused():
     with pytest.raises(PlanningError, match="1 cores are too few for pipeline-on-host"):
         gradient_search(replace(SPACE, cores=1, placements=(PIPELINE,)), hill(lane(1)))
+
+
+@pytest.mark.parametrize("search", [gradient_search, deeprecsys_search, exhaustive_search])
+def test_a_space_of_one_configuration_has_a_best_one(search):
+    space = ParallelismSpace(1, (64,), (Placement.MODEL_ON_HOST,))
+    found = search(space, lambda _: Reached(5.0, 1.0))
+    assert (found.best, found.evaluations) == ((Lane(Placement.MODEL_ON_HOST, 1, 1, 64),), 1)
+    pipeline = ParallelismSpace(2, (64,), (Placement.PIPELINE_ON_HOST,))
+    assert gradient_search(pipeline, lambda _: Reached(5.0, 1.0)).evaluations == 1

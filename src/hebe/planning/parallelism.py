@@ -111,6 +111,7 @@ class Trials:
     def best_of(self, candidates: Sequence[Configuration]) -> Configuration:
         """The best one; of equals, the first."""
         best = candidates[0]
+        self.reached(best)  # also where there is no other to compare it with
         for candidate in candidates[1:]:
             if self.better(candidate, best):
                 best = candidate
