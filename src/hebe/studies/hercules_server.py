@@ -221,8 +221,8 @@ def _live_table(here: Mapping[str, Measured]) -> Table:
         "Gain by cause on this machine",
         ["model", "SLA target (ms)", "gain, in turns", *CAUSES.values(), "DeepRecSys", "Hercules"],
         rows,
-        "Gain with the interval of its medians; causes as the search was told. Not reached again: what the search found "
-        "DeepRecSys to reach, it did not reach when measured anew, as on a machine that others use.",
+        "Gain with the interval of its medians; causes as the search was told. Not reached again: what the search "
+        "found DeepRecSys to reach, it did not reach when measured anew, as on a machine that others use.",
     )
 
 
