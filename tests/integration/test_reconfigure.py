@@ -70,7 +70,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def driver(model):
-    accelerator = Accelerator(model.spec.table_bytes // 3, key_frequencies(model.spec, ReuseKeys()))
+    accelerator = Accelerator(model.spec.table_bytes // 3, lambda: key_frequencies(model.spec, ReuseKeys()))
     config = NodeConfig(64, sla_s=60.0)
     driver = NodeDriver(model, config, placed(WAYS[-1]), max_items=300, accelerator=accelerator)
     yield driver

@@ -22,6 +22,7 @@ from hebe.load_generator.target import Target, parse_endpoint
 from hebe.models.repository import ModelRepository
 from hebe.planning.parallelism import Reached, SearchResult
 from hebe.profile import EfficiencyTuple, LatencyProfile
+from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.server_profile import ServerProfile, read_server_profile, write_server_profile
 from hebe.profiling.subject import ProfileSubject
 from hebe.runtime.accelerator import Accelerator
@@ -79,6 +80,7 @@ def write_profile(root: Path, lanes: tuple[Lane, ...], qps: float = 0.5) -> Path
         {"whole": LatencyProfile((16,), (0.001,), (0.0,))},
         None,
         SearchResult(lanes, reached, lanes, {lanes: reached}, (), 1),
+        AcceleratorUse(2000, "zipf:1.05") if lanes[0].placement.on_accelerator else None,
     )
     path = root / "ranker.json"
     write_server_profile(path, made)

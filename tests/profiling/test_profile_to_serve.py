@@ -10,16 +10,17 @@ from hebe.models.ranking_model import initial_rows
 from hebe.models.repository import ModelRepository
 from hebe.planning.parallelism import Reached, SearchResult
 from hebe.profile import EfficiencyTuple, ProfileError
+from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.profile_to_serve import configurations_to_serve, keep_measured
 from hebe.profiling.server_profile import read_server_profile, write_server_profile
 from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
-from hebe.workload.key_skew import UniformKeys
 
 from .profiles import SERVER, profile
 
 PIPELINE = (Lane(Placement.PIPELINE_ON_HOST, 1, 1, 32, 1),)
 HOT = (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 1, 1, 32, 1, 64),)
+USE = AcceleratorUse(48, "uniform")
 SPARSE = (Lane(Placement.SPARSE_ON_HOST, 1, 1, 32, 1, 64),)
 
 
@@ -40,7 +41,7 @@ def write(repository, name):
     return ModelRepository(repository).write(model, tables, build_dense_net(model, 0).state_dict())
 
 
-def profile_of(stored, lanes=PIPELINE):
+def profile_of(stored, lanes=PIPELINE, use=USE):
     """A profile of a stored model whose best configuration is `lanes`."""
     reached = Reached(200.0, 30.0, 5.0)
     return replace(
@@ -55,11 +56,8 @@ def profile_of(stored, lanes=PIPELINE):
         efficiency=EfficiencyTuple(stored.name, SERVER.name, 200.0, 30.0, to_dict(lanes), estimated=True),
         search=SearchResult(lanes, reached, lanes, {lanes: reached}, (), 1),
         scalability=None,
+        accelerator=use if lanes[0].placement.on_accelerator else None,
     )
-
-
-def no_keys(_profile):
-    raise ValueError("the file is gone")
 
 
 @pytest.fixture
@@ -67,8 +65,8 @@ def stored(tmp_path):
     return write(tmp_path / "models", "ranker")
 
 
-def served(tmp_path, *paths, server=SERVER.name, keys=no_keys):
-    return configurations_to_serve(tmp_path / "models", paths, server, keys)
+def served(tmp_path, *paths, server=SERVER.name):
+    return configurations_to_serve(tmp_path / "models", paths, server)
 
 
 def test_models_are_served_as_their_profiles_say(tmp_path, stored):
@@ -89,16 +87,22 @@ def test_models_are_served_as_their_profiles_say(tmp_path, stored):
     assert read_server_profile(paths[1]) == profile_of(other, SPARSE)
 
 
-@pytest.mark.parametrize(("lanes", "keys"), [(HOT, lambda _profile: UniformKeys()), (SPARSE, no_keys)])
-def test_an_accelerator_is_as_it_was_while_profiling(tmp_path, stored, lanes, keys):
+@pytest.mark.parametrize("lanes", [HOT, SPARSE])
+def test_an_accelerator_is_as_it_was_while_profiling(tmp_path, stored, lanes):
     write_server_profile(tmp_path / "a.json", profile_of(stored, lanes))
-    accelerator = served(tmp_path, tmp_path / "a.json", keys=keys)["ranker"].accelerator(stored.spec)
-    assert accelerator.memory_bytes == 480 // 10
+    assert served(tmp_path, tmp_path / "a.json")["ranker"].accelerator(stored.spec).memory_bytes == 48
 
 
-def test_hot_rows_need_the_keys_of_the_load(tmp_path, stored):
-    write_server_profile(tmp_path / "a.json", profile_of(stored, HOT))
-    with pytest.raises(ProfileError, match=r"a.json: which rows are hot .*: the file is gone; profile ranker again"):
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (AcceleratorUse(48, "uniform", "gone.safetensors"), "gone.safetensors: cannot be read"),
+        (AcceleratorUse(48, "reuse:gone.csv"), "gone.csv"),
+    ],
+)
+def test_hot_rows_need_what_told_them(tmp_path, stored, use, says):
+    write_server_profile(tmp_path / "a.json", profile_of(stored, HOT, use))
+    with pytest.raises(ProfileError, match=rf"a.json: which rows are hot .*{says}.*; profile ranker again"):
         served(tmp_path, tmp_path / "a.json")
 
 

@@ -17,6 +17,7 @@ from hebe.cli.options import (
     check_at_least,
     check_percentile,
     check_written,
+    parse_bytes,
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 
@@ -82,6 +83,22 @@ def profile(
         str, typer.Option(rich_help_panel=QUERIES, help="Which rows: uniform, zipf:ALPHA, or reuse[:FILE[:NAME]].")
     ] = "uniform",
     seed: QuerySeedOption = 0,
+    accelerator_memory: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_SEARCH,
+            metavar="BYTES",
+            help="The accelerator's memory for hot rows, such as 500M (default: a tenth of the tables).",
+        ),
+    ] = None,
+    key_trace: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=_SEARCH,
+            metavar="FILE",
+            help="Recorded keys (safetensors, int64 by table) that say which rows are hot (default: by --keys).",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -142,6 +159,7 @@ def profile(
         model=model,
         version=version,
         workload=Workload(forms.query_sizes(sizes), forms.arrivals(arrivals), forms.key_skew(keys), seed),
+        keys=keys,
         load=f"sizes {sizes}, arrivals {arrivals}, keys {keys}, seed {seed}{', quick' if quick else ''}",
         sla_ms=sla_ms,
         percentile=percentile,
@@ -152,6 +170,10 @@ def profile(
         evaluations=evaluations,
         batch_sizes=_batch_sizes(batch_sizes),
         cores=_cores(cores),
+        accelerator_bytes=None
+        if accelerator_memory is None
+        else parse_bytes(accelerator_memory, "--accelerator-memory"),
+        key_trace=key_trace,
         journal=journal,
         fresh=fresh,
         quick=quick,

@@ -28,15 +28,17 @@ from hebe.planning.parallelism import (
 )
 from hebe.planning.parallelism_space import ParallelismSpace
 from hebe.profile import EfficiencyTuple
+from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.journal import open_journal
 from hebe.profiling.server_profile import ServerProfile
 from hebe.profiling.subject import ProfileSubject
 from hebe.report.tables import format_number
+from hebe.runtime.accelerator import default_memory_bytes
 from hebe.runtime.processor_meter import BusyMachine, busy_machine
 from hebe.runtime.this_server import this_server
 from hebe.server_configuration import Placement, to_dict
-from hebe.spec import ServerSpec, SlaTarget
+from hebe.spec import ModelSpec, ServerSpec, SlaTarget
 
 if TYPE_CHECKING:
     from hebe.load_generator.qps_search import Probe, Workload
@@ -57,13 +59,15 @@ RANDOM_SHARE = 0.2
 class ProfileRequest:
     """What `hebe profile` was asked for. Empty `placements` and `batch_sizes`, and None, stand for the defaults.
 
-    `load` says in words what the queries are like, for the journal and the profile.
+    `keys` is the form of the load's key skew, `load` says in words what the queries are like, for the journal and the
+    profile. `accelerator_bytes` and `key_trace`: what the accelerator has for hot rows, and by what they are chosen.
     """
 
     directory: Path
     model: str
     version: int | None
     workload: Workload
+    keys: str
     load: str
     sla_ms: float | None
     percentile: float | None
@@ -74,6 +78,8 @@ class ProfileRequest:
     evaluations: int | None
     batch_sizes: tuple[int, ...]
     cores: tuple[int, ...] | None
+    accelerator_bytes: int | None
+    key_trace: Path | None
     journal: Path
     fresh: bool
     quick: bool
@@ -167,8 +173,13 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
     stored = ModelRepository(request.directory).open(request.model, request.version)
     server = this_server(request.cores)
     space = _space(request, server.cores)
+    use = _accelerator(request, stored.spec)
+    load = request.load
+    if any(placement.on_accelerator for placement in space.placements):
+        load += f", {use.memory_bytes} bytes of hot rows by {use.key_trace or 'these keys'}"
+        use.frequencies(stored.spec)  # what is wrong with a trace is better told now
     subject = ProfileSubject(
-        stored.name, stored.version, stored.identity, server.name, _sla(request, stored.spec.sla), request.load
+        stored.name, stored.version, stored.identity, server.name, _sla(request, stored.spec.sla), load
     )
     watched: _Watched | None = None
     busy = busy_machine(cores=request.cores)
@@ -185,7 +196,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
             search = STRATEGIES[request.strategy](
                 _Task(request, space, watched, limits, lambda: _predicting(request, space, subject.sla, live, progress))
             )
-            profile = _profile(request, subject, server, search, live, progress)
+            profile = _profile(request, subject, server, search, live, use, progress)
     except KeyboardInterrupt:
         evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)
         raise ProfileInterrupted(request.journal, evaluations, best) from None
@@ -203,6 +214,13 @@ def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:
     return ParallelismSpace(cores, batch_sizes, placements)
 
 
+def _accelerator(request: ProfileRequest, spec: ModelSpec) -> AcceleratorUse:
+    """What hot rows there may be."""
+    memory_bytes = default_memory_bytes(spec) if request.accelerator_bytes is None else request.accelerator_bytes
+    trace = None if request.key_trace is None else str(request.key_trace.absolute())
+    return AcceleratorUse(memory_bytes, request.keys, trace)
+
+
 def _sla(request: ProfileRequest, own: SlaTarget) -> SlaTarget:
     """What was asked for, completed by the model's own."""
     return SlaTarget(
@@ -217,6 +235,8 @@ def _running(
 ) -> Iterator[ServerEvaluator]:
     """The server to ask."""
     from hebe.profiling.live_evaluation import live_evaluator
+
+    use = _accelerator(request, stored.spec)
 
     task = progress.add_task("starting the model (probes)", total=None)
 
@@ -234,6 +254,8 @@ def _running(
         quick=request.quick,
         cores=request.cores,
         on_probe=show,
+        accelerator_bytes=use.memory_bytes,
+        frequencies=lambda: use.frequencies(stored.spec),
     ) as live:
         if (live.version, live.identity) != (stored.version, stored.identity):
             raise ProfilingError(f"{stored.path} was written anew just now: run the command again")
@@ -264,6 +286,7 @@ def _profile(
     server: ServerSpec,
     search: SearchResult,
     live: ServerEvaluator,
+    use: AcceleratorUse,
     progress: Progress,
 ) -> ServerProfile | None:
     """The winner's, None if there is none."""
@@ -283,6 +306,7 @@ def _profile(
         estimated=live.power_estimated,
     )
     created = datetime.now(UTC).isoformat(timespec="seconds")
+    used = use if any(lane.placement.on_accelerator for lane in best) else None
     return ServerProfile(
-        subject, server, request.strategy, created, efficiency, live.power_source, latency, scalability, search
+        subject, server, request.strategy, created, efficiency, live.power_source, latency, scalability, search, used
     )

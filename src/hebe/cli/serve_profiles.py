@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from hebe.profiling.server_profile import ServerProfile
     from hebe.serving.served_configuration import ServedConfiguration
-    from hebe.workload.key_skew import KeySkew
 
 _SPLIT = ("workers", "worker_cores", "worker_threads", "batch_size")
 """Options that a profile decides itself."""
@@ -41,14 +38,4 @@ def profiled_configurations(directory: Path, paths: Sequence[Path]) -> dict[str,
     from hebe.profiling.profile_to_serve import configurations_to_serve
     from hebe.runtime.this_server import this_server
 
-    return configurations_to_serve(directory, paths, this_server().name, keys_of)
-
-
-def keys_of(profile: ServerProfile) -> KeySkew:
-    """Which rows the load of a profile looks up, as `hebe profile` wrote it. Raises ValueError."""
-    from hebe.workload import forms
-
-    found = re.search(r", keys (.+), seed ", profile.subject.load)
-    if found is None:
-        raise ValueError(f"its load is {profile.subject.load!r}, which names no keys")
-    return forms.key_skew(found[1])
+    return configurations_to_serve(directory, paths, this_server().name)

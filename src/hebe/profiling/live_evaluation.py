@@ -8,7 +8,7 @@ while serving, they have the cores that no worker has, or share the workers'.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -261,7 +261,7 @@ def live_evaluator(
     on_probe: OnProbe | None = None,
     load_options: LoadOptions | None = None,
     accelerator_bytes: int | None = None,
-    frequencies: Frequencies | None = None,
+    frequencies: Callable[[], Frequencies] | None = None,
     admission: bool = True,
     effort: Effort | None = None,
 ) -> Iterator[LiveEvaluator]:
@@ -276,7 +276,7 @@ def live_evaluator(
     try:
         spec = loaded.spec
         memory_bytes = default_memory_bytes(spec) if accelerator_bytes is None else accelerator_bytes
-        accelerator = Accelerator(memory_bytes, frequencies or key_frequencies(spec, workload.keys))
+        accelerator = Accelerator(memory_bytes, frequencies or (lambda: key_frequencies(spec, workload.keys)))
         keep_large_allocations()
         with handed_over_soon(), PowerMeter(cores=own) as meter:
             evaluator = LiveEvaluator(

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from hebe.models.repository import ModelRepository
+from hebe.models.repository import ModelRepository, RepositoryError
 from hebe.profile import EfficiencyTuple, ProfileError
 from hebe.profiling.server_profile import ServerProfile, check_fits, read_server_profile, write_server_profile
-from hebe.runtime.accelerator import Accelerator, default_memory_bytes
-from hebe.server_configuration import Placement
 from hebe.serving.served_configuration import ServedConfiguration
 from hebe.spec import ModelSpec
-from hebe.workload.key_frequencies import key_frequencies
-from hebe.workload.key_skew import KeySkew
-
-KeysOf = Callable[[ServerProfile], KeySkew]
-"""Which rows the load looked up that a profile was made with. Raises ValueError where that cannot be told any more."""
 
 
-def configurations_to_serve(
-    directory: Path, paths: Sequence[Path], server: str, keys_of: KeysOf
-) -> dict[str, ServedConfiguration]:
+def configurations_to_serve(directory: Path, paths: Sequence[Path], server: str) -> dict[str, ServedConfiguration]:
     """How to run the models that the profiles in these files are of, by name.
 
     Raises `ProfileError`, which names the file and says what to do, unless each is of the newest version of another
@@ -49,7 +40,7 @@ def configurations_to_serve(
             raise ProfileError(
                 f"{path}: {fault} (hebe profile {directory} --model {name}), or serve {name} without one"
             ) from None
-        found[name], configurations[name] = path, _configuration(path, profile, keys_of)
+        found[name], configurations[name] = path, _configuration(path, profile, stored.spec)
     return configurations
 
 
@@ -65,17 +56,16 @@ def keep_measured(path: Path, profile: ServerProfile, measured: EfficiencyTuple,
     write_server_profile(path, replace(now, measured=measured, measured_at=at))
 
 
-def _configuration(path: Path, profile: ServerProfile, keys_of: KeysOf) -> ServedConfiguration:
-    placements = {lane.placement for lane in profile.configuration}
+def _configuration(path: Path, profile: ServerProfile, spec: ModelSpec) -> ServedConfiguration:
     accelerator = None
-    if any(placement.on_accelerator for placement in placements):
+    if (use := profile.accelerator) is not None:
         try:
-            keys = keys_of(profile) if Placement.HOT_SPARSE_ON_ACCELERATOR in placements else None
-        except ValueError as fault:
+            use.frequencies(spec)
+        except (ValueError, RepositoryError) as fault:
             raise ProfileError(
                 f"{path}: which rows are hot cannot be told any more: {fault}; profile {profile.subject.model} again"
             ) from None
-        accelerator = partial(_accelerator, keys)
+        accelerator = use.accelerator
     return ServedConfiguration(
         profile.configuration,
         profile.subject.version,
@@ -87,8 +77,3 @@ def _configuration(path: Path, profile: ServerProfile, keys_of: KeysOf) -> Serve
         accelerator,
         partial(keep_measured, path, profile),
     )
-
-
-def _accelerator(keys: KeySkew | None, spec: ModelSpec) -> Accelerator:
-    """As it was while profiling, for the tables of this version."""
-    return Accelerator(default_memory_bytes(spec), None if keys is None else key_frequencies(spec, keys))

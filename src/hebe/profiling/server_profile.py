@@ -14,6 +14,7 @@ from typing import Any
 from hebe.models.stored_file import flush_directory, write_durably
 from hebe.planning.parallelism import Configuration, SearchResult, Step
 from hebe.profile import EfficiencyTuple, LatencyProfile, ProfileError, ScalabilityProfile
+from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.plain_data import (
     checked_fields,
     checked_list,
@@ -30,7 +31,7 @@ FORMAT = 1
 _KIND = "server profile"
 _FIELDS = (
     "kind", "format", "created", "subject", "server", "strategy", "efficiency", "power_source", "latency",
-    "scalability", "search", "measured", "measured_at",
+    "scalability", "search", "accelerator", "measured", "measured_at",
 )  # fmt: skip
 
 
@@ -42,6 +43,7 @@ class ServerProfile:
     `power_source` says where the tuple's power is from, and the tuple is `estimated` where that could not be read.
     `latency` is by stage ("whole", or "sparse" and "dense"; of a second lane "beside_whole"...).
     `scalability` is None where it was not measured.
+    `accelerator` says which one the configuration uses, None where it uses none.
     `measured` is the tuple as serving has corrected it by `measured_at`; None before.
     """
 
@@ -54,6 +56,7 @@ class ServerProfile:
     latency: Mapping[str, LatencyProfile]
     scalability: ScalabilityProfile | None
     search: SearchResult
+    accelerator: AcceleratorUse | None = None
     measured: EfficiencyTuple | None = None
     measured_at: str | None = None
 
@@ -71,6 +74,8 @@ class ServerProfile:
                 raise ProfileError(f"{name} is of {told.model} on {told.server_type}, not of the profile's subject")
         if self.subject.server != self.server.name:
             raise ProfileError(f"subject: server is {self.subject.server}, but the server is {self.server.name}")
+        if any(lane.placement.on_accelerator for lane in self.search.best) != (self.accelerator is not None):
+            raise ProfileError("accelerator: give one where the configuration uses one, and there only")
         if (self.measured is None) != (self.measured_at is None):
             raise ProfileError("measured and measured_at: give both or neither")
         object.__setattr__(self, "latency", MappingProxyType(dict(self.latency)))
@@ -95,6 +100,7 @@ class ServerProfile:
             "latency": {stage: profile.to_dict() for stage, profile in self.latency.items()},
             "scalability": None if self.scalability is None else self.scalability.to_dict(),
             "search": _search_to_dict(self.search),
+            "accelerator": None if self.accelerator is None else self.accelerator.to_dict(),
             "measured": None if self.measured is None else self.measured.to_dict(),
             "measured_at": self.measured_at,
         }
@@ -124,6 +130,7 @@ class ServerProfile:
                 if told["scalability"] is None
                 else ScalabilityProfile.from_dict(checked_object("scalability", told["scalability"])),
                 _search(told["search"]),
+                None if told["accelerator"] is None else AcceleratorUse.from_dict(told["accelerator"]),
                 None if told["measured"] is None else _efficiency("measured", told["measured"]),
                 told["measured_at"],
             )

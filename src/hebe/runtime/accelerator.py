@@ -7,6 +7,7 @@ workers that are co-located, which share its memory: each has so much of it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from hebe.models.hot_rows import Frequencies, choose_hot_rows
 from hebe.runtime.accelerator_memory import AcceleratorMemory
@@ -21,12 +22,11 @@ def default_memory_bytes(spec: ModelSpec) -> int:
 
 
 class Accelerator:
-    """`memory_bytes` for the hot rows of one model, of which `frequencies` says how often each is looked up.
-
-    Without `frequencies` it has no hot rows.
+    """`memory_bytes` for the hot rows of one model; `frequencies`, asked when some are wanted, tells how often each of
+    its rows is looked up. Without it there are no hot rows.
     """
 
-    def __init__(self, memory_bytes: int, frequencies: Frequencies | None = None) -> None:
+    def __init__(self, memory_bytes: int, frequencies: Callable[[], Frequencies] | None = None) -> None:
         self.memory_bytes = memory_bytes
         self._frequencies = frequencies
         self._nets: dict[int, HotSparseNet] = {}
@@ -36,7 +36,7 @@ class Accelerator:
         """The hot rows of `model` for so many workers, made if they are not there.
 
         While a server is split anew, those of before lie beside them. Raises `StoreError` where tables may change or
-        memory is short, ValueError where frequencies are not known.
+        memory is short, ValueError where frequencies are not known, and what asking for them raises.
         """
         if self._frequencies is None:
             raise ValueError(
@@ -46,7 +46,7 @@ class Accelerator:
             if co_located not in self._nets:
                 memory = AcceleratorMemory(self.memory_bytes // co_located)
                 row_format = model.hierarchy.memory.row_format
-                hot = choose_hot_rows(model.spec, self._frequencies, memory.capacity_bytes, row_format)
+                hot = choose_hot_rows(model.spec, self._frequencies(), memory.capacity_bytes, row_format)
                 net = HotSparseNet(model.spec, model.hierarchy, hot, memory, online_updates=model.updates is not None)
                 net.warm_up()
                 self._nets[co_located] = net
