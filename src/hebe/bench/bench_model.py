@@ -11,9 +11,8 @@ BENCH_MODELS = Path("out/bench/models")
 
 def bench_repository(name: str, size: str | None, progress: Progress, scale: float = 1.0) -> Path:
     """A repository that holds catalog model `name` alone, initialised from seed 1; made if it is not there."""
-    from hebe.models.architectures import build_dense_net
     from hebe.models.catalog import entry
-    from hebe.models.ranking_model import initial_rows
+    from hebe.models.initial_model import write_initial_model
     from hebe.models.repository import ModelRepository
 
     spec = entry(name, size=size, scale=scale)
@@ -21,12 +20,12 @@ def bench_repository(name: str, size: str | None, progress: Progress, scale: flo
     if repository.versions(name) and repository.open(name).spec == spec:
         return repository.root
     task = progress.add_task(f"making {name}", total=spec.table_bytes)
-    repository.write(
+    write_initial_model(
+        repository,
         spec,
-        {table.name: initial_rows(spec, table.name, seed=1) for table in spec.tables},
-        build_dense_net(spec, seed=1).state_dict(),
-        provenance={"initialised_from_seed": 1},
-        progress=lambda done, total: progress.update(task, completed=done, total=total),
+        1,
+        {"initialised_from_seed": 1},
+        lambda done, total: progress.update(task, completed=done, total=total),
     )
     progress.remove_task(task)
     return repository.root

@@ -143,21 +143,12 @@ def new(
 ) -> None:
     """Make a model of the catalog with random weights and store it: for load tests and capacity plans."""
     spec = catalog_entry(name, size, scale)
-    from hebe.models.architectures import build_dense_net
-    from hebe.models.memory_estimate import check_memory, making_bytes
-    from hebe.models.ranking_model import initial_rows
+    from hebe.models.initial_model import write_initial_model
     from hebe.models.repository import ModelRepository
 
-    dense_net = build_dense_net(spec, seed)
-    check_memory(f"making {spec.name}", making_bytes(spec, dense_net), "free some")
     with byte_progress(f"writing {spec.name}") as advance:
-        stored = ModelRepository(repository).write(
-            spec,
-            {table.name: initial_rows(spec, table.name, seed) for table in spec.tables},
-            dense_net.state_dict(),
-            provenance={"made_by": "hebe model new", "seed": seed},
-            progress=advance,
-        )
+        provenance = {"made_by": "hebe model new", "seed": seed}
+        stored = write_initial_model(ModelRepository(repository), spec, seed, provenance, advance)
     print_stored(stored, repository, as_json)
 
 

@@ -18,8 +18,7 @@ from rich.progress import Progress
 from hebe.load_generator.qps_search import Probe, Workload
 from hebe.load_generator.rate_search import Crossing, Phase
 from hebe.models import catalog
-from hebe.models.architectures import build_dense_net
-from hebe.models.ranking_model import initial_rows
+from hebe.models.initial_model import write_initial_model
 from hebe.models.repository import ModelRepository
 from hebe.planning.parallelism import Configuration, Evaluate, Reached
 from hebe.profiling.error import ProfilingError
@@ -50,12 +49,12 @@ def make_model(name: str, table_bytes: int, directory: Path, progress: Progress)
     spec = catalog.entry(name, "production", min(1.0, table_bytes / whole.table_bytes))
     task = progress.add_task(f"making {name}", total=spec.table_bytes)
     repository = ModelRepository(directory / name)
-    repository.write(
+    write_initial_model(
+        repository,
         spec,
-        {table.name: initial_rows(spec, table.name, seed=1) for table in spec.tables},
-        build_dense_net(spec, seed=1).state_dict(),
-        provenance={"initialised_from_seed": 1},
-        progress=lambda done, total: progress.update(task, completed=done, total=total),
+        1,
+        {"initialised_from_seed": 1},
+        lambda done, total: progress.update(task, completed=done, total=total),
     )
     progress.remove_task(task)
     return repository.root
