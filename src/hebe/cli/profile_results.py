@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import RenderableType
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from hebe.cli.configuration_words import configuration_words
 from hebe.cli.profile_making import ProfileMade, busy_words
-from hebe.planning.parallelism import Configuration, SearchResult
+from hebe.planning.parallelism import Configuration, Reached, SearchResult
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.server_profile import ServerProfile
 from hebe.report.fitting_table import Column, FittingTable
@@ -110,9 +111,8 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
     }
 
 
-def _reached(search: SearchResult, configuration: Configuration) -> Mapping[str, float]:
-    reached = search.tried[configuration]
-    return {"qps": reached.qps, "power_watts": reached.power_watts, "tail_latency_ms": reached.tail_latency_ms}
+def _reached(search: SearchResult, configuration: Configuration) -> Mapping[str, float | None]:
+    return asdict(search.tried[configuration])
 
 
 def _path(made: ProfileMade) -> Iterator[RenderableType]:
@@ -149,12 +149,20 @@ def _cells(search: SearchResult, configuration: Configuration) -> list[str | Tex
     return [*cells, f"late, {format_number(reached.tail_latency_ms)} ms" if known else "late", ""]
 
 
+def _confidence(reached: Reached) -> str:
+    """The bounds of its interval, where they are known."""
+    if reached.low_qps is None or reached.high_qps is None:
+        return ""
+    return f" ({format_number(reached.low_qps)} to {format_number(reached.high_qps)} with 95% confidence)"
+
+
 def _winner(made: ProfileMade, profile: ServerProfile) -> RenderableType:
     tuple_ = profile.efficiency
     estimated = "estimated from " if tuple_.estimated else "by "
     rows = {
         "best": configuration_words(profile.configuration),
-        "throughput": f"{format_number(tuple_.qps)} queries/s with {sla_words(made.subject.sla)}",
+        "throughput": f"{format_number(tuple_.qps)}{_confidence(made.search.reached)} queries/s with "
+        f"{sla_words(made.subject.sla)}",
         "power": f"{format_number(tuple_.power_watts)} W, {estimated}{profile.power_source}",
         "efficiency": f"{format_number(tuple_.qps / tuple_.power_watts)} queries/s per W",
         "evaluations": f"{made.search.evaluations} of {len(made.search.tried)} configurations, "

@@ -28,12 +28,15 @@ class Reached:
     """What a configuration reaches.
 
     `qps` is its latency-bounded throughput, 0 if it cannot keep the SLA target at all; `power_watts` is drawn at that
-    load; `tail_latency_ms` is that of the lightest load, by which those that reach nothing are told apart.
+    load; `tail_latency_ms` is that of the lightest load, by which those that reach nothing are told apart. `low_qps`
+    and `high_qps` bound the 95% confidence interval of `qps`, None where it is not known.
     """
 
     qps: float
     power_watts: float = 0.0
     tail_latency_ms: float = math.inf
+    low_qps: float | None = None
+    high_qps: float | None = None
 
 
 Evaluate = Callable[[Configuration], Reached]
@@ -317,11 +320,15 @@ def _climb_batches(space: ParallelismSpace, trials: Trials, beside: Configuratio
 
 
 def _typical(runs: Sequence[Reached]) -> Reached:
-    """Medians."""
+    """Medians; their confidence is that of the run that is least sure."""
     if len(runs) == 1:
         return runs[0]
+    lows = [run.low_qps for run in runs if run.low_qps is not None]
+    highs = [run.high_qps for run in runs if run.high_qps is not None]
     return Reached(
         median(run.qps for run in runs),
         median(run.power_watts for run in runs),
         median(run.tail_latency_ms for run in runs),
+        min(lows) if len(lows) == len(runs) else None,
+        max(highs) if len(highs) == len(runs) else None,
     )

@@ -80,6 +80,8 @@ class Journal:
 
     def _record(self, configuration: Configuration, reached: Reached) -> None:
         for name, value in asdict(reached).items():
+            if value is None and name in ("low_qps", "high_qps"):
+                continue
             if math.isnan(value) or value < 0 or (math.isinf(value) and name != "tail_latency_ms"):
                 raise ProfilingError(f"the measurement of {to_dict(configuration)} diverged: its {name} is {value}")
         self._append(run_to_dict(configuration, reached))

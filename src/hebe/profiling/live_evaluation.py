@@ -147,7 +147,8 @@ class LiveEvaluator:
             )
         self._best_qps = max(self._best_qps, found.crossing.qps)
         lightest = min(found.probes, key=lambda probe: probe.rate_qps)
-        return Reached(found.crossing.qps, watts, lightest.report.tail_latency_ms)
+        crossing = found.crossing
+        return Reached(crossing.qps, watts, lightest.report.tail_latency_ms, crossing.low_qps, crossing.high_qps)
 
     def configure(self, configuration: Configuration) -> tuple[int, ...]:
         """Split the server in this way; returns the cores that are left for the front end."""

@@ -11,7 +11,7 @@ from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import ProfileError
 from hebe.server_configuration import from_dict, to_dict
 
-RUN_FIELDS = ("configuration", "qps", "power_watts", "tail_latency_ms")
+RUN_FIELDS = ("configuration", "qps", "power_watts", "tail_latency_ms", "low_qps", "high_qps")
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -23,13 +23,15 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def run_to_dict(configuration: Configuration, reached: Reached) -> dict[str, Any]:
-    """What a configuration reached; a latency that is not known is None."""
+    """What a configuration reached; a latency that is not known is None, as is a confidence."""
     known = math.isfinite(reached.tail_latency_ms)
     return {
         "configuration": to_dict(configuration),
         "qps": reached.qps,
         "power_watts": reached.power_watts,
         "tail_latency_ms": reached.tail_latency_ms if known else None,
+        "low_qps": reached.low_qps,
+        "high_qps": reached.high_qps,
     }
 
 
@@ -40,6 +42,8 @@ def run_from_dict(where: str, data: object) -> tuple[Configuration, Reached]:
     if fields["tail_latency_ms"] is None:
         fields["tail_latency_ms"] = math.inf
     for name, value in fields.items():
+        if value is None and name in ("low_qps", "high_qps"):
+            continue
         if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
             raise ProfileError(f"{where}: {name} is {value!r}: must be a number of at least 0")
         try:
