@@ -9,6 +9,7 @@ from rich.progress import Progress
 
 from hebe.bench import search_live
 from hebe.planning.parallelism import Reached
+from hebe.runtime.processor_meter import BusyMachine
 from hebe.server_configuration import Placement
 from hebe.spec import SlaTarget
 
@@ -34,6 +35,7 @@ def seeming(monkeypatch):
     monkeypatch.setattr(search_live, "bench_repository", lambda *_: None)
     monkeypatch.setattr(search_live, "predictor", lambda live, *_: live)
     monkeypatch.setattr(search_live, "available_cores", lambda: range(4))
+    monkeypatch.setattr(search_live, "busy_machine", lambda _: BusyMachine(0.3, 0.2, ()))
 
 
 def test_searches_are_compared_with_everything_by_the_same_measurements():
@@ -47,3 +49,4 @@ def test_searches_are_compared_with_everything_by_the_same_measurements():
     assert gain.value == pytest.approx(1.25)
     assert "by workers and cores per worker 1.00, by the S-D pipeline 1.25; 4 cores" in gain.note
     assert gain.target == ">= 1.0"
+    assert "30%" in gain.note, "how much of the machine others had"
