@@ -13,7 +13,7 @@ import pytest
 from hebe.bench.server_process import ServerProcess, ServerProcessError
 from hebe.cli import demo as demo_module
 from hebe.cli.demo import Effort, bracketed, demo
-from hebe.load_generator import session
+from hebe.load_generator import qps_search, session
 from hebe.load_generator.rate_search import Crossing, Phase
 from hebe.models import memory_estimate
 from hebe.models.criteo_sample import generate_criteo
@@ -41,9 +41,9 @@ def data(tmp_path_factory) -> Path:
 def a_short_search(target, workload, sla, on_probe, on_progress, **_options):
     """In the place of `find_qps`, whose length and result depend on the machine: one probe, and a low rate found."""
     report = session.run_load(target, workload, 30.0, 0.5, 0.1, sla, on_progress)
-    probe, crossing = session.Probe(Phase.ROUND, 30.0, True, report), Crossing(60.0, 50.0, 72.0)
+    probe, crossing = qps_search.Probe(Phase.ROUND, 30.0, True, report), Crossing(60.0, 50.0, 72.0)
     on_probe(probe, crossing)
-    return session.LatencyBoundedThroughput(sla, crossing, (probe,), False)
+    return qps_search.LatencyBoundedThroughput(sla, crossing, (probe,), False)
 
 
 def test_the_demo_trains_serves_checks_loads_and_reports(data, tmp_path, monkeypatch, capsys):
@@ -84,8 +84,8 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
 
 
 def test_a_search_cut_short_tells_the_largest_rate_that_held():
-    def probe(rate_qps: float, passed: bool) -> session.Probe:
-        return session.Probe(Phase.RAMP, rate_qps, passed, None)
+    def probe(rate_qps: float, passed: bool) -> qps_search.Probe:
+        return qps_search.Probe(Phase.RAMP, rate_qps, passed, None)
 
     assert bracketed([]) is None
     assert bracketed([probe(80, False), probe(40, False)]) is None

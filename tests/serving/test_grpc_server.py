@@ -142,9 +142,9 @@ def test_the_repository(client, front_ends):
     load.parameters["version"].int64_param = 3
     client("RepositoryModelLoad", load)
     assert front_ends.host.loads == [("lone", 3)]
-    load.parameters["config"].string_param = "{}"
+    load.parameters["files"].string_param = "{}"
     code, text = refused(client, "RepositoryModelLoad", load)
-    assert (code, "parameter 'config' of load is not supported" in text) == (Code.INVALID_ARGUMENT, True)
+    assert (code, "parameter 'files' of load is not supported" in text) == (Code.INVALID_ARGUMENT, True)
     code, _ = refused(client, "RepositoryModelLoad", message("RepositoryModelLoadRequest")(model_name="none"))
     assert code is Code.INVALID_ARGUMENT
 

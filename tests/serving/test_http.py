@@ -308,7 +308,8 @@ def test_the_repository_can_be_listed_and_changed(front_ends):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"parameters": {"config": "{}"}}, "parameter 'config' of load is not supported"),
+        ({"parameters": {"files": "{}"}}, "parameter 'files' of load is not supported"),
+        ({"parameters": {"config": "{}"}}, "parameter 'config': configuration: setting 'placement' is missing"),
         ({"parameters": {"version": 0}}, "parameter 'version' is 0"),
         ({"parameters": {"version": "x"}}, "parameter 'version' is 'x'"),
         ({"parameters": {"version": True}}, "parameter 'version' is True"),
