@@ -11,12 +11,13 @@ from hebe.studies import hercules_accelerator, hercules_accelerator_runs, hercul
 from hebe.studies.hercules_accelerator import FUSED, lane
 from hebe.studies.hercules_live import SLACK, alternated, every_core, live_server, longer_target, make_model
 
-SHORTEST = LiveEffort(probe_s=0.1, warm_up_s=0.05, rounds=2, resolution=0.5, longest_s=30.0)
+SHORTEST = LiveEffort(probe_s=0.1, warm_up_s=0.05, rounds=2, resolution=0.5, longest_s=60.0, highest_qps=40.0)
+"""Of a moment, and of rates and targets that any machine keeps, however busy it is."""
 
 
 def test_what_a_split_of_this_machine_reaches(tmp_path):
     repository = make_model("dlrm-rmc1", 1 << 19, tmp_path, Progress(disable=True))
-    with live_server(repository, "dlrm-rmc1", SlaTarget(200.0), SHORTEST) as server:
+    with live_server(repository, "dlrm-rmc1", SlaTarget(30_000.0), SHORTEST) as server:
         assert server.large_query_ms(every_core()) > 0
         point = server.point(every_core())
         assert point is not None
@@ -51,7 +52,7 @@ def test_a_target_is_made_longer_only_where_it_must_be():
 
 def test_the_second_device_runs_whole_models_by_policy(tmp_path, monkeypatch):
     monkeypatch.setattr(hercules_accelerator_runs, "FIRST_LOOK", SHORTEST)
-    monkeypatch.setattr(hercules_live, "SLACK", 8.0)
+    monkeypatch.setattr(hercules_live, "SLACK", 5000.0)
     asked = []
     monkeypatch.setattr(hercules_accelerator_runs, "best_in_turns", lambda *told: asked.append(told) or {FUSED: None})
     effort = hercules_accelerator.Effort(("RMC3",), 1 << 19, (1,), 1024, (16,), (0.5,), 0.5, 1)
