@@ -74,7 +74,7 @@ class Lane:
         return self.workers * self.cores_per_worker + self.dense_workers
 
 
-_LANES = ("", "beside_")
+LANES = ("", "beside_")
 """What the settings of the first lane begin with, and those of a second one beside it."""
 
 
@@ -83,10 +83,10 @@ def to_dict(configuration: Sequence[Lane]) -> dict[str, SettingValue]:
 
     Raises `SpecError` for more than two lanes. `from_dict` reads them back.
     """
-    if len(configuration) > len(_LANES):
-        raise SpecError(f"configuration: {len(configuration)} lanes: at most {len(_LANES)} have settings")
+    if len(configuration) > len(LANES):
+        raise SpecError(f"configuration: {len(configuration)} lanes: at most {len(LANES)} have settings")
     settings: dict[str, SettingValue] = {}
-    for prefix, lane in zip(_LANES, configuration, strict=False):
+    for prefix, lane in zip(LANES, configuration, strict=False):
         settings |= {f"{prefix}{name}": value for name, value in asdict(lane).items()}
         settings[f"{prefix}placement"] = str(lane.placement)
     return settings
@@ -95,11 +95,11 @@ def to_dict(configuration: Sequence[Lane]) -> dict[str, SettingValue]:
 def from_dict(settings: Mapping[str, Any]) -> tuple[Lane, ...]:
     """The inverse of `to_dict`; raises `SpecError` naming a missing, unknown or ill-typed setting."""
     names = [field.name for field in fields(Lane)]
-    expected = [f"{prefix}{name}" for prefix in _LANES for name in names]
+    expected = [f"{prefix}{name}" for prefix in LANES for name in names]
     if unknown := [name for name in settings if name not in expected]:
         raise SpecError(f"configuration: unknown setting {unknown[0]!r}: known are {', '.join(expected)}")
     lanes = []
-    for prefix in _LANES:
+    for prefix in LANES:
         if prefix and not any(name.startswith(prefix) for name in settings):
             break
         if missing := [name for name in names if f"{prefix}{name}" not in settings]:

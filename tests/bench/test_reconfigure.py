@@ -22,8 +22,8 @@ def test_recovered_is_when_the_change_is_made_and_no_later_second_misses_the_sla
         arrival_s = number / 100
         queries.arrivals_s.append(arrival_s)
         queries.latencies_s.append(0.2 if 2.0 <= arrival_s < 2.3 else 0.01)
-    assert _recovery_s(queries, 1.8, 0.1, 0.05, 95, 4.0) == pytest.approx(1.0)
-    assert _recovery_s(queries, 1.8, 1.7, 0.05, 95, 4.0) == pytest.approx(1.7)
-    assert _recovery_s(queries, 2.6, 0.1, 0.05, 95, 4.0) == pytest.approx(0.1)
+    assert _recovery_s(queries, 1.8, 0.1, 4.0) == pytest.approx(1.0)
+    assert _recovery_s(queries, 1.8, 1.7, 4.0) == pytest.approx(1.7)
+    assert _recovery_s(queries, 2.6, 0.1, 4.0) == pytest.approx(0.1)
     queries.latencies_s[300] = float("inf")
-    assert _recovery_s(queries, 2.6, 0.1, 0.05, 95, 4.0) == pytest.approx(0.1), "one in twenty may be late"
+    assert _recovery_s(queries, 2.6, 0.1, 4.0) == pytest.approx(0.1), "one in twenty may be late"

@@ -132,20 +132,21 @@ def test_what_cannot_be_driven_is_one_line(ports, protocol):
 
 
 def test_the_search_finds_the_limit_of_a_server_of_known_speed():
-    # One query every 4 ms, one after the other: 250 queries/s at most, and 95% within 60 ms only somewhat below.
-    with echo_process("--service-ms", "4") as (_, ports):
+    # One query every 20 ms, one after the other: 50 queries/s at most, and a quarter of a second for most of them only
+    # somewhat below. So long that a machine on which others stop for a while what runs here finds it too.
+    with echo_process("--service-ms", "20") as (_, ports):
         seen = []
         found = find_qps(
             target(ports, "http"),
             SMALL,
-            SlaTarget(60.0, 95.0),
+            SlaTarget(250.0, 80.0),
             probe_s=0.4,
             warm_up_s=0.1,
             rounds=2,
-            resolution=0.2,
+            resolution=0.3,
             on_probe=lambda probe, crossing: seen.append((probe, crossing)),
         )
-    assert 100 < found.crossing.qps < 300
+    assert 10 < found.crossing.qps < 150
     assert found.crossing.low_qps < found.crossing.qps < found.crossing.high_qps
     assert [probe for probe, _ in seen] == list(found.probes)
     assert {probe.passed for probe in found.probes} == {True, False}

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rich.progress import Progress
 
 from hebe.bench.sparse import one_core
+from hebe.embeddings import hot_tables
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.models.catalog import entry
 from hebe.models.hot_rows import HotRows, choose_hot_rows, counted_frequencies
@@ -212,7 +213,7 @@ def _tables(spec: ModelSpec) -> Iterator[EmbeddingHierarchy]:
 def _placed(spec: ModelSpec, hierarchy: EmbeddingHierarchy, hot: HotRows) -> Iterator[HotSparseNet]:
     net = HotSparseNet(spec, hierarchy, hot, AcceleratorMemory(hot.size_bytes), online_updates=False)
     try:
-        net.warm_up()
+        hot_tables.warm_up(hierarchy.memory.row_format)
         yield net
     finally:
         net.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from rich.progress import Progress
 
 from hebe.bench.bench_model import bench_repository
-from hebe.bench.search_modelled import MODELS, told_as
+from hebe.bench.search_modelled import MODELS, search_figures
 from hebe.load_generator.qps_search import Workload
 from hebe.planning.gain_by_cause import gain_by_cause
 from hebe.planning.guided_search import guided_search
@@ -22,13 +22,13 @@ from hebe.planning.parallelism import (
     exhaustive_search,
     gradient_search,
 )
-from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.profiling.live_evaluation import live_evaluator
 from hebe.profiling.prediction import predictor
+from hebe.report.configuration_words import configuration_words
 from hebe.report.figures import Figure
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import BusyMachine, busy_machine
-from hebe.server_configuration import Placement
 from hebe.workload.key_skew import ReuseKeys
 
 SCALE = 0.01
@@ -50,8 +50,7 @@ def live_figures(quick: bool, progress: Progress) -> list[Figure]:
 
 def _figures(model: str, batch_sizes: tuple[int, ...], progress: Progress) -> list[Figure]:
     cores = len(available_cores())
-    placements = (Placement.MODEL_ON_HOST, *((Placement.PIPELINE_ON_HOST,) if cores > 1 else ()))
-    space = ParallelismSpace(cores, batch_sizes, placements)
+    space = ParallelismSpace(cores, batch_sizes, host_placements(cores))
     repository = bench_repository(model, "small", progress, SCALE)
     workload = Workload(keys=ReuseKeys())
     with live_evaluator(repository, model, None, workload, None, quick=True) as live:
@@ -74,30 +73,9 @@ def _figures(model: str, batch_sizes: tuple[int, ...], progress: Progress) -> li
     guided = guided_search(space, predict, measured, Limits(noise=live.noise, runs=1))
     simple = deeprecsys_search(space, measured)
     return [
-        *_of_search(f"{model}.live", found, every, "Algorithm 1, refined"),
-        *_of_search(f"{model}.live.guided", guided, every, "by measured service times"),
+        *search_figures(f"{model}.live", found, every, "Algorithm 1, refined; each measured once"),
+        *search_figures(f"{model}.live.guided", guided, every, "by measured service times"),
         _gain(model, cores, simple, every, busy),
-    ]
-
-
-def _of_search(name: str, found: SearchResult, every: SearchResult, how: str) -> list[Figure]:
-    best, size = every.reached, len(every.tried)
-    return [
-        Figure(
-            f"search.over_exhaustive.{name}",
-            found.reached.qps / best.qps,
-            "ratio",
-            target=">= 0.97",
-            note=f"{how}: {found.reached.qps:,.0f} queries/s with {told_as(found.closest)}; "
-            f"of {size} configurations the best reached {best.qps:,.0f}, each measured once",
-        ),
-        Figure(
-            f"search.evaluations_share.{name}",
-            len(found.tried) / size,
-            "ratio",
-            target="<= 0.20",
-            note=f"{how}: {len(found.tried)} of {size} configurations",
-        ),
     ]
 
 
@@ -105,12 +83,13 @@ def _gain(model: str, cores: int, simple: SearchResult, every: SearchResult, bus
     """Over DeepRecSys, and what of it is due to what."""
     gain = gain_by_cause(simple, every)
     many = cores >= _MANY_CORES and model.startswith("dlrm")
-    note = f"nothing keeps the SLA with {told_as(simple.closest)}, DeepRecSys' best"
+    note = f"nothing keeps the SLA with {configuration_words(simple.closest)}, DeepRecSys' best"
     if gain is not None:
         note = (
-            f"{every.reached.qps:,.0f} queries/s with {told_as(every.closest)}, DeepRecSys {gain.baseline_qps:,.0f} "
-            f"with {told_as(simple.closest)}; of it by workers and cores per worker {gain.op_parallelism:.2f}, by the "
-            f"S-D pipeline {gain.pipeline:.2f}; {cores} cores, where only the host computes nothing is fused"
+            f"{every.reached.qps:,.0f} queries/s with {configuration_words(every.closest)}, DeepRecSys "
+            f"{gain.baseline_qps:,.0f} with {configuration_words(simple.closest)}; of it by workers and cores per "
+            f"worker {gain.op_parallelism:.2f}, by the S-D pipeline "
+            f"{gain.pipeline:.2f}; {cores} cores, where only the host computes nothing is fused"
         )
     return Figure(
         f"hercules.over_deeprecsys.{model}",

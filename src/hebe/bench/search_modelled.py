@@ -17,6 +17,7 @@ from hebe.planning.parallelism import (
     gradient_search,
 )
 from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.report.configuration_words import configuration_words
 from hebe.report.figures import Figure
 from hebe.server_configuration import Placement
 from hebe.simulation.analytic_server import AnalyticServer
@@ -61,42 +62,48 @@ def _figures(model: str, server_type: str, batch_sizes: tuple[int, ...], progres
     progress.remove_task(task)
     if not every.reached.qps:
         raise RuntimeError(f"{model} keeps {spec.sla.latency_ms:g} ms in no configuration of {server_type}")
-    size, name = space.size(), model if server_type == _HOST else f"{model}.{server_type}"
-
-    def over(other: SearchResult) -> float:
-        return other.reached.qps / every.reached.qps
-
+    name = model if server_type == _HOST else f"{model}.{server_type}"
     return [
-        Figure(
-            f"search.over_exhaustive.{name}",
-            over(found),
-            "ratio",
-            target=">= 0.97",
-            note=f"{found.reached.qps:,.0f} queries/s at {spec.sla.latency_ms:g} ms with {told_as(found.closest)}; "
-            f"of {size:,} lanes the best reaches {every.reached.qps:,.0f}",
-        ),
-        Figure(
-            f"search.evaluations_share.{name}",
-            found.evaluations / size,
-            "ratio",
-            target="<= 0.20",
-            note=f"{found.evaluations:,} of {size:,} configurations",
-        ),
+        *search_figures(name, found, every, f"Algorithm 1, refined, at {spec.sla.latency_ms:g} ms"),
         Figure(
             f"search.algorithm_1_over_exhaustive.{name}",
-            over(exact),
+            _over(exact, every),
             "ratio",
             note=f"without the refinement; {exact.evaluations:,} evaluations",
         ),
-        Figure(f"search.deeprecsys_over_exhaustive.{name}", over(simple), "ratio", note=told_as(simple.closest)),
+        Figure(
+            f"search.deeprecsys_over_exhaustive.{name}",
+            _over(simple, every),
+            "ratio",
+            note=configuration_words(simple.closest),
+        ),
     ]
 
 
-def told_as(configuration: Configuration) -> str:
-    """A configuration in a figure's note."""
-    return " and ".join(
-        f"{lane.placement} {lane.workers} x {lane.cores_per_worker} x {lane.batch_size}"
-        + (f" + {lane.dense_workers}" if lane.dense_workers else "")
-        + (f" fusing {lane.fused_items}" if lane.fused_items else "")
-        for lane in configuration
-    )
+def search_figures(name: str, found: SearchResult, every: SearchResult, how: str) -> list[Figure]:
+    """What a search found by asking, over what asking for everything found, and the share that it asked for.
+
+    `how` says in the notes which search it was, and what they reach.
+    """
+    size = len(every.tried)
+    return [
+        Figure(
+            f"search.over_exhaustive.{name}",
+            _over(found, every),
+            "ratio",
+            target=">= 0.97",
+            note=f"{how}: {found.reached.qps:,.0f} queries/s with {configuration_words(found.closest)}; "
+            f"of {size:,} configurations the best reaches {every.reached.qps:,.0f}",
+        ),
+        Figure(
+            f"search.evaluations_share.{name}",
+            len(found.tried) / size,
+            "ratio",
+            target="<= 0.20",
+            note=f"{how}: {len(found.tried):,} of {size:,} configurations",
+        ),
+    ]
+
+
+def _over(search: SearchResult, every: SearchResult) -> float:
+    return search.reached.qps / every.reached.qps

@@ -207,7 +207,7 @@ def profile(
 
 
 def _interrupted_words(interrupted: ProfileInterrupted) -> str:
-    from hebe.cli.configuration_words import configuration_words
+    from hebe.report.configuration_words import configuration_words
 
     if not interrupted.evaluations:
         return "Interrupted before anything was measured."

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
-from hebe.cli.configuration_words import configuration_words
 from hebe.models.repository import ModelRepository, StoredModel
 from hebe.planning.guided_search import guided_search
 from hebe.planning.parallelism import (
@@ -26,13 +25,14 @@ from hebe.planning.parallelism import (
     gradient_search,
     random_search,
 )
-from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.profile import EfficiencyTuple
 from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.journal import open_journal
 from hebe.profiling.server_profile import ServerProfile
 from hebe.profiling.subject import ProfileSubject
+from hebe.report.configuration_words import configuration_words
 from hebe.report.tables import format_number
 from hebe.runtime.accelerator import default_memory_bytes
 from hebe.runtime.processor_meter import BusyMachine, busy_machine
@@ -130,8 +130,7 @@ class _Watched:
     def __call__(self, configuration: Configuration) -> Reached:
         reached = self._evaluate(configuration)
         self.evaluations += 1
-        kept = reached.qps > 0 and reached.power_watts <= self._limits.power_budget_watts
-        if kept and (self.best is None or reached.qps > self.best[1].qps):
+        if self._limits.keeps(reached) and (self.best is None or reached.qps > self.best[1].qps):
             self.best = configuration, reached
             told = f"best {format_number(reached.qps)} queries/s: {configuration_words(configuration)} (evaluations)"
             self._progress.update(self._task, description=told)
@@ -177,7 +176,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
     load = request.load
     if any(placement.on_accelerator for placement in space.placements):
         load += f", {use.memory_bytes} bytes of hot rows by {use.key_trace or 'these keys'}"
-        use.frequencies(stored.spec)  # what is wrong with a trace is better told now
+        use.check(stored.spec)  # what is wrong with a trace is better told now
     subject = ProfileSubject(
         stored.name, stored.version, stored.identity, server.name, _sla(request, stored.spec.sla), load
     )
@@ -188,7 +187,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
     try:
         with (
             open_journal(request.journal, subject, fresh=request.fresh) as journal,
-            _running(request, stored, subject.sla, progress) as live,
+            _running(request, stored, subject.sla, use, progress) as live,
         ):
             limits = Limits(request.power_budget_watts, live.noise)
             total = space.size() if request.strategy == "exhaustive" else None
@@ -209,9 +208,7 @@ def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:
     placements = request.placements
     if not placements and request.strategy == "baymax":
         placements = (Placement.HOT_SPARSE_ON_ACCELERATOR,)
-    elif not placements:
-        placements = (Placement.MODEL_ON_HOST, *([Placement.PIPELINE_ON_HOST] if cores > 1 else []))
-    return ParallelismSpace(cores, batch_sizes, placements)
+    return ParallelismSpace(cores, batch_sizes, placements or host_placements(cores))
 
 
 def _accelerator(request: ProfileRequest, spec: ModelSpec) -> AcceleratorUse:
@@ -231,12 +228,10 @@ def _sla(request: ProfileRequest, own: SlaTarget) -> SlaTarget:
 
 @contextmanager
 def _running(
-    request: ProfileRequest, stored: StoredModel, sla: SlaTarget, progress: Progress
+    request: ProfileRequest, stored: StoredModel, sla: SlaTarget, use: AcceleratorUse, progress: Progress
 ) -> Iterator[ServerEvaluator]:
     """The server to ask."""
     from hebe.profiling.live_evaluation import live_evaluator
-
-    use = _accelerator(request, stored.spec)
 
     task = progress.add_task("starting the model (probes)", total=None)
 

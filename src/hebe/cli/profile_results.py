@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from hebe.cli.configuration_words import configuration_words
 from hebe.cli.profile_making import ProfileMade, busy_words
 from hebe.planning.parallelism import Configuration, Reached, SearchResult
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.server_profile import ServerProfile
+from hebe.report.configuration_words import configuration_words
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.search_surface import search_surface
 from hebe.report.tables import format_number
@@ -79,9 +79,9 @@ def sla_words(sla: SlaTarget) -> str:
 
 def profile_picture(made: ProfileMade) -> str:
     """The search over its surface, one `<svg>`."""
-    search, budget = made.search, made.limits.power_budget_watts
+    search = made.search
     tried = [
-        (configuration, reached.qps if reached.power_watts <= budget else 0.0)
+        (configuration, reached.qps if made.limits.keeps(reached) else 0.0)
         for configuration, reached in search.tried.items()
     ]
     moves = [(step.at, step.taken) for step in search.steps if step.taken is not None]

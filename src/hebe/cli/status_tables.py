@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hebe.cli.configuration_words import configuration_words
 from hebe.cli.model_tables import size_text
+from hebe.report.configuration_words import configuration_words
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.tables import format_number
 from hebe.server_configuration import from_dict

@@ -66,11 +66,6 @@ class HotTables:
         """What the map takes: a quarter of a byte for each row of the whole tables."""
         return self._words.nbytes
 
-    def warm_up(self) -> None:
-        """Compile the kernels, or load them from disk, so that no query waits for it."""
-        hot_keys.warm_up()
-        add_hot_rows.warm_up(self._memory.row_format)
-
     def split(self, keys: KeyArray, cold: KeyArray, hot: KeyArray) -> SplitKeys:
         """Part the key matrix `keys`, int64 `[n, lookups_per_item]`, of which no copies are still to be made.
 
@@ -94,6 +89,12 @@ class HotTables:
     def close(self) -> None:
         """Give the memory back. Call it when nobody adds any more."""
         self._memory.close()
+
+
+def warm_up(row_format: RowFormat) -> None:
+    """Compile the kernels, or load them from disk, so that no query waits for it."""
+    hot_keys.warm_up()
+    add_hot_rows.warm_up(row_format)
 
 
 def hot_bytes(spec: ModelSpec, rows: Mapping[str, KeyArray], row_format: RowFormat) -> int:

@@ -35,10 +35,9 @@ def place_keys(
     return describe_copies(fixed, columns, start, stop, out, row_start) if fixed else NO_COPIES
 
 
-def complete(keys: KeyArray, copies: KeyArray) -> KeyArray:
-    """Make the copies that `place_keys` described, for one who reads `keys` before the lookup; returns none to make."""
+def complete(keys: KeyArray, copies: KeyArray) -> None:
+    """Make the copies that `place_keys` described, for one who reads `keys` before the lookup."""
     copy_fixed(copies, keys)
-    return NO_COPIES
 
 
 def fill_lengths(out: KeyArray, keys: KeyArray, spec: ModelSpec) -> None:

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from hebe.load_generator.load_report import LoadReport
+from hebe.load_generator.model_inputs import ModelInputs
 from hebe.load_generator.open_loop import OnProgress, RunPlan, run_open_loop
-from hebe.load_generator.query_pool import QueryPool
+from hebe.load_generator.query_pool import POOL_BYTES, QueryPool
 from hebe.load_generator.rate_search import Crossing, Phase, RateSearch
 from hebe.load_generator.sender import Sender
 from hebe.spec import SlaTarget
@@ -35,6 +38,11 @@ class Workload:
     arrivals: ArrivalProcess = field(default_factory=PoissonArrivals)
     keys: KeySkew = field(default_factory=UniformKeys)
     seed: int = 0
+
+    def pool(self, model: ModelInputs, pool_bytes: int = POOL_BYTES) -> QueryPool:
+        """Queries to a model, drawn; runs with arrivals and sizes from the same seed take them from a third stream."""
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed).spawn(3)[2])
+        return QueryPool(model, self.keys, self.sizes.largest, rng, pool_bytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

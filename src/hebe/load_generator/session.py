@@ -22,7 +22,7 @@ from hebe.load_generator.interruptible import run_interruptible
 from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.open_loop import OnProgress, RunPlan, run_open_loop
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, QpsSearch, Workload
-from hebe.load_generator.query_pool import QueryPool
+from hebe.load_generator.query_pool import POOL_BYTES, QueryPool
 from hebe.load_generator.request_body import request_body
 from hebe.load_generator.sender import Outcome, Sender
 from hebe.load_generator.target import Target
@@ -147,10 +147,8 @@ class _Session:
 @asynccontextmanager
 async def _session(target: Target, workload: Workload) -> AsyncIterator[_Session]:
     model = await asyncio.to_thread(discover, target)
-    rng = np.random.default_rng(np.random.SeedSequence(workload.seed).spawn(3)[2])
     json_text = target.endpoint.protocol == "http" and target.encoding == "json"
-    pool_bytes = {"pool_bytes": JSON_POOL_BYTES} if json_text else {}
-    pool = QueryPool(model, workload.keys, workload.sizes.largest, rng, **pool_bytes)
+    pool = workload.pool(model, JSON_POOL_BYTES if json_text else POOL_BYTES)
     body = request_body(target, pool)
     sender: Sender = (GrpcSender if target.endpoint.protocol == "grpc" else HttpSender)(target, body)
     try:

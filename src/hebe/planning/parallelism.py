@@ -53,6 +53,10 @@ class Limits:
     noise: float = 0.0
     runs: int = 3
 
+    def keeps(self, reached: Reached) -> bool:
+        """Whether the SLA target was reached within the power budget."""
+        return reached.qps > 0 and reached.power_watts <= self.power_budget_watts
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -102,8 +106,7 @@ class Trials:
 
     def keeps(self, configuration: Configuration) -> bool:
         """Whether it keeps the SLA target and the power budget."""
-        reached = self.reached(configuration)
-        return reached.qps > 0 and reached.power_watts <= self.limits.power_budget_watts
+        return self.limits.keeps(self.reached(configuration))
 
     def better(self, one: Configuration, other: Configuration) -> bool:
         """Whether `one` is the better of two: more throughput within limits, or else closer to them."""

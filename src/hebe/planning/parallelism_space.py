@@ -11,6 +11,11 @@ from hebe.planning.error import PlanningError
 from hebe.server_configuration import Lane, Placement
 
 
+def host_placements(cores: int) -> tuple[Placement, ...]:
+    """The placements without an accelerator on a server of so many cores: a pipeline takes two."""
+    return (Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST)[: 1 if cores < 2 else 2]
+
+
 @dataclass(frozen=True, slots=True)
 class ParallelismSpace:
     """All that may be tried on a server of `cores` cores: Psp(M + D + O) of each of `placements`.

@@ -38,6 +38,13 @@ class AcceleratorUse:
             return read_key_trace(Path(self.key_trace), spec)
         return key_frequencies(spec, key_skew(self.keys))
 
+    def check(self, spec: ModelSpec) -> None:
+        """Raises as `frequencies` would, for less work where there is no trace to read."""
+        if self.key_trace is not None:
+            self.frequencies(spec)
+        else:
+            key_skew(self.keys)
+
     def accelerator(self, spec: ModelSpec) -> Accelerator:
         """The accelerator for a model."""
         return Accelerator(self.memory_bytes, lambda: self.frequencies(spec))

@@ -43,7 +43,7 @@ class DriverSender:
         self.on_sent: OnSent = ignore_sent
         self.on_done: OnDone = ignore_done
         self._driver, self._pool, self._on_result = driver, pool, on_result
-        self._features = len(driver.model.spec.features)
+        self._names = [feature.name for feature in driver.model.spec.features]
         self._asked: dict[int, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
@@ -52,9 +52,8 @@ class DriverSender:
     def send(self, index: int, items: int, offset: int) -> None:
         """Give a query to the driver."""
         arrays: list[Any] = [array[offset : offset + items] for array in self._pool.arrays]
-        names = [tensor.name for tensor in self._pool.model.inputs]
-        features = dict(zip(names[: self._features], arrays[: self._features], strict=True))
-        dense = arrays[-1] if len(arrays) > self._features else None
+        features = dict(zip(self._names, arrays, strict=False))
+        dense = arrays[-1] if len(arrays) > len(features) else None
         query = Query(self._driver.new_query_id(), items, clock(), features=features, dense=dense)
         self.on_sent(index)
         self._asked[index] = asyncio.get_running_loop().create_task(self._ask(index, query))

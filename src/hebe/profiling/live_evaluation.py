@@ -17,13 +17,13 @@ import numpy as np
 
 from hebe.load_generator.interruptible import run_interruptible
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, Probe, QpsSearch, Workload
-from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.rate_search import Crossing, Phase
 from hebe.models.hot_rows import Frequencies
 from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.driver_sender import DriverSender, inputs_of
 from hebe.profiling.error import ProfilingError
+from hebe.profiling.query_times import ask_alone
 from hebe.profiling.service_measurement import measure_service_times
 from hebe.runtime.accelerator import Accelerator, default_memory_bytes
 from hebe.runtime.bandwidth_meter import BandwidthMeter, cache_ways
@@ -39,8 +39,8 @@ from hebe.runtime.pinning import (
 )
 from hebe.runtime.power_meter import PowerMeter
 from hebe.scheduling.node import NodeConfig
-from hebe.server_configuration import Lane, Placement, to_dict
-from hebe.serving.driver import NodeDriver, clock
+from hebe.server_configuration import LANES, Lane, Placement, to_dict
+from hebe.serving.driver import NodeDriver
 from hebe.spec import ModelSpec, SlaTarget
 from hebe.workload.key_frequencies import key_frequencies
 
@@ -90,8 +90,7 @@ class LiveEvaluator:
         self._power = power_meter
         self._power_estimated, self._power_source = True, "not metered"
         self._driver: NodeDriver | None = None
-        rng = np.random.default_rng(np.random.SeedSequence(workload.seed).spawn(3)[2])
-        self._pool = QueryPool(inputs_of(model.spec, sla), workload.keys, workload.sizes.largest, rng)
+        self._pool = workload.pool(inputs_of(model.spec, sla))
         self._best_qps = 0.0
         self._bandwidth = BandwidthMeter()
 
@@ -198,21 +197,16 @@ class LiveEvaluator:
         return run_interruptible(run, catch_interrupt=False)
 
     async def _one_at_a_time_s(self) -> float:
-        times = []
-        for seed in range(10):
-            items = int(self._workload.sizes.draw(1, np.random.default_rng(seed))[0])
-            query = self._model.random_query(items, seed)
-            query.query_id, query.arrival_s = self.driver.new_query_id(), clock()
-            query.deadline_s = clock() + 60.0
-            times.append((await self.driver.infer(query)).latency_s)
-        return float(np.median(times))
+        sizes = self._workload.sizes.draw(10, np.random.default_rng(0))
+        answers = [await ask_alone(self.driver, int(items), seed) for seed, items in enumerate(sizes)]
+        return float(np.median([answer.latency_s for answer in answers]))
 
     def latency_profiles(self, configuration: Configuration) -> dict[str, LatencyProfile]:
         """Service times by batch size of a worker that nothing runs beside, by what it runs: `whole`, or `sparse` and
         `dense`. Of two lanes, the first one's; the second one's as `beside_...`.
         """
         profiles: dict[str, LatencyProfile] = {}
-        for prefix, placed in zip(("", "beside_"), place_lanes(configuration, self.cores), strict=False):
+        for prefix, placed in zip(LANES, place_lanes(configuration, self.cores), strict=False):
             measured = measure_service_times(self._model, placed, self._workload.sizes.largest, self._accelerator)
             profiles |= {f"{prefix}{stage}": profile for stage, profile in measured.items()}
         return profiles

@@ -21,9 +21,8 @@ def predictor(live: ServerEvaluator, space: ParallelismSpace, sizes: QuerySizes,
     for placement in space.placements:
         for configuration in _kinds(space, placement):
             for stage, profile in live.latency_profiles(configuration).items():
-                profiles[placement, Stage(stage), configuration[0].cores_per_worker] = profile
-                if Stage(stage) is Stage.DENSE:
-                    profiles[placement, Stage.DENSE, 1] = profile
+                cores = 1 if stage == Stage.DENSE else configuration[0].cores_per_worker
+                profiles[placement, Stage(stage), cores] = profile
     return ProfiledServer(profiles, sizes, sla)
 
 

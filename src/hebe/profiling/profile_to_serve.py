@@ -60,7 +60,7 @@ def _configuration(path: Path, profile: ServerProfile, spec: ModelSpec) -> Serve
     accelerator = None
     if (use := profile.accelerator) is not None:
         try:
-            use.frequencies(spec)
+            use.check(spec)
         except (ValueError, RepositoryError) as fault:
             raise ProfileError(
                 f"{path}: which rows are hot cannot be told any more: {fault}; profile {profile.subject.model} again"

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
 
-import numpy as np
-
 from hebe.load_generator.open_loop import RunPlan, run_open_loop
 from hebe.load_generator.qps_search import Workload
-from hebe.load_generator.query_pool import QueryPool
 from hebe.profiling.driver_sender import DriverSender, inputs_of
 from hebe.profiling.error import ProfilingError
 from hebe.query import QueryResult
@@ -63,15 +60,17 @@ def times_alone(driver: NodeDriver, items: int, count: int = 5) -> list[QueryTim
     """Queries of `items`, one after another with nothing beside them; the first one, which warms up, is left out."""
 
     async def ask() -> list[QueryTimes]:
-        times = []
-        for seed in range(count + 1):
-            query = driver.model.random_query(items, seed)
-            query.query_id, query.arrival_s = driver.new_query_id(), clock()
-            query.deadline_s = query.arrival_s + _PATIENCE_S
-            times.append(query_times(await driver.infer(query)))
-        return times[1:]
+        return [query_times(await ask_alone(driver, items, seed)) for seed in range(count + 1)]
 
-    return asyncio.run(ask())
+    return asyncio.run(ask())[1:]
+
+
+async def ask_alone(driver: NodeDriver, items: int, seed: int) -> QueryResult:
+    """The answer to one random query that has all the time it needs."""
+    query = driver.model.random_query(items, seed)
+    query.query_id, query.arrival_s = driver.new_query_id(), clock()
+    query.deadline_s = query.arrival_s + _PATIENCE_S
+    return await driver.infer(query)
 
 
 def times_under_load(
@@ -81,8 +80,7 @@ def times_under_load(
 
     Raises `ProfilingError` where none was.
     """
-    rng = np.random.default_rng(np.random.SeedSequence(workload.seed).spawn(3)[2])
-    pool = QueryPool(inputs_of(driver.model.spec, sla), workload.keys, workload.sizes.largest, rng)
+    pool = workload.pool(inputs_of(driver.model.spec, sla))
     warm_up_s = _WARM_UP_SHARE * duration_s
     plan = RunPlan(rate_qps, duration_s, warm_up_s, workload.arrivals, workload.sizes, workload.seed)
     times: list[QueryTimes] = []

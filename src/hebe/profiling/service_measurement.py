@@ -12,10 +12,9 @@ from hebe.profile import LatencyProfile
 from hebe.query import Batch, SubQuery
 from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.executor import BatchOutcome
+from hebe.runtime.lane_workers import crews_of
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane, pin_thread
-from hebe.scheduling.lane_roles import roles_of
-from hebe.server_configuration import Placement
 
 _REPEATS = 15
 _LARGEST_ITEMS = 4096
@@ -26,23 +25,12 @@ def measure_service_times(
 ) -> dict[str, LatencyProfile]:
     """Profiles by stage (`whole`, or `sparse` and `dense`) of the workers of a lane, over random keys.
 
-    Sizes are a factor of four apart, up to the largest batch of the stage. `max_items`: the largest query.
+    Sizes are a factor of four apart, up to the largest batch of the stage. `max_items`: the largest query. Raises as
+    `crews_of` does.
     """
-    lane = placed.lane
-    first, dense = roles_of(lane, 0, max_items)
-    on_accelerator = lane.placement.on_accelerator
-    hot = None
-    if accelerator is not None and lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
-        hot = accelerator.hot_sparse_net(model, lane.dense_workers)
-    if dense is None:
-        executor = model.new_executor(first.batch_size, hot, lane.cores_per_worker, on_accelerator=on_accelerator)
-        return {str(first.stage): _profile(model, executor.run, first.batch_size, placed.all_workers[0])}
-    pipeline = model.new_pipeline(
-        first.batch_size, dense.batch_size, hot, lane.cores_per_worker, on_accelerator=on_accelerator
-    )
     return {
-        str(first.stage): _profile(model, pipeline.sparse().rehearse, first.batch_size, placed.workers[0]),
-        str(dense.stage): _profile(model, pipeline.dense().rehearse, dense.batch_size, placed.dense_workers[0]),
+        str(crew.role.stage): _profile(model, crew.new_runner().rehearse, crew.role.batch_size, crew.cores[0])
+        for crew in crews_of(model, placed, 0, max_items, accelerator)
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from hebe.embeddings import hot_tables
 from hebe.models.hot_rows import Frequencies, choose_hot_rows
 from hebe.runtime.accelerator_memory import AcceleratorMemory
 from hebe.runtime.hot_sparse_net import HotSparseNet
@@ -32,6 +33,11 @@ class Accelerator:
         self._nets: dict[int, HotSparseNet] = {}
         self._lock = threading.Lock()
 
+    def warm_up(self, model: LoadedModel) -> None:
+        """Compile what hot rows of `model` take, or load it from disk: no query shall wait for it as they are made."""
+        if self._frequencies is not None:
+            hot_tables.warm_up(model.hierarchy.memory.row_format)
+
     def hot_sparse_net(self, model: LoadedModel, co_located: int) -> HotSparseNet:
         """The hot rows of `model` for so many workers, made if they are not there.
 
@@ -48,7 +54,6 @@ class Accelerator:
                 row_format = model.hierarchy.memory.row_format
                 hot = choose_hot_rows(model.spec, self._frequencies(), memory.capacity_bytes, row_format)
                 net = HotSparseNet(model.spec, model.hierarchy, hot, memory, online_updates=model.updates is not None)
-                net.warm_up()
                 self._nets[co_located] = net
             return self._nets[co_located]
 

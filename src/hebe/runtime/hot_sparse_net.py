@@ -79,10 +79,6 @@ class HotSparseNet:
         """What `split` has seen since the start."""
         return self._hits
 
-    def warm_up(self) -> None:
-        """Compile the kernels, or load them from disk, so that no query waits for it."""
-        self._tables.warm_up()
-
     def split(self, keys: KeyArray, hot_keys: KeyArray, cold_keys: KeyArray | None = None) -> int:
         """Take the keys of hot rows out of the key matrix `keys`, int64 `[n, lookups_per_item]`, -1 in their place, and
         write to `hot_keys[:n]`, of the same form, what `add` reads.

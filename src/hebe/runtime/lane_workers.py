@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from hebe.query import Batch
 from hebe.runtime.accelerator import Accelerator
-from hebe.runtime.executor import BatchOutcome
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane
-from hebe.runtime.worker import Finished, Measured, Runner, Worker
+from hebe.runtime.worker import Finished, Runner, Worker
 from hebe.scheduling.events import WorkerRole
 from hebe.scheduling.lane_roles import roles_of
 from hebe.server_configuration import Placement
@@ -29,6 +27,41 @@ class LaneWorker:
     thread: Worker
     role: WorkerRole
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """The workers of one role in a lane: the cores of each, what it runs, and the number of the first of them."""
+
+    role: WorkerRole
+    cores: tuple[tuple[int, ...], ...]
+    new_runner: Callable[[], Runner]
+    first_number: int = 0
+
+
+def crews_of(
+    model: LoadedModel, placed: PlacedLane, number: int, max_items: int, accelerator: Accelerator | None
+) -> list[Crew]:
+    """Those of lane `number` that take queries, and the dense ones if there are any. `max_items`: the largest query.
+
+    Raises what `Accelerator.hot_sparse_net` does, and ValueError for a lane on an accelerator that is not there.
+    """
+    lane = placed.lane
+    on_accelerator, op_workers = lane.placement.on_accelerator, lane.cores_per_worker
+    if on_accelerator and accelerator is None:
+        raise ValueError(f"lane {lane.placement}: this server has no accelerator")
+    hot = None
+    if accelerator is not None and lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
+        hot = accelerator.hot_sparse_net(model, lane.dense_workers)
+    first, dense = roles_of(lane, number, max_items)
+    if dense is None:
+        new_executor = partial(model.new_executor, first.batch_size, hot, op_workers, on_accelerator=on_accelerator)
+        return [Crew(first, placed.all_workers, new_executor)]
+    pipeline = model.new_pipeline(first.batch_size, dense.batch_size, hot, op_workers, on_accelerator=on_accelerator)
+    return [
+        Crew(first, placed.workers, pipeline.sparse),
+        Crew(dense, placed.dense_workers, pipeline.dense, len(placed.workers)),
+    ]
 
 
 def start_lane(
@@ -49,61 +82,24 @@ def start_lane(
     tell how long a batch takes with none beside it. Raises what a warm-up raised, what `Accelerator.hot_sparse_net`
     does, and ValueError for a lane on an `accelerator` that is not there; no thread is left then.
     """
-    lane = placed.lane
-    first, dense = roles_of(lane, number, max_items)
-    hot = None
-    if lane.placement.on_accelerator and accelerator is None:
-        raise ValueError(f"lane {lane.placement}: this server has no accelerator")
-    if accelerator is not None and lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
-        hot = accelerator.hot_sparse_net(model, lane.dense_workers)
-    on_accelerator, op_workers = lane.placement.on_accelerator, lane.cores_per_worker
+    several = placed.lane.placement is Placement.MODEL_ON_HOST
     started: list[LaneWorker] = []
-
-    def start(
-        role: WorkerRole, cores: tuple[tuple[int, ...], ...], make: Callable[[], tuple[Runner, _Rehearse]]
-    ) -> None:
-        beginning = []
-        for worker, own in enumerate(cores):
-            runner, rehearse = make()
-            warm_up = partial(_warm_up, model, rehearse, role.batch_size)
-            thread = Worker(next(ids), runner, own, warm_up, finished, gives_way=gives_way)
-            beginning.append(LaneWorker(thread, role, worker if role is first else len(placed.workers) + worker))
-        started.extend(beginning)
-        for each in beginning:
-            each.thread.started.result()
-
-    def whole() -> tuple[Runner, _Rehearse]:
-        executor = model.new_executor(first.batch_size, hot, op_workers, on_accelerator=on_accelerator)
-        return executor, executor.run
-
     try:
-        if dense is None:
-            for _ in range(1 if on_accelerator else threads):
-                start(first, placed.all_workers, whole)
-            return started
-        pipeline = model.new_pipeline(
-            first.batch_size, dense.batch_size, hot, op_workers, on_accelerator=on_accelerator
-        )
-
-        def sparse() -> tuple[Runner, _Rehearse]:
-            runner = pipeline.sparse()
-            return runner, runner.rehearse
-
-        def dense_one() -> tuple[Runner, _Rehearse]:
-            runner = pipeline.dense()
-            return runner, runner.rehearse
-
-        start(dense, placed.dense_workers, dense_one)
-        start(first, placed.workers, sparse)
-        return started
+        # Those that are handed something first: there must be somebody to hand on to.
+        for crew in reversed(crews_of(model, placed, number, max_items, accelerator)):
+            warm_up_items = min(crew.role.batch_size, _MOST_REHEARSED_ITEMS)
+            for _ in range(threads if several else 1):
+                beginning = []
+                for worker, cores in enumerate(crew.cores, start=crew.first_number):
+                    runner = crew.new_runner()
+                    warm_up = partial(model.warm_up, runner.rehearse, warm_up_items)
+                    thread = Worker(next(ids), runner, cores, warm_up, finished, gives_way=gives_way)
+                    beginning.append(LaneWorker(thread, crew.role, worker))
+                started += beginning
+                for each in beginning:
+                    each.thread.started.result()
     except BaseException:
         for each in started:
             each.thread.stop()
         raise
-
-
-_Rehearse = Callable[[Batch], BatchOutcome]
-
-
-def _warm_up(model: LoadedModel, rehearse: _Rehearse, batch_size: int) -> Measured:
-    return model.warm_up(rehearse, min(batch_size, _MOST_REHEARSED_ITEMS))
+    return started

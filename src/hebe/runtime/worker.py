@@ -38,6 +38,10 @@ class Runner(Protocol):
         """Score a batch, or do this worker's part of it."""
         ...
 
+    def rehearse(self, batch: Batch, /) -> BatchOutcome:
+        """`run`, with nobody before or behind it."""
+        ...
+
 
 Finished = Callable[[int, Batch, BatchOutcome | Exception], Work | None]
 """Told of each outcome, on the worker's thread; may return the worker's next batch, which saves a hand-over."""

@@ -21,6 +21,12 @@ def split(query: Query, parts: int) -> tuple[SubQuery, ...]:
     return tuple(SubQuery(query, start, stop) for start, stop in pairwise(bounds))
 
 
+def cut(part: SubQuery, items: int) -> tuple[SubQuery, SubQuery]:
+    """The first `items` of a part that has more, and the rest."""
+    at = part.start + items
+    return SubQuery(part.query, part.start, at), SubQuery(part.query, at, part.stop)
+
+
 @dataclass(order=True, slots=True)
 class _Waiting:
     priority: int
@@ -114,8 +120,7 @@ class WaitingQueue:
         if part is None or part.items <= items:
             raise ValueError(f"no part of more than {items} items is next")
         head = self._heap[0]
-        head.sub_query = SubQuery(part.query, part.start, part.start + items)
-        rest = SubQuery(part.query, part.start + items, part.stop)
+        head.sub_query, rest = cut(part, items)
         # Of what is equally urgent it is the next one: a fraction behind what it was cut from, before all others.
         heapq.heappush(self._heap, _Waiting(head.priority, head.deadline_s, math.nextafter(head.order, math.inf), rest))
         self._waiting[part.query.query_id] += 1

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hebe.profile import LatencyProfile
 from hebe.query import Batch, Query, SubQuery
 from hebe.scheduling.admission import DeadlineAdmission
-from hebe.scheduling.batching import WaitingQueue, split
+from hebe.scheduling.batching import WaitingQueue, cut, split
 from hebe.scheduling.events import (
     Action,
     Availability,
@@ -255,7 +255,7 @@ class NodeScheduler:
         for lane, workers in self._workers.dense.items():
             for worker in workers:
                 if worker.batch is None and self._hand_over.waits(lane):
-                    most = worker.role.batch_size or self.config.batch_size
+                    most = self._most_items(worker)
                     handed = self._hand_over.take(lane, most, fuse=bool(worker.role.fuse))
                     parts = tuple(part for batch in handed for part in batch.sub_queries)
                     self._start(worker, parts, handed, now, actions)
@@ -269,6 +269,10 @@ class NodeScheduler:
         worker.handed = handed
         worker.start(batch, self.service_times.batch_s(worker.role, batch.items), now)
         actions.append(StartBatch(worker.worker_id, batch, tuple(each.batch_id for each in handed)))
+
+    def _most_items(self, worker: PlacedWorker) -> int:
+        """Of a batch of this worker."""
+        return worker.role.batch_size or self.config.batch_size
 
     def _has_room(self, worker: PlacedWorker) -> bool:
         """Whether what comes of a batch could be handed on."""
@@ -289,13 +293,11 @@ class NodeScheduler:
         part that was cut for larger batches than its own is cut again.
         """
         role, items = worker.role, 0
-        most = role.batch_size or self.config.batch_size
+        most = self._most_items(worker)
         fuse = self.config.fuse if role.fuse is None else role.fuse
         gathered: list[SubQuery] = []
         if self._again and self._again[0].items > most:
-            large = self._again[0]
-            cut = large.start + most
-            self._again[:1] = [SubQuery(large.query, large.start, cut), SubQuery(large.query, cut, large.stop)]
+            self._again[:1] = cut(self._again[0], most)
         while self._again and items + self._again[0].items <= most:  # of lost workers: these go first
             if gathered and not fuse:
                 break
@@ -414,10 +416,7 @@ class NodeScheduler:
             self._workers_changed(actions)
 
     def _workers_changed(self, actions: list[Action]) -> None:
-        self._batch_size = max(
-            (worker.role.batch_size or self.config.batch_size for worker in self._workers.up),
-            default=self.config.batch_size,
-        )
+        self._batch_size = max(map(self._most_items, self._workers.up), default=self.config.batch_size)
         stuck = [
             part.query.query_id for batch in self._hand_over.drop_but(self._workers.dense) for part in batch.sub_queries
         ]

@@ -44,6 +44,7 @@ from hebe.scheduling.events import (
     WorkerChanged,
 )
 from hebe.scheduling.node import NodeConfig, NodeScheduler
+from hebe.server_configuration import Placement
 from hebe.serving.errors import QueryFailed, QueryRefused
 
 clock = time.monotonic
@@ -141,6 +142,7 @@ class NodeDriver:
             except BaseException:
                 for worker in starting:
                     worker.thread.stop()
+                self._keep_hot_rows()
                 raise
             with self._lock:
                 before = list(self._workers.values())
@@ -156,8 +158,13 @@ class NodeDriver:
             self._deliver(effects)
             for worker in before:
                 worker.thread.join()
-            if self._accelerator is not None:
-                self._accelerator.keep({placed.lane.dense_workers for placed in lanes})
+            self._keep_hot_rows()
+
+    def _keep_hot_rows(self) -> None:
+        """Give back those that none of the lanes reads."""
+        if self._accelerator is not None:
+            hot = (placed.lane for placed in self.lanes if placed.lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR)
+            self._accelerator.keep({lane.dense_workers for lane in hot})
 
     def _change(self, worker: LaneWorker, state: Availability, effects: _Effects) -> None:
         """Tell the scheduler of a worker. The lock is held."""

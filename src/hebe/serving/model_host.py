@@ -376,6 +376,7 @@ class ModelHost:
             accelerator = None
             if served is not None and served.accelerator is not None:
                 accelerator = served.accelerator(loaded.spec)
+                accelerator.warm_up(loaded)
             driver = NodeDriver(
                 loaded,
                 config,

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from hebe.planning.gain_by_cause import GainByCause, gain_by_cause
 from hebe.planning.parallelism import Configuration, Reached, SearchResult, gradient_search
-from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.report.figures import Figure, ratio_of_medians
 from hebe.report.plot_style import INK, SERIES, drawing, name_places, plain_ticks, to_svg
 from hebe.report.tables import format_number
@@ -39,8 +39,6 @@ CAUSES: Mapping[str, str] = {
     "fusion": "fusion",
 }
 """Fields of `GainByCause`, in words."""
-
-ON_HOST = (Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ def searched(case: tuple[str, str, bool]) -> Modelled:
     name, kind, quick = case
     server = server_of(name, kind)
     sla, grid = server.model.sla, COARSE if quick else SearchGrid()
-    placements = tuple(Placement) if server.server.accelerator is not None else ON_HOST
+    placements = tuple(Placement) if server.server.accelerator is not None else host_placements(server.server.cores)
     space = ParallelismSpace(server.server.cores, grid.batch_sizes if quick else BATCH_SIZES, placements)
     simple = baseline_configuration(server, sla, grid)
     reached = Reached(simple.qps, simple.power_watts)

@@ -10,14 +10,14 @@ from rich.progress import Progress
 
 from hebe.planning.gain_by_cause import gain_by_cause
 from hebe.planning.parallelism import Configuration, Evaluate, Limits, deeprecsys_search, gradient_search
-from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.profiling.live_evaluation import QUICK, Effort
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Placement
 from hebe.spec import SlaTarget
 from hebe.studies.hercules_live import FIRST_LOOK, alternated, live_server, make_model, target_within_reach
-from hebe.studies.hercules_server import ON_HOST, Measured, split_words
 from hebe.studies.hercules_server import Effort as StudyEffort
+from hebe.studies.hercules_server import Measured, split_words
 
 FEW_CORES = 4
 """With more, the search keeps to Algorithm 1's steps: each evaluation takes a measurement."""
@@ -25,7 +25,7 @@ FEW_CORES = 4
 
 def space_of(cores: int, effort: StudyEffort) -> ParallelismSpace:
     """What is searched on so many cores."""
-    placements: tuple[Placement, ...] = ON_HOST if cores > 1 else (Placement.MODEL_ON_HOST,)
+    placements = host_placements(cores)
     if effort.accelerator and cores > 1:
         placements += (Placement.SPARSE_ON_HOST, Placement.HOT_SPARSE_ON_ACCELERATOR)
     return ParallelismSpace(cores, effort.batch_sizes, placements, co_located=(1, 2), fused_items=(0, 4096))

@@ -1,6 +1,6 @@
 import pytest
 
-from hebe.cli.configuration_words import configuration_words
+from hebe.report.configuration_words import configuration_words
 from hebe.server_configuration import Lane, Placement
 
 MODEL, PIPELINE = Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST
