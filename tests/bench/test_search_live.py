@@ -33,6 +33,7 @@ def seeming(monkeypatch):
 
     monkeypatch.setattr(search_live, "live_evaluator", live_evaluator)
     monkeypatch.setattr(search_live, "bench_repository", lambda *_: None)
+    monkeypatch.setattr(search_live, "target_within_reach", lambda *_: Seeming.sla)
     monkeypatch.setattr(search_live, "predictor", lambda live, *_: live)
     monkeypatch.setattr(search_live, "available_cores", lambda: range(4))
     monkeypatch.setattr(search_live, "busy_machine", lambda _: BusyMachine(0.3, 0.2, ()))

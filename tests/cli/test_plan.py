@@ -2,12 +2,16 @@
 
 import json
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hebe.cli.main import main
 from hebe.profile import EfficiencyTuple
+from hebe.profiling.server_profile import write_server_profile
+
+from ..profiling.profiles import SERVER, profile
 
 EFFICIENCY = """model,server_type,qps,power_watts,estimated,configuration.workers,configuration.fused
 rm1,cpu,100,100,false,10,true
@@ -183,6 +187,31 @@ def test_dates_and_a_byte_order_mark_as_spreadsheets_write_them(files, capsys, t
     files("loads.csv", "\ufefftime_s,rm1\r\n2024-05-01 00:00:00,100\r\n2024-05-01 00:10:00,110\r\n\r\n")
     assert planned(capsys)["intervals"] == 2
     assert tomllib.loads((tmp_path / "plan.toml").read_text())["start"] == "2024-05-01 00:00:00"
+
+
+def test_profiles_in_a_directory_are_efficiency_tuples(files, capsys, tmp_path):
+    profiles = tmp_path / "profiles"
+    write_server_profile(profiles / "dlrm.json", profile())
+    files("servers.csv", f"server_type,available\n{SERVER.name},70\n")
+    files("loads.csv", "time_s,dlrm\n0,1000\n600,1400\n")
+    named = (str(profiles), "servers.csv", "loads.csv")
+    told = profile().efficiency
+
+    def rests_on():
+        assert run(capsys, "--over-provision", "0", "--plan", "day.toml", files=named)[0] == 0
+        return tomllib.loads((tmp_path / "day.toml").read_text())["efficiency"]
+
+    assert rests_on() == [told.to_dict()]
+    measured = replace(told, qps=told.qps / 2)
+    write_server_profile(profiles / "dlrm.json", replace(profile(), measured=measured, measured_at="2026-05-04"))
+    assert rests_on() == [measured.to_dict()]
+
+    write_server_profile(profiles / "twice.json", profile())
+    assert "twice.json: dlrm on small-2-cores is given twice, before in" in fault(capsys, files=named)
+    (profiles / "twice.json").write_text("{}")
+    assert "twice.json: kind None, format None: must be kind 'server profile'" in fault(capsys, files=named)
+    (tmp_path / "empty").mkdir()
+    assert "empty: holds no profile" in fault(capsys, files=("empty", "servers.csv", "loads.csv"))
 
 
 def test_a_single_moment_can_be_planned(files, capsys):

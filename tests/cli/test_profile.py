@@ -17,6 +17,7 @@ from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.journal import open_journal
 from hebe.profiling.server_profile import check_fits, read_server_profile
+from hebe.runtime.loaded_model import LoadOptions
 from hebe.runtime.processor_meter import BusyMachine, BusyProcess
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, ServerSpec, SlaTarget
@@ -66,7 +67,7 @@ class Seeming:
         return {"whole": LATENCY}
 
     def scalability(self, _configuration):
-        return ScalabilityProfile("tiny", (1, 2), (100.0, 200.0), (1e9, 2e9), (1,), ((), (200.0,)))
+        return ScalabilityProfile("tiny", (1, 2), (100.0, 200.0), (1e9, 2e9), (2, 11), ((), (150.0, 200.0)))
 
 
 @pytest.fixture
@@ -110,10 +111,11 @@ def test_the_best_configuration_is_written_with_how_it_was_found(capsys, reposit
     assert (written.efficiency.qps, written.efficiency.estimated) == (1000.0, True)
     assert written.subject.sla == SlaTarget(20.0, 99.0), "the percentile is the model's own"
     assert written.latency == {"whole": LATENCY}
+    assert live.opened[0][2]["load_options"] == LoadOptions()
     assert written.search.evaluations == told["evaluations"] == len(live.asked)
     stored = ModelRepository(repository).open("tiny")
     profile = read_server_profile(Path(told["profile"]))
-    check_fits(profile, "tiny", 1, stored.identity, SERVER.name)
+    check_fits(profile, "tiny", 1, stored.identity, "scripted, rows fp32", SERVER.name)
     assert profile.configuration == (BEST,)
     assert told["path"][-1]["configuration"]["batch_size"] in (64, 256, 1024)
     for words in (
@@ -126,6 +128,7 @@ def test_the_best_configuration_is_written_with_how_it_was_found(capsys, reposit
         "0 answered by the journal; there are 68 to try",
         "Service time of a batch on one worker, whole",
         "With so many workers",
+        "With so many ways of the last-level cache",
         "Picture: profiles/tiny.svg",
     ):
         assert words in shown
@@ -145,7 +148,16 @@ def test_what_was_measured_is_not_measured_again(capsys, repository, live):
 
 
 @pytest.mark.parametrize(
-    "other", [("--sla-ms", 49), ("--percentile", 95), ("--seed", 1), ("--sizes", "fixed:10"), ("--quick",)]
+    "other",
+    [
+        ("--sla-ms", 49),
+        ("--percentile", 95),
+        ("--seed", 1),
+        ("--sizes", "fixed:10"),
+        ("--quick",),
+        ("--graph", "compiled"),
+        ("--row-format", "int8"),
+    ],
 )
 def test_what_was_measured_otherwise_is_measured_anew(capsys, repository, live, other):
     profiled(capsys, repository, "--strategy", "deeprecsys")

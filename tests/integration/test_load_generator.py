@@ -132,8 +132,8 @@ def test_what_cannot_be_driven_is_one_line(ports, protocol):
 
 
 def test_the_search_finds_the_limit_of_a_server_of_known_speed():
-    # One query every 5 ms, one after the other: 200 queries/s at most, of which a quarter of a second lets runs as short
-    # as these hold somewhat more, and a machine on which others stop for a while what runs here somewhat less.
+    # One query every 5 ms, one after the other: 200 queries/s at most. In runs as short as these a quarter of a second
+    # holds with somewhat more, and on a machine on which others stop for a while what runs here with somewhat less.
     with echo_process("--service-ms", "5") as (_, ports):
         seen = []
         found = find_qps(

@@ -12,7 +12,9 @@ from hebe.spec import SlaTarget
 
 PATIENCE_S = 60.0
 SPACE = ParallelismSpace(4, (16, 64), (Placement.MODEL_ON_HOST,))
-SUBJECT = ProfileSubject("dlrm", 3, "ab12", "a processor, 4 cores", SlaTarget(20.0), "sizes production, seed 0")
+SUBJECT = ProfileSubject(
+    "dlrm", 3, "ab12", "scripted", "a processor, 4 cores", SlaTarget(20.0), "sizes production, seed 0"
+)
 
 PROFILER = """
 import sys
@@ -32,7 +34,9 @@ def measure(configuration):
     return Reached(100.0 * configuration[0].workers, 10.0)
 
 asked = []
-subject = ProfileSubject("dlrm", 3, "ab12", "a processor, 4 cores", SlaTarget(20.0), "sizes production, seed 0")
+subject = ProfileSubject(
+    "dlrm", 3, "ab12", "scripted", "a processor, 4 cores", SlaTarget(20.0), "sizes production, seed 0"
+)
 with open_journal(Path(sys.argv[1]), subject) as journal:
     space = ParallelismSpace(4, (16, 64), (Placement.MODEL_ON_HOST,))
     gradient_search(space, journal.evaluating(measure))

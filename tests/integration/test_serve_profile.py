@@ -26,6 +26,7 @@ from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.server_profile import ServerProfile, read_server_profile, write_server_profile
 from hebe.profiling.subject import ProfileSubject
 from hebe.runtime.accelerator import Accelerator
+from hebe.runtime.loaded_model import LoadOptions
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.this_server import this_server
 from hebe.server_configuration import Lane, Placement, to_dict
@@ -56,8 +57,8 @@ SPLITS = {
     "sparse on host": (Lane(Placement.SPARSE_ON_HOST, 1, 1, BATCH, 1, 64),),
     "hot rows": (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 1, 1, BATCH, 1, 64),),
 }
-SLA = SlaTarget(5000.0, 90.0)
-"""Not the model's own, and in reach of a busy machine."""
+SLA = SlaTarget(5000.0, 60.0)
+"""Not the model's own, in reach of a busy machine, and kept or missed after few queries."""
 
 
 def split(name: str) -> tuple[Lane, ...]:
@@ -71,7 +72,7 @@ def write_profile(root: Path, lanes: tuple[Lane, ...], qps: float = 0.5) -> Path
     reached = Reached(qps, 1.0, 5.0)
     load = "sizes fixed:8, arrivals poisson, keys zipf:1.05, seed 0, quick"
     made = ServerProfile(
-        ProfileSubject("ranker", stored.version, stored.identity, server.name, SLA, load),
+        ProfileSubject("ranker", stored.version, stored.identity, LoadOptions().words(), server.name, SLA, load),
         server,
         "hercules",
         "2026-05-04T03:02:01+00:00",
@@ -118,6 +119,12 @@ def test_a_server_starts_as_its_profile_says(tmp_path: Path, models: Path, capsy
         assert ended.value.code == 0
         assert f"{lanes[0].placement}, 1 " in capsys.readouterr().out
 
+        with tritonclient.http.InferenceServerClient(server.http) as operator:
+            operator.load_model("ranker", config=json.dumps(to_dict(WHOLE)))
+            assert status_of(server.http)["profile"] is None, "of another configuration"
+            operator.load_model("ranker", config=json.dumps(to_dict(lanes)))
+        assert status_of(server.http)["profile"] == model["profile"]
+
         store(models, small_dlrm("ranker"), seed=1)  # its profile is of another version
         assert Changing(server, models).load("ranker")[0] == 200
         ask_both(server, models)
@@ -148,7 +155,7 @@ def test_what_it_serves_corrects_the_profile(name: str, tmp_path: Path, models: 
     path = write_profile(tmp_path, lanes)
     before = read_server_profile(path)
     monkeypatch.setattr(server_module, "ProfileCorrection", partial(ProfileCorrection, every_s=0.1))
-    configurations, made = profiled_configurations(models, [path]), []
+    configurations, made = profiled_configurations(models, [path], LoadOptions()), []
     make = configurations["ranker"].accelerator
 
     def accelerator(spec: ModelSpec) -> Accelerator:
@@ -238,7 +245,7 @@ def test_a_profile_that_does_not_fit_starts_nothing(
 
 @pytest.mark.usefixtures("this_process")
 def test_another_sla_keeps_the_configuration_and_not_the_tuple(tmp_path: Path, models: Path):
-    configurations = profiled_configurations(models, [write_profile(tmp_path, WHOLE)])
+    configurations = profiled_configurations(models, [write_profile(tmp_path, WHOLE)], LoadOptions())
     options = HostOptions(configurations=configurations, sla_ms=77.0)
     with hebe.Server(models, hebe.ServerOptions(http_port=0, grpc_port=0, metrics_port=0, models=options)) as server:
         model = status_of(f"127.0.0.1:{server.http_port}")

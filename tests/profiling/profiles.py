@@ -9,7 +9,7 @@ from hebe.server_configuration import to_dict
 from hebe.spec import AcceleratorSpec, ServerSpec, SlaTarget
 
 SERVER = ServerSpec("small-2-cores", 2, 8 << 30, accelerator=AcceleratorSpec("gpu", 1e12, 1 << 30, 1e11, 1e10))
-SUBJECT = ProfileSubject("dlrm", 3, "ab12", SERVER.name, SlaTarget(20.0), "sizes production, seed 0")
+SUBJECT = ProfileSubject("dlrm", 3, "ab12", "scripted", SERVER.name, SlaTarget(20.0), "sizes production, seed 0")
 
 
 def found() -> SearchResult:

@@ -14,7 +14,9 @@ from hebe.profiling.subject import ProfileSubject
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 
-SUBJECT = ProfileSubject("dlrm", 3, "ab12", "a processor, 2 cores, 8 GiB", SlaTarget(20.0), "sizes production, seed 0")
+SUBJECT = ProfileSubject(
+    "dlrm", 3, "ab12", "scripted", "a processor, 2 cores, 8 GiB", SlaTarget(20.0), "sizes production, seed 0"
+)
 ONE, OTHER = ((Lane(Placement.MODEL_ON_HOST, workers, 1, 64),) for workers in (1, 2))
 BOTH = (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, dense_workers=1), Lane(Placement.MODEL_ON_HOST, 1))
 

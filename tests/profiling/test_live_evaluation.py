@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,8 @@ from hebe.models.repository import ModelRepository
 from hebe.profiling import live_evaluation
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.live_evaluation import Effort, live_evaluator
+from hebe.runtime.bandwidth_meter import CacheWays
+from hebe.runtime.cache_allocation import CacheAllocationError
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
@@ -71,6 +74,35 @@ def test_configurations_are_measured_one_after_the_other(repository):
         assert profile.workers[0] == 1
         assert profile.workers[-1] == len(available_cores())
         assert all(qps > 0 for qps in profile.qps)
+
+
+@pytest.mark.usefixtures("moment")
+def test_fewer_ways_of_the_cache_are_measured_where_it_can_be_shared_out(repository, monkeypatch):
+    given = []
+
+    @contextmanager
+    def limited(ways):
+        given.append(ways)
+        yield
+        given.append(None)
+
+    monkeypatch.setattr(live_evaluation, "cache_ways", lambda: CacheWays(11, 2))
+    monkeypatch.setattr(live_evaluation, "limited_to_ways", limited)
+    with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH, quick=True, cores=(0,)) as evaluator:
+        profile = evaluator.scalability(WHOLE)
+        assert given == [2, None, 4, None, 8, None]
+        assert profile.cache_ways == (2, 4, 8, 11)
+        (row,) = profile.qps_by_cache_ways
+        assert len(row) == 4
+        assert row[-1] == profile.qps[-1]
+
+        def refused(_ways):
+            raise CacheAllocationError("it takes root")
+
+        monkeypatch.setattr(live_evaluation, "limited_to_ways", refused)
+        profile = evaluator.scalability(WHOLE)
+        assert profile.cache_ways == (11,)
+        assert profile.qps_by_cache_ways == ((profile.qps[-1],),)
 
 
 @pytest.mark.usefixtures("moment")

@@ -16,7 +16,7 @@ from hebe.profiling.server_profile import read_server_profile, write_server_prof
 from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
 
-from .profiles import SERVER, profile
+from .profiles import SERVER, SUBJECT, profile
 
 PIPELINE = (Lane(Placement.PIPELINE_ON_HOST, 1, 1, 32, 1),)
 HOT = (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 1, 1, 32, 1, 64),)
@@ -66,7 +66,7 @@ def stored(tmp_path):
 
 
 def served(tmp_path, *paths, server=SERVER.name):
-    return configurations_to_serve(tmp_path / "models", paths, server)
+    return configurations_to_serve(tmp_path / "models", paths, SUBJECT.loaded, server)
 
 
 def test_models_are_served_as_their_profiles_say(tmp_path, stored):

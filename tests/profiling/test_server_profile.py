@@ -17,7 +17,7 @@ from hebe.server_configuration import to_dict
 from .profiles import SERVER, SUBJECT, profile
 
 PROFILE = profile()
-FITTING = (SUBJECT.model, SUBJECT.version, SUBJECT.identity, SERVER.name)
+FITTING = (SUBJECT.model, SUBJECT.version, SUBJECT.identity, SUBJECT.loaded, SERVER.name)
 
 
 def test_a_profile_survives_the_way_to_disk_and_back(tmp_path):
@@ -151,7 +151,8 @@ def test_a_profile_starts_the_server_that_it_is_of(tmp_path):
         (0, "din", "is of model dlrm, not of din"),
         (1, 4, "is of version 3 of dlrm, not of 4: profile it again"),
         (2, "cd34", "version 3 of dlrm was written anew since it was profiled"),
-        (3, "large-64-cores", "was made on a server small-2-cores, and this one is large-64-cores"),
+        (3, "compiled, rows int8", "was made with the model loaded so: scripted; and here it is: compiled"),
+        (4, "large-64-cores", "was made on a server small-2-cores, and this one is large-64-cores"),
     ],
 )
 def test_a_profile_of_something_else_is_refused(place, value, message):

@@ -6,7 +6,9 @@ from hebe.profile import ProfileError
 from hebe.profiling.subject import ProfileSubject
 from hebe.spec import SlaTarget
 
-SUBJECT = ProfileSubject("dlrm", 3, "ab12", "a processor, 2 cores, 8 GiB", SlaTarget(20.0), "sizes production")
+SUBJECT = ProfileSubject(
+    "dlrm", 3, "ab12", "scripted", "a processor, 2 cores, 8 GiB", SlaTarget(20.0), "sizes production"
+)
 
 
 def test_a_subject_survives_the_way_to_disk_and_back():
@@ -34,7 +36,7 @@ def test_bad_subjects_are_refused_by_field(change, message):
         ProfileSubject.from_dict(SUBJECT.to_dict() | change)
 
 
-@pytest.mark.parametrize("name", ["model", "version", "identity", "server", "sla", "load"])
+@pytest.mark.parametrize("name", ["model", "version", "identity", "loaded", "server", "sla", "load"])
 def test_a_subject_names_the_field_that_it_lacks(name):
     with pytest.raises(ProfileError, match=f"subject: field '{name}' is missing"):
         ProfileSubject.from_dict({key: value for key, value in SUBJECT.to_dict().items() if key != name})

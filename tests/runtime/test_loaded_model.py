@@ -7,6 +7,7 @@ import shutil
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ import torch
 
 import hebe
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
+from hebe.embeddings.hierarchy_config import CacheConfig, HierarchyConfig, VolatileConfig
 from hebe.embeddings.store import StoreError
+from hebe.embeddings.table_memory import RowFormat
 from hebe.models.architectures import build_dense_net
 from hebe.models.ranking_model import RankingModel
 from hebe.models.repository import ModelRepository, RepositoryError
@@ -42,6 +45,19 @@ def reference_scores(repository, name: str, query) -> np.ndarray:
     }
     with torch.no_grad():
         return model(None if query.dense is None else torch.from_numpy(query.dense), features).numpy()
+
+
+def test_how_a_model_is_loaded_in_words(tmp_path):
+    assert LoadOptions().words() == "scripted, rows fp32"
+    less = LoadOptions(GraphMode.COMPILED, 1000, tmp_path, row_format=RowFormat.INT8)
+    assert less.words() == "compiled, rows int8, 1000 bytes of tables in memory"
+    assert replace(less, persistent_dir=tmp_path / "elsewhere").words() == less.words()
+    tiers = LoadOptions(hierarchy=HierarchyConfig())
+    assert tiers.words().startswith("scripted, rows fp32, tiers ")
+    secret = HierarchyConfig(volatile_db=VolatileConfig(password="secret"))
+    assert LoadOptions(hierarchy=secret).words() == tiers.words(), "the same tiers"
+    larger = HierarchyConfig(cache=CacheConfig(cache_fraction=0.9))
+    assert LoadOptions(hierarchy=larger).words() != tiers.words()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -40,6 +40,8 @@ class Echo:
         late[:, 0] = 1
         return BatchOutcome(scores, 0.001, 0.002, LookupReport(KeyCounts(10 * batch.items, batch.items), late))
 
+    rehearse = run
+
 
 NO_KEYS = LookupReport(KeyCounts())
 

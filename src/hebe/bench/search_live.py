@@ -1,10 +1,14 @@
 """The search for this server's split against trying everything, measured: real models under real load.
 
 Every configuration of a small space is measured once, and all searches ask these measurements: what they find is
-compared by the same numbers, and what noise there is, favours the one that tried everything.
+compared by the same numbers, and what noise there is, favours the one that tried everything. For the gain over
+DeepRecSys the best of both are measured anew, in turns. The SLA target is the model's own, or a longer one where a
+single large query takes too long on so few cores.
 """
 
 from __future__ import annotations
+
+from statistics import median
 
 from rich.progress import Progress
 
@@ -26,9 +30,10 @@ from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.profiling.live_evaluation import live_evaluator
 from hebe.profiling.prediction import predictor
 from hebe.report.configuration_words import configuration_words
-from hebe.report.figures import Figure
+from hebe.report.figures import Figure, ratio_of_medians
 from hebe.runtime.pinning import available_cores
-from hebe.runtime.processor_meter import BusyMachine, busy_machine
+from hebe.runtime.processor_meter import busy_machine
+from hebe.studies.hercules_live import alternated, target_within_reach
 from hebe.workload.key_skew import ReuseKeys
 
 SCALE = 0.01
@@ -36,6 +41,7 @@ SCALE = 0.01
 BATCH_SIZES = (16, 64, 256, 1024)
 _QUICK_BATCH_SIZES = (64, 256)
 _QUICK_MODELS = ("dlrm-rmc1",)
+_TURNS = 3
 _MANY_CORES = 16
 """From so many on the paper's gain over DeepRecSys is asked of the DLRMs."""
 
@@ -44,16 +50,17 @@ def live_figures(quick: bool, progress: Progress) -> list[Figure]:
     """Measure `search.*.live` and `hercules.over_deeprecsys.*`. With `quick` one model and two batch sizes."""
     figures = []
     for model in _QUICK_MODELS if quick else MODELS:
-        figures += _figures(model, _QUICK_BATCH_SIZES if quick else BATCH_SIZES, progress)
+        figures += _figures(model, _QUICK_BATCH_SIZES if quick else BATCH_SIZES, quick, progress)
     return figures
 
 
-def _figures(model: str, batch_sizes: tuple[int, ...], progress: Progress) -> list[Figure]:
+def _figures(model: str, batch_sizes: tuple[int, ...], quick: bool, progress: Progress) -> list[Figure]:
     cores = len(available_cores())
     space = ParallelismSpace(cores, batch_sizes, host_placements(cores))
     repository = bench_repository(model, "small", progress, SCALE)
     workload = Workload(keys=ReuseKeys())
-    with live_evaluator(repository, model, None, workload, None, quick=True) as live:
+    sla = target_within_reach(repository, model)
+    with live_evaluator(repository, model, None, workload, sla, quick=True) as live:
         predict = predictor(live, space, workload.sizes, live.sla)
         task = progress.add_task(f"all configurations of {model}", total=space.size())
 
@@ -63,39 +70,48 @@ def _figures(model: str, batch_sizes: tuple[int, ...], progress: Progress) -> li
 
         every = exhaustive_search(space, told)
         progress.remove_task(task)
+        if not every.reached.qps:
+            progress.console.print(f"{model} keeps {live.sla.latency_ms:g} ms in no configuration: no figures of it")
+            return []
+        measured = every.tried.__getitem__
+        found = gradient_search(space, measured)
+        guided = guided_search(space, predict, measured, Limits(noise=live.noise, runs=1))
+        simple = deeprecsys_search(space, measured)
+        pair = list(dict.fromkeys((simple.closest, every.closest)))
+        in_turns = alternated(live, pair, 1 if quick else _TURNS)
         busy = busy_machine(3.0)
-    if not every.reached.qps:
-        # Not all do: a query of dlrm-rmc2 looks up millions of rows, which two cores cannot in 50 ms.
-        progress.console.print(f"{model} keeps {live.sla.latency_ms:g} ms in no configuration: no figures of it")
-        return []
-    measured = every.tried.__getitem__
-    found = gradient_search(space, measured)
-    guided = guided_search(space, predict, measured, Limits(noise=live.noise, runs=1))
-    simple = deeprecsys_search(space, measured)
+    target = f"p{sla.percentile:g} within {sla.latency_ms:g} ms"
     return [
-        *search_figures(f"{model}.live", found, every, "Algorithm 1, refined; each measured once"),
-        *search_figures(f"{model}.live.guided", guided, every, "by measured service times"),
-        _gain(model, cores, simple, every, busy),
+        *search_figures(f"{model}.live", found, every, f"{target}, Algorithm 1, refined"),
+        *search_figures(f"{model}.live.guided", guided, every, f"{target}, by measured service times"),
+        _gain(model, cores, simple, every, in_turns, f"{target}; afterwards {busy}"),
     ]
 
 
-def _gain(model: str, cores: int, simple: SearchResult, every: SearchResult, busy: BusyMachine) -> Figure:
-    """Over DeepRecSys, and what of it is due to what."""
+def _gain(
+    model: str, cores: int, simple: SearchResult, every: SearchResult, in_turns: list[list[float]], told: str
+) -> Figure:
+    """Over DeepRecSys by what both reached in turns, and what of it is due to what by what was measured before."""
     gain = gain_by_cause(simple, every)
     many = cores >= _MANY_CORES and model.startswith("dlrm")
-    note = f"nothing keeps the SLA with {configuration_words(simple.closest)}, DeepRecSys' best"
+    baseline, best = in_turns[0], in_turns[-1]
+    value, low, high = ratio_of_medians(best, baseline) if min(baseline) > 0 else (1.0, 1.0, 1.0)
+    note = f"nothing keeps the target with {configuration_words(simple.closest)}, DeepRecSys' best"
     if gain is not None:
         note = (
-            f"{every.reached.qps:,.0f} queries/s with {configuration_words(every.closest)}, DeepRecSys "
-            f"{gain.baseline_qps:,.0f} with {configuration_words(simple.closest)}; of it by workers and cores per "
-            f"worker {gain.op_parallelism:.2f}, by the S-D pipeline "
+            f"{median(best):,.0f} queries/s with {configuration_words(every.closest)}, DeepRecSys "
+            f"{median(baseline):,.0f} with {configuration_words(simple.closest)}; as the search measured them "
+            f"{gain.total:.2f}, by workers and cores per worker {gain.op_parallelism:.2f}, by the S-D pipeline "
             f"{gain.pipeline:.2f}; {cores} cores, where only the host computes nothing is fused"
         )
     return Figure(
         f"hercules.over_deeprecsys.{model}",
-        gain.total if gain is not None else 1.0,
+        value,
         "ratio",
+        low=low,
+        high=high,
+        runs=len(best),
         target=">= 1.3" if many else ">= 1.0",
         paper="1.35 to 2.64" if model.startswith("dlrm") else None,
-        note=f"{note}; afterwards {busy}",
+        note=f"{note}; {told}",
     )

@@ -36,7 +36,8 @@ def provision(
         Path,
         typer.Argument(
             help="Efficiency tuples: model, server_type, qps, power_watts; optional are estimated and "
-            "configuration.NAME. Every pair is needed; a qps of 0 says that the type cannot serve the model.",
+            "configuration.NAME. Every pair is needed; a qps of 0 says that the type cannot serve the model. Or a "
+            "directory of profiles that hebe profile wrote.",
         ),
     ],
     servers: Annotated[

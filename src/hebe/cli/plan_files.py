@@ -127,10 +127,13 @@ def read_entries(
 def read_efficiency(path: Path, power_watts: Mapping[str, float]) -> list[EfficiencyTuple]:
     """Efficiency tuples: `model,server_type,qps[,power_watts][,estimated][,configuration.NAME...]`.
 
-    A tuple without power takes its server type's from `power_watts`. Tuples of unknown types are read as well.
+    A tuple without power takes its server type's from `power_watts`. Tuples of unknown types are read as well. A
+    directory stands for the profiles in it, as `hebe profile` writes them: what serving measured counts, where it did.
     """
     from hebe.profile import EfficiencyTuple, ProfileError
 
+    if path.is_dir():
+        return _profiled_efficiency(path)
     entries = read_entries(
         path,
         "efficiency",
@@ -160,6 +163,25 @@ def read_efficiency(path: Path, power_watts: Mapping[str, float]) -> list[Effici
         except ProfileError as fault:
             raise PlanFileError(f"{entry.where}: {fault}") from None
     return tuples
+
+
+def _profiled_efficiency(directory: Path) -> list[EfficiencyTuple]:
+    from hebe.profile import ProfileError
+    from hebe.profiling.server_profile import read_server_profile
+
+    found: dict[tuple[str, str], tuple[Path, EfficiencyTuple]] = {}
+    for path in sorted(directory.glob("*.json")):
+        try:
+            profile = read_server_profile(path)
+        except ProfileError as fault:
+            raise PlanFileError(str(fault)) from None
+        told = profile.measured or profile.efficiency
+        if (before := found.get((told.model, told.server_type))) is not None:
+            raise PlanFileError(f"{path}: {told.model} on {told.server_type} is given twice, before in {before[0]}")
+        found[told.model, told.server_type] = path, told
+    if not found:
+        raise PlanFileError(f"{directory}: holds no profile (*.json) of hebe profile")
+    return [told for _, told in found.values()]
 
 
 @dataclass(frozen=True, slots=True)

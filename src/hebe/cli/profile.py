@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hebe.cli.load_options import (
+    GraphOption,
+    HierarchyOption,
+    PersistentDirOption,
+    RowFormatOption,
+    TableMemoryOption,
+    load_options,
+)
 from hebe.cli.options import (
     MEASURE,
     QUERIES,
@@ -83,6 +91,11 @@ def profile(
         str, typer.Option(rich_help_panel=QUERIES, help="Which rows: uniform, zipf:ALPHA, or reuse[:FILE[:NAME]].")
     ] = "uniform",
     seed: QuerySeedOption = 0,
+    graph: GraphOption = "scripted",
+    table_memory: TableMemoryOption = None,
+    persistent_dir: PersistentDirOption = None,
+    hierarchy: HierarchyOption = None,
+    row_format: RowFormatOption = "fp32",
     accelerator_memory: Annotated[
         str | None,
         typer.Option(
@@ -125,7 +138,7 @@ def profile(
     starts with.
 
     Ctrl-C loses nothing: every evaluation is in the journal, and the same command goes on from there. What was measured
-    of the same model files, server, SLA and load is not measured again.
+    of the same model files, loaded in the same way, server, SLA and load is not measured again.
 
     Exit codes: 0 a profile was written; 3 no configuration keeps the SLA (and the power budget): the closest one is
     told, and nothing is written; 1 it failed; 2 wrong usage; 130 interrupted.
@@ -158,6 +171,7 @@ def profile(
         directory=directory,
         model=model,
         version=version,
+        loading=load_options(graph, table_memory, persistent_dir, hierarchy, row_format),
         workload=Workload(forms.query_sizes(sizes), forms.arrivals(arrivals), forms.key_skew(keys), seed),
         keys=keys,
         load=f"sizes {sizes}, arrivals {arrivals}, keys {keys}, seed {seed}{', quick' if quick else ''}",

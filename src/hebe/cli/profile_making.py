@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from hebe.load_generator.qps_search import Probe, Workload
     from hebe.load_generator.rate_search import Crossing
     from hebe.profiling.evaluator import ServerEvaluator
+    from hebe.runtime.loaded_model import LoadOptions
 
 FEW_CORES = 4
 """On so many or fewer, batch sizes a factor of four apart will do; else of two."""
@@ -59,13 +60,15 @@ RANDOM_SHARE = 0.2
 class ProfileRequest:
     """What `hebe profile` was asked for. Empty `placements` and `batch_sizes`, and None, stand for the defaults.
 
-    `keys` is the form of the load's key skew, `load` says in words what the queries are like, for the journal and the
-    profile. `accelerator_bytes` and `key_trace`: what the accelerator has for hot rows, and by what they are chosen.
+    `loading` says how the model is brought into memory. `keys` is the form of the load's key skew, `load` says in words
+    what the queries are like, for the journal and the profile. `accelerator_bytes` and `key_trace` say what the
+    accelerator has for hot rows, and by what they are chosen.
     """
 
     directory: Path
     model: str
     version: int | None
+    loading: LoadOptions
     workload: Workload
     keys: str
     load: str
@@ -178,7 +181,13 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         load += f", {use.memory_bytes} bytes of hot rows by {use.key_trace or 'these keys'}"
         use.check(stored.spec)  # what is wrong with a trace is better told now
     subject = ProfileSubject(
-        stored.name, stored.version, stored.identity, server.name, _sla(request, stored.spec.sla), load
+        stored.name,
+        stored.version,
+        stored.identity,
+        request.loading.words(),
+        server.name,
+        _sla(request, stored.spec.sla),
+        load,
     )
     watched: _Watched | None = None
     busy = busy_machine(cores=request.cores)
@@ -249,6 +258,7 @@ def _running(
         quick=request.quick,
         cores=request.cores,
         on_probe=show,
+        load_options=request.loading,
         accelerator_bytes=use.memory_bytes,
         frequencies=lambda: use.frequencies(stored.spec),
     ) as live:

@@ -54,6 +54,10 @@ def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
         yield Text()
         yield Text("With so many workers", style="bold")
         yield _scalability(made.profile.scalability)
+        if len(made.profile.scalability.cache_ways) > 1:
+            yield Text()
+            yield Text("With so many ways of the last-level cache", style="bold")
+            yield _by_cache_ways(made.profile.scalability)
 
 
 def out_of_reach(made: ProfileMade) -> str:
@@ -189,4 +193,12 @@ def _scalability(scalability: ScalabilityProfile) -> FittingTable:
         scalability.workers, scalability.qps, scalability.bandwidth_bytes_per_s, strict=True
     ):
         table.add_row(str(workers), format_number(qps), format_number(traffic / 1e9) if traffic else "")
+    return table
+
+
+def _by_cache_ways(scalability: ScalabilityProfile) -> FittingTable:
+    """Of as many workers as fit."""
+    table = FittingTable(*(Column(name, right=True) for name in ("ways", "queries/s")))
+    for ways, qps in zip(scalability.cache_ways, scalability.qps_by_cache_ways[-1], strict=True):
+        table.add_row(str(ways), format_number(qps))
     return table

@@ -12,11 +12,20 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from hebe.cli.options import ROW_FORMATS, parse_bytes, parse_row_format
+from hebe.cli.load_options import (
+    RUNNING,
+    GraphOption,
+    HierarchyOption,
+    PersistentDirOption,
+    RowFormatOption,
+    TableMemoryOption,
+    load_options,
+)
+from hebe.cli.options import parse_bytes
 from hebe.cli.output import JsonOption, make_console, print_json
 from hebe.cli.serve_profiles import check_profile_decides, profiled_configurations
 
-_SERVING, _RUNNING, _ACCESS, _LOGGING = "Where", "How models run", "Access and limits", "Logs and traces"
+_SERVING, _ACCESS, _LOGGING = "Where", "Access and limits", "Logs and traces"
 
 
 def serve(
@@ -37,72 +46,55 @@ def serve(
     profile: Annotated[
         list[Path] | None,
         typer.Option(
-            rich_help_panel=_RUNNING,
+            rich_help_panel=RUNNING,
             metavar="FILE",
             help="Start in the configuration that hebe profile found best, with its SLA; once for each model.",
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, rich_help_panel=_RUNNING, help="Workers per model (default: as many as the cores make)."),
+        typer.Option(min=1, rich_help_panel=RUNNING, help="Workers per model (default: as many as the cores make)."),
     ] = None,
-    worker_cores: Annotated[int, typer.Option(min=1, rich_help_panel=_RUNNING, help="Cores of each worker.")] = 1,
+    worker_cores: Annotated[int, typer.Option(min=1, rich_help_panel=RUNNING, help="Cores of each worker.")] = 1,
     worker_threads: Annotated[
         int | None,
         typer.Option(
-            min=1, max=2, rich_help_panel=_RUNNING, help="Threads of each (default: 2 if each has a core of its own)."
+            min=1, max=2, rich_help_panel=RUNNING, help="Threads of each (default: 2 if each has a core of its own)."
         ),
     ] = None,
     batch_size: Annotated[
         int,
         typer.Option(
-            min=1, rich_help_panel=_RUNNING, help="Most items in a batch: larger queries are split, smaller fused."
+            min=1, rich_help_panel=RUNNING, help="Most items in a batch: larger queries are split, smaller fused."
         ),
     ] = 256,
-    fuse: Annotated[bool, typer.Option(rich_help_panel=_RUNNING, help="Let several queries share a batch.")] = True,
+    fuse: Annotated[bool, typer.Option(rich_help_panel=RUNNING, help="Let several queries share a batch.")] = True,
     spread: Annotated[
-        bool, typer.Option(rich_help_panel=_RUNNING, help="Split a query over idle workers if that answers it sooner.")
+        bool, typer.Option(rich_help_panel=RUNNING, help="Split a query over idle workers if that answers it sooner.")
     ] = True,
     max_wait_ms: Annotated[
         float,
-        typer.Option(min=0, rich_help_panel=_RUNNING, help="How long a batch that is not full may wait for company."),
+        typer.Option(min=0, rich_help_panel=RUNNING, help="How long a batch that is not full may wait for company."),
     ] = 0.0,
-    graph: Annotated[
-        str, typer.Option(rich_help_panel=_RUNNING, help="How the DenseNet runs: scripted, eager or compiled.")
-    ] = "scripted",
-    table_memory: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=_RUNNING,
-            metavar="BYTES",
-            help="Most memory for embedding rows, such as 800M or 12G; the rest is read from --persistent-dir.",
-        ),
-    ] = None,
-    persistent_dir: Annotated[
-        Path | None, typer.Option(rich_help_panel=_RUNNING, help="Where rows beyond --table-memory are kept (RocksDB).")
-    ] = None,
-    hierarchy: Annotated[
-        Path | None,
-        typer.Option(
-            rich_help_panel=_RUNNING,
-            help="TOML file that describes the tiers of the tables, and where online updates come from.",
-        ),
-    ] = None,
-    row_format: Annotated[str, typer.Option(rich_help_panel=_RUNNING, help=ROW_FORMATS)] = "fp32",
+    graph: GraphOption = "scripted",
+    table_memory: TableMemoryOption = None,
+    persistent_dir: PersistentDirOption = None,
+    hierarchy: HierarchyOption = None,
+    row_format: RowFormatOption = "fp32",
     verify: Annotated[
         bool,
         typer.Option(
-            "--verify", rich_help_panel=_RUNNING, help="Check every byte of a version before it is loaded; takes time."
+            "--verify", rich_help_panel=RUNNING, help="Check every byte of a version before it is loaded; takes time."
         ),
     ] = False,
     sla_ms: Annotated[
-        float | None, typer.Option(rich_help_panel=_RUNNING, help="Latency bound instead of each model's own.")
+        float | None, typer.Option(rich_help_panel=RUNNING, help="Latency bound instead of each model's own.")
     ] = None,
     percentile: Annotated[
-        float | None, typer.Option(rich_help_panel=_RUNNING, help="Percentile at which the bound must hold.")
+        float | None, typer.Option(rich_help_panel=RUNNING, help="Percentile at which the bound must hold.")
     ] = None,
     admission: Annotated[
-        bool, typer.Option(rich_help_panel=_RUNNING, help="Refuse at once what cannot meet its deadline.")
+        bool, typer.Option(rich_help_panel=RUNNING, help="Refuse at once what cannot meet its deadline.")
     ] = True,
     max_queue: Annotated[
         int, typer.Option(min=1, rich_help_panel=_ACCESS, help="Most queries waiting, per model.")
@@ -148,26 +140,20 @@ def serve(
     Example: hebe serve models --profile profiles/dlrm-rmc1.json
     """
     with _interrupt_ends_at_once():
-        from hebe.embeddings.hierarchy_config import HierarchyConfig
-        from hebe.runtime.dense_graph import GraphMode
-        from hebe.runtime.loaded_model import LoadOptions
         from hebe.serving.auth import read_tokens
         from hebe.serving.logs import configure_logging
         from hebe.serving.model_host import HostOptions
         from hebe.serving.server import Server, ServerOptions
 
-    if graph not in list(GraphMode):
-        raise typer.BadParameter(f"{graph!r}: choose {', '.join(GraphMode)}", param_hint="--graph")
     if log_format not in ("console", "json"):
         raise typer.BadParameter(f"{log_format!r}: choose console or json", param_hint="--log-format")
     if log_level not in ("debug", "info", "warning", "error"):
         raise typer.BadParameter(f"{log_level!r}: choose debug, info, warning or error", param_hint="--log-level")
     if profile:
         check_profile_decides(context)
-    if (table_memory is None) != (persistent_dir is None):
-        raise typer.BadParameter("--table-memory and --persistent-dir belong together", param_hint="--table-memory")
     if (tls_certificate is None) != (tls_key is None):
         raise typer.BadParameter("--tls-certificate and --tls-key belong together", param_hint="--tls-certificate")
+    load = load_options(graph, table_memory, persistent_dir, hierarchy, row_format, verify=verify)
     options = ServerOptions(
         host=host,
         http_port=http_port,
@@ -186,15 +172,8 @@ def serve(
             admission=admission,
             sla_ms=sla_ms,
             percentile=percentile,
-            load=LoadOptions(
-                GraphMode(graph),
-                None if table_memory is None else parse_bytes(table_memory, "--table-memory"),
-                persistent_dir,
-                verify,
-                parse_row_format(row_format),
-                None if hierarchy is None else HierarchyConfig.from_toml(hierarchy),
-            ),
-            configurations=profiled_configurations(directory, profile or []),
+            load=load,
+            configurations=profiled_configurations(directory, profile or [], load),
         ),
         max_request_bytes=parse_bytes(max_request_bytes, "--max-request-bytes"),
         max_json_bytes=parse_bytes(max_json_bytes, "--max-json-bytes"),

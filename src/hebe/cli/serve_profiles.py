@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from hebe.runtime.loaded_model import LoadOptions
     from hebe.serving.served_configuration import ServedConfiguration
 
 _SPLIT = ("workers", "worker_cores", "worker_threads", "batch_size")
@@ -27,9 +28,11 @@ def check_profile_decides(context: typer.Context) -> None:
             )
 
 
-def profiled_configurations(directory: Path, paths: Sequence[Path]) -> dict[str, ServedConfiguration]:
-    """How to run the models that these profiles are of. To be called before any thread is pinned: the server is known
-    by the cores that may be used.
+def profiled_configurations(
+    directory: Path, paths: Sequence[Path], load: LoadOptions
+) -> dict[str, ServedConfiguration]:
+    """How to run the models that these profiles are of, loaded as `load` says. To be called before any thread is
+    pinned: the server is known by the cores that may be used.
 
     Raises as `profile_to_serve.configurations_to_serve`.
     """
@@ -38,4 +41,4 @@ def profiled_configurations(directory: Path, paths: Sequence[Path]) -> dict[str,
     from hebe.profiling.profile_to_serve import configurations_to_serve
     from hebe.runtime.this_server import this_server
 
-    return configurations_to_serve(directory, paths, this_server().name)
+    return configurations_to_serve(directory, paths, load.words(), this_server().name)

@@ -8,6 +8,7 @@ while serving, they have the cores that no worker has, or share the workers'.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from hebe.profiling.query_times import ask_alone
 from hebe.profiling.service_measurement import measure_service_times
 from hebe.runtime.accelerator import Accelerator, default_memory_bytes
 from hebe.runtime.bandwidth_meter import BandwidthMeter, cache_ways
+from hebe.runtime.cache_allocation import CacheAllocationError, limited_to_ways
 from hebe.runtime.interpreter_lock import handed_over_soon
 from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
@@ -216,11 +218,12 @@ class LiveEvaluator:
         the batch size of the first lane.
 
         Memory traffic is read where the system tells it; else it is that of the rows and numbers of the items, and the
-        profile is `estimated`. Ways of the cache are told apart only where it can be divided: here all of it.
+        profile is `estimated`. Most workers are measured with fewer ways of the last-level cache too, where that can be
+        shared out.
         """
         lane = configuration[0]
         most = max(len(self.cores) // lane.cores_per_worker, 1)
-        counts = sorted({1 << power for power in range(most.bit_length()) if 1 << power <= most} | {most})
+        counts = _doubling(1, most)
         qps, traffic, estimated = [], [], False
         item_bytes = sum(4 * each.lookups * self.spec.table(each.table).dim for each in self.spec.features)
         for workers in counts:
@@ -231,16 +234,32 @@ class LiveEvaluator:
             estimated |= reading.bytes_per_s is None
             traffic.append(items * item_bytes if reading.bytes_per_s is None else reading.bytes_per_s)
             qps.append(reached.qps)
-        ways = cache_ways().count or 1
-        return ScalabilityProfile(
-            self.spec.name, tuple(counts), tuple(qps), tuple(traffic), (ways,), tuple((one,) for one in qps),
-            estimated=estimated,
-        )  # fmt: skip
+        ways, by_ways = self._by_cache_ways((each,), qps[-1])
+        rows = ((),) * (len(counts) - 1) + (by_ways,)
+        return ScalabilityProfile(self.spec.name, counts, tuple(qps), tuple(traffic), ways, rows, estimated=estimated)
+
+    def _by_cache_ways(self, configuration: Configuration, qps: float) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Counts of ways, and throughput with so many; the last one, which reaches `qps`, is the whole cache."""
+        there = cache_ways()
+        counts = _doubling(there.fewest, there.count) if there.count else (1,)
+        reached = []
+        try:
+            for count in counts[:-1]:
+                with limited_to_ways(count):
+                    reached.append(self(configuration).qps)
+        except CacheAllocationError:  # there, but not this user's to share out
+            return counts[-1:], (qps,)
+        return counts, (*reached, qps)
 
     def close(self) -> None:
         """Stop the workers."""
         if self._driver is not None:
             self._driver.close()
+
+
+def _doubling(first: int, last: int) -> tuple[int, ...]:
+    """`first`, twice that, and so on, and `last`."""
+    return (*itertools.takewhile(lambda count: count < last, (first << power for power in itertools.count())), last)
 
 
 @contextmanager
@@ -269,6 +288,7 @@ def live_evaluator(
     own = tuple(cores) if cores is not None else available_cores()
     loaded = LoadedModel.load(directory, model, version, load_options, threads=len(own))
     try:
+        loaded.start()
         spec = loaded.spec
         memory_bytes = default_memory_bytes(spec) if accelerator_bytes is None else accelerator_bytes
         accelerator = Accelerator(memory_bytes, frequencies or (lambda: key_frequencies(spec, workload.keys)))

@@ -170,9 +170,9 @@ def read_server_profile(path: Path) -> ServerProfile:
         raise ProfileError(f"{path}: is no JSON text: {fault}") from None
 
 
-def check_fits(profile: ServerProfile, model: str, version: int, identity: str, server: str) -> None:
+def check_fits(profile: ServerProfile, model: str, version: int, identity: str, loaded: str, server: str) -> None:
     """Raise `ProfileError`, which says what differs, unless the profile is of this model, as it lies on disk with that
-    `identity`, and of this kind of `server` (`this_server().name`)."""
+    `identity`, `loaded` in that way (`LoadOptions.words`), and of this kind of `server` (`this_server().name`)."""
     of = profile.subject
     if of.model != model:
         raise ProfileError(f"the profile is of model {of.model}, not of {model}: profile that one")
@@ -181,6 +181,11 @@ def check_fits(profile: ServerProfile, model: str, version: int, identity: str, 
     if of.identity != identity:
         raise ProfileError(
             f"version {version} of {model} was written anew since it was profiled: its files differ. Profile it again"
+        )
+    if of.loaded != loaded:
+        raise ProfileError(
+            f"the profile was made with the model loaded so: {of.loaded}; and here it is: {loaded}. Serve with the same"
+            " --graph, --row-format, --hierarchy and --table-memory, or profile it again with these"
         )
     if of.server != server:
         raise ProfileError(

@@ -14,7 +14,8 @@ from hebe.spec import SlaTarget, SpecError
 class ProfileSubject:
     """What must be the same for two measurements to be of the same thing.
 
-    `identity` is the checksum of the model's files (`StoredModel.identity`); `server` says in words what this machine
+    `identity` is the checksum of the model's files (`StoredModel.identity`); `loaded` says how they are brought into
+    memory (`LoadOptions.words`); `server` says in words what this machine
     is (processor, cores, memory, accelerator), equal on machines that are alike; `load` says what the queries are like
     and how thoroughly they were measured.
     """
@@ -22,12 +23,13 @@ class ProfileSubject:
     model: str
     version: int
     identity: str
+    loaded: str
     server: str
     sla: SlaTarget
     load: str
 
     def __post_init__(self) -> None:
-        for name in ("model", "identity", "server", "load"):
+        for name in ("model", "identity", "loaded", "server", "load"):
             text = getattr(self, name)
             if not isinstance(text, str) or not text.strip() or not text.isprintable():
                 raise ProfileError(f"subject: {name} is {text!r}: must be one line of text")
@@ -40,6 +42,7 @@ class ProfileSubject:
             "model": self.model,
             "version": self.version,
             "identity": self.identity,
+            "loaded": self.loaded,
             "server": self.server,
             "sla": {"latency_ms": self.sla.latency_ms, "percentile": self.sla.percentile},
             "load": self.load,
@@ -48,7 +51,7 @@ class ProfileSubject:
     @classmethod
     def from_dict(cls, data: object) -> ProfileSubject:
         """The inverse of `to_dict`; raises `ProfileError` naming a missing, unknown or ill-typed field."""
-        fields = checked_fields("subject", data, ("model", "version", "identity", "server", "sla", "load"))
+        fields = checked_fields("subject", data, ("model", "version", "identity", "loaded", "server", "sla", "load"))
         sla = checked_fields("subject: sla", fields["sla"], ("latency_ms", "percentile"))
         try:
             target = SlaTarget(**sla)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,16 @@ class LoadOptions:
     verify: bool = False
     row_format: RowFormat = RowFormat.FP32
     hierarchy: HierarchyConfig | None = None
+
+    def words(self) -> str:
+        """One line of all that may matter for how fast the model is; where files lie does not."""
+        words = f"{self.graph}, rows {self.row_format}"
+        if self.table_memory_bytes is not None:
+            words += f", {self.table_memory_bytes} bytes of tables in memory"
+        if self.hierarchy is not None:
+            tiers = replace(self.hierarchy, volatile_db=replace(self.hierarchy.volatile_db, password=""))
+            words += f", tiers {hashlib.sha256(repr(tiers).encode()).hexdigest()[:12]}"
+        return words
 
     def store_directory(self, name: str, version: int) -> Path | None:
         """Where the persistent store of a version lies, None where there is none."""

@@ -20,7 +20,7 @@ class HostedModel:
     """One version of a model in memory, with its workers.
 
     `max_items`: the largest query size taken. `tier_kinds`: what each tier is, by name, level 1 first; empty where all
-    rows are resident. `profile`: of this version, where it runs by one.
+    rows are resident. `profile`: of this version, where there is one.
     """
 
     def __init__(
@@ -37,13 +37,18 @@ class HostedModel:
         self.max_items = max_items
         self.sla_s = driver.config.sla_s
         self.percentile = driver.config.percentile
-        self.profile = profile
+        self._profile = profile
         self._driver = driver
 
     @property
     def configuration(self) -> tuple[Lane, ...]:
         """How the server is split for it."""
         return tuple(placed.lane for placed in self._driver.lanes)
+
+    @property
+    def profile(self) -> ProfileInUse | None:
+        """The profile that it runs by; None while it is split otherwise."""
+        return self._profile if self._profile and self._profile.configuration == self.configuration else None
 
     @property
     def batch_size(self) -> int:

@@ -324,8 +324,6 @@ class ModelHost:
                     log.error("unexpected fault while splitting the server anew", model=name, exc_info=fault)
                 raise LoadFailed(f"model {name}: {_reason(fault)}; it runs as before") from fault
             log.info("server split anew", model=name, configuration=to_dict(configuration), before=to_dict(before))
-            if model.profile is not None and configuration != self.options.configurations[name].lanes:
-                model.profile = None  # its tuple is of another configuration
 
     async def unload(self, name: str) -> None:
         """Take a model out and free its memory; returns when it is free. Raises `LoadFailed` if it is not loaded."""

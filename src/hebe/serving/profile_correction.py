@@ -102,6 +102,8 @@ class ProfileCorrection:
         for model in self._host.hosted:
             if model.profile is not None:
                 self._look_at(model, model.profile, power, now_s)
+            else:
+                self._counters.pop(model.spec.name, None)  # split otherwise: what is counted now is of that
         if now_s - self._kept_s >= KEEP_EVERY_S and any(profile.unkept for profile in self._host.profiles):
             self._kept_s = now_s
             await self._keep()

@@ -15,10 +15,11 @@ LATE_IN_A_ROW = 2
 
 class ProfileInUse:
     """`efficiency` is what the profile says; `measured` what has become of it, None while nothing differs, by
-    `measured_at`; `window` is the last load that told something.
+    `measured_at`; `window` is the last load that told something. All of it is of `configuration`.
     """
 
     def __init__(self, served: ServedConfiguration) -> None:
+        self.configuration = served.lanes
         self.efficiency: EfficiencyTuple = served.efficiency
         self.measured = served.measured
         self.measured_at = served.measured_at

@@ -1,0 +1,67 @@
+"""Options that say how models are brought into memory, of the commands that run them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hebe.cli.options import ROW_FORMATS, parse_bytes, parse_row_format
+
+if TYPE_CHECKING:
+    from hebe.runtime.loaded_model import LoadOptions
+
+RUNNING = "How models run"
+"""Heading in the help."""
+
+GraphOption = Annotated[
+    str, typer.Option(rich_help_panel=RUNNING, help="How the DenseNet runs: scripted, eager or compiled.")
+]
+TableMemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=RUNNING,
+        metavar="BYTES",
+        help="Most memory for embedding rows, such as 800M or 12G; the rest is read from --persistent-dir.",
+    ),
+]
+PersistentDirOption = Annotated[
+    Path | None, typer.Option(rich_help_panel=RUNNING, help="Where rows beyond --table-memory are kept (RocksDB).")
+]
+HierarchyOption = Annotated[
+    Path | None,
+    typer.Option(
+        rich_help_panel=RUNNING,
+        help="TOML file that describes the tiers of the tables, and where online updates come from.",
+    ),
+]
+RowFormatOption = Annotated[str, typer.Option(rich_help_panel=RUNNING, help=ROW_FORMATS)]
+
+
+def load_options(
+    graph: str,
+    table_memory: str | None,
+    persistent_dir: Path | None,
+    hierarchy: Path | None,
+    row_format: str,
+    *,
+    verify: bool = False,
+) -> LoadOptions:
+    """What these options ask for. Wrong usage if they cannot be; raises `ConfigError` for a wrong file."""
+    from hebe.embeddings.hierarchy_config import HierarchyConfig
+    from hebe.runtime.dense_graph import GraphMode
+    from hebe.runtime.loaded_model import LoadOptions
+
+    if graph not in list(GraphMode):
+        raise typer.BadParameter(f"{graph!r}: choose {', '.join(GraphMode)}", param_hint="--graph")
+    if (table_memory is None) != (persistent_dir is None):
+        raise typer.BadParameter("--table-memory and --persistent-dir belong together", param_hint="--table-memory")
+    return LoadOptions(
+        GraphMode(graph),
+        None if table_memory is None else parse_bytes(table_memory, "--table-memory"),
+        persistent_dir,
+        verify,
+        parse_row_format(row_format),
+        None if hierarchy is None else HierarchyConfig.from_toml(hierarchy),
+    )
