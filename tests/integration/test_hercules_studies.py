@@ -9,7 +9,7 @@ from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe.studies import hercules_accelerator, hercules_accelerator_runs, hercules_live
 from hebe.studies.hercules_accelerator import FUSED, lane
-from hebe.studies.hercules_live import SLACK, alternated, every_core, live_server, longer_target, make_model
+from hebe.studies.hercules_live import SLACK, alternated, every_core, live_server, longer_target, make_model, query_ms
 
 SHORTEST = LiveEffort(probe_s=0.1, warm_up_s=0.05, rounds=2, resolution=0.5, longest_s=60.0, highest_qps=40.0)
 """Of a moment, and of rates and targets that any machine keeps, however busy it is."""
@@ -18,7 +18,7 @@ SHORTEST = LiveEffort(probe_s=0.1, warm_up_s=0.05, rounds=2, resolution=0.5, lon
 def test_what_a_split_of_this_machine_reaches(tmp_path):
     repository = make_model("dlrm-rmc1", 1 << 19, tmp_path, Progress(disable=True))
     with live_server(repository, "dlrm-rmc1", SlaTarget(30_000.0), SHORTEST) as server:
-        assert server.large_query_ms(every_core()) > 0
+        assert query_ms(server.live, every_core(), 10) > 0
         point = server.point(every_core())
         assert point is not None
         assert point.qps > 0

@@ -112,12 +112,6 @@ class LiveServer:
         finally:
             self._advance()
 
-    def large_query_ms(self, configuration: Configuration) -> float:
-        """What a query of the SLA's percentile of sizes takes with nothing beside it."""
-        self.live.configure(configuration)
-        times = times_alone(self.live.driver, size_at(self.live.sla.percentile))
-        return 1e3 * median(each.latency_s for each in times)
-
 
 @contextmanager
 def live_server(
@@ -159,7 +153,14 @@ def target_within_reach(
     too long for a single large query in that configuration (default: DeepRecSys')."""
     own = catalog.entry(name, "production").sla
     with live_server(repository, name, own, FIRST_LOOK, accelerator_bytes=accelerator_bytes) as server:
-        return longer_target(own, server.large_query_ms(configuration or every_core()))
+        return longer_target(own, query_ms(server.live, configuration or every_core(), size_at(own.percentile)))
+
+
+def query_ms(live: LiveEvaluator, configuration: Configuration, items: int) -> float:
+    """What a query of so many items takes with nothing beside it."""
+    live.configure(configuration)
+    times = times_alone(live.driver, items)
+    return 1e3 * median(each.latency_s for each in times)
 
 
 def longer_target(own: SlaTarget, large_query_ms: float) -> SlaTarget:
