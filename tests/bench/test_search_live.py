@@ -9,7 +9,7 @@ from rich.progress import Progress
 
 from hebe.bench import search_live
 from hebe.planning.parallelism import Reached
-from hebe.runtime.processor_meter import BusyMachine
+from hebe.runtime.processor_meter import ProcessorUse
 from hebe.server_configuration import Placement
 from hebe.spec import SlaTarget
 
@@ -25,6 +25,13 @@ class Seeming:
         return Reached(100.0 * lane.cores * pipeline * (1 if lane.batch_size == 256 else 0.5))
 
 
+class Denied:
+    """A machine whose host has others to serve."""
+
+    def read(self):
+        return ProcessorUse(0.5, 0.5, 0.5, 0.3, 100)
+
+
 @pytest.fixture(autouse=True)
 def seeming(monkeypatch):
     @contextmanager
@@ -36,7 +43,7 @@ def seeming(monkeypatch):
     monkeypatch.setattr(search_live, "target_within_reach", lambda *_: Seeming.sla)
     monkeypatch.setattr(search_live, "predictor", lambda live, *_: live)
     monkeypatch.setattr(search_live, "available_cores", lambda: range(4))
-    monkeypatch.setattr(search_live, "busy_machine", lambda _: BusyMachine(0.3, 0.2, ()))
+    monkeypatch.setattr(search_live, "ProcessorMeter", Denied)
 
 
 def test_searches_are_compared_with_everything_by_the_same_measurements():

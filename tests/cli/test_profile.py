@@ -4,7 +4,7 @@ import json
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -18,7 +18,7 @@ from hebe.profiling.error import ProfilingError
 from hebe.profiling.journal import open_journal
 from hebe.profiling.server_profile import check_fits, read_server_profile
 from hebe.runtime.loaded_model import LoadOptions
-from hebe.runtime.processor_meter import BusyMachine, BusyProcess
+from hebe.runtime.processor_meter import BusyMachine, BusyProcess, ProcessorUse
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, ServerSpec, SlaTarget
 
@@ -86,8 +86,15 @@ def live(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("hebe.cli.profile_making.this_server", lambda _cores: SERVER)
     monkeypatch.setattr("hebe.cli.profile_making.busy_machine", lambda **_: BusyMachine(0.01, 0.0, ()))
+    deny(monkeypatch, 0.02)
     monkeypatch.chdir(tmp_path)
     return seeming
+
+
+def deny(monkeypatch, share):
+    """A host that gives so much of the cores' time to others."""
+    meter = SimpleNamespace(read=lambda: ProcessorUse(0.5, 0.5, 0.5, share, 100))
+    monkeypatch.setattr("hebe.cli.profile_making.ProcessorMeter", lambda _cores: meter)
 
 
 def run(capsys, repository, *options):
@@ -313,6 +320,14 @@ def test_a_busy_machine_is_told(capsys, repository, monkeypatch):
     told, shown = profiled(capsys, repository)
     assert told["busy_share"] == 0.37
     assert shown.count("This machine is busy: 37% of its cores are taken, most by python (pid 123).") == 2
+
+
+@pytest.mark.usefixtures("live")
+def test_a_host_that_has_others_to_serve_is_told(capsys, repository, monkeypatch):
+    deny(monkeypatch, 0.31)
+    told, shown = profiled(capsys, repository)
+    assert told["denied_share"] == 0.31
+    assert "the host of this virtual machine gave 31% of the cores' time to others. It may" in " ".join(shown.split())
 
 
 @pytest.mark.usefixtures("live")

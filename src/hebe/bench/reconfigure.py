@@ -23,7 +23,7 @@ from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.report.configuration_words import configuration_words
 from hebe.report.figures import Figure
 from hebe.runtime.pinning import available_cores, pinned
-from hebe.runtime.processor_meter import busy_machine
+from hebe.runtime.processor_meter import ProcessorMeter
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import clock
 from hebe.serving.errors import QueryFailed, QueryRefused
@@ -90,10 +90,12 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
         rate_qps = _LOAD * min(_highest_qps(way, evaluator.latency_profiles(way)) for way in ways)
         sla = longer_target(OWN_SLA, max(query_ms(evaluator, way, ITEMS) for way in ways))
         task = progress.add_task("splitting the server anew", total=rounds * len(ways[1:]))
+        meter = ProcessorMeter()
         with pinned(cores):
             queries, changes = asyncio.run(
                 _load(evaluator, rate_qps, rounds * ways[1:], period_s, lambda: progress.advance(task))
             )
+        denied = meter.read().steal
     queries.sla = sla
     before = [kept for _, kept in _seconds(queries, changes[0][0] - period_s, period_s)]
     recoveries = [_recovery_s(queries, *change, period_s) for change in changes]
@@ -125,7 +127,7 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
             f"{configuration_words(slowest)}: from asking for the change until the new workers "
             f"have taken over and p{sla.percentile:g} is within {sla.latency_ms:g} ms for two seconds on end. "
             f"Of all overlapping seconds {after.count(False)} of {len(after)} missed that, and {before.count(False)} "
-            f"of {len(before)} before the first change; afterwards {busy_machine()}",
+            f"of {len(before)} before the first change; meanwhile the host gave {denied:.0%} of the cores' time to others",
         ),
         Figure(
             "reconfigure.takes_s",

@@ -35,7 +35,7 @@ from hebe.profiling.subject import ProfileSubject
 from hebe.report.configuration_words import configuration_words
 from hebe.report.tables import format_number
 from hebe.runtime.accelerator import default_memory_bytes
-from hebe.runtime.processor_meter import BusyMachine, busy_machine
+from hebe.runtime.processor_meter import BusyMachine, ProcessorMeter, busy_machine
 from hebe.runtime.this_server import this_server
 from hebe.server_configuration import Placement, to_dict
 from hebe.spec import ModelSpec, ServerSpec, SlaTarget
@@ -91,7 +91,7 @@ class ProfileRequest:
 @dataclass(frozen=True, slots=True)
 class ProfileMade:
     """What came of it; `profile` is None where no configuration keeps the limits. `busy` is what others took of the
-    machine before it began."""
+    machine before it began, `denied` the share of the cores' time that its host gave to others since."""
 
     subject: ProfileSubject
     server: ServerSpec
@@ -102,6 +102,7 @@ class ProfileMade:
     answered: int
     profile: ServerProfile | None
     busy: BusyMachine
+    denied: float
 
 
 def busy_words(busy: BusyMachine) -> str:
@@ -110,6 +111,16 @@ def busy_words(busy: BusyMachine) -> str:
         return ""
     return (
         f"This machine is busy: {busy}. What is measured now may be too low: end that, and profile anew with --fresh."
+    )
+
+
+def denied_words(denied: float) -> str:
+    """A warning, empty where the host gave next to nothing of the cores' time to others."""
+    if denied < BUSY_SHARE:
+        return ""
+    return (
+        f"While this was measured, the host of this virtual machine gave {denied:.0%} of the cores' time to others. It may "
+        "be too low: profile anew with --fresh when the host has less to do."
     )
 
 
@@ -200,15 +211,19 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         ):
             limits = Limits(request.power_budget_watts, live.noise)
             total = space.size() if request.strategy == "exhaustive" else None
+            meter = ProcessorMeter(request.cores)
             watched = _Watched(journal.evaluating(live), limits, progress, total)
             search = STRATEGIES[request.strategy](
                 _Task(request, space, watched, limits, lambda: _predicting(request, space, subject.sla, live, progress))
             )
             profile = _profile(request, subject, server, search, live, use, progress)
+            denied = meter.read().steal
     except KeyboardInterrupt:
         evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)
         raise ProfileInterrupted(request.journal, evaluations, best) from None
-    return ProfileMade(subject, server, space, limits, request.strategy, search, journal.answered, profile, busy)
+    return ProfileMade(
+        subject, server, space, limits, request.strategy, search, journal.answered, profile, busy, denied
+    )
 
 
 def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:
