@@ -127,7 +127,8 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
             f"{configuration_words(slowest)}: from asking for the change until the new workers "
             f"have taken over and p{sla.percentile:g} is within {sla.latency_ms:g} ms for two seconds on end. "
             f"Of all overlapping seconds {after.count(False)} of {len(after)} missed that, and {before.count(False)} "
-            f"of {len(before)} before the first change; meanwhile the host gave {denied:.0%} of the cores' time to others",
+            f"of {len(before)} before the first change; meanwhile the host gave {denied:.0%} of the cores' time to "
+            "others",
         ),
         Figure(
             "reconfigure.takes_s",

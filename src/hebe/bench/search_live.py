@@ -82,17 +82,11 @@ def _figures(model: str, batch_sizes: tuple[int, ...], quick: bool, progress: Pr
         in_turns = alternated(live, pair, 1 if quick else _TURNS)
         denied = meter.read().steal
     target = f"p{sla.percentile:g} within {sla.latency_ms:g} ms"
+    told_of_host = f"meanwhile the host gave {denied:.0%} of the cores' time to others"
     return [
         *search_figures(f"{model}.live", found, every, f"{target}, Algorithm 1, refined"),
         *search_figures(f"{model}.live.guided", guided, every, f"{target}, by measured service times"),
-        _gain(
-            model,
-            cores,
-            simple,
-            every,
-            in_turns,
-            f"{target}; meanwhile this machine's host gave {denied:.0%} of the cores' time to others",
-        ),
+        _gain(model, cores, simple, every, in_turns, f"{target}; {told_of_host}"),
     ]
 
 

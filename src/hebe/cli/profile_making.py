@@ -119,8 +119,8 @@ def denied_words(denied: float) -> str:
     if denied < BUSY_SHARE:
         return ""
     return (
-        f"While this was measured, the host of this virtual machine gave {denied:.0%} of the cores' time to others. It may "
-        "be too low: profile anew with --fresh when the host has less to do."
+        f"While this was measured, the host of this virtual machine gave {denied:.0%} of the cores' time to others. "
+        "It may be too low: profile anew with --fresh when the host has less to do."
     )
 
 
