@@ -2,7 +2,8 @@
 section III.A, op-parallelism).
 
 The SparseNet's lookups do not wait for each other, so its items are shared out among them; within the DenseNet torch's
-own threads share each op. Threads are those of an executor, which ends them when it goes.
+own threads share each op, rather than taking whole ops side by side: the study hercules-idle compares both. Threads are
+those of an executor, which ends them when it goes.
 """
 
 from __future__ import annotations
