@@ -197,7 +197,10 @@ async def live(monkeypatch, arrivals_s, sizes, config, lane, service_s):
     runner = SimpleNamespace(run=None, rehearse=None)
     pipeline = SimpleNamespace(sparse=lambda: runner, dense=lambda: runner)
     model = SimpleNamespace(
-        spec=SimpleNamespace(outputs=1), new_executor=lambda *_, **__: runner, new_pipeline=lambda *_, **__: pipeline
+        spec=SimpleNamespace(outputs=1),
+        new_executor=lambda *_, **__: runner,
+        new_pipeline=lambda *_, **__: pipeline,
+        warm_up=None,
     )
     placed = PlacedLane(lane, ((),) * lane.workers, ((),) * lane.dense_workers)
     driver = NodeDriver(model, config, [placed], PROFILE, accelerator=Accelerator(0))
