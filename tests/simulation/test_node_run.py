@@ -200,7 +200,7 @@ async def live(monkeypatch, arrivals_s, sizes, config, lane, service_s):
         spec=SimpleNamespace(outputs=1),
         new_executor=lambda *_, **__: runner,
         new_pipeline=lambda *_, **__: pipeline,
-        warm_up=None,
+        warm_up=list,
     )
     placed = PlacedLane(lane, ((),) * lane.workers, ((),) * lane.dense_workers)
     driver = NodeDriver(model, config, [placed], PROFILE, accelerator=Accelerator(0))
