@@ -50,7 +50,10 @@ def live_figures(quick: bool, progress: Progress) -> list[Figure]:
     """Measure `search.*.live` and `hercules.over_deeprecsys.*`. With `quick` one model and two batch sizes."""
     figures = []
     for model in _QUICK_MODELS if quick else MODELS:
-        figures += _figures(model, _QUICK_BATCH_SIZES if quick else BATCH_SIZES, quick, progress)
+        found = _figures(model, _QUICK_BATCH_SIZES if quick else BATCH_SIZES, quick, progress)
+        for figure in found:  # each model takes minutes: what was found is told even if the rest is interrupted
+            progress.console.print(f"{figure.name}  {figure.value:.3f}  {figure.note}", soft_wrap=True, markup=False)
+        figures += found
     return figures
 
 
