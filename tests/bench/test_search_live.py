@@ -28,8 +28,10 @@ class Seeming:
 class Denied:
     """A machine whose host has others to serve."""
 
+    share = 0.04
+
     def read(self):
-        return ProcessorUse(0.5, 0.5, 0.5, 0.3, 100)
+        return ProcessorUse(0.5, 0.5, 0.5, self.share, 100)
 
 
 @pytest.fixture(autouse=True)
@@ -57,4 +59,19 @@ def test_searches_are_compared_with_everything_by_the_same_measurements():
     assert gain.value == pytest.approx(1.25)
     assert "by workers and cores per worker 1.00, by the S-D pipeline 1.25; 4 cores" in gain.note
     assert gain.target == ">= 1.0"
-    assert "30%" in gain.note, "how much of the machine others had"
+    assert "the host gave 4% of the cores' time to others" in gain.note
+
+
+def test_what_a_busy_host_allows_is_no_figure(monkeypatch, capsys):
+    monkeypatch.setattr(Denied, "share", 0.3)
+    with Progress(disable=True) as progress:
+        assert not search_live.live_figures(True, progress)
+    assert "the host gave 30% of the cores' time to others" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_same_configuration_gains_nothing(monkeypatch):
+    monkeypatch.setattr(Seeming, "__call__", lambda _, way: Reached(100.0 * way[0].workers))
+    with Progress(disable=True) as progress:
+        (gain,) = [each for each in search_live.live_figures(True, progress) if each.name.startswith("hercules.")]
+    assert (gain.value, gain.low, gain.high) == (1.0, 1.0, 1.0)
+    assert "4 workers of 1 core, batches of 64, as DeepRecSys" in gain.note
