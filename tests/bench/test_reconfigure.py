@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hebe.bench.reconfigure import _Queries, _recovery_s, configurations
+from hebe.bench.reconfigure import _Queries, _recovery_s, _seconds, configurations
 from hebe.server_configuration import Placement
 
 
@@ -16,19 +16,23 @@ def test_every_placement_is_tried_that_the_cores_allow(cores):
     assert {way[0].placement for way in ways} == (set(Placement) if cores > 1 else {Placement.MODEL_ON_HOST})
 
 
+def recovery_s(queries, began_s, took_s):
+    return _recovery_s(_seconds(queries, began_s, 4.0), took_s, 4.0)
+
+
 def test_recovered_is_when_the_change_is_made_and_the_sla_has_begun_to_hold_for_two_seconds():
     queries = _Queries()
     for number in range(900):
         arrival_s = number / 100
         queries.arrivals_s.append(arrival_s)
         queries.latencies_s.append(0.2 if 2.0 <= arrival_s < 2.3 else 0.01)
-    assert _recovery_s(queries, 1.8, 0.1, 4.0) == pytest.approx(1.0)
-    assert _recovery_s(queries, 1.8, 1.7, 4.0) == pytest.approx(1.7)
-    assert _recovery_s(queries, 2.6, 0.1, 4.0) == pytest.approx(0.1)
+    assert recovery_s(queries, 1.8, 0.1) == pytest.approx(1.0)
+    assert recovery_s(queries, 1.8, 1.7) == pytest.approx(1.7)
+    assert recovery_s(queries, 2.6, 0.1) == pytest.approx(0.1)
     queries.latencies_s[300] = float("inf")
-    assert _recovery_s(queries, 2.6, 0.1, 4.0) == pytest.approx(0.1), "one in twenty may be late"
+    assert recovery_s(queries, 2.6, 0.1) == pytest.approx(0.1), "one in twenty may be late"
     queries.latencies_s[500:530] = [0.2] * 30
-    assert _recovery_s(queries, 2.6, 0.1, 4.0) == pytest.approx(0.1), "what slows it later is something else"
-    assert _recovery_s(queries, 4.8, 0.1, 4.0) == pytest.approx(1.0)
+    assert recovery_s(queries, 2.6, 0.1) == pytest.approx(0.1), "what slows it later is something else"
+    assert recovery_s(queries, 4.8, 0.1) == pytest.approx(1.0)
     queries.latencies_s = [0.2] * 900
-    assert _recovery_s(queries, 2.6, 0.1, 4.0) == pytest.approx(4.0)
+    assert recovery_s(queries, 2.6, 0.1) == pytest.approx(4.0)

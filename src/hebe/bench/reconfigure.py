@@ -7,7 +7,7 @@ is split in another way: other workers, cores, batch sizes, and all placements, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -98,8 +98,9 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
         denied = meter.read().steal
     queries.sla = sla
     before = [kept for _, kept in _seconds(queries, changes[0][0] - period_s, period_s)]
-    recoveries = [_recovery_s(queries, *change, period_s) for change in changes]
-    after = [kept for began_s, _ in changes for _, kept in _seconds(queries, began_s, period_s)]
+    seconds = [list(_seconds(queries, began_s, period_s)) for began_s, _ in changes]
+    recoveries = [_recovery_s(own, took_s, period_s) for own, (_, took_s) in zip(seconds, changes, strict=True)]
+    after = [kept for own in seconds for _, kept in own]
     typical = np.median(np.reshape(recoveries, (rounds, -1)), axis=0)
     slowest = ways[1 + int(np.argmax(typical))]
     note = (
@@ -205,12 +206,12 @@ def _seconds(queries: _Queries, began_s: float, period_s: float) -> Iterator[tup
         yield float(start_s) + _WINDOW_S, window.kept is not False
 
 
-def _recovery_s(queries: _Queries, began_s: float, took_s: float, period_s: float) -> float:
-    """From the change until it is made and the SLA has begun to hold for `_HOLDS` overlapping seconds on end; to the
-    end of the period if it never does. What misses it after that is not the change's doing.
+def _recovery_s(seconds: Iterable[tuple[float, bool]], took_s: float, period_s: float) -> float:
+    """Of a change that took so long, with the `_seconds` since: until it is made and the SLA has begun to hold for
+    `_HOLDS` of them on end; the whole period if it never does. What misses it after that is not the change's doing.
     """
     recovered_s, held = took_s, 0
-    for end_s, kept in _seconds(queries, began_s, period_s):
+    for end_s, kept in seconds:
         if kept:
             held += 1
         elif held < _HOLDS:

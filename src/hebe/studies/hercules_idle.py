@@ -59,9 +59,9 @@ class Idle:
     speedup: float | None = None
 
     @property
-    def over_schedule(self) -> float | None:
-        """The speed-up of two op workers over that of the schedule of ops, which counts nothing but waiting."""
-        return None if self.speedup is None else self.speedup / (2 * (1 - self.measured[2]))
+    def scheduled_speedup(self) -> float:
+        """By what factor two op workers that take whole ops side by side are faster than one, if they but wait."""
+        return 2 * (1 - self.measured[2])
 
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
@@ -112,13 +112,13 @@ def told(found: Mapping[str, Idle], effort: Effort) -> StudyResult:
         *(
             Figure(
                 f"hercules.idle.over_schedule.{name.lower()}",
-                over,
+                idle.speedup / idle.scheduled_speedup,
                 "ratio",
                 note=f"two op workers of this server are {idle.speedup:.2f} times as fast as one, those that take ops "
-                f"side by side {2 * (1 - idle.measured[2]):.2f} times at best",
+                f"side by side {idle.scheduled_speedup:.2f} times at best",
             )
             for name, idle in found.items()
-            if (over := idle.over_schedule) is not None
+            if idle.speedup is not None
         ),
     ]
     return StudyResult(
@@ -165,7 +165,7 @@ def told(found: Mapping[str, Idle], effort: Effort) -> StudyResult:
 def _shared_out(found: Mapping[str, Idle]) -> list[Heading | str | Table]:
     """What this server's op workers do instead; nothing with one core."""
     rows: list[list[Cell]] = [
-        [name, f"{2 * (1 - idle.measured[2]):.2f}", f"{idle.speedup:.2f}"]
+        [name, f"{idle.scheduled_speedup:.2f}", f"{idle.speedup:.2f}"]
         for name, idle in found.items()
         if idle.speedup is not None
     ]
