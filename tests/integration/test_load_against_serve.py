@@ -50,7 +50,7 @@ def guarded(tmp_path_factory):
     certificate, key = self_signed(root)
     store(root / "models", small_dlrm("ranker"))
     options = ["--tls-certificate", str(certificate), "--tls-key", str(key), "--api-token", "secret"]
-    with hebe_serve(root / "models", root / "log", *options, "--sla-ms", "3600000", "--workers", "1") as server:
+    with hebe_serve(root / "models", root / "log", *options, "--workers", "1") as server:
         addresses = server.listening
 
         def ready():

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +28,6 @@ from hebe.workload.key_frequencies import key_frequencies
 from hebe.workload.key_skew import ReuseKeys
 
 from .served import (
-    PATIENCE_S,
     TOLERANCE,
     HebeServe,
     Reference,
@@ -165,7 +164,8 @@ def test_an_operator_splits_a_server_anew_by_triton_s_own_request(tmp_path):
                     operator.load_model("ranker", config=json.dumps(to_dict(way)))
                 assert configuration_of(server) == to_dict(way)
                 enough = len(answered) + 20
-                eventually(lambda enough=enough: len(answered) >= enough, "answers", PATIENCE_S)
+                eventually(lambda enough=enough: len(answered) >= enough or ended(asking), "answers")
+                assert not ended(asking), ended(asking)[0].result()
             with tritonclient.http.InferenceServerClient(server.http) as operator:
                 for lane, message in (
                     (Lane(Placement.MODEL_ON_HOST, 1000, 1, 64), "takes 1000 cores.*it runs as before"),
@@ -182,6 +182,10 @@ def test_an_operator_splits_a_server_anew_by_triton_s_own_request(tmp_path):
         for each in asking:
             each.result()
     assert not wrong
+
+
+def ended(clients: list[Future[None]]) -> list[Future[None]]:
+    return [client for client in clients if client.done()]
 
 
 def on_accelerator(way) -> bool:

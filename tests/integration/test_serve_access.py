@@ -58,7 +58,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     certificate, key = self_signed(root)
     (root / "tokens").write_text(f"# who may ask\n{OTHER_TOKEN}\n")
     options = ["--tls-certificate", str(certificate), "--tls-key", str(key), "--rate-limit", str(RATE)]
-    options += ["--api-token", TOKEN, "--api-token-file", str(root / "tokens"), "--sla-ms", "3600000"]
+    options += ["--api-token", TOKEN, "--api-token-file", str(root / "tokens")]
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SSL_CERT_FILE", str(certificate))  # for the health polls of ServerProcess
         with ServerProcess(root / "models", root / "log", options, ready_timeout_s=5 * PATIENCE_S) as process:

@@ -68,7 +68,7 @@ def test_a_model_larger_than_its_table_memory(tmp_path: Path):
     reference = Reference(tmp_path / "models", SPEC.name)
     rows = tmp_path / "rows"
     record = rows / SPEC.name / "1" / "store.json"
-    bounded = ["--table-memory", TABLE_MEMORY, "--persistent-dir", str(rows), "--sla-ms", "3600000", "--workers", "2"]
+    bounded = ["--table-memory", TABLE_MEMORY, "--persistent-dir", str(rows), "--workers", "2"]
 
     def stopped_while_loading() -> bool:
         shutil.rmtree(rows, ignore_errors=True)
@@ -108,7 +108,7 @@ def test_the_rows_of_versions_that_are_gone_go_with_the_next_load(tmp_path: Path
     for seed in range(3):
         store(tmp_path / "models", spec, seed)
     rows = tmp_path / "rows" / spec.name
-    bounded = ["--table-memory", "5M", "--persistent-dir", str(tmp_path / "rows"), "--sla-ms", "3600000"]
+    bounded = ["--table-memory", "5M", "--persistent-dir", str(tmp_path / "rows")]
     with hebe_serve(tmp_path / "models", tmp_path / "log", *bounded) as server:
         server.wait_until_ready()
         changing = Changing(server, tmp_path / "models")
@@ -202,7 +202,7 @@ def test_a_disk_that_fills_up_while_rows_are_loaded(tmp_path: Path):
     models, rows = tmp_path / "models", tmp_path / "rows"
     store(models, SPEC, seed=1)
     inputs = draw(SPEC, 300, np.random.default_rng(8))
-    bounded = ["--table-memory", TABLE_MEMORY, "--persistent-dir", str(rows), "--sla-ms", "3600000"]
+    bounded = ["--table-memory", TABLE_MEMORY, "--persistent-dir", str(rows)]
     room = disk_bytes(SPEC.tables)
     with (
         small_disk(rows, 2 * room + (6 << 20)) as mounted,
@@ -242,7 +242,7 @@ def test_rows_that_are_damaged_on_disk_are_not_served_and_the_server_is_not_read
     request may refuse; the reason is in the status and in the log.
     """
     store(tmp_path / "models", SPEC)
-    bounded = ["--table-memory", TABLE_MEMORY, "--persistent-dir", str(tmp_path / "rows"), "--sla-ms", "3600000"]
+    bounded = ["--table-memory", TABLE_MEMORY, "--persistent-dir", str(tmp_path / "rows")]
     with hebe_serve(tmp_path / "models", tmp_path / "log", *bounded) as server:
         server.wait_until_ready()
         for file in (tmp_path / "rows" / SPEC.name / "1" / "rows").glob("*.sst"):

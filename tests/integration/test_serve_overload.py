@@ -91,7 +91,7 @@ def test_a_full_queue_refuses_and_a_withdrawn_query_makes_room(tmp_path: Path, r
     """Small queries that wait for company, as many as may wait; their going lets others in."""
     store(tmp_path / "models", small_dlrm("ranker"))
     reference = Reference(tmp_path / "models", "ranker")
-    options = ["--workers", "1", "--max-wait-ms", "600000", "--sla-ms", "3600000", "--max-queue", "5"]
+    options = ["--workers", "1", "--max-wait-ms", "600000", "--max-queue", "5"]
     with hebe_serve(tmp_path / "models", tmp_path / "log", *options, "--batch-size", "64") as server:
         server.wait_until_ready()
         inputs = draw(reference.spec, 2, rng)

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import itertools
 import signal
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from hebe.runtime import power_meter
+from hebe.runtime import power_meter, rapl
 from hebe.runtime.power_meter import PowerMeter, PowerMeterError
 from hebe.runtime.processor_meter import ProcessorUse
 from hebe.spec import ServerSpec
@@ -238,19 +237,28 @@ def test_a_meter_that_was_not_started_says_so():
         PowerMeter(sample_s=0.01)
 
 
-def energy(root, joules):
-    """Set the counter, in one step: the kernel's is never half written."""
-    (root / "next").write_text(f"{joules * 1_000_000}\n")
-    (root / "next").replace(root / "intel-rapl:0" / "energy_uj")
-
-
 @pytest.fixture
 def powercap(tmp_path):
     (tmp_path / "intel-rapl:0").mkdir()
     (tmp_path / "intel-rapl:0" / "name").write_text("package-0\n")
     (tmp_path / "intel-rapl:0" / "max_energy_range_uj").write_text("262143328850\n")
-    energy(tmp_path, 0)
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("0\n")
     return tmp_path
+
+
+@pytest.fixture
+def joules_read(monkeypatch):
+    """What the counter said each time it was read: a joule more than before, however long that took."""
+    read = []
+
+    def number(path):
+        if path.name != "energy_uj":
+            return int(path.read_text())
+        read.append(len(read))
+        return read[-1] * 1_000_000
+
+    monkeypatch.setattr(rapl, "_number", number)
+    return read
 
 
 def wait_until(condition):
@@ -260,21 +268,16 @@ def wait_until(condition):
         time.sleep(0.01)
 
 
-def test_a_thread_of_its_own_samples_until_it_is_closed(powercap, threads_begun):
+def test_a_thread_of_its_own_samples_until_it_is_closed(powercap, joules_read, threads_begun):
     """On this machine, whatever it can read beside a powercap of the test's own."""
     with PowerMeter(powercap, SERVER, sample_s=0.05) as meter:
         assert threads_begun() == ["hebe-power-meter"]
-        joules = itertools.count(1)
-
-        def sampled() -> bool:
-            energy(powercap, next(joules))
-            return meter._tally.samples >= 3
-
-        wait_until(sampled)
-        energy(powercap, last := next(joules))
+        wait_until(lambda: meter._tally.samples >= 3)
         used = meter.read()
         assert used.mean.package_watts is not None
-        assert used.mean.package_watts * used.seconds == pytest.approx(last)
+        joules = used.mean.package_watts * used.seconds
+        assert joules == pytest.approx(round(joules))
+        assert 4 <= round(joules) < len(joules_read), "one of each sample, the last one taken by reading"
         assert used.peak.watts >= used.mean.watts > 0
         assert not used.mean.estimated
     assert threads_begun() == []
