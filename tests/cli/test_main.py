@@ -1,6 +1,7 @@
 import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -127,6 +128,36 @@ def test_a_bug_is_not_hidden(failing):
 def test_interrupt_ends_with_130(capsys, failing):
     failing(KeyboardInterrupt())
     assert run(capsys, "figures")[0] == 130
+
+
+@pytest.fixture
+def terminated(monkeypatch):
+    """A subcommand that gets a signal which would end it; tells whether it could clean up."""
+    cleaned_up = []
+
+    def wait(number: int) -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            cleaned_up.append(number)
+
+    monkeypatch.setitem(SUBCOMMANDS, "figures", main_module._Subcommand(__name__, "wait", ""))
+    monkeypatch.setattr(sys.modules[__name__], "wait", wait, raising=False)
+    return cleaned_up
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_terminated_cleans_up(capsys, terminated, number):
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        assert run(capsys, "figures", str(int(number))) == (128 + number, "", "")
+        assert terminated == [number]
+        assert signal.getsignal(number) is signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN)  # as nohup does
+        assert run(capsys, "figures", str(int(number)))[0] == 0
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,12 @@ import json
 import math
 import shlex
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,21 +54,6 @@ _ITEMS_PER_QUERY = 256
 _SHARES = (0.3, 0.6, 0.9)
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that the server is stopped."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class _TimeUp(Exception):
     """The search has had its time."""
 
@@ -94,8 +77,7 @@ def demo(
     """
     console = make_console(as_json)
     started_s = time.perf_counter()
-    with _ended_by_signals():
-        result = _run(data, out, QUICK if quick else FULL, skip_bad_lines, console)
+    result = _run(data, out, QUICK if quick else FULL, skip_bad_lines, console)
     from hebe.cli.demo_page import write_page
     from hebe.report.whole_file import write_whole
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -131,10 +134,11 @@ def explain(fault: Exception) -> str | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(args=arguments, prog_name="hebe")
+        with _ended_by_signals():
+            app(args=arguments, prog_name="hebe")
     except Exception as fault:
         message = explain(fault)
         if message is None or os.environ.get("HEBE_DEBUG", "0") not in ("", "0"):
@@ -145,6 +149,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print_json({"error": message})
         _drop_unwritten()
         sys.exit(1)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that servers that were started are stopped.
+
+    Whoever had them ignored (`nohup`) or handled keeps it so.
+    """
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        ending = []  # only the main thread may
+    for each in ending:
+        signal.signal(each, leave)
+    try:
+        yield
+    finally:
+        for each in ending:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _drop_unwritten() -> None:
