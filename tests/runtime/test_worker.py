@@ -39,7 +39,7 @@ def test_runs_batches_in_order_and_reports_faults_without_dying(outcomes):
         outcomes.append((worker_id, done.batch_id, outcome))
 
     worker = Worker(7, Executor(), core, lambda: [(1, None)], finished)
-    assert worker.started.result(5) == [(1, None)]
+    assert worker.started.result(60) == [(1, None)]
     for batch_id in (1, 13, 2):
         worker.submit(Work(batch(batch_id)))
     worker.stop()
@@ -86,7 +86,7 @@ def test_the_next_batch_can_be_returned_instead_of_submitted(outcomes):
 
     worker = Worker(0, Executor(), available_cores(), list, finished)
     worker.submit(Work(batch(1)))
-    assert done.wait(5)
+    assert done.wait(60)
     worker.stop()
     assert outcomes == [1, 2, 3, 4, 5]
 
@@ -97,7 +97,7 @@ def test_a_failed_warm_up_is_told_and_ends_the_thread():
 
     worker = Worker(0, Executor(), available_cores(), warm_up, lambda *_: None)
     with pytest.raises(ValueError, match="no scores"):
-        worker.started.result(5)
+        worker.started.result(60)
     worker.stop()
     assert not worker.alive
 
@@ -112,6 +112,6 @@ def test_a_worker_on_the_front_ends_cores_gives_way_to_it(gives_way, niceness):
 
     own = os.getpriority(os.PRIO_PROCESS, 0)
     worker = Worker(0, None, available_cores(), warm_up, lambda *_: None, gives_way=gives_way)
-    worker.started.result(10)
+    worker.started.result(60)
     worker.stop()
     assert seen == [max(own, niceness)]

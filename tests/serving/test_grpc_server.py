@@ -285,9 +285,9 @@ def test_timeout_priority_and_the_calls_own_deadline_reach_the_query(client, fro
 
 
 def wait_until(condition):
-    end_s = time.monotonic() + 5
+    end_s = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < end_s, "did not happen within 5 s"
+        assert time.monotonic() < end_s, "did not happen within a minute"
         time.sleep(0.005)
 
 
@@ -314,10 +314,12 @@ def test_a_stream_answers_in_order_and_survives_errors(client, front_ends):
 
 
 def test_requests_of_one_stream_run_side_by_side(client, front_ends):
-    front_ends.host.models["ranker"].delay_s = 0.2
-    start_s = time.monotonic()
-    assert len(list(client.stream([infer_request() for _ in range(20)]))) == 20
-    assert time.monotonic() - start_s < 2.0
+    model = front_ends.host.models["ranker"]
+    model.delay_s = 0.2
+    answers = client.stream([infer_request() for _ in range(20)])
+    next(answers)
+    assert len(model.queries) == 20, "the last one has begun before the first one is answered"
+    assert len(list(answers)) == 19
 
 
 def test_a_stream_that_is_given_up_withdraws_its_queries(client, front_ends):

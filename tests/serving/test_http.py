@@ -384,9 +384,9 @@ def test_a_client_that_goes_away_withdraws_its_query(front_ends):
 
 
 def wait_until(condition):
-    end_s = time.monotonic() + 5
+    end_s = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < end_s, "did not happen within 5 s"
+        assert time.monotonic() < end_s, "did not happen within a minute"
         time.sleep(0.005)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,12 +19,15 @@ LIMITS = HttpLimits(
     max_request_bytes=100_000,
     max_head_bytes=2000,
     max_connections=5,
-    head_timeout_s=0.3,
-    body_timeout_s=0.3,
-    write_timeout_s=0.3,
-    idle_timeout_s=0.3,
-    linger_s=0.3,
+    head_timeout_s=60.0,
+    body_timeout_s=60.0,
+    write_timeout_s=60.0,
+    idle_timeout_s=60.0,
+    linger_s=60.0,
 )
+HASTY = replace(LIMITS, head_timeout_s=0.3, body_timeout_s=0.3, write_timeout_s=0.3, idle_timeout_s=0.3, linger_s=0.3)
+"""For the tests of what is too late: on a busy machine much else would be."""
+PATIENCE_S = 60.0
 
 
 class Echo:
@@ -45,7 +49,7 @@ class Echo:
         if request.path == "/slow":
             self.started.set()
             try:
-                await asyncio.sleep(float(request.query or 5))
+                await asyncio.sleep(float(request.query or 2 * PATIENCE_S))
             except asyncio.CancelledError:
                 self.cancelled.set()
                 raise
@@ -69,18 +73,18 @@ class Client:
 
     async def response(self, *, head_only: bool = False) -> tuple[int, bytes, bytes]:
         """(status, head, body) of the next response."""
-        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
         status = int(head.split()[1])
         if status == 100:
             return status, head, b""
         length = int(re.search(rb"content-length: (\d+)", head).group(1))
-        body = b"" if head_only else await asyncio.wait_for(self.reader.readexactly(length), 5)
+        body = b"" if head_only else await asyncio.wait_for(self.reader.readexactly(length), PATIENCE_S)
         return status, head, body
 
     async def closed(self) -> bool:
-        """Whether the server closes without sending more, within five seconds."""
+        """Whether the server closes without sending more."""
         try:
-            return await asyncio.wait_for(self.reader.read(1), 5) == b""
+            return await asyncio.wait_for(self.reader.read(1), PATIENCE_S) == b""
         except ConnectionError:
             return True
 
@@ -212,8 +216,9 @@ async def test_whether_a_connection_stays_open(request_head, stays):
     async with serving() as (_, connect, _server):
         client = await connect()
         await client.send(request_head + b"\r\n")
-        status, _head, body = await client.response()
+        status, head, body = await client.response()
         assert (status, body) == (200, b"GET /? ")
+        assert (b"connection: close" in head) == (not stays)
         if not stays:
             assert await client.closed()
         else:
@@ -292,7 +297,7 @@ async def test_a_body_refused_by_its_start_is_skipped_and_the_connection_goes_on
 
 
 async def test_a_body_that_was_refused_and_does_not_come_ends_the_connection():
-    async with serving() as (_, connect, _server):
+    async with serving(HASTY) as (_, connect, _server):
         client = await connect()
         await client.send(REFUSED_EARLY % 90 + b"\r\nrefuse")
         assert (await client.response())[0] == 503
@@ -311,11 +316,11 @@ async def test_a_refusal_by_the_start_closes_a_connection_that_was_not_to_be_kep
 
 
 async def test_stopping_does_not_wait_for_a_body_that_was_refused():
-    async with serving() as (_, connect, server):
+    async with serving(replace(LIMITS, linger_s=0.3)) as (_, connect, server):
         client = await connect()
         await client.send(REFUSED_EARLY % 90 + b"\r\nrefuse")
         assert (await client.response())[0] == 503
-        await server.stop(5.0)
+        await asyncio.wait_for(server.stop(2 * PATIENCE_S), PATIENCE_S)
         assert await client.closed()
 
 
@@ -328,7 +333,7 @@ async def test_stopping_does_not_wait_for_a_body_that_was_refused():
     ],
 )
 async def test_slow_clients_are_told_and_left(data, status, message):
-    async with serving() as (_, connect, _server):
+    async with serving(HASTY) as (_, connect, _server):
         client = await connect()
         await client.send(data)
         got, _, body = await client.response()
@@ -338,7 +343,7 @@ async def test_slow_clients_are_told_and_left(data, status, message):
 
 
 async def test_silent_and_idle_connections_are_closed():
-    async with serving() as (_, connect, _server):
+    async with serving(HASTY) as (_, connect, _server):
         silent, idle = await connect(), await connect()
         await idle.send(b"GET / HTTP/1.1\r\n\r\n")
         await idle.response()
@@ -347,24 +352,22 @@ async def test_silent_and_idle_connections_are_closed():
 
 
 async def test_a_client_that_does_not_read_its_answer_is_left():
-    async with serving() as (_, connect, server):
+    async with serving(HASTY) as (_, connect, server):
         client = await connect()
         client.writer.transport.pause_reading()
         await client.send(b"GET /large HTTP/1.1\r\n\r\n")
-        for _ in range(100):
-            await asyncio.sleep(0.05)
-            if not server._connections.open:
-                break
-        assert not server._connections.open
+        async with asyncio.timeout(PATIENCE_S):
+            while server._connections.open:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_vanished_client_cancels_its_request():
     async with serving() as (echo, connect, _server):
         client = await connect()
         await client.send(b"GET /slow HTTP/1.1\r\n\r\n")
-        await asyncio.wait_for(echo.started.wait(), 5)
+        await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
         client.writer.transport.abort()
-        await asyncio.wait_for(echo.cancelled.wait(), 5)
+        await asyncio.wait_for(echo.cancelled.wait(), PATIENCE_S)
 
 
 async def test_a_client_too_many_is_told_so():
@@ -386,8 +389,8 @@ async def test_stopping_lets_what_is_under_way_finish():
         await idle.send(b"GET / HTTP/1.1\r\n\r\n")
         await idle.response()
         await busy.send(b"GET /slow?0.2 HTTP/1.1\r\n\r\n")
-        await asyncio.wait_for(echo.started.wait(), 5)
-        stopping = asyncio.ensure_future(server.stop(5.0))
+        await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
+        stopping = asyncio.ensure_future(server.stop(PATIENCE_S))
         assert await idle.closed()
         status, head, _ = await busy.response()
         assert status == 200
@@ -403,6 +406,6 @@ async def test_stopping_does_not_wait_longer_than_asked():
     async with serving() as (echo, connect, server):
         client = await connect()
         await client.send(b"GET /slow HTTP/1.1\r\n\r\n")
-        await asyncio.wait_for(echo.started.wait(), 5)
-        await asyncio.wait_for(server.stop(0.1), 3)
-        await asyncio.wait_for(echo.cancelled.wait(), 5)
+        await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
+        await asyncio.wait_for(server.stop(0.1), PATIENCE_S)
+        await asyncio.wait_for(echo.cancelled.wait(), PATIENCE_S)

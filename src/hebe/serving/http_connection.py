@@ -221,6 +221,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         known = self._headers.get(name)
         self._headers[name] = value if known is None else known + b", " + value
 
+    def on_headers_complete(self) -> None:
+        """Called by the parser, which forgets what was said of the connection once a request without body is over."""
+        assert self._parser is not None
+        self._keep_alive = self._parser.should_keep_alive()
+
     def on_body(self, body: bytes) -> None:
         """Called by the parser for a chunked body."""
         self._joined += body
@@ -238,9 +243,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             message = f"HTTP/{version} is not spoken here; use HTTP/1.1 (gRPC has a port of its own)"
             self._refuse(RequestError(ErrorKind.INVALID, message))
             return
-        self._keep_alive = parser.should_keep_alive() and not self._shared.stopping
-        if version == "1.0":
-            self._keep_alive = headers.get(b"connection", b"").lower() == b"keep-alive"
+        self._keep_alive = self._keep_alive and not self._shared.stopping
         path, _, query = self._url.partition(b"?")
         if not path.startswith(b"/"):
             try:
