@@ -5,7 +5,6 @@ keys at the ends of int64, many clients at once.
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,9 +157,12 @@ def test_keys_at_the_ends_of_int64_go_through_all_tiers(tmp_path: Path, dim: int
 
 
 def test_64_clients_do_not_collapse(server: HebeServe):
-    """With 64 at once no less than half of the throughput that 4 have, in turns; every row is right."""
+    """With 64 at once no less than half of the throughput that 4 have, in turns; every row is right.
+
+    The best of each: what else runs on a machine only makes them less.
+    """
     rates = asyncio.run(throughput_by_clients(server, [4, 64], rounds=3, seconds=0.7))
-    few, many = (statistics.median(rates[clients]) for clients in (4, 64))
+    few, many = (max(rates[clients]) for clients in (4, 64))
     print(f"{few:.0f} queries/s with 4 clients, {many:.0f} with 64")
     assert many >= 0.5 * few, rates
 

@@ -206,15 +206,15 @@ async def test_overload_is_refused_at_once(make_driver, model):
     assert {refusal.reason for refusal in refused} <= {"deadline", "expired"}
     assert not any(refusal.timed_out for refusal in refused)
     assert len(refused) > 150
-    assert clock() - started_s < 2.0
+    assert clock() - started_s < 3.0, "all of them would take 4 s"
 
 
 async def test_an_answer_after_the_callers_own_timeout_is_a_refusal(make_driver, model):
     driver = make_driver()
     await driver.infer(new_query(driver, 1))
-    model.service_s = 0.05
+    model.service_s = 0.6
     with pytest.raises(QueryRefused) as refusal:
-        await driver.infer(new_query(driver, 1, deadline_s=clock() + 0.02))
+        await driver.infer(new_query(driver, 1, deadline_s=clock() + 0.5))
     assert refusal.value.reason == "expired"
     assert refusal.value.timed_out
 
@@ -231,10 +231,9 @@ async def test_batches_are_reported_to_the_observer(make_driver):
     seen = []
     driver.on_batch = lambda items, sparse_s, dense_s: seen.append((items, sparse_s, dense_s))
     await driver.infer(new_query(driver, 7))
-    for _ in range(100):
-        if seen:
-            break
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(60):
+        while not seen:
+            await asyncio.sleep(0.001)
     assert seen == [(7, 0.001, 0.002)]
 
 
@@ -244,7 +243,8 @@ async def test_closing_answers_the_admitted_and_refuses_the_rest(make_driver, mo
     admitted = asyncio.ensure_future(driver.infer(new_query(driver, 10)))
     await asyncio.sleep(0.01)
     closing = asyncio.ensure_future(asyncio.to_thread(driver.close))
-    await asyncio.sleep(0.01)
+    while not driver._scheduler._shutting_down:
+        await asyncio.sleep(0.001)
     with pytest.raises(QueryRefused) as refusal:
         await driver.infer(new_query(driver, 10))
     assert refusal.value.reason == "shutting_down"
