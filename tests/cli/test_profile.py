@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -15,6 +16,7 @@ from hebe.models.repository import ModelRepository
 from hebe.planning.parallelism import Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.error import ProfilingError
+from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.journal import open_journal
 from hebe.profiling.server_profile import check_fits, read_server_profile
 from hebe.runtime.loaded_model import LoadOptions
@@ -51,6 +53,7 @@ class Seeming:
 
     def __init__(self):
         self.asked, self.opened, self.late, self.fault_at, self.fault = [], [], False, None, None
+        self.points, self.killed_at = [], None
 
     def __call__(self, configuration):
         if len(self.asked) == self.fault_at:
@@ -66,8 +69,20 @@ class Seeming:
         self.asked_latency = configuration
         return {"whole": LATENCY}
 
-    def scalability(self, _configuration):
-        return ScalabilityProfile("tiny", (1, 2), (100.0, 200.0), (1e9, 2e9), (2, 11), ((), (150.0, 200.0)))
+    def scalability_point(self, configuration, cache_ways):
+        if len(self.points) == self.killed_at:
+            raise KeyboardInterrupt
+        self.points.append((configuration[0].workers, cache_ways))
+        qps = 100.0 * configuration[0].workers - (0.0 if cache_ways is None else 50.0)
+        return ScalabilityPoint(qps, 1e9, estimated=False)
+
+    def scalability(self, configuration, measure):
+        by_workers = [(replace(configuration[0], workers=workers),) for workers in (1, 2)]
+        alone, whole = (measure(each, None) for each in by_workers)
+        part = measure(by_workers[-1], 2)
+        return ScalabilityProfile(
+            "tiny", (1, 2), (alone.qps, whole.qps), (1e9, 2e9), (2, 11), ((), (part.qps, whole.qps))
+        )
 
 
 @pytest.fixture
@@ -187,6 +202,19 @@ def test_an_interrupted_search_goes_on_where_it_was(capsys, repository, live, tm
     assert len(live.asked) == asked
     assert told["answered_by_journal"] == 5
     assert {**told, "answered_by_journal": 0} == {**whole, "profile": "profile.json", "picture": "profile.svg"}
+
+
+def test_interrupted_while_the_winner_is_measured_it_goes_on_there(capsys, repository, live, tmp_path):
+    live.killed_at = 2
+    assert run(capsys, repository)[0] == 130
+    assert not (tmp_path / "profiles" / "tiny.json").exists()
+    asked, live.killed_at = len(live.asked), None
+    profiled(capsys, repository)
+    assert len(live.asked) == asked
+    assert live.points == [(1, None), (2, None), (2, 2)]
+    scalability = read_server_profile(tmp_path / "profiles" / "tiny.json").scalability
+    assert scalability is not None
+    assert (scalability.qps, scalability.qps_by_cache_ways) == ((100.0, 200.0), ((), (150.0, 200.0)))
 
 
 def test_interrupted_before_anything_was_measured(capsys, repository, live):

@@ -9,6 +9,7 @@ import pytest
 from hebe.planning.parallelism import Limits, Reached, gradient_search
 from hebe.planning.parallelism_space import ParallelismSpace
 from hebe.profiling.error import ProfilingError
+from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.journal import FILE_NAME, open_journal
 from hebe.profiling.subject import ProfileSubject
 from hebe.server_configuration import Lane, Placement
@@ -167,6 +168,44 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path):
     with pytest.raises(ProfilingError, match="line 1 is damaged"):
         ask(tmp_path, [ONE])
     assert file.read_text() == "something else"
+
+
+def points(directory, asked, subject=SUBJECT, fresh=False):
+    """What a session is answered that asks for these points of a scalability profile, and how many it measured."""
+    measured = []
+
+    def measure(configuration, cache_ways):
+        measured.append((configuration, cache_ways))
+        return ScalabilityPoint(float(len(measured)), 1e9, estimated=False)
+
+    with open_journal(directory, subject, fresh=fresh) as journal:
+        scale = journal.scaling(measure)
+        return [scale(*each).qps for each in asked], len(measured)
+
+
+def test_points_of_a_scalability_profile_are_kept_apart_from_runs(tmp_path):
+    ask(tmp_path, [ONE])
+    assert points(tmp_path, [(ONE, None), (OTHER, None), (ONE, 4)]) == ([1, 2, 3], 3)
+    assert points(tmp_path, [(ONE, 4), (ONE, None), (OTHER, 4)]) == ([3, 1, 1], 1)
+    assert points(tmp_path, [(ONE, None)], replace(SUBJECT, model="din")) == ([1], 1)
+    assert ask(tmp_path, [ONE, OTHER, ONE]) == ([1, 1, 2], 2)
+    assert points(tmp_path, [(OTHER, None), (ONE, 4)], fresh=True) == ([1, 2], 2)
+    assert points(tmp_path, [(ONE, 4), (OTHER, None), (ONE, None)]) == ([2, 1, 1], 1)
+
+
+def test_a_point_of_a_scalability_profile_that_diverged_is_not_recorded(tmp_path):
+    told = ScalabilityPoint(1.0, math.nan, estimated=False)
+    with open_journal(tmp_path, SUBJECT) as journal, pytest.raises(ProfilingError, match="diverged: its bandwidth"):
+        journal.scaling(lambda *_: told)(ONE, None)
+    assert points(tmp_path, [(ONE, None)]) == ([1], 1)
+
+
+def test_a_damaged_point_of_a_scalability_profile_is_named(tmp_path):
+    points(tmp_path, [(ONE, 4)])
+    file = tmp_path / FILE_NAME
+    file.write_bytes(file.read_bytes().replace(b'"cache_ways": 4', b'"cache_ways": -4'))
+    with pytest.raises(ProfilingError, match="line 1 is damaged: point of scalability: cache_ways is -4"):
+        points(tmp_path, [(ONE, 4)])
 
 
 @pytest.mark.parametrize("told", [Reached(math.nan), Reached(-1.0), Reached(math.inf), Reached(1.0, math.nan)])

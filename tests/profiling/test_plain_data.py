@@ -5,7 +5,16 @@ import pytest
 
 from hebe.planning.parallelism import Reached
 from hebe.profile import ProfileError
-from hebe.profiling.plain_data import checked_fields, checked_list, parse_json, run_from_dict, run_to_dict
+from hebe.profiling.evaluator import ScalabilityPoint
+from hebe.profiling.plain_data import (
+    checked_fields,
+    checked_list,
+    parse_json,
+    point_from_dict,
+    point_to_dict,
+    run_from_dict,
+    run_to_dict,
+)
 from hebe.server_configuration import Lane, Placement
 
 CONFIGURATION = (Lane(Placement.SPARSE_ON_HOST, 2, 1, 64, 1, 256), Lane(Placement.MODEL_ON_HOST, 1))
@@ -36,6 +45,30 @@ def test_whole_numbers_of_a_file_become_what_was_measured():
 def test_what_is_no_run_is_named(change, message):
     with pytest.raises(ProfileError, match=message):
         run_from_dict("run", run_to_dict(CONFIGURATION, Reached(1.0)) | change)
+
+
+@pytest.mark.parametrize("cache_ways", [None, 3])
+def test_a_point_of_scalability_survives_the_way_to_disk_and_back(cache_ways):
+    point = ScalabilityPoint(1 / 3, 1e11, estimated=True)
+    data = json.loads(json.dumps(point_to_dict(CONFIGURATION, cache_ways, point), allow_nan=False))
+    assert point_from_dict("point", data) == (CONFIGURATION, cache_ways, point)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"qps": -1}, "point: qps is -1: must be a number"),
+        ({"bandwidth_bytes_per_s": None}, "point: bandwidth_bytes_per_s is None"),
+        ({"cache_ways": 0}, "point: cache_ways is 0: must be null, or a whole number of at least 1"),
+        ({"cache_ways": True}, "point: cache_ways is True"),
+        ({"estimated": 1}, "point: estimated is 1: must be true or false"),
+        ({"configuration": 3}, "point: configuration is 3: must be an object"),
+        ({"watts": 3}, "point: unknown field 'watts'"),
+    ],
+)
+def test_what_is_no_point_of_scalability_is_named(change, message):
+    with pytest.raises(ProfileError, match=message):
+        point_from_dict("point", point_to_dict(CONFIGURATION, 3, ScalabilityPoint(1.0, 2.0, estimated=False)) | change)
 
 
 @pytest.mark.parametrize("text", ["", "{", "NaN", '{"a": Infinity}', "[" * 100_000, b"\xff"])

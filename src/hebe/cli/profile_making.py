@@ -29,7 +29,7 @@ from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.profile import EfficiencyTuple
 from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.error import ProfilingError
-from hebe.profiling.journal import open_journal
+from hebe.profiling.journal import Journal, open_journal
 from hebe.profiling.server_profile import ServerProfile
 from hebe.profiling.subject import ProfileSubject
 from hebe.report.configuration_words import configuration_words
@@ -216,7 +216,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
             search = STRATEGIES[request.strategy](
                 _Task(request, space, watched, limits, lambda: _predicting(request, space, subject.sla, live, progress))
             )
-            profile = _profile(request, subject, server, search, live, use, progress)
+            profile = _profile(request, subject, server, search, live, journal, use, progress)
             denied = meter.read().steal
     except KeyboardInterrupt:
         evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)
@@ -306,6 +306,7 @@ def _profile(
     server: ServerSpec,
     search: SearchResult,
     live: ServerEvaluator,
+    journal: Journal,
     use: AcceleratorUse,
     progress: Progress,
 ) -> ServerProfile | None:
@@ -314,7 +315,8 @@ def _profile(
     if best is None:
         return None
     task = progress.add_task("measuring service times, and fewer workers", total=None)
-    latency, scalability = live.latency_profiles(best), live.scalability(best)
+    latency = live.latency_profiles(best)
+    scalability = live.scalability(best, journal.scaling(live.scalability_point))
     progress.remove_task(task)
     # Where power is from is known from here on, even if the journal has answered all of the search.
     efficiency = EfficiencyTuple(

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
+
+
+@dataclass(frozen=True, slots=True)
+class ScalabilityPoint:
+    """What a configuration reaches with a part of the cores or of the last-level cache, queries/s within the SLA
+    target, and the memory traffic meanwhile: `estimated` where the system does not tell it."""
+
+    qps: float
+    bandwidth_bytes_per_s: float
+    estimated: bool
+
+
+MeasurePoint = Callable[[Configuration, int | None], ScalabilityPoint]
+"""Asked with a configuration and how many ways of the last-level cache it may use; None: all of them."""
 
 
 class ServerEvaluator(Protocol):
@@ -37,5 +53,8 @@ class ServerEvaluator(Protocol):
     def latency_profiles(self, configuration: Configuration) -> dict[str, LatencyProfile]:
         """Service time of one batch on one worker, by batch size, of each stage."""
 
-    def scalability(self, configuration: Configuration) -> ScalabilityProfile:
-        """Latency-bounded throughput with fewer workers, and memory traffic."""
+    def scalability_point(self, configuration: Configuration, cache_ways: int | None) -> ScalabilityPoint:
+        """A `MeasurePoint`."""
+
+    def scalability(self, configuration: Configuration, measure: MeasurePoint) -> ScalabilityProfile:
+        """Latency-bounded throughput with fewer workers, and memory traffic, as `measure` tells them."""

@@ -2,7 +2,8 @@
 
 A journal is a directory with one file of JSON lines, one for each evaluation. It only grows. Who asks for a
 configuration again is answered from it instead of measuring: the first time with the first run that was recorded, the
-second time with the second, since a search asks again where two candidates are within its noise.
+second time with the second, since a search asks again where two candidates are within its noise. Points of a
+scalability profile have lines of their own: they tell memory traffic too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from hebe.models.stored_file import flush_directory
 from hebe.planning.parallelism import Configuration, Evaluate, Reached
 from hebe.profile import ProfileError
 from hebe.profiling.error import ProfilingError
-from hebe.profiling.plain_data import parse_json, run_from_dict, run_to_dict
+from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
+from hebe.profiling.plain_data import parse_json, point_from_dict, point_to_dict, run_from_dict, run_to_dict
 from hebe.profiling.subject import ProfileSubject
 from hebe.server_configuration import to_dict
 
@@ -32,6 +34,8 @@ _BEGINNING = b'{"format": '
 """Of every line."""
 _FORGET = {"forget": True}
 """Instead of a run: those before do not count any more."""
+_POINT = "point"
+"""Instead of a run's fields: those of a point of the scalability profile."""
 
 
 class Journal:
@@ -48,9 +52,10 @@ class Journal:
         self._subject = subject.to_dict()
         self._runs: defaultdict[Configuration, list[Reached]] = defaultdict(list)
         self._asked: defaultdict[Configuration, int] = defaultdict(int)
+        self._points: dict[tuple[Configuration, int | None], ScalabilityPoint] = {}
         self._size_bytes = 0
         self._read()
-        self.recorded = sum(map(len, self._runs.values()))
+        self.recorded = sum(map(len, self._runs.values())) + len(self._points)
 
     def evaluating(self, evaluate: Evaluate) -> Evaluate:
         """`evaluate` as a search asks it: answered from the journal where it can be, else measured and recorded.
@@ -72,18 +77,34 @@ class Journal:
 
         return ask
 
+    def scaling(self, measure: MeasurePoint) -> MeasurePoint:
+        """`measure` as a scalability profile asks it: answered from the journal where it can be, else measured and
+        recorded. What it returns raises as that of `evaluating`, and what `measure` does.
+        """
+
+        def ask(configuration: Configuration, cache_ways: int | None) -> ScalabilityPoint:
+            asked = configuration, cache_ways
+            if asked not in self._points:
+                point = measure(configuration, cache_ways)
+                _check(configuration, asdict(point))
+                self._append({_POINT: point_to_dict(configuration, cache_ways, point)})
+                self._points[asked] = point
+            return self._points[asked]
+
+        return ask
+
     def forget(self) -> None:
-        """From here on the runs of the subject that were recorded before do not count."""
+        """From here on what was recorded of the subject before does not count."""
         self._append(_FORGET)
-        self._runs.clear()
+        self._clear()
         self.recorded = 0
 
+    def _clear(self) -> None:
+        self._runs.clear()
+        self._points.clear()
+
     def _record(self, configuration: Configuration, reached: Reached) -> None:
-        for name, value in asdict(reached).items():
-            if value is None and name in ("low_qps", "high_qps"):
-                continue
-            if math.isnan(value) or value < 0 or (math.isinf(value) and name != "tail_latency_ms"):
-                raise ProfilingError(f"the measurement of {to_dict(configuration)} diverged: its {name} is {value}")
+        _check(configuration, asdict(reached))
         self._append(run_to_dict(configuration, reached))
         self._runs[configuration].append(reached)
 
@@ -122,17 +143,31 @@ class Journal:
             if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
                 raise ProfileError(f"its format is not {_FORMAT}")
             subject = ProfileSubject.from_dict(content.pop("subject", None)).to_dict()
-            run = None if content == _FORGET else run_from_dict("evaluation", content)
+            own = subject == self._subject
+            if content == _FORGET:
+                if own:
+                    self._clear()
+            elif _POINT in content:
+                configuration, ways, point = point_from_dict("point of scalability", content[_POINT])
+                if own:
+                    self._points[configuration, ways] = point
+            else:
+                configuration, reached = run_from_dict("evaluation", content)
+                if own:
+                    self._runs[configuration].append(reached)
         except ValueError as fault:  # a ProfileError, SpecError, or JSON's
             raise ProfilingError(
                 f"{self.path}: line {number} is damaged: {fault}. Remove that line, or journal into another directory"
             ) from None
-        if subject != self._subject:
-            return
-        if run is None:
-            self._runs.clear()
-        else:
-            self._runs[run[0]].append(run[1])
+
+
+def _check(configuration: Configuration, measured: Mapping[str, float | None]) -> None:
+    """Raises `ProfilingError` where a figure is none."""
+    for name, value in measured.items():
+        if value is None and name in ("low_qps", "high_qps"):
+            continue
+        if value is None or math.isnan(value) or value < 0 or (math.isinf(value) and name != "tail_latency_ms"):
+            raise ProfilingError(f"the measurement of {to_dict(configuration)} diverged: its {name} is {value}")
 
 
 @contextmanager

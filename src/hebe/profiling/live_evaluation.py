@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.driver_sender import DriverSender, inputs_of
 from hebe.profiling.error import ProfilingError
+from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.query_times import ask_alone
 from hebe.profiling.service_measurement import measure_service_times
 from hebe.runtime.accelerator import Accelerator, default_memory_bytes
@@ -213,48 +214,57 @@ class LiveEvaluator:
             profiles |= {f"{prefix}{stage}": profile for stage, profile in measured.items()}
         return profiles
 
-    def scalability(self, configuration: Configuration) -> ScalabilityProfile:
-        """Latency-bounded throughput of 1, 2, 4, ... workers that run the whole model, with the cores per worker and
-        the batch size of the first lane.
+    def scalability_point(self, configuration: Configuration, cache_ways: int | None = None) -> ScalabilityPoint:
+        """What the configuration reaches with so many ways of the last-level cache (None: all), and memory traffic.
 
-        Memory traffic is read where the system tells it; else it is that of the rows and numbers of the items, and the
-        profile is `estimated`. Most workers are measured with fewer ways of the last-level cache too, where that can be
-        shared out.
+        Traffic is read where the system tells it; else it is that of the rows and numbers of the items, and
+        `estimated`. Raises `CacheAllocationError` where this user may not share the cache out.
         """
-        lane = configuration[0]
-        most = max(len(self.cores) // lane.cores_per_worker, 1)
-        counts = _doubling(1, most)
-        qps, traffic, estimated = [], [], False
+        with nullcontext() if cache_ways is None else limited_to_ways(cache_ways):
+            reached = self(configuration)
+        read = self._bandwidth.read().bytes_per_s
+        if read is not None:
+            return ScalabilityPoint(reached.qps, read, estimated=False)
         item_bytes = sum(4 * each.lookups * self.spec.table(each.table).dim for each in self.spec.features)
-        for workers in counts:
-            each = Lane(Placement.MODEL_ON_HOST, workers, lane.cores_per_worker, lane.batch_size)
-            reached = self((each,))
-            reading = self._bandwidth.read()
-            items = self.found.probes[-1].report.throughput_items if self.found is not None else 0.0
-            estimated |= reading.bytes_per_s is None
-            traffic.append(items * item_bytes if reading.bytes_per_s is None else reading.bytes_per_s)
-            qps.append(reached.qps)
-        ways, by_ways = self._by_cache_ways((each,), qps[-1])
-        rows = ((),) * (len(counts) - 1) + (by_ways,)
-        return ScalabilityProfile(self.spec.name, counts, tuple(qps), tuple(traffic), ways, rows, estimated=estimated)
+        items = self.found.probes[-1].report.throughput_items if self.found is not None else 0.0
+        return ScalabilityPoint(reached.qps, items * item_bytes, estimated=True)
 
-    def _by_cache_ways(self, configuration: Configuration, qps: float) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Counts of ways, and throughput with so many; the last one, which reaches `qps`, is the whole cache."""
-        there = cache_ways()
-        counts = _doubling(there.fewest, there.count) if there.count else (1,)
-        reached = []
-        try:
-            for count in counts[:-1]:
-                with limited_to_ways(count):
-                    reached.append(self(configuration).qps)
-        except CacheAllocationError:  # there, but not this user's to share out
-            return counts[-1:], (qps,)
-        return counts, (*reached, qps)
+    def scalability(self, configuration: Configuration, measure: MeasurePoint | None = None) -> ScalabilityProfile:
+        """Latency-bounded throughput of 1, 2, 4, ... workers that run the whole model, with the cores per worker and
+        the batch size of the first lane, and memory traffic: by `measure`, which is `scalability_point` unless given.
+
+        Most workers are measured with fewer ways of the last-level cache too, where that can be shared out.
+        """
+        measure = measure or self.scalability_point
+        lane = configuration[0]
+        counts = _doubling(1, max(len(self.cores) // lane.cores_per_worker, 1))
+        by_workers = [
+            (Lane(Placement.MODEL_ON_HOST, workers, lane.cores_per_worker, lane.batch_size),) for workers in counts
+        ]
+        points = [measure(each, None) for each in by_workers]
+        qps = tuple(point.qps for point in points)
+        traffic = tuple(point.bandwidth_bytes_per_s for point in points)
+        ways, by_ways = _by_cache_ways(by_workers[-1], qps[-1], measure)
+        rows = ((),) * (len(counts) - 1) + (by_ways,)
+        estimated = any(point.estimated for point in points)
+        return ScalabilityProfile(self.spec.name, counts, qps, traffic, ways, rows, estimated=estimated)
 
     def close(self) -> None:
         """Stop the workers."""
         if self._driver is not None:
             self._driver.close()
+
+
+def _by_cache_ways(
+    configuration: Configuration, qps: float, measure: MeasurePoint
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Counts of ways, and throughput with so many; the last one, which reaches `qps`, is the whole cache."""
+    there = cache_ways()
+    counts = _doubling(there.fewest, there.count) if there.count else (1,)
+    try:
+        return counts, (*(measure(configuration, count).qps for count in counts[:-1]), qps)
+    except CacheAllocationError:  # there, but not this user's to share out
+        return counts[-1:], (qps,)
 
 
 def _doubling(first: int, last: int) -> tuple[int, ...]:
