@@ -83,6 +83,7 @@ class FakeModel:
         self.batch_size = 16
         self.configuration = (Lane(Placement.MODEL_ON_HOST, 1, batch_size=16),)
         self.profile: ProfileInUse | None = None
+        self.splits = 1
         self.workers = 1
         self.queue_depth = 0
         self.trouble = ""

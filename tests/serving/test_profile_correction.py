@@ -116,6 +116,15 @@ async def test_a_window_corrects_the_tuple(serving):
     assert serving.profile.measured.qps == 120.0
 
 
+async def test_a_window_in_which_the_server_was_split_away_and_back_says_nothing(serving):
+    await begin(serving)
+    serving.ranker.splits += 2
+    await serving.after(10.0, 1500)
+    assert serving.profile.window is None
+    await serving.after(10.0, 1200)
+    assert serving.profile.measured.qps == 120.0
+
+
 async def test_a_window_goes_on_until_it_has_queries_enough(serving):
     await begin(serving)
     serving.meter.watts = 45.0

@@ -110,6 +110,8 @@ class NodeDriver:
         self.config = config
         self.on_batch: BatchObserver | None = None
         self.lanes: tuple[PlacedLane, ...] = ()
+        self.splits = 0
+        """How often the server was split for this model."""
         self._max_items, self._accelerator = max_items, accelerator
         self._scheduler = NodeScheduler(config, profile)
         self._lock = threading.Lock()
@@ -155,6 +157,7 @@ class NodeDriver:
                 for worker in before:
                     self._change(worker, Availability.DRAINING, effects)
                 self.lanes = tuple(lanes)
+                self.splits += 1
             self._deliver(effects)
             for worker in before:
                 worker.thread.join()

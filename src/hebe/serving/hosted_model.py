@@ -46,6 +46,11 @@ class HostedModel:
         return tuple(placed.lane for placed in self._driver.lanes)
 
     @property
+    def splits(self) -> int:
+        """How often the server was split for it."""
+        return self._driver.splits
+
+    @property
     def profile(self) -> ProfileInUse | None:
         """The profile that it runs by; None while it is split otherwise."""
         return self._profile if self._profile and self._profile.configuration == self.configuration else None

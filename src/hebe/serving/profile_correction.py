@@ -1,8 +1,8 @@
 """Corrects the profiles that models run by, while they serve: by their counters and a power meter, every ten seconds.
 
 Nothing of it is on a query's way. A model's window goes on until it holds enough queries for its percentile. One in
-which other models were asked, a model was loaded, or workers were missing says nothing of the model alone, which the
-profile is of, and is dropped.
+which other models were asked, a model was loaded, workers were missing, or the server was split anew says nothing of
+the model alone and as the profile says, and is dropped.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,15 @@ def now_text() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """What is counted since it began, and what was so then."""
+
+    counter: WindowCounter
+    queries_of_others: int
+    splits: int
+
+
 class ProfileCorrection:
     """Corrects the profiles of the models of `host`, whose queries `statistics` counts, from `start` to `close`."""
 
@@ -61,8 +71,7 @@ class ProfileCorrection:
         self._host, self._statistics, self._meter = host, statistics, meter
         self._every_s, self._time_s, self._time_of_day = every_s, time_s, time_of_day
         self._metered = False
-        self._counters: dict[str, WindowCounter] = {}
-        self._all_queries: dict[str, int] = {}
+        self._windows: dict[str, _Window] = {}
         self._kept_s = -math.inf
         self._told: dict[str, str] = {}
         self._starting: asyncio.Future[None] | None = None
@@ -103,7 +112,7 @@ class ProfileCorrection:
             if model.profile is not None:
                 self._look_at(model, model.profile, power, now_s)
             else:
-                self._counters.pop(model.spec.name, None)  # split otherwise: what is counted now is of that
+                self._windows.pop(model.spec.name, None)
         if now_s - self._kept_s >= KEEP_EVERY_S and any(profile.unkept for profile in self._host.profiles):
             self._kept_s = now_s
             await self._keep()
@@ -111,29 +120,24 @@ class ProfileCorrection:
     def _look_at(self, model: HostedModel, profile: ProfileInUse, power: PowerUse | None, now_s: float) -> None:
         name = model.spec.name
         counted = self._statistics.of(name, model.version, model.sla_s)
-        counter = self._counters.get(name)
-        begun = WindowCounter(counted, model.percentile, now_s)
-        if counter is None or counter.counted is not counted or self._host.loading or not model.ready:
-            self._begin(name, begun)
+        others = sum(each.success.count for each in self._statistics.find() if each.name != name)
+        begun = _Window(WindowCounter(counted, model.percentile, now_s), others, model.splits)
+        before = None if self._host.loading or not model.ready else self._windows.get(name)
+        if before is None or before.counter.counted is not counted or before.splits != model.splits:
+            self._windows[name] = begun
             return
         if power is not None:
-            counter.drew(power.peak.watts, estimated=power.peak.estimated)
-        window = counter.window(now_s)
-        if self._queries_of_others(name) - self._all_queries[name] > OTHERS_SHARE * window.queries:
-            self._begin(name, begun)
-        elif window.tells:
-            if profile.see(window, self._time_of_day()) and profile.measured is not None:
+            before.counter.drew(power.peak.watts, estimated=power.peak.estimated)
+        load = before.counter.window(now_s)
+        if others - before.queries_of_others > OTHERS_SHARE * load.queries:
+            self._windows[name] = begun
+        elif load.tells:
+            if profile.see(load, self._time_of_day()) and profile.measured is not None:
                 told = profile.measured
                 log.info("profile corrected", model=name, qps=round(told.qps, 3), watts=round(told.power_watts, 3))
-            self._begin(name, begun)
-        elif window.seconds >= LONGEST_S:
-            self._begin(name, begun)
-
-    def _begin(self, name: str, counter: WindowCounter) -> None:
-        self._counters[name], self._all_queries[name] = counter, self._queries_of_others(name)
-
-    def _queries_of_others(self, name: str) -> int:
-        return sum(each.success.count for each in self._statistics.find() if each.name != name)
+            self._windows[name] = begun
+        elif load.seconds >= LONGEST_S:
+            self._windows[name] = begun
 
     async def _power(self) -> PowerUse | None:
         if not self._metered:
