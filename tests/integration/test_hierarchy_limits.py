@@ -60,7 +60,7 @@ def server(root: Path) -> Iterator[HebeServe]:
         "volatile_db": {"type": "parallel_hash_map", "initial_cache_rate": 0.3},
         "persistent_db": {"type": "rocks_db", "path": str(root / "rocksdb")},
     }
-    with serving(root, tiers, "--max-queue", "4096") as running:
+    with serving(root, tiers, "--max-queue", "4096", "--sla-ms", "3600000") as running:
         yield running
 
 
