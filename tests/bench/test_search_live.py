@@ -69,6 +69,14 @@ def test_what_a_busy_host_allows_is_no_figure(monkeypatch, capsys):
     assert "the host gave 30% of the cores' time to others" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_gain_over_what_reaches_nothing_in_its_turns_is_no_figure(monkeypatch, capsys):
+    monkeypatch.setattr(search_live, "alternated", lambda *_: [[100.0, 0.0], [120.0, 130.0]])
+    with Progress(disable=True) as progress:
+        assert not search_live.live_figures(True, progress)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "the best of DeepRecSys and of all reached 100, 0 and 120, 130 queries/s; meanwhile the host gave 4%" in told
+
+
 def test_the_same_configuration_gains_nothing(monkeypatch):
     monkeypatch.setattr(Seeming, "__call__", lambda _, way: Reached(100.0 * way[0].workers))
     with Progress(disable=True) as progress:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from hebe.planning.guided_search import guided_search
+from hebe.planning.guided_search import FEWEST, guided_search
 from hebe.planning.parallelism import Limits, Reached, exhaustive_search
 from hebe.planning.parallelism_space import ParallelismSpace
 
@@ -53,8 +55,21 @@ def test_it_finds_the_best_within_what_predictions_are_off_and_measures_little(f
 def test_nothing_is_measured_that_cannot_win():
     asked: list = []
     found = guided_search(SPACE, lambda one: Reached(true_qps(one)), measured(asked))
-    assert found.evaluations == 1
+    assert found.evaluations == FEWEST
     assert found.best == asked[0]
+
+
+def test_one_prediction_that_is_far_off_is_not_the_last_word():
+    """The best is predicted second: what is predicted first reaches half of that."""
+    best = exhaustive_search(SPACE, measured([])).best
+    first = (replace(best[0], batch_size=16),)
+
+    def predict(configuration) -> Reached:
+        return Reached(true_qps(best) * 1.1 if configuration == first else true_qps(configuration))
+
+    asked: list = []
+    assert guided_search(SPACE, predict, measured(asked)).best == best
+    assert asked[:2] == [first, best]
 
 
 def test_what_is_over_the_power_budget_does_not_end_the_search():

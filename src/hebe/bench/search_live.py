@@ -89,14 +89,19 @@ def _figures(model: str, batch_sizes: tuple[int, ...], quick: bool, progress: Pr
     target = f"p{sla.percentile:g} within {sla.latency_ms:g} ms"
     told_of_host = f"meanwhile the host gave {denied:.0%} of the cores' time to others"
     gain = gain_by_cause(simple, every)
-    if denied >= _TOO_BUSY or gain is None or min(map(min, in_turns)) <= 0:
-        progress.console.print(f"{model}, {target}: {told_of_host}, what was measured is no figure", soft_wrap=True)
-        return []
-    return [
-        *search_figures(f"{model}.live", found, every, f"{target}, Algorithm 1, refined"),
-        *search_figures(f"{model}.live.guided", guided, every, f"{target}, by measured service times"),
-        _gain(model, cores, simple, every, in_turns, gain, f"{target}; {told_of_host}"),
-    ]
+    if denied >= _TOO_BUSY:
+        why = told_of_host
+    elif gain is None or min(map(min, in_turns)) <= 0:
+        reached = " and ".join(", ".join(f"{qps:,.0f}" for qps in turns) for turns in in_turns)
+        why = f"in turns the best of DeepRecSys and of all reached {reached} queries/s; {told_of_host}"
+    else:
+        return [
+            *search_figures(f"{model}.live", found, every, f"{target}, Algorithm 1, refined"),
+            *search_figures(f"{model}.live.guided", guided, every, f"{target}, by measured service times"),
+            _gain(model, cores, simple, every, in_turns, gain, f"{target}; {told_of_host}"),
+        ]
+    progress.console.print(f"{model}, {target}: {why}: what was measured is no figure", soft_wrap=True, markup=False)
+    return []
 
 
 def _gain(

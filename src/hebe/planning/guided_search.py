@@ -24,14 +24,15 @@ MOST_PREDICTED = 2_000
 """Lanes that are all predicted; in a larger space those that Hercules' search comes by."""
 MOST_SHARE = 0.2
 FEWEST = 3
-"""At most so large a share of the space is measured, but so many if it is small."""
+"""At most so large a share of the space is measured, but so many of any: one measurement does not show it where
+predictions are off by unlike factors, since small batches hinder each other, say."""
 
 
 def guided_search(
     space: ParallelismSpace, predict: Evaluate, evaluate: Evaluate, limits: Limits | None = None
 ) -> SearchResult:
-    """Measure configurations from the one that is predicted to be best downwards, until none is left that could still
-    be better than the best one measured.
+    """Measure configurations from the one that is predicted to be best downwards, `FEWEST` of them at least, until none
+    is left that could still be better than the best one measured.
 
     One could that is predicted to reach so much that, with the largest ratio of measured to predicted so far and the
     limits' noise on top, it would. Of those that `predict` says reach nothing one is measured where no other is left.
@@ -46,10 +47,10 @@ def guided_search(
     trials = Trials(evaluate, limits)
     best: Configuration | None = None
     ratio = 0.0
-    for candidate in ranked:
+    for measured, candidate in enumerate(ranked):
         hoped_qps = predicted[candidate].qps * ratio * (1 + limits.noise)
         beaten = best is not None and trials.keeps(best) and hoped_qps <= trials.reached(best).qps
-        if trials.evaluations >= most or beaten:
+        if trials.evaluations >= most or (beaten and measured >= FEWEST):
             break
         best = candidate if trials.goes_on(best, candidate) else best
         if predicted[candidate].qps > 0:
