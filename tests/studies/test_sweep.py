@@ -1,4 +1,6 @@
 import os
+import time
+from multiprocessing import active_children
 
 import pytest
 from rich.progress import Progress
@@ -35,6 +37,19 @@ def test_an_error_is_raised_as_it_is(progress, monkeypatch):
         monkeypatch.setattr(sweeping.os, "sched_getaffinity", lambda _, cores=cores: cores)
         with pytest.raises(ValueError, match="invalid literal for int"):
             sweep("numbers", int, ["1", "x", "3"], progress)
+
+
+def test_an_interrupt_ends_the_cases_that_have_begun(progress, monkeypatch):
+    def interrupted(_futures):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweeping.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(sweeping, "as_completed", interrupted)
+    began_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        sweep("sleeping", time.sleep, [300.0, 300.0], progress)
+    assert time.monotonic() - began_s < 200.0
+    assert not active_children()
 
 
 def _process(_case):

@@ -147,7 +147,7 @@ class Journal:
             if content == _FORGET:
                 if own:
                     self._clear()
-            elif _POINT in content:
+            elif set(content) == {_POINT}:
                 configuration, ways, point = point_from_dict("point of scalability", content[_POINT])
                 if own:
                     self._points[configuration, ways] = point

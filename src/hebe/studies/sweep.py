@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import TypeVar
 
 from rich.progress import Progress
@@ -25,8 +25,8 @@ def sweep(
     """`function` of every case, in the order of the cases. It must be a module's own function, and cases plain data.
 
     Each process imports the function's module anew, so nothing depends on how many there are. The first error is
-    raised as it is, and what has not begun then never begins. `in_process` is for cases so short that processes would
-    take longer to start.
+    raised as it is, and what has not begun then never begins; an interrupt ends what has begun as well. `in_process` is
+    for cases so short that processes would take longer to start.
     """
     task = progress.add_task(title, total=len(cases))
     processes = min(len(cases), len(os.sched_getaffinity(0)))
@@ -43,7 +43,10 @@ def sweep(
             for future in as_completed(futures):
                 future.result()
                 progress.advance(task)
-        except BaseException:
+        except BaseException as fault:
+            if not isinstance(fault, Exception):  # a case may take minutes
+                for process in active_children():
+                    process.terminate()
             pool.shutdown(cancel_futures=True)
             raise
         return [future.result() for future in futures]
