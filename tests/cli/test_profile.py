@@ -21,6 +21,7 @@ from hebe.profiling.journal import open_journal
 from hebe.profiling.server_profile import check_fits, read_server_profile
 from hebe.runtime.loaded_model import LoadOptions
 from hebe.runtime.processor_meter import BusyMachine, BusyProcess, ProcessorUse
+from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, ServerSpec, SlaTarget
 
@@ -53,7 +54,7 @@ class Seeming:
 
     def __init__(self):
         self.asked, self.opened, self.late, self.fault_at, self.fault = [], [], False, None, None
-        self.points, self.killed_at = [], None
+        self.points, self.timed, self.killed_at = [], [], None
 
     def __call__(self, configuration):
         if len(self.asked) == self.fault_at:
@@ -68,6 +69,10 @@ class Seeming:
     def latency_profiles(self, configuration):
         self.asked_latency = configuration
         return {"whole": LATENCY}
+
+    def busy_profiles(self, lane, batch_sizes):
+        self.timed.append((lane, batch_sizes))
+        return {Stage.WHOLE: LATENCY}
 
     def scalability_point(self, configuration, cache_ways):
         if len(self.points) == self.killed_at:
@@ -279,6 +284,9 @@ def test_what_may_win_by_the_times_of_batches_is_measured(capsys, repository, li
     )  # fmt: skip
     assert told["evaluations"] == len(live.asked) <= 3
     assert live.asked[0][0].workers == 4, "its batches take as long on two cores as on one"
+    lanes = [(lane.workers, lane.cores_per_worker) for lane, _ in live.timed]
+    assert lanes == [(1, 1), (4, 1), (1, 2), (2, 2), (1, 3), (1, 4)], "one worker of each kind, and all that fit"
+    assert {tuple(batch_sizes) for _, batch_sizes in live.timed} == {(16, 64)}
 
 
 def test_options_reach_the_search_and_the_server(capsys, repository, live):

@@ -68,8 +68,11 @@ def test_configurations_are_measured_one_after_the_other(repository):
         driver = evaluator.driver
         other = (replace(WHOLE[0], batch_size=8),)
         assert evaluator(other).qps > 0
-        assert evaluator.driver is driver, "the same one, split anew"
-        assert [placed.lane for placed in driver.lanes] == list(other)
+        assert evaluator.driver is not driver, "nothing that it learned decides about another configuration"
+        assert driver.workers == 0
+        assert [placed.lane for placed in evaluator.driver.lanes] == list(other)
+        evaluator.configure(WHOLE)
+        assert evaluator.driver.splits == 2, "one that runs is split anew"
         profile = evaluator.scalability(WHOLE)
         assert profile.workers[0] == 1
         assert profile.workers[-1] == len(available_cores())
@@ -132,12 +135,17 @@ def test_a_measurement_that_does_not_settle_is_given_up(repository, monkeypatch)
         (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 1, 1, 32, 1, 64), ["sparse", "dense"]),
     ],
 )
-def test_service_times_are_measured_by_stage(repository, lane, stages):
+def test_service_times_are_measured_by_stage_alone_and_while_all_workers_are_busy(repository, lane, stages):
     cores = available_cores() * 2
     with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, None, quick=True, cores=cores) as evaluator:
         profiles = evaluator.latency_profiles((lane,))
+        busy = evaluator.busy_profiles(lane, [4, 16, 32])
     assert list(profiles) == stages
     for stage, profile in profiles.items():
         most = lane.fused_items if stage == "dense" and lane.fused_items else lane.batch_size
         assert profile.batch_sizes[-1] == most
+        assert min(profile.service_s) > 0
+    assert list(busy) == stages
+    for profile in busy.values():
+        assert profile.batch_sizes == (4, 16, 32)
         assert min(profile.service_s) > 0

@@ -237,6 +237,24 @@ async def test_batches_are_reported_to_the_observer(make_driver):
     assert seen == [(7, 0.001, 0.002)]
 
 
+async def test_an_observer_is_told_of_every_event_and_what_the_scheduler_made_of_it(make_driver):
+    driver = make_driver()
+    seen: list = []
+    driver.observer = lambda *step: seen.append(step)
+    await driver.infer(new_query(driver, 150))
+    words = [(type(event).__name__, [type(action).__name__ for action in actions]) for _, event, actions in seen]
+    assert words == [
+        ("QueryArrived", ["StartBatch"]),
+        ("BatchFinished", ["StartBatch"]),
+        ("BatchFinished", ["CompleteQuery"]),
+    ]
+    times = [now for now, _, _ in seen]
+    assert times == sorted(times)
+    driver.observer = None
+    await driver.infer(new_query(driver, 7))
+    assert len(seen) == 3
+
+
 async def test_closing_answers_the_admitted_and_refuses_the_rest(make_driver, model):
     driver = make_driver()
     model.gate.clear()

@@ -205,10 +205,7 @@ async def live(monkeypatch, arrivals_s, sizes, config, lane, service_s):
     placed = PlacedLane(lane, ((),) * lane.workers, ((),) * lane.dense_workers)
     driver = NodeDriver(model, config, [placed], PROFILE, accelerator=Accelerator(0))
     stages = {worker_id: worker.role.stage for worker_id, worker in driver._workers.items()}
-    handle = driver._scheduler.handle
-    monkeypatch.setattr(
-        driver._scheduler, "handle", lambda event, now: heard.append((now, event, handle(event, now))) or heard[-1][2]
-    )
+    driver.observer = lambda *step: heard.append(step)
     finishes, order, tasks = [], 0, []
     coming = list(zip(arrivals_s.tolist(), range(len(sizes)), sizes.tolist(), strict=True))
     while coming or finishes:

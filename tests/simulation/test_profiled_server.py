@@ -19,11 +19,11 @@ def profile(item_s: float, fixed_s: float = 1e-4) -> LatencyProfile:
     return LatencyProfile(sizes, tuple(fixed_s + item_s * size for size in sizes), (0.0, 0.0))
 
 
+HALVES = {Stage.SPARSE: profile(0.5e-4), Stage.DENSE: profile(0.5e-4)}
 PROFILES = {
-    (HOST, Stage.WHOLE, 1): profile(1e-4),
-    (HOST, Stage.WHOLE, 2): profile(0.7e-4),
-    (PIPELINE, Stage.SPARSE, 1): profile(0.5e-4),
-    (PIPELINE, Stage.DENSE, 1): profile(0.5e-4),
+    (HOST, 1): {1: {Stage.WHOLE: profile(1e-4)}},
+    (HOST, 2): {2: {Stage.WHOLE: profile(0.7e-4)}},
+    (PIPELINE, 1): {2: HALVES, 3: HALVES},
 }
 SERVER = ProfiledServer(PROFILES, FixedSizes(100), SlaTarget(200, 95))
 
@@ -55,5 +55,18 @@ def test_an_sla_out_of_reach_is_told_with_a_latency():
 
 
 def test_a_worker_of_which_nothing_was_measured_is_named():
-    with pytest.raises(ValueError, match="sparse workers on 3 cores, pipeline-on-host"):
+    with pytest.raises(ValueError, match="sparse workers of lanes with 3 cores per worker, pipeline-on-host"):
         qps(PIPELINE, 1, 3, 128, 1)
+
+
+def test_workers_that_slow_each_other_down_do_so_in_proportion_to_how_many_there_are():
+    def at(*cores: int) -> list[float]:
+        known = {1: {Stage.WHOLE: profile(1e-4)}, 3: {Stage.WHOLE: profile(3e-4)}}
+        server = ProfiledServer({(HOST, 1): known}, FixedSizes(100), SlaTarget(200, 95))
+        return [server((Lane(HOST, workers, 1, 128),)).qps for workers in cores]
+
+    one, two, three, four = at(1, 2, 3, 4)
+    assert one == pytest.approx(qps(HOST, 1, 1, 128))
+    assert two == pytest.approx(one, rel=0.25), "two workers of half the speed"
+    assert three == pytest.approx(one, rel=0.25)
+    assert four == pytest.approx(4 / 3 * three, rel=0.15), "beyond what is known as at its end"

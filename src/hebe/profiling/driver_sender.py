@@ -51,12 +51,16 @@ class DriverSender:
 
     def send(self, index: int, items: int, offset: int) -> None:
         """Give a query to the driver."""
+        query = self.query(items, offset)
+        self.on_sent(index)
+        self._asked[index] = asyncio.get_running_loop().create_task(self._ask(index, query))
+
+    def query(self, items: int, offset: int) -> Query:
+        """The query of so many items from `offset` of the pool, which arrives now."""
         arrays: list[Any] = [array[offset : offset + items] for array in self._pool.arrays]
         features = dict(zip(self._names, arrays, strict=False))
         dense = arrays[-1] if len(arrays) > len(features) else None
-        query = Query(self._driver.new_query_id(), items, clock(), features=features, dense=dense)
-        self.on_sent(index)
-        self._asked[index] = asyncio.get_running_loop().create_task(self._ask(index, query))
+        return Query(self._driver.new_query_id(), items, clock(), features=features, dense=dense)
 
     def give_up(self, index: int) -> None:
         """Withdraw a query."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
+from hebe.scheduling.events import Stage
+from hebe.server_configuration import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ class ServerEvaluator(Protocol):
 
     def latency_profiles(self, configuration: Configuration) -> dict[str, LatencyProfile]:
         """Service time of one batch on one worker, by batch size, of each stage."""
+
+    def busy_profiles(self, lane: Lane, batch_sizes: Sequence[int]) -> dict[Stage, LatencyProfile]:
+        """Service time of one batch on one worker of a lane while all of its workers are busy, by batch size, of each
+        stage."""
 
     def scalability_point(self, configuration: Configuration, cache_ways: int | None) -> ScalabilityPoint:
         """A `MeasurePoint`."""

@@ -1,7 +1,8 @@
 """What configurations of this server reach, measured: an `Evaluate` of `planning.parallelism` (Hercules, section IV.B).
 
-One model is loaded once; for each configuration its driver is split anew, and the load generator's open loop ramps to
-the latency-bounded throughput. Queries reach the driver within the process: what front ends cost is not in it, and as
+One model is loaded once; for each configuration a driver is started, since what a scheduler has learned of one, such as
+how late it was under too high a load, is not to decide about the next; and the load generator's open loop ramps to the
+latency-bounded throughput. Queries reach the driver within the process: what front ends cost is not in it, and as
 while serving, they have the cores that no worker has, or share the workers'.
 """
 
@@ -11,7 +12,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from hebe.load_generator.rate_search import Crossing, Phase
 from hebe.models.hot_rows import Frequencies
 from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
+from hebe.profiling.busy_service import busy_service_times
 from hebe.profiling.driver_sender import DriverSender, inputs_of
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
@@ -34,6 +36,7 @@ from hebe.runtime.interpreter_lock import handed_over_soon
 from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.runtime.pinning import (
+    PlacedServer,
     available_cores,
     beside_front_end,
     front_end_cores,
@@ -41,6 +44,7 @@ from hebe.runtime.pinning import (
     place_lanes,
 )
 from hebe.runtime.power_meter import PowerMeter
+from hebe.scheduling.events import Stage
 from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import LANES, Lane, Placement, to_dict
 from hebe.serving.driver import NodeDriver
@@ -134,6 +138,7 @@ class LiveEvaluator:
 
         Raises `ProfilingError` for one that does not settle in time, and what the workers raise as they start.
         """
+        self.close()
         cores = self.configure(configuration)
         with pinned(cores):
             found = self._search()
@@ -153,22 +158,25 @@ class LiveEvaluator:
         return Reached(crossing.qps, watts, lightest.report.tail_latency_ms, crossing.low_qps, crossing.high_qps)
 
     def configure(self, configuration: Configuration) -> tuple[int, ...]:
-        """Split the server in this way; returns the cores that are left for the front end."""
+        """Split the server in this way, while it runs if it does; returns the cores that are left for the front end."""
         placed = beside_front_end(place_lanes(configuration, self.cores), self.cores)
         if self._driver is None:
-            config = NodeConfig(
-                batch_size=configuration[0].batch_size,
-                sla_s=self.sla.latency_s,
-                percentile=self.sla.percentile,
-                admission=self._admission,
-            )
-            self._driver = NodeDriver(
-                self._model, config, placed.lanes, threads=placed.threads, gives_way=placed.gives_way,
-                max_items=self._workload.sizes.largest, accelerator=self._accelerator,
-            )  # fmt: skip
+            self._driver = self._new_driver(placed, admission=self._admission)
         else:
             self._driver.reconfigure(placed.lanes, threads=placed.threads, gives_way=placed.gives_way)
         return front_end_cores(placed.workers, self.cores)
+
+    def _new_driver(self, placed: PlacedServer, *, admission: bool) -> NodeDriver:
+        config = NodeConfig(
+            placed.lanes[0].lane.batch_size,
+            sla_s=self.sla.latency_s,
+            percentile=self.sla.percentile,
+            admission=admission,
+        )
+        return NodeDriver(
+            self._model, config, placed.lanes, threads=placed.threads, gives_way=placed.gives_way,
+            max_items=self._workload.sizes.largest, accelerator=self._accelerator,
+        )  # fmt: skip
 
     def _search(self) -> LatencyBoundedThroughput:
         effort, driver = self._effort, self.driver
@@ -214,6 +222,36 @@ class LiveEvaluator:
             profiles |= {f"{prefix}{stage}": profile for stage, profile in measured.items()}
         return profiles
 
+    def busy_profiles(self, lane: Lane, batch_sizes: Sequence[int]) -> dict[Stage, LatencyProfile]:
+        """Service times by batch size of a worker of `lane` while all of them are busy, as the scheduler sees them, by
+        stage; threads that share a worker count as one. Its batch size is left aside, and so are sizes beyond what is
+        drawn of a query.
+
+        Starts the server anew for each size. Raises as `busy_service_times` does, and what the workers raise as they
+        start.
+        """
+        sizes = sorted({min(size, self._pool.items) for size in batch_sizes})
+        found: dict[Stage, list[tuple[float, float]]] = {}
+        for size in sizes:
+            of_size = replace(lane, batch_size=size, fused_items=lane.fused_items and size)
+            placed = beside_front_end(place_lanes((of_size,), self.cores), self.cores)
+            for stage, (typical_s, spread_s) in self._busy_times(placed, size).items():
+                found.setdefault(stage, []).append((typical_s / placed.threads, spread_s / placed.threads))
+        return {stage: LatencyProfile(tuple(sizes), *zip(*times, strict=True)) for stage, times in found.items()}
+
+    def _busy_times(self, placed: PlacedServer, items: int) -> dict[Stage, tuple[float, float]]:
+        self.close()
+        driver = self._new_driver(placed, admission=False)
+
+        async def run(_stop: asyncio.Event) -> dict[Stage, tuple[float, float]]:
+            return await busy_service_times(driver, self._pool, items)
+
+        try:
+            with pinned(front_end_cores(placed.workers, self.cores)):
+                return run_interruptible(run, catch_interrupt=False)
+        finally:
+            driver.close()
+
     def scalability_point(self, configuration: Configuration, cache_ways: int | None = None) -> ScalabilityPoint:
         """What the configuration reaches with so many ways of the last-level cache (None: all), and memory traffic.
 
@@ -253,6 +291,7 @@ class LiveEvaluator:
         """Stop the workers."""
         if self._driver is not None:
             self._driver.close()
+            self._driver = None
 
 
 def _by_cache_ways(

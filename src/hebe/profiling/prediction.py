@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hebe.planning.parallelism import Configuration
+from collections.abc import Iterator
+
 from hebe.planning.parallelism_space import ParallelismSpace
 from hebe.profile import LatencyProfile
 from hebe.profiling.evaluator import ServerEvaluator
@@ -12,27 +13,45 @@ from hebe.simulation.profiled_server import ProfiledServer
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import QuerySizes
 
+_STEP = 4
+"""From one batch size that is timed to the next."""
+
 
 def predictor(live: ServerEvaluator, space: ParallelismSpace, sizes: QuerySizes, sla: SlaTarget) -> ProfiledServer:
-    """A predictor for all of `space`: batches of the largest size are timed on a worker of each kind, which takes
-    seconds; queries have these `sizes`.
+    """A predictor for all of `space`: batches of some sizes are timed on workers of each kind, with one worker of each
+    stage at work and with as many as there is room for, which takes seconds for a kind; queries have these `sizes`.
     """
-    profiles: dict[tuple[Placement, Stage, int], LatencyProfile] = {}
-    for placement in space.placements:
-        for configuration in _kinds(space, placement):
-            for stage, profile in live.latency_profiles(configuration).items():
-                cores = 1 if stage == Stage.DENSE else configuration[0].cores_per_worker
-                profiles[placement, Stage(stage), cores] = profile
+    profiles: dict[tuple[Placement, int], dict[int, dict[Stage, LatencyProfile]]] = {}
+    batch_sizes = _timed(space.batch_sizes)
+    for lane in _lanes(space):
+        of_kind = profiles.setdefault((lane.placement, lane.cores_per_worker), {})
+        of_kind.setdefault(lane.cores, {}).update(live.busy_profiles(lane, batch_sizes))
     return ProfiledServer(profiles, sizes, sla)
 
 
-def _kinds(space: ParallelismSpace, placement: Placement) -> list[Configuration]:
-    """One configuration for each kind of worker that a placement has, with the largest batches."""
-    most = max(space.fused_items) if placement.on_accelerator else 0
-    dense = 0 if placement is Placement.MODEL_ON_HOST else 1
-    lanes = [
-        Lane(placement, 1, cores, space.batch_sizes[-1], dense, most) for cores in range(1, space.cores - dense + 1)
-    ]
-    if placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
-        lanes.append(Lane(placement, 0, 1, space.batch_sizes[-1], dense, most))
-    return [(lane,) for lane in lanes]
+def _timed(batch_sizes: tuple[int, ...]) -> list[int]:
+    """A factor apart, from the largest down to less than the smallest: queries' last batches are not full."""
+    timed = [batch_sizes[-1]]
+    while timed[-1] >= batch_sizes[0] and timed[-1] > 1:
+        timed.append(max(timed[-1] // _STEP, 1))
+    return timed[::-1]
+
+
+def _lanes(space: ParallelismSpace) -> Iterator[Lane]:
+    """For each placement and count of cores per worker, the fewest workers that there can be, and most of them."""
+    for placement in space.placements:
+        largest = space.batch_sizes[-1]
+        fused = max(space.fused_items) if placement.on_accelerator else 0
+        most_dense = max(space.co_located) if placement.on_accelerator else space.cores
+        if placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
+            for dense in sorted({1, min(most_dense, space.cores)}):
+                yield Lane(placement, 0, 1, largest, dense, fused)
+        least_dense = 0 if placement is Placement.MODEL_ON_HOST else 1
+        for each in range(1, space.cores - least_dense + 1):
+            if not least_dense:
+                counts = {(1, 0), (space.cores // each, 0)}
+            else:
+                workers = max(space.cores // (2 * each), 1)
+                counts = {(1, 1), (workers, min(space.cores - workers * each, most_dense))}
+            for workers, dense in sorted(counts):
+                yield Lane(placement, workers, each, largest, dense, fused)

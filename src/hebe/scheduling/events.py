@@ -6,6 +6,7 @@ A driver, live or simulated, calls `actions = scheduler.handle(event, now)` and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -165,6 +166,9 @@ class ReleaseWorker:
 
 
 Action = StartBatch | SetTimer | CompleteQuery | RejectQuery | FailQuery | ReleaseWorker
+
+Observer = Callable[[float, Event, list[Action]], object]
+"""Told by a driver of every event: when it was, what it was, and what the scheduler made of it."""
 
 
 @dataclass(frozen=True, slots=True)

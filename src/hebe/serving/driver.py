@@ -31,6 +31,7 @@ from hebe.scheduling.events import (
     CompleteQuery,
     Event,
     FailQuery,
+    Observer,
     QueryArrived,
     QueryWithdrawn,
     RejectQuery,
@@ -109,6 +110,8 @@ class NodeDriver:
         self.model = model
         self.config = config
         self.on_batch: BatchObserver | None = None
+        self.observer: Observer | None = None
+        """Called with the lock held: it must be quick, and ask nothing of this driver."""
         self.lanes: tuple[PlacedLane, ...] = ()
         self.splits = 0
         """How often the server was split for this model."""
@@ -322,8 +325,11 @@ class NodeDriver:
         """
         now = clock()
         effects = effects or _Effects()
-        for action in self._scheduler.handle(event, now):
+        actions = self._scheduler.handle(event, now)
+        for action in actions:
             self._apply(action, now, worker_id, effects)
+        if self.observer is not None:
+            self.observer(now, event, actions)
         return effects
 
     def _apply(self, action: Action, now: float, worker_id: int | None, effects: _Effects) -> None:

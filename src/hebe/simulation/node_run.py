@@ -12,11 +12,11 @@ import numpy.typing as npt
 from hebe.profile import LatencyProfile
 from hebe.query import Query
 from hebe.scheduling.events import (
-    Action,
     Availability,
     BatchFinished,
     CompleteQuery,
     Event,
+    Observer,
     QueryArrived,
     RejectQuery,
     RejectReason,
@@ -33,8 +33,6 @@ from hebe.simulation.event_queue import EventQueue
 Floats = npt.NDArray[np.float64]
 ServiceTime = Callable[[int, float], float]
 """Seconds that a batch takes, of its items and when it starts. Called once a batch, in the order of their starts."""
-Observer = Callable[[float, Event, list[Action]], object]
-"""Told of every event: when it was, what it was, and what the scheduler made of it."""
 
 _SIGMA_PER_DEVIATION = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation, which profiles hold."""

@@ -1,7 +1,8 @@
 """A server of which it was measured how long its workers take for a batch: what its configurations should reach.
 
-The live server's scheduler runs in virtual time over the measured service times. Not in it: what workers on different
-cores cost each other, and the front end. So it ranks configurations of a server rather than telling what they reach.
+The live server's scheduler runs in virtual time over the measured service times. Not in it: what a query costs beside
+its batches, and what two lanes cost each other. So it ranks configurations of a server rather than telling what they
+reach.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from hebe.simulation.node_run import ServiceTime, profiled_service, run_node
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import QuerySizes
 
-Profiles = Mapping[tuple[Placement, Stage, int], LatencyProfile]
-"""By where a worker stands, what it runs, and its cores."""
+Profiles = Mapping[tuple[Placement, int], Mapping[int, Mapping[Stage, LatencyProfile]]]
+"""Of the workers of one lane: by its placement and cores per worker, by how many cores the lane has, and by stage."""
 
 _QUERIES = 300
 _TOLERANCE = 0.04
@@ -30,10 +31,11 @@ _TOLERANCE = 0.04
 
 
 class ProfiledServer:
-    """An `Evaluate`: the latency-bounded throughput that the scheduler reaches in virtual time. Lanes on an accelerator
-    take its dense workers' profiles as well. The same queries for every configuration and rate (common random numbers).
+    """An `Evaluate`: the latency-bounded throughput that the scheduler reaches in virtual time. The same queries for
+    every configuration and rate (common random numbers).
 
-    Raises ValueError for a configuration of which no profile is known.
+    Between lanes of few cores and of many, of which profiles are known, service times are linear in the cores. Raises
+    ValueError for a configuration of which no profile is known.
     """
 
     def __init__(self, profiles: Profiles, sizes: QuerySizes, sla: SlaTarget, seed: int = 0) -> None:
@@ -65,14 +67,32 @@ class ProfiledServer:
     def _add(self, lane: Lane, number: int, service: dict[Stage, ServiceTime]) -> Sequence[WorkerRole]:
         """The workers of a lane; their service times are put into `service`."""
         first, dense = roles_of(lane, number, self._max_items)
-        service[first.stage] = self._service(lane.placement, first.stage, lane.cores_per_worker)
+        service[first.stage] = self._service(lane, first.stage)
         if dense is None:
             return [first] * (lane.workers or lane.dense_workers)
-        service[dense.stage] = self._service(lane.placement, dense.stage, 1)
+        service[dense.stage] = self._service(lane, dense.stage)
         return [first] * lane.workers + [dense] * lane.dense_workers
 
-    def _service(self, placement: Placement, stage: Stage, cores: int) -> ServiceTime:
-        profile = self._profiles.get((placement, stage, cores))
-        if profile is None:
-            raise ValueError(f"no latency profile of {stage} workers on {cores} cores, {placement}")
-        return profiled_service(profile, np.random.default_rng(1))
+    def _service(self, lane: Lane, stage: Stage) -> ServiceTime:
+        by_cores = self._profiles.get((lane.placement, lane.cores_per_worker), {})
+        known = {cores: by_stage[stage] for cores, by_stage in sorted(by_cores.items()) if stage in by_stage}
+        if not known:
+            raise ValueError(
+                f"no latency profile of {stage} workers of lanes with {lane.cores_per_worker} cores per worker, "
+                f"{lane.placement}"
+            )
+        return profiled_service(_at(lane.cores, known), np.random.default_rng(1))
+
+
+def _at(cores: int, known: Mapping[int, LatencyProfile]) -> LatencyProfile:
+    """The profile for so many cores, of those that are known by cores, ascending, all of the same batch sizes."""
+    profiles = list(known.values())
+
+    def between(values: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+        return tuple(float(np.interp(cores, list(known), of_size)) for of_size in zip(*values, strict=True))
+
+    return LatencyProfile(
+        profiles[0].batch_sizes,
+        between([profile.service_s for profile in profiles]),
+        between([profile.spread_s for profile in profiles]),
+    )
