@@ -107,6 +107,7 @@ def live(monkeypatch, tmp_path):
     monkeypatch.setattr("hebe.cli.profile_making.this_server", lambda _cores: SERVER)
     monkeypatch.setattr("hebe.cli.profile_making.busy_machine", lambda **_: BusyMachine(0.01, 0.0, ()))
     deny(monkeypatch, 0.02)
+    change_speed(monkeypatch, 0.95)
     monkeypatch.chdir(tmp_path)
     return seeming
 
@@ -115,6 +116,12 @@ def deny(monkeypatch, share):
     """A host that gives so much of the cores' time to others."""
     meter = SimpleNamespace(read=lambda: ProcessorUse(0.5, 0.5, 0.5, share, 100))
     monkeypatch.setattr("hebe.cli.profile_making.ProcessorMeter", lambda _cores: meter)
+
+
+def change_speed(monkeypatch, slowest_share):
+    """A machine that is so slow at times."""
+    speed = SimpleNamespace(sample=lambda: None, slowest_share=slowest_share)
+    monkeypatch.setattr("hebe.cli.profile_making.MachineSpeed", lambda _cores: speed)
 
 
 def run(capsys, repository, *options):
@@ -364,6 +371,14 @@ def test_a_host_that_has_others_to_serve_is_told(capsys, repository, monkeypatch
     told, shown = profiled(capsys, repository)
     assert told["denied_share"] == 0.31
     assert "the host of this virtual machine gave 31% of the cores' time to others. It may" in " ".join(shown.split())
+
+
+@pytest.mark.usefixtures("live")
+def test_a_machine_that_gets_slower_is_told(capsys, repository, monkeypatch):
+    change_speed(monkeypatch, 0.4)
+    told, shown = profiled(capsys, repository)
+    assert told["slowest_share"] == 0.4
+    assert "the machine did the same work 2.5 times as fast at one time as at another" in " ".join(shown.split())
 
 
 @pytest.mark.usefixtures("live")

@@ -16,6 +16,7 @@ import torch
 import tritonclient.http
 
 from hebe.bench.server_process import ServerProcess
+from hebe.load_generator import open_loop
 from hebe.models.catalog import entry
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
@@ -29,6 +30,12 @@ RAW_BODY = ModelSpec(
     outputs=2,
     towers={"task": (8,)},
 )
+
+
+@pytest.fixture(autouse=True)
+def _patient_generator(monkeypatch):
+    """Where the machine stops for a while, the load generator sends what is left all the same."""
+    monkeypatch.setattr(open_loop, "MOST_BEHIND_S", 60.0)
 
 
 @dataclass

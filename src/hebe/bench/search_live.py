@@ -31,6 +31,7 @@ from hebe.profiling.live_evaluation import live_evaluator
 from hebe.profiling.prediction import predictor
 from hebe.report.configuration_words import configuration_words
 from hebe.report.figures import Figure, ratio_of_medians
+from hebe.runtime.machine_speed import MachineSpeed
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import ProcessorMeter
 from hebe.studies.hercules_live import alternated, target_within_reach
@@ -67,11 +68,12 @@ def _figures(model: str, batch_sizes: tuple[int, ...], quick: bool, progress: Pr
     sla = target_within_reach(repository, model)
     with live_evaluator(repository, model, None, workload, sla, quick=True) as live:
         predict = predictor(live, space, workload.sizes, live.sla)
-        meter = ProcessorMeter()
+        meter, speed = ProcessorMeter(), MachineSpeed(available_cores())
         task = progress.add_task(f"all configurations of {model}", total=space.size())
 
         def told(configuration: Configuration) -> Reached:
             progress.advance(task)
+            speed.sample()
             return live(configuration)
 
         every = exhaustive_search(space, told)
@@ -87,7 +89,10 @@ def _figures(model: str, batch_sizes: tuple[int, ...], quick: bool, progress: Pr
         in_turns = alternated(live, pair, 1 if quick else _TURNS)
         denied = meter.read().steal
     target = f"p{sla.percentile:g} within {sla.latency_ms:g} ms"
-    told_of_host = f"meanwhile the host gave {denied:.0%} of the cores' time to others"
+    told_of_host = (
+        f"meanwhile the host gave {denied:.0%} of the cores' time to others, and this machine's speed was at least "
+        f"{speed.slowest_share:.0%} of its fastest"
+    )
     gain = gain_by_cause(simple, every)
     if denied >= _TOO_BUSY:
         why = told_of_host

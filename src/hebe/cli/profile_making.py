@@ -35,6 +35,8 @@ from hebe.profiling.subject import ProfileSubject
 from hebe.report.configuration_words import configuration_words
 from hebe.report.tables import format_number
 from hebe.runtime.accelerator import default_memory_bytes
+from hebe.runtime.machine_speed import MachineSpeed
+from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import BusyMachine, ProcessorMeter, busy_machine
 from hebe.runtime.this_server import this_server
 from hebe.server_configuration import Placement, to_dict
@@ -51,6 +53,9 @@ FEW_CORES = 4
 
 BUSY_SHARE = 0.1
 """What others may take of the cores before it is said that they disturb."""
+
+STEADY_SHARE = 0.7
+"""Of the machine's fastest speed: where it fell below, what was measured meanwhile does not compare."""
 
 RANDOM_SHARE = 0.2
 """Of the space, what the random search tries unless it is told how much: what Hercules' search takes at most."""
@@ -91,7 +96,8 @@ class ProfileRequest:
 @dataclass(frozen=True, slots=True)
 class ProfileMade:
     """What came of it; `profile` is None where no configuration keeps the limits. `busy` is what others took of the
-    machine before it began, `denied` the share of the cores' time that its host gave to others since."""
+    machine before it began, `denied` the share of the cores' time that its host gave to others since, `slowest_share`
+    the machine's speed when it was slowest, of that when it was fastest."""
 
     subject: ProfileSubject
     server: ServerSpec
@@ -103,6 +109,7 @@ class ProfileMade:
     profile: ServerProfile | None
     busy: BusyMachine
     denied: float
+    slowest_share: float
 
 
 def busy_words(busy: BusyMachine) -> str:
@@ -124,6 +131,17 @@ def denied_words(denied: float) -> str:
     )
 
 
+def speed_words(slowest_share: float) -> str:
+    """A warning, empty where the machine stayed about as fast as it was."""
+    if slowest_share >= STEADY_SHARE:
+        return ""
+    return (
+        f"While this was measured, the machine did the same work {1 / slowest_share:.1f} times as fast at one time as "
+        "at another: others use its memory or its processors. Configurations may have been measured at unlike speeds: "
+        "profile anew with --fresh when it is steady."
+    )
+
+
 class ProfileInterrupted(Exception):
     """Ctrl-C; what was measured until then is in the journal."""
 
@@ -135,13 +153,17 @@ class ProfileInterrupted(Exception):
 class _Watched:
     """Evaluations as they come, with the best of them, on a progress bar."""
 
-    def __init__(self, evaluate: Evaluate, limits: Limits, progress: Progress, total: int | None) -> None:
+    def __init__(
+        self, evaluate: Evaluate, limits: Limits, speed: MachineSpeed, progress: Progress, total: int | None
+    ) -> None:
         self.evaluations = 0
+        self._speed = speed
         self.best: tuple[Configuration, Reached] | None = None
         self._evaluate, self._limits, self._progress = evaluate, limits, progress
         self._task = progress.add_task("measuring (evaluations)", total=total)
 
     def __call__(self, configuration: Configuration) -> Reached:
+        self._speed.sample()
         reached = self._evaluate(configuration)
         self.evaluations += 1
         if self._limits.keeps(reached) and (self.best is None or reached.qps > self.best[1].qps):
@@ -212,17 +234,29 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
             limits = Limits(request.power_budget_watts, live.noise)
             total = space.size() if request.strategy == "exhaustive" else None
             meter = ProcessorMeter(request.cores)
-            watched = _Watched(journal.evaluating(live), limits, progress, total)
+            speed = MachineSpeed(request.cores or available_cores())
+            watched = _Watched(journal.evaluating(live), limits, speed, progress, total)
             search = STRATEGIES[request.strategy](
                 _Task(request, space, watched, limits, lambda: _predicting(request, space, subject.sla, live, progress))
             )
             profile = _profile(request, subject, server, search, live, journal, use, progress)
+            speed.sample()
             denied = meter.read().steal
     except KeyboardInterrupt:
         evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)
         raise ProfileInterrupted(request.journal, evaluations, best) from None
     return ProfileMade(
-        subject, server, space, limits, request.strategy, search, journal.answered, profile, busy, denied
+        subject,
+        server,
+        space,
+        limits,
+        request.strategy,
+        search,
+        journal.answered,
+        profile,
+        busy,
+        denied,
+        speed.slowest_share,
     )
 
 

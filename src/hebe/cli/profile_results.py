@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from hebe.cli.profile_making import ProfileMade, busy_words, denied_words
+from hebe.cli.profile_making import ProfileMade, busy_words, denied_words, speed_words
 from hebe.planning.parallelism import Configuration, Reached, SearchResult
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.server_profile import ServerProfile
@@ -44,7 +44,8 @@ def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
         yield Text(out_of_reach(made), style="bold red")
         return
     yield _winner(made, made.profile)
-    for warning in filter(None, (busy_words(made.busy), denied_words(made.denied))):
+    warnings = busy_words(made.busy), denied_words(made.denied), speed_words(made.slowest_share)
+    for warning in filter(None, warnings):
         yield Text(warning, style="yellow")
     for stage, latency in made.profile.latency.items():
         yield Text()
@@ -105,6 +106,7 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
         "answered_by_journal": made.answered,
         "busy_share": made.busy.share,
         "denied_share": made.denied,
+        "slowest_share": made.slowest_share,
         "closest": {"configuration": to_dict(search.closest), **_reached(search, search.closest)},
         "efficiency": None if made.profile is None else made.profile.efficiency.to_dict(),
         "power_source": None if made.profile is None else made.profile.power_source,

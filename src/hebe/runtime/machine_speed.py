@@ -1,0 +1,65 @@
+"""Whether a machine stays as fast as it was: the same work, done again and again.
+
+A virtual machine whose host lets others use its memory bus or the other half of its cores gets slower without a sign:
+no core is denied to it, nothing of its own runs. Measurements hours apart, or minutes, then differ by factors.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hebe.runtime.pinning import pin_thread
+
+_NUMBERS = 1 << 22
+"""Float64 that are summed, 32 MiB: more than second-level caches hold, so that memory takes part."""
+_COMPUTED = 1 << 14
+"""Of which the exponential is taken, which caches hold."""
+_RUNS = 3
+"""Of which the fastest counts: what merely interrupts it is told otherwise."""
+
+Work = Callable[[], float]
+"""Does the work once; returns the seconds that it took."""
+
+
+class MachineSpeed:
+    """`sample` does the work once more on each of `cores`, at the same time: some hundredths of a second.
+
+    It takes 32 MiB while this object lives. `work` is done in its place.
+    """
+
+    def __init__(self, cores: Sequence[int], work: Work | None = None) -> None:
+        self._cores = tuple(cores)
+        self._numbers = np.ones(_NUMBERS if work is None else 0)
+        self._work = work or self._sum_and_compute
+        self._samples_s: list[float] = []
+
+    def sample(self) -> None:
+        """Note how long the work takes now: on the core where it takes longest, the fastest of some runs."""
+        taken_s = [0.0] * len(self._cores)
+
+        def run(place: int, core: int) -> None:
+            pin_thread((core,))
+            taken_s[place] = min(self._work() for _ in range(_RUNS))
+
+        threads = [threading.Thread(target=run, args=each) for each in enumerate(self._cores)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._samples_s.append(max(taken_s))
+
+    @property
+    def slowest_share(self) -> float:
+        """The speed of the slowest sample, of that of the fastest: 1 where it did not change, or is not known."""
+        return min(self._samples_s) / max(self._samples_s) if self._samples_s else 1.0
+
+    def _sum_and_compute(self) -> float:
+        began_s = time.perf_counter()
+        self._numbers.sum()
+        for _ in range(8):
+            np.exp(self._numbers[:_COMPUTED])
+        return time.perf_counter() - began_s
