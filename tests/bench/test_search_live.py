@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from rich.progress import Progress
@@ -46,6 +47,8 @@ def seeming(monkeypatch):
     monkeypatch.setattr(search_live, "predictor", lambda live, *_: live)
     monkeypatch.setattr(search_live, "available_cores", lambda: range(4))
     monkeypatch.setattr(search_live, "ProcessorMeter", Denied)
+    speed = SimpleNamespace(sample=lambda: None, slowest_share=0.8)
+    monkeypatch.setattr(search_live, "MachineSpeed", lambda _cores: speed)
 
 
 def test_searches_are_compared_with_everything_by_the_same_measurements():
@@ -59,7 +62,7 @@ def test_searches_are_compared_with_everything_by_the_same_measurements():
     assert gain.value == pytest.approx(1.25)
     assert "by workers and cores per worker 1.00, by the S-D pipeline 1.25; 4 cores" in gain.note
     assert gain.target == ">= 1.0"
-    assert "the host gave 4% of the cores' time to others" in gain.note
+    assert "the host gave 4% of the cores' time to others, and this machine's speed was at least 80%" in gain.note
 
 
 def test_what_a_busy_host_allows_is_no_figure(monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -23,20 +24,24 @@ def test_the_slowest_sample_is_told_as_a_share_of_the_fastest():
 
 
 def test_the_core_that_takes_longest_counts():
-    seconds = threading.local()
-    given = iter([1.0, 4.0, 1.0, 2.0])
-    lock = threading.Lock()
+    together, order, own, seconds = threading.Barrier(2), itertools.count(), threading.local(), [1.0, 1.0]
 
     def work() -> float:
-        with lock:
-            if not hasattr(seconds, "own"):
-                seconds.own = next(given)
-        return seconds.own
+        together.wait(60)  # at the same time, so on two threads
+        if not hasattr(own, "number"):
+            own.number = next(order) % 2
+        return seconds[own.number]
 
-    speed = MachineSpeed((0, 0), work)
+    speed = MachineSpeed(available_cores()[:1] * 2, work)
     speed.sample()
+    seconds[0] = 4.0
     speed.sample()
-    assert speed.slowest_share == pytest.approx(2.0 / 4.0)
+    assert speed.slowest_share == pytest.approx(1.0 / 4.0)
+
+
+def test_a_core_that_may_not_be_used_is_a_fault():
+    with pytest.raises(OSError, match="Invalid argument"):
+        MachineSpeed((1 << 15,)).sample()
 
 
 def test_the_work_is_done_on_every_core_and_takes_time():

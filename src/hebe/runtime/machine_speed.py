@@ -6,9 +6,9 @@ no core is denied to it, nothing of its own runs. Measurements hours apart, or m
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -39,18 +39,13 @@ class MachineSpeed:
 
     def sample(self) -> None:
         """Note how long the work takes now: on the core where it takes longest, the fastest of some runs."""
-        taken_s = [0.0] * len(self._cores)
 
-        def run(place: int, core: int) -> None:
+        def run(core: int) -> float:
             pin_thread((core,))
-            taken_s[place] = min(self._work() for _ in range(_RUNS))
+            return min(self._work() for _ in range(_RUNS))
 
-        threads = [threading.Thread(target=run, args=each) for each in enumerate(self._cores)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self._samples_s.append(max(taken_s))
+        with ThreadPoolExecutor(len(self._cores)) as threads:
+            self._samples_s.append(max(threads.map(run, self._cores)))
 
     @property
     def slowest_share(self) -> float:
