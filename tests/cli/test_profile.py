@@ -366,19 +366,18 @@ def test_a_busy_machine_is_told(capsys, repository, monkeypatch):
 
 
 @pytest.mark.usefixtures("live")
-def test_a_host_that_has_others_to_serve_is_told(capsys, repository, monkeypatch):
-    deny(monkeypatch, 0.31)
+@pytest.mark.parametrize(
+    ("disturb", "share", "told_as", "words"),
+    [
+        (deny, 0.31, "denied_share", "the host of this virtual machine gave 31% of the cores' time to others. It may"),
+        (change_speed, 0.4, "slowest_share", "did the same work 2.5 times as fast at one time as at another"),
+    ],
+)
+def test_a_host_that_has_others_to_serve_is_told(capsys, repository, monkeypatch, disturb, share, told_as, words):
+    disturb(monkeypatch, share)
     told, shown = profiled(capsys, repository)
-    assert told["denied_share"] == 0.31
-    assert "the host of this virtual machine gave 31% of the cores' time to others. It may" in " ".join(shown.split())
-
-
-@pytest.mark.usefixtures("live")
-def test_a_machine_that_gets_slower_is_told(capsys, repository, monkeypatch):
-    change_speed(monkeypatch, 0.4)
-    told, shown = profiled(capsys, repository)
-    assert told["slowest_share"] == 0.4
-    assert "the machine did the same work 2.5 times as fast at one time as at another" in " ".join(shown.split())
+    assert told[told_as] == share
+    assert words in " ".join(shown.split())
 
 
 @pytest.mark.usefixtures("live")
