@@ -47,7 +47,11 @@ def seeming(monkeypatch):
     monkeypatch.setattr(search_live, "predictor", lambda live, *_: live)
     monkeypatch.setattr(search_live, "available_cores", lambda: range(4))
     monkeypatch.setattr(search_live, "ProcessorMeter", Denied)
-    speed = SimpleNamespace(sample=lambda: None, slowest_share=0.8)
+    change_speed(monkeypatch, 0.8)
+
+
+def change_speed(monkeypatch, slowest_share):
+    speed = SimpleNamespace(sample=lambda: None, slowest_share=slowest_share)
     monkeypatch.setattr(search_live, "MachineSpeed", lambda _cores: speed)
 
 
@@ -70,6 +74,13 @@ def test_what_a_busy_host_allows_is_no_figure(monkeypatch, capsys):
     with Progress(disable=True) as progress:
         assert not search_live.live_figures(True, progress)
     assert "the host gave 30% of the cores' time to others" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_was_measured_on_a_machine_that_got_slower_is_no_figure(monkeypatch, capsys):
+    change_speed(monkeypatch, 0.5)
+    with Progress(disable=True) as progress:
+        assert not search_live.live_figures(True, progress)
+    assert "this machine's speed was at least 50% of its fastest" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_gain_over_what_reaches_nothing_in_its_turns_is_no_figure(monkeypatch, capsys):

@@ -45,6 +45,8 @@ _QUICK_MODELS = ("dlrm-rmc1",)
 _TURNS = 3
 _TOO_BUSY = 0.1
 """Of the cores' time: where the host gives more to others, what is measured says more of it than of configurations."""
+_TOO_UNEVEN = 0.6
+"""Of the machine's fastest speed: where it fell below, configurations were measured on unlike machines."""
 _MANY_CORES = 16
 """From so many on the paper's gain over DeepRecSys is asked of the DLRMs."""
 
@@ -94,7 +96,7 @@ def _figures(model: str, batch_sizes: tuple[int, ...], quick: bool, progress: Pr
         f"{speed.slowest_share:.0%} of its fastest"
     )
     gain = gain_by_cause(simple, every)
-    if denied >= _TOO_BUSY:
+    if denied >= _TOO_BUSY or speed.slowest_share < _TOO_UNEVEN:
         why = told_of_host
     elif gain is None or min(map(min, in_turns)) <= 0:
         reached = " and ".join(", ".join(f"{qps:,.0f}" for qps in turns) for turns in in_turns)

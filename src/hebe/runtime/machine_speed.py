@@ -18,15 +18,15 @@ _NUMBERS = 1 << 22
 """Float64 that are summed, 32 MiB: more than second-level caches hold, so that memory takes part."""
 _COMPUTED = 1 << 14
 """Of which the exponential is taken, which caches hold."""
-_RUNS = 3
-"""Of which the fastest counts: what merely interrupts it is told otherwise."""
+_RUNS, _PAUSE_S = 3, 0.03
+"""Of which the fastest counts, so that what interrupts one of them does not: steal tells of that."""
 
 Work = Callable[[], float]
 """Does the work once; returns the seconds that it took."""
 
 
 class MachineSpeed:
-    """`sample` does the work once more on each of `cores`, at the same time: some hundredths of a second.
+    """`sample` does the work once more on each of `cores`, at the same time: a tenth of a second.
 
     It takes 32 MiB while this object lives. `work` is done in its place.
     """
@@ -42,7 +42,7 @@ class MachineSpeed:
 
         def run(core: int) -> float:
             pin_thread((core,))
-            return min(self._work() for _ in range(_RUNS))
+            return min(self._paused_work() for _ in range(_RUNS))
 
         with ThreadPoolExecutor(len(self._cores)) as threads:
             self._samples_s.append(max(threads.map(run, self._cores)))
@@ -51,6 +51,10 @@ class MachineSpeed:
     def slowest_share(self) -> float:
         """The speed of the slowest sample, of that of the fastest: 1 where it did not change, or is not known."""
         return min(self._samples_s) / max(self._samples_s) if self._samples_s else 1.0
+
+    def _paused_work(self) -> float:
+        time.sleep(_PAUSE_S)
+        return self._work()
 
     def _sum_and_compute(self) -> float:
         began_s = time.perf_counter()
