@@ -157,9 +157,8 @@ class _Watched:
         self, evaluate: Evaluate, limits: Limits, speed: MachineSpeed, progress: Progress, total: int | None
     ) -> None:
         self.evaluations = 0
-        self._speed = speed
         self.best: tuple[Configuration, Reached] | None = None
-        self._evaluate, self._limits, self._progress = evaluate, limits, progress
+        self._evaluate, self._limits, self._speed, self._progress = evaluate, limits, speed, progress
         self._task = progress.add_task("measuring (evaluations)", total=total)
 
     def __call__(self, configuration: Configuration) -> Reached:

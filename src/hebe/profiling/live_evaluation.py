@@ -159,12 +159,15 @@ class LiveEvaluator:
 
     def configure(self, configuration: Configuration) -> tuple[int, ...]:
         """Split the server in this way, while it runs if it does; returns the cores that are left for the front end."""
-        placed = beside_front_end(place_lanes(configuration, self.cores), self.cores)
+        placed = self._placed(configuration)
         if self._driver is None:
             self._driver = self._new_driver(placed, admission=self._admission)
         else:
             self._driver.reconfigure(placed.lanes, threads=placed.threads, gives_way=placed.gives_way)
         return front_end_cores(placed.workers, self.cores)
+
+    def _placed(self, configuration: Configuration) -> PlacedServer:
+        return beside_front_end(place_lanes(configuration, self.cores), self.cores)
 
     def _new_driver(self, placed: PlacedServer, *, admission: bool) -> NodeDriver:
         config = NodeConfig(
@@ -233,8 +236,8 @@ class LiveEvaluator:
         sizes = sorted({min(size, self._pool.items) for size in batch_sizes})
         found: dict[Stage, list[tuple[float, float]]] = {}
         for size in sizes:
-            of_size = replace(lane, batch_size=size, fused_items=lane.fused_items and size)
-            placed = beside_front_end(place_lanes((of_size,), self.cores), self.cores)
+            of_size = replace(lane, batch_size=size, fused_items=size if lane.fused_items else 0)
+            placed = self._placed((of_size,))
             for stage, (typical_s, spread_s) in self._busy_times(placed, size).items():
                 found.setdefault(stage, []).append((typical_s / placed.threads, spread_s / placed.threads))
         return {stage: LatencyProfile(tuple(sizes), *zip(*times, strict=True)) for stage, times in found.items()}
