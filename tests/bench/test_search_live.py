@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from hebe.bench import search_live
 from hebe.planning.parallelism import Reached
-from hebe.runtime.processor_meter import ProcessorUse
+from hebe.profiling.steady_machine import Disturbance
 from hebe.server_configuration import Placement
 from hebe.spec import SlaTarget
 
@@ -18,21 +18,12 @@ from hebe.spec import SlaTarget
 class Seeming:
     """The more cores, the better, and pipelines a quarter better than that."""
 
-    sla, noise = SlaTarget(50, 95), 0.05
+    sla, noise, disturbance = SlaTarget(50, 95), 0.05, Disturbance(0.04, 0.8)
 
     def __call__(self, configuration):
         (lane,) = configuration
         pipeline = 1.25 if lane.placement is Placement.PIPELINE_ON_HOST else 1.0
         return Reached(100.0 * lane.cores * pipeline * (1 if lane.batch_size == 256 else 0.5))
-
-
-class Denied:
-    """A machine whose host has others to serve."""
-
-    share = 0.04
-
-    def read(self):
-        return ProcessorUse(0.5, 0.5, 0.5, self.share, 100)
 
 
 @pytest.fixture(autouse=True)
@@ -43,16 +34,10 @@ def seeming(monkeypatch):
 
     monkeypatch.setattr(search_live, "live_evaluator", live_evaluator)
     monkeypatch.setattr(search_live, "bench_repository", lambda *_: None)
-    monkeypatch.setattr(search_live, "target_within_reach", lambda *_: Seeming.sla)
+    monkeypatch.setattr(search_live, "target_within_reach", lambda *_, **__: Seeming.sla)
     monkeypatch.setattr(search_live, "predictor", lambda live, *_: live)
     monkeypatch.setattr(search_live, "available_cores", lambda: range(4))
-    monkeypatch.setattr(search_live, "ProcessorMeter", Denied)
-    change_speed(monkeypatch, 0.8)
-
-
-def change_speed(monkeypatch, slowest_share):
-    speed = SimpleNamespace(sample=lambda: None, slowest_share=slowest_share)
-    monkeypatch.setattr(search_live, "MachineSpeed", lambda _cores: speed)
+    monkeypatch.setattr(search_live, "steady_machine", lambda *_: SimpleNamespace(forget=lambda: None))
 
 
 def test_searches_are_compared_with_everything_by_the_same_measurements():
@@ -70,14 +55,14 @@ def test_searches_are_compared_with_everything_by_the_same_measurements():
 
 
 def test_what_a_busy_host_allows_is_no_figure(monkeypatch, capsys):
-    monkeypatch.setattr(Denied, "share", 0.3)
+    monkeypatch.setattr(Seeming, "disturbance", Disturbance(0.3, 0.8))
     with Progress(disable=True) as progress:
         assert not search_live.live_figures(True, progress)
     assert "the host gave 30% of the cores' time to others" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_was_measured_on_a_machine_that_got_slower_is_no_figure(monkeypatch, capsys):
-    change_speed(monkeypatch, 0.5)
+    monkeypatch.setattr(Seeming, "disturbance", Disturbance(0.04, 0.5))
     with Progress(disable=True) as progress:
         assert not search_live.live_figures(True, progress)
     assert "this machine's speed was at least 50% of its fastest" in " ".join(capsys.readouterr().out.split())

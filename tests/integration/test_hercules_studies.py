@@ -24,7 +24,7 @@ def test_what_a_split_of_this_machine_reaches(tmp_path):
         assert point.qps > 0
         assert point.power_watts > 0
         assert 0 <= point.utilization <= 1
-        assert server.power_words.startswith("Power is")
+        assert server.machine_words.startswith("Power is")
 
 
 class _InTurns:

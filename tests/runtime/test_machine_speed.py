@@ -11,16 +11,12 @@ from hebe.runtime.machine_speed import MachineSpeed
 from hebe.runtime.pinning import available_cores
 
 
-def test_the_slowest_sample_is_told_as_a_share_of_the_fastest():
-    taken_s = iter([2.0, 3.0, 9.0, 4.0, 5.0, 8.0, 3.0, 2.5, 9.0])
+def test_of_each_sample_the_fastest_run_counts():
+    taken_s = iter([3.0, 2.5, 9.0, 4.0, 2.0, 8.0, 4.0, 5.0, 9.0])
     speed = MachineSpeed((0,), lambda: next(taken_s))
-    assert speed.slowest_share == 1.0, "not known"
-    speed.sample()
-    assert speed.slowest_share == 1.0
-    speed.sample()
-    assert speed.slowest_share == pytest.approx(2.0 / 4.0), "of each three the fastest"
-    speed.sample()
-    assert speed.slowest_share == pytest.approx(2.0 / 4.0)
+    assert speed.fastest_s == float("inf")
+    assert [speed.sample() for _ in range(3)] == [2.5, 2.0, 4.0]
+    assert speed.fastest_s == 2.0
 
 
 def test_the_core_that_takes_longest_counts():
@@ -33,10 +29,9 @@ def test_the_core_that_takes_longest_counts():
         return seconds[own.number]
 
     speed = MachineSpeed(available_cores()[:1] * 2, work)
-    speed.sample()
+    assert speed.sample() == 1.0
     seconds[0] = 4.0
-    speed.sample()
-    assert speed.slowest_share == pytest.approx(1.0 / 4.0)
+    assert speed.sample() == 4.0
 
 
 def test_a_core_that_may_not_be_used_is_a_fault():
@@ -46,6 +41,5 @@ def test_a_core_that_may_not_be_used_is_a_fault():
 
 def test_the_work_is_done_on_every_core_and_takes_time():
     speed = MachineSpeed(available_cores())
-    speed.sample()
-    speed.sample()
-    assert 0 < speed.slowest_share <= 1
+    taken_s = [speed.sample(), speed.sample()]
+    assert 0 < min(taken_s) == speed.fastest_s

@@ -8,6 +8,7 @@ single large query takes too long on so few cores.
 
 from __future__ import annotations
 
+from datetime import datetime
 from statistics import median
 
 from rich.progress import Progress
@@ -29,11 +30,10 @@ from hebe.planning.parallelism import (
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.profiling.live_evaluation import live_evaluator
 from hebe.profiling.prediction import predictor
+from hebe.profiling.steady_machine import SteadyMachine, steady_machine
 from hebe.report.configuration_words import configuration_words
 from hebe.report.figures import Figure, ratio_of_medians
-from hebe.runtime.machine_speed import MachineSpeed
 from hebe.runtime.pinning import available_cores
-from hebe.runtime.processor_meter import ProcessorMeter
 from hebe.studies.hercules_live import alternated, target_within_reach
 from hebe.workload.key_skew import ReuseKeys
 
@@ -43,39 +43,43 @@ BATCH_SIZES = (16, 64, 256, 1024)
 _QUICK_BATCH_SIZES = (64, 256)
 _QUICK_MODELS = ("dlrm-rmc1",)
 _TURNS = 3
-_TOO_BUSY = 0.1
-"""Of the cores' time: where the host gives more to others, what is measured says more of it than of configurations."""
-_TOO_UNEVEN = 0.6
-"""Of the machine's fastest speed: where it fell below, configurations were measured on unlike machines."""
+_PATIENCE_S = 3600.0
+"""For waiting and for measuring anew where others disturb the machine, in all: about what the measurements take."""
 _MANY_CORES = 16
 """From so many on the paper's gain over DeepRecSys is asked of the DLRMs."""
 
 
 def live_figures(quick: bool, progress: Progress) -> list[Figure]:
     """Measure `search.*.live` and `hercules.over_deeprecsys.*`. With `quick` one model and two batch sizes."""
+
+    def tell(words: str) -> None:
+        progress.console.print(f"{datetime.now():%H:%M:%S} {words}", soft_wrap=True, markup=False)
+
+    machine = steady_machine(available_cores(), 0.0 if quick else _PATIENCE_S, tell)
     figures = []
     for model in _QUICK_MODELS if quick else MODELS:
-        found = _figures(model, _QUICK_BATCH_SIZES if quick else BATCH_SIZES, quick, progress)
+        found = _figures(model, _QUICK_BATCH_SIZES if quick else BATCH_SIZES, quick, machine, progress)
         for figure in found:  # each model takes minutes: what was found is told even if the rest is interrupted
             progress.console.print(f"{figure.name}  {figure.value:.3f}  {figure.note}", soft_wrap=True, markup=False)
         figures += found
     return figures
 
 
-def _figures(model: str, batch_sizes: tuple[int, ...], quick: bool, progress: Progress) -> list[Figure]:
+def _figures(
+    model: str, batch_sizes: tuple[int, ...], quick: bool, machine: SteadyMachine, progress: Progress
+) -> list[Figure]:
     cores = len(available_cores())
     space = ParallelismSpace(cores, batch_sizes, host_placements(cores))
     repository = bench_repository(model, "small", progress, SCALE)
     workload = Workload(keys=ReuseKeys())
-    sla = target_within_reach(repository, model)
-    with live_evaluator(repository, model, None, workload, sla, quick=True) as live:
+    sla = target_within_reach(repository, model, machine=machine)
+    machine.forget()
+    with live_evaluator(repository, model, None, workload, sla, quick=True, machine=machine) as live:
         predict = predictor(live, space, workload.sizes, live.sla)
-        meter, speed = ProcessorMeter(), MachineSpeed(available_cores())
         task = progress.add_task(f"all configurations of {model}", total=space.size())
 
         def told(configuration: Configuration) -> Reached:
             progress.advance(task)
-            speed.sample()
             return live(configuration)
 
         every = exhaustive_search(space, told)
@@ -89,14 +93,11 @@ def _figures(model: str, batch_sizes: tuple[int, ...], quick: bool, progress: Pr
         simple = deeprecsys_search(space, measured)
         pair = list(dict.fromkeys((simple.closest, every.closest)))
         in_turns = alternated(live, pair, 1 if quick else _TURNS)
-        denied = meter.read().steal
+        disturbance = live.disturbance
     target = f"p{sla.percentile:g} within {sla.latency_ms:g} ms"
-    told_of_host = (
-        f"meanwhile the host gave {denied:.0%} of the cores' time to others, and this machine's speed was at least "
-        f"{speed.slowest_share:.0%} of its fastest"
-    )
+    told_of_host = f"meanwhile {disturbance}"
     gain = gain_by_cause(simple, every)
-    if denied >= _TOO_BUSY or speed.slowest_share < _TOO_UNEVEN:
+    if not disturbance.steady:
         why = told_of_host
     elif gain is None or min(map(min, in_turns)) <= 0:
         reached = " and ".join(", ".join(f"{qps:,.0f}" for qps in turns) for turns in in_turns)

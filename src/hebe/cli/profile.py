@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _SEARCH, _RESULT = "What to search", "Result"
 _OUT_OF_REACH, _INTERRUPTED = 3, 130
+_PATIENCE_S = 300.0
 
 
 def profile(
@@ -129,6 +130,15 @@ def profile(
     quick: Annotated[
         bool, typer.Option("--quick", rich_help_panel=MEASURE, help="Shorter measurements, for a first look.")
     ] = False,
+    patience_s: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=MEASURE,
+            metavar="SECONDS",
+            help="How long in all to wait while others disturb the machine, and to measure anew what they disturbed "
+            "(default: 300, with --quick 0).",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the best way to run a model on this server: how many workers, how many cores each, which batch size.
@@ -156,6 +166,8 @@ def profile(
     for option, value in (("--sla-ms", sla_ms), ("--power-budget-w", power_budget_w)):
         if value is not None:
             check_at_least(option, value, more_than=0.0)
+    if patience_s is not None:
+        check_at_least("--patience-s", patience_s, least=0.0)
     if percentile is not None:
         check_percentile(percentile)
     if strategy not in STRATEGIES:
@@ -191,6 +203,7 @@ def profile(
         journal=journal,
         fresh=fresh,
         quick=quick,
+        patience_s=patience_s if patience_s is not None else 0.0 if quick else _PATIENCE_S,
     )
     console = make_console(as_json)
     try:

@@ -31,13 +31,13 @@ from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.journal import Journal, open_journal
 from hebe.profiling.server_profile import ServerProfile
+from hebe.profiling.steady_machine import MOST_DENIED, STEADY_SHARE, Disturbance, steady_machine
 from hebe.profiling.subject import ProfileSubject
 from hebe.report.configuration_words import configuration_words
 from hebe.report.tables import format_number
 from hebe.runtime.accelerator import default_memory_bytes
-from hebe.runtime.machine_speed import MachineSpeed
 from hebe.runtime.pinning import available_cores
-from hebe.runtime.processor_meter import BusyMachine, ProcessorMeter, busy_machine
+from hebe.runtime.processor_meter import BusyMachine, busy_machine
 from hebe.runtime.this_server import this_server
 from hebe.server_configuration import Placement, to_dict
 from hebe.spec import ModelSpec, ServerSpec, SlaTarget
@@ -54,9 +54,6 @@ FEW_CORES = 4
 BUSY_SHARE = 0.1
 """What others may take of the cores before it is said that they disturb."""
 
-STEADY_SHARE = 0.7
-"""Of the machine's fastest speed: where it fell below, what was measured meanwhile does not compare."""
-
 RANDOM_SHARE = 0.2
 """Of the space, what the random search tries unless it is told how much: what Hercules' search takes at most."""
 
@@ -67,7 +64,8 @@ class ProfileRequest:
 
     `loading` says how the model is brought into memory. `keys` is the form of the load's key skew, `load` says in words
     what the queries are like, for the journal and the profile. `accelerator_bytes` and `key_trace` say what the
-    accelerator has for hot rows, and by what they are chosen.
+    accelerator has for hot rows, and by what they are chosen. `patience_s` is how long it may wait in all for a machine
+    that others disturb.
     """
 
     directory: Path
@@ -91,13 +89,13 @@ class ProfileRequest:
     journal: Path
     fresh: bool
     quick: bool
+    patience_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileMade:
     """What came of it; `profile` is None where no configuration keeps the limits. `busy` is what others took of the
-    machine before it began, `denied` the share of the cores' time that its host gave to others since, `slowest_share`
-    the machine's speed when it was slowest, of that when it was fastest."""
+    machine before it began, `disturbance` what disturbed its measurements."""
 
     subject: ProfileSubject
     server: ServerSpec
@@ -108,8 +106,7 @@ class ProfileMade:
     answered: int
     profile: ServerProfile | None
     busy: BusyMachine
-    denied: float
-    slowest_share: float
+    disturbance: Disturbance
 
 
 def busy_words(busy: BusyMachine) -> str:
@@ -123,7 +120,7 @@ def busy_words(busy: BusyMachine) -> str:
 
 def denied_words(denied: float) -> str:
     """A warning, empty where the host gave next to nothing of the cores' time to others."""
-    if denied < BUSY_SHARE:
+    if denied < MOST_DENIED:
         return ""
     return (
         f"While this was measured, the host of this virtual machine gave {denied:.0%} of the cores' time to others. "
@@ -153,16 +150,13 @@ class ProfileInterrupted(Exception):
 class _Watched:
     """Evaluations as they come, with the best of them, on a progress bar."""
 
-    def __init__(
-        self, evaluate: Evaluate, limits: Limits, speed: MachineSpeed, progress: Progress, total: int | None
-    ) -> None:
+    def __init__(self, evaluate: Evaluate, limits: Limits, progress: Progress, total: int | None) -> None:
         self.evaluations = 0
         self.best: tuple[Configuration, Reached] | None = None
-        self._evaluate, self._limits, self._speed, self._progress = evaluate, limits, speed, progress
+        self._evaluate, self._limits, self._progress = evaluate, limits, progress
         self._task = progress.add_task("measuring (evaluations)", total=total)
 
     def __call__(self, configuration: Configuration) -> Reached:
-        self._speed.sample()
         reached = self._evaluate(configuration)
         self.evaluations += 1
         if self._limits.keeps(reached) and (self.best is None or reached.qps > self.best[1].qps):
@@ -232,30 +226,17 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         ):
             limits = Limits(request.power_budget_watts, live.noise)
             total = space.size() if request.strategy == "exhaustive" else None
-            meter = ProcessorMeter(request.cores)
-            speed = MachineSpeed(request.cores or available_cores())
-            watched = _Watched(journal.evaluating(live), limits, speed, progress, total)
+            watched = _Watched(journal.evaluating(live), limits, progress, total)
             search = STRATEGIES[request.strategy](
                 _Task(request, space, watched, limits, lambda: _predicting(request, space, subject.sla, live, progress))
             )
             profile = _profile(request, subject, server, search, live, journal, use, progress)
-            speed.sample()
-            denied = meter.read().steal
+            disturbance = live.disturbance
     except KeyboardInterrupt:
         evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)
         raise ProfileInterrupted(request.journal, evaluations, best) from None
     return ProfileMade(
-        subject,
-        server,
-        space,
-        limits,
-        request.strategy,
-        search,
-        journal.answered,
-        profile,
-        busy,
-        denied,
-        speed.slowest_share,
+        subject, server, space, limits, request.strategy, search, journal.answered, profile, busy, disturbance
     )
 
 
@@ -297,6 +278,9 @@ def _running(
         told = f"{verdict} at {format_number(probe.rate_qps)} queries/s (probes)"
         progress.update(task, description=told, advance=1)
 
+    def tell(words: str) -> None:
+        progress.console.print(words, style="yellow", soft_wrap=True)
+
     with live_evaluator(
         request.directory,
         stored.name,
@@ -309,6 +293,7 @@ def _running(
         load_options=request.loading,
         accelerator_bytes=use.memory_bytes,
         frequencies=lambda: use.frequencies(stored.spec),
+        machine=steady_machine(request.cores or available_cores(), request.patience_s, tell),
     ) as live:
         if (live.version, live.identity) != (stored.version, stored.identity):
             raise ProfilingError(f"{stored.path} was written anew just now: run the command again")

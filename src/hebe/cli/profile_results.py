@@ -44,7 +44,8 @@ def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
         yield Text(out_of_reach(made), style="bold red")
         return
     yield _winner(made, made.profile)
-    warnings = busy_words(made.busy), denied_words(made.denied), speed_words(made.slowest_share)
+    disturbance = made.disturbance
+    warnings = busy_words(made.busy), denied_words(disturbance.denied), speed_words(disturbance.slowest_share)
     for warning in filter(None, warnings):
         yield Text(warning, style="yellow")
     for stage, latency in made.profile.latency.items():
@@ -105,8 +106,10 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
         "evaluations": search.evaluations,
         "answered_by_journal": made.answered,
         "busy_share": made.busy.share,
-        "denied_share": made.denied,
-        "slowest_share": made.slowest_share,
+        "denied_share": made.disturbance.denied,
+        "slowest_share": made.disturbance.slowest_share,
+        "repeated": made.disturbance.repeated,
+        "waited_s": made.disturbance.waited_s,
         "closest": {"configuration": to_dict(search.closest), **_reached(search, search.closest)},
         "efficiency": None if made.profile is None else made.profile.efficiency.to_dict(),
         "power_source": None if made.profile is None else made.profile.power_source,

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
+from hebe.profiling.steady_machine import Disturbance
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane
 
@@ -48,6 +49,10 @@ class ServerEvaluator(Protocol):
     @property
     def power_estimated(self) -> bool:
         """Whether they could not be read."""
+
+    @property
+    def disturbance(self) -> Disturbance:
+        """What disturbed the measurements so far."""
 
     def __call__(self, configuration: Configuration) -> Reached:
         """What the configuration reaches within the SLA target."""

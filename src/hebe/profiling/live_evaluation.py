@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from hebe.profiling.error import ProfilingError
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.query_times import ask_alone
 from hebe.profiling.service_measurement import measure_service_times
+from hebe.profiling.steady_machine import Disturbance, SteadyMachine, steady_machine
 from hebe.runtime.accelerator import Accelerator, default_memory_bytes
 from hebe.runtime.bandwidth_meter import BandwidthMeter, cache_ways
 from hebe.runtime.cache_allocation import CacheAllocationError, limited_to_ways
@@ -36,6 +38,7 @@ from hebe.runtime.interpreter_lock import handed_over_soon
 from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.runtime.pinning import (
+    PlacedLane,
     PlacedServer,
     available_cores,
     beside_front_end,
@@ -73,7 +76,8 @@ QUICK = Effort(probe_s=0.7, warm_up_s=0.15, rounds=2, resolution=0.06, longest_s
 class LiveEvaluator:
     """Asked what a configuration reaches, measures it. Made by `live_evaluator`.
 
-    `admission`: whether queries that cannot be in time are refused at once, as while serving; they count as late.
+    `machine` decides which measurements count. `admission`: whether queries that cannot be in time are refused at once,
+    as while serving; they count as late.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class LiveEvaluator:
         sla: SlaTarget,
         cores: Sequence[int],
         effort: Effort,
+        machine: SteadyMachine,
         accelerator: Accelerator | None = None,
         on_probe: OnProbe | None = None,
         power_meter: PowerMeter | None = None,
@@ -90,6 +95,7 @@ class LiveEvaluator:
         admission: bool = True,
     ) -> None:
         self.sla, self.cores = sla, tuple(cores)
+        self.machine = machine
         self.found: LatencyBoundedThroughput | None = None
         self.noise = NOISE
         self._model, self._workload, self._effort = model, workload, effort
@@ -127,6 +133,11 @@ class LiveEvaluator:
         return self._power_estimated
 
     @property
+    def disturbance(self) -> Disturbance:
+        """What disturbed the measurements so far."""
+        return self.machine.disturbance
+
+    @property
     def driver(self) -> NodeDriver:
         """What runs the model, in the configuration that was asked for last. Raises ValueError before the first."""
         if self._driver is None:
@@ -138,6 +149,9 @@ class LiveEvaluator:
 
         Raises `ProfilingError` for one that does not settle in time, and what the workers raise as they start.
         """
+        return self.machine.measure(lambda: self._reached(configuration))
+
+    def _reached(self, configuration: Configuration) -> Reached:
         self.close()
         cores = self.configure(configuration)
         with pinned(cores):
@@ -221,9 +235,12 @@ class LiveEvaluator:
         """
         profiles: dict[str, LatencyProfile] = {}
         for prefix, placed in zip(LANES, place_lanes(configuration, self.cores), strict=False):
-            measured = measure_service_times(self._model, placed, self._workload.sizes.largest, self._accelerator)
+            measured = self.machine.measure(partial(self._times_alone, placed))
             profiles |= {f"{prefix}{stage}": profile for stage, profile in measured.items()}
         return profiles
+
+    def _times_alone(self, placed: PlacedLane) -> dict[str, LatencyProfile]:
+        return measure_service_times(self._model, placed, self._workload.sizes.largest, self._accelerator)
 
     def busy_profiles(self, lane: Lane, batch_sizes: Sequence[int]) -> dict[Stage, LatencyProfile]:
         """Service times by batch size of a worker of `lane` while all of them are busy, as the scheduler sees them, by
@@ -233,6 +250,9 @@ class LiveEvaluator:
         Starts the server anew for each size. Raises as `busy_service_times` does, and what the workers raise as they
         start.
         """
+        return self.machine.measure(lambda: self._busy_profiles(lane, batch_sizes))
+
+    def _busy_profiles(self, lane: Lane, batch_sizes: Sequence[int]) -> dict[Stage, LatencyProfile]:
         sizes = sorted({min(size, self._pool.items) for size in batch_sizes})
         found: dict[Stage, list[tuple[float, float]]] = {}
         for size in sizes:
@@ -330,12 +350,14 @@ def live_evaluator(
     frequencies: Callable[[], Frequencies] | None = None,
     admission: bool = True,
     effort: Effort | None = None,
+    machine: SteadyMachine | None = None,
 ) -> Iterator[LiveEvaluator]:
     """A model of a repository, loaded and ready to be measured on `cores` (default: all that may be used).
 
     `sla`: the model's own unless given. `accelerator_bytes`: the accelerator's memory for hot rows (default: a tenth of
     the tables'). `frequencies`: how often each row is looked up (default: as `workload` draws keys). `effort`: another
-    than that of `quick`. Raises as `LoadedModel.load` does.
+    than that of `quick`. `machine` decides which measurements count (default: all, however disturbed). Raises as
+    `LoadedModel.load` does.
     """
     own = tuple(cores) if cores is not None else available_cores()
     loaded = LoadedModel.load(directory, model, version, load_options, threads=len(own))
@@ -347,8 +369,8 @@ def live_evaluator(
         keep_large_allocations()
         with handed_over_soon(), PowerMeter(cores=own) as meter:
             evaluator = LiveEvaluator(
-                loaded, workload, sla or spec.sla, own, effort or (QUICK if quick else Effort()), accelerator, on_probe,
-                meter, admission=admission,
+                loaded, workload, sla or spec.sla, own, effort or (QUICK if quick else Effort()),
+                machine or steady_machine(own), accelerator, on_probe, meter, admission=admission,
             )  # fmt: skip
             try:
                 yield evaluator

@@ -1,4 +1,4 @@
-"""Whether a machine stays as fast as it was: the same work, done again and again.
+"""How fast a machine is now: the same work, done again and again.
 
 A virtual machine whose host lets others use its memory bus or the other half of its cores gets slower without a sign:
 no core is denied to it, nothing of its own runs. Measurements hours apart, or minutes, then differ by factors.
@@ -28,29 +28,27 @@ Work = Callable[[], float]
 class MachineSpeed:
     """`sample` does the work once more on each of `cores`, at the same time: a tenth of a second.
 
-    It takes 32 MiB while this object lives. `work` is done in its place.
+    It takes 32 MiB while this object lives. `work` is done in its place. `fastest_s` is the shortest time of all
+    samples, infinite before the first.
     """
 
     def __init__(self, cores: Sequence[int], work: Work | None = None) -> None:
+        self.fastest_s = float("inf")
         self._cores = tuple(cores)
         self._numbers = np.ones(_NUMBERS if work is None else 0)
         self._work = work or self._sum_and_compute
-        self._samples_s: list[float] = []
 
-    def sample(self) -> None:
-        """Note how long the work takes now: on the core where it takes longest, the fastest of some runs."""
+    def sample(self) -> float:
+        """Seconds that the work takes now: on the core where it takes longest, the fastest of some runs."""
 
         def run(core: int) -> float:
             pin_thread((core,))
             return min(self._paused_work() for _ in range(_RUNS))
 
         with ThreadPoolExecutor(len(self._cores)) as threads:
-            self._samples_s.append(max(threads.map(run, self._cores)))
-
-    @property
-    def slowest_share(self) -> float:
-        """The speed of the slowest sample, of that of the fastest: 1 where it did not change, or is not known."""
-        return min(self._samples_s) / max(self._samples_s) if self._samples_s else 1.0
+            taken_s = max(threads.map(run, self._cores))
+        self.fastest_s = min(self.fastest_s, taken_s)
+        return taken_s
 
     def _paused_work(self) -> float:
         time.sleep(_PAUSE_S)

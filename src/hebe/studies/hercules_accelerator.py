@@ -108,18 +108,20 @@ class Measured:
     points: Mapping[str, Point | None]
     alone: Mapping[str, Breakdown]
     loaded: Mapping[str, Breakdown]
-    power: str
+    machine_words: str
 
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Ask the analytic server, then this one."""
     with needing_torch("hercules-accelerator"):
         from hebe.studies.hercules_accelerator_runs import measured_here
+        from hebe.studies.hercules_live import patient_machine
     effort = options.pick(*EFFORTS)
     modelled = {name: modelled_on_t7(entry) for name, entry in ENTRIES.items()}
+    machine = patient_machine(options.quick, progress)
     with scratch_directory() as directory:
         here = {
-            name: measured_here(ENTRIES[name], effort, options.quick, directory, progress)
+            name: measured_here(ENTRIES[name], effort, options.quick, machine, directory, progress)
             for name in progress.track(effort.models, description="models on this machine")
         }
     return told(modelled, here, effort)
@@ -292,12 +294,12 @@ def _breakdown_table(modelled: Mapping[str, Modelled]) -> Table:
 def _live_content(here: Mapping[str, Measured], effort: Effort) -> list[Block]:
     points = {name: each.points for name, each in here.items()}
     targets = ", ".join(f"{name} {each.target_ms:g} ms" for name, each in here.items())
-    power = next((each.power for each in here.values()), "")
+    machine_words = " ".join(f"{name}: {each.machine_words}" for name, each in here.items())
     content: list[Block] = [
         _policies_picture(points, "On this machine, a second device on the CPU"),
         _policies_table(
             points, "On this machine", with_paper=False,
-            target=f"At most {effort.fused_items:,} items are fused. SLA targets: {targets}. {power}",
+            target=f"At most {effort.fused_items:,} items are fused. SLA targets: {targets}. {machine_words}",
         ),
     ]  # fmt: skip
     for name, each in here.items():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 from rich.progress import Progress
 
 from hebe.profiling.live_evaluation import Effort
 from hebe.profiling.query_times import QueryTimes, mean_times, times_alone, times_under_load
+from hebe.profiling.steady_machine import SteadyMachine
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Lane, Placement
 from hebe.studies.hercules_accelerator import Breakdown, Measured, lane, policies
@@ -27,8 +29,11 @@ _ROOM = 1.25
 """Memory of the accelerator over the tables' bytes, for each co-located worker: all rows fit."""
 
 
-def measured_here(entry: str, effort: StudyEffort, quick: bool, directory: Path, progress: Progress) -> Measured:
+def measured_here(
+    entry: str, effort: StudyEffort, quick: bool, machine: SteadyMachine, directory: Path, progress: Progress
+) -> Measured:
     """Catalog model `entry`, by policy; then alone by query size, and under load with and without fusion."""
+    machine.forget()
     repository = make_model(entry, effort.table_bytes, directory, progress)
     cores = len(available_cores())
     counts = [count for count in effort.co_located if count <= cores]
@@ -37,7 +42,7 @@ def measured_here(entry: str, effort: StudyEffort, quick: bool, directory: Path,
     every = {policy: [(each,) for each in lanes] for policy, lanes in lanes_of.items()}
     task = progress.add_task(f"measuring {entry} (measurements)", total=None)
     try:
-        sla = target_within_reach(repository, entry, (lane(1),), memory_bytes)
+        sla = target_within_reach(repository, entry, (lane(1),), memory_bytes, machine)
         with live_server(
             repository,
             entry,
@@ -45,6 +50,7 @@ def measured_here(entry: str, effort: StudyEffort, quick: bool, directory: Path,
             FIRST_LOOK if quick else Effort(),
             accelerator_bytes=memory_bytes,
             advance=lambda: progress.advance(task),
+            machine=machine,
         ) as server:
             points = best_in_turns(server, every, effort.repeats)
             alone = _alone(server, effort, cores)
@@ -53,7 +59,7 @@ def measured_here(entry: str, effort: StudyEffort, quick: bool, directory: Path,
                 for words, fused in (("single", 0), ("fused", effort.fused_items))
                 for share, breakdown in _loaded(server, lane(1, fused), effort).items()
             }
-            return Measured(sla.latency_ms, points, alone, loaded, server.power_words)
+            return Measured(sla.latency_ms, points, alone, loaded, server.machine_words)
     finally:
         progress.remove_task(task)
         shutil.rmtree(repository)
@@ -68,7 +74,8 @@ def _alone(server: LiveServer, effort: StudyEffort, cores: int) -> dict[str, Bre
     for words, each in lanes.items():
         server.live.configure((each,))
         for items in effort.sizes:
-            found[f"{words}, {items:,}"] = breakdown_of(times_alone(server.live.driver, items))
+            times = server.live.machine.measure(partial(times_alone, server.live.driver, items))
+            found[f"{words}, {items:,}"] = breakdown_of(times)
     return found
 
 
@@ -77,10 +84,11 @@ def _loaded(server: LiveServer, each: Lane, effort: StudyEffort) -> dict[float, 
     point, live = server.point((each,)), server.live
     if point is None or point.qps <= 0:
         return {}
-    return {
-        share: breakdown_of(times_under_load(live.driver, WORKLOAD, share * point.qps, effort.load_s, live.sla))
-        for share in effort.loads
-    }
+    found = {}
+    for share in effort.loads:
+        ask = partial(times_under_load, live.driver, WORKLOAD, share * point.qps, effort.load_s, live.sla)
+        found[share] = breakdown_of(live.machine.measure(ask))
+    return found
 
 
 def breakdown_of(times: list[QueryTimes]) -> Breakdown:

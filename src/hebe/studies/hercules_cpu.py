@@ -68,8 +68,8 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     if cores < 2:
         return told(modelled, {}, effort)
     with scratch_directory() as directory:
-        here, power = measured_here(shapes(cores), effort, options.quick, directory, progress)
-    return told(modelled, here, effort, power)
+        here, machine_words = measured_here(shapes(cores), effort, options.quick, directory, progress)
+    return told(modelled, here, effort, machine_words)
 
 
 def shapes(cores: int) -> tuple[Shape, Shape]:
@@ -115,8 +115,8 @@ def scaled(own: SlaTarget, factor: float) -> SlaTarget:
     return replace(own, latency_ms=float(f"{factor * own.latency_ms:.3g}"))
 
 
-def told(modelled: Measured, here: Measured, effort: Effort, power: str = "") -> StudyResult:
-    """What the points come to; `here` is empty on a single core, `power` says where its watts are from."""
+def told(modelled: Measured, here: Measured, effort: Effort, machine_words: str = "") -> StudyResult:
+    """What the points come to; `here` is empty on a single core, `machine_words` is to be said of the machine."""
     figures: list[Figure] = []
     content: list[Block] = [ABOUT_SERVERS, Heading("Fig. 4: the analytic T2, 20 cores")]
     content += _shown(modelled, "RMC1 on the analytic T2")
@@ -131,7 +131,7 @@ def told(modelled: Measured, here: Measured, effort: Effort, power: str = "") ->
             f"cores. Layers are those of production size, tables have {effort.table_bytes / 2**20:,.0f} MiB. An op "
             "worker is a thread of the DenseNet's ops or of the lookup, which takes tables side by side. The load "
             "generator runs in the same process and, as front ends do here, shares the workers' cores, so CPU "
-            f"utilization counts it too. {power}"
+            f"utilization counts it too. {machine_words}"
         )
         content += _shown(here, "RMC1 on this machine")
         figures += _figures(

@@ -10,14 +10,21 @@ from rich.progress import Progress
 from hebe.profiling.live_evaluation import Effort
 from hebe.studies import hercules_cpu
 from hebe.studies.hercules_cpu import ENTRY, Measured, Shape, lane, scaled
-from hebe.studies.hercules_live import FIRST_LOOK, best_in_turns, live_server, make_model, target_within_reach
+from hebe.studies.hercules_live import (
+    FIRST_LOOK,
+    best_in_turns,
+    live_server,
+    make_model,
+    patient_machine,
+    target_within_reach,
+)
 from hebe.studies.hercules_point import Point
 
 
 def measured_here(
     splits: Sequence[Shape], effort: hercules_cpu.Effort, quick: bool, directory: Path, progress: Progress
 ) -> tuple[Measured, str]:
-    """By split and SLA target, and where watts are from.
+    """By split and SLA target, and what is to be said of the machine.
 
     Targets are multiples of the model's own, or of what this machine can keep.
     """
@@ -25,8 +32,9 @@ def measured_here(
     chosen = len(effort.batch_sizes) if len(effort.batch_sizes) > 1 else 0
     measurements = len(effort.targets) * len(splits) * (chosen + effort.repeats)
     task = progress.add_task("measurements of this machine", total=measurements)
-    base = target_within_reach(repository, ENTRY)
-    power = ""
+    machine = patient_machine(quick, progress)
+    base = target_within_reach(repository, ENTRY, machine=machine)
+    machine_words = ""
 
     def advance() -> None:
         progress.advance(task)
@@ -34,11 +42,12 @@ def measured_here(
     found: dict[Shape, dict[float, Point | None]] = {shape: {} for shape in splits}
     for factor in effort.targets:
         sla = scaled(base, factor)
-        with live_server(repository, ENTRY, sla, FIRST_LOOK if quick else Effort(), advance=advance) as server:
+        effort_now = FIRST_LOOK if quick else Effort()
+        with live_server(repository, ENTRY, sla, effort_now, advance=advance, machine=machine) as server:
             candidates = {shape: [(lane(shape, size),) for size in effort.batch_sizes] for shape in splits}
             points = best_in_turns(server, candidates, effort.repeats)
-            power = server.power_words
+            machine_words = server.machine_words
         for shape, point in points.items():
             found[shape][sla.latency_ms] = point
     progress.remove_task(task)
-    return found, power
+    return found, machine_words

@@ -24,6 +24,7 @@ from hebe.planning.parallelism import Configuration, Evaluate, Reached
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.live_evaluation import Effort, LiveEvaluator, live_evaluator
 from hebe.profiling.query_times import times_alone
+from hebe.profiling.steady_machine import SteadyMachine, steady_machine
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import ProcessorMeter
 from hebe.server_configuration import Lane, Placement
@@ -35,6 +36,9 @@ from hebe.workload.query_sizes import ProductionSizes
 
 WORKLOAD = Workload(ProductionSizes(), keys=ReuseKeys())
 """As on analytic servers: `hercules_fleet.ABOUT_SERVERS`."""
+
+PATIENCE_S = 1800.0
+"""For waiting and for measuring anew where others disturb this machine."""
 
 SLACK = 2.5
 """An SLA target of so many times the latency of a large query alone can be kept at some load."""
@@ -85,10 +89,10 @@ class LiveServer:
         return self.live.noise
 
     @property
-    def power_words(self) -> str:
-        """Where watts are from, in words; once something was measured."""
+    def machine_words(self) -> str:
+        """Where watts are from, and what disturbed the machine, in sentences; once something was measured."""
         estimated = "estimated, " if self.live.power_estimated else ""
-        return f"Power is {estimated}from {self.live.power_source}."
+        return f"Power is {estimated}from {self.live.power_source}. Meanwhile {self.live.disturbance}."
 
     def point(self, configuration: Configuration) -> Point | None:
         """What a configuration reaches; None where it did not settle in time."""
@@ -113,6 +117,11 @@ class LiveServer:
             self._advance()
 
 
+def patient_machine(quick: bool, progress: Progress) -> SteadyMachine:
+    """This machine, whose measurements wait until it is steady, unless `quick`."""
+    return steady_machine(available_cores(), 0.0 if quick else PATIENCE_S, progress.console.print)
+
+
 @contextmanager
 def live_server(
     repository: Path,
@@ -122,8 +131,10 @@ def live_server(
     *,
     accelerator_bytes: int | None = None,
     advance: Callable[[], object] = lambda: None,
+    machine: SteadyMachine | None = None,
 ) -> Iterator[LiveServer]:
-    """Model `name` loaded and ready to be measured, under `sla`; `advance` is called after each measurement.
+    """Model `name` loaded and ready to be measured, under `sla`; `advance` is called after each measurement. `machine`
+    decides which measurements count (default: all).
 
     Raises as `live_evaluator` does.
     """
@@ -137,6 +148,7 @@ def live_server(
         on_probe=use,
         accelerator_bytes=accelerator_bytes,
         effort=effort,
+        machine=machine,
     ) as live:
         yield LiveServer(live, use, advance)
 
@@ -147,19 +159,23 @@ def every_core(batch_size: int = 256) -> Configuration:
 
 
 def target_within_reach(
-    repository: Path, name: str, configuration: Configuration | None = None, accelerator_bytes: int | None = None
+    repository: Path,
+    name: str,
+    configuration: Configuration | None = None,
+    accelerator_bytes: int | None = None,
+    machine: SteadyMachine | None = None,
 ) -> SlaTarget:
     """The model's own SLA target, or a longer one where this machine, of fewer or slower cores than the paper's, takes
     too long for a single large query in that configuration (default: DeepRecSys')."""
     own = catalog.entry(name, "production").sla
-    with live_server(repository, name, own, FIRST_LOOK, accelerator_bytes=accelerator_bytes) as server:
+    with live_server(repository, name, own, FIRST_LOOK, accelerator_bytes=accelerator_bytes, machine=machine) as server:
         return longer_target(own, query_ms(server.live, configuration or every_core(), size_at(own.percentile)))
 
 
 def query_ms(live: LiveEvaluator, configuration: Configuration, items: int) -> float:
     """What a query of so many items takes with nothing beside it."""
     live.configure(configuration)
-    times = times_alone(live.driver, items)
+    times = live.machine.measure(lambda: times_alone(live.driver, items))
     return 1e3 * median(each.latency_s for each in times)
 
 

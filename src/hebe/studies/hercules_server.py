@@ -75,6 +75,7 @@ class Measured:
     """One model on this machine.
 
     `gain` as the search was told; `baseline_qps` and `best_qps` were measured anew in turns, of what both ended at.
+    `machine_words` says what disturbed this machine meanwhile.
     """
 
     sla: SlaTarget
@@ -84,6 +85,7 @@ class Measured:
     baseline_qps: Sequence[float]
     best_qps: Sequence[float]
     evaluations: int
+    machine_words: str = ""
 
     @property
     def ratio(self) -> tuple[float, float, float] | None:
@@ -94,14 +96,16 @@ class Measured:
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Search the analytic servers, then this one."""
     with needing_torch("hercules-server"):
+        from hebe.studies.hercules_live import patient_machine
         from hebe.studies.hercules_server_runs import measured_here
     effort = options.pick(*EFFORTS)
     cases = [(name, kind, options.quick) for kind in SERVER_TYPES for name in ENTRIES]
     answers = sweep("searches of analytic servers", searched, cases, progress)
     modelled = {(name, kind): answer for (name, kind, _), answer in zip(cases, answers, strict=True)}
+    machine = patient_machine(options.quick, progress)
     with scratch_directory() as directory:
         here = {
-            name: measured_here(ENTRIES[name], effort, options.quick, directory, progress)
+            name: measured_here(ENTRIES[name], effort, options.quick, machine, directory, progress)
             for name in progress.track(effort.models, description="models on this machine")
         }
     return told(modelled, here, effort)
@@ -220,7 +224,8 @@ def _live_table(here: Mapping[str, Measured]) -> Table:
         ["model", "SLA target (ms)", "gain, in turns", *CAUSES.values(), "DeepRecSys", "Hercules"],
         rows,
         "Gain with the interval of its medians; causes as the search was told. Not reached again: what the search "
-        "found DeepRecSys to reach, it did not reach when measured anew, as on a machine that others use.",
+        "found DeepRecSys to reach, it did not reach when measured anew, as on a machine that others use. "
+        + " ".join(f"{name}: {each.machine_words}" for name, each in here.items()),
     )
 
 

@@ -1,0 +1,148 @@
+"""Measurements on a machine that others disturb at times: begun while it is steady, and made anew where it was not.
+
+What the host of a virtual machine gives to others comes and goes, for minutes or for hours. Whether a measurement
+counts is decided by the machine's speed beside it and by what its host denied it, never by what was measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hebe.profiling.error import ProfilingError
+from hebe.runtime.machine_speed import MachineSpeed
+from hebe.runtime.processor_meter import ProcessorMeter
+
+STEADY_SHARE = 0.7
+"""Of the machine's fastest speed: what was measured at a lower one does not compare."""
+MOST_DENIED = 0.1
+"""Of the cores' time: where the host gives more to others, what is measured says more of it than of configurations."""
+_LOOK_S = 5.0
+
+_Measured = TypeVar("_Measured")
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """What disturbed the measurements that count.
+
+    `denied` is the share of the cores' time that the host gave to others, `slowest_share` the speed of the machine when
+    it was slowest, of that when it was fastest; `repeated` measurements were made anew, and `waited_s` is how long none
+    was made since the machine was not steady.
+    """
+
+    denied: float = 0.0
+    slowest_share: float = 1.0
+    repeated: int = 0
+    waited_s: float = 0.0
+
+    @property
+    def steady(self) -> bool:
+        """Whether what was measured compares."""
+        return self.denied < MOST_DENIED and self.slowest_share >= STEADY_SHARE
+
+    def __str__(self) -> str:
+        """``the host gave 3% of the cores' time to others, and this machine's speed was at least 81% of its fastest``,
+        and what was done about it."""
+        said = (
+            f"the host gave {self.denied:.0%} of the cores' time to others, and this machine's speed was at least "
+            f"{self.slowest_share:.0%} of its fastest"
+        )
+        if self.repeated or self.waited_s >= 1:
+            said += f"; {self.repeated} disturbed measurements were made anew, after {self.waited_s:,.0f} s of waiting"
+        return said
+
+
+class SteadyMachine:
+    """Measures while the machine is steady, for as long as `patience_s` lasts: the time in all that is spent on waiting
+    and on measurements that are made anew. After that, or with none, what is measured counts as it is.
+
+    `told` is given a sentence whenever there is something to wait for. One object is for all that is to be compared: it
+    knows how fast the machine was.
+    """
+
+    def __init__(
+        self,
+        speed: MachineSpeed,
+        meter: ProcessorMeter,
+        patience_s: float = 0.0,
+        told: Callable[[str], object] = lambda _words: None,
+        *,
+        wait: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._speed, self._meter, self._told = speed, meter, told
+        self._patience_s, self._wait, self._clock = patience_s, wait, clock
+        self.forget()
+
+    @property
+    def disturbance(self) -> Disturbance:
+        """What disturbed what was measured so far."""
+        return Disturbance(
+            self._denied_ticks / self._ticks if self._ticks else 0.0,
+            self._speed.fastest_s / self._slowest_s if self._slowest_s else 1.0,
+            self._repeated,
+            self._waited_s,
+        )
+
+    def forget(self) -> None:
+        """From here on other measurements are told of; how fast the machine was, and patience, stay."""
+        self._slowest_s = self._waited_s = self._denied_ticks = 0.0
+        self._ticks = self._repeated = 0
+
+    def measure(self, run: Callable[[], _Measured]) -> _Measured:
+        """What `run` returns. Raises what it does; a `ProfilingError` only if the machine was steady, or patience is at
+        its end."""
+        while True:
+            before_s, began_s = self._steady_sample(), self._clock()
+            self._meter.read()
+            try:
+                measured = run()
+            except ProfilingError:
+                if self._counts(before_s, began_s):
+                    raise
+            else:
+                if self._counts(before_s, began_s):
+                    return measured
+
+    def _counts(self, before_s: float, began_s: float) -> bool:
+        """Whether what was measured since `began_s` does; it is noted."""
+        use, after_s = self._meter.read(), self._speed.sample()
+        if self._patience_s > 0 and (use.steal >= MOST_DENIED or not self._is_steady(after_s)):
+            self._patience_s -= self._clock() - began_s
+            self._repeated += 1
+            self._told("The machine was disturbed meanwhile: that is measured anew.")
+            return False
+        self._slowest_s = max(self._slowest_s, before_s, after_s)
+        self._denied_ticks += use.steal * use.ticks
+        self._ticks += use.ticks
+        return True
+
+    def _is_steady(self, taken_s: float) -> bool:
+        return self._speed.fastest_s >= STEADY_SHARE * taken_s
+
+    def _steady_sample(self) -> float:
+        """A sample of the machine's speed: of when it is steady, if there is patience to wait for that."""
+        taken_s = self._speed.sample()
+        if not self._is_steady(taken_s) and self._patience_s > 0:
+            self._told(
+                f"The machine is at {self._speed.fastest_s / taken_s:.0%} of the speed that it had: waiting until "
+                f"it is steady, {self._patience_s:,.0f} s at most."
+            )
+        began_s = self._clock()
+        while not self._is_steady(taken_s) and self._patience_s > self._clock() - began_s:
+            self._wait(_LOOK_S)
+            taken_s = self._speed.sample()
+        waited_s = self._clock() - began_s
+        self._patience_s -= waited_s
+        self._waited_s += waited_s
+        return taken_s
+
+
+def steady_machine(
+    cores: Sequence[int], patience_s: float = 0.0, told: Callable[[str], object] = lambda _words: None
+) -> SteadyMachine:
+    """This machine, of which these cores are measured."""
+    return SteadyMachine(MachineSpeed(cores), ProcessorMeter(cores), patience_s, told)

@@ -1,0 +1,133 @@
+"""When a measurement counts, on a machine whose speed and host are made up."""
+
+from __future__ import annotations
+
+from itertools import chain, repeat
+from types import SimpleNamespace
+
+import pytest
+
+from hebe.profiling.error import ProfilingError
+from hebe.profiling.steady_machine import Disturbance, SteadyMachine, steady_machine
+from hebe.runtime.machine_speed import MachineSpeed
+from hebe.runtime.pinning import available_cores
+from hebe.runtime.processor_meter import ProcessorUse
+
+
+class Course:
+    """A machine that takes so many seconds for the same work, one time after another, and whose host denies it such
+    shares of what measurements take; both then stay as they last were. A measurement takes 10 s."""
+
+    def __init__(self, taken_s=(1.0,), denied=(0.0,), patience_s=0.0):
+        self.now_s, self.told, self.measured = 0.0, [], 0
+        seconds = chain(taken_s, repeat(taken_s[-1]))
+        readings = (share for each in chain(denied, repeat(denied[-1])) for share in (0.0, each))
+        self.machine = SteadyMachine(
+            MachineSpeed((0,), lambda: self._work(seconds)),
+            SimpleNamespace(read=lambda: ProcessorUse(0.5, 0.5, 0.5, next(readings), 100)),
+            patience_s,
+            self.told.append,
+            wait=self._wait,
+            clock=lambda: self.now_s,
+        )
+        self._run, self._run_s = 0, 0.0
+
+    def _work(self, seconds):
+        if self._run % 3 == 0:
+            self._run_s = next(seconds)
+        self._run += 1
+        return self._run_s
+
+    def _wait(self, seconds):
+        self.now_s += seconds
+
+    def measure(self, fault=None):
+        def run():
+            self.now_s += 10.0
+            self.measured += 1
+            if fault is not None:
+                raise fault
+            return self.measured
+
+        return self.machine.measure(run)
+
+
+def test_on_a_steady_machine_the_first_measurement_counts():
+    course = Course((1.0, 1.3, 1.1), (0.09,), patience_s=100.0)
+    assert (course.measure(), course.told) == (1, [])
+    assert course.machine.disturbance == Disturbance(0.09, pytest.approx(1 / 1.3), 0, 0.0)
+    assert course.machine.disturbance.steady
+
+
+def test_a_measurement_waits_until_the_machine_is_as_fast_as_it_was():
+    course = Course((1.0, 1.0, 2.0, 2.0, 1.2, 1.0), patience_s=100.0)
+    assert [course.measure(), course.measure()] == [1, 2]
+    assert course.now_s == 2 * 10.0 + 2 * 5.0
+    assert course.told == ["The machine is at 50% of the speed that it had: waiting until it is steady, 100 s at most."]
+    assert course.machine.disturbance == Disturbance(0.0, pytest.approx(1 / 1.2), 0, 10.0)
+
+
+@pytest.mark.parametrize(
+    "course",
+    [Course((1.0, 2.0, 1.0), patience_s=100.0), Course(denied=(0.4, 0.0), patience_s=100.0)],
+    ids=["slower at its end", "denied by its host"],
+)
+def test_what_was_disturbed_meanwhile_is_measured_anew(course):
+    assert course.measure() == 2
+    assert course.told == ["The machine was disturbed meanwhile: that is measured anew."]
+    assert course.machine.disturbance == Disturbance(0.0, 1.0, 1, 0.0), "of those that count"
+    assert "1 disturbed measurements were made anew, after 0 s of waiting" in str(course.machine.disturbance)
+
+
+def test_with_patience_at_its_end_everything_counts():
+    course = Course(denied=(0.4,), patience_s=25.0)
+    assert course.measure() == 4, "three times anew: 10 s each"
+    assert course.measure() == 5
+    assert course.machine.disturbance.denied == pytest.approx(0.4)
+    assert not course.machine.disturbance.steady
+    slow = Course((1.0, 1.0, 2.0), patience_s=12.0)
+    assert [slow.measure(), slow.measure()] == [1, 2]
+    assert slow.machine.disturbance == Disturbance(0.0, 0.5, 0, 15.0)
+    assert not slow.machine.disturbance.steady
+
+
+def test_without_patience_everything_counts_and_is_told():
+    course = Course((1.0, 4.0), (0.5,))
+    assert (course.measure(), course.told, course.now_s) == (1, [], 10.0)
+    assert course.machine.disturbance == Disturbance(0.5, 0.25)
+    assert str(course.machine.disturbance) == (
+        "the host gave 50% of the cores' time to others, and this machine's speed was at least 25% of its fastest"
+    )
+
+
+def test_what_does_not_settle_is_tried_anew_only_where_the_machine_was_disturbed():
+    steady = Course(patience_s=100.0)
+    with pytest.raises(ProfilingError, match="did not settle"):
+        steady.measure(ProfilingError("did not settle"))
+    assert steady.measured == 1
+    disturbed = Course(denied=(0.3, 0.3, 0.0), patience_s=100.0)
+    with pytest.raises(ProfilingError, match="did not settle"):
+        disturbed.measure(ProfilingError("did not settle"))
+    assert disturbed.measured == 3
+
+
+def test_what_else_goes_wrong_is_raised_at_once():
+    course = Course(denied=(0.5,), patience_s=100.0)
+    with pytest.raises(OSError, match="gone"):
+        course.measure(OSError("gone"))
+    assert course.measured == 1
+
+
+def test_other_measurements_are_told_of_anew():
+    course = Course((1.0, 1.0, 1.0, 1.2), (0.0, 0.05))
+    course.measure()
+    course.machine.forget()
+    assert course.machine.disturbance == Disturbance(), "nothing was measured since"
+    course.measure()
+    assert course.machine.disturbance == Disturbance(0.05, pytest.approx(1 / 1.2)), "it knows how fast it was"
+
+
+def test_this_machine_is_measured():
+    machine = steady_machine(available_cores())
+    assert machine.measure(lambda: "what it returns") == "what it returns"
+    assert 0 < machine.disturbance.slowest_share <= 1
