@@ -68,15 +68,26 @@ def test_a_measurement_waits_until_the_machine_is_as_fast_as_it_was():
 
 
 @pytest.mark.parametrize(
-    "course",
-    [Course((1.0, 2.0, 1.0), patience_s=100.0), Course(denied=(0.4, 0.0), patience_s=100.0)],
-    ids=["slower at its end", "denied by its host"],
+    ("course", "denied", "ended_at"),
+    [
+        (Course((1.0, 2.0, 1.0), patience_s=100.0), "0%", "50%"),
+        (Course(denied=(0.4, 0.0), patience_s=100.0), "40%", "100%"),
+    ],
 )
-def test_what_was_disturbed_meanwhile_is_measured_anew(course):
+def test_what_was_disturbed_meanwhile_is_measured_anew(course, denied, ended_at):
     assert course.measure() == 2
-    assert course.told == ["The machine was disturbed meanwhile: that is measured anew."]
+    assert course.told == [
+        f"The machine was disturbed: its host gave {denied} of the cores' time to others, and it ended at {ended_at} "
+        "of the speed that it had. That is measured anew."
+    ]
     assert course.machine.disturbance == Disturbance(0.0, 1.0, 1, 0.0), "of those that count"
     assert "1 disturbed measurements were made anew, after 0 s of waiting" in str(course.machine.disturbance)
+
+
+def test_it_is_told_once_a_minute():
+    course = Course(denied=(0.4,), patience_s=75.0)
+    assert course.measure() == 9, "eight times anew"
+    assert len(course.told) == 2
 
 
 def test_with_patience_at_its_end_everything_counts():

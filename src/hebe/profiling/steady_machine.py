@@ -19,7 +19,7 @@ STEADY_SHARE = 0.7
 """Of the machine's fastest speed: what was measured at a lower one does not compare."""
 MOST_DENIED = 0.1
 """Of the cores' time: where the host gives more to others, what is measured says more of it than of configurations."""
-_LOOK_S = 5.0
+_LOOK_S, _TELL_S = 5.0, 60.0
 
 _Measured = TypeVar("_Measured")
 
@@ -59,8 +59,8 @@ class SteadyMachine:
     """Measures while the machine is steady, for as long as `patience_s` lasts: the time in all that is spent on waiting
     and on measurements that are made anew. After that, or with none, what is measured counts as it is.
 
-    `told` is given a sentence whenever there is something to wait for. One object is for all that is to be compared: it
-    knows how fast the machine was.
+    `told` is given a sentence when there is something to wait for, once a minute at most. One object is for all that is
+    to be compared: it knows how fast the machine was.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class SteadyMachine:
     ) -> None:
         self._speed, self._meter, self._told = speed, meter, told
         self._patience_s, self._wait, self._clock = patience_s, wait, clock
+        self._silent_until_s = float("-inf")
         self.forget()
 
     @property
@@ -113,12 +114,20 @@ class SteadyMachine:
         if self._patience_s > 0 and (use.steal >= MOST_DENIED or not self._is_steady(after_s)):
             self._patience_s -= self._clock() - began_s
             self._repeated += 1
-            self._told("The machine was disturbed meanwhile: that is measured anew.")
+            self._tell(
+                f"The machine was disturbed: its host gave {use.steal:.0%} of the cores' time to others, and it ended "
+                f"at {self._speed.fastest_s / after_s:.0%} of the speed that it had. That is measured anew."
+            )
             return False
         self._slowest_s = max(self._slowest_s, before_s, after_s)
         self._denied_ticks += use.steal * use.ticks
         self._ticks += use.ticks
         return True
+
+    def _tell(self, words: str) -> None:
+        if (now_s := self._clock()) >= self._silent_until_s:
+            self._silent_until_s = now_s + _TELL_S
+            self._told(words)
 
     def _is_steady(self, taken_s: float) -> bool:
         return self._speed.fastest_s >= STEADY_SHARE * taken_s
@@ -127,7 +136,7 @@ class SteadyMachine:
         """A sample of the machine's speed: of when it is steady, if there is patience to wait for that."""
         taken_s = self._speed.sample()
         if not self._is_steady(taken_s) and self._patience_s > 0:
-            self._told(
+            self._tell(
                 f"The machine is at {self._speed.fastest_s / taken_s:.0%} of the speed that it had: waiting until "
                 f"it is steady, {self._patience_s:,.0f} s at most."
             )
