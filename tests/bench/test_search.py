@@ -3,6 +3,7 @@ from rich.progress import Progress
 
 from hebe.bench import search
 from hebe.bench.runner import benchmark_descriptions, benchmark_parts, run_benchmark
+from hebe.bench.search_modelled import MODELS
 from hebe.report.figures import Figure
 
 
@@ -14,16 +15,16 @@ def parts(monkeypatch):
     monkeypatch.setattr(search, "PARTS", {name: part(name) for name in search.PARTS})
 
 
-def test_is_one_benchmark_of_three_parts():
+def test_is_one_benchmark_of_parts_each_model_its_own():
     assert "search" in benchmark_descriptions()
-    assert benchmark_parts("search") == ("modelled", "live", "hot_rows")
+    assert benchmark_parts("search") == ("modelled", *(f"live-{model}" for model in MODELS), "hot_rows")
     assert not [name for name in benchmark_descriptions() if name.startswith(("search_", "hot_rows"))]
 
 
 def test_measures_all_parts_or_one():
     file = run_benchmark("search", True, Progress(disable=True))
     assert [(each.name, each.value) for each in file.figures] == [
-        ("modelled.quick", 1.0), ("live.quick", 1.0), ("hot_rows.quick", 1.0),
+        ("modelled.quick", 1.0), *((f"live-{model}.quick", 1.0) for model in MODELS), ("hot_rows.quick", 1.0),
     ]  # fmt: skip
-    file = run_benchmark("search", False, Progress(disable=True), only="live")
-    assert (file.name, [each.name for each in file.figures]) == ("search-live", ["live.quick"])
+    file = run_benchmark("search", False, Progress(disable=True), only="live-din")
+    assert (file.name, [each.name for each in file.figures]) == ("search-live-din", ["live-din.quick"])

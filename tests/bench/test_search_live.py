@@ -10,6 +10,7 @@ from rich.progress import Progress
 
 from hebe.bench import search_live
 from hebe.planning.parallelism import Reached
+from hebe.profiling.error import ProfilingError
 from hebe.profiling.steady_machine import Disturbance
 from hebe.server_configuration import Placement
 from hebe.spec import SlaTarget
@@ -40,45 +41,50 @@ def seeming(monkeypatch):
     monkeypatch.setattr(search_live, "steady_machine", lambda *_: SimpleNamespace(forget=lambda: None))
 
 
-def test_searches_are_compared_with_everything_by_the_same_measurements():
+def figures():
     with Progress(disable=True) as progress:
-        figures = {figure.name: figure for figure in search_live.live_figures(True, progress)}
-    assert figures["search.over_exhaustive.dlrm-rmc1.live"].value == 1.0
-    assert figures["search.over_exhaustive.dlrm-rmc1.live.guided"].value == 1.0
-    shares = [figures[f"search.evaluations_share.dlrm-rmc1.live{which}"].value for which in ("", ".guided")]
+        return {figure.name: figure for figure in search_live.live_figures("dlrm-rmc1", True, progress)}
+
+
+def test_searches_are_compared_with_everything_by_the_same_measurements():
+    found = figures()
+    assert found["search.over_exhaustive.dlrm-rmc1.live"].value == 1.0
+    assert found["search.over_exhaustive.dlrm-rmc1.live.guided"].value == 1.0
+    shares = [found[f"search.evaluations_share.dlrm-rmc1.live{which}"].value for which in ("", ".guided")]
     assert 0 < shares[1] < shares[0] < 1
-    gain = figures["hercules.over_deeprecsys.dlrm-rmc1"]
+    gain = found["hercules.over_deeprecsys.dlrm-rmc1"]
     assert gain.value == pytest.approx(1.25)
     assert "by workers and cores per worker 1.00, by the S-D pipeline 1.25; 4 cores" in gain.note
     assert gain.target == ">= 1.0"
     assert "the host gave 4% of the cores' time to others, and this machine's speed was at least 80%" in gain.note
 
 
-def test_what_a_busy_host_allows_is_no_figure(monkeypatch, capsys):
+def test_what_a_busy_host_allows_is_no_figure(monkeypatch):
     monkeypatch.setattr(Seeming, "disturbance", Disturbance(0.3, 0.8))
-    with Progress(disable=True) as progress:
-        assert not search_live.live_figures(True, progress)
-    assert "the host gave 30% of the cores' time to others" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(ProfilingError, match="no figure: meanwhile the host gave 30% of the cores' time to others"):
+        figures()
 
 
-def test_what_was_measured_on_a_machine_that_got_slower_is_no_figure(monkeypatch, capsys):
+def test_what_was_measured_on_a_machine_that_got_slower_is_no_figure(monkeypatch):
     monkeypatch.setattr(Seeming, "disturbance", Disturbance(0.04, 0.5))
-    with Progress(disable=True) as progress:
-        assert not search_live.live_figures(True, progress)
-    assert "this machine's speed was at least 50% of its fastest" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(ProfilingError, match="this machine's speed was at least 50% of its fastest"):
+        figures()
 
 
-def test_a_gain_over_what_reaches_nothing_in_its_turns_is_no_figure(monkeypatch, capsys):
+def test_a_gain_over_what_reaches_nothing_in_its_turns_is_no_figure(monkeypatch):
     monkeypatch.setattr(search_live, "alternated", lambda *_: [[100.0, 0.0], [120.0, 130.0]])
-    with Progress(disable=True) as progress:
-        assert not search_live.live_figures(True, progress)
-    told = " ".join(capsys.readouterr().out.split())
-    assert "the best of DeepRecSys and of all reached 100, 0 and 120, 130 queries/s; meanwhile the host gave 4%" in told
+    with pytest.raises(ProfilingError, match="reached 100, 0 and 120, 130 queries/s; meanwhile the host gave 4%"):
+        figures()
+
+
+def test_a_target_that_nothing_keeps_is_no_figure(monkeypatch):
+    monkeypatch.setattr(Seeming, "__call__", lambda *_: Reached(0.0))
+    with pytest.raises(ProfilingError, match="dlrm-rmc1 keeps 50 ms in no configuration"):
+        figures()
 
 
 def test_the_same_configuration_gains_nothing(monkeypatch):
     monkeypatch.setattr(Seeming, "__call__", lambda _, way: Reached(100.0 * way[0].workers))
-    with Progress(disable=True) as progress:
-        (gain,) = [each for each in search_live.live_figures(True, progress) if each.name.startswith("hercules.")]
+    gain = figures()["hercules.over_deeprecsys.dlrm-rmc1"]
     assert (gain.value, gain.low, gain.high) == (1.0, 1.0, 1.0)
     assert "4 workers of 1 core, batches of 64, as DeepRecSys" in gain.note

@@ -14,7 +14,7 @@ from statistics import median
 from rich.progress import Progress
 
 from hebe.bench.bench_model import bench_repository
-from hebe.bench.search_modelled import MODELS, search_figures
+from hebe.bench.search_modelled import search_figures
 from hebe.load_generator.qps_search import Workload
 from hebe.planning.gain_by_cause import GainByCause, gain_by_cause
 from hebe.planning.guided_search import guided_search
@@ -28,9 +28,10 @@ from hebe.planning.parallelism import (
     gradient_search,
 )
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
+from hebe.profiling.error import ProfilingError
 from hebe.profiling.live_evaluation import live_evaluator
 from hebe.profiling.prediction import predictor
-from hebe.profiling.steady_machine import SteadyMachine, steady_machine
+from hebe.profiling.steady_machine import steady_machine
 from hebe.report.configuration_words import configuration_words
 from hebe.report.figures import Figure, ratio_of_medians
 from hebe.runtime.pinning import available_cores
@@ -41,39 +42,31 @@ SCALE = 0.01
 """Of the rows of the small models: what differs between configurations is not how many rows there are."""
 BATCH_SIZES = (16, 64, 256, 1024)
 _QUICK_BATCH_SIZES = (64, 256)
-_QUICK_MODELS = ("dlrm-rmc1",)
 _TURNS = 3
-_PATIENCE_S = 3600.0
-"""For waiting and for measuring anew where others disturb the machine, in all: about what the measurements take."""
+_PATIENCE_S = 1200.0
+"""For waiting and for measuring anew where others disturb the machine, in all: twice what the measurements take."""
 _MANY_CORES = 16
 """From so many on the paper's gain over DeepRecSys is asked of the DLRMs."""
 
 
-def live_figures(quick: bool, progress: Progress) -> list[Figure]:
-    """Measure `search.*.live` and `hercules.over_deeprecsys.*`. With `quick` one model and two batch sizes."""
+def live_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
+    """Measure `search.*.live` and `hercules.over_deeprecsys.*` of a model. With `quick` two batch sizes.
+
+    Raises `ProfilingError` where others disturbed the machine so much that what was measured is no figure, and where
+    no configuration keeps the SLA target.
+    """
 
     def tell(words: str) -> None:
         progress.console.print(f"{datetime.now():%H:%M:%S} {words}", soft_wrap=True, markup=False)
 
     machine = steady_machine(available_cores(), 0.0 if quick else _PATIENCE_S, tell)
-    figures = []
-    for model in _QUICK_MODELS if quick else MODELS:
-        found = _figures(model, _QUICK_BATCH_SIZES if quick else BATCH_SIZES, quick, machine, progress)
-        for figure in found:  # each model takes minutes: what was found is told even if the rest is interrupted
-            progress.console.print(f"{figure.name}  {figure.value:.3f}  {figure.note}", soft_wrap=True, markup=False)
-        figures += found
-    return figures
-
-
-def _figures(
-    model: str, batch_sizes: tuple[int, ...], quick: bool, machine: SteadyMachine, progress: Progress
-) -> list[Figure]:
+    batch_sizes = _QUICK_BATCH_SIZES if quick else BATCH_SIZES
     cores = len(available_cores())
     space = ParallelismSpace(cores, batch_sizes, host_placements(cores))
     repository = bench_repository(model, "small", progress, SCALE)
     workload = Workload(keys=ReuseKeys())
     sla = target_within_reach(repository, model, machine=machine)
-    machine.forget()
+    machine.forget()  # how long the target was looked for
     with live_evaluator(repository, model, None, workload, sla, quick=True, machine=machine) as live:
         predict = predictor(live, space, workload.sizes, live.sla)
         task = progress.add_task(f"all configurations of {model}", total=space.size())
@@ -85,8 +78,7 @@ def _figures(
         every = exhaustive_search(space, told)
         progress.remove_task(task)
         if not every.reached.qps:
-            progress.console.print(f"{model} keeps {live.sla.latency_ms:g} ms in no configuration: no figures of it")
-            return []
+            raise ProfilingError(f"{model} keeps {live.sla.latency_ms:g} ms in no configuration: no figures of it")
         measured = every.tried.__getitem__
         found = gradient_search(space, measured)
         guided = guided_search(space, predict, measured, Limits(noise=live.noise, runs=1))
@@ -97,19 +89,19 @@ def _figures(
     target = f"p{sla.percentile:g} within {sla.latency_ms:g} ms"
     told_of_host = f"meanwhile {disturbance}"
     gain = gain_by_cause(simple, every)
+    no_figure = f"{model}, {target}: what was measured is no figure: "
     if not disturbance.steady:
-        why = told_of_host
-    elif gain is None or min(map(min, in_turns)) <= 0:
+        raise ProfilingError(no_figure + told_of_host)
+    if gain is None or min(map(min, in_turns)) <= 0:
         reached = " and ".join(", ".join(f"{qps:,.0f}" for qps in turns) for turns in in_turns)
-        why = f"in turns the best of DeepRecSys and of all reached {reached} queries/s; {told_of_host}"
-    else:
-        return [
-            *search_figures(f"{model}.live", found, every, f"{target}, Algorithm 1, refined"),
-            *search_figures(f"{model}.live.guided", guided, every, f"{target}, by measured service times"),
-            _gain(model, cores, simple, every, in_turns, gain, f"{target}; {told_of_host}"),
-        ]
-    progress.console.print(f"{model}, {target}: {why}: what was measured is no figure", soft_wrap=True, markup=False)
-    return []
+        raise ProfilingError(
+            f"{no_figure}in turns the best of DeepRecSys and of all reached {reached} queries/s; {told_of_host}"
+        )
+    return [
+        *search_figures(f"{model}.live", found, every, f"{target}, Algorithm 1, refined"),
+        *search_figures(f"{model}.live.guided", guided, every, f"{target}, by measured service times"),
+        _gain(model, cores, simple, every, in_turns, gain, f"{target}; {told_of_host}"),
+    ]
 
 
 def _gain(
