@@ -1,8 +1,8 @@
 """How near the search for a server's split comes to trying everything: on modelled servers, and live on this one. And
 what one of its placements rests on: the share of lookups that hot rows serve.
 
-Each part can be measured alone, as `hebe bench search --only live-din`: the live ones take minutes each, in which others
-had better leave the machine alone.
+Each part can be measured alone, as `hebe bench search --only live-din`: the live ones take minutes each, in which
+others had better leave the machine alone.
 """
 
 from __future__ import annotations
