@@ -9,7 +9,16 @@ from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe.studies import hercules_accelerator, hercules_accelerator_runs, hercules_live
 from hebe.studies.hercules_accelerator import FUSED, lane
-from hebe.studies.hercules_live import SLACK, alternated, every_core, live_server, longer_target, make_model, query_ms
+from hebe.studies.hercules_live import (
+    SLACK,
+    alternated,
+    every_core,
+    live_server,
+    longer_target,
+    make_model,
+    patient_machine,
+    query_ms,
+)
 
 SHORTEST = LiveEffort(probe_s=0.1, warm_up_s=0.05, rounds=2, resolution=0.5, longest_s=60.0, highest_qps=40.0)
 """Of a moment, and of rates and targets that any machine keeps, however busy it is."""
@@ -56,7 +65,9 @@ def test_the_second_device_runs_whole_models_by_policy(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(hercules_accelerator_runs, "best_in_turns", lambda *told: asked.append(told) or {FUSED: None})
     effort = hercules_accelerator.Effort(("RMC3",), 1 << 19, (1,), 1024, (16,), (0.5,), 0.5, 1)
-    found = hercules_accelerator_runs.measured_here("dlrm-rmc1", effort, True, tmp_path, Progress(disable=True))
+    progress = Progress(disable=True)
+    machine = patient_machine(True, progress)
+    found = hercules_accelerator_runs.measured_here("dlrm-rmc1", effort, True, machine, tmp_path, progress)
     ((_, candidates, repeats),) = asked
     assert (candidates[FUSED], repeats) == ([(lane(1, 1024),)], 1)
     assert "whole model, 16" in found.alone
