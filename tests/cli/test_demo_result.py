@@ -81,6 +81,7 @@ def test_the_page_shows_all_of_it_and_escapes_what_others_named(tmp_path):
     write_page(measured_result(), ["hebe serve 'a & b'"], path)
     page = path.read_text()
     assert page.count("<svg") == 5
+    assert "the host of this" not in page
     for text in (
         "latency-bounded throughput",
         "90 to 111",
@@ -94,10 +95,12 @@ def test_the_page_shows_all_of_it_and_escapes_what_others_named(tmp_path):
 
 def test_a_page_of_a_server_too_slow_for_its_sla_shows_what_there_is(tmp_path):
     result = demo_result(0.5)
+    result.denied_share = 0.42
     result.crossing, result.search_cut_short = Crossing(0.0, 0.0, 0.0), True
     result.probes.append(Probe(Phase.RAMP, 0.1, False, load_report(0.1, 900.0)))
     write_page(result, [], tmp_path / "index.html")
     page = (tmp_path / "index.html").read_text()
     assert "offline it is 0.500000" in page
     assert "(the search ran out of time)" in page
+    assert "the host of this virtual machine gave 42% of the cores" in page
     assert page.count("<svg") == 2

@@ -69,6 +69,15 @@ def test_a_run_is_a_table(server, capsys):
     assert "20.0% of arrivals in 20 ms, missed" in out
 
 
+@pytest.mark.usefixtures("server")
+def test_what_the_host_gave_to_others_meanwhile_is_told(capsys, monkeypatch):
+    monkeypatch.setattr("hebe.cli.host_watch.HostWatch.denied_share", lambda _: 0.37)
+    for doing in (("--rate", 50), ("--find-qps",)):
+        _, out, err = run(capsys, "h:8000", "--model", "m", *doing, "--json")
+        assert json.loads(out)["denied_share"] == 0.37
+        assert "gave 37% of the cores' time to others. It may be too low: measure again when" in err
+
+
 def test_a_search_is_a_table_of_probes_and_a_result(server, capsys):
     code, out, _ = run(capsys, "grpc://h", "--model", "m", "--find-qps", "--duration", 3, "--rounds", 4)
     assert code == 0

@@ -79,6 +79,7 @@ def demo(
     started_s = time.perf_counter()
     result = _run(data, out, QUICK if quick else FULL, skip_bad_lines, console)
     from hebe.cli.demo_page import write_page
+    from hebe.cli.host_watch import denied_words
     from hebe.report.whole_file import write_whole
 
     result.seconds["all"] = time.perf_counter() - started_s
@@ -88,6 +89,8 @@ def demo(
     document = plain({**result.to_dict(), "page": page.resolve()})
     write_whole(out / "demo.json", json.dumps(document, indent=1) + "\n")
     _print_table(console, result)
+    if warning := denied_words(result.denied_share):
+        console.print(f"[yellow]{warning}[/]", soft_wrap=True)
     console.print(f"\n[bold]The page:[/] {escape(str(page))}\n[bold]What to type next:[/]")
     for command in next_commands:
         console.print(f"  {escape(command)}", soft_wrap=True)
@@ -100,6 +103,7 @@ def demo(
 def _run(data: Path | None, out: Path, effort: Effort, skip_bad_lines: bool, console: Console) -> DemoResult:
     from hebe.bench.server_process import ServerProcess
     from hebe.cli.demo_result import DemoResult
+    from hebe.cli.host_watch import HostWatch
     from hebe.models.architectures import build_dense_net
     from hebe.models.catalog import entry
     from hebe.models.memory_estimate import check_memory, estimate_memory
@@ -131,11 +135,13 @@ def _run(data: Path | None, out: Path, effort: Effort, skip_bad_lines: bool, con
             scored = _score(server, spec, path, skip_bad_lines, effort.rows)
         result = DemoResult(spec, path.name, data is None, training, scored, spec.sla, seconds=seconds)
         console.print(f"3  {_verdict(result)}", soft_wrap=True)
+        host = HostWatch()
         with _timed(seconds, "search of the throughput"):
             _search(server, result, effort)
         console.print(f"4  {_bound(result)}", soft_wrap=True)
         with _timed(seconds, "runs at known loads"):
             _load(server, result, effort)
+        result.denied_share = host.denied_share()
     finally:
         server.stop()
     return result

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hebe
 from hebe.cli.demo_result import DemoResult, LoadedRun
+from hebe.cli.host_watch import denied_words
 from hebe.report.html import KeyNumber, Page
 from hebe.report.machine import current_commit, describe_machine
 from hebe.report.plots import grouped_bars, latency_histogram, latency_tail, throughput_against_latency, time_per_stage
@@ -93,6 +94,8 @@ def _throughput(page: Page, result: DemoResult) -> None:
             f"The load generator shares this machine with the server, and near this rate it was itself a limit: "
             f"{result.limits[-1]}. With a machine of its own it may find more."
         )
+    if warning := denied_words(result.denied_share):
+        page.paragraph(warning)
 
 
 def _latency(page: Page, result: DemoResult) -> None:

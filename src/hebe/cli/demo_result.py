@@ -39,7 +39,7 @@ class DemoResult:
     """Filled step by step. `scored` are the held-out rows with the server's scores.
 
     With `search_cut_short` the interval of `crossing` is from a rate that held to one that did not; else it is a 95%
-    confidence interval.
+    confidence interval. `denied_share` is what the host gave to others meanwhile, of the cores' time.
     """
 
     spec: ModelSpec
@@ -53,6 +53,7 @@ class DemoResult:
     probes: list[Probe] = field(default_factory=list)
     limits: tuple[str, ...] = ()
     runs: list[LoadedRun] = field(default_factory=list)
+    denied_share: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -114,6 +115,7 @@ class DemoResult:
             "latency_bounded_throughput_high_qps": None if crossing is None else crossing.high_qps,
             "search_cut_short": self.search_cut_short,
             "generator_limits": list(self.limits),
+            "denied_share": self.denied_share,
             "probes": [
                 {
                     "rate_qps": probe.rate_qps,

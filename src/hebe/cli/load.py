@@ -106,6 +106,7 @@ def load(
 
     Example: hebe load grpc://127.0.0.1:8001 --model dlrm-rmc1 --find-qps --sla-ms 20 --plot load.html
     """
+    from hebe.cli.host_watch import HostWatch, denied_words
     from hebe.load_generator.qps_search import Workload
     from hebe.load_generator.target import Target, parse_endpoint
     from hebe.runtime.large_allocations import keep_large_allocations
@@ -139,9 +140,11 @@ def load(
     workload = Workload(forms.query_sizes(sizes), forms.arrivals(arrivals), forms.key_skew(keys), seed)
     sla = _sla(target, sla_ms, percentile)
     console = make_console(as_json)
+    host = HostWatch()
     # Plots draw with matplotlib, tables with rich: not before the run, which wants the machine for itself.
     if rate is not None:
         report = _run(target, workload, rate, duration, warm_up, sla)
+        denied_share = host.denied_share()
         from hebe.cli.load_results import plot_run, run_table
 
         console.print(run_table(report), crop=False)
@@ -150,17 +153,20 @@ def load(
             plot_run(report, model, plot)
     else:
         found = _search(target, workload, duration, warm_up, rounds, sla)
+        denied_share = host.denied_share()
         from hebe.cli.load_results import plot_search, search_table
 
         console.print(search_table(found), crop=False)
         results, interrupted = {"find_qps": found.to_dict()}, found.interrupted
         if plot is not None:
             plot_search(found, model, plot)
+    if warning := denied_words(denied_share):
+        console.print(warning, style="yellow", soft_wrap=True)
     if plot is not None:
         console.print(f"Plots: {plot}")
     if as_json:
         asked = {"url": target.endpoint.url, "model": model, "sizes": sizes, "arrivals": arrivals, "keys": keys}
-        print_json({**asked, "seed": seed, "plot": plot, **results})
+        print_json({**asked, "seed": seed, "plot": plot, "denied_share": denied_share, **results})
     if interrupted:
         raise typer.Exit(_INTERRUPTED)
 

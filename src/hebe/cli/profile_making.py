@@ -31,7 +31,7 @@ from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.journal import Journal, open_journal
 from hebe.profiling.server_profile import ServerProfile
-from hebe.profiling.steady_machine import MOST_DENIED, STEADY_SHARE, Disturbance, steady_machine
+from hebe.profiling.steady_machine import STEADY_SHARE, Disturbance, steady_machine
 from hebe.profiling.subject import ProfileSubject
 from hebe.report.configuration_words import configuration_words
 from hebe.report.tables import format_number
@@ -115,16 +115,6 @@ def busy_words(busy: BusyMachine) -> str:
         return ""
     return (
         f"This machine is busy: {busy}. What is measured now may be too low: end that, and profile anew with --fresh."
-    )
-
-
-def denied_words(denied: float) -> str:
-    """A warning, empty where the host gave next to nothing of the cores' time to others."""
-    if denied < MOST_DENIED:
-        return ""
-    return (
-        f"While this was measured, the host of this virtual machine gave {denied:.0%} of the cores' time to others. "
-        "It may be too low: profile anew with --fresh when the host has less to do."
     )
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from hebe.cli.profile_making import ProfileMade, busy_words, denied_words, speed_words
+from hebe.cli.host_watch import denied_words
+from hebe.cli.profile_making import ProfileMade, busy_words, speed_words
 from hebe.planning.parallelism import Configuration, Reached, SearchResult
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.server_profile import ServerProfile
@@ -45,7 +46,8 @@ def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
         return
     yield _winner(made, made.profile)
     disturbance = made.disturbance
-    warnings = busy_words(made.busy), denied_words(disturbance.denied), speed_words(disturbance.slowest_share)
+    denied = denied_words(disturbance.denied, "profile anew with --fresh")
+    warnings = busy_words(made.busy), denied, speed_words(disturbance.slowest_share)
     for warning in filter(None, warnings):
         yield Text(warning, style="yellow")
     for stage, latency in made.profile.latency.items():
