@@ -12,11 +12,9 @@ from hebe.runtime.pinning import available_cores
 
 
 def test_of_each_sample_the_fastest_run_counts():
-    taken_s = iter([3.0, 2.5, 9.0, 4.0, 2.0, 8.0, 4.0, 5.0, 9.0])
+    taken_s = iter([3.0, 2.5, 9.0, 4.0, 3.5, 8.0, 4.0, 5.0, 9.0, 6.0, 8.0, 2.0])
     speed = MachineSpeed((0,), lambda: next(taken_s))
-    assert speed.fastest_s == float("inf")
-    assert [speed.sample() for _ in range(3)] == [2.5, 2.0, 4.0]
-    assert speed.fastest_s == 2.0
+    assert [speed.sample(), speed.sample()] == [2.5, 2.0]
 
 
 def test_the_core_that_takes_longest_counts():
@@ -40,6 +38,4 @@ def test_a_core_that_may_not_be_used_is_a_fault():
 
 
 def test_the_work_is_done_on_every_core_and_takes_time():
-    speed = MachineSpeed(available_cores())
-    taken_s = [speed.sample(), speed.sample()]
-    assert 0 < min(taken_s) == speed.fastest_s
+    assert MachineSpeed(available_cores()).sample() > 0

@@ -16,7 +16,7 @@ from hebe.runtime.machine_speed import MachineSpeed
 from hebe.runtime.processor_meter import ProcessorMeter
 
 STEADY_SHARE = 0.7
-"""Of the machine's fastest speed: what was measured at a lower one does not compare."""
+"""Of the fastest speed that the machine kept: what was measured at a lower one does not compare."""
 MOST_DENIED = 0.1
 """Of the cores' time: where the host gives more to others, what is measured says more of it than of configurations."""
 _LOOK_S, _TELL_S = 5.0, 60.0
@@ -29,7 +29,7 @@ class Disturbance:
     """What disturbed the measurements that count.
 
     `denied` is the share of the cores' time that the host gave to others, `slowest_share` the speed of the machine when
-    it was slowest, of that when it was fastest; `repeated` measurements were made anew, and `waited_s` is how long none
+    it was slowest, of the fastest that it kept from a measurement's begin to its end; `repeated` measurements were made anew, and `waited_s` is how long none
     was made since the machine was not steady.
     """
 
@@ -60,7 +60,8 @@ class SteadyMachine:
     and on measurements that are made anew. After that, or with none, what is measured counts as it is.
 
     `told` is given a sentence when there is something to wait for, once a minute at most. One object is for all that is
-    to be compared: it knows how fast the machine was.
+    to be compared: it knows how fast the machine was. That is the fastest speed that a measurement both began and ended
+    with: what lasts for a moment, as while nobody else uses the host, is not what the machine can be waited for.
     """
 
     def __init__(
@@ -83,13 +84,14 @@ class SteadyMachine:
         """What disturbed what was measured so far."""
         return Disturbance(
             self._denied_ticks / self._ticks if self._ticks else 0.0,
-            self._speed.fastest_s / self._slowest_s if self._slowest_s else 1.0,
+            self._kept_s / self._slowest_s if self._slowest_s else 1.0,
             self._repeated,
             self._waited_s,
         )
 
     def forget(self) -> None:
-        """From here on other measurements are told of; how fast the machine was, and patience, stay."""
+        """What is measured from here on is told of, and compared, without what was before. Patience stays."""
+        self._kept_s = float("inf")
         self._slowest_s = self._waited_s = self._denied_ticks = 0.0
         self._ticks = self._repeated = 0
 
@@ -116,10 +118,11 @@ class SteadyMachine:
             self._repeated += 1
             self._tell(
                 f"The machine was disturbed: its host gave {use.steal:.0%} of the cores' time to others, and it ended "
-                f"at {self._speed.fastest_s / after_s:.0%} of the speed that it had. That is measured anew."
+                f"at {self._share(after_s):.0%} of the speed that it had. That is measured anew."
             )
             return False
         self._slowest_s = max(self._slowest_s, before_s, after_s)
+        self._kept_s = min(self._kept_s, max(before_s, after_s))
         self._denied_ticks += use.steal * use.ticks
         self._ticks += use.ticks
         return True
@@ -129,15 +132,19 @@ class SteadyMachine:
             self._silent_until_s = now_s + _TELL_S
             self._told(words)
 
+    def _share(self, taken_s: float) -> float:
+        """Of the speed that the machine kept; no more than all of it."""
+        return min(self._kept_s / taken_s, 1.0)
+
     def _is_steady(self, taken_s: float) -> bool:
-        return self._speed.fastest_s >= STEADY_SHARE * taken_s
+        return self._share(taken_s) >= STEADY_SHARE
 
     def _steady_sample(self) -> float:
         """A sample of the machine's speed: of when it is steady, if there is patience to wait for that."""
         taken_s = self._speed.sample()
         if not self._is_steady(taken_s) and self._patience_s > 0:
             self._tell(
-                f"The machine is at {self._speed.fastest_s / taken_s:.0%} of the speed that it had: waiting until "
+                f"The machine is at {self._share(taken_s):.0%} of the speed that it had: waiting until "
                 f"it is steady, {self._patience_s:,.0f} s at most."
             )
         began_s = self._clock()

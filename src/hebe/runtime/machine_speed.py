@@ -18,7 +18,7 @@ _NUMBERS = 1 << 22
 """Float64 that are summed, 32 MiB: more than second-level caches hold, so that memory takes part."""
 _COMPUTED = 1 << 14
 """Of which the exponential is taken, which caches hold."""
-_RUNS, _PAUSE_S = 3, 0.03
+_RUNS, _PAUSE_S = 6, 0.05
 """Of which the fastest counts, so that what interrupts one of them does not: steal tells of that."""
 
 Work = Callable[[], float]
@@ -26,14 +26,12 @@ Work = Callable[[], float]
 
 
 class MachineSpeed:
-    """`sample` does the work once more on each of `cores`, at the same time: a tenth of a second.
+    """`sample` does the work on each of `cores`, at the same time: a third of a second.
 
-    It takes 32 MiB while this object lives. `work` is done in its place. `fastest_s` is the shortest time of all
-    samples, infinite before the first.
+    It takes 32 MiB while this object lives. `work` is done in its place.
     """
 
     def __init__(self, cores: Sequence[int], work: Work | None = None) -> None:
-        self.fastest_s = float("inf")
         self._cores = tuple(cores)
         self._numbers = np.ones(_NUMBERS if work is None else 0)
         self._work = work or self._sum_and_compute
@@ -46,9 +44,7 @@ class MachineSpeed:
             return min(self._paused_work() for _ in range(_RUNS))
 
         with ThreadPoolExecutor(len(self._cores)) as threads:
-            taken_s = max(threads.map(run, self._cores))
-        self.fastest_s = min(self.fastest_s, taken_s)
-        return taken_s
+            return max(threads.map(run, self._cores))
 
     def _paused_work(self) -> float:
         time.sleep(_PAUSE_S)
