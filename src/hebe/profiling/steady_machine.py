@@ -29,19 +29,14 @@ class Disturbance:
     """What disturbed the measurements that count.
 
     `denied` is the share of the cores' time that the host gave to others, `slowest_share` the speed of the machine when
-    it was slowest, of the fastest that it kept from a measurement's begin to its end; `repeated` measurements were made anew, and `waited_s` is how long none
-    was made since the machine was not steady.
+    it was slowest, of the fastest that it kept from a measurement's begin to its end; `repeated` measurements were made
+    anew, and `waited_s` is how long none was made since the machine was not steady.
     """
 
     denied: float = 0.0
     slowest_share: float = 1.0
     repeated: int = 0
     waited_s: float = 0.0
-
-    @property
-    def steady(self) -> bool:
-        """Whether what was measured compares."""
-        return self.denied < MOST_DENIED and self.slowest_share >= STEADY_SHARE
 
     def __str__(self) -> str:
         """``the host gave 3% of the cores' time to others, and this machine's speed was at least 81% of its fastest``,
@@ -51,7 +46,7 @@ class Disturbance:
             f"{self.slowest_share:.0%} of its fastest"
         )
         if self.repeated or self.waited_s >= 1:
-            said += f"; {self.repeated} disturbed measurements were made anew, after {self.waited_s:,.0f} s of waiting"
+            said += f"; measurements made anew: {self.repeated}, after {self.waited_s:,.0f} s of waiting"
         return said
 
 
