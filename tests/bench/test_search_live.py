@@ -86,6 +86,7 @@ def test_what_searches_found_is_compared_as_it_is_measured_anew(monkeypatch):
     monkeypatch.setattr(Seeming, "__call__", luck)
     over = figures()["search.over_exhaustive.dlrm-rmc1.live.guided"]
     assert over.value > 1.0, over.note
+    assert over.note.endswith("in turns 104 and 101"), over.note
 
 
 def test_what_a_busy_host_allows_is_no_figure(monkeypatch):

@@ -6,6 +6,7 @@ On analytic servers of 20 cores (Hercules' T2, and T7 with an accelerator), wher
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from rich.progress import Progress
 
@@ -97,6 +98,7 @@ def search_figures(
     size = len(every.tried)
     over = _over(found, every)
     value, low, high = (over, over, over) if in_turns is None else ratio_of_medians(*in_turns)
+    turns = "" if in_turns is None else "; in turns {:,.0f} and {:,.0f}".format(*map(median, in_turns))
     return [
         Figure(
             f"search.over_exhaustive.{name}",
@@ -107,7 +109,7 @@ def search_figures(
             runs=1 if in_turns is None else len(in_turns[0]),
             target=">= 0.97",
             note=f"{how}: {found.reached.qps:,.0f} queries/s with {configuration_words(found.closest)}; "
-            f"of {size:,} configurations the best reaches {every.reached.qps:,.0f}",
+            f"of {size:,} configurations the best reaches {every.reached.qps:,.0f}{turns}",
         ),
         Figure(
             f"search.evaluations_share.{name}",
