@@ -35,13 +35,9 @@ class BackgroundWork:
         return self._queue.qsize()
 
     def submit(self, work: Callable[[], None]) -> bool:
-        """Line `work` up; False if it was dropped.
-
-        The first one has the threads started, which take priority and cores from the thread that calls: a query's, not
-        that of a load that gives way to all else.
-        """
+        """Line `work` up; False if it was dropped. The first one has the threads started, unless they are."""
         if not self._closing.is_set():
-            self._start()
+            self.start()
             with contextlib.suppress(Full):
                 self._queue.put_nowait(work)
                 return True
@@ -61,7 +57,8 @@ class BackgroundWork:
         for thread in started:
             thread.join()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the threads, which take priority and cores from the one that calls; once is enough."""
         if self._started:
             return
         with self._counting:

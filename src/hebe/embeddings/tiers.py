@@ -151,6 +151,7 @@ class Tiers:
         persistent = self.lookup.persistent
         if persistent is not None and isinstance(persistent.store, RocksDbStore) and not persistent.store.read_only:
             persistent.store = StoreProcess.take_over(persistent.store, persistent.options.threads)
+        self.background.start()
         self.refresh.start()
         if self._keys_file is not None:
             self._keys_file.start()

@@ -369,7 +369,7 @@ class ModelHost:
             admission=options.admission,
         )
         try:
-            with pinned(self.cores):  # wherever there is room: they may take more than the front end leaves
+            with pinned(self.front_end):  # a worker that has cores of its own is not to wait for refresh or updates
                 loaded.start()
             accelerator = None
             if served is not None and served.accelerator is not None:

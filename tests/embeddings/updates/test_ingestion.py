@@ -220,8 +220,25 @@ def test_news_are_looked_for_at_intervals(monkeypatch):
     monkeypatch.setattr(UpdateIngestion, "_pause", pause)
     with make_ingestion(source, store, IngestionOptions(interval_s=3600, poll_timeout_ms=5)) as ingestion:
         wait_until(lambda: len(pauses) == 2)
-    assert pauses == [3600, 3600]
+    assert pauses == [pytest.approx(3600, abs=TIMEOUT_S)] * 2
     assert ingestion.statistics().rows == 1
+
+
+def test_what_comes_within_an_interval_is_applied_together():
+    source, store = ListSource(), DictStore(DIMS)
+    batches = []
+    with make_ingestion(
+        source, store, IngestionOptions(interval_s=0.5, poll_timeout_ms=5), listener=lambda *batch: batches.append(batch)
+    ) as ingestion:
+        give_up_s = time.monotonic() + TIMEOUT_S
+        sent = 0
+        while len(batches) < 4 and time.monotonic() < give_up_s:
+            source.add(sent, [sent % 7])
+            sent += 1
+            time.sleep(0.01)
+        assert ingestion.drain(TIMEOUT_S)
+    assert ingestion.statistics().rows == sent, "all that came is counted"
+    assert sum(len(keys) for _, keys, _ in batches) < sent / 2, "of a key's rows in an interval one is applied"
 
 
 @pytest.mark.parametrize(

@@ -52,3 +52,21 @@ def test_small_messages_are_joined():
         (3, False, 20),
         (2, True, 40),
     ]
+
+
+def test_of_a_key_in_several_messages_the_last_row_counts():
+    def message(number, keys):
+        rows = np.array([[number, key] for key in keys], np.float32)
+        return UpdateMessage("p", number, float(number), np.array(keys), rows), number
+
+    (batch,) = store_batches([message(0, [7, 3, 9]), message(1, [3, 5]), message(2, [9, 3])], 8)
+    assert batch.keys.tolist() == [3, 5, 7, 9]
+    assert batch.rows[:, 0].tolist() == [2, 1, 0, 2]
+    assert batch.rows[:, 1].tolist() == batch.keys.tolist()
+    assert (batch.count, batch.position, batch.sent_s) == (7, 2, (0.0, 1.0, 2.0))
+
+
+def test_of_a_key_that_goes_several_times_one_is_left():
+    messages = [(UpdateMessage("p", number, float(number), np.array([4, 2]), None), number) for number in range(2)]
+    (batch,) = store_batches(messages, 8)
+    assert (batch.keys.tolist(), batch.rows, batch.count) == ([2, 4], None, 4)

@@ -65,8 +65,8 @@ class PositionedStore(Protocol):
 class IngestionOptions:
     """How fast updates are applied; names and defaults are those of HPS' `update_source` block where it has them.
 
-    At most `max_rows_per_s` rows and deletes a second (None: as fast as it goes), looked for every `interval_s` seconds
-    (0: as soon as they come). A store is given at most `max_batch_size` keys at once. Offsets are committed after
+    At most `max_rows_per_s` rows and deletes a second (None: as fast as it goes), taken every `interval_s` seconds (0:
+    as soon as they come). A store is given at most `max_batch_size` keys at once. Offsets are committed after
     `max_commit_interval` batches of a partition, every second at least, and whenever nothing is left to do. Raises
     ValueError naming a field out of range.
     """
@@ -139,7 +139,9 @@ class UpdateIngestion:
         self._pending: dict[TopicPartition, int] = {}
         self._batches: dict[TopicPartition, int] = {}
         """By partition, those applied since the last commit, which costs as much as there are partitions."""
-        self._committed_s = self._lag_s = self._polled_s = time.monotonic()
+        self._committed_s = self._lag_s = self._polled_s = self._taken_s = time.monotonic()
+        self._more = False
+        """Whether the source may have more than was taken from it last."""
         self._next_s = 0.0
         """When the rate lets the next batch through."""
         self._closing = threading.Event()
@@ -179,22 +181,22 @@ class UpdateIngestion:
         backoff_s = self.options.failure_backoff_ms / 1000
         while not self._closing.is_set():
             try:
-                idle = self._cycle()
+                self._cycle()
             except Exception as fault:  # a thread that ended would stop all updates, unnoticed
                 self._failed("taking updates from the log", fault)
                 self._closing.wait(backoff_s)
                 backoff_s = self._longer(backoff_s)
                 continue
             backoff_s = self.options.failure_backoff_ms / 1000
-            if idle and self.options.interval_s and not self._draining:
-                self._pause(self.options.interval_s)
+            if not self._more:
+                self._pause_until_due()
         with contextlib.suppress(Exception):
             self._commit()
         with contextlib.suppress(Exception):
             self._source.close()
 
-    def _cycle(self) -> bool:
-        """Take what there is, apply it, commit. Returns whether nothing is left to do."""
+    def _cycle(self) -> None:
+        """Take what there is, apply it, commit."""
         news = bool(self._deliveries) or any(self._ready.values())
         if not news:
             hurried = self._draining or any(order.held for order in self._orders.values())
@@ -202,7 +204,8 @@ class UpdateIngestion:
             self._deliveries.extend(
                 self._source.poll(_POLL_MESSAGES, min(timeout_s, _HELD_POLL_S) if hurried else timeout_s)
             )
-            self._polled_s = time.monotonic()
+            self._taken_s = self._polled_s = time.monotonic()
+            self._more = len(self._deliveries) >= _POLL_MESSAGES
             news = bool(self._deliveries)
         self._forget_lost()
         self._meet_new()
@@ -226,7 +229,12 @@ class UpdateIngestion:
                     self._idle.notify_all()
         if self._counter.succeeded():
             log.info("online updates go on")
-        return idle
+
+    def _pause_until_due(self) -> None:
+        """What comes within an interval is applied together: fewer, larger batches, and of a key's rows the last one."""
+        held = any(order.held for order in self._orders.values())
+        if self.options.interval_s and not self._draining and not held:
+            self._pause(self._taken_s + self.options.interval_s - time.monotonic())
 
     def _due(self, last_s: float, every_s: float) -> bool:
         return time.monotonic() >= last_s + every_s
@@ -390,15 +398,14 @@ class UpdateIngestion:
 
     def _apply(self, at: TopicPartition, order: PartitionOrder, batch: StoreBatch) -> bool:
         """Write a batch into each store, however often that takes; False if it is not ours to write any more."""
-        self._wait_for_rate(len(batch.keys))
+        self._wait_for_rate(batch.count)
         for tier in self._stores:
             if not self._insist(at, order, tier, batch):
                 return False
             self._counter.visible(tier, batch.sent_s)
         if batch.position is not None and at in self._position_names:
             self._positions[at] = max(batch.position, self._positions.get(at, -1))
-        count = len(batch.keys)
-        applied = {"deletes": count} if batch.rows is None else {"rows": count}
+        applied = {"deletes": batch.count} if batch.rows is None else {"rows": batch.count}
         self._counter.add(messages=len(batch.sent_s), **applied)
         if self._listener is not None:
             try:

@@ -1,4 +1,5 @@
-"""Makes of messages the batches that a store is given: as large as may be, never across a change of order. Pure."""
+"""Makes of messages the batches that a store is given: as large as may be, never across a change of order, and of a
+key's rows the last one alone. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +16,14 @@ from hebe.embeddings.updates.contract import UpdateMessage
 class StoreBatch:
     """Rows to put under keys, or keys to delete (`rows` None).
 
+    `count` rows or keys came in the messages: of those with the same key a batch of several messages has the last one.
     `position` is the offset up to which nothing of the partition is outstanding once this batch is in the store.
     `sent_s` are the times of the messages that are complete then.
     """
 
     keys: KeyArray
     rows: RowArray | None
+    count: int
     position: int | None
     sent_s: tuple[float, ...]
 
@@ -45,15 +48,21 @@ def store_batches(messages: Iterable[tuple[UpdateMessage, int]], most_keys: int)
             part = slice(first, first + most_keys)
             rows = None if message.rows is None else message.rows[part]
             if first + most_keys < len(message.keys):
-                yield StoreBatch(message.keys[part], rows, None, ())
+                yield StoreBatch(message.keys[part], rows, most_keys, None, ())
             else:
-                yield StoreBatch(message.keys[part], rows, position, (message.sent_s,))
+                keys = message.keys[part]
+                yield StoreBatch(keys, rows, len(keys), position, (message.sent_s,))
     if waiting:
         yield _joined(waiting)
 
 
 def _joined(messages: list[tuple[UpdateMessage, int]]) -> StoreBatch:
     keys = np.concatenate([message.keys for message, _ in messages])
-    rows = [message.rows for message, _ in messages if message.rows is not None]
-    sent_s = tuple(message.sent_s for message, _ in messages)
-    return StoreBatch(keys, np.concatenate(rows) if rows else None, messages[-1][1], sent_s)
+    parts = [message.rows for message, _ in messages if message.rows is not None]
+    rows = np.concatenate(parts) if parts else None
+    count = len(keys)
+    if len(messages) > 1:  # hot rows are in most of them
+        _, first_from_the_end = np.unique(keys[::-1], return_index=True)
+        last = count - 1 - first_from_the_end
+        keys, rows = keys[last], None if rows is None else rows[last]
+    return StoreBatch(keys, rows, count, messages[-1][1], tuple(message.sent_s for message, _ in messages))
