@@ -71,7 +71,9 @@ def test_searches_are_compared_with_everything_by_the_same_measurements():
     assert gain.value == pytest.approx(1.25)
     assert "by workers and cores per worker 1.00, by the S-D pipeline 1.25; 4 cores" in gain.note
     assert gain.target == ">= 1.0"
-    assert "in turns the host gave 4% of the cores' time to others, and this machine's speed was at least 60%" in gain.note
+    assert (
+        "in turns the host gave 4% of the cores' time to others, and this machine's speed was at least 60%" in gain.note
+    )
     assert "while all was tried the host gave 20% of the cores' time to others" in gain.note
 
 
@@ -106,7 +108,7 @@ def test_a_gain_over_what_reaches_nothing_in_its_turns_is_no_figure(monkeypatch)
         return [[100.0, 0.0], *([120.0, 130.0] for _ in picks[1:])]
 
     monkeypatch.setattr(search_live, "alternated", alternated)
-    with pytest.raises(ProfilingError, match="reached 100, 0 and 120, 130.* queries/s; in turns the host gave 4%"):
+    with pytest.raises(ProfilingError, match=r"reached 100, 0 and 120, 130.* queries/s; in turns the host gave 4%"):
         figures()
 
 

@@ -45,3 +45,15 @@ def test_threads_are_begun_by_the_first_who_needs_them(threads_begun) -> None:
     unused.close()
     assert not unused.submit(lambda: None)
     assert not threads_begun()
+
+
+def test_threads_can_be_begun_before_anybody_needs_them(threads_begun) -> None:
+    """So that they have not the one core of the worker whose query comes first."""
+    work = BackgroundWork("test", 3, 10, print)
+    work.start()
+    work.start()
+    assert len(threads_begun()) == 3
+    assert work.submit(lambda: None)
+    work.drain()
+    assert len(threads_begun()) == 3
+    work.close()

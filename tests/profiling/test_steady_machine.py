@@ -13,7 +13,6 @@ from hebe.runtime.machine_speed import MachineSpeed
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import ProcessorUse
 
-
 RUNS = 6
 """Of a sample of the machine's speed."""
 

@@ -369,7 +369,7 @@ class ModelHost:
             admission=options.admission,
         )
         try:
-            with pinned(self.front_end):  # a worker that has cores of its own is not to wait for refresh or updates
+            with pinned(self.cores):  # wherever there is room: on the front end's alone, both waited for each other
                 loaded.start()
             accelerator = None
             if served is not None and served.accelerator is not None:

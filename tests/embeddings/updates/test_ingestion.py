@@ -228,7 +228,10 @@ def test_what_comes_within_an_interval_is_applied_together():
     source, store = ListSource(), DictStore(DIMS)
     batches = []
     with make_ingestion(
-        source, store, IngestionOptions(interval_s=0.5, poll_timeout_ms=5), listener=lambda *batch: batches.append(batch)
+        source,
+        store,
+        IngestionOptions(interval_s=0.5, poll_timeout_ms=5),
+        listener=lambda *batch: batches.append(batch),
     ) as ingestion:
         give_up_s = time.monotonic() + TIMEOUT_S
         sent = 0

@@ -231,7 +231,7 @@ class UpdateIngestion:
             log.info("online updates go on")
 
     def _pause_until_due(self) -> None:
-        """What comes within an interval is applied together: fewer, larger batches, and of a key's rows the last one."""
+        """What comes within an interval is applied together: in fewer batches, and of a key's rows the last one."""
         held = any(order.held for order in self._orders.values())
         if self.options.interval_s and not self._draining and not held:
             self._pause(self._taken_s + self.options.interval_s - time.monotonic())
