@@ -244,6 +244,18 @@ def test_what_comes_within_an_interval_is_applied_together():
     assert sum(len(keys) for _, keys, _ in batches) < sent / 2, "of a key's rows in an interval one is applied"
 
 
+def test_a_source_that_hands_over_little_at_a_time_is_asked_until_it_has_no_more(monkeypatch):
+    source, store, pauses = ListSource(), DictStore(DIMS), []
+    poll = source.poll
+    monkeypatch.setattr(source, "poll", lambda most, timeout_s: poll(min(most, 3), timeout_s))
+    monkeypatch.setattr(UpdateIngestion, "_pause", lambda _, seconds: (pauses.append(seconds), time.sleep(0.01)))
+    for number in range(150):
+        source.add(number, [number])
+    with make_ingestion(source, store, IngestionOptions(interval_s=3600, poll_timeout_ms=5)) as ingestion:
+        wait_until(lambda: pauses)
+        assert ingestion.statistics().rows == 150, "before the first pause"
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

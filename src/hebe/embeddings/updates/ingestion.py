@@ -201,13 +201,10 @@ class UpdateIngestion:
         if not news:
             hurried = self._draining or any(order.held for order in self._orders.values())
             timeout_s = self.options.poll_timeout_ms / 1000
-            self._deliveries.extend(
-                self._source.poll(_POLL_MESSAGES, min(timeout_s, _HELD_POLL_S) if hurried else timeout_s)
-            )
-            self._taken_s = self._polled_s = time.monotonic()
-            self._more = len(self._deliveries) >= _POLL_MESSAGES
+            self._take_news(min(timeout_s, _HELD_POLL_S) if hurried else timeout_s)
             news = bool(self._deliveries)
-        self._forget_lost()
+        else:
+            self._forget_lost()
         self._meet_new()
         while self._deliveries:
             self._take(self._deliveries[0])
@@ -229,6 +226,17 @@ class UpdateIngestion:
                     self._idle.notify_all()
         if self._counter.succeeded():
             log.info("online updates go on")
+
+    def _take_news(self, timeout_s: float) -> None:
+        """Ask the source for messages; where what comes within an interval is awaited, until it has no more."""
+        more = True
+        while more and len(self._deliveries) < _POLL_MESSAGES:
+            news = self._source.poll(_POLL_MESSAGES - len(self._deliveries), timeout_s)
+            self._taken_s = self._polled_s = time.monotonic()
+            self._deliveries.extend(news)
+            self._forget_lost()
+            more, timeout_s = bool(news) and self.options.interval_s > 0, 0.0
+        self._more = len(self._deliveries) >= _POLL_MESSAGES
 
     def _pause_until_due(self) -> None:
         """What comes within an interval is applied together: in fewer batches, and of a key's rows the last one."""
