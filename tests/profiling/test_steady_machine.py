@@ -9,12 +9,8 @@ import pytest
 
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.steady_machine import Disturbance, SteadyMachine, steady_machine
-from hebe.runtime.machine_speed import MachineSpeed
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import ProcessorUse
-
-RUNS = 6
-"""Of a sample of the machine's speed."""
 
 
 class Course:
@@ -26,20 +22,13 @@ class Course:
         seconds = chain(taken_s, repeat(taken_s[-1]))
         readings = (share for each in chain(denied, repeat(denied[-1])) for share in (0.0, each))
         self.machine = SteadyMachine(
-            MachineSpeed((0,), lambda: self._work(seconds)),
+            SimpleNamespace(sample=lambda: next(seconds)),
             SimpleNamespace(read=lambda: ProcessorUse(0.5, 0.5, 0.5, next(readings), 100)),
             patience_s,
             self.told.append,
             wait=self._wait,
             clock=lambda: self.now_s,
         )
-        self._run, self._run_s = 0, 0.0
-
-    def _work(self, seconds):
-        if self._run % RUNS == 0:
-            self._run_s = next(seconds)
-        self._run += 1
-        return self._run_s
 
     def _wait(self, seconds):
         self.now_s += seconds

@@ -96,8 +96,7 @@ def search_figures(
     was, and what they reach.
     """
     size = len(every.tried)
-    over = _over(found, every)
-    value, low, high = (over, over, over) if in_turns is None else ratio_of_medians(*in_turns)
+    value, low, high = (_over(found, every), None, None) if in_turns is None else ratio_of_medians(*in_turns)
     turns = "" if in_turns is None else "; in turns {:,.0f} and {:,.0f}".format(*map(median, in_turns))
     return [
         Figure(

@@ -17,7 +17,7 @@ from hebe.embeddings.redis_command import Command, Reply, elements
 from hebe.embeddings.redis_connection import CLIENT_MESSAGE, RedisAccess, open_nodes, parse_addresses
 from hebe.embeddings.redis_layout import PartitionCommands
 from hebe.embeddings.redis_shares import Exchange, RedisTable, Share, exchanges
-from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
+from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError, last_of_each
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 from hebe.kernels import table_batch, xxh64
 from hebe.kernels.table_batch import check_table_batch
@@ -144,10 +144,9 @@ class RedisStore:
         """See `EmbeddingStore.update`. Each row is replaced only if it is there at that moment."""
         known = self._table(table)
         _check_rows(known, keys, rows)
-        distinct, from_end = np.unique(keys[::-1], return_index=True)
-        last = len(keys) - 1 - from_end
+        last = last_of_each(keys)
         updated = 0
-        for exchange in self._exchanges_of(known, distinct):
+        for exchange in self._exchanges_of(known, keys[last]):
             values = elements(rows[last[exchange.places]])
             replies = self._ask(
                 [list(share.partition.update(share.names, values[share.own])) for share in exchange.shares]

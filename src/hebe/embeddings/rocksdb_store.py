@@ -29,7 +29,7 @@ from hebe.embeddings.rocksdb_format import (
 )
 from hebe.embeddings.rocksdb_options import DEFAULT_OPTIONS
 from hebe.embeddings.rocksdb_options import RocksDbOptions as RocksDbOptions
-from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
+from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError, last_of_each
 from hebe.embeddings.store_copy import copy_files, new_store
 from hebe.embeddings.store_directory import (
     StoreRecord,
@@ -357,8 +357,7 @@ class RocksDbStore:
 
     def _put(self, table: str, keys: KeyArray, rows: RowArray, position: tuple[str, int] | None = None) -> None:
         self._recover()
-        _, last = np.unique(keys[::-1], return_index=True)
-        chosen = len(keys) - 1 - last  # ascending keys are written faster, and of a key's rows the last one counts
+        chosen = last_of_each(keys)  # and in ascending order, in which they are written faster
         keys, count = keys[chosen], self._counts.get(table, RowCount())
         new = np.count_nonzero(~self._present(table, keys))
         self._write(table, keys, encode_rows(rows[chosen]), RowCount(count.rows + int(new), count.dense), position)

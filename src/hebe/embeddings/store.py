@@ -18,6 +18,13 @@ RowArray = npt.NDArray[np.float32]
 FoundMask = npt.NDArray[np.bool_]
 
 
+def last_of_each(keys: KeyArray) -> npt.NDArray[np.intp]:
+    """Where the last of each distinct key stands, in ascending order of the keys: of repeated ones the last wins."""
+    _, from_the_end = np.unique(keys[::-1], return_index=True)
+    last: npt.NDArray[np.intp] = len(keys) - 1 - from_the_end
+    return last
+
+
 class StoreError(RuntimeError):
     """A tier that cannot answer: missing table, broken file, full disk. Says what was wrong and what to do.
 

@@ -369,7 +369,7 @@ class ModelHost:
             admission=options.admission,
         )
         try:
-            with pinned(self.cores):  # wherever there is room: on the front end's alone, both waited for each other
+            with pinned(self.cores):  # wherever there is room: the front end's cores alone may be too few
                 loaded.start()
             accelerator = None
             if served is not None and served.accelerator is not None:

@@ -140,8 +140,6 @@ class UpdateIngestion:
         self._batches: dict[TopicPartition, int] = {}
         """By partition, those applied since the last commit, which costs as much as there are partitions."""
         self._committed_s = self._lag_s = self._polled_s = self._taken_s = time.monotonic()
-        self._more = False
-        """Whether the source may have more than was taken from it last."""
         self._next_s = 0.0
         """When the rate lets the next batch through."""
         self._closing = threading.Event()
@@ -181,36 +179,33 @@ class UpdateIngestion:
         backoff_s = self.options.failure_backoff_ms / 1000
         while not self._closing.is_set():
             try:
-                self._cycle()
+                more = self._cycle()
             except Exception as fault:  # a thread that ended would stop all updates, unnoticed
                 self._failed("taking updates from the log", fault)
                 self._closing.wait(backoff_s)
                 backoff_s = self._longer(backoff_s)
                 continue
             backoff_s = self.options.failure_backoff_ms / 1000
-            if not self._more:
+            if not more:
                 self._pause_until_due()
         with contextlib.suppress(Exception):
             self._commit()
         with contextlib.suppress(Exception):
             self._source.close()
 
-    def _cycle(self) -> None:
-        """Take what there is, apply it, commit."""
-        news = bool(self._deliveries) or any(self._ready.values())
+    def _cycle(self) -> bool:
+        """Take what there is, apply it, commit. Returns whether the source may have more than was taken at once."""
+        more, news = False, bool(self._deliveries) or any(self._ready.values())
         if not news:
-            hurried = self._draining or any(order.held for order in self._orders.values())
-            timeout_s = self.options.poll_timeout_ms / 1000
-            self._take_news(min(timeout_s, _HELD_POLL_S) if hurried else timeout_s)
+            more = self._take_news()
             news = bool(self._deliveries)
-        else:
-            self._forget_lost()
+        self._forget_lost()
         self._meet_new()
         while self._deliveries:
             self._take(self._deliveries[0])
         for at in list(self._orders):
             self._apply_ready(at)
-        idle = not news and not any(order.held for order in self._orders.values())
+        idle = not news and not self._holds
         if idle:
             self._commit()
         else:
@@ -226,22 +221,34 @@ class UpdateIngestion:
                     self._idle.notify_all()
         if self._counter.succeeded():
             log.info("online updates go on")
+        return more
 
-    def _take_news(self, timeout_s: float) -> None:
-        """Ask the source for messages; where what comes within an interval is awaited, until it has no more."""
-        more = True
-        while more and len(self._deliveries) < _POLL_MESSAGES:
+    @property
+    def _holds(self) -> bool:
+        """Whether messages wait for others that they have overtaken."""
+        return any(order.held for order in self._orders.values())
+
+    def _take_news(self) -> bool:
+        """Ask the source for messages; where what comes within an interval is awaited, until it has no more or hands
+        over as many as are taken at once. Returns whether it did.
+        """
+        timeout_s = self.options.poll_timeout_ms / 1000
+        if self._draining or self._holds:
+            timeout_s = min(timeout_s, _HELD_POLL_S)
+        while True:
             news = self._source.poll(_POLL_MESSAGES - len(self._deliveries), timeout_s)
             self._taken_s = self._polled_s = time.monotonic()
             self._deliveries.extend(news)
-            self._forget_lost()
-            more, timeout_s = bool(news) and self.options.interval_s > 0, 0.0
-        self._more = len(self._deliveries) >= _POLL_MESSAGES
+            if len(self._deliveries) >= _POLL_MESSAGES:
+                return True
+            if not news or not self.options.interval_s:
+                return False
+            self._forget_lost()  # before the next poll, which tells only of what is lost from then on
+            timeout_s = 0.0
 
     def _pause_until_due(self) -> None:
         """What comes within an interval is applied together: in fewer batches, and of a key's rows the last one."""
-        held = any(order.held for order in self._orders.values())
-        if self.options.interval_s and not self._draining and not held:
+        if self.options.interval_s and not self._draining and not self._holds:
             self._pause(self._taken_s + self.options.interval_s - time.monotonic())
 
     def _due(self, last_s: float, every_s: float) -> bool:

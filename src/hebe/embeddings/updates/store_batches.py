@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hebe.embeddings.store import KeyArray, RowArray
+from hebe.embeddings.store import KeyArray, RowArray, last_of_each
 from hebe.embeddings.updates.contract import UpdateMessage
 
 
@@ -46,11 +46,10 @@ def store_batches(messages: Iterable[tuple[UpdateMessage, int]], most_keys: int)
             continue
         for first in range(0, len(message.keys), most_keys):
             part = slice(first, first + most_keys)
-            rows = None if message.rows is None else message.rows[part]
+            keys, rows = message.keys[part], None if message.rows is None else message.rows[part]
             if first + most_keys < len(message.keys):
-                yield StoreBatch(message.keys[part], rows, most_keys, None, ())
+                yield StoreBatch(keys, rows, len(keys), None, ())
             else:
-                keys = message.keys[part]
                 yield StoreBatch(keys, rows, len(keys), position, (message.sent_s,))
     if waiting:
         yield _joined(waiting)
@@ -62,7 +61,6 @@ def _joined(messages: list[tuple[UpdateMessage, int]]) -> StoreBatch:
     rows = np.concatenate(parts) if parts else None
     count = len(keys)
     if len(messages) > 1:  # hot rows are in most of them
-        _, first_from_the_end = np.unique(keys[::-1], return_index=True)
-        last = count - 1 - first_from_the_end
+        last = last_of_each(keys)
         keys, rows = keys[last], None if rows is None else rows[last]
     return StoreBatch(keys, rows, count, messages[-1][1], tuple(message.sent_s for message, _ in messages))
