@@ -52,6 +52,7 @@ class Seeming:
     """Two workers of two cores with batches of 256 are best; the more cores, the more power."""
 
     noise, power_source, power_estimated, disturbance = 0.0, "CPU utilization", True, Disturbance(0.02, 0.95)
+    bandwidth_source = "counted by an abacus"
 
     def __init__(self):
         self.asked, self.opened, self.late, self.fault_at, self.fault = [], [], False, None, None

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from hebe.runtime.bandwidth_meter import BandwidthMeter, CacheWays, cache_ways
+
+NO_CONTROLLERS = SimpleNamespace(counts=lambda: None, unreadable="no controllers")
 
 
 class Resctrl:
@@ -20,7 +23,7 @@ class Resctrl:
         (place / "mbm_total_bytes").write_text(f"{value}\n")
 
     def meter(self):
-        return BandwidthMeter(self.root, lambda: self.now_s)
+        return BandwidthMeter(self.root, lambda: self.now_s, NO_CONTROLLERS)
 
 
 @pytest.fixture
@@ -40,7 +43,8 @@ def test_all_groups_and_caches_are_added_up(resctrl):
     resctrl.now_s += 2.0
     reading = meter.read()
     assert reading.bytes_per_s == pytest.approx((4000 + 400 + 200) / 2)
-    assert reading.reason == ""
+    assert (reading.reason, meter.unreadable) == ("", "")
+    assert meter.source == "the last-level caches' counters (resctrl)"
     resctrl.now_s += 1.0
     assert meter.read().bytes_per_s == 0.0
 
@@ -76,12 +80,32 @@ def test_what_cannot_be_counted_is_said(resctrl):
 def test_a_counter_that_cannot_be_read(resctrl):
     place = resctrl.root / "mon_data" / "mon_L3_00" / "mbm_total_bytes"
     place.mkdir(parents=True)
-    assert resctrl.meter().read().reason == f"{place}: Is a directory"
+    assert resctrl.meter().read().reason == f"no controllers; {place}: Is a directory"
+
+
+def test_what_the_memory_controllers_count_comes_first(resctrl):
+    counts = [{"imc 0": 64.0, "imc 1": 0.0}, {"imc 0": 192.0, "imc 1": 640.0}, None, {"imc 0": 9e9, "imc 1": 9e9}]
+    controllers = SimpleNamespace(counts=lambda: counts.pop(0), unreadable="taken by another")
+    resctrl.count("", 0, 7 * 10**9)
+    meter = BandwidthMeter(resctrl.root, lambda: resctrl.now_s, controllers)
+    assert meter.source == "the memory controllers' counters"
+    resctrl.now_s += 2.0
+    assert meter.read().bytes_per_s == (128 + 640) / 2
+    resctrl.now_s += 1.0
+    lost = meter.read()
+    assert lost.bytes_per_s is None, "what two kinds of counters tell has no difference"
+    assert lost.reason == f"what was the memory controllers' counters before is now {meter.source}"
+    assert meter.source == "the last-level caches' counters (resctrl)"
+    resctrl.now_s += 1.0
+    assert meter.read().bytes_per_s is None
 
 
 def test_without_resctrl(tmp_path):
-    assert "has no resctrl" in BandwidthMeter(tmp_path / "none").read().reason
-    assert BandwidthMeter(tmp_path).read().reason == f"resctrl is not mounted: mount -t resctrl resctrl {tmp_path}"
+    nowhere = BandwidthMeter(tmp_path / "none", controllers=NO_CONTROLLERS)
+    assert "has no resctrl" in nowhere.read().reason
+    assert (nowhere.source, nowhere.unreadable) == ("", nowhere.read().reason)
+    unmounted = BandwidthMeter(tmp_path, controllers=NO_CONTROLLERS).read()
+    assert unmounted.reason == f"no controllers; resctrl is not mounted: mount -t resctrl resctrl {tmp_path}"
     assert cache_ways(tmp_path / "none").count == 0
     assert "has no resctrl" in cache_ways(tmp_path / "none").reason
     assert "not mounted" in cache_ways(tmp_path).reason

@@ -95,7 +95,8 @@ class ProfileRequest:
 @dataclass(frozen=True, slots=True)
 class ProfileMade:
     """What came of it; `profile` is None where no configuration keeps the limits. `busy` is what others took of the
-    machine before it began, `disturbance` what disturbed its measurements."""
+    machine before it began, `disturbance` what disturbed its measurements, `bandwidth_source` where memory traffic is
+    from."""
 
     subject: ProfileSubject
     server: ServerSpec
@@ -107,6 +108,7 @@ class ProfileMade:
     profile: ServerProfile | None
     busy: BusyMachine
     disturbance: Disturbance
+    bandwidth_source: str
 
 
 def busy_words(busy: BusyMachine) -> str:
@@ -221,13 +223,14 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
                 _Task(request, space, watched, limits, lambda: _predicting(request, space, subject.sla, live, progress))
             )
             profile = _profile(request, subject, server, search, live, journal, use, progress)
-            disturbance = live.disturbance
+            disturbance, bandwidth_source = live.disturbance, live.bandwidth_source
     except KeyboardInterrupt:
         evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)
         raise ProfileInterrupted(request.journal, evaluations, best) from None
     return ProfileMade(
-        subject, server, space, limits, request.strategy, search, journal.answered, profile, busy, disturbance
-    )
+        subject, server, space, limits, request.strategy, search, journal.answered, profile, busy, disturbance,
+        bandwidth_source,
+    )  # fmt: skip
 
 
 def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:

@@ -58,6 +58,7 @@ def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
         yield Text()
         yield Text("With so many workers", style="bold")
         yield _scalability(made.profile.scalability)
+        yield Text(f"Memory traffic: {made.bandwidth_source}", style="dim")
         if len(made.profile.scalability.cache_ways) > 1:
             yield Text()
             yield Text("With so many ways of the last-level cache", style="bold")
@@ -115,6 +116,7 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
         "closest": {"configuration": to_dict(search.closest), **_reached(search, search.closest)},
         "efficiency": None if made.profile is None else made.profile.efficiency.to_dict(),
         "power_source": None if made.profile is None else made.profile.power_source,
+        "bandwidth_source": made.bandwidth_source,
         "path": [
             {"configuration": to_dict(step.taken), "candidates": len(step.candidates), **_reached(search, step.taken)}
             for step in search.steps

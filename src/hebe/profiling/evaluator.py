@@ -51,6 +51,10 @@ class ServerEvaluator(Protocol):
         """Whether they could not be read."""
 
     @property
+    def bandwidth_source(self) -> str:
+        """Where memory traffic is from, or what it is estimated from and why."""
+
+    @property
     def disturbance(self) -> Disturbance:
         """What disturbed the measurements so far."""
 

@@ -133,6 +133,12 @@ class LiveEvaluator:
         return self._power_estimated
 
     @property
+    def bandwidth_source(self) -> str:
+        """Where memory traffic is from, or what it is estimated from and why."""
+        counted = self._bandwidth
+        return counted.source or f"estimated from the rows of the items' lookups: {counted.unreadable}"
+
+    @property
     def disturbance(self) -> Disturbance:
         """What disturbed the measurements so far."""
         return self.machine.disturbance

@@ -1,16 +1,18 @@
-"""Memory traffic and the ways of the last-level cache, as far as the kernel tells of them: resctrl.
+"""Memory traffic and the ways of the last-level cache, as far as the kernel tells of them.
 
-Intel RDT and AMD QoS count what each cache reads and writes beyond itself, and let the cache be shared out by ways
-(CAT). Both are had through the file system resctrl, where that is mounted: Documentation/filesystems/resctrl.rst.
-The memory controllers' own counters (perf's uncore_imc) are not read.
+Traffic is what the memory controllers count themselves (`memory_controllers`), or else what each last-level cache reads
+and writes beyond itself. Intel RDT and AMD QoS count that, and let the cache be shared out by ways (CAT); both are had
+through the file system resctrl, where that is mounted: Documentation/filesystems/resctrl.rst.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from hebe.runtime.memory_controllers import MemoryControllers
 
 RESCTRL = Path("/sys/fs/resctrl")
 
@@ -23,35 +25,69 @@ class BandwidthReading:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """Bytes by counter at a moment, of one source; or why there are none."""
+
+    at_s: float
+    counts: Mapping[str, float]
+    source: str = ""
+    unreadable: str = ""
+
+
 class BandwidthMeter:
     """Memory traffic between two readings: each `read` counts from the one before, the first from its making.
 
     Read and written by all cores of the machine, in whichever control group of resctrl they run.
     """
 
-    def __init__(self, root: Path = RESCTRL, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        root: Path = RESCTRL,
+        clock: Callable[[], float] = time.monotonic,
+        controllers: MemoryControllers | None = None,
+    ) -> None:
         self._root, self._clock = root, clock
+        self._controllers = MemoryControllers() if controllers is None else controllers
         self._last = self._snapshot()
+
+    @property
+    def source(self) -> str:
+        """What counted it when it was read last; empty if nothing did."""
+        return self._last.source
+
+    @property
+    def unreadable(self) -> str:
+        """Why there was no figure when it was read last; empty where there was."""
+        return self._last.unreadable
 
     def read(self) -> BandwidthReading:
         """Traffic since the last reading, None where it cannot be told."""
         before, self._last = self._last, self._snapshot()
-        counts, seconds = self._last[0], self._last[1] - before[1]
-        if isinstance(counts, str):
-            return BandwidthReading(None, counts)
-        if isinstance(before[0], str):
-            return BandwidthReading(None, f"the reading before failed: {before[0]}")
-        if seconds <= 0:
+        now = self._last
+        if now.unreadable:
+            return BandwidthReading(None, now.unreadable)
+        if before.unreadable:
+            return BandwidthReading(None, f"the reading before failed: {before.unreadable}")
+        if before.source != now.source:
+            return BandwidthReading(None, f"what was {before.source} before is now {now.source}")
+        if now.at_s <= before.at_s:
             return BandwidthReading(None, "no time has passed since the last reading")
         # A group that was made meanwhile began at what it told first; one that has gone takes its last bytes along.
-        moved = sum(max(count - before[0].get(place, count), 0) for place, count in counts.items())
-        return BandwidthReading(moved / seconds)
+        moved = sum(max(count - before.counts.get(place, count), 0) for place, count in now.counts.items())
+        return BandwidthReading(moved / (now.at_s - before.at_s))
 
-    def _snapshot(self) -> tuple[dict[Path, int] | str, float]:
-        return self._counts(), self._clock()
+    def _snapshot(self) -> _Snapshot:
+        controllers = self._controllers.counts()
+        if controllers is not None:
+            return _Snapshot(self._clock(), controllers, "the memory controllers' counters")
+        caches = self._of_caches()
+        if isinstance(caches, str):
+            return _Snapshot(self._clock(), {}, unreadable=f"{self._controllers.unreadable}; {caches}")
+        return _Snapshot(self._clock(), caches, "the last-level caches' counters (resctrl)")
 
-    def _counts(self) -> dict[Path, int] | str:
-        """Bytes by counter, or why there are none."""
+    def _of_caches(self) -> dict[str, float] | str:
+        """Bytes by counter of resctrl, or why there are none."""
         if not (self._root / "info").is_dir():
             return _not_mounted(self._root)
         # Each control group counts its own tasks, and those of its monitoring groups.
@@ -63,7 +99,7 @@ class BandwidthMeter:
         )
         if not files:
             return f"{self._root} counts no memory traffic (mbm_total_bytes): this processor or its kernel cannot"
-        counts = {}
+        counts: dict[str, float] = {}
         for path in files:
             try:
                 text = path.read_text().strip()
@@ -73,7 +109,7 @@ class BandwidthMeter:
                 return f"{path}: {fault.strerror or type(fault).__name__}"
             if not text.isdecimal():
                 return f"{path} tells {text[:40]!r}: the counter is not to be had now"
-            counts[path] = int(text)
+            counts[str(path)] = float(text)
         return counts
 
 
