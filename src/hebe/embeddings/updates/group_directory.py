@@ -105,15 +105,17 @@ class GroupMember:
         os.close(self.held.pop(at))
 
     def commit(self, at: TopicPartition, offset: int) -> None:
-        """Note on disk, for good, how far the group is."""
+        """Note how far the group is, where it outlives this process.
+
+        A crash of the machine may take it back, or leave the file empty: then updates come once more. To wait for the
+        disk, for each partition each second, would cost much and say too much: stores may lose more in that crash.
+        """
         path = _offset_path(self._group, at)
         with file_faults(self._group, "cannot commit offsets"):
             file, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
             try:
                 with os.fdopen(file, "w") as written:
                     json.dump({"committed": offset}, written)
-                    written.flush()
-                    os.fdatasync(written.fileno())
                 os.replace(temporary, path)
             except BaseException:
                 Path(temporary).unlink(missing_ok=True)

@@ -296,7 +296,7 @@ class DirectorySource:
                 self._assigned[at].last = None
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """See `UpdateSource.commit`. Returns when the offsets are on disk."""
+        """See `UpdateSource.commit`. The offsets outlive this process, see `GroupMember.commit`."""
         with self._lock:
             self._check_open()
             for at, offset in offsets.items():
