@@ -206,7 +206,7 @@ class UpdateConfig:
     failure_backoff_ms: float = 50.0
     max_commit_interval: int = 32
     max_rows_per_s: float = 0.0
-    interval_s: float = 0.25
+    interval_s: float = 1.0
     metadata_refresh_interval_ms: int = 30_000
     receive_buffer_size: int = 262_144
 

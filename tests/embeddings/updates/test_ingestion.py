@@ -28,8 +28,9 @@ from .update_conformance import rows_for
     ),
     st.integers(1, 9),
     st.integers(0, 3),
+    st.sampled_from([0.0, 0.005]),
 )
-def test_what_was_sent_is_in_the_store(messages, max_batch_size, faults):
+def test_what_was_sent_is_in_the_store(messages, max_batch_size, faults, interval_s):
     source, store, expected = ListSource(DIMS), DictStore(DIMS), {table: {} for table in DIMS}
     source.faults = [StoreUnavailable("away"), RuntimeError("odd")][:faults]
     numbers = defaultdict(itertools.count)
@@ -40,7 +41,7 @@ def test_what_was_sent_is_in_the_store(messages, max_batch_size, faults):
                 expected[table].pop(key, None)
             else:
                 expected[table][key] = rows_for(np.array(keys), stamp, DIMS[table])[place].tolist()
-    options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=2, max_batch_size=max_batch_size)
+    options = IngestionOptions(None, interval_s, max_batch_size, failure_backoff_ms=1, poll_timeout_ms=2)
     with make_ingestion(source, store, options) as ingestion:
         assert ingestion.drain(TIMEOUT_S)
     assert {table: rows_of(store, table) for table in DIMS} == expected
@@ -207,21 +208,56 @@ def test_the_rate_is_bounded():
     assert ingestion.statistics().rows == 1000
 
 
-def test_news_are_looked_for_at_intervals(monkeypatch):
-    pauses, source, store = [], ListSource(), DictStore(DIMS)
+class Pauses:
+    """In place of an ingestion's own: none of it is waited for, and what comes meanwhile is told to it."""
 
-    def pause(ingestion, seconds):
-        pauses.append(seconds)
-        if len(pauses) == 1:
-            source.add(0, [1])  # comes while nobody looks
-        else:
-            ingestion._closing.wait(TIMEOUT_S)
+    def __init__(self, monkeypatch, meanwhile=lambda _number: None):
+        self.seconds = []
+        monkeypatch.setattr(UpdateIngestion, "_pause", lambda ingestion, seconds: self._take(ingestion, seconds))
+        self._meanwhile = meanwhile
 
-    monkeypatch.setattr(UpdateIngestion, "_pause", pause)
+    def _take(self, ingestion, seconds):
+        self.seconds.append(seconds)
+        self._meanwhile(len(self.seconds))
+        ingestion._closing.wait(0.001)
+
+
+def test_after_an_idle_time_news_are_applied_at_once_and_then_at_intervals(monkeypatch):
+    source, store = ListSource(), DictStore(DIMS)
+    pauses = Pauses(monkeypatch, lambda number: source.add(number, [number]) if number < 20 else None)
+    source.add(0, [0])
     with make_ingestion(source, store, IngestionOptions(interval_s=3600, poll_timeout_ms=5)) as ingestion:
-        wait_until(lambda: len(pauses) == 2)
-    assert pauses == [pytest.approx(3600, abs=TIMEOUT_S)] * 2
-    assert ingestion.statistics().rows == 1
+        wait_until(lambda: len(pauses.seconds) > 30)
+        assert ingestion.statistics().rows == 1, "the others wait for the next interval"
+        wait_until(lambda: source.next[AT] == 20)  # but not at the source
+        assert max(pauses.seconds) <= 0.1, "where they are taken a few at a time"
+        wait_until(lambda: source.committed)  # what is applied is committed meanwhile
+        assert ingestion.drain(TIMEOUT_S)
+        assert ingestion.statistics().rows == 20
+
+
+def test_more_than_is_kept_in_memory_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(module, "_WAITING_BYTES", 1)
+    source, store = ListSource(), DictStore(DIMS)
+    pauses = Pauses(monkeypatch)
+    for number in range(300):
+        source.add(number, [number])
+    with make_ingestion(source, store, IngestionOptions(interval_s=3600, poll_timeout_ms=5)) as ingestion:
+        wait_until(lambda: ingestion.statistics().rows == 300)
+    assert not pauses.seconds
+
+
+def test_between_batches_of_an_interval_others_have_their_turn(monkeypatch):
+    source, store = ListSource(), DictStore(DIMS)
+    pauses = Pauses(monkeypatch)
+    insert = store.insert
+    monkeypatch.setattr(store, "insert", lambda *batch: (time.sleep(0.02), insert(*batch)))
+    source.add(0, [0, 1, 2])
+    with make_ingestion(
+        source, store, IngestionOptions(interval_s=3600, max_batch_size=1, poll_timeout_ms=5)
+    ) as ingestion:
+        wait_until(lambda: ingestion.statistics().rows == 3 and len(pauses.seconds) >= 3)
+    assert all(0.08 <= seconds < 0.5 for seconds in pauses.seconds[:3]), "longer than the batch took"
 
 
 def test_what_comes_within_an_interval_is_applied_together():
@@ -245,15 +281,17 @@ def test_what_comes_within_an_interval_is_applied_together():
 
 
 def test_a_source_that_hands_over_little_at_a_time_is_asked_until_it_has_no_more(monkeypatch):
-    source, store, pauses = ListSource(), DictStore(DIMS), []
-    poll = source.poll
+    source, store = ListSource(), DictStore(DIMS)
+    poll, batches = source.poll, []
     monkeypatch.setattr(source, "poll", lambda most, timeout_s: poll(min(most, 3), timeout_s))
-    monkeypatch.setattr(UpdateIngestion, "_pause", lambda _, seconds: (pauses.append(seconds), time.sleep(0.01)))
+    Pauses(monkeypatch)
     for number in range(150):
         source.add(number, [number])
-    with make_ingestion(source, store, IngestionOptions(interval_s=3600, poll_timeout_ms=5)) as ingestion:
-        wait_until(lambda: pauses)
-        assert ingestion.statistics().rows == 150, "before the first pause"
+    options = IngestionOptions(interval_s=3600, poll_timeout_ms=5)
+    with make_ingestion(source, store, options, listener=lambda *batch: batches.append(batch)) as ingestion:
+        wait_until(lambda: batches)
+        assert ingestion.statistics().rows == 150
+    assert len(batches) == 1
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,12 @@ LISTENER = "cache"
 """The tier as which the listener counts in the statistics: level 1, which hears of what the others have."""
 
 _POLL_MESSAGES = 64
+_WAITING_BYTES = 64 << 20
+"""So much of an interval's keys and rows is kept in memory; then it is applied, and all that follows at once."""
+_LOOK_S = 0.1
+"""Within an interval news are taken so often: all at its end would hold up queries for as long as that takes."""
+_LEISURE = 4.0
+"""Within an interval so many times as long as a batch took is waited before the next one, for the same reason."""
 _COMMIT_S = 1.0
 _LAG_S = 2.0
 _HEARTBEAT_S = 1.0
@@ -65,10 +71,10 @@ class PositionedStore(Protocol):
 class IngestionOptions:
     """How fast updates are applied; names and defaults are those of HPS' `update_source` block where it has them.
 
-    At most `max_rows_per_s` rows and deletes a second (None: as fast as it goes), taken every `interval_s` seconds (0:
-    as soon as they come). A store is given at most `max_batch_size` keys at once. Offsets are committed after
-    `max_commit_interval` batches of a partition, every second at least, and whenever nothing is left to do. Raises
-    ValueError naming a field out of range.
+    At most `max_rows_per_s` rows and deletes a second (None: as fast as it goes), as soon as they come but no oftener
+    than every `interval_s` seconds: what comes within an interval is applied together, of a key's rows the last one. A
+    store is given at most `max_batch_size` keys at once. Offsets are committed after `max_commit_interval` batches of a
+    partition, every second at least, and whenever nothing is left to do. Raises ValueError naming a field out of range.
     """
 
     max_rows_per_s: float | None = None
@@ -134,12 +140,14 @@ class UpdateIngestion:
         """Partitions in which the source was told where to begin, and of which nothing came since."""
         self._deliveries: deque[Delivery] = deque()
         """What the source has handed over and nobody has looked at."""
+        self._waiting_bytes = 0
+        """Of these."""
         self._ready: dict[TopicPartition, deque[StoreBatch]] = {}
         """By partition, what is in order and not yet in all stores: whatever fails meanwhile, it is not forgotten."""
         self._pending: dict[TopicPartition, int] = {}
         self._batches: dict[TopicPartition, int] = {}
         """By partition, those applied since the last commit, which costs as much as there are partitions."""
-        self._committed_s = self._lag_s = self._polled_s = self._taken_s = time.monotonic()
+        self._committed_s = self._lag_s = self._polled_s = self._due_s = time.monotonic()
         self._next_s = 0.0
         """When the rate lets the next batch through."""
         self._closing = threading.Event()
@@ -179,27 +187,30 @@ class UpdateIngestion:
         backoff_s = self.options.failure_backoff_ms / 1000
         while not self._closing.is_set():
             try:
-                more = self._cycle()
+                self._collect()
+                if not self._closing.is_set():
+                    self._cycle()
             except Exception as fault:  # a thread that ended would stop all updates, unnoticed
                 self._failed("taking updates from the log", fault)
+                self._due_s = time.monotonic()
                 self._closing.wait(backoff_s)
                 backoff_s = self._longer(backoff_s)
                 continue
             backoff_s = self.options.failure_backoff_ms / 1000
-            if not more:
-                self._pause_until_due()
         with contextlib.suppress(Exception):
             self._commit()
         with contextlib.suppress(Exception):
             self._source.close()
 
-    def _cycle(self) -> bool:
-        """Take what there is, apply it, commit. Returns whether the source may have more than was taken at once."""
-        more, news = False, bool(self._deliveries) or any(self._ready.values())
-        if not news:
-            more = self._take_news()
-            news = bool(self._deliveries)
-        self._forget_lost()
+    def _cycle(self) -> None:
+        """Take what there is, apply it, commit."""
+        if self._deliveries or any(self._ready.values()):
+            self._forget_lost()
+        else:
+            self._take_news()
+        news = bool(self._deliveries) or any(self._ready.values())
+        self._due_s = time.monotonic() + (self.options.interval_s if news and not self._hurries else 0.0)
+        self._waiting_bytes = 0
         self._meet_new()
         while self._deliveries:
             self._take(self._deliveries[0])
@@ -221,35 +232,47 @@ class UpdateIngestion:
                     self._idle.notify_all()
         if self._counter.succeeded():
             log.info("online updates go on")
-        return more
 
     @property
     def _holds(self) -> bool:
         """Whether messages wait for others that they have overtaken."""
         return any(order.held for order in self._orders.values())
 
-    def _take_news(self) -> bool:
-        """Ask the source for messages; where what comes within an interval is awaited, until it has no more or hands
-        over as many as are taken at once. Returns whether it did.
-        """
+    @property
+    def _hurries(self) -> bool:
+        """Whether the next interval is not waited for."""
+        return bool(self._draining) or self._holds or self._waiting_bytes >= _WAITING_BYTES
+
+    def _collect(self) -> None:
+        """Until the next interval, take what comes, a little at a time."""
+        while (left_s := self._due_s - time.monotonic()) > 0 and not self._hurries and not self._closing.is_set():
+            self._pause(min(left_s, _LOOK_S))
+            self._take_all(0.0)
+            self._commit_if_due()
+
+    def _take_news(self) -> None:
+        """Ask the source for messages, and wait a while if it has none."""
         timeout_s = self.options.poll_timeout_ms / 1000
         if self._draining or self._holds:
             timeout_s = min(timeout_s, _HELD_POLL_S)
-        while True:
-            news = self._source.poll(_POLL_MESSAGES - len(self._deliveries), timeout_s)
-            self._taken_s = self._polled_s = time.monotonic()
-            self._deliveries.extend(news)
-            if len(self._deliveries) >= _POLL_MESSAGES:
-                return True
-            if not news or not self.options.interval_s:
-                return False
-            self._forget_lost()  # before the next poll, which tells only of what is lost from then on
+        if self.options.interval_s:
+            self._take_all(timeout_s)
+        else:
+            self._poll(timeout_s)
+
+    def _take_all(self, timeout_s: float) -> None:
+        """Ask the source for messages until it has no more, or as many as are kept."""
+        while self._poll(timeout_s) and self._waiting_bytes < _WAITING_BYTES:
             timeout_s = 0.0
 
-    def _pause_until_due(self) -> None:
-        """What comes within an interval is applied together: in fewer batches, and of a key's rows the last one."""
-        if self.options.interval_s and not self._draining and not self._holds:
-            self._pause(self._taken_s + self.options.interval_s - time.monotonic())
+    def _poll(self, timeout_s: float) -> bool:
+        """Whether there was anything."""
+        news = self._source.poll(_POLL_MESSAGES, timeout_s)
+        self._polled_s = time.monotonic()
+        self._deliveries.extend(news)
+        self._waiting_bytes += sum(_size_bytes(delivery.message) for delivery in news)
+        self._forget_lost()  # before the next poll, which tells only of what is lost from then on
+        return bool(news)
 
     def _due(self, last_s: float, every_s: float) -> bool:
         return time.monotonic() >= last_s + every_s
@@ -348,7 +371,7 @@ class UpdateIngestion:
         while ready:
             if self._closing.is_set():
                 return
-            batch = ready[0]
+            batch, began_s = ready[0], time.monotonic()
             if not self._apply(at, order, batch):
                 if self._orders.get(at) is order and not self._closing.is_set():
                     self._forget(at)  # so that it is met anew should it come back
@@ -359,10 +382,17 @@ class UpdateIngestion:
                 self._pending[at] = batch.position
             self._commit_if_due()
             self._stay_member()
+            self._take_leisure(began_s)
             if self._orders.get(at) is not order:
                 return
         if order.position is not None:
             self._pending[at] = order.position
+
+    def _take_leisure(self, began_s: float) -> None:
+        """After a batch begun at that time, unless the next interval has come."""
+        now_s = time.monotonic()
+        if now_s < self._due_s and not self._hurries:
+            self._pause(min(_LEISURE * (now_s - began_s), self._due_s - now_s))
 
     def _make_ready(self, at: TopicPartition, now_s: float) -> None:
         """Make batches of what is in order, or has waited long enough, by `now_s`."""
@@ -503,3 +533,9 @@ class UpdateIngestion:
         if self._counter.failed(text):
             known = isinstance(fault, StoreError)
             log.warning("online updates: %s failed, trying again: %s", what, text, exc_info=None if known else fault)
+
+
+def _size_bytes(message: UpdateMessage | None) -> int:
+    if message is None:
+        return 0
+    return message.keys.nbytes + (0 if message.rows is None else message.rows.nbytes)
