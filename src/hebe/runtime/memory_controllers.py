@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hebe.runtime.kernel_files import listed_ranges, why_unreadable
+
 EVENT_SOURCE = Path("/sys/bus/event_source/devices")
 
 _CAS_BYTES = 64.0
@@ -31,6 +33,10 @@ _COUNT_AND_TIMES = 1 | 2
 """PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING: a controller has few counters, which events may have to take in turn."""
 _TOLD = struct.Struct("QQQ")
 _CLOSE_ON_EXEC = 8
+_IF_REFUSED = (
+    "may not be counted by this user: sysctl kernel.perf_event_paranoid=0, or run as root (in a container: with "
+    "CAP_PERFMON)"
+)
 _OF_ALL_PROCESSES = -1
 
 
@@ -69,7 +75,7 @@ class MemoryControllers:
                     name = f"{event.name} of core {core}"
                     self._counters.append((name, count(event, core), event.bytes_each))
         except (OSError, ValueError) as fault:
-            self._give_up(_reason(fault))
+            self._give_up(why_unreadable(fault, _IF_REFUSED))
         if not self._counters and not self.unreadable:
             self.unreadable = f"{root} has no memory controller: virtual machines and many processors show none"
 
@@ -78,15 +84,12 @@ class MemoryControllers:
         counts = {}
         try:
             for name, descriptor, bytes_each in self._counters:
-                told = os.read(descriptor, _TOLD.size)
-                if len(told) < _TOLD.size:
-                    raise ValueError(f"{name} is counted no more")
-                count, enabled_ns, running_ns = _TOLD.unpack(told)
+                count, enabled_ns, running_ns = _read(descriptor, name)
                 if not running_ns and enabled_ns:
                     raise ValueError(f"{name} is not counted: other programs have taken the counters")
                 counts[name] = bytes_each * count * (enabled_ns / running_ns if running_ns else 1.0)
         except (OSError, ValueError) as fault:
-            self._give_up(_reason(fault))
+            self._give_up(why_unreadable(fault, _IF_REFUSED))
         return counts if self._counters else None
 
     def _give_up(self, reason: str) -> None:
@@ -128,7 +131,8 @@ def _event(device: Path, name: str, terms: str, bytes_each: float) -> Controller
         field, _, value = term.partition("=")
         for bits, place in _fields(device / "format" / field, int(value or "1", 0)):
             config |= bits << place
-    cores = tuple(_cores(_text(device / "cpumask"))) if (device / "cpumask").exists() else (0,)
+    listed = listed_ranges(_text(device / "cpumask")) if (device / "cpumask").exists() else [(0, 0)]
+    cores = tuple(core for first, last in listed for core in range(first, last + 1))
     return ControllerEvent(f"{device.name}/{name}", int(_text(device / "type")), config, cores, bytes_each)
 
 
@@ -137,19 +141,12 @@ def _fields(path: Path, value: int) -> Iterator[tuple[int, int]]:
     register, _, ranges = _text(path).partition(":")
     if register != "config":
         raise ValueError(f"{path} is {register[:20]!r}: only fields of config are set here")
-    for each in ranges.split(","):
-        low, _, high = each.partition("-")
-        width = int(high or low) - int(low) + 1
-        yield value & ((1 << width) - 1), int(low)
+    for low, high in listed_ranges(ranges):
+        width = high - low + 1
+        yield value & ((1 << width) - 1), low
         value >>= width
     if value:
         raise ValueError(f"{path}: the event's value does not fit into it")
-
-
-def _cores(text: str) -> Iterator[int]:
-    for each in text.split(","):
-        low, _, high = each.partition("-")
-        yield from range(int(low), int(high or low) + 1)
 
 
 def _text(path: Path) -> str:
@@ -196,17 +193,17 @@ def perf_counter(event: ControllerEvent, core: int) -> int:
     return descriptor
 
 
+def _read(descriptor: int, name: str) -> tuple[int, int, int]:
+    """The count, and for how many nanoseconds it was wanted and was taken. Raises OSError, ValueError."""
+    try:
+        told = os.read(descriptor, _TOLD.size)
+    except OSError as fault:
+        raise OSError(fault.errno, fault.strerror, name) from None
+    if len(told) < _TOLD.size:
+        raise ValueError(f"{name} is counted no more")
+    return _TOLD.unpack(told)
+
+
 def _close(counters: list[tuple[str, int, float]]) -> None:
     while counters:
         os.close(counters.pop()[1])
-
-
-def _reason(fault: Exception) -> str:
-    if isinstance(fault, PermissionError):
-        return (
-            f"{fault.filename} may not be counted by this user: sysctl kernel.perf_event_paranoid=0, or run as root "
-            "(in a container: with CAP_PERFMON)"
-        )
-    if isinstance(fault, OSError):
-        return f"{fault.filename or 'memory controllers'}: {fault.strerror or type(fault).__name__}"
-    return str(fault)

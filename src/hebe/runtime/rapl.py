@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hebe.runtime.kernel_files import why_unreadable
+
 POWERCAP = Path("/sys/class/powercap")
+_IF_REFUSED = "may be read by root only: run as root, or let it be read (chmod a+r)"
 
 
 @dataclass(slots=True)
@@ -51,11 +54,11 @@ class RaplCounters:
         try:
             self._packages = _opened(places, "package-")
         except (OSError, ValueError) as fault:
-            self.package_unreadable = _reason(fault)
+            self.package_unreadable = why_unreadable(fault, _IF_REFUSED)
         try:
             self._memory = _opened(places, "dram")
         except (OSError, ValueError) as fault:
-            self.dram_unreadable = _reason(fault)
+            self.dram_unreadable = why_unreadable(fault, _IF_REFUSED)
         if not self._packages and not self.package_unreadable:
             self.package_unreadable = f"{root} has no zone of a processor package"
         if not self._memory and not self.dram_unreadable:
@@ -91,7 +94,7 @@ def _advance(zones: list[_Zone]) -> str:
             zone.advance()
     except (OSError, ValueError) as fault:
         zones.clear()
-        return _reason(fault)
+        return why_unreadable(fault, _IF_REFUSED)
     return ""
 
 
@@ -105,11 +108,3 @@ def _number(path: Path) -> int:
         return int(text)
     except ValueError:
         raise ValueError(f"{path} holds {text.strip()[:40]!r} where a number should be") from None
-
-
-def _reason(fault: OSError | ValueError) -> str:
-    if isinstance(fault, PermissionError):
-        return f"{fault.filename} may be read by root only: run as root, or let it be read (chmod a+r)"
-    if isinstance(fault, OSError):
-        return f"{fault.filename}: {fault.strerror or type(fault).__name__}"
-    return str(fault)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import platform
 import re
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hebe.runtime.control_groups import control_group_limits
+from hebe.runtime.kernel_files import listed_ranges
 from hebe.runtime.pinning import available_cores
 from hebe.spec import ServerSpec, SpecError
 
@@ -115,19 +117,10 @@ def _clock_hz(sys: Path, described: Mapping[str, str], cores: Sequence[int]) -> 
 def _threads_per_core(sys: Path, cores: Sequence[int]) -> int:
     """Hardware threads of the first core."""
     for core in cores[:1]:
-        if siblings := _text(sys / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list").strip():
-            return max(1, _count(siblings))
+        with contextlib.suppress(ValueError):  # it is not told
+            siblings = listed_ranges(_text(sys / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list"))
+            return max(1, sum(last - first + 1 for first, last in siblings))
     return 1
-
-
-def _count(listed: str) -> int:
-    """How many cores the kernel's list names, as in "0-3,8"."""
-    count = 0
-    for piece in listed.split(","):
-        first, _, last = piece.partition("-")
-        if first.isdecimal() and (last.isdecimal() or not last):
-            count += int(last or first) - int(first) + 1
-    return count
 
 
 def _last_level_cache_bytes(sys: Path, cores: Sequence[int]) -> int:

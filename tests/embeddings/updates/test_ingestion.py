@@ -260,6 +260,21 @@ def test_between_batches_of_an_interval_others_have_their_turn(monkeypatch):
     assert min(pauses.seconds[:3]) >= 4 * 0.05, "longer than the batch took, and than news are waited for"
 
 
+def test_what_the_rate_takes_is_not_taken_for_work(monkeypatch):
+    source, store, pauses = ListSource(), DictStore(DIMS), []
+
+    def pause(ingestion, seconds):
+        pauses.append(seconds)
+        ingestion._closing.wait(min(max(seconds, 0.0), 0.5))
+
+    monkeypatch.setattr(UpdateIngestion, "_pause", pause)
+    source.add(0, [0, 1])
+    options = IngestionOptions(max_rows_per_s=2, interval_s=3600, max_batch_size=1, poll_timeout_ms=5)
+    with make_ingestion(source, store, options) as ingestion:
+        wait_until(lambda: ingestion.statistics().rows == 2 and len(pauses) >= 5)
+    assert max(pauses) <= 0.5, "four times as long otherwise"
+
+
 def test_what_comes_within_an_interval_is_applied_together():
     source, store = ListSource(), DictStore(DIMS)
     batches = []

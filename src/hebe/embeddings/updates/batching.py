@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from hebe.embeddings.store import KeyArray, RowArray, StoreError, StoreUnavailable
-from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage
+from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage, data_bytes
 from hebe.embeddings.updates.message import MOST_BYTES, MOST_DIM, encode, most_keys
 from hebe.kernels.xxh64 import key_partitions
 from hebe.spec import check_name
@@ -189,7 +189,7 @@ class BatchingProducer:
             raise ValueError(f"a row of dim {dim}: max_message_bytes is {self.options.max_message_bytes:,}")
         end_s = time.monotonic() + self.options.send_timeout_s
         parts = self._partitions_of(topic, end_s)
-        size = keys.nbytes + (0 if rows is None else rows.nbytes)
+        size = data_bytes(keys, rows)
         owners = key_partitions(keys, parts)
         order = np.argsort(owners, kind="stable")
         keys, rows = keys[order], None if rows is None else rows[order]

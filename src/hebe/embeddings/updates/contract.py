@@ -58,6 +58,11 @@ class UpdateMessage:
     rows: RowArray | None
 
 
+def data_bytes(keys: KeyArray, rows: RowArray | None) -> int:
+    """What keys and rows, or keys that go, take."""
+    return keys.nbytes + (0 if rows is None else rows.nbytes)
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """What a source handed over: a message, or `fault`, which says why these bytes are none (a poison message)."""

@@ -25,7 +25,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
-from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage, UpdateSource
+from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage, UpdateSource, data_bytes
 from hebe.embeddings.updates.ingestion_statistics import IngestionCounter, IngestionStatistics
 from hebe.embeddings.updates.quarantine import Quarantine
 from hebe.embeddings.updates.sequence_check import MOST_HELD, Gap, PartitionOrder
@@ -270,7 +270,8 @@ class UpdateIngestion:
         news = self._source.poll(_POLL_MESSAGES, timeout_s)
         self._polled_s = time.monotonic()
         self._deliveries.extend(news)
-        self._waiting_bytes += sum(_size_bytes(delivery.message) for delivery in news)
+        messages = (delivery.message for delivery in news)
+        self._waiting_bytes += sum(data_bytes(each.keys, each.rows) for each in messages if each is not None)
         self._forget_lost()  # before the next poll, which tells only of what is lost from then on
         return bool(news)
 
@@ -371,7 +372,9 @@ class UpdateIngestion:
         while ready:
             if self._closing.is_set():
                 return
-            batch, began_s = ready[0], time.monotonic()
+            batch = ready[0]
+            self._wait_for_rate(batch.count)
+            began_s = time.monotonic()
             if not self._apply(at, order, batch):
                 if self._orders.get(at) is order and not self._closing.is_set():
                     self._forget(at)  # so that it is met anew should it come back
@@ -443,7 +446,6 @@ class UpdateIngestion:
 
     def _apply(self, at: TopicPartition, order: PartitionOrder, batch: StoreBatch) -> bool:
         """Write a batch into each store, however often that takes; False if it is not ours to write any more."""
-        self._wait_for_rate(batch.count)
         for tier in self._stores:
             if not self._insist(at, order, tier, batch):
                 return False
@@ -533,9 +535,3 @@ class UpdateIngestion:
         if self._counter.failed(text):
             known = isinstance(fault, StoreError)
             log.warning("online updates: %s failed, trying again: %s", what, text, exc_info=None if known else fault)
-
-
-def _size_bytes(message: UpdateMessage | None) -> int:
-    if message is None:
-        return 0
-    return message.keys.nbytes + (0 if message.rows is None else message.rows.nbytes)
