@@ -92,6 +92,20 @@ def test_it_takes_over_and_gives_back(tmp_path, threads_begun) -> None:
         assert (again.positions(), again.size("users")) == ({"log": 4}, 4)
 
 
+def test_what_writes_gives_way_to_the_server_and_what_reads_does_not(tmp_path) -> None:
+    with contextlib.closing(started(tmp_path / "store", readers=2)) as store:
+        process_id = store.process_id
+        assert process_id is not None
+        mine = os.getpriority(os.PRIO_PROCESS, 0)
+        threads = [int(name) for name in os.listdir(f"/proc/{process_id}/task")]
+        niceness = {thread: os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
+        assert niceness.pop(process_id) > mine
+        assert list(niceness.values()).count(mine) >= 2, "its readers; some libraries have threads too"
+        assert max(niceness.values()) > mine, "RocksDB's own"
+        assert os.getsid(process_id) == os.getsid(0), "between sessions the kernel may not heed niceness"
+        assert os.getpgid(process_id) != os.getpgid(0), "Ctrl-C is for the server"
+
+
 def test_one_that_dies_is_started_anew_with_all_that_was_written(tmp_path, caplog) -> None:
     with contextlib.closing(started(tmp_path / "store")) as store:
         store.apply("users", np.arange(100), rows_of(100), ("log", 9))

@@ -70,9 +70,10 @@ class ProducerProcess:
             self._command += ["--table", json.dumps(table)]
 
     def __enter__(self) -> ProducerProcess:
-        # Ctrl-C is for us, who then end it; should we end otherwise, its input does.
+        # Ctrl-C is for us, who then end it; should we end otherwise, its input does. Not in a session of its own, where
+        # its low priority would count for nothing (`embeddings.store_process`).
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
         )
         try:
             self._answer()  # it has drawn what it will send

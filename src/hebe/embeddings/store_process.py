@@ -205,7 +205,9 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                start_new_session=True,  # so that Ctrl-C does not reach it before the server has stopped
+                # Ctrl-C does not reach it before the server has stopped. Not a session of its own, beside which the
+                # kernel would share out cores evenly (sched_autogroup), whatever priority its threads have.
+                process_group=0,
             )
         except OSError as fault:
             self._close_idle()

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -26,8 +27,8 @@ from hebe.embeddings.store_wire import fault_head, receive, send
 _SWITCH_INTERVAL_S = 1e-4
 """So long may an update hold up a query where both run Python."""
 
-_NICENESS = 10
-"""It gives way to the server: where cores are short, updates fall behind before queries wait."""
+_NICENESS = 15
+"""Of the thread that writes, and of RocksDB's own: where cores are short, updates fall behind before queries wait."""
 
 Answer = tuple[dict[str, Any], tuple[npt.NDArray[Any], ...]]
 
@@ -37,19 +38,26 @@ def main(arguments: list[str]) -> int:
     path, options, *descriptors = arguments
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # they are for the server, which closes the store when it has stopped
-    os.nice(_NICENESS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    connections = [socket.socket(fileno=int(descriptor)) for descriptor in descriptors]
+    writer, *readers = (socket.socket(fileno=int(descriptor)) for descriptor in descriptors)
+    opened = Future[RocksDbStore]()
+    for connection in readers:  # begun before this thread gives way: a query waits for them
+        Thread(target=_read, args=(opened, connection), daemon=True).start()
+    os.nice(_NICENESS)
     try:
         store = RocksDbStore(Path(path), options=RocksDbOptions(**json.loads(options)))
     except StoreError as fault:
-        send(connections[0], fault_head(fault))
+        send(writer, fault_head(fault))
         return 1
-    send(connections[0], {})
-    for connection in connections[1:]:
-        Thread(target=_serve, args=(store, connection), daemon=True).start()
-    _serve(store, connections[0])
+    opened.set_result(store)
+    send(writer, {})
+    _serve(store, writer)
     return 0
+
+
+def _read(opened: Future[RocksDbStore], connection: socket.socket) -> None:
+    """Answer on one connection once the store is open."""
+    _serve(opened.result(), connection)
 
 
 def _serve(store: RocksDbStore, connection: socket.socket) -> None:
