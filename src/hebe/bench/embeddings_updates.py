@@ -80,7 +80,7 @@ class _Effort:
 
 
 _QUICK = _Effort(scale=0.01, turns=2, probe_s=0.7, rounds=2, resolution=0.05, visible_s=4.0)
-_FULL = _Effort(scale=0.05, turns=6, probe_s=1.5, rounds=3, resolution=0.03, visible_s=20.0)
+_FULL = _Effort(scale=0.05, turns=10, probe_s=1.5, rounds=3, resolution=0.03, visible_s=20.0)
 
 
 def updates_figures(quick: bool, progress: Progress) -> list[Figure]:
