@@ -27,16 +27,30 @@ def test_a_store_with_positions_says_where_to_begin(tmp_path):
         assert ingestion.drain(TIMEOUT_S)
     statistics = ingestion.statistics()
     assert (statistics.messages, statistics.duplicates) == (1, 1)
-    assert source.seeks == [("users", 99 - sequence_check.MOST_HELD)]
+    assert source.seeks == [("users", -1), ("users", 99 - sequence_check.MOST_HELD)]
     assert store.positions() == {"L/m/users/0": 101}
     assert store.size("users") == 100
-    source.identity = "M"  # another log: its offsets say nothing about the store
+    source.identity = "M"  # another log: its offsets say nothing about the store, nor does its group
     source.next[AT] = 100
     with make_ingestion(source, store) as ingestion:
         assert ingestion.drain(TIMEOUT_S)
-    assert len(source.seeks) == 1
+    assert source.seeks[2:] == [("users", -1)]
     assert store.positions() == {"L/m/users/0": 101, "M/m/users/0": 101}
     store.close()
+
+
+def test_a_store_made_anew_is_given_what_the_group_had_applied_to_the_old_one(tmp_path):
+    source = ListSource()
+    for number in range(100):
+        source.add(number, [number], stamp=number)
+    for directory in ("damaged", "new"):
+        store = RocksDbStore(tmp_path / directory, DIMS)
+        with make_ingestion(source, store) as ingestion:
+            assert ingestion.drain(TIMEOUT_S)
+        assert source.committed == {AT: 99}
+        assert store.size("users") == 100
+        assert store.positions() == {"L/m/users/0": 99}
+        store.close()
 
 
 def test_offsets_that_the_store_alone_knew_are_committed(tmp_path):

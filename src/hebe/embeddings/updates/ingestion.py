@@ -5,7 +5,7 @@
                                                                                         source.commit
 
 Offsets are committed after all stores have the rows. A store that has `apply` (`PositionedStore`) keeps the offset with
-the rows, and is believed about it rather than the group. A store or log that fails is tried again for as long as it
+the rows, and is believed about it rather than the group: one that knows nothing of a log is given all that it holds. A store or log that fails is tried again for as long as it
 takes, and nothing is passed over but what can never be applied: that is put aside and named.
 """
 
@@ -294,7 +294,7 @@ class UpdateIngestion:
         self._sought.discard(at)
 
     def _meet_new(self) -> None:
-        """Begin with partitions that have become ours: where the stores say they are, else where the group is."""
+        """Begin with partitions that have become ours: where stores that keep positions are, else where the group is."""
         new = [at for at in self._source.assigned() if at not in self._orders]
         if not new:
             return
@@ -306,13 +306,15 @@ class UpdateIngestion:
         if stored is not None:
             name = f"{identity}/{at.model}/{at.table}/{at.partition}"
             self._position_names[at] = name
-            if name in stored:
-                # A little that is applied already is read again, for the numbers that its producers had reached.
-                begin = max(-1, stored[name] - MOST_HELD)
-                self._source.seek(at, begin)
-                self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at != at)
-                self._positions[at] = self._pending[at] = stored[name]
-                self._handed[at] = begin
+            position = stored.get(name)
+            # The group may be ahead of a store that was made anew, and then it is the store that counts. A little that
+            # is applied already is read again, for the numbers that its producers had reached.
+            begin = -1 if position is None else max(-1, position - MOST_HELD)
+            self._source.seek(at, begin)
+            self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at != at)
+            self._handed[at] = begin
+            if position is not None:
+                self._positions[at] = self._pending[at] = position
                 self._sought.add(at)
         self._orders[at] = PartitionOrder(at)
         self._ready.setdefault(at, deque())
