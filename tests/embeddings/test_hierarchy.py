@@ -165,7 +165,9 @@ def test_keys_that_no_tier_has_are_counted_by_item(tables, tmp_path):
     unknown = (keys[:, 3:9] >= 25_000).sum(axis=1)
     assert report.keys == KeyCounts(int((keys >= 0).sum()), 0, 0, int(unknown.sum()))
     assert report.keys.unknown > 0
-    assert np.array_equal(report.by_item, np.stack([0 * unknown, 0 * unknown, unknown], axis=1))
+    assert np.array_equal(
+        report.by_item, np.stack([(keys >= 0).sum(axis=1), 0 * unknown, 0 * unknown, unknown], axis=1)
+    )
     opened.close()
 
 

@@ -36,8 +36,8 @@ class Echo:
         self.model.batches.append(batch)
         rows = [p.query.query_id + np.arange(p.start, p.stop) / 1000 for p in batch.sub_queries]
         scores = np.concatenate(rows).astype(np.float32)[:, None]
-        late = np.zeros((batch.items, 3), np.int32)
-        late[:, 0] = 1
+        late = np.zeros((batch.items, 4), np.int32)
+        late[:, :2] = 10, 1
         return BatchOutcome(scores, 0.001, 0.002, LookupReport(KeyCounts(10 * batch.items, batch.items), late))
 
     rehearse = run

@@ -48,7 +48,8 @@ _POOLING_CODES = {
 class LookupReport:
     """What one lookup came to, in keys asked for (padding left out).
 
-    `by_item` int32 `[n, 3]` has defaulted, stale and unknown keys of each item; None if there are none.
+    `by_item` int32 `[n, 4]` has the keys of each item, and how many of them are defaulted, stale and unknown; None if
+    none are.
     """
 
     keys: KeyCounts
@@ -262,8 +263,13 @@ def _report(found: int, renamed: KeyArray, plan: KeyPlan, fetched: BatchLookup |
     if fetched is None or fetched.states is None:
         return LookupReport(KeyCounts(found))
     kinds = count_states(renamed, plan, fetched.starts, fetched.bases, fetched.states, len(RowState))
-    by_item = kinds[:, _REPORTED]
-    return LookupReport(KeyCounts(found, *by_item.sum(axis=0).tolist()), by_item)
+    by_item = np.column_stack([present_by_item(renamed), kinds[:, _REPORTED]])
+    return LookupReport(KeyCounts(found, *by_item[:, 1:].sum(axis=0).tolist()), by_item)
+
+
+def present_by_item(keys: KeyArray) -> npt.NDArray[np.int32]:
+    """How many keys each row of a key matrix has, padding left out."""
+    return np.count_nonzero(keys != -1, axis=1).astype(np.int32)
 
 
 class _LoadProgress:

@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport, LookupScratch
+from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport, LookupScratch, present_by_item
 from hebe.embeddings.key_matrix import complete, fill_lengths, place_keys
 from hebe.embeddings.store import StoreError
 from hebe.query import Batch, FloatArray, KeyArray, KeyCounts
@@ -61,7 +61,9 @@ class BatchOutcome:
         return self.sparse_s
 
     def keys_of(self, start: int, stop: int) -> KeyCounts:
-        """How the keys of items `[start, stop)` were answered; their total is their share of the batch's."""
+        """How the keys of items `[start, stop)` were answered; where all were found, their total is their share of the
+        batch's.
+        """
         if not self.handed:
             return _keys_of(self.lookup, len(self.scores), start, stop)
         counts, first = KeyCounts(), 0
@@ -74,11 +76,10 @@ class BatchOutcome:
 
 
 def _keys_of(lookup: LookupReport, items: int, start: int, stop: int) -> KeyCounts:
-    total = lookup.keys.total
-    counts = KeyCounts(total if stop - start == items else round(total * (stop - start) / items))
     if lookup.by_item is not None:
-        counts.defaulted, counts.stale, counts.unknown = lookup.by_item[start:stop].sum(axis=0).tolist()
-    return counts
+        return KeyCounts(*lookup.by_item[start:stop].sum(axis=0).tolist())
+    total = lookup.keys.total
+    return KeyCounts(total if stop - start == items else round(total * (stop - start) / items))
 
 
 def told_to_clients(fault: Exception | None) -> str:
@@ -180,6 +181,8 @@ class SparseExecutor:
             hot = self._hot.split(keys, inputs.hot_keys[: len(keys)], cold)
             report = self._share_out(cold, out, math.inf, wait=False)  # tiered tables have no hot rows
             report.keys.total += hot
+            if report.by_item is not None:
+                report.by_item[:, 0] = present_by_item(keys)
             return report
         left_s, wait = math.inf, False
         if self._hierarchy.tiers is not None:
@@ -200,11 +203,11 @@ class SparseExecutor:
 
         shares = self._team.shares(len(keys))
         tasks = [partial(look_up, *each) for each in zip(shares, self._scratches, strict=False)]
-        return _joined(self._team.run(tasks), [stop - start for start, stop in shares])
+        return _joined(self._team.run(tasks), [keys[start:stop] for start, stop in shares])
 
 
-def _joined(reports: Sequence[LookupReport], items: Sequence[int]) -> LookupReport:
-    """Of lookups of so many items, one after the other."""
+def _joined(reports: Sequence[LookupReport], shares: Sequence[KeyArray]) -> LookupReport:
+    """Of lookups of these shares of a key matrix."""
     if len(reports) == 1:
         return reports[0]
     keys = KeyCounts()
@@ -212,8 +215,10 @@ def _joined(reports: Sequence[LookupReport], items: Sequence[int]) -> LookupRepo
         keys.add(report.keys)
     if all(report.by_item is None for report in reports):
         return LookupReport(keys)
-    none = [np.zeros((count, 3), np.int32) for count in items]
-    by_item = [zeros if one.by_item is None else one.by_item for one, zeros in zip(reports, none, strict=True)]
+    by_item = [
+        np.pad(present_by_item(share)[:, None], ((0, 0), (0, 3))) if report.by_item is None else report.by_item
+        for report, share in zip(reports, shares, strict=True)
+    ]
     return LookupReport(keys, np.concatenate(by_item))
 
 

@@ -150,7 +150,7 @@ def _serve(
             outcome = executor.run(Batch(0, (SubQuery(query, 0, query.items),), query.items))
             scores.append(outcome.scores[:, 0].copy())
             report = outcome.lookup
-            whole.append(np.ones(query.items, np.bool_) if report.by_item is None else report.by_item[:, 0] == 0)
+            whole.append(np.ones(query.items, np.bool_) if report.by_item is None else report.by_item[:, 1] == 0)
             hits, misses = report.keys.total, 0
             if tiers is not None and before is not None:
                 after = tiers.state.counts
