@@ -26,16 +26,24 @@ def rows_of(value: float, table: str, count: int) -> np.ndarray:
 
 
 class Node:
-    """A hierarchy whose rows are 1, that follows the log in `place / "log"`."""
+    """A hierarchy whose rows are 1, or `trained`, that follows the log in `place / "log"`."""
 
-    def __init__(self, place: Path, tiers: dict, name: str = "node", since_s: float | None = None, **updates) -> None:
-        tables = {table.name: rows_of(1, table.name, table.rows) for table in SPEC.tables}
+    def __init__(
+        self,
+        place: Path,
+        tiers: dict,
+        name: str = "node",
+        since_s: float | None = None,
+        trained: float = 1,
+        **updates,
+    ) -> None:
+        tables = {table.name: rows_of(trained, table.name, table.rows) for table in SPEC.tables}
         source = {"type": "log_directory", "address": str(place / "log"), "poll_timeout_ms": 10, **updates}
         config = HierarchyConfig.from_mapping({**tiers, "update_source": source})
         self.place = place / name / "1"
         self.hierarchy = EmbeddingHierarchy.open(SPEC, tables, persistent_dir=self.place, config=config)
         memory, tiers_opened = self.hierarchy.memory, self.hierarchy.tiers
-        opened = OnlineUpdates.open("model", 1, memory, tiers_opened, config, self.place, since_s)
+        opened = OnlineUpdates.open("model", memory, tiers_opened, config, self.place, since_s)
         assert opened is not None
         self.updates = opened
 
@@ -112,11 +120,12 @@ def test_a_restart_has_the_updates_of_before(make_node, tmp_path, kind) -> None:
     assert [node.look_up(user, 0)[0] for user in (7, 8, 9)] == [5, 6, 1]
 
 
-def test_resident_tables_have_caught_up_before_anything_is_answered(make_node, tmp_path) -> None:
+@pytest.mark.parametrize("kind", ["resident", "hash_map"])
+def test_what_is_in_memory_alone_has_caught_up_before_anything_is_answered(make_node, tmp_path, kind) -> None:
     with LogDirectory(tmp_path / "log").producer() as producer:
         for key in range(50):
             producer.send("model", "users", np.array([key]), rows_of(3, "users", 1))
-    node = make_node(tmp_path, {})
+    node = make_node(tmp_path, KINDS[kind](tmp_path))
     assert node.updates.catch_up(TIMEOUT_S)
     assert [node.look_up(user, 0)[0] for user in (0, 49, 50)] == [3, 3, 1]
 
@@ -163,8 +172,23 @@ def test_servers_that_share_redis_share_the_work_and_hear_of_all(make_node, tmp_
     assert [node.updates.statistics()["tiers"].rows for node in nodes] == [100 * pushed] * 2
 
 
+def test_rows_in_redis_are_of_one_content_whatever_version_it_calls_itself(make_node, tmp_path, redis_server) -> None:
+    """As when a version's files were written anew: the Redis that servers share has rows of before, and updates too."""
+    tiers = {
+        "volatile_db": {"type": "redis", "address": redis_server.address, "num_partitions": 4, "timeout_ms": 60_000}
+    }
+    with LogDirectory(tmp_path / "log").producer() as producer:
+        producer.send("model", "users", np.array([7]), rows_of(5, "users", 1))
+    for trained in (11, 12, 11):
+        node = make_node(tmp_path, tiers, trained=trained)
+        assert node.updates.drain(TIMEOUT_S)
+        wait_until(lambda node=node: node.look_up(7, 0)[0] == 5, TIMEOUT_S)
+        assert node.look_up(8, 0)[0] == trained
+        node.close()
+
+
 def test_without_a_source_nothing_is_opened() -> None:
-    assert OnlineUpdates.open("model", 1, None, None, HierarchyConfig(), None) is None
+    assert OnlineUpdates.open("model", None, None, HierarchyConfig(), None) is None
 
 
 def test_a_log_that_cannot_be_opened_is_an_error_and_leaves_no_thread(tmp_path) -> None:

@@ -1,5 +1,6 @@
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard
-from hebe.embeddings.tiered_lookup import TieredLookup
+from hebe.embeddings.tiered_lookup import UPDATED_BY_OTHERS_S, TieredLookup
 from hebe.embeddings.volatile_tier import VolatileTier
 
 from .dict_store import DictCache, DictStore
@@ -32,6 +33,7 @@ class Tiers:
         local: bool = False,
         persistent: bool = True,
         guard: GuardOptions = PATIENT,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.faults: list[Exception] = []
         self.cache = DictCache(DIMS, capacity)
@@ -49,6 +51,7 @@ class Tiers:
             TierGuard("persistent", self.persistent, DIMS, guard) if persistent else None,
             options or LookupOptions(),
             self.background,
+            clock,
         )
 
     def ask(self, keys: list[int], table: str = "users", **bounds) -> tuple[list[float], list[int] | None]:
@@ -186,6 +189,7 @@ def test_with_both_lower_tiers_stalled_keys_are_defaulted_and_heal(make_tiers) -
 def test_the_callers_time_bounds_the_wait_and_opens_no_breaker(make_tiers) -> None:
     tiers = make_tiers()
     tiers.volatile.gate.clear()
+    tiers.persistent.gate.clear()
     started_s = time.monotonic()
     for _ in range(5):
         assert tiers.ask([6], timeout_s=0.02)[1] == [RowState.DEFAULTED]
@@ -204,6 +208,49 @@ def test_level_1_follows_updates_of_the_rows_that_it_has(make_tiers) -> None:
     tiers.volatile.delete("users", np.array([3]))
     tiers.lookup.updated("users", np.array([3]), None)
     assert tiers.ask([3, 4]) == ([0, 4], [RowState.UNKNOWN, RowState.FOUND])
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_level_2_is_not_believed_where_another_server_has_yet_to_write_an_update(make_tiers, deleted) -> None:
+    now_s = 0.0
+    tiers = make_tiers(capacity=10, clock=lambda: now_s)
+    keys, old = np.array([5]), np.full((1, 3), 5, np.float32)
+    tiers.volatile.insert("users", keys, old)
+    tiers.volatile.insert("items", keys, old[:, :1])
+    if deleted:
+        tiers.persistent.delete("users", keys)
+        tiers.lookup.updated("users", keys, None)
+        expected = ([0], [RowState.UNKNOWN])
+    else:
+        tiers.persistent.insert("users", keys, old + 4)
+        tiers.lookup.updated("users", keys, old + 4)
+        expected = ([9], None)
+    assert tiers.ask([5]) == expected
+    tiers.lookup.renew("users", keys)
+    assert tiers.ask([5]) == expected, "nor when level 1 is refreshed"
+    assert tiers.ask([5], "items") == ([5], None)
+    assert tiers.lookup.counts.volatile_hits == 1, "of items alone, which had no update"
+    tiers.cache.delete("users", keys)
+    tiers.volatile.insert("users", keys, old + 5)  # by the other server, some time
+    now_s = UPDATED_BY_OTHERS_S + 1
+    assert tiers.ask([5]) == ([10], None)
+
+
+def test_level_2_is_believed_when_level_3_cannot_be_asked(make_tiers) -> None:
+    tiers = make_tiers()
+    tiers.volatile.insert("users", np.array([5]), np.full((1, 3), 8, np.float32))
+    tiers.lookup.updated("users", np.array([5]), np.full((1, 3), 9, np.float32))
+    tiers.persistent.fault = StoreError("gone")
+    for _ in range(3):
+        tiers.ask([6])
+    assert not tiers.lookup.persistent.available
+    assert tiers.ask([5]) == ([8], None)
+
+
+def test_a_stalled_level_2_leaves_level_3_a_part_of_the_callers_time(make_tiers) -> None:
+    tiers = make_tiers()
+    tiers.volatile.gate.clear()
+    assert tiers.ask([6], timeout_s=1.0) == ([6], None)
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -244,7 +291,8 @@ def test_level_2_keeps_no_row_that_an_update_overtook(make_tiers, moment, delete
 
 def test_level_2_is_not_asked_while_it_has_an_old_row_that_it_could_not_be_told_to_delete(make_tiers) -> None:
     """As when Redis was away while the update came: others would be given the old row, and keep it."""
-    tiers = make_tiers(capacity=1)
+    now_s = 0.0
+    tiers = make_tiers(capacity=1, clock=lambda: now_s)
     assert tiers.ask([7])[0] == [7]
     for other in range(400):  # however much was put there since
         tiers.ask([other % 50 + 20])
@@ -260,6 +308,7 @@ def test_level_2_is_not_asked_while_it_has_an_old_row_that_it_could_not_be_told_
     tiers.background.drain()
     tiers.cache.delete("users", np.array([7]))
     asked = len(tiers.persistent.queries)
+    now_s = UPDATED_BY_OTHERS_S + 1
     assert tiers.ask([7])[0] == [77]
     assert len(tiers.persistent.queries) == asked, "level 2 was asked again, and has the new row"
 

@@ -28,7 +28,9 @@ ROCKS = {"persistent_db": {"type": "rocks_db", "path": "rows", "timeout_ms": 60_
 
 
 def config_of(**parts: dict) -> HierarchyConfig:
-    return HierarchyConfig.from_mapping({**ROCKS, **parts, "cache": {"cache_fraction": 0.1, **parts.get("cache", {})}})
+    cache = parts.pop("cache", {})
+    size = {} if "cache_bytes" in cache else {"cache_fraction": 0.1}
+    return HierarchyConfig.from_mapping({**ROCKS, **parts, "cache": {**size, **cache}})
 
 
 @pytest.fixture

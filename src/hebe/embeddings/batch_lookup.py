@@ -127,9 +127,13 @@ class BatchFetch:
         self.left -= hits
         return hits
 
-    def ask(self, tier: TierGuard, timeout_s: float) -> Answer | None:
-        """Take what a guarded tier has of all that is left; None if that is nothing, or it has not answered in time."""
-        wanted, places = self.wanted, np.flatnonzero(self.rest)
+    def ask(self, tier: TierGuard, timeout_s: float, but: FoundMask | None = None) -> Answer | None:
+        """Take what a guarded tier has of all that is left, `but` for these keys; None if that is nothing, or it has
+        not answered in time.
+        """
+        wanted, places = self.wanted, np.flatnonzero(self.rest if but is None else self.rest & ~but)
+        if not places.size:
+            return None
         keys, (starts, bases) = wanted.keys[places], wanted.spans(places)
         self._answered = False
         try:

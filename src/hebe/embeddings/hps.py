@@ -230,7 +230,7 @@ class _Model:
         self.updates: OnlineUpdates | None = None
         try:
             self.tiers.start()
-            self.updates = OnlineUpdates.open(name, version, None, self.tiers, config, found.persistent_dir)
+            self.updates = OnlineUpdates.open(name, None, self.tiers, config, found.persistent_dir)
         except BaseException:
             self.tiers.close()
             raise

@@ -4,7 +4,8 @@ Each log of updates is read by as many ingestions as there are stores of a diffe
 
     tiers          level 3, then a hash map, then level 1, in a group of this node's own: each at its own pace
     volatile_db    Redis, in one group of all servers, which share its partitions
-    resident       table memory, in no group: it is read from the oldest message at each start
+    resident       table memory, in no group: it is read from the oldest message at each start, as `tiers` is without
+                   level 3
 
 Level 1 takes the rows of updates that come past, and hears from `volatile_db` which of its rows are outdated. Where
 there is neither level 3 nor a hash map, `tiers` only listens, so that it still hears of what other servers write.
@@ -17,7 +18,7 @@ import hashlib
 import logging
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateType
@@ -33,21 +34,23 @@ from hebe.embeddings.updates.opening import open_configured_log
 log = logging.getLogger("hebe.updates")
 
 CATCH_UP_S = 30.0
-"""How long a model that is loaded waits for its resident tables to have all updates that the log holds."""
+"""How long a model that is loaded waits for what it has in memory alone to have all updates that the log holds."""
 
 
 class OnlineUpdates:
     """Made by `open`. Close it before the tiers and the table memory."""
 
-    def __init__(self, update_log: UpdateLog, ingestions: Mapping[str, UpdateIngestion]) -> None:
+    def __init__(
+        self, update_log: UpdateLog, ingestions: Mapping[str, UpdateIngestion], forgetful: Collection[str]
+    ) -> None:
         self._log = update_log
         self._ingestions = dict(ingestions)
+        self._forgetful = frozenset(forgetful)
 
     @classmethod
     def open(
         cls,
         model: str,
-        version: int,
         memory: TableMemory | None,
         tiers: Tiers | None,
         config: HierarchyConfig,
@@ -56,7 +59,7 @@ class OnlineUpdates:
     ) -> OnlineUpdates | None:
         """Begin to apply updates of `model` to its tables in `memory` and behind `tiers`; None if none come.
 
-        Level 3 lies in `place`. Updates sent before `since_s` (Unix seconds) are in the rows of this `version` already.
+        Level 3 lies in `place`. Updates sent before `since_s` (Unix seconds) are in the rows already.
         Raises `StoreError` when the log cannot be opened, ValueError for an address that is none.
         """
         source = config.update_source
@@ -73,6 +76,7 @@ class OnlineUpdates:
         update_log = open_configured_log(source)
         quarantine = None if place is None else place.with_name(f"{place.name}.quarantine")
         ingestions: dict[str, UpdateIngestion] = {}
+        forgetful: set[str] = set()
 
         with contextlib.ExitStack() as opened:
             opened.callback(update_log.close)
@@ -84,6 +88,8 @@ class OnlineUpdates:
                 stores: Mapping[str, EmbeddingStore],
                 listener: UpdateListener | None = None,
             ) -> None:
+                if group is None and stores:
+                    forgetful.add(name)
                 topics = [Topic(model, table) for table in dims]
                 reader = update_log.source(group, topics, newest=not stores)
                 ingestions[name] = opened.enter_context(
@@ -113,20 +119,20 @@ class OnlineUpdates:
                     def outdated(table: str, keys: KeyArray, _rows: RowArray | None) -> None:
                         lookup.outdated(table, keys)
 
-                    group = f"{source.group}.{model}.{version}"
+                    group = f"{source.group}.{tiers.content}"
                     begin("volatile_db", group, lookup.dims, {"volatile_db": volatile.store}, outdated)
             opened.pop_all()
-        return cls(update_log, ingestions)
+        return cls(update_log, ingestions, forgetful)
 
     def catch_up(self, timeout_s: float = CATCH_UP_S) -> bool:
-        """Wait until resident tables have what the log holds: they begin with the model's own rows at each start.
+        """Wait until tables in memory have what the log holds: they begin with the model's own rows at each start.
 
         False if that took longer; then they go on catching up while queries are answered.
         """
-        ingestion = self._ingestions.get("resident")
-        if ingestion is None or ingestion.drain(timeout_s):
+        give_up_s = time.monotonic() + timeout_s
+        if all(self._ingestions[name].drain(max(give_up_s - time.monotonic(), 0.0)) for name in self._forgetful):
             return True
-        log.warning("resident tables have not caught up with the update log after %g s; they go on", timeout_s)
+        log.warning("tables in memory have not caught up with the update log after %g s; they go on", timeout_s)
         return False
 
     def statistics(self) -> dict[str, IngestionStatistics]:

@@ -23,8 +23,15 @@ from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.recent_updates import RecentUpdates
 from hebe.embeddings.store import EmbeddingCache, FoundMask, KeyArray, RowArray
 from hebe.embeddings.tier_guard import TierGuard
+from hebe.embeddings.update_times import UpdateTimes
 from hebe.embeddings.volatile_tier import VolatileTier
 from hebe.kernels import table_batch
+
+UPDATED_BY_OTHERS_S = 60.0
+"""So long after an update level 3 of this server, which has it, is asked for the key rather than a shared level 2: the
+row there is for another server to write, which may be behind, or gone, and its partitions others' a while later."""
+_SHARE_OF_LEVEL_2 = 0.5
+"""Of a caller's time, where level 3 can still answer if level 2 does not."""
 
 
 class TieredLookup:
@@ -53,6 +60,7 @@ class TieredLookup:
         self._clock = clock
         self._counting = threading.Lock()
         self._updates = {table: RecentUpdates() for table in dims}
+        self._update_times = UpdateTimes(dims, clock)
         table_batch.warm_up()
 
     def look_up(
@@ -130,6 +138,8 @@ class TieredLookup:
         """Lower tiers have newer rows of `keys`, these, or have deleted them (None): level 1 follows, as far as it
         holds them. Told by one thread a table, in the order of the updates.
         """
+        if self._others_write_level_2:
+            self._update_times.note(table, keys)  # first: who then knows of the update passes level 2 over
         self._note_update(table, keys)
         if rows is None:
             self.cache.delete(table, keys)
@@ -228,7 +238,8 @@ class TieredLookup:
             elif volatile.guard is None:
                 fetch.fill_from(volatile.store)
             else:
-                fetch.ask(volatile.guard, timeout_s)
+                behind = self._behind_in_level_2(wanted)
+                fetch.ask(volatile.guard, timeout_s * (1 if self.persistent is None else _SHARE_OF_LEVEL_2), behind)
             counts.volatile_hits += count - fetch.left
             if note and fetch.left < count:
                 used = fetch.found_parts()
@@ -243,6 +254,17 @@ class TieredLookup:
         if fetch.left:
             self._set_defaults(wanted, fetch.rest)
         return fetch
+
+    @property
+    def _others_write_level_2(self) -> bool:
+        """While level 3 has the updates that this server knows of."""
+        return self.persistent is not None and self.volatile is not None and self.volatile.guard is not None
+
+    def _behind_in_level_2(self, wanted: BatchLookup) -> FoundMask | None:
+        """Keys of which level 2 may have an older row than level 3, if that can be asked; None if there are none."""
+        if self.persistent is None or not self.persistent.available:
+            return None
+        return self._update_times.within(UPDATED_BY_OTHERS_S, wanted.tables, wanted.keys, wanted.starts)
 
     def _put(self, fetch: BatchFetch) -> None:
         """`put` of what was found."""

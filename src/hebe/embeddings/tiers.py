@@ -51,6 +51,8 @@ from hebe.spec import EmbeddingTableSpec
 log = logging.getLogger("hebe.tiers")
 
 _WARM_UP_ROWS = 16384
+_IDENTITY_DIGITS = 12
+"""So much of a content's identity is in names that servers share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,17 @@ class TiersState:
 
 
 class Tiers:
-    """Made by `open`. `lookup` answers, `refresh` brings level 1 up to date, `background` is what nobody waits for."""
+    """Made by `open`. `lookup` answers, `refresh` brings level 1 up to date, `background` is what nobody waits for.
 
-    def __init__(self, lookup: TieredLookup, config: CacheConfig, cache: HostCache, directory: Path | None) -> None:
+    `content` names the rows, as servers that share a Redis have to: rows of other files are others, also when they are of
+    a version of the same number.
+    """
+
+    def __init__(
+        self, lookup: TieredLookup, config: CacheConfig, cache: HostCache, directory: Path | None, content: str
+    ) -> None:
         self.lookup = lookup
+        self.content = content
         self.cache = cache
         self.background = lookup.background
         self.refresh = CacheRefresh(lookup, config.refresh_options(), _told("a refresh failed"))
@@ -116,7 +125,8 @@ class Tiers:
                 guard = GuardOptions(config.persistent_db.timeout_ms / 1e3, config.persistent_db.num_threads)
                 persistent = TierGuard("persistent_db", store, dims, guard)
                 opened.callback(persistent.close)
-            volatile = _open_volatile(f"{model}.{version}", dims, config.volatile_db)
+            content = ".".join([model, str(version), *filter(None, [identity[:_IDENTITY_DIGITS]])])
+            volatile = _open_volatile(content, dims, config.volatile_db)
             if volatile is not None:
                 opened.callback(volatile.close)
                 _fill_volatile(volatile.store, tables, sources, store, config.volatile_db)
@@ -134,7 +144,7 @@ class Tiers:
             lookup = TieredLookup(dims, cache, volatile, persistent, options, background)
             directory = persistent_dir if persistent is not None else None
             known = read_keys(_key_files(directory, own)) if own.init_ec else {}
-            tiers = cls(lookup, own, cache, directory)
+            tiers = cls(lookup, own, cache, directory, content)
             opened.callback(tiers.refresh.close)
             if own.init_ec:
                 tiers.warm_up(tables, sources, known)

@@ -371,4 +371,4 @@ def _open_updates(stored: StoredModel, hierarchy: EmbeddingHierarchy, options: L
         return None
     place = options.store_directory(stored.name, stored.version)
     memory, tiers = hierarchy.memory, hierarchy.tiers
-    return OnlineUpdates.open(stored.name, stored.version, memory, tiers, options.hierarchy, place, stored.rows_as_of_s)
+    return OnlineUpdates.open(stored.name, memory, tiers, options.hierarchy, place, stored.rows_as_of_s)
