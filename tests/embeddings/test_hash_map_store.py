@@ -170,6 +170,22 @@ def test_a_partition_above_its_margin_is_pruned_where_memory_ends():
     store.close()
 
 
+@pytest.mark.parametrize("num_partitions", [1, 3])
+def test_one_that_may_evicts_where_memory_ends_and_takes_whatever_comes(num_partitions):
+    options = VolatileOptions(num_partitions, overflow_policy=OverflowPolicy.EVICT_OLDEST)
+    store = HashMapStore({"t": 128}, options, memory_bound_bytes=planned_bytes(6000, 128, num_partitions))
+    store.evict_where_memory_ends()
+    keys = np.arange(50_000)
+    for first in range(0, keys.size, 1000):
+        part = keys[first : first + 1000]
+        store.insert("t", part, rows_of(part, 128))
+        assert query(store, part, 128)[1].all(), "what came last is there"
+    kept = present(store)
+    assert 4000 <= len(kept) <= 6600
+    assert np.array_equal(query(store, kept, 128)[0], rows_of(kept, 128))
+    store.close()
+
+
 def test_no_memory_at_all_is_an_error(monkeypatch):
     monkeypatch.setattr(memory_pieces, "available_bytes", lambda: 1000)
     store = HashMapStore({"t": 4}, VolatileOptions(1))

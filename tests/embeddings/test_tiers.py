@@ -107,7 +107,11 @@ def test_known_frequencies_fill_a_cache_that_has_no_past(open_tiers, tmp_path) -
     tiers = open_tiers(config_of(cache={"warm_up_keys": str(tmp_path / "known.safetensors")}))
     capacity = tiers.cache.tables["users"].capacity
     assert min(held(tiers)) >= 3000 - capacity
-    assert len(held(tiers)) > capacity // 2
+    assert held(tiers) >= set(range(2999, 2999 - capacity // 2, -1)), "where a slabset is full the coldest give way"
+    saved = tiers.cache.keys_by_use("users")
+    assert set(saved.tolist()) == held(tiers)
+    steps = np.arange(saved.size) // (saved.size // 8)
+    assert (np.diff([np.median(saved[steps == step]) for step in range(8)]) < 0).all(), "the hottest first"
     assert held(tiers, "items") <= set(range(600)), "a table that the file lacks begins with its first rows"
 
 
@@ -128,6 +132,21 @@ def test_level_2_in_this_process_comes_after_level_3_and_is_filled_from_it(open_
     assert list(tiers.stores_of_this_process()) == ["persistent_db", "volatile_db"]
     assert tiers.stores_of_this_process()["volatile_db"].size("users") == 1500
     assert tiers.memory_bytes > tiers.cache.memory_bytes
+
+
+def test_a_level_2_without_memory_for_all_takes_new_rows_for_old_ones_where_level_3_has_both(open_tiers) -> None:
+    """An update of a row that it lacks would be refused, and tried again for ever, where it could not."""
+    volatile = {"type": "parallel_hash_map", "num_partitions": 1, "memory_bytes": 1 << 20}
+    store = open_tiers(config_of(volatile_db=volatile)).stores_of_this_process()["volatile_db"]
+    for first in range(0, 100_000, 10_000):
+        keys = np.arange(first, first + 10_000)
+        store.insert("users", keys, np.repeat(keys.astype(np.float32)[:, None], 4, axis=1))
+    assert 0 < store.size("users") < 50_000
+    alone = open_tiers(config_of(persistent_db={}, volatile_db=volatile), version=2)
+    with pytest.raises(StoreError, match="memory bound"):
+        alone.stores_of_this_process()["volatile_db"].insert(
+            "users", np.arange(99_000), np.zeros((99_000, 4), np.float32)
+        )
 
 
 @pytest.mark.parametrize("volatile", [{}, {"type": "parallel_hash_map"}])

@@ -23,7 +23,7 @@ class HashMapStore:
     """A `VolatileStore` of tables with the embedding dims `dims`, empty at first.
 
     It grows until `memory_bound_bytes` (None: what the machine has available), then insertions raise `StoreError`
-    while all else goes on; those rows of the call that found room are kept. Memory of deleted and evicted rows is
+    while all else goes on; those rows of the call that found room are kept. After `evict_where_memory_ends` they evict. Memory of deleted and evicted rows is
     used again, and given back by `close`. `seed` is the chance of `evict_random`. A row is as old as its last
     insertion or `touch`; both count as a use, an update does not.
     """
@@ -40,7 +40,7 @@ class HashMapStore:
         self.options = options
         self._kernels = hash_map.kernels()
         self._memory = MemoryPieces(memory_bound_bytes)
-        self._closed = False
+        self._closed = self._evicts = False
         chance = np.random.SeedSequence(seed).spawn(len(self.dims))
         self._headers = np.zeros((len(self.dims), options.num_partitions * layout.HEADER_WORDS), np.int64)
         self._tables = {
@@ -50,6 +50,12 @@ class HashMapStore:
         self._numbers = {table: number for number, table in enumerate(self.dims)}
         plan = [(entry.chunk_bits, entry.dim) for entry in self._tables.values()]
         self._plan = np.array(plan, np.int64).reshape(-1, 2)
+
+    def evict_where_memory_ends(self) -> None:
+        """From now on, what a partition holds when memory ends is its overflow margin, if it has a larger one: for one
+        who has all rows elsewhere, and would rather have these than those.
+        """
+        self._evicts = True
 
     @property
     def memory_bytes(self) -> int:
@@ -111,6 +117,8 @@ class HashMapStore:
             try:
                 entry.grow(partition, status)
             except StoreError:
+                if self._evicts:
+                    entry.bound(partition)
                 if not self._kernels.prune(entry.header, entry.chunk_bits, entry.row_bytes, partition):
                     raise
 

@@ -53,9 +53,10 @@ class HashMapTable:
         memory.claim(8 * partitions * layout.HEADER_WORDS)
         self.header = header
         self._fields = header.reshape(partitions, layout.HEADER_WORDS)
+        self._resolution_target = options.overflow_resolution_target
         margin = min(options.overflow_margin, layout.NO_LIMIT)
         self._fields[:, layout.MARGIN] = margin
-        self._fields[:, layout.TARGET] = min(margin, max(1, int(margin * options.overflow_resolution_target)))
+        self._fields[:, layout.TARGET] = self._target(margin)
         self._fields[:, layout.POLICY] = _POLICIES[options.overflow_policy]
         self._fields[:, layout.SEED] = chance.generate_state(partitions, np.uint64).view(np.int64)
         self._slots: list[ZeroedMemory | None] = [None] * partitions
@@ -79,6 +80,18 @@ class HashMapTable:
                 self._grow_slots(partition, int(header[layout.SIZE]))
             elif header[layout.FREE] == 0 and header[layout.USED] == header[layout.ROWS]:
                 self._grow_rows(partition, int(header[layout.ROWS]) >> self.chunk_bits)
+
+    def bound(self, partition: int) -> None:
+        """Where a partition has rows, it is above its overflow margin from now on, if it was not."""
+        with self._growing[partition]:
+            header = self._fields[partition]
+            margin = int(header[layout.SIZE]) - 1
+            if 1 <= margin < header[layout.MARGIN]:
+                header[layout.TARGET] = self._target(margin)
+                header[layout.MARGIN] = margin
+
+    def _target(self, margin: int) -> int:
+        return min(margin, max(1, int(margin * self._resolution_target)))
 
     def release(self) -> None:
         """Give the slots back, after the kernel `close`."""

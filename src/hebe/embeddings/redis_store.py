@@ -284,6 +284,8 @@ class RedisStore:
 def _check_rows(table: RedisTable, keys: KeyArray, rows: RowArray) -> None:
     if rows.shape != (len(keys), table.dim):
         raise StoreError(f"rows {list(rows.shape)} for {len(keys)} keys of table {table.name}: dim is {table.dim}")
+    if rows.dtype != np.float32 or keys.dtype != np.int64:  # their bytes are what other servers will read
+        raise StoreError(f"table {table.name}: keys are {keys.dtype} and rows {rows.dtype}: must be int64 and float32")
 
 
 def _check_buffer(tables: Sequence[str], rows: RowArray) -> None:

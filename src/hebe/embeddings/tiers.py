@@ -51,6 +51,8 @@ from hebe.spec import EmbeddingTableSpec
 log = logging.getLogger("hebe.tiers")
 
 _WARM_UP_ROWS = 16384
+_WARM_UP_STEPS = 64
+"""So finely are the keys of a table that level 1 begins with told apart by how hot they are, at least."""
 _IDENTITY_DIGITS = 12
 """So much of a content's identity is in names that servers share."""
 
@@ -78,8 +80,8 @@ class TiersState:
 class Tiers:
     """Made by `open`. `lookup` answers, `refresh` brings level 1 up to date, `background` is what nobody waits for.
 
-    `content` names the rows, as servers that share a Redis have to: rows of other files are others, also when they are of
-    a version of the same number.
+    `content` names the rows, as servers that share a Redis have to: rows of other files are others, also when they are
+    of a version of the same number.
     """
 
     def __init__(
@@ -130,6 +132,8 @@ class Tiers:
             if volatile is not None:
                 opened.callback(volatile.close)
                 _fill_volatile(volatile.store, tables, sources, store, config.volatile_db)
+                if isinstance(volatile.store, HashMapStore) and persistent is not None:
+                    volatile.store.evict_where_memory_ends()
             if persistent is None and volatile is None:
                 raise StoreError(
                     f"model {model}: neither volatile_db nor persistent_db is configured: nothing has rows"
@@ -207,9 +211,11 @@ class Tiers:
             keys = known.get(table.name)
             if keys is None:
                 keys = self._first_keys(table, sources.get(table.name), capacity)
-            coldest_first = keys[:capacity][::-1]  # the cache takes the last that came for the most recently used
-            for first in range(0, len(coldest_first), _WARM_UP_ROWS):
-                part = np.unique(coldest_first[first : first + _WARM_UP_ROWS])
+            coldest_first = keys[:capacity][::-1]  # where they do not fit, those give way that came first
+            step = max(1, min(_WARM_UP_ROWS, -(-len(coldest_first) // _WARM_UP_STEPS)))
+            for first in range(0, len(coldest_first), step):
+                part = np.unique(coldest_first[first : first + step])
+                self._let_age(table.name)
                 seen = self.lookup.updates_seen(table.name)
                 rows, states = self.lookup.fetch(table.name, part, math.inf, note=False)
                 found = states == RowState.FOUND
@@ -217,6 +223,11 @@ class Tiers:
                     # It failed, or took longer than a query would wait: it says itself which.
                     self.lookup.persistent.store.query(table.name, part, rows, found)
                 self.lookup.put(table.name, part[found], rows[found], seen)
+
+    def _let_age(self, table: str) -> None:
+        """What level 1 holds of a table was used before what comes from now on: each query of it is a moment."""
+        nothing = np.empty((0, self.lookup.dims[table]), np.float32)
+        self.cache.query(table, np.empty(0, np.int64), nothing, np.empty(0, np.bool_))
 
     def _first_keys(self, table: EmbeddingTableSpec, source: KeyedSource | None, count: int) -> KeyArray:
         """At most `count` keys to begin with: the source's, or else level 3's."""
