@@ -68,6 +68,19 @@ class CacheConformance(StoreConformance):
         assert np.array_equal(rows[found], filled(keys[found], 2))
         assert ask(cache, "t", np.array([1000, 1001, 1002]), 2)[1].all()
 
+    def test_keys_are_told_by_use(self, make_cache: MakeCache) -> None:
+        cache = make_cache({"t": CacheTable(4, 100)})
+        assert cache.keys_by_use("t").tolist() == []
+        keys = np.arange(-5, 5)
+        rows, found = np.zeros((10, 4), np.float32), np.zeros(10, np.bool_)
+        cache.insert("t", keys, rows)
+        for key in (3, -5, 4, 3):
+            cache.query("t", np.array([key]), rows[:1], found[:1])
+        cache.delete("t", np.array([4]))
+        told = cache.keys_by_use("t")
+        assert told[:2].tolist() == [3, -5]
+        assert sorted(told.tolist()) == list(range(-5, 4))
+
     def test_several_tables_are_asked_as_each_is(self, make_cache: MakeCache) -> None:
         dims = {"a": 3, "b": 32, "none": 1, "c": 1, "d": 100}
         formats = dict(

@@ -169,6 +169,10 @@ class DictCache(DictStore):
         for table, mine, own in self._parts(tables, starts, rows, bases):
             self.replace(table, keys[mine][chosen[mine]], own[chosen[mine]])
 
+    def keys_by_use(self, table: str) -> np.ndarray:
+        with self._lock:
+            return np.array([*self._table(table)][::-1], np.int64)
+
     def _shrink(self, table: str) -> None:
         stored = self._table(table)
         while len(stored) > self.capacity:

@@ -1,7 +1,7 @@
 """Which keys level 1 holds, on disk, so that the next start is as warm as the last run was, or another server's.
 
-The file is safetensors: one int64 array of keys a table, those that matter most first. What a cache held is a sample of
-what is asked for; a file of known frequencies, made elsewhere, has the same form.
+The file is safetensors: one int64 array of keys a table, those that matter most first. What a cache held, the most
+recently used first, is a sample of what is asked for; a file of known frequencies, made elsewhere, has the same form.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from safetensors.numpy import load_file, save
 from hebe.embeddings.store import EmbeddingCache, KeyArray, StoreError
 
 log = logging.getLogger("hebe.tiers")
-
-_DUMPED_KEYS = 16384
 
 
 def read_keys(paths: Iterable[Path]) -> dict[str, KeyArray]:
@@ -66,11 +64,7 @@ class CacheKeysFile:
     def _write(self) -> None:
         new = self.path.with_name(f"{self.path.name}.new")
         try:
-            nothing = np.empty(0, np.int64)
-            held = {
-                table: np.concatenate([nothing, *self._cache.dump_keys(table, _DUMPED_KEYS)]) for table in self._tables
-            }
-            new.write_bytes(save(held))
+            new.write_bytes(save({table: self._cache.keys_by_use(table) for table in self._tables}))
             os.replace(new, self.path)
         except (OSError, StoreError) as fault:  # the next start is colder, that is all
             log.warning("the cache's keys cannot be saved in %s: %s", self.path, fault)

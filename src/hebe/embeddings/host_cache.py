@@ -134,6 +134,10 @@ class HostCache:
             if self._answer(count):
                 yield keys[:count]
 
+    def keys_by_use(self, table: str) -> KeyArray:
+        """See `EmbeddingCache.keys_by_use`. Not while another thread closes the cache."""
+        return self._cache(table).by_use()
+
     def size(self, table: str) -> int:
         """See `EmbeddingStore.size`."""
         return self.counts(table).size

@@ -170,6 +170,10 @@ class EmbeddingCache(EmbeddingStore, Protocol):
         """Take rows in, in place of the least recently used; those of keys that are present stay (Algorithm 3)."""
         ...
 
+    def keys_by_use(self, table: str) -> KeyArray:
+        """All keys of a table, the most recently used first, while nobody closes the cache."""
+        ...
+
     def mark_stale(self, table: str, keys: KeyArray) -> int:
         """Mark the rows of those keys that are present: a lower tier has newer ones. Returns how many there were."""
         ...

@@ -553,6 +553,13 @@ class SlabCache:
         cursor, count = dump(tags, state, slots, self.shape, cursor, keys)
         return cursor, count
 
+    def by_use(self) -> IntArray:
+        """All keys, the most recently used first; of those that come, go or are used meanwhile, not exactly."""
+        tags, _, slots, _ = self.arrays
+        taken = np.flatnonzero(tags[: self.geometry.slots])
+        keys, used = slots[2 * taken], slots[2 * taken + 1]
+        return np.asarray(keys[np.argsort(used, kind="stable")[::-1]])
+
     def _write(self, mode: int, keys: IntArray, rows: FloatArray) -> int:
         self._check(keys, rows)
         _, write, _, _ = _kernels()
