@@ -1,5 +1,6 @@
 """`hebe update` over real logs: a directory in most tests, Redis and Kafka where they differ."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -245,6 +246,12 @@ def test_the_log_of_a_servers_configuration(path, rows, tmp_path, capsys):
     assert "did you mean update_source" in run(capsys, "update", "tail", file, code=1).err
 
 
+def test_a_group_of_kafka_is_left_to_it(capsys):
+    with KafkaBroker() as broker:
+        failed = run(capsys, "update", "forget", f"kafka://{broker.brokers}", "hebe.dlrm", code=1)
+    assert "group hebe.dlrm is left to the brokers" in failed.err
+
+
 @pytest.mark.parametrize("command", [["tail"], ["lag"]])
 def test_a_log_is_not_made_by_looking_for_it(tmp_path, capsys, command):
     failed = run(capsys, "update", *command, tmp_path / "none", code=1)
@@ -318,7 +325,29 @@ def test_over_kafka(rows, tmp_path, capsys):
         assert "--kafka-settings" in failed.err
 
 
-@pytest.mark.parametrize("command", ["tail", "push", "lag"])
+def test_a_group_is_forgotten(path, rows, capsys):
+    run(capsys, "update", "push", path, "dlrm", "users", rows)
+    log = LogDirectory(path)
+    for group in ("hebe.dlrm.1", "hebe.dlrm.2"):
+        with contextlib.closing(log.source(group, [USERS])) as source:
+            [first, *_] = source.poll(1, TIMEOUT_S)
+            source.commit({first.at: first.offset})
+    with contextlib.closing(log.source("hebe.dlrm.1", [USERS])):
+        assert "a server is still in this group" in run(capsys, "update", "forget", path, "hebe.dlrm.1", code=1).err
+    behind = sum(log.group_lag("hebe.dlrm.1").values())
+    assert behind > 0
+    said = run(capsys, "update", "forget", path, "hebe.dlrm.1").out
+    assert f"group hebe.dlrm.1 is forgotten: it was {behind} messages behind" in said
+    failed = run(capsys, "update", "forget", path, "hebe.dlrm.1", code=1)
+    assert "the log has no group hebe.dlrm.1; its groups: hebe.dlrm.2" in failed.err
+    [result] = results_of(run(capsys, "update", "forget", path, "hebe.dlrm.2", "--json"))
+    assert result == {"group": "hebe.dlrm.2", "messages": behind}
+    assert "its groups: none" in run(capsys, "update", "forget", path, "hebe.dlrm.2", code=1).err
+    assert "group name '../topics'" in run(capsys, "update", "forget", path, "../topics", code=1).err
+    assert len(tables_of(log)) == 100
+
+
+@pytest.mark.parametrize("command", ["tail", "push", "lag", "forget"])
 def test_help_teaches(capsys, command):
     shown = run(capsys, "update", command, "--help").out
     assert "Example: hebe update" in shown

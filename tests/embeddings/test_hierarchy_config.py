@@ -51,6 +51,16 @@ supportlonglong = false
 """
 
 
+@pytest.mark.parametrize("cores", [1, 64])
+def test_servers_of_any_cores_agree_on_how_a_redis_is_laid_out(monkeypatch, cores) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    partitions = {
+        kind: HierarchyConfig.from_mapping({"volatile_db": {"type": kind}}).volatile_db.num_partitions
+        for kind in ("redis", "redis_cluster", "parallel_hash_map")
+    }
+    assert partitions == {"redis": 16, "redis_cluster": 16, "parallel_hash_map": min(16, cores)}
+
+
 def test_a_file_with_everything(tmp_path: Path) -> None:
     file = tmp_path / "tiers.toml"
     file.write_text(FULL)
@@ -101,6 +111,47 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("[persistent_db]\ntype = 'rocks_db'", r"path is missing"),
         ("[update_source]\ntype = 'log_directory'", r"address is missing"),
         (
+            "[update_source]\naddress = 'a'",
+            r"\[update_source\] has address but no type: must be one of null, log_directory, redis_streams, kafka",
+        ),
+        ("[volatile_db]\naddress = 'a:1'\ntimeout_ms = 1", r"\[volatile_db\] has address, timeout_ms but no type"),
+        ("[persistent_db]\npath = 'a'", r"\[persistent_db\] has path but no type: must be one of disabled, rocks_db"),
+        (
+            "[volatile_db]\ntype = 'redis'\ntls_ca_certificate = 'a'",
+            r"\[volatile_db\] tls_ca_certificate is given without enable_tls",
+        ),
+        (
+            "[update_source]\ntype = 'redis_streams'\naddress = 'a:1'\nsecurity_file = 'b'",
+            r"\[update_source\] security_file is given, which only kafka_message_queue reads, and type is redis",
+        ),
+        (
+            "[update_source]\ntype = 'kafka_message_queue'\naddress = 'a:1'\npassword_file = 'b'",
+            r"password_file is given, which only redis_streams reads.*goes into security_file",
+        ),
+        (
+            "[update_source]\ntype = 'log_directory'\naddress = 'a'\npassword_file = 'b'",
+            r"password_file is given, which only redis_streams reads, and type is log_directory$",
+        ),
+        (
+            "[update_source]\ntype = 'kafka_message_queue'\naddress = 'a:1'\nenable_tls = true",
+            r"enable_tls is given, which only redis_streams reads.*goes into security_file",
+        ),
+        (
+            "[update_source]\ntype = 'redis_streams'\naddress = 'redis://a:1'\ntls_client_key = 'b'",
+            r"\[update_source\] tls_client_key is given without enable_tls",
+        ),
+        (
+            "[update_source]\ntype = 'redis_streams'\nbrokers = 'a:1'",
+            r"\[update_source\] brokers are of kafka_message_queue, and type is redis_streams",
+        ),
+        (
+            "[update_source]\ntype = 'kafka_message_queue'\naddress = 'a:1'\nbrokers = 'a:1'",
+            r"\[update_source\] has both address and brokers",
+        ),
+        ("[update_source]\nbrokers = 'a:1'", r"brokers are of kafka_message_queue, and type is missing"),
+        ("[cache]\ncache_fraction = 0.2\ncache_bytes = 5", r"\[cache\] has both cache_fraction and cache_bytes"),
+        ("[models.a]\ncache_fraction = 0.2\ncache_bytes = 5", r"\[models.a\] has both cache_fraction and cache_bytes"),
+        (
             "[persistent_db]\ntype = 'rocks_db'\npath = 'a'\nread_only = true\n"
             "[update_source]\ntype = 'log_directory'\naddress = 'b'",
             r"tiers.toml: \[persistent_db\] read_only contradicts \[update_source\]",
@@ -124,6 +175,30 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
         HierarchyConfig.from_toml(file)
 
 
+def test_what_is_disabled_may_say_what_it_would_be() -> None:
+    config = HierarchyConfig.from_mapping(
+        {
+            "volatile_db": {"type": "disabled", "address": "a:1", "tls_ca_certificate": "b"},
+            "persistent_db": {},
+            "update_source": {"type": "null", "address": "a", "security_file": "b", "password_file": "c"},
+        }
+    )
+    assert not config.is_tiered
+    assert config.update_source.type is UpdateType.NULL
+
+
+def test_brokers_are_the_address_of_kafka() -> None:
+    config = HierarchyConfig.from_mapping({"update_source": {"type": "kafka_message_queue", "brokers": "a:1;b:2"}})
+    assert config.update_source.address == "a:1;b:2"
+
+
+def test_a_models_fraction_wins_over_the_bytes_of_all() -> None:
+    models = {"a": {"cache_fraction": 0.5}, "b": {"cache_bytes": 7}, "c": {"hit_rate_threshold": 0.5}}
+    config = HierarchyConfig.from_mapping({"cache": {"cache_bytes": 100}, "models": models})
+    assert (config.cache_of("a").cache_fraction, config.cache_of("a").cache_bytes) == (0.5, None)
+    assert [config.cache_of(name).cache_bytes for name in ("b", "c", "other")] == [7, 100, 100]
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         HierarchyConfig.from_toml(tmp_path / "none.toml")
@@ -134,8 +209,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_password_in_a_file_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("secret\n")
-    config = HierarchyConfig.from_mapping({"volatile_db": {"password_file": str(tmp_path / "password")}})
+    config = HierarchyConfig.from_mapping(
+        {"volatile_db": {"type": "redis", "password_file": str(tmp_path / "password")}}
+    )
     assert config.volatile_db.redis_access().password == "secret"
-    config = HierarchyConfig.from_mapping({"volatile_db": {"password_file": str(tmp_path / "none")}})
+    config = HierarchyConfig.from_mapping({"volatile_db": {"type": "redis", "password_file": str(tmp_path / "none")}})
     with pytest.raises(ConfigError, match="password_file"):
         config.volatile_db.redis_access()

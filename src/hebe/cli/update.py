@@ -27,7 +27,8 @@ _BATCHING, _REACHING = "Messages", "How the log is reached"
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Watch the log of online updates, write rows to it, and see how far behind its readers are.",
+    help="Watch the log of online updates, write rows to it, see how far behind its readers are, and forget those that "
+    "are gone.",
     epilog="Example: hebe update tail /var/lib/hebe/updates",
 )
 
@@ -35,8 +36,10 @@ LogArgument = Annotated[
     str,
     typer.Argument(
         metavar="LOG",
-        help="A log's directory, redis://HOST:PORT (rediss:// with TLS, unix:///PATH), kafka://HOST:PORT,HOST:PORT, or "
-        "the FILE.toml that a server was given as --hierarchy: then it is the log of that server.",
+        help="A log's directory, redis://HOST:PORT (unix:///PATH; with TLS rediss://HOST:PORT, where "
+        "?tls_ca_certificate=FILE may follow and, after &, tls_client_certificate, tls_client_key and "
+        "tls_server_name_identification), kafka://HOST:PORT,HOST:PORT, or the FILE.toml that a server was given as "
+        "--hierarchy: then it is the log of that server.",
     ),
 ]
 PasswordOption = Annotated[
@@ -214,9 +217,14 @@ def lag(
 ) -> None:
     """Show how many messages the readers of a log have yet to apply, by group, table and partition.
 
-    Servers that share a Redis are one group, GROUP.MODEL.VERSION; each server with a store of its own is one,
-    GROUP.MODEL.NODE.
-    A message counts until the store has its rows and the group has committed it.
+    Servers that share a Redis are one group for each content of a version, GROUP.MODEL.VERSION.CONTENT; each server
+    with a RocksDB of its own is one, GROUP.MODEL.NODE. A message counts until the store has its rows and the group has
+    committed it.
+
+    Servers that have neither RocksDB nor a shared Redis, and tables in table memory, are in no group and are not shown:
+    `hebe status` and the metric hebe_updates_lag_messages of each server tell how far they are.
+
+    A group whose servers are gone stays, and a log in Redis keeps all messages for it: see `hebe update forget`.
     """
     _check_tables(model, table)
     if max_lag is not None:
@@ -239,6 +247,37 @@ def lag(
     if behind:
         print_error(f"more than {max_lag:,} messages behind: {', '.join(behind)}")
         raise typer.Exit(1)
+
+
+@app.command("forget", epilog="Example: hebe update forget redis://cache:6379 hebe.dlrm.3.5f0c2a9be114")
+def forget(
+    log: LogArgument,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group, as `hebe update lag` shows it.")],
+    password_file: PasswordOption = None,
+    kafka_settings: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget a group of readers that is no more, so that the log keeps nothing for it.
+
+    A log in Redis keeps each message until all groups have applied it, and those of versions that are no longer served
+    and of servers that are gone never will: `hebe update lag` shows them further and further behind. Once such a group
+    is forgotten, the log is trimmed as new messages come. A log directory goes by age and size alone and loses nothing
+    but the group's place in it; Kafka forgets groups by itself.
+
+    A group that a server is in is refused. Should a server of a forgotten group come back, it begins with the oldest
+    message that there is, and lacks those that were trimmed.
+    """
+    from hebe.embeddings.store import StoreError
+
+    with _opened(log, password_file, kafka_settings, create=False) as opened:
+        behind = opened.group_lag(group)
+        if not opened.forget_group(group):
+            others = ", ".join(opened.groups()) or "none"
+            raise StoreError(f"the log has no group {group}; its groups: {others}")
+    messages = sum(behind.values())
+    make_console(as_json).print(f"group {group} is forgotten: it was {messages:,} messages behind")
+    if as_json:
+        print_json({"group": group, "messages": messages})
 
 
 def _check_tables(model: str | None, tables: list[str] | None) -> None:

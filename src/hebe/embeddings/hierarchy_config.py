@@ -8,6 +8,8 @@
     [[tables.NAME]]    a table of model NAME that is in no repository, but in HugeCTR's files: for `hebe.HPS`
 
 A key that is none is an error that names it, in whatever place: HPS ignores it, and serves something else than meant.
+So are keys that would do nothing: of a tier or a log without `type`, of security that is another log's or is not
+switched on, and `cache_fraction` beside `cache_bytes`, which wins.
 """
 
 from __future__ import annotations
@@ -26,11 +28,19 @@ from typing import Any
 from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.redis_connection import RedisAccess
 from hebe.embeddings.refresh import RefreshOptions
-from hebe.embeddings.volatile_options import UNLIMITED, OverflowPolicy, VolatileOptions, default_partitions
+from hebe.embeddings.volatile_options import (
+    SHARED_PARTITIONS,
+    UNLIMITED,
+    OverflowPolicy,
+    VolatileOptions,
+    default_partitions,
+)
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec, SpecError, check_name
 
 MOST_CONFIG_BYTES = 1 << 20
+_TLS_FILES = "tls_ca_certificate", "tls_client_certificate", "tls_client_key"
+_TLS = *_TLS_FILES, "tls_server_name_identification"
 
 
 class ConfigError(ValueError):
@@ -44,6 +54,9 @@ class VolatileType(StrEnum):
     HASH_MAP = "parallel_hash_map"
     REDIS = "redis"
     REDIS_CLUSTER = "redis_cluster"
+
+
+_REDIS = (VolatileType.REDIS, VolatileType.REDIS_CLUSTER)
 
 
 class PersistentType(StrEnum):
@@ -109,6 +122,7 @@ class VolatileConfig:
 
     `memory_bytes` bounds the hash map. `initial_cache_rate`: which share of each table is put in at the start, of a
     store that has none of it. The password may be in a file of its own. `timeout_ms`: the longest wait for an answer.
+    Without `num_partitions` a file's hash map has as many as cores, its Redis 16.
     """
 
     type: VolatileType = VolatileType.DISABLED
@@ -141,6 +155,8 @@ class VolatileConfig:
             _within("memory_bytes", self.memory_bytes, 1)
         if self.password and self.password_file:
             raise ConfigError("password and password_file are both given: keep one")
+        if self.type is not VolatileType.DISABLED:
+            _refuse_idle_tls(self, tls=self.enable_tls)
         _ = self.options()
 
     def options(self) -> VolatileOptions:
@@ -159,11 +175,7 @@ class VolatileConfig:
             secret(self.password, self.password_file),
             self.num_node_connections,
             timeout_s=max(4 * self.timeout_ms / 1e3, 0.25),
-            enable_tls=self.enable_tls,
-            tls_ca_certificate=Path(self.tls_ca_certificate) if self.tls_ca_certificate else None,
-            tls_client_certificate=Path(self.tls_client_certificate) if self.tls_client_certificate else None,
-            tls_client_key=Path(self.tls_client_key) if self.tls_client_key else None,
-            tls_server_name_identification=self.tls_server_name_identification or None,
+            **_tls_of(self),
         )
 
 
@@ -189,7 +201,8 @@ class PersistentConfig:
 @dataclass(frozen=True, slots=True)
 class UpdateConfig:
     """Online updates. `address`: the log's directory, Redis' host:port, or Kafka's `brokers` with ";" between them.
-    `password_file` holds Redis' password, `security_file` lines NAME=VALUE for Kafka's client: security.protocol, ...
+    `password_file` holds Redis' password, and TLS to it is set as in `VolatileConfig`, or on by an address of rediss://.
+    `security_file` holds lines NAME=VALUE for Kafka's client: security.protocol, ...
 
     `group` names the consumer group of servers that share a volatile store. `max_rows_per_s` bounds the ingestion (0:
     nothing does), which applies what has come every `interval_s` seconds (0: as soon as it comes): the longer, the less
@@ -209,6 +222,11 @@ class UpdateConfig:
     interval_s: float = 1.0
     metadata_refresh_interval_ms: int = 30_000
     receive_buffer_size: int = 262_144
+    enable_tls: bool = False
+    tls_ca_certificate: str = ""
+    tls_client_certificate: str = ""
+    tls_client_key: str = ""
+    tls_server_name_identification: str = ""
 
     def __post_init__(self) -> None:
         _within("poll_timeout_ms", self.poll_timeout_ms, 1, 600_000)
@@ -219,8 +237,28 @@ class UpdateConfig:
         _within("interval_s", self.interval_s, 0, 86_400)
         _within("metadata_refresh_interval_ms", self.metadata_refresh_interval_ms, 1)
         _within("receive_buffer_size", self.receive_buffer_size, 1)
-        if self.type is not UpdateType.NULL and not self.address:
+        if self.type is UpdateType.NULL:
+            return
+        if not self.address:
             raise ConfigError(f"address is missing: where the {self.type} is")
+        if self.security_file and self.type is not UpdateType.KAFKA:
+            raise ConfigError(f"security_file is given, which only {UpdateType.KAFKA} reads, and type is {self.type}")
+        if self.type is UpdateType.REDIS_STREAMS:
+            _refuse_idle_tls(self, tls=self.enable_tls or self.address.lower().startswith("rediss://"))
+            return
+        idle = next((name for name in ("password_file", "enable_tls", *_TLS) if getattr(self, name)), None)
+        if idle is not None:
+            hint = ": what Kafka's client needs goes into security_file" if self.type is UpdateType.KAFKA else ""
+            raise ConfigError(
+                f"{idle} is given, which only {UpdateType.REDIS_STREAMS} reads, and type is {self.type}{hint}"
+            )
+
+    def redis_access(self, of_address: RedisAccess) -> RedisAccess:
+        """How Redis is reached: what the address says, which may be a URL, with what this says. Raises as
+        `VolatileConfig.redis_access` does.
+        """
+        password = secret(of_address.password, self.password_file)
+        return dataclasses.replace(of_address, password=password, **_tls_of(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,21 +312,18 @@ class HierarchyConfig:
     def from_mapping(cls, data: Mapping[str, Any], where: str = "hierarchy") -> HierarchyConfig:
         """The same of a dict. Raises `ConfigError`."""
         refuse_unknown(data, [each.name for each in dataclasses.fields(cls)], where)
-        parts: dict[str, Any] = {
-            name: _read(kind, data.get(name, {}), f"{where}: [{name}]")
-            for name, kind in (
-                ("cache", CacheConfig),
-                ("volatile_db", VolatileConfig),
-                ("persistent_db", PersistentConfig),
-                ("update_source", UpdateConfig),
-            )
-        }
+        parts: dict[str, Any] = {"cache": _read_cache(data.get("cache", {}), f"{where}: [cache]")}
+        for name, kind in (
+            ("volatile_db", VolatileConfig),
+            ("persistent_db", PersistentConfig),
+            ("update_source", UpdateConfig),
+        ):
+            parts[name] = _read_typed(kind, _in_our_words(name, data.get(name, {}), where), f"{where}: [{name}]")
         models = data.get("models", {})
         if not isinstance(models, Mapping):
             raise ConfigError(f"{where}: models is {type(models).__name__}: must be tables [models.NAME]")
         parts["models"] = {
-            str(name): _read(CacheConfig, own, f"{where}: [models.{name}]", parts["cache"])
-            for name, own in models.items()
+            str(name): _read_cache(own, f"{where}: [models.{name}]", parts["cache"]) for name, own in models.items()
         }
         parts["tables"] = _read_tables(data.get("tables", {}), where)
         try:
@@ -316,6 +351,42 @@ def secret(password: str, password_file: str) -> str:
         return Path(password_file).read_text().strip()
     except OSError as fault:
         raise ConfigError(f"password_file {password_file}: {fault.strerror}") from None
+
+
+def _read_cache(data: object, where: str, defaults: CacheConfig | None = None) -> CacheConfig:
+    """Of a model whose [cache] are the `defaults`: the `cache_fraction` that it gives wins over their `cache_bytes`."""
+    read: CacheConfig = _read(CacheConfig, data, where, defaults)
+    assert isinstance(data, Mapping)
+    if "cache_fraction" not in data:
+        return read
+    if "cache_bytes" in data:
+        raise ConfigError(f"{where} has both cache_fraction and cache_bytes: keep one")
+    return dataclasses.replace(read, cache_bytes=None)
+
+
+def _in_our_words(name: str, data: object, where: str) -> object:
+    """HPS' `brokers` are the `address` of Kafka, and what Redis has if nothing is said does not depend on our cores."""
+    if name == "volatile_db" and isinstance(data, Mapping) and data.get("type") in _REDIS:
+        return {"num_partitions": SHARED_PARTITIONS, **data}
+    if name != "update_source" or not isinstance(data, Mapping) or "brokers" not in data:
+        return data
+    if data.get("type") != UpdateType.KAFKA:
+        raise ConfigError(
+            f"{where}: [{name}] brokers are of {UpdateType.KAFKA}, and type is {data.get('type', 'missing')}"
+        )
+    if "address" in data:
+        raise ConfigError(f"{where}: [{name}] has both address and brokers, which are the same: keep one")
+    return {"address" if key == "brokers" else key: value for key, value in data.items()}
+
+
+def _read_typed(kind: type[Any], data: object, where: str) -> Any:
+    """A tier or a log. What is given of one needs its `type`: the default is that there is none."""
+    read = _read(kind, data, where)
+    assert isinstance(data, Mapping)
+    if data and "type" not in data:
+        types = ", ".join(each.value for each in type(read.type))
+        raise ConfigError(f"{where} has {', '.join(data)} but no type: must be one of {types}")
+    return read
 
 
 def _read_tables(data: object, where: str) -> dict[str, tuple[TableConfig, ...]]:
@@ -385,6 +456,18 @@ def _is(value: object, kind: type[Any]) -> bool:
     if isinstance(value, bool):
         return kind is bool
     return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+
+
+def _refuse_idle_tls(config: VolatileConfig | UpdateConfig, *, tls: bool) -> None:
+    given = next((name for name in _TLS if getattr(config, name)), None)
+    if given is not None and not tls:
+        raise ConfigError(f"{given} is given without enable_tls = true, so that nothing would be encrypted")
+
+
+def _tls_of(config: VolatileConfig | UpdateConfig) -> dict[str, Any]:
+    """What is given for TLS, as `RedisAccess` takes it."""
+    given = {name: getattr(config, name) for name in ("enable_tls", *_TLS)}
+    return {name: Path(value) if name in _TLS_FILES else value for name, value in given.items() if value}
 
 
 def _within(name: str, value: float, least: float, most: float | None = None, *, open_below: bool = False) -> None:

@@ -36,11 +36,16 @@ def hierarchy_toml(config: HierarchyConfig, remarks: Iterable[str] = ()) -> str:
 
 
 def _plain(part: Any) -> dict[str, Any]:
-    """A part's fields as TOML has them: what is not set, and what is beyond TOML's numbers, is left out."""
+    """A part's fields as TOML has them: what is not set, and what is beyond TOML's numbers, is left out.
+
+    So is `cache_fraction` beside `cache_bytes`, which wins: a file that gives both is refused.
+    """
     fields = {}
     for each in dataclasses.fields(part):
         value = getattr(part, each.name)
         if value is None or value == "" or (isinstance(value, int) and value == UNLIMITED):
+            continue
+        if each.name == "cache_fraction" and part.cache_bytes is not None:
             continue
         fields[each.name] = dict(value) if isinstance(value, Mapping) else _unwrapped(value)
     return fields

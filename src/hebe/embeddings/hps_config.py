@@ -46,7 +46,7 @@ from hebe.embeddings.hps_parameters import (
     Fate,
     converted,
 )
-from hebe.embeddings.volatile_options import OverflowPolicy, default_partitions
+from hebe.embeddings.volatile_options import SHARED_PARTITIONS, OverflowPolicy, default_partitions
 from hebe.spec import check_name
 
 Made = TypeVar("Made")
@@ -332,8 +332,9 @@ class _Reading:
             return VolatileConfig()
         partitions = section.value("num_partitions")
         if partitions is None:
-            partitions = default_partitions()
-        section.note("num_partitions", partitions, "" if section.given("num_partitions") else "min(16, cores)")
+            partitions = default_partitions() if ours is VolatileType.HASH_MAP else SHARED_PARTITIONS
+        otherwise = "min(16, cores)" if ours is VolatileType.HASH_MAP else "the same for servers of any cores"
+        section.note("num_partitions", partitions, "" if section.given("num_partitions") else otherwise)
         policy = section.choice("overflow_policy", OVERFLOW_POLICIES)
         section.note("overflow_policy", policy)
         fields = section.same(

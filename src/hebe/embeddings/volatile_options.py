@@ -19,8 +19,12 @@ class OverflowPolicy(StrEnum):
     """By time of last access."""
 
 
+SHARED_PARTITIONS = 16
+"""Of a Redis: the servers that share it have to agree, and may have unlike numbers of cores."""
+
+
 def default_partitions() -> int:
-    """As many as cores, at most 16."""
+    """Of a hash map: as many as cores, at most 16."""
     return min(16, os.cpu_count() or 1)
 
 

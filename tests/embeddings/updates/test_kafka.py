@@ -63,6 +63,11 @@ class TestConformance(UpdateLogConformance, FaultConformance):
         ):
             log.groups()
 
+    def test_a_group_that_is_no_more_is_forgotten(self, make_log: Callable[[], UpdateLog]) -> None:
+        """By the brokers."""
+        with pytest.raises(StoreError, match="group g is left to the brokers"):
+            make_log().forget_group("g")
+
 
 @pytest.fixture
 def broker() -> Iterator[KafkaBroker]:

@@ -1,6 +1,9 @@
+import contextlib
 import re
 import subprocess
 import sys
+from functools import partial
+from urllib.parse import urlencode
 
 import pytest
 
@@ -12,6 +15,7 @@ from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOpti
 from hebe.embeddings.updates.opening import open_configured_log, open_update_log
 from hebe.embeddings.updates.redis_streams import RedisStreamsLog
 
+from ...redis_servers import RedisServer, make_certificates
 from .update_conformance import push, tables_of, take_rows
 
 
@@ -65,6 +69,12 @@ def test_kafka_by_its_url():
         ("amqp://me:secret@x", "there is no such kind"),
         ("redis://me:secret@cache:7000/3", "redis://cache:7000: no database"),
         ("redis://me:secret@cache:70000", "HOST:PORT"),
+        ("redis://me:secret@cache:7000?tls_client_key=x", "and only after rediss://"),
+        ("unix:///run/redis.sock?tls_client_key=x", "and only after rediss://"),
+        ("rediss://me:secret@cache:7000?tls_key=x", "a query has tls_ca_certificate, tls_client_certificate"),
+        ("rediss://me:secret@cache:7000?tls_client_key=", "each with its value"),
+        ("rediss://me:secret@cache:7000?tls_client_key=x", "tls_client_certificate and tls_client_key go together"),
+        ("rediss://me:secret@cache:7000?tls_ca_certificate=/nowhere", "tls_ca_certificate /nowhere: "),
         ("kafka://me:secret@one:9092", "settings of its client, not of the URL"),
         ("kafka://one", "must be HOST:PORT"),
     ],
@@ -100,6 +110,36 @@ def test_a_log_of_a_configuration(tmp_path):
         assert isinstance(log, KafkaLog)
         assert log.options.security == {"security.protocol": "ssl"}
         assert (log.options.brokers, log.options.metadata_refresh_interval_ms) == ("one:9092;other:9093", 77)
+
+
+def test_redis_with_certificates_of_its_own(tls_files, tmp_path):
+    files = {
+        "tls_ca_certificate": str(tls_files.authority),
+        "tls_client_certificate": str(tls_files.client_certificate),
+        "tls_client_key": str(tls_files.client_key),
+    }
+    named = {**files, "tls_server_name_identification": "localhost"}
+    with RedisServer(tls=tls_files, users={"hebe": "geheim"}) as server:
+        (tmp_path / "password").write_text("geheim\n")
+        password_file, address = str(tmp_path / "password"), server.address
+        redis = partial(UpdateConfig, UpdateType.REDIS_STREAMS, password_file=password_file)
+        logs = [
+            open_update_log(f"rediss://hebe:geheim@{address}?{urlencode(files)}"),
+            open_configured_log(redis(f"rediss://hebe@{address}", **named)),
+            open_configured_log(redis(f"redis://hebe@{address}", enable_tls=True, **files)),
+            open_configured_log(redis(f"rediss://hebe@{address}?{urlencode(named)}")),
+        ]
+        expected = push(logs[0], range(10))
+        for log in logs:
+            with contextlib.closing(log), contextlib.closing(log.source(None, [Topic("m", "users")])) as source:
+                assert tables_of(take_rows(source, 10)) == {"users": expected}
+        for wrong in (
+            {"tls_ca_certificate": make_certificates(tmp_path).authority},
+            {"tls_server_name_identification": "else.where"},
+        ):
+            strange = open_configured_log(redis(f"rediss://hebe@{address}", **{**files, **wrong}))
+            with contextlib.closing(strange), pytest.raises(StoreError, match="certificate is not accepted"):
+                strange.topics()
 
 
 def test_a_configuration_that_contradicts_itself():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from hebe.embeddings.store import StoreUnavailable
+from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.batching import UpdateCarrier
 from hebe.embeddings.updates.contract import Delivery, UpdateLog, UpdateSource
 from hebe.embeddings.updates.redis_streams import RedisCarrier, RedisStreamsLog, RedisStreamsOptions
@@ -29,6 +29,8 @@ from .update_conformance import (
     take,
     take_rows,
 )
+
+LOG_OF_USERS = "hebe:updates:{m/users/0}:log"
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +179,46 @@ def test_messages_that_a_group_has_yet_to_read_are_kept(own: RedisServer) -> Non
     expected = push(log, range(1000), 1.0)
     assert tables_of(take_rows(source, 1000)) == {"users": expected}
     source.close()
+    log.close()
+
+
+def test_trimming_goes_on_when_a_group_is_forgotten(own: RedisServer) -> None:
+    log = quick(own, most_entries=20)
+    push(log, [0])
+    gone, stays = log.source("gone", [USERS]), log.source("stays", [USERS])
+    take_rows(gone, 1)
+    gone.close()
+    assert sum(log.group_lag("gone").values()) == 1, "it has begun, and committed nothing"
+    assert log.groups() == ["gone"]
+    push(log, range(1000), 1.0)
+    take_rows(stays, 1001, commit=True)
+    kept = own.client().xlen(LOG_OF_USERS)
+    assert kept == 201
+    assert sum(log.group_lag("gone").values()) == kept
+    assert log.forget_group("gone")
+    push(log, range(100), 2.0)
+    assert own.client().xlen(LOG_OF_USERS) < kept, "what all groups have goes, in whole nodes of a stream"
+    assert tables_of(take_rows(stays, 100))["users"].keys() == set(range(100))
+    stays.close()
+    log.close()
+
+
+def test_a_server_that_was_killed_is_in_its_group_until_its_lease_ends(own: RedisServer) -> None:
+    log = quick(own, lease_s=2.0)
+    push(log, [0])
+    killed = log.source("g", [USERS])
+    take_rows(killed, 1, commit=True)
+    killed._closed.set()  # its thread that prolongs the leases ends, and nothing is given back
+    killed._keeper.join()
+    with pytest.raises(StoreError, match=r"a server is still in group g: stop it first.*lease of some 2 s"):
+        log.forget_group("g")
+    end_s = time.monotonic() + TIMEOUT_S
+    forgotten = False
+    while not forgotten:
+        assert time.monotonic() < end_s
+        with contextlib.suppress(StoreError):
+            forgotten = log.forget_group("g")
+    assert not list(own.client().scan_iter("*members*"))
     log.close()
 
 

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
+import pytest
 
+from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.batching import BatchingOptions, UpdateCarrier
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition, UpdateLog, UpdateSource
 
@@ -223,6 +225,28 @@ class UpdateLogConformance:
 
     def assert_groups(self, log: UpdateLog, expected: list[str]) -> None:
         assert list(log.groups()) == expected
+
+    def test_a_group_that_is_no_more_is_forgotten(self, make_log: Callable[[], UpdateLog]) -> None:
+        log = make_log()
+        assert not log.forget_group("g"), "there is none"
+        expected = push(log, range(50))
+        sources = [log.source(group, [USERS]) for group in ("g", "other")]
+        for source in sources:
+            take_rows(source, 50, commit=True)
+        with pytest.raises(StoreError, match="a server is still in"):
+            log.forget_group("g")
+        assert not any(log.group_lag("g").values()), "all of it is still there"
+        for source in sources:
+            source.close()
+        assert not log.forget_group("nobody")
+        assert log.forget_group("g")
+        assert not log.forget_group("g")
+        self.assert_groups(log, ["other"])
+        assert log.group_lag("g") == {}
+        assert not any(log.group_lag("other").values())
+        back = log.source("g", [USERS])
+        assert tables_of(take_rows(back, 50)) == {"users": expected}
+        back.close()
 
     def test_a_source_goes_where_it_is_told(self, make_log: Callable[[], UpdateLog]) -> None:
         log = make_log()

@@ -177,6 +177,13 @@ class UpdateLog(Protocol):
         """Messages that the group has not committed, of each partition of the topics that it has committed any of."""
         ...
 
+    def forget_group(self, group: str) -> bool:
+        """Forget what a group that is no more has committed, so that nothing is kept for it; False if there is none.
+
+        Raises `StoreError` while the group has a member, and where the log leaves its groups to others.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of connections and files; producers and sources are closed on their own."""
         ...

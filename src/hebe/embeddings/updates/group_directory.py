@@ -16,10 +16,12 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.segment_files import file_faults
 from hebe.spec import SpecError, check_name
@@ -61,6 +63,17 @@ def committed_topics(group: Path) -> list[Topic]:
         for file in (group / _OFFSETS).glob("*/*/*.json"):
             found.add(Topic(file.parent.parent.name, file.parent.name))
     return sorted(found)
+
+
+def forget_group(group: Path) -> bool:
+    """Remove the group; False if there is none. Raises `StoreError` while it has a member."""
+    with file_faults(group, "cannot be forgotten"):
+        if not group.is_dir():
+            return False
+        if (group / _MEMBERS).is_dir() and _alive(group / _MEMBERS):
+            raise StoreError(f"update log {group}: a server is still in this group: stop it first")
+        shutil.rmtree(group)
+    return True
 
 
 class GroupMember:
@@ -151,26 +164,31 @@ class GroupMember:
             os.close(file)  # another member took it for a dead one's in between
 
     def _alive(self) -> dict[str, list[Topic]]:
-        """Those who hold their file's lock, and what they are subscribed to; files of the dead go."""
-        alive = {self._name: list(self._topics)}
+        """All members, and what they are subscribed to."""
         if not self._path().exists():  # whoever cleared the directory: be seen again
             os.close(self._file)
             self._file = self._register()
-        for path in (self._group / _MEMBERS).iterdir():
-            if path.name == self._name or path.name.startswith("."):
-                continue
-            try:
-                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                path.unlink(missing_ok=True)
-            except BlockingIOError:
-                alive[path.name] = _subscriptions(os.pread(file, 1 << 22, 0))
-            finally:
-                os.close(file)
-        return alive
+        return {self._name: list(self._topics), **_alive(self._group / _MEMBERS, besides=self._name)}
+
+
+def _alive(members: Path, besides: str = "") -> dict[str, list[Topic]]:
+    """Those who hold their file's lock, and what they are subscribed to; files of the dead go."""
+    alive = {}
+    for path in members.iterdir():
+        if path.name == besides or path.name.startswith("."):
+            continue
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+        except BlockingIOError:
+            alive[path.name] = _subscriptions(os.pread(file, 1 << 22, 0))
+        finally:
+            os.close(file)
+    return alive
 
 
 def _subscriptions(content: bytes) -> list[Topic]:

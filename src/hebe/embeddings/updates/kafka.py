@@ -83,6 +83,13 @@ class KafkaLog:
             client.close()
         return lags
 
+    def forget_group(self, group: str) -> bool:
+        """Raises `StoreError`: it is of no use here, as no message is kept for a group."""
+        raise StoreError(
+            f"Kafka: group {group} is left to the brokers, which keep no messages for it and forget it themselves; "
+            "kafka-consumer-groups --delete does so at once"
+        )
+
     def close(self) -> None:
         """See `UpdateLog.close`: nothing is kept open."""
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
-from hebe.embeddings.updates.group_directory import GroupMember, committed_offset, committed_topics
+from hebe.embeddings.updates.group_directory import GroupMember, committed_offset, committed_topics, forget_group
 from hebe.embeddings.updates.message import MOST_PARTITIONS, MessageFault, decode
 from hebe.embeddings.updates.segment_files import (
     PartitionEnd,
@@ -128,6 +128,10 @@ class LogDirectory:
                 finally:
                     end.close()
         return lag
+
+    def forget_group(self, group: str) -> bool:
+        """See `UpdateLog.forget_group`. Nothing is kept for groups here; this one begins anew if it comes back."""
+        return forget_group(self.group_path(group))
 
     def close(self) -> None:
         """See `UpdateLog.close`. Nothing is held open."""

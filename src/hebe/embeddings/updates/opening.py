@@ -2,6 +2,7 @@
 
 /var/lib/updates, file:///var/lib/updates      a directory of this machine (`log_directory`)
 redis://[USER[:PASSWORD]@]HOST:PORT[,...]      Redis Streams; rediss:// with TLS, unix:///PATH by its socket
+rediss://HOST:PORT?tls_ca_certificate=FILE&... its TLS in the words of `[volatile_db]`: see `RedisAccess`
 kafka://HOST:PORT[,HOST:PORT...]               Kafka
 
 What carries it is imported only then. A password is better in a file than in a URL, which every process list shows.
@@ -15,8 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType, secret
-from hebe.embeddings.redis_connection import RedisAccess
+from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import UpdateLog
 from hebe.embeddings.updates.kafka_options import KafkaOptions, read_security
@@ -78,7 +78,7 @@ def open_configured_log(config: UpdateConfig, *, create: bool = True) -> UpdateL
     An `address` may be a URL, so that rediss:// has TLS and a user. Raises as `open_update_log` does, and ValueError
     for an address that is of another type.
     """
-    password, scheme = secret("", config.password_file), _scheme_of(config.address)
+    scheme = _scheme_of(config.address)
     if scheme and scheme not in _SCHEMES[config.type]:
         raise ValueError(f"update log {scheme}://...: is no {config.type}")
     if config.type is UpdateType.KAFKA:
@@ -87,11 +87,12 @@ def open_configured_log(config: UpdateConfig, *, create: bool = True) -> UpdateL
         options = replace(options, security=security)
         refresh_ms, buffer_bytes = config.metadata_refresh_interval_ms, config.receive_buffer_size
         return _kafka(replace(options, metadata_refresh_interval_ms=refresh_ms, receive_buffer_size=buffer_bytes))
-    if config.type is UpdateType.REDIS_STREAMS and not scheme:
+    if config.type is UpdateType.REDIS_STREAMS:
         from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
 
-        return RedisStreamsLog(RedisStreamsOptions(config.address, RedisAccess(password=password)))
-    return open_update_log(config.address, password=password, create=create)
+        streams = RedisStreamsOptions.of_url(config.address) if scheme else RedisStreamsOptions(config.address)
+        return RedisStreamsLog(replace(streams, access=config.redis_access(streams.access)))
+    return open_update_log(config.address, create=create)
 
 
 def _scheme_of(url: str) -> str:

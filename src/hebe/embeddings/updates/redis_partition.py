@@ -154,6 +154,14 @@ return redis.call('ZRANGE', KEYS[1], 0, -1)
 )
 
 
+_MEMBERS = (
+    _NOW
+    + b"""
+return redis.call('ZCOUNT', KEYS[1], string.format('(%.0f', now_ms), '+inf')
+"""
+)
+
+
 def digest_of(payload: bytes) -> bytes:
     """By which an entry is known again."""
     return hashlib.blake2b(payload, digest_size=8).hexdigest().encode()
@@ -208,7 +216,7 @@ class PartitionCommands:
         return self._eval(_RELEASE, (self._group + group,), token)
 
     def forget(self, group: bytes) -> list[Command]:
-        """Anything."""
+        """Above 0 if there was something of the group."""
         key = self._group + group
         return [Command(key, (b"HDEL", self._committed, group)), Command(key, (b"DEL", key))]
 
@@ -225,8 +233,8 @@ class PartitionCommands:
         return Command(self._log, (b"HKEYS", self._committed))
 
     def offset(self, group: bytes) -> Command:
-        """What the group has committed, or None."""
-        return Command(self._log, (b"HGET", self._group + group, b"offset"))
+        """What the group has committed, 0 if it has only begun to read, or None: what trimming goes by."""
+        return Command(self._log, (b"HGET", self._committed, group))
 
     def _eval(self, script: bytes, keys: tuple[bytes, ...], *arguments: bytes) -> Command:
         return Command(self._log, (b"EVAL", script, b"%d" % len(keys), *keys, *arguments))
@@ -251,6 +259,14 @@ class TopicCommands:
         """The members alive, this one among them."""
         key = self._prefix + b"members:" + group
         return self._command(b"EVAL", _JOIN, b"1", key, member, b"%d" % lease_ms)
+
+    def members(self, group: bytes) -> Command:
+        """How many are alive."""
+        return self._command(b"EVAL", _MEMBERS, b"1", self._prefix + b"members:" + group)
+
+    def forget(self, group: bytes) -> Command:
+        """Anything: it removes what is left of members that did not leave."""
+        return self._command(b"DEL", self._prefix + b"members:" + group)
 
     def leave(self, group: bytes, member: bytes) -> Command:
         """Anything."""

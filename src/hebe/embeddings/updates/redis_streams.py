@@ -9,7 +9,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from hebe.embeddings.redis_connection import RedisAccess, open_nodes, parse_addresses
 from hebe.embeddings.store import StoreError
@@ -26,6 +28,13 @@ from hebe.embeddings.updates.redis_partition import (
 )
 from hebe.embeddings.updates.redis_source import RedisSource
 from hebe.spec import SpecError, check_name
+
+_TLS_KINDS: Mapping[str, type[Path] | type[str]] = {
+    "tls_ca_certificate": Path,
+    "tls_client_certificate": Path,
+    "tls_client_key": Path,
+    "tls_server_name_identification": str,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +70,29 @@ class RedisStreamsOptions:
 
     @classmethod
     def of_url(cls, url: str) -> RedisStreamsOptions:
-        """Of `redis://[USER:PASSWORD@]HOST:PORT`, `rediss://` (TLS) or `unix:///PATH`. Raises ValueError."""
+        """Of `redis://[USER:PASSWORD@]HOST:PORT`, `rediss://` (TLS) or `unix:///PATH`. Raises ValueError.
+
+        After rediss:// a query `?tls_ca_certificate=FILE&...` sets those fields of `RedisAccess`.
+        """
         parts = urlsplit(url)
         user, password = unquote(parts.username or "default"), unquote(parts.password or "")
         where = parts.netloc.rpartition("@")[2]
-        if parts.query or parts.fragment or (parts.scheme != "unix" and parts.path.strip("/") not in ("", "0")):
-            raise ValueError(f"update log {parts.scheme}://{where}: no database, query or fragment is understood")
+        if parts.fragment or (parts.scheme != "unix" and parts.path.strip("/") not in ("", "0")):
+            raise ValueError(f"update log {parts.scheme}://{where}: no database or fragment is understood")
+        tls: dict[str, Any] = {"enable_tls": True} if parts.scheme == "rediss" else {}
+        for name, value in parse_qsl(parts.query, keep_blank_values=True):
+            if not tls or name not in _TLS_KINDS or not value:
+                raise ValueError(
+                    f"update log {parts.scheme}://{where}: a query has {', '.join(_TLS_KINDS)}, each with its value, "
+                    "and only after rediss://"
+                )
+            tls[name] = _TLS_KINDS[name](value)
         if parts.scheme == "unix":
             return cls(f"unix:{unquote(parts.path)}", RedisAccess(user, password))
         if parts.scheme not in ("redis", "rediss"):
             raise ValueError(f"update log {parts.scheme}://{where}: must be redis://, rediss:// or unix://")
         where = where if where.rpartition(":")[1] and where.rpartition(":")[2].isdigit() else f"{where}:6379"
-        return cls(where.replace(",", ";"), RedisAccess(user, password, enable_tls=parts.scheme == "rediss"))
+        return cls(where.replace(",", ";"), RedisAccess(user, password, **tls))
 
 
 class RedisStreamsLog:
@@ -133,12 +153,19 @@ class RedisStreamsLog:
                 lags.update(partition_lags(self._nodes, offsets))
         return lags
 
-    def forget_group(self, group: str) -> None:
-        """Forget what a group that is no more has committed, so that nothing is kept for it."""
+    def forget_group(self, group: str) -> bool:
+        """See `UpdateLog.forget_group`. A member that was killed is one until its lease ends."""
         check_name("group", group)
-        for topic in self.topics():
-            for at in self._partitions_of(topic):
-                self._nodes.execute(PartitionCommands(at).forget(group.encode()))
+        name, topics = group.encode(), self.topics()
+        if any(self._nodes.execute([TopicCommands(topic).members(name) for topic in topics])):
+            raise StoreError(
+                f"Redis: a server is still in group {group}: stop it first; one that was killed counts until its lease "
+                f"of some {self.options.lease_s:g} s ends"
+            )
+        parts = [PartitionCommands(at) for topic in topics for at in self._partitions_of(topic)]
+        found = self._nodes.execute([command for part in parts for command in part.forget(name)])
+        self._nodes.execute([TopicCommands(topic).forget(name) for topic in topics])
+        return any(found)
 
     def close(self) -> None:
         """See `UpdateLog.close`."""
