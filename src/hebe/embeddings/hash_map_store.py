@@ -23,9 +23,9 @@ class HashMapStore:
     """A `VolatileStore` of tables with the embedding dims `dims`, empty at first.
 
     It grows until `memory_bound_bytes` (None: what the machine has available), then insertions raise `StoreError`
-    while all else goes on; those rows of the call that found room are kept. After `evict_where_memory_ends` they evict. Memory of deleted and evicted rows is
-    used again, and given back by `close`. `seed` is the chance of `evict_random`. A row is as old as its last
-    insertion or `touch`; both count as a use, an update does not.
+    while all else goes on; those rows of the call that found room are kept. After `evict_where_memory_ends` they evict.
+    Memory of deleted and evicted rows is used again, and given back by `close`. `seed` is the chance of `evict_random`.
+    A row is as old as its last insertion or `touch`; both count as a use, an update does not.
     """
 
     def __init__(

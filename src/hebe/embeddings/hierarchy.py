@@ -269,7 +269,8 @@ def _report(found: int, renamed: KeyArray, plan: KeyPlan, fetched: BatchLookup |
 
 def present_by_item(keys: KeyArray) -> npt.NDArray[np.int32]:
     """How many keys each row of a key matrix has, padding left out."""
-    return np.count_nonzero(keys != -1, axis=1).astype(np.int32)
+    present: npt.NDArray[np.int32] = np.count_nonzero(keys != -1, axis=1).astype(np.int32)
+    return present
 
 
 class _LoadProgress:

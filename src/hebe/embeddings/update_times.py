@@ -46,7 +46,7 @@ class UpdateTimes:
         if self._seconds is None or self._last_s < since_s:
             return None
         salts = np.repeat(np.array([self._salts[table] for table in tables]), np.diff(starts))
-        return self._seconds[self._places(keys, salts)] >= np.float32(since_s)  # type: ignore[no-any-return]
+        return self._seconds[self._places(keys, salts)] >= np.float32(since_s)
 
     def _places(self, keys: KeyArray, salts: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64]:
         mixed = (keys.view(np.uint64) ^ salts) * _MIX

@@ -5,8 +5,9 @@
                                                                                         source.commit
 
 Offsets are committed after all stores have the rows. A store that has `apply` (`PositionedStore`) keeps the offset with
-the rows, and is believed about it rather than the group: one that knows nothing of a log is given all that it holds. A store or log that fails is tried again for as long as it
-takes, and nothing is passed over but what can never be applied: that is put aside and named.
+the rows, and is believed about it rather than the group: one that knows nothing of a log is given all that it holds. A
+store or log that fails is tried again for as long as it takes. Nothing is passed over but what can never be applied: that
+is put aside and named.
 """
 
 from __future__ import annotations
@@ -294,7 +295,7 @@ class UpdateIngestion:
         self._sought.discard(at)
 
     def _meet_new(self) -> None:
-        """Begin with partitions that have become ours: where stores that keep positions are, else where the group is."""
+        """Begin with partitions that have become ours: where stores are that keep positions, or else the group."""
         new = [at for at in self._source.assigned() if at not in self._orders]
         if not new:
             return
