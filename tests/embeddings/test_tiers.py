@@ -115,6 +115,12 @@ def test_known_frequencies_fill_a_cache_that_has_no_past(open_tiers, tmp_path) -
     assert held(tiers, "items") <= set(range(600)), "a table that the file lacks begins with its first rows"
 
 
+def test_known_frequencies_that_are_not_there_are_an_error(open_tiers, tmp_path) -> None:
+    with pytest.raises(StoreError, match=r"warm_up_keys .*typo\.safetensors: there is no such file"):
+        open_tiers(config_of(cache={"warm_up_keys": str(tmp_path / "typo.safetensors")}))
+    open_tiers(config_of(cache={"warm_up_keys": str(tmp_path / "typo.safetensors"), "init_ec": False}))
+
+
 def test_level_3_is_only_writable_where_updates_come(open_tiers, tmp_path) -> None:
     tiers = open_tiers(config_of())
     with pytest.raises(StoreError, match="opened to be read only"):

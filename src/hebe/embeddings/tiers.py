@@ -381,12 +381,19 @@ def _rows_of(
 
 
 def _key_files(directory: Path | None, config: CacheConfig) -> list[Path]:
-    """Where keys to begin with may be: what this version's cache held, what another version's did, what is known."""
+    """Where keys to begin with may be: what this version's cache held, what another version's did, what is known.
+
+    Raises `StoreError` where the file that is named is not there: level 1 would begin with other rows than was meant.
+    """
     files = []
     if directory is not None:
         versions = sorted(int(other.name) for other in directory.parent.glob("[0-9]*") if other.name.isdecimal())
         files = [directory / CACHE_KEYS, *(directory.parent / str(version) / CACHE_KEYS for version in versions[::-1])]
-    return [*files, Path(config.warm_up_keys)] if config.warm_up_keys else files
+    if config.warm_up_keys:
+        files.append(Path(config.warm_up_keys))
+        if not files[-1].is_file():
+            raise StoreError(f"warm_up_keys {config.warm_up_keys}: there is no such file")
+    return files
 
 
 def _told(what: str) -> Callable[[Exception], None]:

@@ -6,8 +6,8 @@
 
 Offsets are committed after all stores have the rows. A store that has `apply` (`PositionedStore`) keeps the offset with
 the rows, and is believed about it rather than the group: one that knows nothing of a log is given all that it holds. A
-store or log that fails is tried again for as long as it takes. Nothing is passed over but what can never be applied: that
-is put aside and named.
+store or log that fails is tried again for as long as it takes. Nothing is passed over but what can never be applied;
+that is put aside and named.
 """
 
 from __future__ import annotations
