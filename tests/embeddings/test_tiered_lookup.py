@@ -236,6 +236,32 @@ def test_level_2_is_not_believed_where_another_server_has_yet_to_write_an_update
     assert tiers.ask([5]) == ([10], None)
 
 
+@pytest.mark.parametrize("local", [False, True])
+def test_what_level_2_is_told_is_in_no_querys_way(make_tiers, monkeypatch, local) -> None:
+    tiers, on, calls = make_tiers(local=local), threading.Event(), []
+    for name in ("touch", "insert_tables"):
+
+        def when_let(*arguments, name=name, act=getattr(tiers.volatile, name)):
+            assert on.wait(30.0)
+            calls.append(name)
+            return act(*arguments)
+
+        monkeypatch.setattr(tiers.volatile, name, when_let)
+    assert tiers.ask([5]) == ([5], None)
+    assert calls == [], "it was not waited for"
+    on.set()
+    tiers.background.drain()
+    assert calls == ["insert_tables"]
+    on.clear()
+    tiers.cache.delete("users", np.array([5]))
+    assert tiers.ask([5]) == ([5], None)
+    assert tiers.lookup.counts.volatile_hits == 1
+    assert calls == ["insert_tables"]
+    on.set()
+    tiers.background.drain()
+    assert calls == ["insert_tables", "touch"]
+
+
 def test_level_2_is_believed_when_level_3_cannot_be_asked(make_tiers) -> None:
     tiers = make_tiers()
     tiers.volatile.insert("users", np.array([5]), np.full((1, 3), 8, np.float32))
