@@ -226,6 +226,8 @@ def test_level_2_is_not_believed_where_another_server_has_yet_to_write_an_update
         tiers.lookup.updated("users", keys, old + 4)
         expected = ([9], None)
     assert tiers.ask([5]) == expected
+    tiers.background.drain()
+    assert tiers.lookup._updates["users"].filled_among(keys).size == 0, "it is not this server's to take back there"
     tiers.lookup.renew("users", keys)
     assert tiers.ask([5]) == expected, "nor when level 1 is refreshed"
     assert tiers.ask([5], "items") == ([5], None)
@@ -240,8 +242,9 @@ def test_level_2_is_not_believed_where_another_server_has_yet_to_write_an_update
 def test_what_level_2_is_told_is_in_no_querys_way(make_tiers, monkeypatch, local) -> None:
     tiers, on, calls = make_tiers(local=local), threading.Event(), []
     for name in ("touch", "insert_tables"):
+        act = getattr(tiers.volatile, name)
 
-        def when_let(*arguments, name=name, act=getattr(tiers.volatile, name)):
+        def when_let(*arguments, name=name, act=act):
             assert on.wait(30.0)
             calls.append(name)
             return act(*arguments)
@@ -331,10 +334,13 @@ def test_level_2_is_not_asked_while_it_has_an_old_row_that_it_could_not_be_told_
     tiers.cache.delete("users", np.array([7]))
     assert tiers.volatile.tables["users"][7][0] == 7
     assert tiers.ask([7])[0] == [77], "level 3 was asked"
+    now_s = UPDATED_BY_OTHERS_S + 1
+    tiers.background.drain()
+    tiers.cache.delete("users", np.array([7]))
+    assert tiers.ask([7])[0] == [77], "level 2 was told to delete it, is asked again, and given the new row"
     tiers.background.drain()
     tiers.cache.delete("users", np.array([7]))
     asked = len(tiers.persistent.queries)
-    now_s = UPDATED_BY_OTHERS_S + 1
     assert tiers.ask([7])[0] == [77]
     assert len(tiers.persistent.queries) == asked, "level 2 was asked again, and has the new row"
 

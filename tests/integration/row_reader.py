@@ -25,6 +25,8 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from hebe.embeddings.redis_store import RedisStore
+from hebe.embeddings.volatile_options import VolatileOptions
 from hebe.models.architectures import build_dense_net
 from hebe.models.repository import ModelRepository
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
@@ -36,9 +38,11 @@ FEATURE = "user"
 LOOKUPS = 4
 ITEMS = 8
 """Of a query under load."""
-_VERSIONS = 2048
+_VERSIONS, _VERSIONS_OF_DIM_1 = 2048, 256
 _TOLERANCE = 1e-4
 """Of a row's numbers, which lie in [0, 2): what the sigmoid and back costs, with some reserve."""
+_IDENTITY_DIGITS = 12
+"""So much of a content's identity is in the names of its rows in Redis (`hebe.embeddings.tiers`)."""
 _DOCUMENTED = {"429", "503", "504", "StatusCode.RESOURCE_EXHAUSTED", "StatusCode.UNAVAILABLE"}
 """Statuses of a request that is refused rather than wrong (`hebe.serving.errors`)."""
 
@@ -72,9 +76,9 @@ def store_reader(repository: Path, spec: ModelSpec) -> None:
 
 
 def rows_of(keys: Keys, versions: Keys, dim: int) -> Rows:
-    """Rows float32 `[n, dim]` of keys in versions below 2048: the first number tells the version, if there are more.
+    """Rows float32 `[n, dim]` of keys in versions below 2048, or 256 with dim 1: the first number tells the version.
 
-    No number but the first is near 0, so that no row is taken for a default vector.
+    No number but the first of several is near 0, so that no row is taken for a default vector.
     """
     with np.errstate(over="ignore"):
         mixed = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + versions.astype(np.uint64)
@@ -84,48 +88,103 @@ def rows_of(keys: Keys, versions: Keys, dim: int) -> Rows:
     rows = ((mixed >> np.uint64(40)) / (1 << 24) + 0.5).astype(np.float32)
     if dim > 1:
         rows[:, 0] = versions / (_VERSIONS / 2)
+    else:  # versions are 39 tolerances apart, and the lower half between two tells 16 kinds of keys from one another
+        sixteenths = np.floor((rows[:, 0] - 0.5) * 16)
+        rows[:, 0] = 0.5 + (versions + sixteenths / 32) / _VERSIONS_OF_DIM_1
     return rows
 
 
+def versions_in(rows: Rows) -> Keys:
+    """The version that each of rows float32 `[n, dim]` tells, whatever they are."""
+    if rows.shape[1] > 1:
+        told = np.rint(rows[:, 0] * (_VERSIONS / 2))
+    else:
+        told = np.rint((rows[:, 0] - 0.5) * _VERSIONS_OF_DIM_1 - 0.25)
+    return np.clip(told, 0, _VERSIONS - 1).astype(np.int64)
+
+
 class Versions:
-    """Which version each key of the table has, as a test says: what was sent of it, and what must be seen by now."""
+    """Which version each key of the table has, as a test says: what was sent of it, and what must be seen by now.
+
+    A delete is a version as well, one without a row. So every answer tells how far the updates of a key had come, and
+    no server may go back from there.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
         [table] = spec.tables
         self.rows, self.dim = table.rows, table.dim
         self.sent = np.zeros(table.rows, np.int64)
         self.settled = np.zeros(table.rows, np.int64)
-        self.deleted = np.zeros(table.rows, np.bool_)
+        self._deletes = np.zeros((table.rows, _VERSIONS), np.bool_)
+        """Which versions of a key are deletes."""
+        self._shown: dict[str, Keys] = {}
+        """By server the highest version of each key that it has answered with, stale or not."""
+        self._showing = threading.Lock()
+
+    @property
+    def deleted(self) -> npt.NDArray[np.bool_]:
+        """Whether the last that was sent of each key is a delete."""
+        return self._deletes[np.arange(self.rows), self.sent]
 
     def raise_versions(self, keys: Keys) -> Rows:
         """Rows of the next version of distinct `keys`, to be sent; they count as sent from now on."""
         self.sent[keys] += 1
-        self.deleted[keys] = False
+        assert self.sent[keys].max(initial=0) < (_VERSIONS if self.dim > 1 else _VERSIONS_OF_DIM_1)
         return rows_of(keys, self.sent[keys], self.dim)
 
     def delete(self, keys: Keys) -> None:
-        """Deletes of `keys` are to be sent."""
-        self.deleted[keys] = True
+        """Deletes of distinct `keys` are to be sent."""
+        self._deletes[keys, self.sent[keys] + 1] = True
+        self.sent[keys] += 1
 
-    def fault(self, keys: Keys, rows: Rows, settled: Keys, told: Told) -> str | None:
-        """What is wrong with `rows` of `keys` as an answer; `settled` as it was when they were asked for."""
+    def due(self, server: str, keys: Keys) -> Keys:
+        """The versions below which the server at that address may not answer from now on, unless it says so."""
+        with self._showing:
+            return np.maximum(self.settled[keys], self._shown_by(server)[keys])
+
+    def restarted(self, before: str, now: str) -> None:
+        """The server is at another address, and must not fall behind what it has shown at the one before."""
+        with self._showing:
+            self._shown[now] = self._shown_by(before).copy()
+
+    def fault(self, server: str, keys: Keys, rows: Rows, due: Keys, told: Told) -> str | None:
+        """What is wrong with `rows` of `keys` as an answer of a server; `due` as it was when they were asked for."""
         default = (np.abs(rows) < _TOLERANCE).all(1)
-        versions = np.zeros(len(keys), np.int64)
-        if self.dim > 1:
-            versions = np.rint(rows[:, 0] * (_VERSIONS / 2)).astype(np.int64)
-        versions[default] = 0
+        versions = versions_in(rows)
         right = np.abs(rows - rows_of(keys, versions, self.dim)).max(1) < _TOLERANCE
+        right &= ~self._deletes[keys, versions]
         if not (right | default).all():
             first = int(np.flatnonzero(~(right | default))[0])
             return f"key {keys[first]} was answered with {rows[first]}, which is no row of its"
-        if (versions > self.sent[keys]).any():
+        if (~default & (versions > self.sent[keys])).any():
             return "a row is of a version that was never sent"
         if int(default.sum()) != told.defaulted + told.unknown:
             return f"{default.sum()} default vectors, of which {told.defaulted} + {told.unknown} were told"
-        old = int((~default & (versions < settled)).sum())
-        if old > told.stale:
-            return f"{old} rows are older than they must be, of which {told.stale} were told"
+        old = np.flatnonzero(~default & (versions < due))
+        if old.size > told.stale:
+            return f"{server} has older rows than it must, {told.stale} told: {self._named(keys, versions, due, old)}"
+        versions[default] = self._deletes_from(keys[default], due[default])
+        lost = np.flatnonzero(default & (versions < 0))
+        if lost.size > told.defaulted:
+            return f"{server} has no rows, {told.defaulted} told as defaulted: {self._named(keys, versions, due, lost)}"
+        with self._showing:
+            certain = ~default if told.defaulted else np.ones(len(keys), np.bool_)
+            np.maximum.at(self._shown_by(server), keys[certain], versions[certain])
         return None
+
+    def _deletes_from(self, keys: Keys, due: Keys) -> Keys:
+        """The first delete of each key in a version of at least `due`, -1 where there is none."""
+        later = self._deletes[keys] & (np.arange(_VERSIONS) >= due[:, None])
+        return np.where(later.any(1), later.argmax(1), -1)
+
+    def _shown_by(self, server: str) -> Keys:
+        return self._shown.setdefault(server, np.zeros(self.rows, np.int64))
+
+    def _named(self, keys: Keys, versions: Keys, due: Keys, places: npt.NDArray[np.intp]) -> str:
+        return ", ".join(
+            f"key {keys[place]} in version {versions[place]} after {due[place]} of {self.sent[keys[place]]}"
+            for place in places[:5]
+        )
 
 
 @dataclass(frozen=True)
@@ -158,6 +217,7 @@ class Reader:
 
     def __init__(self, server: HebeServe, spec: ModelSpec, versions: Versions, protocol: str = "grpc") -> None:
         self._spec, self._versions, self._protocol = spec, versions, protocol
+        self._server = server.grpc
         self._client: Any
         if protocol == "grpc":
             self._client = tritonclient.grpc.InferenceServerClient(server.grpc)
@@ -195,13 +255,13 @@ class Reader:
 
     def answer(self, keys: Keys, **parameters: Any) -> Answer:
         """`read`, and what is wrong with it."""
-        settled, asked_s = self._versions.settled[keys].copy(), time.monotonic()
+        due, asked_s = self._versions.due(self._server, keys), time.monotonic()
         try:
             rows, told = self.read(keys, **parameters)
         except InferenceServerException as fault:
             return Answer(asked_s, time.monotonic() - asked_s, None, str(fault.status()), str(fault.message()))
         took_s = time.monotonic() - asked_s
-        return Answer(asked_s, took_s, told, fault=self._versions.fault(keys, rows, settled, told))
+        return Answer(asked_s, took_s, told, fault=self._versions.fault(self._server, keys, rows, due, told))
 
     def all_newest(self) -> bool:
         """Whether the server answers every key of the table with its newest row, or that it is unknown if deleted."""
@@ -330,6 +390,15 @@ def write_hierarchy(path: Path, tiers: Mapping[str, Mapping[str, Any]]) -> Path:
         lines += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def open_level_2(root: Path, spec: ModelSpec, addresses: str | Sequence[str], partitions: int) -> RedisStore:
+    """What servers of the first version of `spec` in `root / "models"` have in Redis, for another client of it."""
+    identity = ModelRepository(root / "models").open(spec.name, 1).tables_identity
+    dims = {table.name: table.dim for table in spec.tables}
+    return RedisStore(
+        dims, addresses, VolatileOptions(partitions), namespace=f"{spec.name}.1.{identity[:_IDENTITY_DIGITS]}"
+    )
 
 
 @contextlib.contextmanager

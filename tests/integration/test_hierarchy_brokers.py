@@ -12,12 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
-from hebe.embeddings.volatile_options import VolatileOptions
 
 from ..redis_servers import RedisServer
-from .row_reader import LATE_S, TABLE, Load, Reader, Versions, percentile_s, row_reader, rows_of, serving, store_reader
+from .row_reader import (
+    LATE_S,
+    TABLE,
+    Load,
+    Reader,
+    Versions,
+    open_level_2,
+    percentile_s,
+    row_reader,
+    rows_of,
+    serving,
+    store_reader,
+)
 from .served import HebeServe, eventually
 from .trainer import QUICK, Trainer
 
@@ -36,9 +46,9 @@ class Fleet:
         self.broker, self.versions = broker, Versions(SPEC)
         self.log = RedisStreamsLog(RedisStreamsOptions(broker.address, num_partitions=PARTITIONS))
         opened.callback(self.log.close)
-        self.level_2 = RedisStore({TABLE: DIM}, shared.address, VolatileOptions(PARTITIONS), namespace=f"{SPEC.name}.1")
-        opened.callback(self.level_2.close)
         store_reader(root / "models", SPEC)
+        self.level_2 = open_level_2(root, SPEC, shared.address, PARTITIONS)
+        opened.callback(self.level_2.close)
         tiers: dict[str, dict[str, Any]] = {
             "cache": {"cache_fraction": 0.1},
             "volatile_db": {
@@ -70,7 +80,7 @@ class Fleet:
         """Redis has every row as it was sent last, and none that was deleted."""
         deadline_s = time.monotonic() + VISIBLE_S
         while wrong := self._wrong_in_level_2():
-            assert time.monotonic() < deadline_s, f"level 2 has {len(wrong)} rows that are old or deleted: {wrong[:5]}"
+            assert time.monotonic() < deadline_s, f"level 2: {len(wrong)} rows are old, deleted or gone: {wrong[:5]}"
             time.sleep(0.1)
 
     def _wrong_in_level_2(self) -> list[str]:
@@ -78,9 +88,11 @@ class Fleet:
         rows, found = np.zeros((ROWS, DIM), np.float32), np.zeros(ROWS, np.bool_)
         self.level_2.query(TABLE, keys, rows, found)
         newest = (rows == rows_of(keys, versions.sent, DIM)).all(1)
+        deleted = versions.deleted
         return [
-            f"key {key}: {rows[key]}, " + ("deleted" if versions.deleted[key] else f"sent {versions.sent[key]} times")
-            for key in np.flatnonzero(found & (versions.deleted | ~newest))
+            f"key {key}: {rows[key] if found[key] else 'gone'}, "
+            + ("deleted" if deleted[key] else f"sent {versions.sent[key]} times")
+            for key in np.flatnonzero((found == deleted) | (found & ~newest))
         ]
 
     def wait_until_newest(self, server: HebeServe) -> None:

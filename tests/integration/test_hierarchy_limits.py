@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,13 @@ from tritonclient.utils import InferenceServerException
 
 from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.hps import HPS
 from hebe.embeddings.tiers import Tiers
+from hebe.embeddings.updates.log_directory import LogDirectory
+from hebe.spec import ModelSpec
 
+from ..embeddings.sparse_models import write_sparse_model
+from ..redis_servers import RedisServer
 from .row_reader import (
     FEATURE,
     LATE_S,
@@ -33,11 +39,14 @@ from .row_reader import (
     serving,
     store_reader,
 )
-from .served import TOLERANCE, HebeServe, Reference, draw, small_dlrm, store, triton_inputs
+from .served import TOLERANCE, HebeServe, Reference, draw, eventually, small_dlrm, store, triton_inputs
+from .trainer import QUICK, Trainer
 
 READER = row_reader()
 TINY = row_reader("tiny")
 """Its cache holds 64 rows."""
+UPDATED = [row_reader("updated-narrow", dim=1), row_reader("updated-wide", rows=400, dim=1024)]
+"""A trainer updates these."""
 NARROW, WIDE = small_dlrm("narrow", dim=1), small_dlrm("wide", rows=200, dim=1024)
 ENDS = np.array([-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1])
 
@@ -50,7 +59,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(root: Path) -> Iterator[HebeServe]:
     """All of these models, each with a cache of its own over a hash map and RocksDB."""
-    for spec in (READER, TINY):
+    for spec in (READER, TINY, *UPDATED):
         store_reader(root / "models", spec)
     for spec in (NARROW, WIDE):
         store(root / "models", spec)
@@ -59,8 +68,14 @@ def server(root: Path) -> Iterator[HebeServe]:
         "models.tiny": {"cache_fraction": 0.0001},
         "volatile_db": {"type": "parallel_hash_map", "initial_cache_rate": 0.3},
         "persistent_db": {"type": "rocks_db", "path": str(root / "rocksdb")},
+        "update_source": {
+            "type": "log_directory",
+            "address": str(root / "log"),
+            "poll_timeout_ms": 50,
+            "interval_s": 0.1,
+        },
     }
-    with serving(root, tiers, "--max-queue", "4096", "--sla-ms", "3600000") as running:
+    with serving(root, tiers, "--max-queue", "4096", "--sla-ms", "3600000", "--workers", "3") as running:
         yield running
 
 
@@ -74,6 +89,23 @@ def test_scores_of_narrow_and_wide_rows_are_plain_pytorchs(server: HebeServe, ro
             said = result.get_response().parameters
             assert [said[f"{kind}_fraction"].double_param for kind in ("defaulted", "stale", "unknown")] == [0, 0, 0]
             np.testing.assert_allclose(result.as_numpy("score"), reference.scores(inputs), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("spec", UPDATED, ids=lambda spec: spec.name)
+def test_narrow_and_wide_rows_are_updated_under_load(server: HebeServe, root: Path, spec: ModelSpec):
+    """While clients read; soon after, every row is what was sent last, and none is older from then on."""
+    versions, keys = Versions(spec), np.arange(spec.tables[0].rows)
+    with (
+        LogDirectory(root / "log").producer(QUICK) as producer,
+        Load([server], spec, versions) as load,
+        Reader(server, spec, versions) as reader,
+    ):
+        with Trainer(producer, spec.name, versions, keys):
+            eventually(lambda: (versions.sent > 0).sum() > len(keys) / 2, "updates come")
+            load.wait_for(100)
+        eventually(reader.all_newest, "all that was sent is seen")
+        versions.settled[:] = versions.sent
+        load.wait_for(50)
 
 
 def test_a_cache_smaller_than_one_batch(server: HebeServe):
@@ -156,10 +188,46 @@ def test_keys_at_the_ends_of_int64_go_through_all_tiers(tmp_path: Path, dim: int
         tiers.close()
 
 
+@pytest.mark.parametrize("level_3", [True, False], ids=["redis-and-rocksdb", "redis"])
+def test_keys_at_the_ends_of_int64_go_through_redis_and_an_update_log(tmp_path: Path, level_3: bool):
+    """All are found, then newer rows of all but the ends, which are deleted, and then those have rows again."""
+    dim = 3
+    before, after = (rows_of(ENDS, np.full(len(ENDS), version), dim) for version in (1, 2))
+    sparse = write_sparse_model(tmp_path / "ends.model", ENDS, before)
+    with RedisServer() as redis:
+        described: dict[str, Any] = {
+            "cache": {"init_ec": False, "cache_fraction": 0.2},
+            "volatile_db": {"type": "redis", "address": redis.address, "num_partitions": 3, "timeout_ms": 60_000},
+            "update_source": {"type": "log_directory", "address": str(tmp_path / "log"), "interval_s": 0.0},
+            "tables": {"m": [{"name": TABLE, "dim": dim, "sparse_file": str(sparse)}]},
+        }
+        if level_3:
+            path = str(tmp_path / "rocksdb")
+            described["persistent_db"] = {"type": "rocks_db", "path": path, "timeout_ms": 60_000}
+        with HPS(HierarchyConfig.from_mapping(described)) as hps, LogDirectory(tmp_path / "log").producer() as trainer:
+
+            def check(rows: np.ndarray, unknown: np.ndarray) -> None:
+                trainer.flush()
+                assert hps.drain_updates(30.0)
+                states = np.empty(len(ENDS), np.uint8)
+                np.testing.assert_array_equal(hps.lookup(ENDS, "m", TABLE, states=states), rows)
+                assert np.array_equal(states == RowState.UNKNOWN, unknown)
+
+            none, ends = np.zeros(len(ENDS), np.bool_), np.isin(ENDS, [-(2**63), 2**63 - 1])
+            check(before, none)
+            assert hps.state("m").counts.volatile_hits
+            trainer.send("m", TABLE, ENDS, after)
+            trainer.delete("m", TABLE, ENDS[ends])
+            check(np.where(ends[:, None], np.float32(0), after), ends)
+            trainer.send("m", TABLE, ENDS[ends], after[ends] + 1)
+            check(after + ends[:, None].astype(np.float32), none)
+
+
 def test_64_clients_do_not_collapse(server: HebeServe):
     """With 64 at once no less than half of the throughput that 4 have, in turns; every row is right.
 
-    The best of each: what else runs on a machine only makes them less.
+    Each has a connection of its own, and three workers share the one cache. The best of each: what else runs on a
+    machine only makes them less.
     """
     rates = asyncio.run(throughput_by_clients(server, [4, 64], rounds=3, seconds=0.7))
     few, many = (max(rates[clients]) for clients in (4, 64))
@@ -172,10 +240,13 @@ async def throughput_by_clients(
 ) -> dict[int, list[float]]:
     """Queries answered a second by that many at once, once a round."""
     rates: dict[int, list[float]] = {count: [] for count in clients}
-    client = tritonclient.grpc.aio.InferenceServerClient(server.grpc)
+    channel = [("grpc.use_local_subchannel_pool", 1)]  # else all channels of a process share one connection
+    opened = [
+        tritonclient.grpc.aio.InferenceServerClient(server.grpc, channel_args=channel) for _ in range(max(clients))
+    ]
     rng = np.random.default_rng(3)
 
-    async def ask(end_s: float) -> int:
+    async def ask(client: tritonclient.grpc.aio.InferenceServerClient, end_s: float) -> int:
         answered = 0
         while time.monotonic() < end_s:
             keys = rng.integers(0, READER.tables[0].rows, 16 * LOOKUPS)
@@ -191,11 +262,21 @@ async def throughput_by_clients(
         return answered
 
     try:
+        await asyncio.gather(*(ask(client, time.monotonic() + seconds) for client in opened))
+        assert connections_to(server.grpc) >= len(opened)
         for _ in range(rounds):
             for count in clients:
                 began_s = time.monotonic()
-                answered = await asyncio.gather(*(ask(began_s + seconds) for _ in range(count)))
+                answered = await asyncio.gather(*(ask(client, began_s + seconds) for client in opened[:count]))
                 rates[count].append(sum(answered) / (time.monotonic() - began_s))
     finally:
-        await client.close()
+        await asyncio.gather(*(client.close() for client in opened))
     return rates
+
+
+def connections_to(where: str) -> int:
+    """TCP connections that are open to HOST:PORT of this machine."""
+    port, established = f"{int(where.rpartition(':')[2]):04X}", "01"
+    tables = [Path("/proc/net", name).read_text().splitlines() for name in ("tcp", "tcp6")]
+    lines = [line.split() for table in tables for line in table]
+    return sum(fields[2].endswith(f":{port}") and fields[3] == established for fields in lines)

@@ -18,10 +18,20 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from hebe.embeddings.redis_store import RedisStore
-from hebe.embeddings.volatile_options import VolatileOptions
 
 from ..redis_servers import RedisCluster, RedisServer
-from .row_reader import LATE_S, TABLE, Load, Reader, Versions, percentile_s, row_reader, serving, store_reader
+from .row_reader import (
+    LATE_S,
+    TABLE,
+    Load,
+    Reader,
+    Versions,
+    open_level_2,
+    percentile_s,
+    row_reader,
+    serving,
+    store_reader,
+)
 from .served import HebeServe, eventually, is_ready
 
 SPEC = row_reader()
@@ -53,10 +63,7 @@ def served(root: Path, address: str, kind: str, level_3: bool) -> Iterator[Serve
     if level_3:
         tiers["persistent_db"] = {"type": "rocks_db", "path": str(root / "rocksdb"), "timeout_ms": 500.0}
     with serving(root, tiers) as server:
-        store = RedisStore(
-            {TABLE: SPEC.tables[0].dim}, address.split(";"), VolatileOptions(PARTITIONS), namespace=f"{SPEC.name}.1"
-        )
-        with contextlib.closing(store):
+        with contextlib.closing(open_level_2(root, SPEC, address.split(";"), PARTITIONS)) as store:
             yield Served(server, store, Versions(SPEC))
 
 

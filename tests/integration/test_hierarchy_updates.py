@@ -59,12 +59,16 @@ class Served:
             "update_source": {"type": "log_directory", "address": str(root / "log"), "poll_timeout_ms": 50},
         }
         self._running = contextlib.ExitStack()
+        self._address = ""
         self.server = self.start()
 
     def start(self) -> HebeServe:
         """Start it, and wait until it is ready."""
         self._running.close()
         self.server = self._running.enter_context(serving(self.root, self._tiers))
+        if self._address:
+            self.versions.restarted(self._address, self.server.grpc)
+        self._address = self.server.grpc
         return self.server
 
     def close(self) -> None:

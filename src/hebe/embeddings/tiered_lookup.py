@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hebe.embeddings.background import BackgroundWork
-from hebe.embeddings.batch_lookup import DEFAULTED, FOUND, UNKNOWN, BatchFetch, BatchLookup, StateArray
+from hebe.embeddings.batch_lookup import DEFAULTED, FOUND, UNKNOWN, Answer, BatchFetch, BatchLookup, StateArray
 from hebe.embeddings.lookup_counts import LookupCounts
 from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.recent_updates import RecentUpdates
@@ -249,8 +249,8 @@ class TieredLookup:
             answer = fetch.ask(self.persistent, give_up_s - self._clock())
             counts.persistent_hits += left - fetch.left
             if answer is not None and note and volatile is not None and self.options.cache_missed_embeddings:
-                seen = fetch.seen
-                self.background.submit(lambda: volatile.fill(answer, seen, self._updates))
+                lacked, seen = self._lacked_by_level_2(answer), fetch.seen
+                self.background.submit(lambda: volatile.fill(lacked, seen, self._updates))
         if fetch.left:
             self._set_defaults(wanted, fetch.rest)
         return fetch
@@ -265,6 +265,12 @@ class TieredLookup:
         if self.persistent is None or not self.persistent.available:
             return None
         return self._update_times.within(UPDATED_BY_OTHERS_S, wanted.tables, wanted.keys, wanted.starts)
+
+    def _lacked_by_level_2(self, answer: Answer) -> Answer:
+        """Level 3's answer without the keys for which level 2 was not asked."""
+        batch = answer.batch
+        behind = self._update_times.within(UPDATED_BY_OTHERS_S, batch.tables, batch.keys, batch.starts)
+        return answer if behind is None else Answer(batch, answer.found & ~behind)
 
     def _put(self, fetch: BatchFetch) -> None:
         """`put` of what was found."""
