@@ -49,6 +49,13 @@ def test_several_tables_are_one_question(one_table: bool) -> None:
     guard.close()
 
 
+def test_no_keys_are_answered_at_once_and_leave_nothing_in_the_line() -> None:
+    guard = TierGuard("tier", DictStore(DIMS), DIMS, GuardOptions(20.0, threads=1, questions_per_thread=1))
+    for _ in range(3):
+        assert asked(guard, [])[1] == []
+    guard.close()
+
+
 def both_asked(guard: TierGuard, timeout_s: float = 20.0) -> None:
     """For a key of either table."""
     guard.query_tables(("items", "users"), np.array([1, 2]), np.array([0, 1, 2]), np.array([0, 1, 4]), timeout_s)
@@ -78,20 +85,6 @@ def test_tables_that_nobody_waits_for_any_more_are_not_asked_for() -> None:
     assert asked(guard, [3])[1] == [False]
     assert ("users", [2]) not in store.queries
     guard.close()
-
-
-def test_a_question_that_fails_after_its_time_out_counts_once() -> None:
-    store = DictStore(DIMS)
-    breaker = BreakerOptions(failures=2, pause_s=1000.0, longest_pause_s=1000.0)
-    guard = TierGuard("tier", store, DIMS, GuardOptions(timeout_s=0.01, threads=1, breaker=breaker))
-    store.gate.clear()
-    store.fault = StoreError("too late, and gone")
-    with pytest.raises(StoreUnavailable, match="within 10 ms"):
-        asked(guard, [1])
-    store.gate.set()
-    guard.close()  # the question has ended
-    assert (guard.state.failures, guard.state.available) == (1, True)
-    assert "within 10 ms" in guard.state.fault
 
 
 def test_tables_that_fail_together_count_once() -> None:
@@ -135,10 +128,12 @@ def test_after_failures_callers_are_told_at_once() -> None:
     guard.close()
 
 
-@pytest.mark.parametrize("options", [{"timeout_s": 0.0}, {"timeout_s": float("inf")}, {"timeout_s": 1.0, "threads": 0}])
+@pytest.mark.parametrize(
+    "options", [{"timeout_s": 0.0}, {"timeout_s": float("inf")}, {"threads": 0}, {"questions_per_thread": 0}]
+)
 def test_options_out_of_range(options) -> None:
     with pytest.raises(ValueError, match="must be"):
-        GuardOptions(**options)
+        GuardOptions(**{"timeout_s": 1.0} | options)
 
 
 def test_since_when_a_tier_is_left_alone(caplog) -> None:

@@ -1,3 +1,4 @@
+import math
 import threading
 
 import numpy as np
@@ -64,8 +65,34 @@ def test_threads_that_work_share_the_tables(store):
 def test_nobody_waits_any_more(store):
     question = asked_of(OneTableStore(store))
     assert not question.wait(0.001)
+    assert not question.begin(1.0)
+    assert question.rows.size == 0, "its memory is given back, however long it is in the line yet"
     assert not question.work()
     assert store.queries == []
+
+
+def test_it_started_when_the_first_thread_began(store):
+    question = asked_of(OneTableStore(store))
+    assert question.started_s == math.inf
+    assert question.begin(2.0)
+    assert question.begin(3.0), "another thread helps"
+    question.work()
+    assert not question.begin(1.0), "nothing is left to do"
+    assert question.started_s == 2.0
+
+
+def test_nobody_waits_any_more_while_a_thread_works(store):
+    query = store.query
+
+    def given_up(*arguments):
+        assert not question.wait(0.0)
+        return query(*arguments)
+
+    store.query = given_up
+    question = asked_of(OneTableStore(store))
+    assert not question.work()
+    assert store.queries == [("items", [7, 8])]
+    assert question.rows[0] == 70, "the store has its buffers"
 
 
 def test_it_is_over_when_it_is_ended(store):

@@ -1,7 +1,8 @@
-"""When to leave a failing tier alone, and when to try it again. Pure: `now` is passed in, seconds of any clock."""
+"""When to leave a failing tier alone, and when to try it again. Pure: times are passed in, seconds of any clock."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -30,6 +31,8 @@ class CircuitBreaker:
         self._failures = 0
         self._pause_s = options.pause_s
         self._probe_s: float | None = None
+        self._closed_s = -math.inf
+        """When it last closed."""
 
     @property
     def closed(self) -> bool:
@@ -41,19 +44,26 @@ class CircuitBreaker:
         """When the next probe is due; None while closed."""
         return self._probe_s
 
-    def succeeded(self) -> None:
-        """A call or probe was answered."""
+    def succeeded(self, now_s: float) -> None:
+        """A call was answered while closed, or a probe."""
+        if self._probe_s is not None:
+            self._closed_s = now_s
         self._failures, self._pause_s, self._probe_s = 0, self._options.pause_s, None
 
-    def failed(self, now: float) -> bool:
-        """A call or probe failed; returns whether the breaker opens with it."""
-        self._failures += 1
-        if self._probe_s is not None:
-            if now >= self._probe_s:  # not a call from before it opened: those tell nothing new
-                self._pause_s = min(2 * self._pause_s, self._options.longest_pause_s)
-                self._probe_s = now + self._pause_s
+    def failed(self, began_s: float, now_s: float) -> bool:
+        """A call that began at `began_s` failed; returns whether the breaker opens with it.
+
+        One from before it closed tells nothing new, however late: calls that hung all fail once the tier is back.
+        """
+        if self._probe_s is not None or began_s < self._closed_s:
             return False
+        self._failures += 1
         if self._failures < self._options.failures:
             return False
-        self._probe_s = now + self._pause_s
+        self._probe_s = now_s + self._pause_s
         return True
+
+    def probe_failed(self, now_s: float) -> None:
+        """The next one is due after a pause twice as long."""
+        self._pause_s = min(2 * self._pause_s, self._options.longest_pause_s)
+        self._probe_s = now_s + self._pause_s

@@ -4,6 +4,9 @@ HPS has neither, and a stalled Redis stalls its server. Here a question, one for
 of the guard, into buffers of its own, since a caller that has given up takes his away. After some failures in a row
 the tier is left alone and callers are told at once; a probe from time to time, in no query's way, finds out when it is
 back.
+
+The tier has its time-out for each question, counted from when a thread puts it to the store, however soon its caller
+gives up: callers with little time neither make a busy tier fail nor keep one that hangs from failing.
 """
 
 from __future__ import annotations
@@ -30,18 +33,24 @@ ClockFunction = Callable[[], float]
 class GuardOptions:
     """`timeout_s` is the longest wait for an answer, `threads` how many calls of the store may be under way.
 
+    `questions_per_thread` times as many questions may be without an answer, put to the store or in the line; further
+    ones are refused.
+
     Raises ValueError naming a field that is out of range.
     """
 
     timeout_s: float
     threads: int = 4
     breaker: BreakerOptions = field(default_factory=BreakerOptions)
+    questions_per_thread: int = 32
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout_s < float("inf"):
             raise ValueError(f"timeout_s is {self.timeout_s}: must be above 0")
         if self.threads < 1:
             raise ValueError(f"threads is {self.threads}: must be at least 1")
+        if self.questions_per_thread < 1:
+            raise ValueError(f"questions_per_thread is {self.questions_per_thread}: must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +88,24 @@ class TierGuard:
         self._fault: str | None = None
         self._fault_s = 0.0
         self._left_alone_s: float | None = None
+        self._unanswered: set[TierQuestion] = set()
+        """Those in the line or put to the store. It and the next change by single operations, which need no lock."""
+        self._at_work: dict[int, TierQuestion] = {}
+        """What each thread, by its identifier, has put to the store."""
         self._threads = self._new_threads()
         self._closing = threading.Event()
         self._prober: threading.Thread | None = None
 
     @property
     def available(self) -> bool:
-        """Whether questions pass: the breaker is closed."""
+        """Whether questions pass: the breaker is closed. Questions that are overdue by now count for it."""
+        self._count_overdue(self._clock())
         return self._breaker.closed
 
     @property
     def state(self) -> TierState:
         """The tier as operators see it."""
+        self._count_overdue(self._clock())
         with self._lock:
             age_s = None if self._fault is None else self._clock() - self._fault_s
             left_alone_s = None if self._left_alone_s is None else self._clock() - self._left_alone_s
@@ -102,8 +117,10 @@ class TierGuard:
         """Rows of several tables, and which of them are there, within `timeout_s` and the tier's own time-out.
 
         Arrays as those of `TablesStore.fill_tables`. Raises `StoreUnavailable` when the tier is being left alone,
-        fails, or has not answered in time.
+        fails, has not answered in time, or has too many questions to answer.
         """
+        asked_s = self._clock()
+        hangs = self._count_overdue(asked_s)
         if not self._breaker.closed:
             raise StoreUnavailable(f"{self.name} is not available: {self._fault}", f"{self.name} is not available")
         wait_s = min(timeout_s, self.options.timeout_s)
@@ -111,13 +128,21 @@ class TierGuard:
             raise StoreUnavailable(f"{self.name}: no time is left", f"{self.name}: no time is left")
         if self._closing.is_set():
             raise StoreError(f"{self.name} is closed")
+        if hangs:  # it counts too, though no thread can begin it: with few threads the breaker would never open
+            what = f"{self.name} has left all threads without an answer for {self.options.timeout_s * 1e3:.0f} ms"
+            with self._lock:
+                self._count_failure(what, asked_s)
+            raise StoreUnavailable(what, what)
+        if len(self._unanswered) >= self.options.questions_per_thread * self.options.threads:
+            what = f"{self.name} has {len(self._unanswered)} questions to answer: too many for another"
+            raise StoreUnavailable(what, what)
         question = TierQuestion(self.store, tables, keys, starts, bases)
+        if question.pieces:
+            self._unanswered.add(question)
         for _ in range(min(question.pieces, self.options.threads)):
             self._threads.submit(self._ask, question)
         if not question.wait(wait_s):
             what = f"{self.name} has not answered within {wait_s * 1e3:.0f} ms"
-            if wait_s >= self.options.timeout_s:  # a caller with less time says nothing about the tier
-                self._failed(question, what)
             raise StoreUnavailable(what, what)
         if question.fault is not None:
             raise StoreUnavailable(f"{self.name}: {question.fault}", question.fault.client_message) from question.fault
@@ -143,8 +168,16 @@ class TierGuard:
         self.store.close()
 
     def _ask(self, question: TierQuestion) -> None:
-        if question.started_s is None:
-            question.started_s = self._clock()
+        thread = threading.get_ident()
+        try:
+            if question.begin(self._clock()):
+                self._at_work[thread] = question
+                self._work(question)
+        finally:
+            self._at_work.pop(thread, None)
+            self._unanswered.discard(question)
+
+    def _work(self, question: TierQuestion) -> None:
         try:
             answered = question.work()
         except Exception as fault:  # a driver's own too, that its store let through
@@ -152,31 +185,48 @@ class TierGuard:
             self._failed(question, str(told))
             question.end(told)
             return
+        now_s = self._clock()
+        if now_s - question.started_s > self.options.timeout_s:
+            self._failed(question, f"{self.name} has answered after {(now_s - question.started_s) * 1e3:.0f} ms")
+        elif answered:
+            with self._lock:
+                if self._breaker.closed:
+                    self._breaker.succeeded(now_s)
         if answered:
-            if self._clock() - question.started_s <= self.options.timeout_s:
-                self._succeeded()
             question.end()
 
-    def _succeeded(self) -> None:
-        with self._lock:
-            if self._breaker.closed:
-                self._breaker.succeeded()
+    def _count_overdue(self, now_s: float) -> bool:
+        """Count questions as failures that the store has by now had for longer than the time-out.
+
+        Returns whether each thread waits for such a one, so that none can begin another.
+        """
+        if not self._at_work:
+            return False
+        timeout_s = self.options.timeout_s
+        overdue = [question for question in list(self._at_work.values()) if now_s - question.started_s > timeout_s]
+        for question in overdue:
+            if not question.failure_counted:
+                self._failed(question, f"{self.name} has not answered within {timeout_s * 1e3:.0f} ms")
+        return len(overdue) == self.options.threads
 
     def _failed(self, question: TierQuestion, fault: str) -> None:
         """Count it, once a question: one that was not answered in time may fail as well."""
         with self._lock:
-            if question.failure_counted:
-                return
-            question.failure_counted = True
-            self._failures += 1
-            self._fault, self._fault_s = fault, self._clock()
-            opens = self._breaker.failed(self._fault_s)
-            if opens:
-                self._left_alone_s = self._fault_s
-                log.warning("%s is left alone until it answers again: %s", self.name, fault)
-            if opens and not self._closing.is_set():
-                self._prober = threading.Thread(target=self._probe, name=f"hebe-{self.name}-probe", daemon=True)
-                self._prober.start()
+            if not question.failure_counted:
+                question.failure_counted = True
+                self._count_failure(fault, question.started_s)
+
+    def _count_failure(self, fault: str, began_s: float) -> None:
+        """Of a question that began then. With the lock held."""
+        self._failures += 1
+        self._fault, self._fault_s = fault, self._clock()
+        opens = self._breaker.failed(began_s, self._fault_s)
+        if opens:
+            self._left_alone_s = self._fault_s
+            log.warning("%s is left alone until it answers again: %s", self.name, fault)
+        if opens and not self._closing.is_set():
+            self._prober = threading.Thread(target=self._probe, name=f"hebe-{self.name}-probe", daemon=True)
+            self._prober.start()
 
     def _probe(self) -> None:
         """Ask for one key when a probe is due, until it is answered in time."""
@@ -192,14 +242,16 @@ class TierGuard:
             fault = self._probe_fault(table)
             if fault is None and self._clock() - started_s > self.options.timeout_s:
                 fault = "a probe was answered too late"
+            if fault is None and self._count_overdue(self._clock()):
+                fault = "a probe was answered, but no thread has its answer yet"
             with self._lock:
                 if fault is None:
-                    self._breaker.succeeded()
+                    self._breaker.succeeded(self._clock())
                     self._left_alone_s = None
                     log.warning("%s answers again", self.name)
                     return
                 self._fault, self._fault_s = fault, self._clock()
-                self._breaker.failed(self._fault_s)
+                self._breaker.probe_failed(self._fault_s)
 
     def _probe_fault(self, table: str) -> str | None:
         rows, found = np.empty((1, self._dims[table]), np.float32), np.zeros(1, np.bool_)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -9,6 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray, StoreError, TablesStore
+
+_NO_KEYS, _NO_ROWS = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 class TierQuestion:
@@ -28,19 +32,32 @@ class TierQuestion:
         self.fault: StoreError | None = None
         """Why it has failed."""
         self.failure_counted = False
-        self.started_s: float | None = None
-        """When its first thread began."""
+        self.started_s = math.inf
+        """When its first thread began: what it waits in the line before says nothing about the tier."""
         tables_asked = np.flatnonzero(np.diff(starts)).tolist()
         self._waiting = deque(tables_asked[:1] if isinstance(store, TablesStore) else tables_asked)
         self.pieces = len(self._waiting)
         self._answered: list[int] = []
         self._over = threading.Event()
 
+    def begin(self, now_s: float) -> bool:
+        """Whether a thread that comes to it now finds something to do: others may have begun all, or nobody waits."""
+        if not self._waiting:
+            return False
+        self.started_s = min(self.started_s, now_s)
+        return True
+
     def wait(self, timeout_s: float) -> bool:
         """Whether it is over by then. If not, nobody waits any more: pieces that no thread has begun are dropped."""
         if not self.pieces or self._over.wait(timeout_s):
             return True
-        self._waiting.clear()
+        dropped = 0
+        with contextlib.suppress(IndexError):
+            while True:
+                self._waiting.popleft()
+                dropped += 1
+        if dropped == self.pieces:  # no thread has its buffers, or ever will: it may be long in the line yet
+            self._keys, self.rows = _NO_KEYS, _NO_ROWS
         return False
 
     def work(self) -> bool:
