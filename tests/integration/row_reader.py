@@ -103,22 +103,38 @@ def versions_in(rows: Rows) -> Keys:
     return np.clip(told, 0, _VERSIONS - 1).astype(np.int64)
 
 
+@dataclass(frozen=True)
+class Shown:
+    """The highest version of each key that a server has answered with, stale or not, and since when."""
+
+    versions: Keys
+    since_s: npt.NDArray[np.float64]
+
+    def note(self, keys: Keys, versions: Keys) -> None:
+        """An answer was that."""
+        newer = versions > self.versions[keys]
+        np.maximum.at(self.versions, keys[newer], versions[newer])
+        self.since_s[keys[newer]] = time.monotonic()
+
+
 class Versions:
     """Which version each key of the table has, as a test says: what was sent of it, and what must be seen by now.
 
     A delete is a version as well, one without a row. So every answer tells how far the updates of a key had come, and
-    no server may go back from there.
+    no server may go back from there: or for `catch_up_s` at most, where it shares a level 2 with others that may apply
+    updates sooner than it does.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, catch_up_s: float = 0.0) -> None:
         [table] = spec.tables
+        self._catch_up_s = catch_up_s
         self.rows, self.dim = table.rows, table.dim
         self.sent = np.zeros(table.rows, np.int64)
         self.settled = np.zeros(table.rows, np.int64)
         self._deletes = np.zeros((table.rows, _VERSIONS), np.bool_)
         """Which versions of a key are deletes."""
-        self._shown: dict[str, Keys] = {}
-        """By server the highest version of each key that it has answered with, stale or not."""
+        self._shown: dict[str, Shown] = {}
+        """By server."""
         self._showing = threading.Lock()
 
     @property
@@ -140,12 +156,15 @@ class Versions:
     def due(self, server: str, keys: Keys) -> Keys:
         """The versions below which the server at that address may not answer from now on, unless it says so."""
         with self._showing:
-            return np.maximum(self.settled[keys], self._shown_by(server)[keys])
+            shown = self._shown_by(server)
+            lasting = time.monotonic() - shown.since_s[keys] >= self._catch_up_s
+            return np.maximum(self.settled[keys], np.where(lasting, shown.versions[keys], 0))
 
     def restarted(self, before: str, now: str) -> None:
         """The server is at another address, and must not fall behind what it has shown at the one before."""
         with self._showing:
-            self._shown[now] = self._shown_by(before).copy()
+            shown = self._shown_by(before)
+            self._shown[now] = Shown(shown.versions.copy(), shown.since_s.copy())
 
     def fault(self, server: str, keys: Keys, rows: Rows, due: Keys, told: Told) -> str | None:
         """What is wrong with `rows` of `keys` as an answer of a server; `due` as it was when they were asked for."""
@@ -169,7 +188,7 @@ class Versions:
             return f"{server} has no rows, {told.defaulted} told as defaulted: {self._named(keys, versions, due, lost)}"
         with self._showing:
             certain = ~default if told.defaulted else np.ones(len(keys), np.bool_)
-            np.maximum.at(self._shown_by(server), keys[certain], versions[certain])
+            self._shown_by(server).note(keys[certain], versions[certain])
         return None
 
     def _deletes_from(self, keys: Keys, due: Keys) -> Keys:
@@ -177,8 +196,8 @@ class Versions:
         later = self._deletes[keys] & (np.arange(_VERSIONS) >= due[:, None])
         return np.where(later.any(1), later.argmax(1), -1)
 
-    def _shown_by(self, server: str) -> Keys:
-        return self._shown.setdefault(server, np.zeros(self.rows, np.int64))
+    def _shown_by(self, server: str) -> Shown:
+        return self._shown.setdefault(server, Shown(np.zeros(self.rows, np.int64), np.zeros(self.rows)))
 
     def _named(self, keys: Keys, versions: Keys, due: Keys, places: npt.NDArray[np.intp]) -> str:
         return ", ".join(

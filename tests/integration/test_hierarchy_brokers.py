@@ -37,13 +37,15 @@ ROWS, DIM = TABLE_SPEC.rows, TABLE_SPEC.dim
 PARTITIONS = 4
 VISIBLE_S = 60.0
 """Within which all must be visible. A dead server's partitions are another's once its lease is over, after 10 s."""
+CATCH_UP_S = 20.0
+"""For so long may a server answer from a level 3 that is behind what another one has put into level 2."""
 
 
 class Fleet:
     """Two servers, each with a level 3 of its own, over one level 2; and the log that they follow."""
 
     def __init__(self, root: Path, broker: RedisServer, shared: RedisServer, opened: contextlib.ExitStack) -> None:
-        self.broker, self.versions = broker, Versions(SPEC)
+        self.broker, self.versions = broker, Versions(SPEC, catch_up_s=CATCH_UP_S)
         self.log = RedisStreamsLog(RedisStreamsOptions(broker.address, num_partitions=PARTITIONS))
         opened.callback(self.log.close)
         store_reader(root / "models", SPEC)
