@@ -282,10 +282,14 @@ def bounded_config(
     config: HierarchyConfig, cache_bytes: int, row_format: RowFormat, persistent_dir: Path
 ) -> HierarchyConfig:
     """`config` with level 1 of so many bytes over level 3: what a bound of the table memory means."""
+
+    def bounded(cache: CacheConfig) -> CacheConfig:
+        return replace(cache, cache_bytes=cache_bytes, row_format=row_format)
+
     return replace(
         config,
-        cache=replace(config.cache, cache_bytes=cache_bytes, row_format=row_format),
-        models={},
+        cache=bounded(config.cache),
+        models={model: bounded(own) for model, own in config.models.items()},
         persistent_db=PersistentConfig(PersistentType.ROCKS_DB, str(persistent_dir)),
     )
 
