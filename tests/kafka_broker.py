@@ -41,6 +41,13 @@ class KafkaBroker:
     def create_topic(self, topic: str, partitions: int) -> None:
         self._call("create_topic", topic, partitions)
 
+    def delete_topic(self, topic: str) -> None:
+        self._call("delete_topic", topic)
+
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
+        """As retention does: messages before that offset are gone."""
+        self._call("delete_records", topic, partition, before_offset)
+
     def down(self) -> None:
         """All brokers close their connections and their ports; what they hold stays."""
         for broker in range(1, self.count + 1):
@@ -100,6 +107,11 @@ def _serve(count: int, rebalance_delay_ms: int) -> None:
         match json.loads(line):
             case ["create_topic", topic, partitions]:
                 say(library.rd_kafka_mock_topic_create(cluster, topic.encode(), partitions, 1))
+            case ["delete_topic", topic]:
+                say(library.rd_kafka_mock_topic_delete(cluster, topic.encode()))
+            case ["delete_records", topic, partition, before_offset]:
+                offset = ctypes.c_int64(before_offset)
+                say(library.rd_kafka_mock_partition_delete_records(cluster, topic.encode(), partition, offset))
             case ["down", broker]:
                 say(library.rd_kafka_mock_broker_set_down(cluster, broker))
             case ["up", broker]:

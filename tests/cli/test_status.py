@@ -60,8 +60,8 @@ RANKER = LONE | {
         "tiers": {
             "messages": 4, "rows": 4321, "deletes": 3, "rows_per_s": 12.5, "lag_messages": 11,
             "visible_s": {"persistent_db": {"p50": 0.02, "p99": 1.5}, "cache": {"p50": 0.03, "p99": None}},
-            "gaps": 1, "missing": 3, "last_gaps": [], "poison": 0, "duplicates": 2, "failures": 0, "failing": False,
-            "fault": "its checksum is wrong",
+            "gaps": 1, "missing": 3, "last_gaps": [], "poison": 0, "last_poison": [], "refused": 0, "duplicates": 2,
+            "failures": 0, "failing": False, "fault": "its checksum is wrong",
         }
     },
 }  # fmt: skip
@@ -139,6 +139,16 @@ def test_what_is_degraded_comes_first_with_since_when_and_why(answering, capsys)
     row = next(line for line in lines if "volatile_db" in line)
     assert row.split() == ["ranker", "volatile_db", "95", "s", "Redis", "10.0.0.7:6379:", "Connection", "refused"]
     assert shown.index("Degraded") < shown.index("Models") < shown.index("Tiers") < shown.index("Online updates")
+
+
+def test_keys_that_tables_in_memory_lack_are_shown_where_there_are_any(answering, capsys):
+    assert "refused" not in run(capsys, answering((200, document())).url, code=0).out.split("Online updates")[1]
+    updates = RANKER["updates"]["tiers"]
+    refused = RANKER | {"updates": {"tiers": updates, "resident": updates | {"refused": 1234}}}
+    shown = run(capsys, answering((200, document(models=[refused]))).url, code=0).out.split("Online updates")[1]
+    assert "refused" in shown
+    [row] = [line for line in shown.splitlines() if "resident" in line]
+    assert "1,234" in row
 
 
 def test_tables(answering, capsys):

@@ -403,6 +403,17 @@ class CacheConformance(StoreConformance):
                 for drop in (cache.delete, cache.mark_stale):
                     with pytest.raises(StoreError, match=r"must be int64 \[n\]"):
                         drop("t", bad)
+        whole = {"keys": keys, "starts": np.array([0, 3]), "rows": rows.reshape(-1), "bases": np.array([0, 12])}
+        for name, kind in (
+            ("keys", keys.astype(np.int32)), ("keys", np.arange(6)[::2]), ("starts", np.array([0, 3], np.int32)),
+            ("bases", np.array([0.0, 12.0])), ("rows", np.ones(12)), ("rows", np.ones(24, np.float32)[::2]),
+        ):  # fmt: skip
+            with pytest.raises(StoreError, match="1 tables of the cache"):
+                cache.replace_tables(["t"], **{**whole, name: kind}, chosen=~found)
+            with pytest.raises(StoreError, match="1 tables of the cache"):
+                cache.query_tables(["t"], **{**whole, name: kind}, missing=found.copy(), stale=found.copy())
+        with pytest.raises(StoreError, match="1 tables of the cache"):
+            cache.replace_tables(["t"], **whole, chosen=np.ones(3, np.uint8))
         for bad in (found[:2], found.astype(np.uint8), np.zeros(6, np.bool_)[::2], frozen_mask):
             with pytest.raises(StoreError, match=r"mask found is .*: must be bool \[3\]"):
                 cache.query("t", keys, rows, bad)

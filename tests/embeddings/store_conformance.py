@@ -34,6 +34,76 @@ def rows_for(table: str, keys: np.ndarray, stamp: int) -> np.ndarray:
     return places + 1000 * stamp
 
 
+def held(store: EmbeddingStore) -> dict[str, dict[int, list[float]]]:
+    """All rows of a store of `TABLES`, by table and key."""
+    found_rows = {}
+    for table, dim in TABLES.items():
+        keys = np.concatenate([np.empty(0, np.int64), *store.dump_keys(table, 100)])
+        rows, found = np.zeros((len(keys), dim), np.float32), np.zeros(len(keys), np.bool_)
+        assert store.query(table, keys, rows, found) == len(keys)
+        found_rows[table] = dict(zip(keys.tolist(), rows.tolist(), strict=True))
+    return found_rows
+
+
+def refuses_wrong_arrays(store: EmbeddingStore) -> None:
+    """A store of `TABLES` that has rows of "users" under keys 0 to 2 refuses whatever a call does not take, and has the
+    rows that it had afterwards.
+    """
+    before = held(store)
+    assert before["users"].keys() >= {0, 1, 2}
+    keys, rows, found = np.arange(3), rows_for("users", np.arange(3), 7), np.zeros(3, np.bool_)
+    frozen_rows, frozen_mask = rows.copy(), found.copy()
+    frozen_rows.flags.writeable = frozen_mask.flags.writeable = False
+    wrong_keys = [
+        *(keys.astype(dtype) for dtype in (np.int32, np.uint64, np.float64, np.bool_, ">i8")),
+        *(keys[None], keys[:, None], np.array(1), np.arange(6)[::2], keys[::-1]),
+    ]
+    wrong_rows = [
+        *(rows.astype(dtype) for dtype in (np.float64, np.float16, np.int32, np.uint8, ">f4")),
+        *(rows[:, :2].copy(), np.zeros((3, 4), np.float32), rows[:2], np.zeros((4, 3), np.float32), rows.reshape(-1)),
+        *(rows[None], np.asfortranarray(rows), np.zeros((6, 3), np.float32)[::2], np.zeros((3, 6), np.float32)[:, ::2]),
+    ]
+    wrong_masks = [
+        *(found.astype(np.uint8), found[:2], np.zeros(4, np.bool_), found[None], np.zeros(6, np.bool_)[::2]),
+        frozen_mask,
+    ]
+    calls: list[tuple[str, Callable[[], object]]] = []
+    for wrong in wrong_keys:
+        calls += [
+            ("keys of table users", lambda wrong=wrong: store.query("users", wrong, rows, found)),
+            ("keys of table users", lambda wrong=wrong: store.insert("users", wrong, rows)),
+            ("keys of table users", lambda wrong=wrong: store.update("users", wrong, rows)),
+            ("keys of table users", lambda wrong=wrong: store.delete("users", wrong)),
+        ]
+    for wrong in wrong_rows:
+        calls += [
+            ("for 3 keys of table users", lambda wrong=wrong: store.query("users", keys, wrong, found)),
+            ("for 3 keys of table users", lambda wrong=wrong: store.insert("users", keys, wrong)),
+            ("for 3 keys of table users", lambda wrong=wrong: store.update("users", keys, wrong)),
+        ]
+    calls += [
+        ("mask found is", lambda wrong=wrong: store.query("users", keys, rows, wrong))  # type: ignore[misc]
+        for wrong in wrong_masks
+    ]
+    calls += [("read-only", lambda: store.query("users", keys, frozen_rows, found))]
+    calls += [
+        (f"batch_size is {size}: must be at least 1", lambda size=size: list(store.dump_keys("users", size)))  # type: ignore[misc]
+        for size in (0, -1)
+    ]
+    for said, call in calls:
+        with pytest.raises(StoreError, match=said):
+            call()
+        assert held(store) == before
+    assert np.array_equal(rows, rows_for("users", keys, 7))
+    assert not found.any(), "buffers of calls that were refused are as they were"
+    nothing = np.empty(0, np.int64)
+    store.insert("users", nothing, np.empty((0, 3), np.float32))
+    assert store.query("users", nothing, np.empty((0, 3), np.float32), np.empty(0, np.bool_)) == 0
+    assert held(store) == before
+    store.update("users", keys, frozen_rows)  # which is only read
+    np.testing.assert_allclose(held(store)["users"][1], frozen_rows[1], rtol=1e-2)  # as its row format holds it
+
+
 class StoreConformance:
     """Subclasses define the fixture `make_store`: a callable that gives an empty store of `TABLES`."""
 
@@ -116,6 +186,13 @@ class StoreConformance:
         got, found = np.zeros_like(rows), np.zeros(len(keys), np.bool_)
         assert store.query("users", keys, got, found) == len(keys)
         assert np.array_equal(got, np.stack([last[key] for key in keys.tolist()]))
+        store.close()
+
+    def test_arrays_that_a_call_does_not_take(self, make_store: Callable[[], EmbeddingStore]) -> None:
+        store = make_store()
+        for table in TABLES:
+            store.insert(table, np.arange(5), rows_for(table, np.arange(5), 1))
+        refuses_wrong_arrays(store)
         store.close()
 
     def test_unknown_tables_and_closed_stores_are_errors(self, make_store: Callable[[], EmbeddingStore]) -> None:

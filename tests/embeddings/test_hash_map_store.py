@@ -255,25 +255,7 @@ def test_many_partitions():
     store.close()
 
 
-def test_bad_shapes_are_errors():
-    store = HashMapStore({"t": 4}, VolatileOptions(2))
-    keys = np.arange(3)
-    for call in (store.insert, store.update):
-        with pytest.raises(StoreError, match=r"rows \[3, 5\] for 3 keys of table t: dim is 4"):
-            call("t", keys, rows_of(keys, 5))
-        with pytest.raises(StoreError, match=r"rows \[2, 4\] for 3 keys"):
-            call("t", keys, rows_of(keys[:2], 4))
-    with pytest.raises(StoreError, match=r"rows \[3, 5\]"):
-        store.query("t", keys, rows_of(keys, 5), np.zeros(3, np.bool_))
-    with pytest.raises(StoreError, match=r"found mask \[2\] for keys \[3\]"):
-        store.query("t", keys, rows_of(keys, 4), np.zeros(2, np.bool_))
-    with pytest.raises(TypeError):
-        store.insert("t", keys.astype(np.int32), rows_of(keys, 4))
-    with pytest.raises(TypeError):
-        store.insert("t", keys, rows_of(keys, 4).astype(np.float64))
-    with pytest.raises(StoreError, match="batch_size is 0"):
-        next(store.dump_keys("t", 0))
-    store.close()
+def test_a_table_has_a_dim():
     with pytest.raises(ValueError, match="table t has dim 0"):
         HashMapStore({"t": 0}, VolatileOptions(2))
 

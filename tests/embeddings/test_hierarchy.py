@@ -1,5 +1,6 @@
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from hebe.embeddings import hierarchy, table_memory
 from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport, resident_shapes
-from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.hierarchy_config import CacheConfig, ConfigError, HierarchyConfig
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.table_memory import HUGE_PAGE_BYTES
@@ -247,6 +248,17 @@ def test_a_failed_load_leaves_nothing(tables, tmp_path, monkeypatch):
         EmbeddingHierarchy.open(SPEC, wrong, table_memory_bytes=RESIDENT, persistent_dir=tmp_path / "1")
     assert [memory.closed for memory in made] == [True, True]
     partly_resident(tables, tmp_path / "1").close()
+
+
+@pytest.mark.parametrize("tiered", [True, False])
+def test_a_default_value_for_a_table_that_the_model_has_not_is_an_error(tables, tmp_path, tiered):
+    """Before anything is read or written."""
+    own = {SPEC.name: CacheConfig(default_value_for_each_table={"user": 0.5, "catgory": 1.0})}
+    config = replace(all_tiers(tmp_path) if tiered else HierarchyConfig(), models=own)
+    said = r"has table catgory, and model .* has none of that name \(did you mean category\?\); there are "
+    with pytest.raises(ConfigError, match=said):
+        EmbeddingHierarchy.open(SPEC, tables, config=config, persistent_dir=tmp_path / "1")
+    assert list(tmp_path.iterdir()) == []
 
 
 @settings(max_examples=50)

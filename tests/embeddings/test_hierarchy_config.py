@@ -156,6 +156,10 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
             "[update_source]\ntype = 'log_directory'\naddress = 'b'",
             r"tiers.toml: \[persistent_db\] read_only contradicts \[update_source\]",
         ),
+        (
+            "[update_source]\ntype = 'log_directory'\naddress = 'a'\ngroup = '../b'",
+            r"\[update_source\] group name '../b': use letters",
+        ),
         ("[update_source]\nmax_rows_per_s = -1", r"max_rows_per_s is -1.0: must be at least 0"),
         ("tables = 3", r"tables: must be lists of tables"),
         ("[tables.a]\nname = 'x'", r"tables: must be lists of tables"),
@@ -197,6 +201,44 @@ def test_a_models_fraction_wins_over_the_bytes_of_all() -> None:
     config = HierarchyConfig.from_mapping({"cache": {"cache_bytes": 100}, "models": models})
     assert (config.cache_of("a").cache_fraction, config.cache_of("a").cache_bytes) == (0.5, None)
     assert [config.cache_of(name).cache_bytes for name in ("b", "c", "other")] == [7, 100, 100]
+
+
+def test_a_default_value_is_for_a_table_of_the_model(caplog) -> None:
+    defaults = {"default_value_for_each_table": {"users": 1, "itmes": 2}}
+    config = HierarchyConfig.from_mapping({"models": {"dlrm": defaults}})
+    said = r"\[models.dlrm\] default_value_for_each_table has table itmes.*mean items\?\); there are items, users$"
+    with pytest.raises(ConfigError, match=said):
+        config.check_tables("dlrm", ["items", "users"])
+    config.check_tables("dlrm", ["users", "itmes"])
+    config.check_tables("other", ["users"])
+    with pytest.raises(ConfigError, match=r"has table users, and model dlrm has none of that name; there are none$"):
+        config.check_tables("dlrm", [])
+    assert not caplog.records
+
+
+def test_a_default_value_of_all_models_may_be_for_a_table_of_another(caplog) -> None:
+    config = HierarchyConfig.from_mapping(
+        {
+            "cache": {"default_value_for_each_table": {"users": 1, "itmes": 2}},
+            "models": {"dlrm": {"init_ec": False}},  # which has those of all models
+        }
+    )
+    for model in ("dlrm", "other"):
+        config.check_tables(model, ["items", "users"])
+        said = caplog.messages.pop()
+        assert said.startswith(f"[cache] default_value_for_each_table has table itmes, and model {model} has none")
+        assert said.endswith("(did you mean items?); there are items, users")
+        caplog.clear()
+
+
+def test_models_that_there_are_not_are_named() -> None:
+    config = HierarchyConfig.from_mapping({"models": {"dlrm": {}, "bst": {"init_ec": False}, "din": {}}})
+    assert config.models_beside(["dlrm", "bts"]) == [
+        "[models.bst] is for a model that there is not (did you mean bts?); there are dlrm, bts",
+        "[models.din] is for a model that there is not; there are dlrm, bts",
+    ]
+    assert config.models_beside(["dlrm", "bst", "din", "more"]) == []
+    assert config.models_beside([])[0] == "[models.dlrm] is for a model that there is not; there are none"
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -304,6 +305,53 @@ def test_over_redis(directory, tables, tmp_path) -> None:
         with HPS(retrained) as hps, HPS(config) as old:
             assert np.array_equal(hps.lookup(keys, "m", 0), rows + 1), "rows of other files are other rows"
             assert np.array_equal(old.lookup(keys, "m", 0), rows)
+
+
+def test_a_typo_in_a_models_or_a_tables_name_is_told(directory, caplog) -> None:
+    table = {"name": "wide", "dim": 1, "sparse_file": str(directory / "wide.model")}
+    base = {"volatile_db": {"type": "parallel_hash_map"}, "tables": {"m": [table]}}
+    wrong = base | {"models": {"m": {"default_value_for_each_table": {"wdie": 1.0}}}}
+    with pytest.raises(ConfigError, match=r"\[models.m\].*has table wdie.*did you mean wide\?\); there are wide"):
+        HPS(HierarchyConfig.from_mapping(wrong))
+    with HPS(HierarchyConfig.from_mapping(base | {"models": {"mm": {}}})):
+        assert "[models.mm] is for a model that there is not (did you mean m?); there are m" in caplog.messages
+
+
+@pytest.mark.parametrize("by_model", [True, False])
+def test_updates_that_the_rows_have_already_are_passed_over(directory, tables, tmp_path, by_model) -> None:
+    table = {"name": "wide", "dim": 1, "sparse_file": str(directory / "wide.model")}
+    config = HierarchyConfig.from_mapping(
+        {
+            "volatile_db": {"type": "parallel_hash_map", "num_partitions": 2},
+            "update_source": {"type": "log_directory", "address": str(tmp_path / "log"), "poll_timeout_ms": 10},
+            "tables": {"m": [table], "other": [table]},
+        }
+    )
+    keys, rows = tables["wide"][0][:4], tables["wide"][1][:4, 0].tolist()
+    with LogDirectory(tmp_path / "log").producer() as trainer:
+        for model in ("m", "other"):
+            trainer.send(model, "wide", keys[:2], np.array([[41], [42]], np.float32))
+        trainer.flush()
+        rows_as_of = datetime.now(UTC)
+        for model in ("m", "other"):
+            trainer.send(model, "wide", keys[1:3], np.array([[52], [53]], np.float32))
+        trainer.flush()
+    with HPS(config, rows_as_of={"m": rows_as_of} if by_model else rows_as_of) as hps:
+        assert hps.drain_updates(30.0)
+        newer = [rows[0], 52, 53, rows[3]]
+        whole = [41, 52, 53, rows[3]]
+        assert hps.lookup(keys, "m", "wide")[:, 0].tolist() == newer
+        assert hps.lookup(keys, "other", "wide")[:, 0].tolist() == (whole if by_model else newer)
+    with HPS(config) as hps:
+        assert hps.drain_updates(30.0)
+        assert hps.lookup(keys, "m", "wide")[:, 0].tolist() == whole
+    with HPS(config, rows_as_of=datetime.now()) as hps:  # local time
+        assert hps.drain_updates(30.0)
+        assert hps.lookup(keys, "m", "wide")[:, 0].tolist() == rows
+    with pytest.raises(ValueError, match="rows_as_of is given of model mm; there are m, other"):
+        HPS(config, rows_as_of={"mm": rows_as_of})
+    with pytest.raises(TypeError, match="rows_as_of is 5: must be a datetime"):
+        HPS(config, rows_as_of=5)
 
 
 def test_online_updates_arrive(directory, tables, tmp_path) -> None:

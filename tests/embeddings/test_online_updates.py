@@ -187,6 +187,54 @@ def test_rows_in_redis_are_of_one_content_whatever_version_it_calls_itself(make_
         node.close()
 
 
+def test_what_redis_alone_has_and_loses_comes_back_with_all_updates(make_node, tmp_path) -> None:
+    """Meanwhile its keys are defaulted, not unknown."""
+    with RedisServer() as redis:
+        volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
+        cache = {"init_ec": False}
+        nodes = [make_node(tmp_path, {"volatile_db": volatile, "cache": cache}, name=name) for name in ("one", "two")]
+        log = LogDirectory(tmp_path / "log")
+        with log.producer() as producer:
+            producer.send("model", "users", np.arange(50), rows_of(5, "users", 50))
+            producer.delete("model", "users", np.array([49]))
+        assert all(node.updates.drain(TIMEOUT_S) for node in nodes)
+        [group] = log.groups()
+        for node in nodes:
+            node.hierarchy.tiers.generations.start()
+        with redis.client() as client:
+            client.flushall()
+        assert nodes[0].look_up(190, 30)[2] == (2, 0, 0)
+        for node in nodes:
+            wait_until(lambda node=node: node.look_up(190, 30)[2] == (0, 0, 0), TIMEOUT_S)
+        wait_until(lambda: len(log.groups()) == 1 and log.groups() != [group], TIMEOUT_S)
+        third = make_node(tmp_path, {"volatile_db": volatile, "cache": cache}, name="three")
+        for node in (*nodes, third):
+            assert [node.look_up(user, 0)[0] for user in (0, 48, 50)] == [5, 5, 1]
+        assert third.look_up(49, 0)[2] == (0, 0, 1), "deleted"
+        with log.producer() as producer:
+            producer.send("model", "users", np.array([0]), rows_of(6, "users", 1))
+        for node in (*nodes, third):
+            wait_until(lambda node=node: node.look_up(0, 0)[0] == 6, TIMEOUT_S)
+
+
+def test_a_redis_that_is_filled_has_all_updates_before_it_answers(make_node, tmp_path) -> None:
+    with LogDirectory(tmp_path / "log").producer() as producer:
+        for key in range(50):
+            producer.send("model", "users", np.array([key]), rows_of(3, "users", 1))
+    with RedisServer() as redis:
+        volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
+        node = make_node(tmp_path, {"volatile_db": volatile})
+        assert [node.look_up(user, 0)[0] for user in (0, 49, 50)] == [3, 3, 1]
+
+
+def test_poison_goes_where_it_is_told_to(make_node, tmp_path) -> None:
+    node = make_node(tmp_path, {}, quarantine=str(tmp_path / "aside"))
+    with LogDirectory(tmp_path / "log").producer() as producer:
+        producer.send("model", "users", np.array([1]), np.ones((1, 3), np.float32))
+    assert node.updates.drain(TIMEOUT_S)
+    assert list((tmp_path / "aside" / "model").iterdir())
+
+
 def test_without_a_source_nothing_is_opened() -> None:
     assert OnlineUpdates.open("model", None, None, HierarchyConfig(), None) is None
 

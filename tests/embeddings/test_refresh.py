@@ -81,6 +81,49 @@ def test_by_period_and_by_signal(tiers) -> None:
     refresh.close()
 
 
+def test_once_after_the_delay_without_a_period(tiers) -> None:
+    """All of the cache, whatever share a period covers, and not again."""
+    refresh = CacheRefresh(
+        tiers.lookup, RefreshOptions(refresh_delay=0.02, cache_refresh_percentage_per_iteration=0.1, batch_rows=5)
+    )
+    newer(tiers, list(range(40)), 9)
+    refresh.start()
+    _wait_until(lambda: refresh.iterations == 1)
+    assert refresh.last is not None
+    assert refresh.last.rows == 60
+    assert tiers.ask(list(range(40))) == ([9.0] * 40, None)
+    time.sleep(0.1)
+    assert refresh.iterations == 1
+    refresh.close()
+
+
+def test_the_period_runs_from_the_start_whatever_the_delay(tiers) -> None:
+    """Of HPS' two parameters neither knows of the other."""
+    refresh = CacheRefresh(
+        tiers.lookup,
+        RefreshOptions(
+            refresh_interval=0.02, refresh_delay=600.0, cache_refresh_percentage_per_iteration=0.5, batch_rows=5
+        ),
+    )
+    refresh.start()
+    _wait_until(lambda: refresh.iterations >= 3)
+    refresh.close()
+    assert refresh.last is not None
+    assert refresh.last.rows == 30
+    refresh = CacheRefresh(tiers.lookup, RefreshOptions(refresh_interval=600.0, refresh_delay=0.02))
+    refresh.start()
+    _wait_until(lambda: refresh.iterations == 1)
+    refresh.close()
+
+
+def test_times_beyond_what_a_thread_can_wait_are_as_good_as_never(tiers) -> None:
+    refresh = CacheRefresh(tiers.lookup, RefreshOptions(refresh_interval=1e300, refresh_delay=1e300))
+    refresh.start()
+    refresh.ask()
+    _wait_until(lambda: refresh.iterations == 1)
+    refresh.close()
+
+
 def test_queries_go_on_meanwhile(tiers) -> None:
     refresh = CacheRefresh(tiers.lookup, RefreshOptions(batch_rows=1))
     refresh.start()

@@ -6,6 +6,8 @@ from hebe.embeddings.store import StoreError
 from hebe.embeddings.table_memory import TableMemory
 from hebe.kernels.row_format import RowFormat
 
+from .store_conformance import refuses_wrong_arrays
+
 TOLERANCE = {RowFormat.FP32: 0.0, RowFormat.FP16: 1e-2, RowFormat.INT8: 1e-1}
 
 
@@ -48,9 +50,19 @@ def test_updates_are_seen_in_place_and_the_last_of_repeated_keys_wins(memory):
 def test_keys_that_no_row_has_are_counted(memory):
     store = ResidentRows(memory)
     before = memory.flat.copy()
+    assert store.refused_keys == {"users": 0, "items": 0}
     store.insert("users", np.array([10, -1, 2**40]), np.ones((3, 3), np.float32))
-    assert store.refused_keys == 3
+    store.insert("items", np.array([4]), np.ones((1, 1), np.float32))
+    assert store.refused_keys == {"users": 3, "items": 1}
+    store.delete("users", np.array([11]))
+    assert store.refused_keys["users"] == 3, "it is as deleted as it can be"
     assert np.array_equal(memory.flat, before)
+    rows = np.zeros((2, 3), np.float32)
+    memory.close()
+    for _ in range(2):
+        with pytest.raises(StoreError, match="closed"):
+            store.insert("users", np.array([1, 12]), rows)
+    assert store.refused_keys["users"] == 3, "what is tried again is counted once"
 
 
 def test_deleted_rows_become_the_default_vector(memory):
@@ -61,12 +73,18 @@ def test_deleted_rows_become_the_default_vector(memory):
     assert rows_of(store, "items", [2], 1)[0].tolist() == [[0.0]]
 
 
+def test_arrays_that_a_call_does_not_take(memory):
+    refuses_wrong_arrays(ResidentRows(memory))
+
+
 def test_unknown_tables_and_closed_memory_are_errors(memory):
     store = ResidentRows(memory)
     with pytest.raises(StoreError, match="no table ghosts"):
         store.size("ghosts")
     with pytest.raises(StoreError, match="no table ghosts"):
         store.insert("ghosts", np.array([1]), np.ones((1, 3), np.float32))
+    with pytest.raises(StoreError, match="no table ghosts"):
+        store.delete("ghosts", np.array([1]))
     memory.close()
     with pytest.raises(StoreError, match="closed"):
         store.update("users", np.array([1]), np.ones((1, 3), np.float32))

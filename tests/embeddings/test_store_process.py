@@ -75,13 +75,13 @@ def test_it_takes_over_and_gives_back(tmp_path, threads_begun) -> None:
     assert store.apply("users", keys, rows_of(5), ("log", 3))
     assert not store.apply("users", keys, rows_of(5, 1), ("log", 3)), "it is there already"
     assert store.apply("users", keys[1:2], None, ("log", 4))
-    rows, found = queried(store, keys[::-1])
+    rows, found = queried(store, keys[::-1].copy())
     assert found.tolist() == [True, True, True, False, True]
     assert np.array_equal(rows[found], rows_of(5)[::-1][found])
     assert not rows[~found].any()
     assert store.positions() == {"log": 4}
     assert np.concatenate(list(store.dump_keys("users", 2))).tolist() == [-(2**63), 0, 7, 2**63 - 1]
-    with pytest.raises(StoreError, match=r"rows \[2, 3\] for 1 keys of table users"):
+    with pytest.raises(StoreError, match=r"rows float32 \[2, 3\] for 1 keys of table users"):
         store.insert("users", keys[:1], rows_of(2))
     assert store.size("users") == 4, "a mistake of the caller's harms nothing"
     store.close()
@@ -182,3 +182,23 @@ def test_a_store_that_cannot_be_opened_is_told_as_in_this_process(tmp_path) -> N
     with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)):
         with pytest.raises(StoreError, match="in use by another process"):
             StoreProcess(tmp_path / "store", DIMS, RocksDbOptions(), 2)
+
+
+def test_an_update_that_the_store_does_not_take_is_not_noted(tmp_path):
+    """Neither its rows nor its keys nor its position."""
+    store = started(tmp_path)
+    keys, rows = np.arange(2), np.ones((2, 3), np.float32)
+    store.apply("users", keys, rows, ("log", 1))
+    for wrong_keys, wrong_rows in (
+        (keys.astype(np.int32), rows),
+        (keys.astype(np.int32), None),
+        (np.arange(4)[::2], None),
+        (keys, rows.astype(np.float64)),
+        (keys, rows[:, :2].copy()),
+    ):
+        with pytest.raises(StoreError, match=r"keys of table users"):
+            store.apply("users", wrong_keys, wrong_rows, ("log", 2))
+    with pytest.raises(StoreError, match="no table nobody"):
+        store.apply("nobody", keys, None, ("log", 2))
+    assert (store.positions(), store.size("users")) == ({"log": 1}, 2)
+    store.close()

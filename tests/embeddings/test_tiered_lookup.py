@@ -382,8 +382,22 @@ def test_an_update_that_overtakes_a_fetch_is_not_hidden(make_tiers) -> None:
     assert tiers.ask([1, 2])[1] == [RowState.FOUND, RowState.STALE]
     for key in range(300):
         tiers.lookup.outdated("users", np.array([50 + key]))
-    tiers.lookup.put("users", np.array([1]), rows[:1], seen, present_only=True)
-    assert tiers.ask([1])[1] == [RowState.STALE], "more updates than are remembered: taken for stale"
+    tiers.lookup.put("users", np.array([9]), rows[:1], seen)
+    assert tiers.ask([9])[1] == [RowState.STALE], "more updates than are remembered: taken for stale"
+
+
+def test_a_refresh_never_puts_an_older_row_over_a_newer_one(make_tiers) -> None:
+    tiers = make_tiers(persistent=False)
+    tiers.volatile.insert("users", np.array([1, 2]), np.ones((2, 3), np.float32))
+    assert tiers.ask([1, 2])[0] == [1, 1]
+    seen = tiers.lookup.updates_seen("users")
+    tiers.lookup.updated("users", np.array([2]), np.full((1, 3), 5, np.float32))
+    tiers.lookup.put("users", np.array([1, 2]), np.full((2, 3), 3, np.float32), seen, present_only=True)
+    assert tiers.ask([1, 2]) == ([3, 5], None)
+    for key in range(300):
+        tiers.lookup.outdated("users", np.array([50 + key]))
+    tiers.lookup.put("users", np.array([1]), np.full((1, 3), 2, np.float32), seen, present_only=True)
+    assert tiers.ask([1])[0] == [3], "more updates than are remembered: it may be the older one"
 
 
 def test_rows_that_came_with_an_update_stay_fresh_whatever_else_is_fetched_meanwhile(make_tiers) -> None:

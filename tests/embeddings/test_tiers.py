@@ -1,4 +1,5 @@
 import math
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from hebe.embeddings.store_directory import CACHE_KEYS
 from hebe.embeddings.tiers import Tiers, bounded_config, planned_tier_bytes
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec
+
+from ..redis_servers import RedisServer, wait_until
 
 TABLES = (EmbeddingTableSpec("users", 3000, 4), EmbeddingTableSpec("items", 600, 1))
 SOURCES = {
@@ -248,3 +251,22 @@ def test_damage_anywhere_is_told_where_every_row_is_verified(open_tiers, tmp_pat
     tiers.close()
     with pytest.raises(StoreError, match=f"{place}: cannot read table .*remove the directory"):
         Tiers.open("model", 1, TABLES, SOURCES, config_of(), place, "identity", verify=True)
+
+
+def test_what_is_written_to_redis_takes_no_connection_from_queries(open_tiers) -> None:
+    """One is all that they have; a write that hangs must not have it."""
+    with RedisServer() as redis:
+        volatile = {"type": "redis", "address": redis.address, "num_node_connections": 1, "timeout_ms": 60_000}
+        tiers = open_tiers(config_of(volatile_db=volatile, cache={"init_ec": False}))
+        level_2 = tiers.lookup.volatile
+        with redis.client() as client:
+            client.execute_command("CLIENT", "PAUSE", "60000", "WRITE")
+            row = np.ones((1, 4), np.float32)
+            writer = threading.Thread(target=level_2.store.insert, args=("users", np.array([1]), row))
+            writer.start()
+            wait_until(lambda: client.info("clients")["blocked_clients"] > 0, 60.0)
+            assert ask(tiers, [5]) == [5]
+            assert tiers.state.counts.volatile_hits == 1
+            assert writer.is_alive(), "it has not been waited for"
+            client.execute_command("CLIENT", "UNPAUSE")
+        writer.join()

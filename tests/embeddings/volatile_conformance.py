@@ -114,6 +114,31 @@ class VolatileConformance(StoreConformance):
             for call in calls(batch.tables, batch.chosen, **{**given_arrays, **wrong}):
                 with pytest.raises(StoreError, match="do not go together"):
                     call()
+        wide = np.zeros(2 * len(batch.rows), np.float32)
+        for name, kind in (
+            ("keys", batch.keys.astype(np.int32)),
+            ("keys", batch.keys.astype(np.uint64)),
+            ("keys", np.repeat(batch.keys, 2)[::2]),
+            ("starts", batch.starts.astype(np.int32)),
+            ("bases", batch.bases.astype(np.float64)),
+            ("rows", batch.rows.astype(np.float64)),
+            ("rows", batch.rows[None]),
+            ("rows", wide[::2]),
+        ):
+            for call in calls(batch.tables, batch.chosen, **{**given_arrays, name: kind}):
+                with pytest.raises(StoreError, match=rf"{name} of users, items: .*must be (int64|float32) \[n\]"):
+                    call()
+        for mask in (batch.chosen.astype(np.uint8), np.repeat(batch.chosen, 2)[::2], batch.chosen[None]):
+            for call in calls(batch.tables, mask, **given_arrays):
+                with pytest.raises(StoreError, match=r"a mask of users, items: .*must be bool \[n\]"):
+                    call()
+        frozen = batch.rows.copy()
+        frozen.flags.writeable = False
+        with pytest.raises(StoreError, match="read-only"):
+            store.fill_tables(batch.tables, **{**given_arrays, "rows": frozen}, wanted=batch.chosen, found=found)
+        for wrong_keys in (keys.astype(np.int32), keys[None], np.arange(6)[::2]):
+            with pytest.raises(StoreError, match="keys of table users are"):
+                store.touch([("users", wrong_keys)])
         for call in calls(batch.tables, batch.chosen[:5], **given_arrays):
             with pytest.raises(StoreError, match="do not go together"):
                 call()

@@ -46,6 +46,9 @@ _IDENTITY_DIGITS = 12
 _DOCUMENTED = {"429", "503", "504", "StatusCode.RESOURCE_EXHAUSTED", "StatusCode.UNAVAILABLE"}
 """Statuses of a request that is refused rather than wrong (`hebe.serving.errors`)."""
 
+_ENDS_S = 20.0
+"""Within which a killed process has given its memory back, however busy the machine."""
+
 LATE_S = 3.0
 """What 99 of 100 answers must be faster than, whatever stalls: the model's latency bound, 1 s, and the time that a busy
 machine takes beside it."""
@@ -361,14 +364,21 @@ class Load:
 
         eventually(enough, f"{count} such answers", patience_s)
 
-    def wait_until_whole(self, patience_s: float = PATIENCE_S, in_a_row: int = 100) -> float:
-        """Return once so many answers in a row had every row; returns how long ago the first of them was asked for."""
+    def wait_until_whole(
+        self,
+        patience_s: float = PATIENCE_S,
+        in_a_row: int = 100,
+        holds: Callable[[Told], bool] = lambda told: told.all_found,
+    ) -> float:
+        """Return once so many answers in a row had every row; returns how long ago the first of them was asked for.
+        `holds`: what is enough, where some keys are deleted.
+        """
         from_s = time.monotonic()
 
         def whole() -> bool:
             self.check()
             last = self.since(from_s)[-in_a_row:]
-            return len(last) == in_a_row and all(answer.told is not None and answer.told.all_found for answer in last)
+            return len(last) == in_a_row and all(answer.told is not None and holds(answer.told) for answer in last)
 
         eventually(whole, "every key answered with its newest row", patience_s)
         return time.monotonic() - from_s
@@ -393,7 +403,7 @@ class Load:
     def _has_ended(self, server: HebeServe) -> bool:
         """Whether the server was killed, which breaks connections a moment before its end is known."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            server.process.wait(1.0)
+            server.process.wait(_ENDS_S)
         return server.process.poll() is not None
 
 

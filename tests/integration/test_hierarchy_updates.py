@@ -7,19 +7,24 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hebe.embeddings.rocksdb_store import RocksDbStore
-from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage
+from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog, UpdateMessage
+from hebe.embeddings.updates.kafka import KafkaLog, KafkaOptions, topic_name
 from hebe.embeddings.updates.log_directory import DirectoryCarrier, LogDirectory, LogDirectoryOptions
 from hebe.embeddings.updates.message import encode
+from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
 from hebe.embeddings.updates.segment_files import PartitionEnd, segment_path
 from hebe.kernels.xxh64 import key_partitions
 
+from ..kafka_broker import KafkaBroker
+from ..redis_servers import RedisServer
 from .row_reader import (
     LATE_S,
     TABLE,
@@ -46,18 +51,18 @@ VISIBLE_S = 60.0
 
 
 class Served:
-    """A server that follows a log directory, and can be killed and started again where it was."""
+    """A server that follows `log`, as `source` has it, and can be killed and started again where it was."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.versions = root, Versions(SPEC)
-        self.log = LogDirectory(root / "log", LogDirectoryOptions(partitions=PARTITIONS))
+    def __init__(self, root: Path, log: UpdateLog, source: Mapping[str, Any], persistent: bool = True) -> None:
+        self.root, self.versions, self.log = root, Versions(SPEC), log
         store_reader(root / "models", SPEC)
-        self._tiers = {
+        self._tiers: dict[str, Mapping[str, Any]] = {
             "cache": {"cache_fraction": 0.1},
             "volatile_db": {"type": "parallel_hash_map", "num_partitions": 2},
-            "persistent_db": {"type": "rocks_db", "path": str(root / "rocksdb")},
-            "update_source": {"type": "log_directory", "address": str(root / "log"), "poll_timeout_ms": 50},
+            "update_source": {"poll_timeout_ms": 50, **source},
         }
+        if persistent:
+            self._tiers["persistent_db"] = {"type": "rocks_db", "path": str(root / "rocksdb")}
         self._running = contextlib.ExitStack()
         self._address = ""
         self.server = self.start()
@@ -79,8 +84,8 @@ class Served:
         return Load([self.server], SPEC, self.versions)
 
     def wait_until_newest(self) -> None:
-        """Every key is answered with its newest row; from now on it must be."""
-        with Reader(self.server, SPEC, self.versions) as reader:
+        """Every key is answered with its newest row, over HTTP; from now on it must be."""
+        with Reader(self.server, SPEC, self.versions, "http") as reader:
             eventually(reader.all_newest, "all that was sent is seen", VISIBLE_S)
         self.versions.settled[:] = self.versions.sent
 
@@ -90,13 +95,54 @@ class Served:
         return self.root / "rocksdb" / SPEC.name / "1"
 
 
+class ServedFromDirectory(Served):
+    """A server that follows a log directory."""
+
+    log: LogDirectory
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    running = Served(tmp_path_factory.mktemp("updates"))
-    try:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFromDirectory]:
+    root = tmp_path_factory.mktemp("updates")
+    log = LogDirectory(root / "log", LogDirectoryOptions(partitions=PARTITIONS))
+    with contextlib.closing(
+        ServedFromDirectory(root, log, {"type": "log_directory", "address": str(root / "log")})
+    ) as running:
         yield running
-    finally:
-        running.close()
+
+
+@pytest.fixture
+def kafka() -> Iterator[KafkaBroker]:
+    """It makes topics of 4 partitions by itself."""
+    with KafkaBroker() as broker:
+        yield broker
+
+
+def kafka_log(broker: KafkaBroker) -> KafkaLog:
+    return KafkaLog(KafkaOptions(broker.brokers, create_topics=False))
+
+
+def kafka_source(broker: KafkaBroker) -> dict[str, Any]:
+    return {"type": "kafka_message_queue", "brokers": broker.brokers, "metadata_refresh_interval_ms": 200}
+
+
+@pytest.fixture(params=["log_directory", "redis_streams", "kafka"])
+def followed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+    """A server for each kind of log."""
+    if request.param == "log_directory":
+        yield request.getfixturevalue("served")
+        return
+    with contextlib.ExitStack() as opened:
+        log: UpdateLog
+        if request.param == "redis_streams":
+            redis = opened.enter_context(RedisServer())
+            log = RedisStreamsLog(RedisStreamsOptions(redis.address, num_partitions=PARTITIONS))
+            source = {"type": "redis_streams", "address": redis.address}
+        else:
+            broker = request.getfixturevalue("kafka")
+            log, source = kafka_log(broker), kafka_source(broker)
+        opened.enter_context(contextlib.closing(log))
+        yield opened.enter_context(contextlib.closing(Served(tmp_path, log, source)))
 
 
 def partition_keys(partition: int) -> Keys:
@@ -125,7 +171,7 @@ class Hand:
         self._carrier.close()
 
 
-def test_duplicate_reordered_truncated_and_corrupt_messages(served: Served, tmp_path: Path):
+def test_duplicate_reordered_truncated_and_corrupt_messages(served: ServedFromDirectory, tmp_path: Path):
     """Under load, and while a trainer sends to the other partitions: what can be applied is, the rest is named."""
     versions = served.versions
     before = set(quarantined(served))
@@ -177,7 +223,7 @@ def torn_write(log: LogDirectory, at: TopicPartition) -> None:
         segment.write(whole[: len(whole) // 7])
 
 
-def damaged_segment(served: Served, partition: int, scratch: Path) -> Keys:
+def damaged_segment(served: ServedFromDirectory, partition: int, scratch: Path) -> Keys:
     """A new segment at the end of a partition, of whose three messages the disk has changed the second: its keys."""
     hand = Hand(LogDirectory(scratch, LogDirectoryOptions(partitions=PARTITIONS)), partition, served.versions)
     end = PartitionEnd(served.log.partition_path(hand.at))
@@ -199,7 +245,7 @@ def damaged_segment(served: Served, partition: int, scratch: Path) -> Keys:
     return second
 
 
-def quarantined(served: Served) -> dict[str, str]:
+def quarantined(served: ServedFromDirectory) -> dict[str, str]:
     """The messages put aside, each with the reason."""
     place = served.place.with_name(f"{served.place.name}.quarantine")
     return {
@@ -209,8 +255,9 @@ def quarantined(served: Served) -> dict[str, str]:
     }
 
 
-def test_killed_in_the_middle_of_updates_and_started_again(served: Served):
+def test_killed_in_the_middle_of_updates_and_started_again(followed: Served):
     """Killed with -9 while a trainer sends and clients read; soon after it is back, all rows are what the log says."""
+    served = followed
     versions = served.versions
     producer = served.log.producer(QUICK)
     with producer, Trainer(producer, SPEC.name, versions, np.arange(ROWS)) as trainer:
@@ -240,7 +287,7 @@ def test_killed_in_the_middle_of_updates_and_started_again(served: Served):
         }
 
 
-def test_the_process_of_the_persistent_store_is_killed(served: Served):
+def test_the_process_of_the_persistent_store_is_killed(served: ServedFromDirectory):
     """It is started anew; queries are answered meanwhile, and no update is lost."""
     versions = served.versions
     served.start()
@@ -266,6 +313,39 @@ def test_the_process_of_the_persistent_store_is_killed(served: Served):
         assert np.array_equal(rows[found], rows_of(np.arange(ROWS), versions.sent, DIM)[found])
 
 
+def test_a_server_without_level_3_has_all_of_kafka_again_before_it_answers(kafka: KafkaBroker, tmp_path: Path):
+    """Killed with -9 under load. It says so where Kafka has no longer all, and goes on with what comes."""
+    log = kafka_log(kafka)
+    with contextlib.closing(Served(tmp_path, log, kafka_source(kafka), persistent=False)) as served:
+        versions = served.versions
+        with log.producer(QUICK) as producer:
+            with Trainer(producer, SPEC.name, versions, np.arange(ROWS)), served.load() as load:
+                eventually(lambda: (versions.sent > 0).sum() > ROWS / 2, "updates come", VISIBLE_S)
+                load.wait_for(100)
+                assert served.server.end(signal.SIGKILL) == -signal.SIGKILL
+            versions.settled[:] = versions.sent
+            served.start()
+            with Reader(served.server, SPEC, versions, "http") as reader:
+                assert reader.all_newest()
+            assert "removed from the log" not in served.server.log
+            assert served.server.metrics().value("hebe_updates_gaps_total") == 0
+            assert served.server.end(signal.SIGTERM) == 0
+            for partition in range(PARTITIONS):
+                kafka.delete_records(topic_name(Topic(SPEC.name, TABLE)), partition, partition)
+            versions.settled[:] = 0
+            served.start()
+            told = [line for line in served.server.log.splitlines() if "were removed from the log before" in line]
+            assert len(told) == PARTITIONS - 1, "that are lacking something"
+            assert all(f"of model {SPEC.name}, table {TABLE}" in line and "are lost here" in line for line in told)
+            metrics = served.server.metrics()
+            assert metrics.value("hebe_updates_gaps_total", ingestion="tiers") == PARTITIONS - 1
+            assert metrics.value("hebe_updates_missing_total", ingestion="tiers") == sum(range(PARTITIONS))
+            keys = np.arange(ROWS)
+            producer.send(SPEC.name, TABLE, keys, versions.raise_versions(keys))
+            producer.flush()
+        served.wait_until_newest()
+
+
 def store_process(server: HebeServe) -> int | None:
     """The process that has a server's persistent store."""
     for children in Path(f"/proc/{server.process.pid}/task").glob("*/children"):
@@ -276,7 +356,7 @@ def store_process(server: HebeServe) -> int | None:
     return None
 
 
-def replay(log: LogDirectory) -> dict[int, list[float] | None]:
+def replay(log: UpdateLog) -> dict[int, list[float] | None]:
     """What trainers have said in the log of each key, read from its first message on; `Hand` is none."""
     source = log.source(None, [Topic(SPEC.name, TABLE)])
     said: dict[int, list[float] | None] = {}

@@ -20,10 +20,17 @@ class Trainer:
     The producer is flushed on leaving, not closed."""
 
     def __init__(
-        self, producer: BatchingProducer, model: str, versions: Versions, keys: Keys, pause_s: float = 0.02
+        self,
+        producer: BatchingProducer,
+        model: str,
+        versions: Versions,
+        keys: Keys,
+        pause_s: float = 0.02,
+        *,
+        deletes: bool = True,
     ) -> None:
         self._producer, self._model, self._versions = producer, model, versions
-        self._keys, self._pause_s = keys, pause_s
+        self._keys, self._pause_s, self._deletes = keys, pause_s, deletes
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trainer")
         self._fault: BaseException | None = None
@@ -44,7 +51,7 @@ class Trainer:
             while not self._stop.wait(self._pause_s):
                 keys = rng.choice(self._keys, 40, replace=False)
                 self.batches += 1
-                if self.batches % 9 == 0:
+                if self._deletes and self.batches % 9 == 0:
                     self._versions.delete(keys[:5])
                     self._producer.delete(self._model, TABLE, keys[:5])
                 else:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.models.catalog import entry
+from hebe.runtime.loaded_model import LoadOptions
 from hebe.runtime.pinning import available_cores, pinned
 from hebe.serving import model_host
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, as_request_error, release
@@ -151,6 +153,24 @@ def test_no_workers_at_all_are_refused():
 def test_no_more_than_two_threads_each(threads):
     with pytest.raises(ServeError, match=f"worker_threads is {threads}: must be 1 or 2"):
         HostOptions(worker_threads=threads)
+
+
+async def test_a_configuration_of_tiers_for_a_model_that_there_is_not_is_told(monkeypatch):
+    """A warning: the model may come to the repository later."""
+    hierarchy = HierarchyConfig.from_mapping({"models": {"rnker": {}, "lone": {}}})
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,), "lone": (2,)})
+    host = ModelHost(Path("models"), HostOptions(load=LoadOptions(hierarchy=hierarchy)))
+
+    async def load(_name):
+        raise LoadFailed("not here")
+
+    monkeypatch.setattr(host, "load", load)
+    with capture_logs() as lines, pytest.raises(LoadFailed):
+        await host.load_all()
+    [told] = [line for line in lines if line["log_level"] == "warning"]
+    assert told["reason"] == (
+        "[models.rnker] is for a model that there is not (did you mean ranker?); there are ranker, lone"
+    )
 
 
 async def test_models_that_wait_for_their_turn_are_being_loaded(monkeypatch):

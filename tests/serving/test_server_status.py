@@ -122,6 +122,8 @@ def test_online_updates(front_ends, tiered):
     updates = ranker["updates"]["tiers"]
     assert (updates["messages"], updates["rows"], updates["deletes"]) == (4, 40, 3)
     assert (updates["gaps"], updates["missing"], updates["poison"], updates["duplicates"]) == (1, 3, 1, 2)
+    assert updates["refused"] == 6
+    assert updates["last_poison"] == ["message 7 of partition 0: its checksum is wrong (kept nowhere)"]
     assert updates["lag_messages"] == 11
     assert "messages 5 to 7 of producer trainer" in updates["last_gaps"][0]
     assert updates["visible_s"]["persistent_db"]["p99"] > 1e9

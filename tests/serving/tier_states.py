@@ -40,7 +40,8 @@ def update_statistics(*, failing: bool = False) -> IngestionStatistics:
     counter.add(messages=4, rows=40, deletes=3, duplicates=2)
     counter.visible("persistent_db", [0.0])  # sent in 1970: beyond every bucket
     counter.gap(Gap(at, "trainer", 5, 7))
-    counter.poison("its checksum is wrong")
+    counter.add(refused=6)
+    counter.poison("its checksum is wrong", "message 7 of partition 0: its checksum is wrong (kept nowhere)")
     counter.lag({at: 11})
     if failing:
         counter.failed("Kafka 10.0.0.8:9092: timed out")

@@ -230,6 +230,7 @@ def _updates(models: Sequence[Json]) -> FittingTable | None:
         Column("visible p50", right=True, spare=3),
         Column("visible p99", right=True),
         *(Column(kind, right=True) for kind in ("gaps", "poison")),
+        Column("refused", right=True),
         Column("duplicates", right=True, spare=4),
         Column("last fault", folds=True, spare=1),
     )
@@ -244,10 +245,9 @@ def _updates(models: Sequence[Json]) -> FittingTable | None:
                 _number(updates["rows_per_s"]),
                 Text(f"{updates['lag_messages']:,}"),
                 *(_slowest(updates["visible_s"], percentile) for percentile in ("p50", "p99")),
-                *(
-                    Text(f"{updates[kind]:,}", "bold red" if updates[kind] and kind != "duplicates" else "")
-                    for kind in ("gaps", "poison", "duplicates")
-                ),
+                *(Text(f"{updates[kind]:,}", "bold red" if updates[kind] else "") for kind in ("gaps", "poison")),
+                Text(f"{updates['refused']:,}" if updates["refused"] else "", "bold red"),
+                f"{updates['duplicates']:,}",
                 updates["fault"] or "",
             )
     return table if count else None

@@ -12,7 +12,17 @@ import numpy as np
 
 from hebe.embeddings.hash_map_table import HashMapTable
 from hebe.embeddings.memory_pieces import MemoryPieces
-from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
+from hebe.embeddings.store import (
+    FoundMask,
+    KeyArray,
+    RowArray,
+    StoreError,
+    check_batch_size,
+    check_flat,
+    check_keys,
+    check_query,
+    check_rows,
+)
 from hebe.embeddings.volatile_options import VolatileOptions
 from hebe.kernels import hash_map
 from hebe.kernels import hash_map_partition as layout
@@ -74,9 +84,7 @@ class HashMapStore:
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`."""
         entry = self._table(table)
-        entry.check(keys, rows)
-        if found.shape != keys.shape:
-            raise StoreError(f"a found mask {list(found.shape)} for keys {list(keys.shape)} of table {table}")
+        check_query(table, keys, rows, found, entry.dim)
         return self._counted(self._kernels.query(entry.header, entry.chunk_bits, keys, rows, found))
 
     def fill_tables(
@@ -91,19 +99,19 @@ class HashMapStore:
     ) -> int:
         """See `TablesStore.fill_tables`."""
         numbers = self._numbers_of(tables)
+        check_flat(tables, keys, starts, rows, bases, wanted, found, fills=True)
         try:
             check_table_batch(self._plan[:, 1], numbers, keys, starts, rows, bases, wanted, found)
-            count = self._kernels.fill_tables(
-                self._headers, self._plan, numbers, keys, starts, rows, bases, wanted, found
-            )
-        except (TypeError, ValueError) as fault:
+        except ValueError as fault:
             raise StoreError(f"a query of {len(tables)} tables of the hash map: {fault}") from None
-        return self._counted(count)
+        return self._counted(
+            self._kernels.fill_tables(self._headers, self._plan, numbers, keys, starts, rows, bases, wanted, found)
+        )
 
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`."""
         entry = self._table(table)
-        entry.check(keys, rows)
+        check_rows(table, keys, rows, entry.dim)
         order, hashes, starts = self._kernels.group(keys, self.options.num_partitions)
         partition = index = 0
         while True:
@@ -132,8 +140,10 @@ class HashMapStore:
         chosen: FoundMask,
     ) -> None:
         """See `VolatileStore.insert_tables`. When it fails, the rows of some tables may be there."""
+        numbers = self._numbers_of(tables)
+        check_flat(tables, keys, starts, rows, bases, chosen, fills=False)
         try:
-            check_table_batch(self._plan[:, 1], self._numbers_of(tables), keys, starts, rows, bases, chosen)
+            check_table_batch(self._plan[:, 1], numbers, keys, starts, rows, bases, chosen)
         except ValueError as fault:
             raise StoreError(f"rows for {len(tables)} tables of the hash map: {fault}") from None
         for number, table in enumerate(tables):
@@ -145,24 +155,25 @@ class HashMapStore:
     def update(self, table: str, keys: KeyArray, rows: RowArray) -> int:
         """See `EmbeddingStore.update`."""
         entry = self._table(table)
-        entry.check(keys, rows)
+        check_rows(table, keys, rows, entry.dim)
         return self._counted(self._kernels.update(entry.header, entry.chunk_bits, keys, rows))
 
     def delete(self, table: str, keys: KeyArray) -> int:
         """See `EmbeddingStore.delete`."""
         entry = self._table(table)
+        check_keys(table, keys)
         return self._counted(self._kernels.delete(entry.header, entry.chunk_bits, entry.row_bytes, keys))
 
     def touch(self, parts: Sequence[tuple[str, KeyArray]]) -> None:
         """See `VolatileStore.touch`."""
         for table, keys in parts:
             entry = self._table(table)
+            check_keys(table, keys)
             self._counted(self._kernels.touch(entry.header, entry.chunk_bits, entry.row_bytes, keys))
 
     def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
         """See `EmbeddingStore.dump_keys`. While others write: each key that is present all along, exactly once."""
-        if batch_size < 1:
-            raise StoreError(f"batch_size is {batch_size}: must be at least 1")
+        check_batch_size(batch_size)
         partition = row = 0
         while partition < self.options.num_partitions:
             entry = self._table(table)

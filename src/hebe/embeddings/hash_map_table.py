@@ -12,7 +12,7 @@ import threading
 import numpy as np
 
 from hebe.embeddings.memory_pieces import MemoryPieces, ZeroedMemory
-from hebe.embeddings.store import KeyArray, RowArray, StoreError
+from hebe.embeddings.store import KeyArray, StoreError
 from hebe.embeddings.table_memory import ALIGNMENT_BYTES
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 from hebe.kernels import hash_map
@@ -66,11 +66,6 @@ class HashMapTable:
     def total(self, field: int) -> int:
         """The sum of a header's field over all partitions."""
         return int(self._fields[:, field].sum())
-
-    def check(self, keys: KeyArray, rows: RowArray) -> None:
-        """Raises `StoreError` unless `rows` is `[n, dim]` for `keys` `[n]`."""
-        if rows.shape != (keys.size, self.dim):
-            raise StoreError(f"rows {list(rows.shape)} for {keys.size} keys of table {self.name}: dim is {self.dim}")
 
     def grow(self, partition: int, status: int) -> None:
         """Give a partition what a kernel said that it needs, unless another thread has. Raises `StoreError`."""

@@ -101,6 +101,7 @@ class EmbeddingHierarchy:
         version: int = 1,
         progress: Progress | None = None,
         verify: bool = False,
+        rows_as_of_s: float | None = None,
     ) -> EmbeddingHierarchy:
         """Load `tables`, float32 `[rows, dim]` by table name, as the spec has them; in memory as `row_format` has them.
 
@@ -111,12 +112,15 @@ class EmbeddingHierarchy:
         and is read twice). Those tables are read through a cache, which has the memory that the others leave. RocksDB's
         index comes on top.
 
-        Where `config` describes tiers, all tables are read through them, in which they are those of `version`.
+        Where `config` describes tiers, all tables are read through them, in which they are those of `version`, and have
+        the updates sent before `rows_as_of_s` (Unix seconds).
         `progress(bytes done, bytes in all)` is called while loading. `verify`: read every row that a RocksDB has
-        already, and refuse it if one is damaged. Raises `StoreError` when memory, files or tables are not as needed;
-        nothing is left allocated then.
+        already, and refuse it if one is damaged. Raises `StoreError` when memory, files or tables are not as needed,
+        `ConfigError` when `config` has a default value for a table of this model that it does not have; nothing is left
+        allocated then.
         """
         config = config or HierarchyConfig()
+        config.check_tables(spec.name, [table.name for table in spec.tables])
         if config.is_tiered and table_memory_bytes is not None:
             raise StoreError("tiers and a bound of the table memory are both configured: keep one")
         resident = {} if config.is_tiered else resident_shapes(spec, table_memory_bytes, row_format)
@@ -137,7 +141,16 @@ class EmbeddingHierarchy:
                 content = identity or _checksum(spec, tables)
                 writing = _LoadProgress(progress, after=memory.rows_bytes)
                 tiers = Tiers.open(
-                    spec.name, version, tiered, tables, config, persistent_dir, content, writing, verify=verify
+                    spec.name,
+                    version,
+                    tiered,
+                    tables,
+                    config,
+                    persistent_dir,
+                    content,
+                    writing,
+                    verify=verify,
+                    rows_as_of_s=rows_as_of_s,
                 )
                 progress = _LoadProgress(progress, before=writing.done)
             memory.fill({name: tables[name] for name in resident if name in tables}, progress)

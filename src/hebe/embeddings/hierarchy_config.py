@@ -9,17 +9,19 @@
 
 A key that is none is an error that names it, in whatever place: HPS ignores it, and serves something else than meant.
 So are keys that would do nothing: of a tier or a log without `type`, of security that is another log's or is not
-switched on, and `cache_fraction` beside `cache_bytes`, which wins.
+switched on, and `cache_fraction` beside `cache_bytes`, which wins. Names of tables can only be checked when a model is
+loaded (`check_tables`), and those of models are logged by who knows all of them: a model may be added later.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import logging
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -37,6 +39,8 @@ from hebe.embeddings.volatile_options import (
 )
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec, SpecError, check_name
+
+log = logging.getLogger("hebe.tiers")
 
 MOST_CONFIG_BYTES = 1 << 20
 _TLS_FILES = "tls_ca_certificate", "tls_client_certificate", "tls_client_key"
@@ -206,7 +210,8 @@ class UpdateConfig:
 
     `group` names the consumer group of servers that share a volatile store. `max_rows_per_s` bounds the ingestion (0:
     nothing does), which applies what has come every `interval_s` seconds (0: as soon as it comes): the longer, the less
-    of the cores it takes, as hot rows come again and again.
+    of the cores it takes, as hot rows come again and again. Messages that cannot be applied go to directory
+    `quarantine`, or else beside level 3.
     """
 
     type: UpdateType = UpdateType.NULL
@@ -214,6 +219,7 @@ class UpdateConfig:
     group: str = "hebe"
     password_file: str = ""
     security_file: str = ""
+    quarantine: str = ""
     poll_timeout_ms: float = 500.0
     max_batch_size: int = 8192
     failure_backoff_ms: float = 50.0
@@ -239,6 +245,7 @@ class UpdateConfig:
         _within("receive_buffer_size", self.receive_buffer_size, 1)
         if self.type is UpdateType.NULL:
             return
+        check_name("group", self.group)
         if not self.address:
             raise ConfigError(f"address is missing: where the {self.type} is")
         if self.security_file and self.type is not UpdateType.KAFKA:
@@ -342,6 +349,29 @@ class HierarchyConfig:
         """Level 1 of `model`."""
         return self.models.get(model, self.cache)
 
+    def check_tables(self, model: str, tables: Collection[str]) -> None:
+        """Raise `ConfigError` for a default value that [models.MODEL] has for a table that is none of the `tables` of
+        `model`. One of [cache], which is for all models, may be meant for another one: it is logged.
+        """
+        shared = self.cache_of(model).default_value_for_each_table == self.cache.default_value_for_each_table
+        where = "[cache]" if shared else f"[models.{model}]"
+        for name in self.cache_of(model).default_value_for_each_table:
+            if name in tables:
+                continue
+            what = f"{where} default_value_for_each_table has table {name}, and model {model} has none of that name"
+            what += _known_names(name, list(tables))
+            if not shared:
+                raise ConfigError(what)
+            log.warning("%s", what)
+
+    def models_beside(self, models: Collection[str]) -> list[str]:
+        """What is to be said of each [models.NAME] that is for none of `models`, which are all that there are now."""
+        return [
+            f"[models.{name}] is for a model that there is not{_known_names(name, list(models))}"
+            for name in self.models
+            if name not in models
+        ]
+
 
 def secret(password: str, password_file: str) -> str:
     """The password, read from its file if it is in one. Raises `ConfigError`."""
@@ -432,6 +462,12 @@ def refuse_unknown(data: Mapping[str, Any], known: list[str], where: str) -> Non
             near = difflib.get_close_matches(str(name), known, 1)
             hint = f": did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
             raise ConfigError(f"{where}: unknown key {name}{hint}")
+
+
+def _known_names(name: str, known: list[str]) -> str:
+    """How a message that says that `name` is unknown ends: with the nearest name that is known, and all of them."""
+    near = difflib.get_close_matches(name, known, 1)
+    return (f" (did you mean {near[0]}?)" if near else "") + f"; there are {', '.join(known) or 'none'}"
 
 
 def _converted(value: Any, hint: Any, where: str) -> Any:

@@ -10,13 +10,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hebe.embeddings.cache_table import CacheCounts, CacheTable, planned_bytes
-from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
+from hebe.embeddings.store import (
+    FoundMask,
+    KeyArray,
+    RowArray,
+    StoreError,
+    check_batch_size,
+    check_keys,
+    check_mask,
+    check_query,
+    check_rows,
+)
 from hebe.embeddings.table_memory import HugeMapping
 from hebe.kernels import slab_cache
 from hebe.kernels.slab_cache import SlabCache
@@ -27,8 +35,7 @@ class HostCache:
     """An `EmbeddingCache` of `tables`, by name, in `memory_bytes` bytes, which `planned_bytes(tables)` tells before.
 
     Rows are float32 for callers, however a table stores them. Takes seconds to make the first time on a machine, since
-    kernels are compiled. Raises `StoreError` when the memory cannot be had; each call does for arrays of another dtype
-    or shape too.
+    kernels are compiled. Raises `StoreError` when the memory cannot be had.
     """
 
     def __init__(self, tables: Mapping[str, CacheTable]) -> None:
@@ -50,12 +57,10 @@ class HostCache:
         self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask, stale: FoundMask | None = None
     ) -> int:
         """See `EmbeddingCache.query`. The rows found count as used now."""
-        cache = self._checked(table, keys, rows)
-        _check_mask("found", found, keys)
+        cache = self._cache(table)
+        check_query(table, keys, rows, found, cache.geometry.dim)
         if stale is not None:
-            _check_mask("stale", stale, keys)
-        if not rows.flags.writeable:
-            raise StoreError(f"rows for table {table} are read-only: the rows found are written there")
+            check_mask("stale", stale, keys)
         self._turns.get()
         try:
             return self._answer(cache.query(keys, rows, found, stale))
@@ -125,8 +130,7 @@ class HostCache:
 
     def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
         """See `EmbeddingStore.dump_keys`. While others write: each key that is present all along, exactly once."""
-        if batch_size < 1:
-            raise StoreError(f"batch_size is {batch_size}: must be at least 1")
+        check_batch_size(batch_size)
         cursor = 0
         while cursor < self._cache(table).geometry.slots:
             keys = np.empty(batch_size, np.int64)
@@ -182,16 +186,10 @@ class HostCache:
     def _checked(self, table: str, keys: KeyArray, rows: RowArray | None = None) -> SlabCache:
         """The cache of `table`, if the arrays are such as it takes."""
         cache = self._cache(table)
-        if keys.dtype != np.int64 or keys.ndim != 1 or not keys.flags.c_contiguous:
-            raise StoreError(f"keys of table {table} are {_kind(keys)}: must be int64 [n], C-contiguous")
         if rows is None:
-            return cache
-        shape = (keys.size, cache.geometry.dim)
-        if rows.dtype != np.float32 or rows.shape != shape or not rows.flags.c_contiguous:
-            raise StoreError(
-                f"rows {_kind(rows)} for {keys.size} keys of table {table}: "
-                f"must be float32 {list(shape)}, C-contiguous, since its dim is {cache.geometry.dim}"
-            )
+            check_keys(table, keys)
+        else:
+            check_rows(table, keys, rows, cache.geometry.dim)
         return cache
 
     def _answer(self, count: int) -> int:
@@ -199,15 +197,6 @@ class HostCache:
         if self._closed:
             raise _closed()
         return count
-
-
-def _check_mask(name: str, mask: FoundMask, keys: KeyArray) -> None:
-    if mask.dtype != np.bool_ or mask.shape != keys.shape or not mask.flags.c_contiguous or not mask.flags.writeable:
-        raise StoreError(f"mask {name} is {_kind(mask)}: must be bool [{keys.size}], C-contiguous and writeable")
-
-
-def _kind(array: npt.NDArray[Any]) -> str:
-    return f"{array.dtype} {list(array.shape)}"
 
 
 def _closed() -> StoreError:

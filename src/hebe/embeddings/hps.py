@@ -16,7 +16,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -48,18 +49,32 @@ class HPS:
 
     `config`: a `ps.json` of HugeCTR's HPS, a TOML file of ours, or a `HierarchyConfig`; what of a `ps.json` cannot be
     honoured is logged. Stores are loaded from the sparse files where they have no rows of these yet, which may take
-    long; `progress(bytes done, bytes in all)` is called while files are checked and then loaded. Online updates are
-    followed if configured. Any number of threads may look up at once. Raises `ConfigError`, `StoreError`; nothing stays
-    open then.
+    long; `progress(bytes done, bytes in all)` is called while files are checked and then loaded.
+
+    Online updates are followed if configured. `rows_as_of`: when training read out the rows of the sparse files, of all
+    models or by model (local time, unless it has a zone): updates that were sent before are in them and passed over.
+    None, or of a model that is not named: all that the log holds are applied.
+
+    Any number of threads may look up at once. Raises `ConfigError`, `StoreError`, and ValueError and TypeError for
+    `rows_as_of`; nothing stays open then.
     """
 
-    def __init__(self, config: str | os.PathLike[str] | HierarchyConfig, *, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        config: str | os.PathLike[str] | HierarchyConfig,
+        *,
+        rows_as_of: datetime | Mapping[str, datetime] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
         hierarchy = config if isinstance(config, HierarchyConfig) else read_config(Path(config))
+        for said in hierarchy.models_beside(hierarchy.tables):
+            log.warning("%s", said)
+        since_s = _since_s(rows_as_of, hierarchy)
         self._models: dict[str, _Model] = {}
         self._scratch = threading.local()
         with contextlib.ExitStack() as opened:
             for name in hierarchy.tables:
-                self._models[name] = model = _Model(name, hierarchy, progress)
+                self._models[name] = model = _Model(name, hierarchy, since_s.get(name), progress)
                 opened.callback(model.close)
             deduplicate.warm_up()
             self._close = weakref.finalize(self, opened.pop_all().close)
@@ -212,11 +227,25 @@ def read_config(path: Path) -> HierarchyConfig:
     return read.hierarchy
 
 
+def _since_s(rows_as_of: datetime | Mapping[str, datetime] | None, config: HierarchyConfig) -> dict[str, float]:
+    """From when on updates are applied, by model, Unix seconds. Raises ValueError for a model that there is not."""
+    if rows_as_of is None:
+        return {}
+    of_models = rows_as_of if isinstance(rows_as_of, Mapping) else dict.fromkeys(config.tables, rows_as_of)
+    for name, told in of_models.items():
+        if name not in config.tables:
+            raise ValueError(f"rows_as_of is given of model {name}; there are {', '.join(config.tables) or 'none'}")
+        if not isinstance(told, datetime):
+            raise TypeError(f"rows_as_of is {told!r}: must be a datetime, or one by model")
+    return {name: told.timestamp() for name, told in of_models.items()}
+
+
 class _Model:
     """One model's tables, open."""
 
-    def __init__(self, name: str, config: HierarchyConfig, progress: Progress | None) -> None:
+    def __init__(self, name: str, config: HierarchyConfig, since_s: float | None, progress: Progress | None) -> None:
         self.name = name
+        config.check_tables(name, [table.name for table in config.tables[name]])
         found = find_tables(config, name)
         if found.duplicates:
             log.warning("model %s: %d repeated keys: the last row counts", name, found.duplicates)
@@ -225,13 +254,25 @@ class _Model:
         version = version_of(identity)
         self._by_name = {spec.name: spec for spec in self.specs}
         self.tiers = Tiers.open(
-            name, version, found.specs, found.sources, config, found.persistent_dir, identity, progress
+            name,
+            version,
+            found.specs,
+            found.sources,
+            config,
+            found.persistent_dir,
+            identity,
+            progress,
+            rows_as_of_s=since_s,
         )
         self.updates: OnlineUpdates | None = None
         try:
             self.tiers.start()
-            self.updates = OnlineUpdates.open(name, None, self.tiers, config, found.persistent_dir)
+            self.updates = OnlineUpdates.open(name, None, self.tiers, config, found.persistent_dir, since_s)
+            if self.updates is not None:
+                self.updates.catch_up()
         except BaseException:
+            if self.updates is not None:
+                self.updates.close()
             self.tiers.close()
             raise
 

@@ -3,7 +3,8 @@
 Each log of updates is read by as many ingestions as there are stores of a different kind of company:
 
     tiers          level 3, then a hash map, then level 1, in a group of this node's own: each at its own pace
-    volatile_db    Redis, in one group of all servers, which share its partitions
+    volatile_db    Redis, in one group of all servers, which share its partitions; where nothing else has the rows, in
+                   one of each generation of them (`redis_generations`)
     resident       table memory, in no group: it is read from the oldest message at each start, as `tiers` is without
                    level 3
 
@@ -17,35 +18,34 @@ import contextlib
 import hashlib
 import logging
 import socket
+import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateType
+from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
 from hebe.embeddings.resident_rows import ResidentRows
-from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray
+from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
 from hebe.embeddings.table_memory import TableMemory
-from hebe.embeddings.tiers import Tiers
+from hebe.embeddings.tiers import Tiers, shared_group
+from hebe.embeddings.update_replay import CATCH_UP_S, ingestion_options, quarantine_of
 from hebe.embeddings.updates.contract import Topic, UpdateLog
-from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion, UpdateListener
+from hebe.embeddings.updates.ingestion import UpdateIngestion, UpdateListener
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
 from hebe.embeddings.updates.opening import open_configured_log
 
 log = logging.getLogger("hebe.updates")
 
-CATCH_UP_S = 30.0
-"""How long a model that is loaded waits for what it has in memory alone to have all updates that the log holds."""
-
 
 class OnlineUpdates:
     """Made by `open`. Close it before the tiers and the table memory."""
 
-    def __init__(
-        self, update_log: UpdateLog, ingestions: Mapping[str, UpdateIngestion], forgetful: Collection[str]
-    ) -> None:
-        self._log = update_log
-        self._ingestions = dict(ingestions)
-        self._forgetful = frozenset(forgetful)
+    def __init__(self, model: str, update_log: UpdateLog, source: UpdateConfig, since_s: float | None) -> None:
+        self._model, self._log, self._source, self._since_s = model, update_log, source, since_s
+        self._ingestions: dict[str, UpdateIngestion] = {}
+        self._forgetful: set[str] = set()
+        self._changing = threading.Lock()
+        self._closed = False
 
     @classmethod
     def open(
@@ -65,64 +65,75 @@ class OnlineUpdates:
         source = config.update_source
         if source.type is UpdateType.NULL:
             return None
-        options = IngestionOptions(
-            max_rows_per_s=source.max_rows_per_s or None,
-            interval_s=source.interval_s,
-            max_batch_size=source.max_batch_size,
-            max_commit_interval=source.max_commit_interval,
-            failure_backoff_ms=source.failure_backoff_ms,
-            poll_timeout_ms=source.poll_timeout_ms,
-        )
-        update_log = open_configured_log(source)
-        quarantine = None if place is None else place.with_name(f"{place.name}.quarantine")
-        ingestions: dict[str, UpdateIngestion] = {}
-        forgetful: set[str] = set()
-
-        with contextlib.ExitStack() as opened:
-            opened.callback(update_log.close)
-
-            def begin(
-                name: str,
-                group: str | None,
-                dims: Mapping[str, int],
-                stores: Mapping[str, EmbeddingStore],
-                listener: UpdateListener | None = None,
-            ) -> None:
-                if group is None and stores:
-                    forgetful.add(name)
-                topics = [Topic(model, table) for table in dims]
-                reader = update_log.source(group, topics, newest=not stores)
-                ingestions[name] = opened.enter_context(
-                    UpdateIngestion(
-                        reader,
-                        stores,
-                        model,
-                        dims,
-                        options,
-                        listener=listener,
-                        quarantine=quarantine,
-                        since_s=since_s,
-                    )
-                )
-
+        updates = cls(model, open_configured_log(source), source, since_s)
+        quarantine = quarantine_of(source, model, place)
+        try:
             if memory is not None and memory.shapes:
                 resident = {table: dim for table, (_, dim) in memory.shapes.items()}
                 defaults = config.cache_of(model).default_value_for_each_table
-                begin("resident", None, resident, {"resident": ResidentRows(memory, defaults)})
+                updates._begin("resident", None, resident, {"resident": ResidentRows(memory, defaults)}, quarantine)
             if tiers is not None:
                 lookup, own = tiers.lookup, tiers.stores_of_this_process()
                 group = _group_of_this_node(source.group, model, place) if "persistent_db" in own else None
-                begin("tiers", group, lookup.dims, own, lookup.updated)
-                volatile = lookup.volatile
-                if volatile is not None and volatile.guard is not None:
+                updates._begin("tiers", group, lookup.dims, own, quarantine, lookup.updated)
+                if lookup.volatile is not None and lookup.volatile.guard is not None:
+                    updates._follow(tiers, lookup.volatile.store, quarantine)
+        except BaseException:
+            updates.close()
+            raise
+        return updates
 
-                    def outdated(table: str, keys: KeyArray, _rows: RowArray | None) -> None:
-                        lookup.outdated(table, keys)
+    def _begin(
+        self,
+        name: str,
+        group: str | None,
+        dims: Mapping[str, int],
+        stores: Mapping[str, EmbeddingStore],
+        quarantine: Path | None,
+        listener: UpdateListener | None = None,
+    ) -> None:
+        if group is None and stores:
+            self._forgetful.add(name)
+        reader = self._log.source(group, [Topic(self._model, table) for table in dims], newest=not stores)
+        options = ingestion_options(self._source)
+        self._ingestions[name] = UpdateIngestion(
+            reader,
+            stores,
+            self._model,
+            dims,
+            options,
+            listener=listener,
+            quarantine=quarantine,
+            since_s=self._since_s,
+        )
 
-                    group = f"{source.group}.{tiers.content}"
-                    begin("volatile_db", group, lookup.dims, {"volatile_db": volatile.store}, outdated)
-            opened.pop_all()
-        return cls(update_log, ingestions, forgetful)
+    def _follow(self, tiers: Tiers, store: EmbeddingStore, quarantine: Path | None) -> None:
+        """Help to bring Redis up to date, in the group of its generation, now and when there is another one."""
+        lookup, generations = tiers.lookup, tiers.generations
+
+        def outdated(table: str, keys: KeyArray, _rows: RowArray | None) -> None:
+            lookup.outdated(table, keys)
+
+        followed: str | None = None
+
+        def follow() -> None:
+            nonlocal followed
+            with self._changing:
+                group = shared_group(self._source, tiers.content, generations.current if generations else None)
+                if self._closed or group == followed:
+                    return
+                if followed is not None:
+                    self._ingestions.pop("volatile_db").close()
+                    with contextlib.suppress(StoreError):  # while others are in it: the last one does it
+                        self._log.forget_group(followed)
+                    followed = None
+                    tiers.refresh.ask()  # level 1 may have rows that had gone back before that was noticed
+                self._begin("volatile_db", group, lookup.dims, {"volatile_db": store}, quarantine, outdated)
+                followed = group
+
+        if generations is not None:
+            generations.changed = follow
+        follow()
 
     def catch_up(self, timeout_s: float = CATCH_UP_S) -> bool:
         """Wait until tables in memory have what the log holds: they begin with the model's own rows at each start.
@@ -137,18 +148,24 @@ class OnlineUpdates:
 
     def statistics(self) -> dict[str, IngestionStatistics]:
         """By where they go: `tiers`, `volatile_db`, `resident`."""
-        return {name: ingestion.statistics() for name, ingestion in self._ingestions.items()}
+        return {name: ingestion.statistics() for name, ingestion in self._all().items()}
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until all that is in the log now is applied; False if that takes longer."""
         give_up_s = time.monotonic() + timeout_s
-        return all(each.drain(max(give_up_s - time.monotonic(), 0.0)) for each in self._ingestions.values())
+        return all(each.drain(max(give_up_s - time.monotonic(), 0.0)) for each in self._all().values())
 
     def close(self) -> None:
         """Finish the batches that are being applied, leave the groups. Closing twice is harmless."""
+        with self._changing:
+            self._closed = True
         for ingestion in self._ingestions.values():
             ingestion.close()
         self._log.close()
+
+    def _all(self) -> dict[str, UpdateIngestion]:
+        with self._changing:
+            return dict(self._ingestions)
 
 
 def _group_of_this_node(group: str, model: str, place: Path | None) -> str:

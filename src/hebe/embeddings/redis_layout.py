@@ -1,10 +1,11 @@
 """How a volatile store lies in Redis: the names of its Redis keys, and what is asked of Redis for a batch of keys.
 
-For each partition of a table, up to three Redis keys that share a hash tag, and so a slot and a cluster node:
+For each partition of a table, up to four Redis keys that share a hash tag, and so a slot and a cluster node:
 
     hebe:{NAMESPACE/TABLE/PARTITION.SALT}:rows     hash: key -> row, as the bytes of an int64 and of float32,
                                                    little-endian
     hebe:{NAMESPACE/TABLE/PARTITION.SALT}:layout   string: version of this layout, dim, partitions, overflow policy
+    hebe:{NAMESPACE/TABLE/PARTITION.SALT}:run      string: `run_id` of the Redis process that has had all that was sent
     hebe:{NAMESPACE/TABLE/PARTITION.SALT}:times    with evict_oldest, sorted set: key -> last access in microseconds
                                                    of Unix time
     hebe:{NAMESPACE/TABLE/PARTITION.SALT}:counts   with evict_least_used, sorted set: key -> accesses; its fraction
@@ -26,6 +27,7 @@ To change dim, partitions or policy, delete the table's keys, or use another nam
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from itertools import repeat
 from urllib.parse import quote
 
@@ -87,6 +89,14 @@ return {scanned[1], table.concat(keys)}
 """
 
 
+class LayoutRule(Enum):
+    """What it means that a partition has no layout."""
+
+    CLAIMED = "no row was put into it yet; the first one brings it"
+    AWAITED = "its rows are being put in: they are whole once it is sealed"
+    REQUIRED = "its rows were lost"
+
+
 class PartitionCommands:
     """What is asked of Redis for one partition of one table.
 
@@ -98,6 +108,7 @@ class PartitionCommands:
         self.pattern = f"hebe:{{{quote(namespace, safe='')}/{quote(table, safe='')}/*"
         self.rows = b"hebe:{%s}:rows" % tag
         self.layout_key = b"hebe:{%s}:layout" % tag
+        self._run_key = b"hebe:{%s}:run" % tag
         self.layout = (
             f"hebe-{VERSION} dim={dim} num_partitions={options.num_partitions} "
             f"overflow_policy={options.overflow_policy}"
@@ -111,6 +122,27 @@ class PartitionCommands:
     def claim(self) -> list[Command]:
         """Write the layout if there is none, then read it."""
         return [self._command(b"SETNX", self.layout_key, self.layout), self.read_layout()]
+
+    def seal(self) -> Command:
+        """Write the layout: its rows are whole."""
+        return self._command(b"SET", self.layout_key, self.layout)
+
+    def read_process(self) -> Command:
+        """What Redis tells of the process that has the partition, its `run_id` among it."""
+        return self._command(b"INFO", b"server")
+
+    def read_run(self) -> Command:
+        """The run that was noted, or None."""
+        return self._command(b"GET", self._run_key)
+
+    def note_run(self, run: bytes) -> Command:
+        """Note that what the process of this run has is as new as it gets."""
+        return self._command(b"SET", self._run_key, run)
+
+    def clear(self) -> Command:
+        """Remove all there is of it; the memory is given back in Redis' background."""
+        keys = [self.rows, self.layout_key, self._run_key, *([self._access] if self._access else [])]
+        return self._command(b"UNLINK", *keys)
 
     def read_layout(self) -> Command:
         """The layout of what is there, or None."""

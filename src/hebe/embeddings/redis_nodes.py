@@ -75,6 +75,11 @@ class RedisNodes:
         what = f"Redis {self._seeds[0]}: the cluster is changing, redirected {_MOST_REDIRECTIONS} times"
         raise StoreUnavailable(what, CLIENT_MESSAGE)
 
+    def owners(self, keys: Sequence[bytes]) -> list[RedisAddress]:
+        """The servers that have the slots of these Redis keys, as far as is known. Raises as `execute` does."""
+        servers = self._learn(time.monotonic() + self._timeout_s)
+        return [self._owner(servers, key) for key in keys]
+
     def close(self) -> None:
         """Close connections, those in use when their exchange is over. Harmless twice."""
         with self._changing:

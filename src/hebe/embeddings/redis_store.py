@@ -7,28 +7,46 @@ Redis that was lost, paused or restarted empty serves again as soon as it answer
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 
 from hebe.embeddings.redis_command import Command, Reply, elements
 from hebe.embeddings.redis_connection import CLIENT_MESSAGE, RedisAccess, open_nodes, parse_addresses
-from hebe.embeddings.redis_layout import PartitionCommands
+from hebe.embeddings.redis_layout import LayoutRule, PartitionCommands
 from hebe.embeddings.redis_shares import Exchange, RedisTable, Share, exchanges
-from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError, last_of_each
+from hebe.embeddings.store import (
+    FoundMask,
+    KeyArray,
+    RowArray,
+    StoreError,
+    StoreUnavailable,
+    check_batch_size,
+    check_flat,
+    check_keys,
+    check_query,
+    check_rows,
+    last_of_each,
+)
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 from hebe.kernels import table_batch, xxh64
 from hebe.kernels.table_batch import check_table_batch
+
+_BESIDE_CONNECTIONS = 4
+"""For what works in the background, applies updates and looks after the rows."""
 
 
 class RedisStore:
     """A `VolatileStore` in the Redis at `addresses`: `HOST:PORT` or `unix:PATH`, or some nodes of a Redis Cluster.
 
     `dims` gives the embedding dim by table name. Stores of one `namespace` (a model's name, say) share their rows, and
-    must agree on dims, number of partitions and overflow policy. A batch is carried out in exchanges of at most
-    `max_batch_size` keys (and 16 MiB of rows), each of which takes no longer than `access.timeout_s`.
+    must agree on dims, number of partitions and overflow policy. `rule` says what a partition without layout means. A
+    batch is carried out in exchanges of at most `max_batch_size` keys (and 16 MiB of rows), each of which takes no
+    longer than `access.timeout_s`.
 
     The constructor connects to nothing. It raises ValueError naming a field that is out of range, and `StoreError`
     naming the extra to install where the client library is missing. Calls raise
@@ -45,6 +63,7 @@ class RedisStore:
         namespace: str,
         access: RedisAccess | None = None,
         max_batch_size: int = 65536,
+        rule: LayoutRule = LayoutRule.CLAIMED,
     ) -> None:
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size is {max_batch_size}: must be at least 1")
@@ -55,18 +74,12 @@ class RedisStore:
         self.options = options
         self._max_batch_size = max_batch_size
         self._where = ", ".join(str(address) for address in parse_addresses(addresses))
-        self._nodes = open_nodes(addresses, access or RedisAccess())
-        self._tables = {
-            table: RedisTable(
-                table,
-                dim,
-                tuple(
-                    PartitionCommands(namespace, table, partition, dim, options)
-                    for partition in range(options.num_partitions)
-                ),
-            )
-            for table, dim in dims.items()
-        }
+        self._access = access or RedisAccess()
+        self._nodes = open_nodes(addresses, self._access)
+        self.rule = rule
+        self.loss = threading.Event()
+        """Set when a partition proves to have lost its rows, with `LayoutRule.REQUIRED`; for who looks to clear."""
+        self.use(namespace)
         self._target = min(
             options.overflow_margin, max(1, int(options.overflow_margin * options.overflow_resolution_target))
         )
@@ -74,10 +87,81 @@ class RedisStore:
         xxh64.warm_up()
         table_batch.warm_up()
 
+    def use(self, namespace: str) -> None:
+        """From now on the rows are those of `namespace`."""
+        self._tables = {
+            table: RedisTable(
+                table,
+                dim,
+                tuple(
+                    PartitionCommands(namespace, table, partition, dim, self.options)
+                    for partition in range(self.options.num_partitions)
+                ),
+            )
+            for table, dim in self.dims.items()
+        }
+
+    def beside(self, namespace: str, rule: LayoutRule) -> RedisStore:
+        """A store of this or another namespace of the same Redis, for work that no query waits for: with connections of
+        its own, four to each server at most.
+        """
+        return RedisStore(
+            self.dims,
+            self._where,
+            self.options,
+            namespace=namespace,
+            access=replace(self._access, num_node_connections=_BESIDE_CONNECTIONS),
+            max_batch_size=self._max_batch_size,
+            rule=rule,
+        )
+
+    def carry_out(self, commands: Sequence[Command]) -> list[Reply]:
+        """Commands on Redis keys other than rows'; the replies, in order. Raises as other calls do."""
+        return self._nodes.execute(commands)
+
+    def seal(self) -> None:
+        """The rows of all tables are whole: from now on a partition that has lost them can be told."""
+        self._ask([[partition.seal()] for partition in self._all_partitions])
+
+    def is_whole(self) -> bool:
+        """Whether no partition of any table has lost its rows since `seal`."""
+        tables = [(table.name, partition) for table in self._tables.values() for partition in table.partitions]
+        replies = self._ask([[partition.read_layout()] for _, partition in tables])
+        for (table, partition), [layout] in zip(tables, replies, strict=True):
+            self._check_same(table, partition, layout)
+        return all(layout is not None for [layout] in replies)
+
+    def clear(self, chosen: Sequence[int] | None = None) -> None:
+        """Remove all rows of all tables, or of the partitions that are `chosen`, numbered as in `runs`."""
+        partitions = self._all_partitions
+        numbers = range(len(partitions)) if chosen is None else chosen
+        self._ask([[partitions[number].clear()] for number in numbers])
+
+    def runs(self) -> list[bytes]:
+        """Which run of a Redis process has each partition of each table now.
+
+        It is another one after a restart, from a snapshot perhaps, and after a replica has taken over, which may lack
+        what was written last.
+        """
+        partitions = self._all_partitions
+        owners = self._nodes.owners([partition.rows for partition in partitions])
+        asked = dict(zip(owners, partitions, strict=True))
+        replies = self._ask([[partition.read_process()] for partition in asked.values()])
+        found = {owner: self._run_of(reply) for owner, [reply] in zip(asked, replies, strict=True)}
+        return [found[owner] for owner in owners]
+
+    def note_runs(self, runs: Sequence[bytes]) -> None:
+        """What these have is as new as it gets: `runs`, as they were before it was put there."""
+        self._ask([[part.note_run(run)] for part, run in zip(self._all_partitions, runs, strict=True)])
+
+    def strayed(self, runs: Sequence[bytes]) -> list[int]:
+        """The partitions that were noted for other runs than `runs`, or for none: their rows may be older."""
+        noted = self._ask([[partition.read_run()] for partition in self._all_partitions])
+        return [number for number, ([known], run) in enumerate(zip(noted, runs, strict=True)) if known != run]
+
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`."""
-        _check_rows(self._table(table), keys, rows)
-        _check_buffer((table,), rows)
+        check_query(table, keys, rows, found, self._table(table).dim)
         starts, bases = _alone(keys, rows)
         return self.fill_tables((table,), keys, starts, rows.reshape(-1), bases, np.ones(len(keys), np.bool_), found)
 
@@ -93,7 +177,6 @@ class RedisStore:
     ) -> int:
         """See `TablesStore.fill_tables`. When it fails, some of the rows may be filled."""
         known, places, cuts = self._chosen(tables, keys, starts, rows, bases, wanted, found)
-        _check_buffer(tables, rows)
         count = 0
         for exchange in exchanges(known, keys[places], cuts, self._max_batch_size):
             replies = self._ask(
@@ -113,7 +196,7 @@ class RedisStore:
 
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`. When it fails, some of the rows may be there."""
-        _check_rows(self._table(table), keys, rows)
+        check_rows(table, keys, rows, self._table(table).dim)
         starts, bases = _alone(keys, rows)
         self.insert_tables((table,), keys, starts, rows.reshape(-1), bases, np.ones(len(keys), np.bool_))
 
@@ -130,8 +213,11 @@ class RedisStore:
         known, places, cuts = self._chosen(tables, keys, starts, rows, bases, chosen)
         for exchange in exchanges(known, keys[places], cuts, self._max_batch_size):
             shares = exchange.shares
-            claims = self._ask([share.partition.claim() for share in shares])
-            for share, (_, layout) in zip(shares, claims, strict=True):
+            claim = self.rule is LayoutRule.CLAIMED
+            layouts = self._ask(
+                [part.claim() if claim else [part.read_layout()] for part in (share.partition for share in shares)]
+            )
+            for share, (*_, layout) in zip(shares, layouts, strict=True):
                 self._check_layout(share, layout)
             values = exchange.row_bytes(starts, rows, bases, places[exchange.places])
             now_s = time.time()
@@ -143,7 +229,7 @@ class RedisStore:
     def update(self, table: str, keys: KeyArray, rows: RowArray) -> int:
         """See `EmbeddingStore.update`. Each row is replaced only if it is there at that moment."""
         known = self._table(table)
-        _check_rows(known, keys, rows)
+        check_rows(table, keys, rows, known.dim)
         last = last_of_each(keys)
         updated = 0
         for exchange in self._exchanges_of(known, keys[last]):
@@ -170,6 +256,8 @@ class RedisStore:
     def touch(self, parts: Sequence[tuple[str, KeyArray]]) -> None:
         """See `VolatileStore.touch`. Keys that repeat count so often; asks nothing of Redis with `evict_random`."""
         known = [self._table(table) for table, _ in parts]
+        for table, keys in parts:
+            check_keys(table, keys)
         if self.options.overflow_policy is OverflowPolicy.EVICT_RANDOM or not parts:
             return
         distinct, counts = zip(*(np.unique(keys, return_counts=True) for _, keys in parts), strict=True)
@@ -185,8 +273,7 @@ class RedisStore:
 
         Keys that come or go meanwhile may or may not be among them. Holds one partition's keys at a time.
         """
-        if batch_size < 1:
-            raise StoreError(f"batch_size is {batch_size}: must be at least 1")
+        check_batch_size(batch_size)
         for partition in self._table(table).partitions:
             keys = self._keys_of(partition)
             for first in range(0, len(keys), batch_size):
@@ -221,6 +308,7 @@ class RedisStore:
         """The tables, the places of those of their keys that are `chosen`, and where each table's begin among these."""
         known = [self._table(table) for table in tables]
         dims = np.array([table.dim for table in known], np.int64)
+        check_flat(tables, keys, starts, rows, bases, chosen, *masks, fills=bool(masks))
         try:
             check_table_batch(dims, np.arange(len(known)), keys, starts, rows, bases, chosen, *masks)
         except ValueError as fault:
@@ -229,6 +317,7 @@ class RedisStore:
         return known, places, np.searchsorted(places, starts)
 
     def _exchanges_of(self, table: RedisTable, keys: KeyArray) -> Iterator[Exchange]:
+        check_keys(table.name, keys)
         return exchanges([table], keys, np.array([0, len(keys)]), self._max_batch_size)
 
     def _ask(self, asked: Sequence[list[Command]]) -> list[list[Reply]]:
@@ -248,13 +337,29 @@ class RedisStore:
         values += [bytes(size_bytes) if value is None else value for value in told]
         present += [value is not None for value in told]
 
+    def _run_of(self, told: Reply) -> bytes:
+        lines = told.split() if isinstance(told, bytes) else []
+        for line in lines:
+            if line.startswith(b"run_id:"):
+                return line.removeprefix(b"run_id:")
+        raise StoreError(f"Redis {self._where} does not tell its run_id", CLIENT_MESSAGE)
+
+    @property
+    def _all_partitions(self) -> list[PartitionCommands]:
+        return [partition for table in self._tables.values() for partition in table.partitions]
+
     def _check_layout(self, share: Share, layout: Reply) -> None:
-        if layout is not None and layout != share.partition.layout:
+        if layout is None and self.rule is LayoutRule.REQUIRED:
+            self.loss.set()
+            raise StoreUnavailable(f"Redis {self._where} has lost rows of table {share.table.name}", CLIENT_MESSAGE)
+        self._check_same(share.table.name, share.partition, layout)
+
+    def _check_same(self, table: str, partition: PartitionCommands, layout: Reply) -> None:
+        if layout is not None and layout != partition.layout:
             there = layout.decode(errors="replace") if isinstance(layout, bytes) else layout
             raise StoreError(
-                f"Redis {self._where}: table {share.table.name} is there as {there}, "
-                f"not as {share.partition.layout.decode()}: "
-                f"delete its keys ({share.partition.pattern}) or use another namespace",
+                f"Redis {self._where}: table {table} is there as {there}, not as {partition.layout.decode()}: "
+                f"delete its keys ({partition.pattern}) or use another namespace",
                 CLIENT_MESSAGE,
             )
 
@@ -279,18 +384,6 @@ class RedisStore:
                     raise StoreError(f"Redis {self._where}: {scanned!r:.100} in place of keys", CLIENT_MESSAGE)
             if cursor == b"0":
                 return np.unique(np.frombuffer(b"".join(found), "<i8").astype(np.int64, copy=False))
-
-
-def _check_rows(table: RedisTable, keys: KeyArray, rows: RowArray) -> None:
-    if rows.shape != (len(keys), table.dim):
-        raise StoreError(f"rows {list(rows.shape)} for {len(keys)} keys of table {table.name}: dim is {table.dim}")
-    if rows.dtype != np.float32 or keys.dtype != np.int64:  # their bytes are what other servers will read
-        raise StoreError(f"table {table.name}: keys are {keys.dtype} and rows {rows.dtype}: must be int64 and float32")
-
-
-def _check_buffer(tables: Sequence[str], rows: RowArray) -> None:
-    if rows.dtype != np.float32 or not rows.flags.c_contiguous or not rows.flags.writeable:
-        raise StoreError(f"rows of table {', '.join(tables)} go to a writable, C-contiguous float32 buffer")
 
 
 def _alone(keys: KeyArray, rows: RowArray) -> tuple[KeyArray, KeyArray]:

@@ -20,9 +20,10 @@ FaultListener = Callable[[Exception], None]
 
 @dataclass(frozen=True, slots=True)
 class RefreshOptions:
-    """`refresh_interval` seconds between iterations (0: only when asked), the first `refresh_delay` seconds after the
-    load; each covers `cache_refresh_percentage_per_iteration` of the cache, a share (0: all of it). HPS' names.
-    `batch_rows`: how many rows are looked up at once.
+    """HPS' names. All of the cache is refreshed once, `refresh_delay` seconds after the load (0: it is not), and
+    whether it is or not, there is an iteration every `refresh_interval` seconds (0: only when asked), which covers
+    `cache_refresh_percentage_per_iteration` of the cache, a share (0: all of it). `batch_rows`: how many rows are
+    looked up at once.
 
     Raises ValueError naming a field that is out of range.
     """
@@ -72,7 +73,9 @@ class CacheRefresh:
         self._thread = threading.Thread(target=self._run, name="hebe-refresh", daemon=True)
 
     def start(self) -> None:
-        """Begin to refresh by period and when asked, on a thread with priority and cores of the one that calls."""
+        """Begin to refresh by period and when asked, on a thread with priority and cores of the one that calls. The
+        times of `RefreshOptions` run from here.
+        """
         self._thread.start()
 
     def ask(self) -> None:
@@ -114,18 +117,25 @@ class CacheRefresh:
 
     def _run(self) -> None:
         options = self._options
+        interval_s = options.refresh_interval or math.inf
         share = options.cache_refresh_percentage_per_iteration or 1.0
-        wait_s: float | None = None
-        if options.refresh_interval:
-            wait_s = options.refresh_delay or options.refresh_interval
+        started_s = time.monotonic()
+        once_s, next_s = started_s + (options.refresh_delay or math.inf), started_s + interval_s
         while True:
-            asked = self._asked.wait(wait_s)
+            asked = self._asked.wait(min(max(min(once_s, next_s) - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
             self._asked.clear()
             if self._closing.is_set():
                 return
+            now_s = time.monotonic()
+            once, by_period = now_s >= once_s, now_s >= next_s
+            if not (asked or once or by_period):
+                continue
             try:
-                self.refresh(1.0 if asked else share)
+                self.refresh(1.0 if asked or once else share)
             except StoreError as fault:
                 if self._on_fault is not None and not self._closing.is_set():
                     self._on_fault(fault)
-            wait_s = options.refresh_interval or None
+            if once:
+                once_s = math.inf
+            if by_period:
+                next_s = time.monotonic() + interval_s

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError
+from hebe.embeddings.store import (
+    FoundMask,
+    KeyArray,
+    RowArray,
+    StoreError,
+    check_batch_size,
+    check_keys,
+    check_query,
+    check_rows,
+)
 from hebe.embeddings.table_memory import TableMemory
 from hebe.kernels.row_format import decode_rows, encode_rows
 
@@ -21,12 +30,17 @@ class ResidentRows:
     def __init__(self, memory: TableMemory, default_values: Mapping[str, float] | None = None) -> None:
         self._memory = memory
         self._default_values = dict(default_values or {})
-        self.refused_keys = 0
-        """Keys of updates that no row here has."""
+        self._refused = dict.fromkeys(memory.shapes, 0)
+
+    @property
+    def refused_keys(self) -> Mapping[str, int]:
+        """See `FixedStore.refused_keys`: keys of rows that are no row's number. Deletes of such keys lack nothing."""
+        return dict(self._refused)
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`."""
         stored = self._memory.stored(table)
+        check_query(table, keys, rows, found, self._memory.shapes[table][1])
         found[:] = self._inside(table, keys)
         picked = np.ascontiguousarray(stored[keys[found]])
         got = np.empty((len(picked), self._memory.shapes[table][1]), np.float32)
@@ -37,12 +51,14 @@ class ResidentRows:
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`; keys that are no row's number are counted and left out."""
         inside = self._inside(table, keys)
-        self.refused_keys += int(len(keys) - np.count_nonzero(inside))
+        check_rows(table, keys, rows, self._memory.shapes[table][1])
         self.update(table, keys, rows)
+        self._refused[table] += int(len(keys) - np.count_nonzero(inside))
 
     def update(self, table: str, keys: KeyArray, rows: RowArray) -> int:
         """See `EmbeddingStore.update`."""
         stored, inside = self._memory.stored(table), self._inside(table, keys)
+        check_rows(table, keys, rows, self._memory.shapes[table][1])
         chosen = np.ascontiguousarray(rows[inside])
         encoded = np.empty((len(chosen), stored.shape[1]), np.uint8)
         encode_rows(self._memory.row_format, chosen, encoded)
@@ -51,12 +67,14 @@ class ResidentRows:
 
     def delete(self, table: str, keys: KeyArray) -> int:
         """Put the default vector in place of rows; returns of how many."""
+        self._inside(table, keys)  # which refuses what is none
         default = np.float32(self._default_values.get(table, 0.0))
         return self.update(table, keys, np.full((len(keys), self._memory.shapes[table][1]), default, np.float32))
 
     def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
         """See `EmbeddingStore.dump_keys`."""
         rows = len(self._memory.stored(table))
+        check_batch_size(batch_size)
         for first in range(0, rows, batch_size):
             yield np.arange(first, min(first + batch_size, rows), dtype=np.int64)
 
@@ -70,5 +88,6 @@ class ResidentRows:
     def _inside(self, table: str, keys: KeyArray) -> FoundMask:
         if table not in self._memory.shapes:
             raise StoreError(f"no table {table} in memory")
+        check_keys(table, keys)
         inside: FoundMask = (keys >= 0) & (keys < self._memory.shapes[table][0])
         return inside

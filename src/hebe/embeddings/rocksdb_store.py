@@ -29,7 +29,17 @@ from hebe.embeddings.rocksdb_format import (
 )
 from hebe.embeddings.rocksdb_options import DEFAULT_OPTIONS
 from hebe.embeddings.rocksdb_options import RocksDbOptions as RocksDbOptions
-from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreError, last_of_each
+from hebe.embeddings.store import (
+    FoundMask,
+    KeyArray,
+    RowArray,
+    StoreError,
+    check_batch_size,
+    check_keys,
+    check_query,
+    check_rows,
+    last_of_each,
+)
 from hebe.embeddings.store_copy import copy_files, new_store
 from hebe.embeddings.store_directory import (
     StoreRecord,
@@ -166,6 +176,7 @@ class RocksDbStore:
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`. Ascending keys are found faster."""
         database, dim = self._open(table)
+        check_query(table, keys, rows, found, dim)
         step = self.options.max_batch_size
         count = 0
         for first in range(0, len(keys), step):
@@ -188,14 +199,14 @@ class RocksDbStore:
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`. Survives a crash of the process, not of the machine."""
         step = self.options.max_batch_size
-        self._check_rows(table, keys, rows)
+        check_rows(table, keys, rows, self._open(table)[1])
         with self._writing:
             for first in range(0, len(keys), step):
                 self._put(table, keys[first : first + step], rows[first : first + step])
 
     def update(self, table: str, keys: KeyArray, rows: RowArray) -> int:
         """See `EmbeddingStore.update`."""
-        self._check_rows(table, keys, rows)
+        check_rows(table, keys, rows, self._open(table)[1])
         with self._writing:
             present = self._present(table, keys)
             self._put(table, keys[present], rows[present])
@@ -204,6 +215,7 @@ class RocksDbStore:
     def delete(self, table: str, keys: KeyArray) -> int:
         """See `EmbeddingStore.delete`."""
         self._open(table)
+        check_keys(table, keys)
         with self._writing:
             return self._remove(table, keys)
 
@@ -214,9 +226,11 @@ class RocksDbStore:
         one: whatever happens, the store has all of them or none. Returns False, having written nothing, if the store
         is at that offset of that log or past it already.
         """
-        if rows is not None:
-            self._check_rows(table, keys, rows)
-        self._open(table)
+        _, dim = self._open(table)
+        if rows is None:
+            check_keys(table, keys)
+        else:
+            check_rows(table, keys, rows, dim)
         with self._writing:
             self._recover()
             if position is not None and self._positions.get(position[0], position[1] - 1) >= position[1]:
@@ -235,6 +249,7 @@ class RocksDbStore:
     def dump_keys(self, table: str, batch_size: int, *, after: int | None = None) -> Iterator[KeyArray]:
         """See `EmbeddingStore.dump_keys`. In ascending order, those above `after`."""
         database, _ = self._open(table)
+        check_batch_size(batch_size)
         last = None if after is None else encode_keys(np.array([after]))[0]
         with faults(self.path, f"cannot read table {table}"):
             for part in database.scan(table, after=last):
@@ -323,11 +338,6 @@ class RocksDbStore:
         if table is not None and table not in self.dims:
             raise store_error(self.path, f"no table {table}; there are {', '.join(self.dims)}")
         return database, self.dims[table] if table is not None else 0
-
-    def _check_rows(self, table: str, keys: KeyArray, rows: RowArray) -> None:
-        _, dim = self._open(table)
-        if rows.shape != (len(keys), dim):
-            raise StoreError(f"rows {list(rows.shape)} for {len(keys)} keys of table {table}: dim is {dim}")
 
     def _get(self, database: Database, table: str, keys: KeyArray) -> list[bytes | None]:
         threads = min(self.options.num_threads, len(keys) // _KEYS_WORTH_A_THREAD)

@@ -8,7 +8,7 @@ several threads at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -40,10 +40,76 @@ class StoreUnavailable(StoreError):
     """A tier that cannot be reached, or has not answered in time. What it holds is as it was; it may heal by itself."""
 
 
+def check_keys(table: str, keys: KeyArray) -> None:
+    """Raises `StoreError` unless `keys` are int64 `[n]`, C-contiguous: their memory is what kernels and stores read."""
+    if keys.dtype != np.int64 or keys.ndim != 1 or not keys.flags.c_contiguous:
+        raise StoreError(f"keys of table {table} are {_kind(keys)}: must be int64 [n], C-contiguous")
+
+
+def check_rows(table: str, keys: KeyArray, rows: RowArray, dim: int) -> None:
+    """Raises `StoreError` unless `rows` are float32 `[n, dim]`, C-contiguous, for `keys` int64 `[n]`."""
+    check_keys(table, keys)
+    if rows.dtype != np.float32 or rows.shape != (keys.size, dim) or not rows.flags.c_contiguous:
+        raise StoreError(
+            f"rows {_kind(rows)} for {keys.size} keys of table {table}: "
+            f"must be float32 {[keys.size, dim]}, C-contiguous, since its dim is {dim}"
+        )
+
+
+def check_query(table: str, keys: KeyArray, rows: RowArray, found: FoundMask, dim: int) -> None:
+    """As `check_rows`; and `rows` and the mask `found`, bool `[n]`, must be such as can be written to."""
+    check_rows(table, keys, rows, dim)
+    check_mask("found", found, keys)
+    if not rows.flags.writeable:
+        raise StoreError(f"rows for table {table} are read-only: the rows found are written there")
+
+
+def check_mask(name: str, mask: FoundMask, keys: KeyArray) -> None:
+    """Raises `StoreError` unless `mask` is bool, has a place for each of `keys` and can be written to."""
+    if mask.dtype != np.bool_ or mask.shape != keys.shape or not mask.flags.c_contiguous or not mask.flags.writeable:
+        raise StoreError(f"mask {name} is {_kind(mask)}: must be bool [{keys.size}], C-contiguous and writeable")
+
+
+def check_flat(
+    tables: Sequence[str],
+    keys: KeyArray,
+    starts: KeyArray,
+    rows: RowArray,
+    bases: KeyArray,
+    *masks: FoundMask,
+    fills: bool,
+) -> None:
+    """Raises `StoreError` unless the arrays of a call for several tables are flat, C-contiguous and of their dtypes.
+    `fills`: `rows` and the last of the masks are written to.
+
+    Whether they go together is for `kernels.table_batch.check_table_batch`.
+    """
+    expected: list[tuple[str, npt.NDArray[Any], str]] = [
+        ("keys", keys, "int64"), ("starts", starts, "int64"), ("rows", rows, "float32"), ("bases", bases, "int64"),
+        *(("a mask", mask, "bool") for mask in masks),
+    ]  # fmt: skip
+    for name, array, dtype in expected:
+        if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
+            raise StoreError(f"{name} of {', '.join(tables)}: {_kind(array)}: must be {dtype} [n], C-contiguous")
+    if fills and not (rows.flags.writeable and masks[-1].flags.writeable):
+        raise StoreError(f"rows or mask of {', '.join(tables)} are read-only: what is found is written there")
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Raises `StoreError` unless it is at least 1."""
+    if batch_size < 1:
+        raise StoreError(f"batch_size is {batch_size}: must be at least 1")
+
+
+def _kind(array: npt.NDArray[Any]) -> str:
+    return f"{array.dtype} {list(array.shape)}" + ("" if array.flags.c_contiguous else ", not C-contiguous")
+
+
 class EmbeddingStore(Protocol):
     """One tier. Keys of a call may repeat; arrays are C-contiguous.
 
-    Each call raises `StoreError` for an unknown table, after `close`, and when the tier fails.
+    Each call raises `StoreError` for an unknown table, after `close`, and when the tier fails; and, before anything is
+    done, for arrays of another dtype or shape than the call says: `check_keys`, `check_rows`, `check_query`.
     """
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
@@ -66,7 +132,10 @@ class EmbeddingStore(Protocol):
         ...
 
     def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
-        """All present keys in batches of at most `batch_size`, each once, in no particular order."""
+        """All present keys in batches of at most `batch_size`, each once, in no particular order.
+
+        Raises `StoreError` for a `batch_size` below 1.
+        """
         ...
 
     def size(self, table: str) -> int:
@@ -94,6 +163,8 @@ class TablesStore(Protocol):
     ) -> int:
         """`EmbeddingStore.query` of those keys of several tables that are `wanted`; arrays as those of
         `EmbeddingCache.query_tables`. Other keys' rows and places in `found` are left untouched.
+
+        Raises `StoreError` for arrays that are not such (`check_flat`), before anything is done.
         """
         ...
 

@@ -28,7 +28,16 @@ import numpy as np
 
 from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.rocksdb_store import RocksDbStore
-from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreUnavailable
+from hebe.embeddings.store import (
+    FoundMask,
+    KeyArray,
+    RowArray,
+    StoreUnavailable,
+    check_batch_size,
+    check_keys,
+    check_query,
+    check_rows,
+)
 from hebe.embeddings.store_directory import store_error
 from hebe.embeddings.store_wire import raise_fault, receive, send
 
@@ -74,6 +83,7 @@ class StoreProcess:
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`."""
+        check_query(table, keys, rows, found, self._dim(table))
         head, body = self._ask({"call": "query", "table": table}, keys)
         count: int = head["result"]
         mask = np.frombuffer(body, np.bool_, len(keys))
@@ -87,18 +97,27 @@ class StoreProcess:
 
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`."""
+        check_rows(table, keys, rows, self._dim(table))
         self._ask({"call": "insert", "table": table}, keys, rows, writes=True)
 
     def update(self, table: str, keys: KeyArray, rows: RowArray) -> int:
         """See `EmbeddingStore.update`."""
+        check_rows(table, keys, rows, self._dim(table))
         return self._result(int, {"call": "update", "table": table}, keys, rows, writes=True)
 
     def delete(self, table: str, keys: KeyArray) -> int:
         """See `EmbeddingStore.delete`."""
+        self._dim(table)
+        check_keys(table, keys)
         return self._result(int, {"call": "delete", "table": table}, keys, writes=True)
 
     def apply(self, table: str, keys: KeyArray, rows: RowArray | None, position: tuple[str, int] | None = None) -> bool:
         """See `RocksDbStore.apply`."""
+        dim = self._dim(table)
+        if rows is None:
+            check_keys(table, keys)
+        else:
+            check_rows(table, keys, rows, dim)
         noted = {} if position is None else {"log": position[0], "offset": position[1]}
         return self._result(bool, {"call": "apply", "table": table, **noted}, keys, rows, writes=True)
 
@@ -108,6 +127,7 @@ class StoreProcess:
 
     def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
         """See `EmbeddingStore.dump_keys`. In ascending order."""
+        check_batch_size(batch_size)
         after: int | None = None
         while True:
             _, body = self._ask({"call": "dump_keys", "table": table, "batch_size": batch_size, "after": after})
@@ -128,6 +148,14 @@ class StoreProcess:
             child, self._child = self._child, None
         if child is not None:
             child.close()
+
+    def _dim(self, table: str) -> int:
+        """Of a table. What crosses to the process are bytes: arrays of another kind would be others there."""
+        if self._closed:
+            raise store_error(self.path, "is closed")
+        if table not in self.dims:
+            raise store_error(self.path, f"no table {table}; there are {', '.join(self.dims)}")
+        return self.dims[table]
 
     def _result(
         self,

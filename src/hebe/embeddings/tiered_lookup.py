@@ -61,6 +61,8 @@ class TieredLookup:
         self._counting = threading.Lock()
         self._updates = {table: RecentUpdates() for table in dims}
         self._update_times = UpdateTimes(dims, clock)
+        self._following = {table: threading.Lock() for table in dims}
+        """Held while rows of level 1 are brought up to date, in no query's way: an older one never replaces a newer."""
         table_batch.warm_up()
 
     def look_up(
@@ -125,14 +127,16 @@ class TieredLookup:
         return self._updates[table].number
 
     def put(self, table: str, keys: KeyArray, rows: RowArray, seen: int, *, present_only: bool = False) -> None:
-        """Put fetched rows into level 1: those that it lacks, or (`present_only`) newer versions of those it has."""
-        if not keys.size:
-            return
+        """Put fetched rows into level 1: those that it lacks, or (`present_only`) newer versions of those it has; but
+        none that an update has overtaken.
+        """
         if present_only:
-            self.cache.update(table, keys, rows)
-        else:
+            with self._following[table]:
+                newest = ~self._updates[table].overtaken(keys, seen)
+                self.cache.update(table, keys[newest], rows[newest])
+        elif keys.size:
             self.cache.replace(table, keys, rows)
-        self._mark_overtaken(table, keys, seen)
+            self._mark_overtaken(table, keys, seen)
 
     def updated(self, table: str, keys: KeyArray, rows: RowArray | None) -> None:
         """Lower tiers have newer rows of `keys`, these, or have deleted them (None): level 1 follows, as far as it
@@ -140,16 +144,20 @@ class TieredLookup:
         """
         if self._others_write_level_2:
             self._update_times.note(table, keys)  # first: who then knows of the update passes level 2 over
-        self._note_update(table, keys)
-        if rows is None:
-            self.cache.delete(table, keys)
-        else:
-            self.cache.update(table, keys, rows)
+        with self._following[table]:
+            self._updates[table].add(keys)
+            if rows is None:
+                self.cache.delete(table, keys)
+            else:
+                self.cache.update(table, keys, rows)
+        self._take_back(table, keys)
 
     def outdated(self, table: str, keys: KeyArray) -> None:
         """A lower tier has newer rows of `keys`, or has deleted them: level 1's are stale until they are renewed."""
-        self._note_update(table, keys)
-        self.cache.mark_stale(table, keys)
+        with self._following[table]:
+            self._updates[table].add(keys)
+            self.cache.mark_stale(table, keys)
+        self._take_back(table, keys)
 
     def renew(self, table: str, keys: KeyArray) -> tuple[int, int, int]:
         """Bring those rows of level 1 up to date that have these keys. Returns how many were, how many are gone since
@@ -274,19 +282,23 @@ class TieredLookup:
 
     def _put(self, fetch: BatchFetch) -> None:
         """`put` of what was found."""
-        wanted = fetch.wanted
-        self.cache.replace_tables(wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, fetch.found)
-        for number, table in enumerate(wanted.tables):
-            if fetch.seen[number] != self.updates_seen(table):
+        wanted, chosen = fetch.wanted, fetch.found
+        seen = [self.updates_seen(table) for table in wanted.tables]
+        if seen != list(fetch.seen):
+            chosen = chosen.copy()
+            for number, table in enumerate(wanted.tables):
                 mine = slice(wanted.starts[number], wanted.starts[number + 1])
-                self._mark_overtaken(table, wanted.keys[mine][fetch.found[mine]], fetch.seen[number])
+                chosen[mine] &= ~self._updates[table].overtaken(wanted.keys[mine], fetch.seen[number])
+        self.cache.replace_tables(wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, chosen)
+        for number, table in enumerate(wanted.tables):
+            if seen[number] != self.updates_seen(table):
+                mine = slice(wanted.starts[number], wanted.starts[number + 1])
+                self._mark_overtaken(table, wanted.keys[mine][chosen[mine]], seen[number])
 
-    def _note_update(self, table: str, keys: KeyArray) -> None:
-        """Level 2 gives back what it was given of `keys` before."""
-        updates = self._updates[table]
-        updates.add(keys)
+    def _take_back(self, table: str, keys: KeyArray) -> None:
+        """Level 2 gives back what it was given of `keys` before this update of them."""
         if self.volatile is not None:
-            self.volatile.take_back(table, keys, updates)
+            self.volatile.take_back(table, keys, self._updates[table])
 
     def _mark_overtaken(self, table: str, keys: KeyArray, seen: int) -> None:
         """Those of `keys`, just put into level 1, are stale there that have had an update since `seen`."""

@@ -27,6 +27,7 @@ from hebe.embeddings.hierarchy_config import (
     HierarchyConfig,
     PersistentConfig,
     PersistentType,
+    UpdateConfig,
     UpdateType,
     VolatileConfig,
     VolatileType,
@@ -34,7 +35,10 @@ from hebe.embeddings.hierarchy_config import (
 from hebe.embeddings.host_cache import HostCache
 from hebe.embeddings.keyed_rows import KeyedSource, first_keys, keyed_chunks
 from hebe.embeddings.lookup_counts import LookupCounts
+from hebe.embeddings.redis_generations import RedisGenerations, StillMine
+from hebe.embeddings.redis_layout import LayoutRule
 from hebe.embeddings.redis_store import RedisStore
+from hebe.embeddings.redis_watch import RedisWatch
 from hebe.embeddings.refresh import CacheRefresh, RefreshReport
 from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.rocksdb_store import RocksDbStore
@@ -44,6 +48,7 @@ from hebe.embeddings.store_process import StoreProcess
 from hebe.embeddings.table_memory import Progress
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard, TierState
 from hebe.embeddings.tiered_lookup import TieredLookup
+from hebe.embeddings.update_replay import replay
 from hebe.embeddings.volatile_tier import VolatileTier
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec
@@ -85,10 +90,17 @@ class Tiers:
     """
 
     def __init__(
-        self, lookup: TieredLookup, config: CacheConfig, cache: HostCache, directory: Path | None, content: str
+        self,
+        lookup: TieredLookup,
+        config: CacheConfig,
+        cache: HostCache,
+        directory: Path | None,
+        content: str,
+        keeper: RedisGenerations | RedisWatch | None = None,
     ) -> None:
         self.lookup = lookup
         self.content = content
+        self._keeper = keeper
         self.cache = cache
         self.background = lookup.background
         self.refresh = CacheRefresh(lookup, config.refresh_options(), _told("a refresh failed"))
@@ -107,13 +119,14 @@ class Tiers:
         progress: Progress | None = None,
         *,
         verify: bool = False,
+        rows_as_of_s: float | None = None,
     ) -> Tiers:
         """Open the tiers of `model`, whose rows are `sources` under `identity` (`RocksDbStore.load`).
 
-        Level 3 is in `persistent_dir`. Level 2 and then level 1 are filled from it, or else from `sources`; a table
-        may lack one if level 3 has its rows. `verify`: read every row that level 3 has already. What works beside
-        queries is for `start` to begin. Raises `StoreError` when a tier cannot be opened, or level 3 proves to be
-        damaged; nothing stays open then.
+        Level 3 is in `persistent_dir`. Level 2 and then level 1 are filled from it, or else from `sources`, which have
+        the updates sent before `rows_as_of_s` (Unix seconds); a table may lack one if level 3 has its rows. `verify`:
+        read every row that level 3 has already. What works beside queries is for `start` to begin. Raises `StoreError`
+        when a tier cannot be opened, or level 3 proves to be damaged; nothing stays open then.
         """
         dims = {table.name: table.dim for table in tables}
         own = config.cache_of(model)
@@ -128,13 +141,28 @@ class Tiers:
                 persistent = TierGuard("persistent_db", store, dims, guard)
                 opened.callback(persistent.close)
             content = ".".join([model, str(version), *filter(None, [identity[:_IDENTITY_DIGITS]])])
-            volatile = _open_volatile(content, dims, config.volatile_db)
+            alone = persistent is None
+            volatile = _open_volatile(content, dims, config.volatile_db, alone)
+            keeper: RedisGenerations | RedisWatch | None = None
             if volatile is not None:
                 opened.callback(volatile.close)
-                _fill_volatile(volatile.store, tables, sources, store, config.volatile_db)
-                if isinstance(volatile.store, HashMapStore) and persistent is not None:
-                    volatile.store.evict_where_memory_ends()
-            if persistent is None and volatile is None:
+                if alone and isinstance(volatile.store, RedisStore):
+
+                    def fill(into: RedisStore, name: str, step: StillMine) -> None:
+                        _fill_volatile(into, tables, sources, None, config.volatile_db, step)
+                        group = shared_group(config.update_source, content, name)
+                        replay(model, dims, config.update_source, group, into, rows_as_of_s, step)
+
+                    keeper = RedisGenerations(volatile.store, _asked_by_queries(volatile), content, fill)
+                    opened.callback(keeper.close)
+                    keeper.join()
+                else:
+                    if isinstance(volatile.store, RedisStore):
+                        keeper = _watched(volatile.store)
+                    _fill_volatile(volatile.store, tables, sources, store, config.volatile_db)
+                    if isinstance(volatile.store, HashMapStore) and not alone:
+                        volatile.store.evict_where_memory_ends()
+            if alone and volatile is None:
                 raise StoreError(
                     f"model {model}: neither volatile_db nor persistent_db is configured: nothing has rows"
                 )
@@ -148,7 +176,7 @@ class Tiers:
             lookup = TieredLookup(dims, cache, volatile, persistent, options, background)
             directory = persistent_dir if persistent is not None else None
             known = read_keys(_key_files(directory, own)) if own.init_ec else {}
-            tiers = cls(lookup, own, cache, directory, content)
+            tiers = cls(lookup, own, cache, directory, content, keeper)
             opened.callback(tiers.refresh.close)
             if own.init_ec:
                 tiers.warm_up(tables, sources, known)
@@ -167,8 +195,17 @@ class Tiers:
             persistent.store = StoreProcess.take_over(persistent.store, persistent.options.threads)
         self.background.start()
         self.refresh.start()
+        if isinstance(self._keeper, RedisWatch):
+            self._keeper.cleared = self.refresh.ask
+        if self._keeper is not None:
+            self._keeper.start()
         if self._keys_file is not None:
             self._keys_file.start()
+
+    @property
+    def generations(self) -> RedisGenerations | None:
+        """Of the rows in Redis, where nothing else has them."""
+        return self._keeper if isinstance(self._keeper, RedisGenerations) else None
 
     @property
     def memory_bytes(self) -> int:
@@ -257,6 +294,8 @@ class Tiers:
 
     def close(self) -> None:
         """Note which keys level 1 holds, then give memory, files and connections back."""
+        if self._keeper is not None:
+            self._keeper.close()
         self.refresh.close()
         self.background.close()
         if self._keys_file is not None:
@@ -319,7 +358,13 @@ def _load_persistent(
     )
 
 
-def _open_volatile(namespace: str, dims: Mapping[str, int], config: VolatileConfig) -> VolatileTier | None:
+def shared_group(source: UpdateConfig, content: str, generation: str | None) -> str:
+    """The group of the servers that together put updates into one Redis."""
+    return ".".join([source.group, content, *filter(None, [generation])])
+
+
+def _open_volatile(namespace: str, dims: Mapping[str, int], config: VolatileConfig, alone: bool) -> VolatileTier | None:
+    """`alone`: nothing below it has the rows."""
     if config.type is VolatileType.DISABLED:
         return None
     if config.type is VolatileType.HASH_MAP:
@@ -331,9 +376,26 @@ def _open_volatile(namespace: str, dims: Mapping[str, int], config: VolatileConf
         namespace=namespace,
         access=config.redis_access(),
         max_batch_size=config.max_batch_size,
+        rule=LayoutRule.REQUIRED if alone else LayoutRule.CLAIMED,
     )
     guard = GuardOptions(config.timeout_ms / 1e3, config.num_node_connections)
-    return VolatileTier.guarded(store, TierGuard("volatile_db", store, dims, guard))
+    return VolatileTier.guarded(store.beside(namespace, store.rule), TierGuard("volatile_db", store, dims, guard))
+
+
+def _asked_by_queries(volatile: VolatileTier) -> RedisStore:
+    assert volatile.guard is not None
+    assert isinstance(volatile.guard.store, RedisStore)
+    return volatile.guard.store
+
+
+def _watched(store: RedisStore) -> RedisWatch:
+    """One whose rows are not older than they were, if it can be asked now."""
+    watch = RedisWatch(store)
+    try:
+        watch.look()
+    except StoreError as fault:
+        log.warning("level 2 cannot be looked after yet: %s", fault)
+    return watch
 
 
 def _fill_volatile(
@@ -342,8 +404,10 @@ def _fill_volatile(
     sources: Mapping[str, KeyedSource],
     persistent: RocksDbStore | None,
     config: VolatileConfig,
+    step: Callable[[], None] = lambda: None,
 ) -> None:
-    """Put the first rows of each table in, unless the store has some of it: others fill it, or have.
+    """Put the first rows of each table in, unless the store has some of it: others fill it, or have. `step` is called
+    after some of them.
 
     Where level 3 has the rows, a store that does not take them is no matter; rows that cannot be read always are.
     """
@@ -359,6 +423,7 @@ def _fill_volatile(
         for keys, rows in _rows_of(table, sources, persistent, wanted):
             try:
                 store.insert(table.name, keys, rows)
+                step()
             except tolerated as fault:
                 log.warning("level 2 is not filled with table %s: %s", table.name, fault)
                 break

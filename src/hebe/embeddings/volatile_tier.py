@@ -16,7 +16,8 @@ from hebe.embeddings.tier_guard import TierGuard
 
 @dataclass(frozen=True, slots=True)
 class VolatileTier:
-    """The store, and its guard where it may stall; one in this process answers at once, and has none.
+    """The store, and its guard where it may stall; one in this process answers at once, and has none. Queries go
+    through the guard, which has a store of its own, so that nothing that is done here takes a connection from them.
 
     Made by `of_process` and `guarded`.
     """
@@ -31,7 +32,7 @@ class VolatileTier:
 
     @classmethod
     def guarded(cls, store: VolatileStore, guard: TierGuard) -> VolatileTier:
-        """One elsewhere."""
+        """One elsewhere; `guard` has another store of the same rows."""
         return cls(store, guard)
 
     @property
@@ -99,4 +100,6 @@ class VolatileTier:
 
     def close(self) -> None:
         """Close the store, and its guard."""
-        (self.guard or self.store).close()
+        if self.guard is not None:
+            self.guard.close()
+        self.store.close()

@@ -162,6 +162,7 @@ class LoadedModel:
             identity=stored.tables_identity,
             progress=progress,
             verify=options.verify,
+            rows_as_of_s=stored.rows_as_of_s,
         )
         model = cls(stored, hierarchy, dense)
         model._open_updates = lambda: _open_updates(stored, hierarchy, options)

@@ -181,6 +181,8 @@ def _updates(statistics: IngestionStatistics) -> dict[str, Any]:
         "missing": statistics.missing,
         "last_gaps": [short(str(gap)) for gap in statistics.last_gaps[-_MOST_GAPS:]],
         "poison": statistics.poison,
+        "last_poison": [short(told) for told in statistics.last_poison[-_MOST_GAPS:]],
+        "refused": statistics.refused,
         "duplicates": statistics.duplicates,
         "failures": statistics.failures,
         "failing": statistics.is_failing,

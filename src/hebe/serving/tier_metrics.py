@@ -16,6 +16,7 @@
 | hebe_updates_visible_seconds | histogram | model, version, ingestion, tier |
 | hebe_updates_gaps_total, hebe_updates_missing_total | counter | model, version, ingestion; gaps, messages in them |
 | hebe_updates_poison_total, hebe_updates_duplicates_total | counter | model, version, ingestion |
+| hebe_updates_refused_total | counter | model, version, ingestion; keys of rows that no table in memory has |
 
 An ingestion reads the log for stores that go together: `tiers`, `volatile_db` or `resident`. Where no model has tiers,
 or online updates, there are no such metrics.
@@ -140,6 +141,11 @@ _UPDATE_COUNTERS: tuple[tuple[str, str, Callable[[IngestionStatistics], float]],
         lambda statistics: statistics.poison,
     ),
     ("hebe_updates_duplicates", "Messages that had been applied before.", lambda statistics: statistics.duplicates),
+    (
+        "hebe_updates_refused",
+        "Keys of updated rows that a table in memory has no row for, and that were left out.",
+        lambda statistics: statistics.refused,
+    ),
 )
 _UPDATE_GAUGES: tuple[tuple[str, str, Callable[[IngestionStatistics], float]], ...] = (
     ("hebe_updates_lag_messages", "Messages in the log that are not applied yet.", lambda each: each.lag_messages),

@@ -27,6 +27,7 @@ class ListSource:
         self.faults, self.commit_faults, self.heartbeats, self.closed = [], [], 0, False
         self.seeks = []
         self.identity, self.shares = "L", True
+        self.lost = {}
         self.lock = threading.RLock()
 
     def add(self, sequence, keys, stamp=0.0, table="users", producer="p", dim=None, goes=False, sent_s=None):
@@ -72,6 +73,9 @@ class ListSource:
 
     def lag(self):
         return {at: len(self.log[at]) - 1 - self.committed.get(at, -1) for at in self.mine}
+
+    def lost_beginning(self, at):
+        return self.lost.get(at)
 
     def log_identity(self):
         return self.identity

@@ -98,6 +98,24 @@ def test_the_log_says_what_was_sent(calls, partitions, max_rows, linger_s):
     assert all(numbers == list(range(len(numbers))) for numbers in carrier.sequences().values())
 
 
+def test_the_partitions_of_a_topic_are_those_that_it_had_at_first():
+    """One that has more later would have older and newer updates of a key in two, which are read side by side."""
+    carrier, keys = ListCarrier(partitions=2), np.arange(50)
+    with BatchingProducer(carrier) as producer:
+        producer.send("m", "users", keys, rows_of(keys, 1))
+        producer.flush()
+        carrier.count = 4
+        producer.send("m", "users", keys, rows_of(keys, 2))
+        producer.flush()
+        producer.send("m", "items", keys, rows_of(keys, 1))
+    placed = {topic: {} for topic in ("users", "items")}
+    for at, message in carrier.log:
+        for key in message.keys.tolist():
+            placed[at.table].setdefault(key, set()).add(at.partition)
+    assert placed["users"] == {key: {hash_key_reference(key) % 2} for key in keys.tolist()}
+    assert placed["items"] == {key: {hash_key_reference(key) % 4} for key in keys.tolist()}
+
+
 def test_messages_are_filled_up_to_rows_and_bytes():
     carrier = ListCarrier(1)
     with BatchingProducer(carrier, BatchingOptions(max_rows=10, linger_s=LONG_S)) as producer:

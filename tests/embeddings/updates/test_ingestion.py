@@ -1,5 +1,6 @@
 import itertools
 import logging
+import threading
 import time
 from collections import defaultdict
 
@@ -8,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hebe.embeddings.resident_rows import ResidentRows
 from hebe.embeddings.store import StoreUnavailable
+from hebe.embeddings.table_memory import TableMemory
 from hebe.embeddings.updates import ingestion as module
 from hebe.embeddings.updates import sequence_check
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage
@@ -114,6 +117,58 @@ def test_gaps_are_reported_and_the_rest_goes_on(monkeypatch, caplog):
     assert "messages 1 to 2 of producer p are missing in partition 0 of model m, table users" in caplog.text
 
 
+def test_a_beginning_that_is_gone_is_told_once_and_when_the_source_knows():
+    source, store = ListSource(), DictStore(DIMS)
+    asked, faults = [], [StoreUnavailable("away")]
+
+    def lost_beginning(at):
+        asked.append(at)
+        if faults:
+            raise faults.pop()
+        return 0, 9
+
+    source.lost_beginning = lost_beginning
+    source.put(Delivery(AT, 0, None, "truncated", b"xyz"))
+    with make_ingestion(source, store) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+        assert ingestion.statistics().gaps == 0, "when the oldest was sent nobody knows"
+        for number in range(3):
+            source.add(number, [number])
+        assert ingestion.drain(TIMEOUT_S)
+        assert asked == [AT, AT]
+        source.mine = frozenset()
+        wait_until(lambda: not ingestion._orders)
+        source.mine = frozenset([AT])  # before anything was committed, as it may be
+        source.add(3, [3])
+        assert ingestion.drain(TIMEOUT_S)
+    assert asked == [AT, AT, AT]
+    statistics = ingestion.statistics()
+    assert (statistics.gaps, statistics.missing, statistics.failures) == (1, 10, 1)
+    assert set(rows_of(store)) == {0, 1, 2, 3}
+
+
+def test_keys_that_a_store_has_no_place_for_are_counted_and_told(caplog):
+    memory = TableMemory({"users": (10, 3), "items": (5, 1)})
+    memory.fill({"users": np.zeros((10, 3), np.float32), "items": np.zeros((5, 1), np.float32)})
+    store, source = ResidentRows(memory), ListSource(DIMS)
+    for number in range(25):
+        source.add(number, [number, number + 10], stamp=number)
+    source.add(0, [4, 5], table="items")
+    source.add(25, [70], goes=True)
+    options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5, max_batch_size=2)
+    with make_ingestion(source, store, options) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+    statistics = ingestion.statistics()
+    assert (statistics.refused, statistics.rows, statistics.deletes) == (25 + 15 + 1, 52, 1)
+    told = [record.getMessage() for record in caplog.records if "keys of updates so far" in record.getMessage()]
+    assert [text.split()[2] for text in told if "table users of model m" in text] == ["1", "10"]
+    assert len([text for text in told if "table items of model m" in text]) == 1
+    rows, found = np.zeros((1, 3), np.float32), np.zeros(1, np.bool_)
+    store.query("users", np.array([9]), rows, found)
+    assert rows.tolist() == rows_for(np.array([9]), 9).tolist()
+    memory.close()
+
+
 def test_poison_goes_aside_and_the_rest_goes_on(tmp_path, caplog):
     source, store = ListSource(("users", "others")), DictStore(DIMS)
     source.put(Delivery(AT, 0, None, "truncated", b"xyz"))
@@ -126,6 +181,7 @@ def test_poison_goes_aside_and_the_rest_goes_on(tmp_path, caplog):
         assert ingestion.drain(TIMEOUT_S)
     assert set(rows_of(store)) == {1, 5}
     assert ingestion.statistics().poison == 4
+    assert str(tmp_path / "aside" / "m.users.0.0.message") in " ".join(ingestion.statistics().last_poison)
     kept = {path.name for path in (tmp_path / "aside").glob("*.message")}
     assert kept == {"m.users.0.0.message", "m.users.0.2.message", "m.users.0.3.message", "m.others.0.0.message"}
     for text in ("truncated", "dim 5, those of table users have 3", "not all finite", "no table others of model m"):
@@ -323,3 +379,26 @@ def test_a_source_that_hands_over_little_at_a_time_is_asked_until_it_has_no_more
 def test_options_out_of_range_are_named(field, value):
     with pytest.raises(ValueError, match=field):
         IngestionOptions(**{field: value})
+
+
+def test_what_is_there_is_drained_while_more_comes():
+    source, store, stop = ListSource(DIMS), DictStore(DIMS), threading.Event()
+    for number in range(300):
+        source.add(number, [number], table="items")
+
+    def send():
+        for number in itertools.count():
+            source.add(number, [0], stamp=number)
+            if stop.wait(0.001):
+                return
+
+    sender = threading.Thread(target=send)
+    with make_ingestion(source, store) as ingestion:
+        sender.start()
+        try:
+            assert ingestion.drain(TIMEOUT_S)
+            assert store.size("items") == 300
+            assert sender.is_alive()
+        finally:
+            stop.set()
+            sender.join()

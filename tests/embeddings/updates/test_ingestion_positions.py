@@ -87,6 +87,22 @@ def test_what_the_log_removed_while_the_server_was_away_is_a_gap(tmp_path, caplo
     store.close()
 
 
+def test_a_store_that_has_begun_before_needs_no_beginning_and_one_made_anew_does(tmp_path):
+    source = ListSource()
+    source.lost = {AT: (0, 9)}
+    for number in range(100):
+        source.add(number, [number])
+    gaps = []
+    for directory in ("store", "store", "new"):
+        store = RocksDbStore(tmp_path / directory, DIMS)
+        source.add(len(source.log[AT]), [5])
+        with make_ingestion(source, store) as ingestion:
+            assert ingestion.drain(TIMEOUT_S)
+        gaps.append(ingestion.statistics().last_gaps)
+        store.close()
+    assert gaps == [(sequence_check.Gap(AT, None, 0, 9),), (), (sequence_check.Gap(AT, None, 0, 9),)]
+
+
 @pytest.mark.parametrize("identity", ["L", "another"])
 def test_a_log_that_goes_back_while_it_is_read_is_read_from_there(tmp_path, caplog, identity):
     """As Redis restored from a copy, or emptied: its offsets are others now, and so are the store's positions."""

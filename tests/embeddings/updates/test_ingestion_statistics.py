@@ -25,13 +25,23 @@ def test_counts_and_gaps():
     counter.add(messages=2, rows=5)
     counter.add(messages=1, deletes=3, duplicates=1, reordered=2)
     counter.gap(Gap(AT, "p", 3, 6))
-    counter.poison("broken")
+    counter.add(refused=4)
+    counter.poison("broken", "message 3: broken (nowhere)")
     counter.lag({AT: 4, TopicPartition("m", "t", 1): 3})
     read = counter.read()
     assert (read.messages, read.rows, read.deletes, read.duplicates, read.reordered) == (3, 5, 3, 1, 2)
     assert (read.gaps, read.missing, read.last_gaps) == (1, 4, (Gap(AT, "p", 3, 6),))
     assert (read.poison, read.last_error, read.is_failing) == (1, "broken", False)
+    assert (read.refused, read.last_poison) == (4, ("message 3: broken (nowhere)",))
     assert read.lag_messages == 7
+
+
+def test_of_poison_the_last_is_remembered(monkeypatch):
+    monkeypatch.setattr(module, "_MOST_POISON", 3)
+    counter = IngestionCounter([])
+    for number in range(10):
+        counter.poison("broken", f"message {number}")
+    assert counter.read().last_poison == ("message 7", "message 8", "message 9")
 
 
 def test_failures_are_news_once():

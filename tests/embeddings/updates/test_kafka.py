@@ -11,7 +11,7 @@ import pytest
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.batching import BatchingOptions, UpdateCarrier
-from hebe.embeddings.updates.contract import Delivery, UpdateLog, UpdateSource
+from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateLog, UpdateSource
 from hebe.embeddings.updates.kafka import KafkaLog, KafkaOptions
 from hebe.embeddings.updates.kafka_carrier import KafkaCarrier
 
@@ -24,6 +24,7 @@ from ...kafka_broker import (
     TOPIC_AUTHORIZATION_FAILED,
     KafkaBroker,
 )
+from .beginning_conformance import BeginningConformance, Trimmable
 from .fault_conformance import FaultConformance
 from .update_conformance import (
     SMALL,
@@ -35,6 +36,7 @@ from .update_conformance import (
     push,
     rows_for,
     tables_of,
+    take,
     take_rows,
 )
 
@@ -45,7 +47,7 @@ def quick(broker: KafkaBroker, **changed: object) -> KafkaOptions:
     return KafkaOptions(broker.brokers, **{**fast, **changed})
 
 
-class TestConformance(UpdateLogConformance, FaultConformance):
+class TestConformance(UpdateLogConformance, FaultConformance, BeginningConformance):
     @pytest.fixture
     def make_log(self) -> Iterator[Callable[[], UpdateLog]]:
         with KafkaBroker() as broker:
@@ -54,6 +56,10 @@ class TestConformance(UpdateLogConformance, FaultConformance):
     @pytest.fixture
     def carrier_of(self) -> Callable[[UpdateLog], UpdateCarrier]:
         return lambda log: KafkaCarrier(log.options)
+
+    @pytest.fixture
+    def trimmable(self, broker: KafkaBroker) -> Trimmable:
+        return KafkaLog(quick(broker)), lambda count: broker.delete_records("hebe.m.users", 0, count)
 
     def assert_groups(self, log: UpdateLog, expected: list[str]) -> None:
         """The mock brokers do not tell; all else is refused likewise."""
@@ -226,4 +232,100 @@ def test_what_the_cluster_removed_while_a_group_was_away_is_told(broker: KafkaBr
     again = take_rows(source, 10)
     assert again[0].offset == rest[-1].offset + 1
     assert all(delivery.message for delivery in again)
+    source.close()
+
+
+@pytest.mark.parametrize(("group", "newest"), [(None, False), (None, True), ("g", False)])
+def test_what_the_cluster_removes_under_a_readers_hands_is_told(
+    broker: KafkaBroker, group: str | None, newest: bool
+) -> None:
+    broker.create_topic("hebe.m.users", 1)
+    log = KafkaLog(quick(broker))
+    source = log.source(group, [USERS], newest=newest)
+    end_s = time.monotonic() + TIMEOUT_S
+    while not source.assigned():
+        assert time.monotonic() < end_s
+        source.poll(10, 0.1)
+    push(log, range(10))
+    first = take_rows(source, 10)
+    here = [source._place(first[0].at)]
+    source._consumer.pause(here)  # it fetches nothing meanwhile
+    expected = push(log, range(100, 150), 1.0)
+    broker.delete_records("hebe.m.users", 0, 8)
+    source._consumer.resume(here)
+    found = take(source, lambda found: any(d.message is not None and 149 in d.message.keys for d in found))
+    told, *rest = found
+    whose = "they were read" if group is None else "this group had read them"
+    assert told.fault == f"messages {first[-1].offset + 1} to 7 were removed from Kafka before {whose}"
+    assert told.offset == 7
+    assert [delivery.offset for delivery in rest] == list(range(8, 8 + len(rest)))
+    assert tables_of(rest) == {"users": {key: row for key, row in expected.items() if key >= 130}}
+    assert source.lost_beginning(told.at) is None
+    source.close()
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_partitions_that_are_added_are_read_from_their_beginning(
+    broker: KafkaBroker, group: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Mock brokers cannot add any, so an empty topic is made anew with more, which looks the same from here."""
+    broker.create_topic("hebe.m.users", 2)
+    log = KafkaLog(quick(broker))
+    source = log.source(group, [USERS], newest=group is None)
+    end_s = time.monotonic() + TIMEOUT_S
+    while len(source.assigned()) < 2:
+        assert time.monotonic() < end_s
+        assert not source.poll(10, 0.1)
+    broker.delete_topic("hebe.m.users")
+    broker.create_topic("hebe.m.users", 4)
+    expected = push(log, range(40))
+    found = take_rows(source, 40)
+    assert_in_order(found)
+    assert tables_of(found) == {"users": expected}
+    assert {delivery.at.partition for delivery in found} == {0, 1, 2, 3}
+    assert all(source.lost_beginning(delivery.at) is None for delivery in found)
+    if group is None:
+        assert "topic hebe.m.users has 4 partitions now and had 2" in caplog.text
+        assert caplog.text.count("partitions now") == 1
+    source.close()
+
+
+def test_a_trainer_goes_on_with_the_partitions_that_it_began_with(broker: KafkaBroker) -> None:
+    broker.create_topic("hebe.m.users", 2)
+    log, keys = KafkaLog(quick(broker)), np.arange(40)
+    with log.producer(SMALL) as producer:
+        producer.send("m", "users", keys, rows_for(keys, 0.0))
+        producer.flush(TIMEOUT_S)
+        broker.delete_topic("hebe.m.users")
+        broker.create_topic("hebe.m.users", 4)
+        producer.send("m", "users", keys, rows_for(keys, 1.0))
+    source = log.source(None, [USERS])
+    assert {delivery.at.partition for delivery in take_rows(source, 40)} == {0, 1}
+    push(log, keys.tolist(), 2.0)
+    assert {delivery.at.partition for delivery in take_rows(source, 40)} == {0, 1, 2, 3}
+    source.close()
+
+
+def test_a_look_that_fails_in_the_middle_leaves_no_partition_out(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("hebe.m.users", 2)
+    log = KafkaLog(quick(broker))
+    push(log, range(20))
+    source = log.source(None, [USERS], newest=True)
+    watermarks, asked = source._watermarks, []
+
+    def fail_once(at: TopicPartition) -> tuple[int, int]:
+        asked.append(at)
+        if len(asked) == 2:
+            raise StoreUnavailable("away")
+        return watermarks(at)
+
+    monkeypatch.setattr(source, "_watermarks", fail_once)
+    with pytest.raises(StoreUnavailable, match="away"):
+        source.poll(10, 0.1)
+    assert not source.poll(10, 0.1)
+    assert {at.partition for at in source.assigned()} == {0, 1}
+    expected = push(log, range(20), 1.0)
+    assert tables_of(take_rows(source, 20)) == {"users": expected}
     source.close()

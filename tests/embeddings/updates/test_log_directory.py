@@ -1,3 +1,4 @@
+import itertools
 import os
 
 import numpy as np
@@ -8,8 +9,10 @@ from hebe.embeddings.updates.batching import BatchingOptions
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage
 from hebe.embeddings.updates.log_directory import DirectoryCarrier, Fsync, LogDirectory, LogDirectoryOptions
 from hebe.embeddings.updates.message import encode
-from hebe.embeddings.updates.segment_files import segments
+from hebe.embeddings.updates.segment_files import segment_path, segments
+from hebe.spec import SpecError
 
+from .beginning_conformance import BeginningConformance
 from .fault_conformance import FaultConformance
 from .update_conformance import UpdateLogConformance
 
@@ -18,7 +21,7 @@ AT = TopicPartition("m", "users", 0)
 SMALL_SEGMENTS = LogDirectoryOptions(partitions=1, segment_bytes=1024, retention_bytes=3072)
 
 
-class TestLogDirectory(UpdateLogConformance, FaultConformance):
+class TestLogDirectory(UpdateLogConformance, FaultConformance, BeginningConformance):
     @pytest.fixture
     def make_log(self, tmp_path):
         return lambda: LogDirectory(tmp_path / "log")
@@ -26,6 +29,18 @@ class TestLogDirectory(UpdateLogConformance, FaultConformance):
     @pytest.fixture
     def carrier_of(self):
         return DirectoryCarrier
+
+    @pytest.fixture
+    def trimmable(self, tmp_path):
+        log = LogDirectory(tmp_path / "log", LogDirectoryOptions(segment_bytes=1024))
+
+        def trim(count):
+            known = segments(log.partition_path(AT))
+            for first, following in itertools.pairwise(known):
+                if following <= count:
+                    segment_path(log.partition_path(AT), first).unlink()
+
+        return log, trim
 
 
 def append(log, count, first=0):
@@ -70,6 +85,22 @@ def test_a_group_is_told_what_retention_took_from_it(tmp_path):
         source.close()
 
 
+def test_a_beginning_that_is_damaged_is_no_lost_one(tmp_path):
+    """It is told as what it is, and only that."""
+    log = LogDirectory(tmp_path / "log", SMALL_SEGMENTS)
+    append(log, 10)
+    first = segment_path(log.partition_path(AT), 0)
+    content = bytearray(first.read_bytes())
+    content[5] ^= 1
+    first.write_bytes(content)
+    source = log.source(None, [USERS])
+    [damaged, *rest] = read(source)
+    assert damaged[2].startswith("bytes 0 to")
+    assert rest == [(number, number, None) for number in range(1, 10)]
+    assert source.lost_beginning(AT) is None
+    source.close()
+
+
 def test_a_reader_that_is_overtaken_is_told_too(tmp_path):
     log = LogDirectory(tmp_path / "log", SMALL_SEGMENTS)
     append(log, 3)
@@ -98,6 +129,34 @@ def test_what_is_no_log_is_left_alone(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be opened"):
         LogDirectory(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../other", "a/b", "a/../b", "/", "/tmp", "a\\b", "a\n", "a\0", ".hidden", "~", "*", "a" * 129],
+)
+def test_a_groups_name_cannot_leave_its_place(tmp_path, name):
+    """A group is forgotten with its directory and all that is in it: nothing else may be named."""
+    log = LogDirectory(tmp_path / "log")
+    for path in (tmp_path / "other", log.path / "groups" / "a" / "b", log.path / "topics"):
+        path.mkdir(parents=True)
+        (path / "kept").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    for call in (log.group_path, log.forget_group, log.group_lag, lambda group: log.source(group, [USERS])):
+        with pytest.raises(SpecError, match="group name"):
+            call(name)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_group_that_is_a_link_is_not_followed(tmp_path):
+    log = LogDirectory(tmp_path / "log")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "kept").write_text("")
+    (log.path / "groups").mkdir()
+    (log.path / "groups" / "g").symlink_to(tmp_path / "other")
+    with pytest.raises(StoreError, match="cannot be forgotten"):
+        log.forget_group("g")
+    assert (tmp_path / "other" / "kept").exists()
 
 
 @pytest.mark.parametrize("field", ["partitions", "segment_bytes", "retention_bytes", "retention_s"])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hebe.embeddings.updates import message as module
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage
-from hebe.embeddings.updates.message import MessageFault, decode, encode, message_bytes, most_keys
+from hebe.embeddings.updates.message import MessageFault, decode, encode, message_bytes, most_keys, sender_in
 
 AT = TopicPartition("dlrm", "users", 3)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -46,6 +46,20 @@ def test_what_is_written_is_read(keys, dim, sequence, sent_s):
 def test_any_other_bytes_are_a_fault(payload):
     with pytest.raises(MessageFault, match=r"\w"):
         decode(payload, AT)
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda tail: PAYLOAD[:8] + tail))
+def test_of_any_other_bytes_the_sender_is_told_if_at_all(payload):
+    sender = sender_in(payload)
+    assert sender is None or (sender[0].isprintable() and sender[1] >= 0)
+
+
+def test_the_sender_is_told_of_what_is_broken_behind_it():
+    payload = encode(message(producer="trainer-7", sequence=2**40), AT)
+    assert sender_in(payload[:-9]) == ("trainer-7", 2**40)
+    assert sender_in(b"HEBU" + bytes(100)) is None, "a name must be one"
+    assert sender_in(payload[:30]) is None
+    assert sender_in(b"x" + payload[1:]) is None
 
 
 def test_every_truncation_is_a_fault():

@@ -5,7 +5,7 @@ import pytest
 
 from hebe.embeddings.updates import quarantine as module
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage
-from hebe.embeddings.updates.message import decode
+from hebe.embeddings.updates.message import decode, encode
 from hebe.embeddings.updates.quarantine import Quarantine
 
 AT = TopicPartition("m", "t", 2)
@@ -40,7 +40,7 @@ def test_it_does_not_grow_without_bound_and_knows_what_it_holds(tmp_path, monkey
     full = Quarantine(tmp_path)
     full.put(poison(1), "")  # the same once more
     full.put(poison(2), "")
-    assert full.put(poison(3), "") == f"not kept: {tmp_path} holds 3 messages of 18 bytes already"
+    assert full.put(poison(3), "").startswith(f"not kept: {tmp_path} holds 3 messages of 18 bytes already; its 6 bytes")
     assert sorted(path.name for path in tmp_path.glob("*.message")) == [
         f"m.t.2.{offset}.message" for offset in range(3)
     ]
@@ -48,5 +48,21 @@ def test_it_does_not_grow_without_bound_and_knows_what_it_holds(tmp_path, monkey
 
 def test_what_cannot_be_kept_is_said_and_nothing_is_raised(tmp_path):
     (tmp_path / "file").write_text("")
-    assert "not kept" in Quarantine(tmp_path / "file").put(poison(1), "")
-    assert Quarantine(None).put(poison(1), "") == "not kept: there is no quarantine directory"
+    begin = f"its 6 bytes begin with {b'broken'.hex()}"
+    assert Quarantine(tmp_path / "file").put(poison(1), "") == f"not kept: {tmp_path / 'file'}: File exists; {begin}"
+    assert Quarantine(None).put(poison(1), "") == f"not kept: there is no quarantine directory; {begin}"
+    told = Quarantine(None).put(Delivery(AT, 1, None, "messages 1 to 7 were removed"), "")
+    assert told == "not kept: there is no quarantine directory; it has no bytes"
+
+
+@pytest.mark.parametrize("damage", [None, 60, -3])
+def test_where_nothing_is_kept_the_sender_is_told(damage):
+    """Of a whole message that cannot be applied, and of one whose bytes are damaged behind its names."""
+    message = UpdateMessage("trainer-7", 12, 1.0, np.arange(40), np.ones((40, 5), np.float32))
+    payload = bytearray(encode(message, AT))
+    if damage is not None:
+        payload[damage] ^= 8
+    told = Quarantine(None).put(
+        Delivery(AT, 7, message) if damage is None else Delivery(AT, 7, None, "corrupt", bytes(payload)), "wrong"
+    )
+    assert told.endswith(f"begin with {payload[:48].hex()}, and name producer trainer-7, message 12")

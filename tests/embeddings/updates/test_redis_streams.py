@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from hebe.embeddings.redis_command import Command
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.batching import UpdateCarrier
 from hebe.embeddings.updates.contract import Delivery, UpdateLog, UpdateSource
+from hebe.embeddings.updates.redis_partition import PartitionCommands
 from hebe.embeddings.updates.redis_streams import RedisCarrier, RedisStreamsLog, RedisStreamsOptions
 
 from ...redis_servers import RedisCluster, RedisServer
+from .beginning_conformance import AT, BeginningConformance, Trimmable
 from .fault_conformance import FaultConformance
 from .update_conformance import (
     SMALL,
@@ -45,7 +48,7 @@ def cluster() -> Iterator[RedisCluster]:
         yield cluster
 
 
-class TestConformance(UpdateLogConformance, FaultConformance):
+class TestConformance(UpdateLogConformance, FaultConformance, BeginningConformance):
     @pytest.fixture
     def make_log(self, server: RedisServer) -> Iterator[Callable[[], UpdateLog]]:
         logs = []
@@ -62,6 +65,18 @@ class TestConformance(UpdateLogConformance, FaultConformance):
     @pytest.fixture
     def carrier_of(self) -> Callable[[UpdateLog], UpdateCarrier]:
         return lambda log: RedisCarrier(log.options)
+
+    @pytest.fixture
+    def trimmable(self, make_log: Callable[[], RedisStreamsLog]) -> Trimmable:
+        log = make_log()
+
+        def trim(count: int) -> None:
+            key = LOG_OF_USERS.encode()
+            [length] = log._nodes.execute([PartitionCommands(AT).length()])
+            assert isinstance(length, int)
+            log._nodes.execute([Command(key, (b"XTRIM", key, b"MAXLEN", b"%d" % (length - count)))])
+
+        return log, trim
 
 
 class TestOnACluster(TestConformance):
@@ -200,6 +215,19 @@ def test_trimming_goes_on_when_a_group_is_forgotten(own: RedisServer) -> None:
     assert own.client().xlen(LOG_OF_USERS) < kept, "what all groups have goes, in whole nodes of a stream"
     assert tables_of(take_rows(stays, 100))["users"].keys() == set(range(100))
     stays.close()
+    log.close()
+
+
+def test_a_log_that_was_begun_before_its_first_number_was_kept_has_no_known_beginning(own: RedisServer) -> None:
+    log = quick(own)
+    push(log, range(10))
+    own.client().hdel("hebe:updates:{m/users/0}:end", "first")
+    own.client().xtrim(LOG_OF_USERS, maxlen=1, approximate=False)
+    push(log, [10])
+    source = log.source(None, [USERS])
+    assert len(take_rows(source, 6)) == 2
+    assert source.lost_beginning(AT) is None
+    source.close()
     log.close()
 
 

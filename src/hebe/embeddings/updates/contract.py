@@ -141,6 +141,15 @@ class UpdateSource(Protocol):
         """Messages of each assigned partition that are not committed yet."""
         ...
 
+    def lost_beginning(self, at: TopicPartition) -> tuple[int, int] | None:
+        """The first and the last offset that the log had removed of a partition before it was read from its oldest
+        message on; asked once a message of it was handed over.
+
+        None where nothing was removed, where that cannot be known, and where the partition was begun elsewhere: after
+        what the group has committed, after the newest message, or where `seek` said.
+        """
+        ...
+
     def log_identity(self) -> str:
         """Names this log: another one after it was emptied or made anew, so that old offsets are told from new."""
         ...

@@ -27,8 +27,8 @@ import numpy as np
 
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage, UpdateSource, data_bytes
+from hebe.embeddings.updates.incidents import Incidents
 from hebe.embeddings.updates.ingestion_statistics import IngestionCounter, IngestionStatistics
-from hebe.embeddings.updates.quarantine import Quarantine
 from hebe.embeddings.updates.sequence_check import MOST_HELD, Gap, PartitionOrder
 from hebe.embeddings.updates.store_batches import StoreBatch, store_batches
 
@@ -49,6 +49,7 @@ _LEISURE = 4.0
 """Within an interval so many times as long as a batch took is waited before the next one, for the same reason."""
 _COMMIT_S = 1.0
 _LAG_S = 2.0
+_DRAIN_LAG_S = 0.2
 _HEARTBEAT_S = 1.0
 _LONGEST_BACKOFF = 64
 """Times `failure_backoff_ms`: the longest wait before a failed call is tried again."""
@@ -65,6 +66,16 @@ class PositionedStore(Protocol):
 
     def positions(self) -> dict[str, int]:
         """By log, the offset up to which its updates are in the store."""
+        ...
+
+
+@runtime_checkable
+class FixedStore(Protocol):
+    """A store that has no place for other keys than those that it was made with."""
+
+    @property
+    def refused_keys(self) -> Mapping[str, int]:
+        """By table, the keys of updates so far that it had no place for, and left out."""
         ...
 
 
@@ -128,9 +139,10 @@ class UpdateIngestion:
         self.model, self.dims, self.options = model, dict(dims), options or IngestionOptions()
         self._source, self._stores, self._listener = source, dict(stores), listener
         self._positioned = {tier: store for tier, store in stores.items() if isinstance(store, PositionedStore)}
+        self._fixed = {tier: store for tier, store in stores.items() if isinstance(store, FixedStore)}
         self._since_s = -math.inf if since_s is None else since_s
-        self._quarantine = Quarantine(quarantine)
         self._counter = IngestionCounter([*self._stores, *([] if listener is None else [LISTENER])])
+        self._incidents = Incidents(model, self._counter, quarantine)
         self._orders: dict[TopicPartition, PartitionOrder] = {}
         self._positions: dict[TopicPartition, int] = {}
         """By partition, the offset up to which the stores are known to have all, where one keeps positions."""
@@ -139,6 +151,8 @@ class UpdateIngestion:
         """By partition, the offset that the source handed over last, or was told to begin after."""
         self._sought: set[TopicPartition] = set()
         """Partitions in which the source was told where to begin, and of which nothing came since."""
+        self._unjudged: set[TopicPartition] = set()
+        """Partitions of which no message came since they were met: who knows whether the log has their beginning."""
         self._deliveries: deque[Delivery] = deque()
         """What the source has handed over and nobody has looked at."""
         self._waiting_bytes = 0
@@ -154,6 +168,10 @@ class UpdateIngestion:
         self._closing = threading.Event()
         self._idle = threading.Condition()
         self._idle_times = self._draining = 0
+        self._applied_s: dict[TopicPartition, float] = {}
+        """By partition, when the last message was sent that all stores have (Unix seconds, of its producer)."""
+        self._reached_s = -math.inf
+        """All that was sent until then is in all stores, as far as was seen while somebody drains."""
         self._thread = threading.Thread(target=self._run, name="hebe-updates", daemon=True)
         self._thread.start()
 
@@ -162,14 +180,15 @@ class UpdateIngestion:
         return self._counter.read()
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all that is in the log now is applied and committed; False if that takes longer, as it does while
-        a member of a group has no partition.
+        """Wait until all that is in the log now is applied, and committed unless more comes meanwhile; False if that
+        takes longer, as it does while a member of a group has no partition.
         """
         with self._idle:
             wanted = self._idle_times + 2  # the poll that runs now may have begun before
+            now_s = time.time()
             self._draining += 1
             try:
-                return self._idle.wait_for(lambda: self._idle_times >= wanted, timeout_s)
+                return self._idle.wait_for(lambda: self._idle_times >= wanted or self._reached_s > now_s, timeout_s)
             finally:
                 self._draining -= 1
 
@@ -192,7 +211,7 @@ class UpdateIngestion:
                 if not self._closing.is_set():
                     self._cycle()
             except Exception as fault:  # a thread that ended would stop all updates, unnoticed
-                self._failed("taking updates from the log", fault)
+                self._incidents.failed("taking updates from the log", fault)
                 self._due_s = time.monotonic()
                 self._closing.wait(backoff_s)
                 backoff_s = self._longer(backoff_s)
@@ -222,17 +241,18 @@ class UpdateIngestion:
             self._commit()
         else:
             self._commit_if_due()
-        if self._due(self._lag_s, _LAG_S) or (idle and self._draining):
+        if self._due(self._lag_s, _DRAIN_LAG_S if self._draining else _LAG_S) or (idle and self._draining):
             lag = self._source.lag()
             self._counter.lag(lag)
             self._lag_s = time.monotonic()
             # Without a partition: either there is none, or it is not known yet whether there will be.
-            if idle and not any(lag.values()) and (lag or not self._source.shares):
+            if lag or not self._source.shares:
                 with self._idle:
-                    self._idle_times += 1
+                    self._idle_times += idle and not any(lag.values())
+                    behind = (self._applied_s.get(at, -math.inf) for at, left in lag.items() if left)
+                    self._reached_s = min(behind, default=-math.inf)
                     self._idle.notify_all()
-        if self._counter.succeeded():
-            log.info("online updates go on")
+        self._incidents.succeeded()
 
     @property
     def _holds(self) -> bool:
@@ -289,10 +309,11 @@ class UpdateIngestion:
     def _forget(self, at: TopicPartition) -> None:
         self._orders.pop(at, None)
         self._ready.pop(at, None)
-        for known in (self._handed, self._pending, self._positions):
+        for known in (self._handed, self._pending, self._positions, self._applied_s):
             known.pop(at, None)
         self._position_names.pop(at, None)
         self._sought.discard(at)
+        self._unjudged.discard(at)
 
     def _meet_new(self) -> None:
         """Begin with partitions that have become ours: where stores are that keep positions, or else the group."""
@@ -317,6 +338,8 @@ class UpdateIngestion:
             if position is not None:
                 self._positions[at] = self._pending[at] = position
                 self._sought.add(at)
+        if at not in self._sought:
+            self._unjudged.add(at)
         self._orders[at] = PartitionOrder(at)
         self._ready.setdefault(at, deque())
 
@@ -334,11 +357,12 @@ class UpdateIngestion:
             self._begin_anew(at, delivery.offset)
             if not self._deliveries or self._deliveries[0] is not delivery:
                 return  # the store knows that log too, and where to go on in it
+        self._judge_beginning(delivery)
         self._deliveries.popleft()
         order, position = self._orders[at], self._positions.get(at)
         if at in self._sought and position is not None and delivery.offset > position + 1:
             # Not even one that was applied before is there any more: what lay between went with it.
-            self._note_gap(Gap(at, None, position + 1, delivery.offset - 1))
+            self._incidents.gap(Gap(at, None, position + 1, delivery.offset - 1))
         if delivery.message is not None:  # what a source says of its log stands at whatever offset
             self._handed[at] = delivery.offset
         self._sought.discard(at)
@@ -348,6 +372,16 @@ class UpdateIngestion:
         self._pending[at] = position  # some sources take a commit only of what they have handed over since
         if delivery.message is not None:
             order.learn(delivery.message)
+
+    def _judge_beginning(self, delivery: Delivery) -> None:
+        """With the first message of a partition: tell of a beginning that is gone, unless the model's rows have it."""
+        at, message = delivery.at, delivery.message
+        if message is None or at not in self._unjudged:
+            return
+        lost = self._source.lost_beginning(at)
+        self._unjudged.discard(at)
+        if lost is not None and message.sent_s >= self._since_s:
+            self._incidents.lost_beginning(Gap(at, None, *lost))
 
     def _begin_anew(self, at: TopicPartition, offset: int) -> None:
         """The log has gone back behind what it had handed over: it was emptied, restored or made anew."""
@@ -407,23 +441,19 @@ class UpdateIngestion:
         release = order.release(now_s)
         self._counter.add(duplicates=order.duplicates - duplicates, reordered=order.reordered - reordered)
         for gap in release.gaps:
-            self._note_gap(gap)
+            self._incidents.gap(gap)
         messages: list[tuple[UpdateMessage, int]] = []
         for delivery, position in zip(release.deliveries, release.positions, strict=True):
             message = delivery.message
             if message is None:
-                self._put_aside(delivery, delivery.fault or "no message")
+                self._incidents.poison(delivery, delivery.fault or "no message")
             elif message.sent_s < self._since_s:
                 self._counter.add(passed_over=1)  # before it is looked at: an older model may have had other tables
             elif (fault := self._fault(at, message)) is not None:
-                self._put_aside(delivery, fault)
+                self._incidents.poison(delivery, fault)
             else:
                 messages.append((message, position))
         self._ready[at].extend(store_batches(messages, self.options.max_batch_size))
-
-    def _note_gap(self, gap: Gap) -> None:
-        self._counter.gap(gap)
-        log.warning("online updates: %s", gap)
 
     def _fault(self, at: TopicPartition, message: UpdateMessage) -> str | None:
         """Why a message can never be applied."""
@@ -438,23 +468,17 @@ class UpdateIngestion:
             return "its rows are not all finite"
         return None
 
-    def _put_aside(self, delivery: Delivery, fault: str) -> None:
-        at = delivery.at
-        where = self._quarantine.put(delivery, fault)
-        self._counter.poison(fault)
-        log.warning(
-            "online updates: message %d of partition %d of model %s, table %s cannot be applied: %s (%s)",
-            delivery.offset, at.partition, at.model, at.table, fault, where,
-        )  # fmt: skip
-
     def _apply(self, at: TopicPartition, order: PartitionOrder, batch: StoreBatch) -> bool:
         """Write a batch into each store, however often that takes; False if it is not ours to write any more."""
         for tier in self._stores:
             if not self._insist(at, order, tier, batch):
                 return False
             self._counter.visible(tier, batch.sent_s)
+            if tier in self._fixed:
+                self._incidents.refused(tier, at.table, self._fixed[tier].refused_keys.get(at.table, 0))
         if batch.position is not None and at in self._position_names:
             self._positions[at] = max(batch.position, self._positions.get(at, -1))
+        self._applied_s[at] = max(batch.sent_s, default=self._applied_s.get(at, -math.inf))
         applied = {"deletes": batch.count} if batch.rows is None else {"rows": batch.count}
         self._counter.add(messages=len(batch.sent_s), **applied)
         if self._listener is not None:
@@ -472,10 +496,9 @@ class UpdateIngestion:
             try:
                 self._write(at, tier, batch)
             except Exception as fault:  # whatever it is: going on without these rows would lose them
-                self._failed(f"writing table {at.table} to the {tier} store", fault)
+                self._incidents.failed(f"writing table {at.table} to the {tier} store", fault)
             else:
-                if self._counter.succeeded():
-                    log.info("online updates go on")
+                self._incidents.succeeded()
                 return True
             self._pause(backoff_s)
             backoff_s = self._longer(backoff_s)
@@ -532,9 +555,3 @@ class UpdateIngestion:
 
     def _longer(self, backoff_s: float) -> float:
         return min(2 * backoff_s, _LONGEST_BACKOFF * self.options.failure_backoff_ms / 1000)
-
-    def _failed(self, what: str, fault: Exception) -> None:
-        text = str(fault) if isinstance(fault, StoreError) else f"{type(fault).__name__}: {fault}"
-        if self._counter.failed(text):
-            known = isinstance(fault, StoreError)
-            log.warning("online updates: %s failed, trying again: %s", what, text, exc_info=None if known else fault)

@@ -22,6 +22,7 @@ VISIBLE_BOUNDS_S = (
 _RATE_S = 10.0
 _RATE_STEP_S = 0.5
 _MOST_GAPS = 100
+_MOST_POISON = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,10 @@ class IngestionStatistics:
     last_gaps: tuple[Gap, ...]
     poison: int
     """Messages that could not be applied and were put aside."""
+    last_poison: tuple[str, ...]
+    """Of these the last ones: which each was, why, and where it is or what it began with."""
+    refused: int
+    """Keys of rows that a store has no place for, and left out."""
     failures: int
     """Calls to the source or a store that failed; all were tried again."""
     last_error: str | None
@@ -89,8 +94,9 @@ class IngestionCounter:
         self._buckets = {tier: [0] * (len(VISIBLE_BOUNDS_S) + 1) for tier in self._visible}
         self._sums_s = dict.fromkeys(self._visible, 0.0)
         self._counts = dict.fromkeys(("messages", "rows", "deletes", "duplicates", "reordered", "passed_over"), 0)
-        self._counts |= dict.fromkeys(("gaps", "missing", "poison", "failures"), 0)
+        self._counts |= dict.fromkeys(("gaps", "missing", "poison", "refused", "failures"), 0)
         self._last_gaps: deque[Gap] = deque(maxlen=_MOST_GAPS)
+        self._last_poison: deque[str] = deque(maxlen=_MOST_POISON)
         self._last_error: str | None = None
         self._is_failing = False
         self._lag: dict[TopicPartition, int] = {}
@@ -122,10 +128,11 @@ class IngestionCounter:
             self._counts["missing"] += gap.last - gap.first + 1
             self._last_gaps.append(gap)
 
-    def poison(self, fault: str) -> None:
-        """A message was put aside."""
+    def poison(self, fault: str, told: str) -> None:
+        """A message was put aside; `told` names it, and says where it is."""
         with self._lock:
             self._counts["poison"] += 1
+            self._last_poison.append(told)
             self._last_error = fault
 
     def failed(self, fault: str) -> bool:
@@ -155,6 +162,7 @@ class IngestionCounter:
             return IngestionStatistics(
                 **self._counts,
                 last_gaps=tuple(self._last_gaps),
+                last_poison=tuple(self._last_poison),
                 last_error=self._last_error,
                 is_failing=self._is_failing,
                 rows_per_s=sum(count for _, count in self._recent) / span_s if span_s > 0 else 0.0,

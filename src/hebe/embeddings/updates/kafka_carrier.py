@@ -25,6 +25,12 @@ _RECORD_BYTES = 1000
 class KafkaCarrier:
     """An `UpdateCarrier` over one idempotent Kafka producer, which sends in the background.
 
+    Partitions that are added to a topic meanwhile are not used: who places keys (`BatchingProducer`) asks for their
+    number once, so that all that it sends of a key is in one partition and in order. A producer that starts later uses
+    them, and places keys elsewhere than the one before it. As servers read partitions side by side, add some only when
+    `hebe update lag` says that all is applied, and store the model anew: a server that reads the log from its oldest
+    message passes over what is older than its rows.
+
     Nothing is given up: what the cluster has not confirmed is kept, and sent until it is. Where the cluster refuses a
     message for good, the client stops rather than leave a gap; `append` or `flush` then tell why, all that is not
     confirmed is sent anew, in order, by a new client, and consumers skip what came twice.

@@ -141,7 +141,10 @@ class LogDirectory:
         return self.path / "topics" / at.model / at.table / str(at.partition)
 
     def group_path(self, group: str) -> Path:
-        """Where a consumer group is kept."""
+        """Where a consumer group is kept: a directory of its own right below `groups`, which its name cannot leave.
+
+        Raises `SpecError` for any other name.
+        """
         check_name("group", group)
         return self.path / "groups" / group
 
@@ -239,6 +242,8 @@ class _Assigned:
     last: int | None
     """The offset after which the next message must be the next one; None where some may be missing rightly."""
     leaving: bool = False
+    oldest: int | None = None
+    """The offset with which the log began, where it was read from there on, once something of it was."""
 
     @property
     def done(self) -> int:
@@ -297,7 +302,7 @@ class DirectorySource:
         with self._lock:
             if at in self._assigned:
                 self._go_on_after(at, offset)
-                self._assigned[at].last = None
+                self._assigned[at].last = self._assigned[at].oldest = None
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See `UpdateSource.commit`. The offsets outlive this process, see `GroupMember.commit`."""
@@ -322,6 +327,12 @@ class DirectorySource:
             return {
                 at: self._log.outstanding(at, assigned.end, assigned.done) for at, assigned in self._assigned.items()
             }
+
+    def lost_beginning(self, at: TopicPartition) -> tuple[int, int] | None:
+        """See `UpdateSource.lost_beginning`: offsets begin with 0."""
+        with self._lock:
+            assigned = self._assigned.get(at)
+            return (0, assigned.oldest - 1) if assigned is not None and assigned.oldest else None
 
     def log_identity(self) -> str:
         """See `UpdateSource.log_identity`."""
@@ -356,6 +367,8 @@ class DirectorySource:
                 if not deliveries:
                     raise
                 break  # hand over what there is; the next call meets the fault again
+            if records and assigned.last is None and assigned.delivered < 0:
+                assigned.oldest = assigned.reader.oldest
             for record in records:
                 if assigned.last is not None and record.offset > assigned.last + 1:
                     missing = f"messages {assigned.last + 1} to {record.offset - 1}"

@@ -87,6 +87,20 @@ def encode(message: UpdateMessage, at: TopicPartition) -> bytes:
     return body + _CHECK.pack(zlib.crc32(body))
 
 
+def sender_in(payload: bytes) -> tuple[str, int] | None:
+    """The producer and the number of a message, as bytes say that may be broken; None if they do not say."""
+    if len(payload) < _HEADER.size or not payload.startswith(MAGIC):
+        return None
+    header = _HEADER.unpack_from(payload)
+    name = payload[_HEADER.size : _HEADER.size + header[3]]
+    try:
+        producer = name.decode()
+        check_name("producer", producer)
+    except (UnicodeDecodeError, SpecError):
+        return None
+    return producer, header[9]
+
+
 def decode(payload: bytes, at: TopicPartition) -> UpdateMessage:
     """The message in `payload`, which came out of partition `at`; its arrays are copies.
 

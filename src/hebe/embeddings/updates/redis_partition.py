@@ -1,7 +1,7 @@
 """A partition of an update log in Redis: its keys, and the steps on them that must not be torn, as Lua scripts.
 
     hebe:updates:{MODEL/TABLE/PARTITION}:log         stream; an entry has p payload, d digest, t milliseconds
-                                        :end         hash; number and digest of the last entry
+                                        :end         hash; number and digest of the last entry, number of the first
                                         :bell        stream of the last number alone: members block on it
                                         :committed   hash; offset by group, which trimming goes by
                                         :group:GROUP hash; offset, digest, and the lease: token, until
@@ -39,6 +39,7 @@ local last = redis.call('HGET', KEYS[2], 'last')
 local id = last and string.format('%.0f', last + 1) or clock[1] .. string.format('%06d', clock[2])
 redis.call('XADD', KEYS[1], '0-' .. id, 'p', ARGV[1], 'd', ARGV[2], 't', string.format('%.0f', now_ms))
 redis.call('HSET', KEYS[2], 'last', id, 'digest', ARGV[2])
+if not last then redis.call('HSET', KEYS[2], 'first', id) end
 redis.call('XADD', KEYS[3], 'MAXLEN', '1', '0-' .. id, 'b', '1')
 local most, age_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 if (most > 0 or age_ms > 0) and id % 16 == 0 then
@@ -223,6 +224,10 @@ class PartitionCommands:
     def end(self) -> Command:
         """`[last number, digest]`."""
         return Command(self._end, (b"HMGET", self._end, b"last", b"digest"))
+
+    def first(self) -> Command:
+        """Number of the first entry that there ever was; None where there was none, or it came before this was kept."""
+        return Command(self._end, (b"HGET", self._end, b"first"))
 
     def length(self) -> Command:
         """How many entries there are."""

@@ -57,6 +57,8 @@ class _Partition:
     last: int | None = None
     committed: int = 0
     digests: dict[int, bytes] = field(default_factory=dict)
+    oldest: int | None = None
+    """The offset of the first message that came, where the partition was read from its oldest on."""
     leaving_s: float | None = None
     """Since when it is to be given back, once all that was handed over is committed."""
 
@@ -140,6 +142,7 @@ class RedisSource:
         part = self._parts.get(at)
         if part is not None:
             part.position = part.first = part.last = max(0, offset)
+            part.oldest = None
             part.digest = b""
             part.digests.clear()
             self._due = deque(delivery for delivery in self._due if delivery.at != at)
@@ -177,6 +180,15 @@ class RedisSource:
         """See `UpdateSource.lag`."""
         self._check_open()
         return partition_lags(self._nodes, {at: part.committed for at, part in self._parts.items()})
+
+    def lost_beginning(self, at: TopicPartition) -> tuple[int, int] | None:
+        """See `UpdateSource.lost_beginning`."""
+        self._check_open()
+        part = self._parts.get(at)
+        if part is None or part.oldest is None:
+            return None
+        first = int_of(self._nodes.execute([part.commands.first()])[0])
+        return (first, part.oldest - 1) if 0 < first < part.oldest else None
 
     def log_identity(self) -> str:
         """See `UpdateSource.log_identity`."""
@@ -354,6 +366,7 @@ class RedisSource:
             if kind == b"gap" and part.digest and number > part.position + 1:
                 found.append(self._gap(at, part, number - 1))
             found.append(self._delivery(at, number, entry[2], entry[3]))
+            part.oldest = number if not part.position else part.oldest
             part.handed_over(number, entry[1])
             part.position, part.digest = number, entry[1]
         self._last_read[at] = part.position

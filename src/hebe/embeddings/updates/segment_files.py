@@ -302,9 +302,13 @@ class PartitionWriter:
 
 
 class PartitionReader:
-    """Reads a partition from the message after `offset` on; -1 begins with the oldest."""
+    """Reads a partition from the message after `offset` on; -1 begins with the oldest.
+
+    `oldest` is the first offset of the segment with which it began, None before it has.
+    """
 
     def __init__(self, directory: Path, offset: int) -> None:
+        self.oldest: int | None = None
         self._walk = _Walk(directory)
         self._walk.next_offset = offset + 1
         self._unfinished = (-1, 0, 0)
@@ -353,6 +357,7 @@ class PartitionReader:
             return False
         with contextlib.suppress(FileNotFoundError):  # removed between; the next call finds another
             walk.open(max((first for first in known if first <= walk.next_offset), default=known[0]))
+            self.oldest = walk.first if self.oldest is None else self.oldest
         return walk.first >= 0
 
     def _here(self, wanted: int) -> Record | None:

@@ -1,0 +1,238 @@
+"""Generations of rows, in a Redis that alone has them: what it has lost is put there anew, whole or not at all.
+
+With a level 3, Redis holds copies, and what it lacks is filled in as it is asked for. Without one, a Redis that was
+restarted empty, or a fill that died halfway, would leave keys without rows, which nobody could tell from unknown ones.
+So rows come to Redis in generations, each in a namespace of its own. One server puts in the rows of the model, then all
+updates that the log has; then it seals every partition, and makes this generation the current one. A partition without
+seal has lost its rows: nobody answers from it, and the next generation is made. It is made too, while the current one
+answers, where another Redis process has come to have rows (`RedisStore.runs`): they may be older than they were.
+
+    hebe:{CONTENT}:generation    string: the name of the current one, whose rows are in namespace CONTENT.NAME
+    hebe:{CONTENT}:generations   set: the names of those that may have rows
+    hebe:{CONTENT}:filling       string: the name of the one that is being made; expires if its maker dies
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from urllib.parse import quote
+
+from hebe.embeddings.redis_command import Command, Reply
+from hebe.embeddings.redis_layout import LayoutRule
+from hebe.embeddings.redis_store import RedisStore
+from hebe.embeddings.store import StoreError, StoreUnavailable
+
+log = logging.getLogger("hebe.tiers")
+
+StillMine = Callable[[], None]
+"""Called often by who fills: raises `StoreUnavailable` where another server has begun to, or this one is closed."""
+Fill = Callable[[RedisStore, str, StillMine], None]
+"""Puts all rows of a generation of this name into a store, and all updates that there are."""
+
+_EXPIRES_MS = 30_000
+_RENEW_S = 5.0
+_LOOK_S = 1.0
+_CHECK_S = 10.0
+"""So often all partitions are looked at; one that a query finds to have lost its rows is told at once."""
+
+_RENEW = b"""
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+_PUBLISH = b"""
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[2], ARGV[1])
+redis.call('DEL', KEYS[1])
+return 1
+"""
+_LET_GO = b"""
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
+"""
+
+
+class RedisGenerations:
+    """Keeps `store`, and `asked`, which answers queries, at the current generation of `content`, and makes one where
+    none is whole: `fill` puts the rows in. `join` once, then `start`.
+
+    The stores, which may be one, begin without rows, with `LayoutRule.REQUIRED`; they are not closed here.
+    """
+
+    def __init__(self, store: RedisStore, asked: RedisStore, content: str, fill: Fill) -> None:
+        self.current: str | None = None
+        """The name of the generation that the stores have."""
+        self.changed: Callable[[], None] | None = None
+        """Called when it has come to another one."""
+        self._store, self._content, self._fill = store, content, fill
+        self._stores = (store, asked)
+        tag = quote(content, safe="").encode()
+        self._pointer, self._names, self._claim = (
+            b"hebe:{%s}:%s" % (tag, what) for what in (b"generation", b"generations", b"filling")
+        )
+        self._runs: list[bytes] | None = None
+        """Which processes had the rows when it was last looked."""
+        self._renewed_s = 0.0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hebe-generations", daemon=True)
+
+    def join(self) -> None:
+        """Come to the current generation; make it, or wait while another server does. Raises `StoreError`."""
+        waits = False
+        while not self._look(thoroughly=True):
+            if not waits:
+                log.info("waiting for another server, which puts rows of %s into Redis", self._content)
+            waits = True
+            time.sleep(_LOOK_S)
+
+    def start(self) -> None:
+        """Follow the current generation from now on, and make the next one should it be lost."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; one that is being made is left to others. Closing twice is harmless."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        checked_s = time.monotonic()
+        while not self._closing.wait(_LOOK_S):
+            thoroughly = any(store.loss.is_set() for store in self._stores) or time.monotonic() > checked_s + _CHECK_S
+            try:
+                self._look(thoroughly)
+            except StoreUnavailable as fault:  # its guard tells, as queries find it so too
+                log.debug("the generation of rows in Redis: %s", fault)
+            except StoreError as fault:
+                log.warning("Redis cannot be filled: %s", fault)
+            except Exception:  # a thread that ended would leave Redis empty, unnoticed
+                log.exception("Redis cannot be filled")
+            else:
+                if thoroughly:
+                    checked_s = time.monotonic()
+
+    def _look(self, thoroughly: bool) -> bool:
+        """Follow what is current; see, if `thoroughly`, that it is whole. Returns whether there is one to answer."""
+        for store in self._stores:
+            store.loss.clear()
+        name, runs = self._current(), self._store.runs()
+        if name is not None and name != self.current:
+            self._follow(name)
+            thoroughly = True
+        if name is not None and not thoroughly and runs == self._runs:
+            return True
+        if name is not None and self._store.is_whole():
+            if not self._store.strayed(runs):
+                self._runs = runs
+                return True
+            self._make(name)
+            return True
+        return self._make(name)
+
+    def _make(self, lost: str | None) -> bool:
+        """The next generation after `lost`, unless another server makes it; returns whether this one did."""
+        name = secrets.token_hex(6)
+        if self._ask(b"SET", self._claim, name, "NX", "PX", str(_EXPIRES_MS)) is None:
+            return False
+        self._renewed_s = time.monotonic()
+        new = self._store.beside(self._namespace(name), LayoutRule.AWAITED)
+        try:
+            if self._current() != lost:  # another one has made it just now
+                self._run_script(_LET_GO, [self._claim], name)
+                return False
+            if lost is not None or self.current is not None:
+                log.warning("Redis may have lost rows of %s: they are put there anew", self._content)
+            self._ask(b"SADD", self._names, name)
+            runs = new.runs()
+            self._fill(new, name, lambda: self._keep_claim(name))
+            new.note_runs(runs)
+            new.seal()
+            if self._run_script(_PUBLISH, [self._claim, self._pointer], name) != 1:
+                raise _TakenOver
+        except BaseException as fault:
+            self._clear(new, name)
+            with contextlib.suppress(StoreError):
+                self._run_script(_LET_GO, [self._claim], name)
+                if lost is not None and isinstance(fault, StoreError) and not isinstance(fault, StoreUnavailable):
+                    self._clear_other(lost)  # perhaps it is for memory that the next one cannot be made
+            if isinstance(fault, _TakenOver):
+                return False
+            raise
+        finally:
+            new.close()
+        log.warning("Redis has all rows of %s", self._content)
+        self._follow(name)
+        for other in self._known():
+            if other != name:
+                self._clear_other(other)
+        return True
+
+    def _follow(self, name: str) -> None:
+        for store in self._stores:
+            store.use(self._namespace(name))
+        self.current = name
+        try:
+            if self.changed is not None:
+                self.changed()
+        except BaseException:
+            self.current = None  # so that it is tried again
+            raise
+
+    def _keep_claim(self, name: str) -> None:
+        """See `StillMine`."""
+        if self._closing.is_set():
+            raise StoreUnavailable("the server is being closed")
+        if time.monotonic() > self._renewed_s + _RENEW_S:
+            if self._run_script(_RENEW, [self._claim], name, str(_EXPIRES_MS)) != 1:
+                raise _TakenOver
+            self._renewed_s = time.monotonic()
+
+    def _clear_other(self, name: str) -> None:
+        other = self._store.beside(self._namespace(name), LayoutRule.AWAITED)
+        try:
+            self._clear(other, name)
+        finally:
+            other.close()
+
+    def _clear(self, store: RedisStore, name: str) -> None:
+        """Remove the rows of a generation, as far as Redis lets us: who makes the next one tries again."""
+        try:
+            store.clear()
+            self._ask(b"SREM", self._names, name)
+        except StoreError as fault:
+            log.debug("rows of generation %s stay in Redis for now: %s", name, fault)
+
+    def _namespace(self, name: str) -> str:
+        return f"{self._content}.{name}"
+
+    def _current(self) -> str | None:
+        name = self._ask(b"GET", self._pointer)
+        return name.decode(errors="replace") if isinstance(name, bytes) else None
+
+    def _known(self) -> list[str]:
+        names = self._ask(b"SMEMBERS", self._names)
+        return (
+            [each.decode(errors="replace") for each in names if isinstance(each, bytes)]
+            if isinstance(names, list)
+            else []
+        )
+
+    def _ask(self, verb: bytes, key: bytes, *arguments: str) -> Reply:
+        [reply] = self._store.carry_out([Command(key, (verb, key, *map(str.encode, arguments)))])
+        return reply
+
+    def _run_script(self, script: bytes, keys: list[bytes], *arguments: str) -> Reply:
+        asked = (b"EVAL", script, b"%d" % len(keys), *keys, *map(str.encode, arguments))
+        [reply] = self._store.carry_out([Command(keys[0], asked)])
+        return reply
+
+
+class _TakenOver(StoreUnavailable):
+    """Another server has begun to fill Redis, since this one took too long."""
+
+    def __init__(self) -> None:
+        super().__init__("another server has begun to fill Redis")

@@ -1,0 +1,84 @@
+"""All updates that a log has, put into rows that are as the model has them, before anything is answered from these."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
+from hebe.embeddings.store import EmbeddingStore, StoreUnavailable
+from hebe.embeddings.updates.contract import Topic
+from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
+from hebe.embeddings.updates.opening import open_configured_log
+
+log = logging.getLogger("hebe.updates")
+
+CATCH_UP_S = 30.0
+"""How long rows that have to catch up with the log are waited for: then they answer, and go on catching up."""
+_STEP_S = 1.0
+
+
+def ingestion_options(source: UpdateConfig) -> IngestionOptions:
+    """How updates are applied, as configured."""
+    return IngestionOptions(
+        max_rows_per_s=source.max_rows_per_s or None,
+        interval_s=source.interval_s,
+        max_batch_size=source.max_batch_size,
+        max_commit_interval=source.max_commit_interval,
+        failure_backoff_ms=source.failure_backoff_ms,
+        poll_timeout_ms=source.poll_timeout_ms,
+    )
+
+
+def quarantine_of(source: UpdateConfig, model: str, place: Path | None) -> Path | None:
+    """Where messages go that cannot be applied: as configured, or beside level 3 in `place`; None: nowhere."""
+    if source.quarantine:
+        return Path(source.quarantine) / model
+    return None if place is None else place.with_name(f"{place.name}.quarantine")
+
+
+def replay(
+    model: str,
+    dims: Mapping[str, int],
+    source: UpdateConfig,
+    group: str,
+    store: EmbeddingStore,
+    since_s: float | None,
+    step: Callable[[], None],
+) -> None:
+    """Apply to `store` what the log of `source` has for the tables of `model`, sent after `since_s` (Unix seconds), as
+    the one member of `group`, which is new. `step` is called every second or so.
+
+    Takes `CATCH_UP_S` at most, and less where there is nothing; what is left then, or while the log cannot be reached,
+    is for the members of the group that follow.
+    """
+    if source.type is UpdateType.NULL:
+        return
+    tables = [Topic(model, table) for table in dims]
+    try:
+        with contextlib.closing(open_configured_log(source)) as update_log:
+            if not set(tables) & set(update_log.topics()):
+                return
+            with UpdateIngestion(
+                update_log.source(group, tables),
+                {"volatile_db": store},
+                model,
+                dims,
+                ingestion_options(source),
+                quarantine=quarantine_of(source, model, None),
+                since_s=since_s,
+            ) as ingestion:
+                give_up_s = time.monotonic() + CATCH_UP_S
+                while not ingestion.drain(_STEP_S):
+                    step()
+                    if time.monotonic() > give_up_s:
+                        log.warning(
+                            "rows of %s have not caught up with the log after %g s; they go on", model, CATCH_UP_S
+                        )
+                        return
+    except StoreUnavailable as fault:
+        step()  # it is for who asked to say whether it was that
+        log.warning("rows of %s are without the updates of the log until it can be read: %s", model, fault)

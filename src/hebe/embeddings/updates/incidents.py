@@ -1,0 +1,81 @@
+"""What goes wrong with updates: counted, told in the log without repeating itself, and put aside where it is bytes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.updates.contract import Delivery, TopicPartition
+from hebe.embeddings.updates.ingestion_statistics import IngestionCounter
+from hebe.embeddings.updates.quarantine import Quarantine
+from hebe.embeddings.updates.sequence_check import Gap
+
+log = logging.getLogger("hebe.updates")
+
+_TELL_AGAIN = 10
+"""Keys that a store refuses are told anew once there are so many times as many."""
+
+
+class Incidents:
+    """Those of one ingestion of model `model`. Poison messages go to directory `quarantine`."""
+
+    def __init__(self, model: str, counter: IngestionCounter, quarantine: Path | None) -> None:
+        self._model, self._counter = model, counter
+        self._quarantine = Quarantine(quarantine)
+        self._lost: dict[TopicPartition, Gap] = {}
+        """Beginnings that were told."""
+        self._refused: dict[tuple[str, str], int] = {}
+        self._tell_refused: dict[tuple[str, str], int] = {}
+        """By tier and table, how many of its keys were refused, and at how many that is told next."""
+
+    def gap(self, gap: Gap, what_then: str = "") -> None:
+        """Messages are missing."""
+        self._counter.gap(gap)
+        log.warning("online updates: %s%s", gap, what_then)
+
+    def lost_beginning(self, gap: Gap) -> None:
+        """The log has removed the beginning of a partition that is read from its oldest message on."""
+        if self._lost.get(gap.at) == gap:
+            return
+        self._lost[gap.at] = gap
+        self.gap(
+            gap,
+            "; those sent after the model's rows were read out of training are lost here: load a version with newer "
+            "rows, or let the log keep more",
+        )
+
+    def poison(self, delivery: Delivery, fault: str) -> None:
+        """A message can never be applied."""
+        at, where = delivery.at, self._quarantine.put(delivery, fault)
+        message = f"message {delivery.offset} of partition {at.partition} of model {at.model}, table {at.table}"
+        self._counter.poison(fault, f"{message}: {fault} ({where})")
+        log.warning("online updates: %s cannot be applied: %s (%s)", message, fault, where)
+
+    def refused(self, tier: str, table: str, total: int) -> None:
+        """A store has no place for `total` keys of updates so far."""
+        place = tier, table
+        news = total - self._refused.get(place, 0)
+        if not news:
+            return
+        self._refused[place] = total
+        self._counter.add(refused=news)
+        if total >= self._tell_refused.get(place, 1):
+            self._tell_refused[place] = _TELL_AGAIN * total
+            log.warning(
+                "online updates: %d keys of updates so far have no row in table %s of model %s, which lies in memory "
+                "(%s), and are left out: load a version of the model that has them",
+                total, table, self._model, tier,
+            )  # fmt: skip
+
+    def failed(self, what: str, fault: Exception) -> None:
+        """A call to the source or a store failed, and is tried again."""
+        text = str(fault) if isinstance(fault, StoreError) else f"{type(fault).__name__}: {fault}"
+        if self._counter.failed(text):
+            known = isinstance(fault, StoreError)
+            log.warning("online updates: %s failed, trying again: %s", what, text, exc_info=None if known else fault)
+
+    def succeeded(self) -> None:
+        """A call went well."""
+        if self._counter.succeeded():
+            log.info("online updates go on")

@@ -1,0 +1,219 @@
+"""Rows that only Redis has: lost, half filled, filled by two at once, and whole again."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from hebe.embeddings.redis_generations import RedisGenerations
+from hebe.embeddings.redis_layout import LayoutRule
+from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.volatile_options import VolatileOptions
+
+from ..redis_servers import RedisServer, wait_until
+from .redis_stores import FOUR, fetched, put
+from .store_conformance import TABLES
+
+KEYS = np.arange(200)
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def redis():
+    with RedisServer() as server:
+        yield server
+
+
+class Member:
+    """A server, as far as this goes: its store, and how often it has filled one."""
+
+    def __init__(self, open_redis, redis, options=FOUR, before=lambda: None):
+        self.store = open_redis(redis, options, namespace="content", rule=LayoutRule.REQUIRED)
+        self.before = before
+        self.filled: list[str] = []
+        self.changes = 0
+        self.generations = RedisGenerations(self.store, self.store, "content", self._fill)
+        self.generations.changed = self._changed
+
+    def _fill(self, store, name, step):
+        for table in TABLES:
+            put(store, KEYS, table)
+            self.before()
+            step()
+        self.filled.append(name)
+
+    def _changed(self):
+        self.changes += 1
+
+    def whole(self):
+        try:
+            return all(fetched(self.store, KEYS, table).all() for table in TABLES)
+        except StoreUnavailable:
+            return False
+
+
+@pytest.fixture
+def member(open_redis, redis):
+    made = []
+
+    def make(*arguments, **options):
+        made.append(Member(open_redis, redis, *arguments, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.generations.close()
+
+
+def names_of(redis):
+    with redis.client() as client:
+        return {name.decode() for name in client.smembers("hebe:{content}:generations")}
+
+
+def test_the_first_fills_it_and_others_find_it_whole(member):
+    first, second = member(), member()
+    with pytest.raises(StoreUnavailable, match="lost rows of table users"):
+        fetched(first.store, KEYS)
+    first.generations.join()
+    second.generations.join()
+    assert first.whole()
+    assert second.whole()
+    assert first.filled == [second.generations.current]
+    assert not second.filled
+    assert not fetched(second.store, [1000]).any(), "an unknown key is one"
+    put(second.store, [1000])
+    assert fetched(first.store, [1000]).all()
+
+
+def test_who_comes_while_it_is_filled_waits(member):
+    halfway, on = threading.Event(), threading.Event()
+
+    def before():
+        halfway.set()
+        assert on.wait(TIMEOUT_S)
+
+    first, second = member(before=before), member()
+    threads = [threading.Thread(target=each.generations.join) for each in (first, second)]
+    threads[0].start()
+    assert halfway.wait(TIMEOUT_S)
+    threads[1].start()
+    threads[1].join(0.3)
+    assert threads[1].is_alive()
+    assert not second.whole()
+    on.set()
+    for thread in threads:
+        thread.join()
+    assert first.whole()
+    assert second.whole()
+    assert not second.filled
+
+
+@pytest.mark.parametrize("lost", ["everything", "one partition"])
+def test_what_redis_has_lost_is_filled_anew_by_one_and_followed_by_all(member, redis, lost):
+    members = [member(), member()]
+    for each in members:
+        each.generations.join()
+        each.generations.start()
+    before = members[0].generations.current
+    with redis.client() as client:
+        if lost == "everything":
+            client.flushall()
+        else:
+            [key] = [key for key in client.keys("*:layout") if b"/users/2." in key]
+            client.delete(key, key.replace(b":layout", b":rows"))
+    assert not members[0].whole()
+    with pytest.raises(StoreUnavailable):
+        put(members[0].store, KEYS), "an update would seem to be there, and be alone"
+    wait_until(lambda: all(each.whole() for each in members), TIMEOUT_S)
+    wait_until(lambda: all(each.changes == 2 for each in members), TIMEOUT_S)
+    after = members[0].generations.current
+    assert after == members[1].generations.current != before
+    assert sum(len(each.filled) for each in members) == 2, "once at first, once again"
+    wait_until(lambda: names_of(redis) == {after}, TIMEOUT_S)
+    with redis.client() as client:
+        assert not client.keys(f"*{before}*"), "what was left of the one before is gone"
+
+
+def test_who_dies_halfway_leaves_nothing_that_is_answered_from(member, redis):
+    """Its claim expires, its rows go."""
+    first = member()
+    with redis.client() as client:
+        client.set("hebe:{content}:filling", "dead", px=1500)
+        client.sadd("hebe:{content}:generations", "dead")
+    half = first.store.beside("content.dead", LayoutRule.AWAITED)
+    put(half, KEYS[:10])
+    half.close()
+    first.generations.join()
+    assert first.whole()
+    assert names_of(redis) == {first.generations.current}
+    with redis.client() as client:
+        assert not client.keys("*dead*")
+
+
+def test_who_took_too_long_gives_way(member, redis):
+    def another_begins():
+        with redis.client() as client:
+            client.set("hebe:{content}:filling", "other", px=1000)
+            first.before = lambda: None
+        first.generations._renewed_s = -np.inf  # as if it had last told long ago
+
+    first = member(before=another_begins)
+    first.generations.join()
+    assert first.whole()
+    assert len(first.filled) == 1, "at the second attempt, when the other one has died"
+    assert names_of(redis) == {first.generations.current}
+
+
+def test_a_fill_that_fails_is_told_and_leaves_nothing(member, redis):
+    def fail():
+        raise StoreError("the rows cannot be read")
+
+    first, second = member(before=fail), member()
+    with pytest.raises(StoreError, match="cannot be read"):
+        first.generations.join()
+    with redis.client() as client:
+        assert client.keys("*") == []
+    second.generations.join()
+    assert second.whole()
+
+
+def test_rows_of_another_layout_are_an_error_and_stay(member):
+    first, other = member(), member(VolatileOptions(8))
+    first.generations.join()
+    with pytest.raises(StoreError, match="num_partitions=4"):
+        other.generations.join()
+    assert first.whole()
+    assert not other.filled
+
+
+def test_a_follower_that_fails_is_told_again(member):
+    first = member()
+
+    def once():
+        first.generations.changed = first._changed
+        raise RuntimeError("not yet")
+
+    first.generations.changed = once
+    with pytest.raises(RuntimeError):
+        first.generations.join()
+    first.generations.join()
+    assert first.changes == 1
+    assert first.whole()
+
+
+def test_rows_of_an_old_snapshot_are_filled_anew_and_answer_meanwhile(member, redis):
+    first = member()
+    first.generations.join()
+    with redis.client() as client:
+        client.save()
+    put(first.store, KEYS, add=1.0)
+    redis.kill()
+    redis.start()
+    before = first.generations.current
+    answered: list[bool] = []
+    first.before = lambda: answered.append(first.whole())
+    first.generations.join()
+    assert first.generations.current != before
+    assert answered == [True, True], "once each table"
+    assert first.whole()
+    assert len(first.filled) == 2

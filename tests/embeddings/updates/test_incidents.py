@@ -1,0 +1,67 @@
+import logging
+
+from hebe.embeddings.store import StoreUnavailable
+from hebe.embeddings.updates.contract import Delivery, TopicPartition
+from hebe.embeddings.updates.incidents import Incidents
+from hebe.embeddings.updates.ingestion_statistics import IngestionCounter
+from hebe.embeddings.updates.sequence_check import Gap
+
+AT, OTHER = TopicPartition("m", "t", 0), TopicPartition("m", "t", 1)
+
+
+def texts(caplog):
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_lost_beginning_is_told_once_for_each_partition(caplog):
+    counter = IngestionCounter([])
+    incidents = Incidents("m", counter, None)
+    for gap in (Gap(AT, None, 0, 9), Gap(OTHER, None, 0, 3), Gap(AT, None, 0, 9), Gap(AT, None, 0, 20)):
+        incidents.lost_beginning(gap)
+    assert counter.read().gaps == len(caplog.records) == 3
+    assert texts(caplog)[0] == (
+        "online updates: offsets 0 to 9 of partition 0 of model m, table t were removed from the log before they were "
+        "read; those sent after the model's rows were read out of training are lost here: load a version with newer "
+        "rows, or let the log keep more"
+    )
+
+
+def test_refused_keys_are_told_at_once_and_then_by_their_number(caplog):
+    counter = IngestionCounter([])
+    incidents = Incidents("m", counter, None)
+    for total in (0, 2, 2, 19, 20, 21, 199, 900):
+        incidents.refused("resident", "t", total)
+    incidents.refused("resident", "other", 1)
+    assert [text.split()[2] for text in texts(caplog)] == ["2", "20", "900", "1"]
+    assert "table t of model m" in texts(caplog)[0]
+    assert counter.read().refused == 901
+
+
+def test_poison_is_told_with_where_it_is(tmp_path, caplog):
+    counter = IngestionCounter([])
+    Incidents("m", counter, tmp_path).poison(Delivery(AT, 7, None, "", b"xyz"), "truncated")
+    Incidents("m", counter, None).poison(Delivery(AT, 8, None, "", b"xyz"), "truncated")
+    kept, told = counter.read().last_poison
+    where = tmp_path / "m.t.0.7.message"
+    assert where.read_bytes() == b"xyz"
+    assert kept == f"message 7 of partition 0 of model m, table t: truncated ({where})"
+    assert told.endswith("no quarantine directory; its 3 bytes begin with 78797a)")
+    assert f"cannot be applied: truncated ({where})" in caplog.text
+    assert counter.read().poison == 2
+
+
+def test_a_fault_is_told_when_it_is_news_and_when_it_is_over(caplog):
+    caplog.set_level(logging.INFO, "hebe.updates")
+    counter = IngestionCounter([])
+    incidents = Incidents("m", counter, None)
+    for fault in (StoreUnavailable("away"), StoreUnavailable("away"), ValueError("odd")):
+        incidents.failed("asking", fault)
+    incidents.succeeded()
+    incidents.succeeded()
+    assert texts(caplog) == [
+        "online updates: asking failed, trying again: away",
+        "online updates: asking failed, trying again: ValueError: odd",
+        "online updates go on",
+    ]
+    assert [record.exc_info is None for record in caplog.records] == [True, False, True]
+    assert counter.read().failures == 3
