@@ -17,9 +17,9 @@ from hebe.embeddings.hierarchy_config import (
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_directory import CACHE_KEYS
-from hebe.embeddings.tiers import Tiers, bounded_config, planned_tier_bytes
+from hebe.embeddings.tiers import Tiers, bounded_config, group_name, planned_tier_bytes
 from hebe.kernels.row_format import RowFormat
-from hebe.spec import EmbeddingTableSpec
+from hebe.spec import EmbeddingTableSpec, check_name
 
 from ..redis_servers import RedisServer, wait_until
 
@@ -270,3 +270,11 @@ def test_what_is_written_to_redis_takes_no_connection_from_queries(open_tiers) -
             assert writer.is_alive(), "it has not been waited for"
             client.execute_command("CLIENT", "UNPAUSE")
         writer.join()
+
+
+def test_groups_of_models_with_long_names_have_names_too() -> None:
+    assert group_name("hebe", "ads", "1") == "hebe.ads.1"
+    long = [group_name("hebe", "m" * 128, last) for last in "ab"]
+    assert long[0] != long[1]
+    for name in long:
+        check_name("group", name)

@@ -27,7 +27,7 @@ from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, Upda
 from hebe.embeddings.resident_rows import ResidentRows
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
 from hebe.embeddings.table_memory import TableMemory
-from hebe.embeddings.tiers import Tiers, shared_group
+from hebe.embeddings.tiers import Tiers, group_name, shared_group
 from hebe.embeddings.update_replay import CATCH_UP_S, ingestion_options, quarantine_of
 from hebe.embeddings.updates.contract import Topic, UpdateLog
 from hebe.embeddings.updates.ingestion import UpdateIngestion, UpdateListener
@@ -171,4 +171,4 @@ class OnlineUpdates:
 def _group_of_this_node(group: str, model: str, place: Path | None) -> str:
     """A group that this node alone is in, the same one after a restart: by host and directory of its level 3."""
     where = hashlib.blake2b(f"{socket.gethostname()}:{place}".encode(), digest_size=6).hexdigest()
-    return f"{group}.{model}.{where}"
+    return group_name(group, model, where)

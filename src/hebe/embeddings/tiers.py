@@ -8,6 +8,7 @@ level 3  none, RocksDB; in a process of its own where updates come   `rocksdb_st
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +52,7 @@ from hebe.embeddings.tiered_lookup import TieredLookup
 from hebe.embeddings.update_replay import replay
 from hebe.embeddings.volatile_tier import VolatileTier
 from hebe.kernels.row_format import RowFormat
-from hebe.spec import EmbeddingTableSpec
+from hebe.spec import NAME_PATTERN, EmbeddingTableSpec
 
 log = logging.getLogger("hebe.tiers")
 
@@ -360,7 +361,15 @@ def _load_persistent(
 
 def shared_group(source: UpdateConfig, content: str, generation: str | None) -> str:
     """The group of the servers that together put updates into one Redis."""
-    return ".".join([source.group, content, *filter(None, [generation])])
+    return group_name(source.group, content, *filter(None, [generation]))
+
+
+def group_name(*parts: str) -> str:
+    """A name made of these, or of a digest of them where that would be too long a name."""
+    name = ".".join(parts)
+    if NAME_PATTERN.match(name):
+        return name
+    return hashlib.blake2b(name.encode(), digest_size=20).hexdigest()
 
 
 def _open_volatile(namespace: str, dims: Mapping[str, int], config: VolatileConfig, alone: bool) -> VolatileTier | None:

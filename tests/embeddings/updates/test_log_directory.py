@@ -175,3 +175,14 @@ def test_messages_are_forced_to_the_disk_as_told(tmp_path, monkeypatch, fsync):
         producer.flush()
         count = len(synced)
     assert count == {Fsync.NEVER: 0, Fsync.FLUSH: 1, Fsync.APPEND: 3}[fsync]
+
+
+def test_files_that_are_none_of_its_own_are_passed_over(tmp_path):
+    log = LogDirectory(tmp_path / "log")
+    with log.producer() as producer:
+        producer.send("m", "users", np.array([1]), np.ones((1, 3), np.float32))
+    log.source("servers", [Topic("m", "users")]).close()
+    for place in ("groups", "topics", "topics/m"):
+        (log.path / place / ".DS_Store").write_bytes(b"")
+    assert log.topics() == [Topic("m", "users")]
+    assert log.groups() == ["servers"]

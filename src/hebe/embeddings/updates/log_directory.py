@@ -109,12 +109,13 @@ class LogDirectory:
     def topics(self) -> list[Topic]:
         """See `UpdateLog.topics`."""
         with file_faults(self.path, "cannot be read"):
-            return sorted(Topic(path.parent.name, path.name) for path in (self.path / "topics").glob("*/*"))
+            found = (self.path / "topics").glob("*/*")
+            return sorted(Topic(path.parent.name, path.name) for path in found if path.is_dir())
 
     def groups(self) -> list[str]:
         """See `UpdateLog.groups`."""
         with file_faults(self.path, "cannot be read"):
-            return sorted(path.name for path in (self.path / "groups").glob("*"))
+            return sorted(path.name for path in (self.path / "groups").glob("*") if path.is_dir())
 
     def group_lag(self, group: str) -> dict[TopicPartition, int]:
         """See `UpdateLog.group_lag`."""
