@@ -14,10 +14,21 @@ from hebe.profile import EfficiencyTuple, LatencyProfile, ProfileError, Scalabil
 PROFILE = LatencyProfile((1, 10, 100), (0.001, 0.002, 0.011), (0.0, 0.1, 0.2))
 
 
-def test_interpolates_between_sizes_and_extends_the_last_slope():
+def test_interpolates_between_sizes_and_extends_the_slope_from_half_the_last():
     assert PROFILE.service_time_s(1) == 0.001
     assert PROFILE.service_time_s(55) == pytest.approx(0.0065)
     assert PROFILE.service_time_s(200) == pytest.approx(0.021)
+
+
+def test_beyond_the_last_size_noise_between_neighbours_does_not_decide():
+    noisy = LatencyProfile((10, 100, 190, 200), (0.002, 0.011, 0.0215, 0.021), (0.0,) * 4)
+    assert noisy.service_time_s(400) == pytest.approx(0.021 + 200 * (0.021 - 0.011) / 100)
+    assert LatencyProfile((90, 100), (0.02, 0.03), (0.0, 0.0)).service_time_s(110) == pytest.approx(0.04)
+
+
+def test_beyond_the_last_size_it_never_falls():
+    falling = LatencyProfile((10, 100), (0.02, 0.01), (0.0, 0.0))
+    assert falling.service_time_s(200) == falling.service_time_s(100) == 0.01
 
 
 def test_a_single_size_extends_in_proportion():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from types import MappingProxyType
@@ -45,7 +45,11 @@ class LatencyProfile:
             raise ProfileError("latency profile: spread_s must be non-negative seconds")
 
     def service_time_s(self, items: int) -> float:
-        """Median seconds for a batch of `items`: linear between measured sizes, proportional beyond the last."""
+        """Median seconds for a batch of `items`: linear between measured sizes, and the first's below it.
+
+        Beyond the last size it rises as from the largest size of at most half the last (else the first) to the last,
+        but never falls; in proportion to the items where one size was measured.
+        """
         sizes, times = self.batch_sizes, self.service_s
         at = bisect_left(sizes, items)
         if at == 0:
@@ -53,7 +57,9 @@ class LatencyProfile:
         if at == len(sizes):
             if at == 1:
                 return times[-1] * items / sizes[-1]
-            slope = max((times[-1] - times[-2]) / (sizes[-1] - sizes[-2]), 0.0)
+            # From afar: between neighbours the noise of two measurements may be all the difference.
+            before = max(bisect_right(sizes, sizes[-1] // 2) - 1, 0)
+            slope = max((times[-1] - times[before]) / (sizes[-1] - sizes[before]), 0.0)
             return times[-1] + slope * (items - sizes[-1])
         share = (items - sizes[at - 1]) / (sizes[at] - sizes[at - 1])
         return times[at - 1] + share * (times[at] - times[at - 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 
 import pytest
@@ -18,7 +19,7 @@ from hebe.spec import SlaTarget
 class Seeming:
     """The more cores, the better, and pipelines a quarter better than that."""
 
-    sla, noise = SlaTarget(50, 95), 0.05
+    sla, noise, busy_profiles = SlaTarget(50, 95), 0.05, None
 
     def __call__(self, configuration):
         (lane,) = configuration
@@ -51,7 +52,7 @@ def seeming(monkeypatch):
     monkeypatch.setattr(search_live, "live_evaluator", live_evaluator)
     monkeypatch.setattr(search_live, "bench_repository", lambda *_: None)
     monkeypatch.setattr(search_live, "target_within_reach", lambda *_, **__: Seeming.sla)
-    monkeypatch.setattr(search_live, "predictor", lambda live, *_: live)
+    monkeypatch.setattr(search_live, "predictor", lambda *_: Seeming())
     monkeypatch.setattr(search_live, "available_cores", lambda: range(4))
     monkeypatch.setattr(search_live, "steady_machine", lambda *_: Machine())
 
@@ -66,7 +67,11 @@ def test_searches_are_compared_with_everything_by_the_same_measurements():
     assert found["search.over_exhaustive.dlrm-rmc1.live"].value == 1.0
     assert found["search.over_exhaustive.dlrm-rmc1.live.guided"].value == 1.0
     shares = [found[f"search.evaluations_share.dlrm-rmc1.live{which}"].value for which in ("", ".guided")]
-    assert 0 < shares[1] < shares[0] < 1
+    assert 0 < shares[1] < shares[0]
+    notes = [found[f"search.evaluations_share.dlrm-rmc1.live{which}"].note for which in ("", ".guided")]
+    assert "--strategy hercules (Algorithm 1, refined): " in notes[0]
+    assert "--strategy guided, the default (by measured service times): " in notes[1]
+    assert all(re.search("configurations; [0-9]+ repeats, which count as well", note) for note in notes)
     gain = found["hercules.over_deeprecsys.dlrm-rmc1"]
     assert gain.value == pytest.approx(1.25)
     assert "by workers and cores per worker 1.00, by the S-D pipeline 1.25; 4 cores" in gain.note
@@ -75,6 +80,15 @@ def test_searches_are_compared_with_everything_by_the_same_measurements():
         "in turns the host gave 4% of the cores' time to others, and this machine's speed was at least 60%" in gain.note
     )
     assert "while all was tried the host gave 20% of the cores' time to others" in gain.note
+
+
+def test_repeats_are_evaluations_too(monkeypatch):
+    monkeypatch.setattr(Seeming, "__call__", lambda _, way: Reached(100.0 + way[0].workers / 10))
+    share = figures()["search.evaluations_share.dlrm-rmc1.live"]
+    counted = re.search(r"([0-9]+) of ([0-9]+) configurations; ([0-9]+) repeats", share.note)
+    tried, every, repeats = (int(number) for number in counted.groups())
+    assert repeats > 0
+    assert share.value == (tried + repeats) / every
 
 
 def test_what_searches_found_is_compared_as_it_is_measured_anew(monkeypatch):

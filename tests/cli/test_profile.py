@@ -1,15 +1,20 @@
 """`hebe profile` as a user runs it, on a server that only seems to run."""
 
 import json
+import re
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from hebe.cli.main import main
+from hebe.cli.profile_checks import STRATEGIES
+from hebe.cli.profile_making import SEARCHES
 from hebe.models.architectures import build_dense_net
 from hebe.models.ranking_model import initial_rows
 from hebe.models.repository import ModelRepository
@@ -17,7 +22,8 @@ from hebe.planning.parallelism import Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.evaluator import ScalabilityPoint
-from hebe.profiling.journal import open_journal
+from hebe.profiling.journal import FILE_NAME, open_journal
+from hebe.profiling.plain_data import LATER_RUN_FIELDS
 from hebe.profiling.server_profile import check_fits, read_server_profile
 from hebe.profiling.steady_machine import Disturbance
 from hebe.runtime.loaded_model import LoadOptions
@@ -52,21 +58,23 @@ class Seeming:
     """Two workers of two cores with batches of 256 are best; the more cores, the more power."""
 
     noise, power_source, power_estimated, disturbance = 0.0, "CPU utilization", True, Disturbance(0.02, 0.95)
-    bandwidth_source = "counted by an abacus"
+    bandwidth_source, traffic = "counted by an abacus", None
 
     def __init__(self):
         self.asked, self.opened, self.late, self.fault_at, self.fault = [], [], False, None, None
-        self.points, self.timed, self.killed_at = [], [], None
+        self.points, self.timed, self.killed_at, self.said = [], [], None, {}
 
     def __call__(self, configuration):
         if len(self.asked) == self.fault_at:
             raise self.fault
         self.asked.append(configuration)
         here, *_ = configuration
+        said = {"power_source": self.power_source, "power_estimated": self.power_estimated, **self.said}
         if self.late:
-            return Reached(0.0, 20.0, 400.0 / here.cores)
+            return Reached(0.0, 20.0, 400.0 / here.cores, **said)
         far = abs(here.workers - 2) + abs(here.cores_per_worker - 2) + abs(here.batch_size.bit_length() - 9)
-        return Reached(1000.0 / (1 + far + 5 * here.dense_workers), 20.0 + here.cores, 10.0)
+        qps = 1000.0 / (1 + far + 5 * here.dense_workers)
+        return Reached(qps, 20.0 + here.cores, 10.0, **said, bandwidth_bytes_per_s=self.traffic)
 
     def latency_profiles(self, configuration):
         self.asked_latency = configuration
@@ -74,7 +82,8 @@ class Seeming:
 
     def busy_profiles(self, lane, batch_sizes):
         self.timed.append((lane, batch_sizes))
-        return {Stage.WHOLE: LATENCY}
+        stages = (Stage.SPARSE, Stage.DENSE) if lane.dense_workers else (Stage.WHOLE,)
+        return dict.fromkeys(stages, LATENCY)
 
     def scalability_point(self, configuration, cache_ways):
         if len(self.points) == self.killed_at:
@@ -113,6 +122,12 @@ def live(monkeypatch, tmp_path):
 
 
 def run(capsys, repository, *options):
+    """By Algorithm 1 unless the options say otherwise: a prediction takes seconds."""
+    strategy = [] if "--strategy" in options else ["--strategy", "hercules"]
+    return run_as_typed(capsys, repository, *strategy, *options)
+
+
+def run_as_typed(capsys, repository, *options):
     with pytest.raises(SystemExit) as exit_:
         main(["profile", str(repository), "--model", "tiny", *map(str, options)])
     captured = capsys.readouterr()
@@ -149,8 +164,8 @@ def test_the_best_configuration_is_written_with_how_it_was_found(capsys, reposit
         "24 W, estimated from CPU utilization",
         "0 answered by the journal; there are 68 to try",
         "Service time of a batch on one worker, whole",
-        "With so many workers",
-        "With so many ways of the last-level cache",
+        "model-on-host, workers of 2 cores, batches of 256, with so many workers",
+        "model-on-host, workers of 2 cores, batches of 256, with so many ways of the last-level cache",
         "Picture: profiles/tiny.svg",
     ):
         assert words in shown
@@ -186,6 +201,145 @@ def test_what_was_measured_otherwise_is_measured_anew(capsys, repository, live, 
     asked = len(live.asked)
     profiled(capsys, repository, "--strategy", "deeprecsys", *other)
     assert len(live.asked) == 2 * asked
+
+
+@pytest.mark.parametrize(
+    ("option", "file"), [("--keys", "reuse:{}:table"), ("--arrivals", "trace:{}:2"), ("--key-trace", "{}")]
+)
+def test_what_was_measured_by_a_file_that_was_rewritten_is_measured_anew(capsys, repository, live, option, file):
+    hot = ("--placement", "hot-sparse-on-accelerator") if option == "--key-trace" else ()
+    asked, loads = [], []
+    for content in ("first", "first", "second"):
+        write_load_file(Path("load.file"), option, content)
+        told, _ = profiled(capsys, repository, "--batch-sizes", 16, option, file.format("load.file"), *hot)
+        asked.append(len(live.asked))
+        loads.append(told["subject"]["load"])
+    assert asked[0] == asked[1]
+    assert asked[2] == 2 * asked[0]
+    assert loads[0] == loads[1] != loads[2]
+
+
+def write_load_file(path, option, content):
+    more = int(content == "second")
+    if option == "--key-trace":
+        save_file({"ads": np.array([3, 3, 1 + more], np.int64)}, path)
+    elif option == "--arrivals":
+        path.write_text(f"time_s,rate_qps\n0,1\n60,{2 + more}\n")
+    else:
+        rows = {"1": 0.5 - 0.1 * more, "2": 0.3 + 0.1 * more, "inf": 0.2}
+        lookups = {"1": 0.3, "2": 0.4, "inf": 0.3}
+        kinds = {"rows_by_reuse": rows, "lookups_by_reuse": lookups}
+        lines = [f"table,{kind},{bound},{share}" for kind, own in kinds.items() for bound, share in own.items()]
+        path.write_text("\n".join(["file,kind,bin_hi,fraction", *lines]) + "\n")
+
+
+def test_watts_are_told_as_what_measured_them_read_them(capsys, repository, live, tmp_path):
+    first, _ = profiled(capsys, repository)
+    asked = len(live.asked)
+    live.power_source, live.power_estimated = "RAPL", False
+    told, shown = profiled(capsys, repository)
+    assert len(live.asked) == 2 * asked, "watts that were read do not compare with watts that were estimated"
+    assert (told["efficiency"]["estimated"], told["power_source"]) == (False, "RAPL")
+    assert "24 W, by RAPL" in shown
+    live.power_source, live.power_estimated = "CPU utilization", True
+    told, _ = profiled(capsys, repository)
+    assert len(live.asked) == 2 * asked
+    assert told["efficiency"] == first["efficiency"]
+    assert (told["efficiency"]["estimated"], told["power_source"]) == (True, "CPU utilization")
+    assert read_server_profile(tmp_path / "profiles" / "tiny.json").power_source == "CPU utilization"
+
+
+def test_watts_of_a_meter_that_gave_way_to_another_are_told_as_its_own(capsys, repository, live):
+    live.said = {"power_source": "RAPL", "power_estimated": False}
+    told, _ = profiled(capsys, repository)
+    assert (told["efficiency"]["estimated"], told["power_source"]) == (False, "RAPL")
+
+
+def test_a_journal_that_does_not_say_where_watts_are_from_is_read_and_measured_anew(capsys, repository, live, tmp_path):
+    profiled(capsys, repository)
+    asked, file = len(live.asked), tmp_path / "profiles" / "journal" / FILE_NAME
+    older = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in older:
+        for field in LATER_RUN_FIELDS:
+            line.pop(field, None)
+    file.write_text("".join(json.dumps(line) + "\n" for line in older))
+    told, _ = profiled(capsys, repository)
+    assert (len(live.asked), told["answered_by_journal"]) == (2 * asked, 0)
+
+
+def test_a_scalability_profile_is_of_what_the_search_measured_where_it_did(capsys, repository, live, tmp_path):
+    live.traffic = 3e9
+    profiled(capsys, repository)
+    assert live.points == [(2, 2)], "fewer ways were not the search's to measure"
+    profile = read_server_profile(tmp_path / "profiles" / "tiny.json")
+    assert profile.scalability is not None
+    assert profile.scalability.qps[-1] == profile.efficiency.qps == 1000.0
+
+
+SMALL = ("--placement", "model-on-host", "--batch-sizes", 64, "--sizes", "fixed:64")
+
+
+def test_by_default_only_what_may_win_is_measured(capsys, repository, live):
+    code, out, err = run_as_typed(capsys, repository, *SMALL, "--json")
+    told = json.loads(out.splitlines()[-1])
+    assert (code, told["strategy"]) == (0, "guided"), err
+    assert len(live.asked) <= 3
+    assert live.timed
+    code, out, err = run_as_typed(capsys, repository, "--placement", "sparse-on-host", "--batch-sizes", 16, "--json")
+    assert (code, json.loads(out.splitlines()[-1])["strategy"]) == (0, "hercules"), err
+
+
+def test_batches_that_were_timed_are_not_timed_again(capsys, repository, live):
+    live.fault_at, live.fault = 1, KeyboardInterrupt()
+    assert run_as_typed(capsys, repository, *SMALL)[0] == 130
+    timed, live.fault_at = list(live.timed), None
+    assert run_as_typed(capsys, repository, *SMALL)[0] == 0
+    assert live.timed == timed
+    assert run_as_typed(capsys, repository, *SMALL, "--fresh")[0] == 0
+    assert live.timed == 2 * timed
+
+
+@pytest.mark.parametrize(("end", "code", "how"), [(SystemExit(143), 143, "Terminated"), (SystemExit(129), 129, "Term")])
+def test_what_ends_it_says_what_an_interrupt_does(capsys, repository, live, end, code, how):
+    live.fault_at, live.fault = 3, end
+    told, out, err = run(capsys, repository)
+    assert told == code
+    assert out.startswith(how)
+    assert ". 3 evaluations are in profiles/journal: the same command goes on. Best so far: " in out
+    assert "error" not in err
+
+
+def test_without_a_terminal_every_evaluation_is_a_line(capsys, repository, live):
+    _, shown = profiled(capsys, repository)
+    lines = [line for line in shown.splitlines() if line.startswith("evaluation ")]
+    assert len(lines) == len(live.asked)
+    assert lines[0] == ("evaluation 1: model-on-host, 1 worker of 1 core, batches of 16: 142.9 queries/s")
+
+
+@pytest.mark.usefixtures("live")
+def test_of_some_cores_it_is_told_how_to_serve(capsys, repository, monkeypatch, tmp_path):
+    monkeypatch.setattr("hebe.runtime.pinning.available_cores", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr("hebe.cli.profile_making.available_cores", lambda: (0, 1, 2, 3))
+    _, shown = profiled(capsys, repository, "--cores", "1-2")
+    assert "put taskset -c 1-2 in front of hebe serve" in shown
+    assert read_server_profile(tmp_path / "profiles" / "tiny.json").cores == (1, 2)
+    _, shown = profiled(capsys, repository, "--cores", "0-3")
+    assert "taskset" not in shown
+    assert read_server_profile(tmp_path / "profiles" / "tiny.json").cores is None
+
+
+@pytest.mark.usefixtures("live")
+def test_a_damaged_figure_in_the_journal_names_its_line(capsys, repository, tmp_path):
+    profiled(capsys, repository)
+    file = tmp_path / "profiles" / "journal" / FILE_NAME
+    for damage in ('"qps": 1e999', '"power_watts": 0.0'):
+        field = damage.partition(":")[0]
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text("".join([lines[0], re.sub(rf"{field}: [0-9.]+", damage, lines[1]), *lines[2:]]))
+        code, _, err = run(capsys, repository)
+        assert code == 1
+        assert f"{FILE_NAME}: line 2 is damaged: evaluation: {field.strip(chr(34))} is " in err
+        file.write_text("".join(lines))
 
 
 def test_an_interrupted_search_goes_on_where_it_was(capsys, repository, live, tmp_path):
@@ -302,14 +456,19 @@ def test_baymax_takes_an_accelerator_unless_it_is_told_otherwise(capsys, reposit
     told, _ = profiled(capsys, repository, "--strategy", "baymax", "--batch-sizes", "16")
     assert told["closest"]["configuration"]["placement"] == "hot-sparse-on-accelerator"
     code, _, err = run(capsys, repository, "--strategy", "baymax", "--placement", "model-on-host")
-    assert code == 1
-    assert "the space has no placement on one" in err
+    assert code == 2
+    assert "co-locates workers on an accelerator: give" in flat(err)
+
+
+def flat(words):
+    """As one line, without the box that wrong usage comes in."""
+    return " ".join(words.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
     ("options", "code", "fault"),
     [
-        (["--strategy", "best"], 2, "'best': choose hercules, guided, deeprecsys"),
+        (["--strategy", "best"], 2, "'best': choose guided, hercules, deeprecsys"),
         (["--placement", "moon"], 2, "'moon': choose model-on-host"),
         (["--batch-sizes", "16,x"], 2, "write numbers of items as 16,64,256"),
         (["--batch-sizes", "0"], 2, "write numbers of items"),
@@ -321,17 +480,37 @@ def test_baymax_takes_an_accelerator_unless_it_is_told_otherwise(capsys, reposit
         (["--percentile", "100"], 2, "must lie between 0 and 100"),
         (["--power-budget-w", "-3"], 2, "must be a finite number of more than 0"),
         (["--evaluations", "3"], 2, "is for --strategy random"),
+        (["--key-trace", "nosuch"], 2, "is for --placement hot-sparse-on-accelerator"),
+        (["--accelerator-memory", "5M", "--placement", "sparse-on-host"], 2, "is for --placement hot-sparse-on-accel"),
+        (["--key-trace", "nosuch", "--placement", "hot-sparse-on-accelerator"], 1, "nosuch: cannot be read"),
+        (["--strategy", "deeprecsys", "--placement", "pipeline-on-host"], 2, "would not try pipeline-on-host"),
+        (["--strategy", "baymax", "--placement", "model-on-host"], 2, "co-locates workers on an accelerator"),
+        (
+            ["--strategy", "baymax", "--placement", "sparse-on-host", "--placement", "pipeline-on-host"],
+            2,
+            "would not try pipeline-on-host",
+        ),
+        (["--cores", "0", "--placement", "pipeline-on-host"], 1, "1 cores are too few for pipeline-on-host"),
+        (["--batch-sizes", "999999"], 2, "999999: must be at most 8192, the largest query"),
+        (["--batch-sizes", "9000", "--sizes", "fixed:8999"], 2, "9000: must be at most 8999, the largest query"),
         (["--output", "profile.txt"], 2, "must end in .json"),
         (["--sizes", "huge"], 1, "huge"),
         (["--version", "9"], 1, "model tiny has no version 9"),
         (["--journal", "/dev/null/journal"], 1, "the journal cannot be written: Not a directory"),
     ],
 )
-def test_wrong_usage_is_told_before_anything_starts(capsys, repository, live, options, code, fault):
+def test_wrong_usage_is_told_before_anything_starts(capsys, repository, live, monkeypatch, options, code, fault):
+    monkeypatch.setattr(
+        "hebe.cli.profile_making.this_server", lambda cores: replace(SERVER, cores=len(cores or [0] * 4))
+    )
     told, _, err = run(capsys, repository, *options)
     assert told == code
-    assert fault in " ".join(err.replace("│", " ").split())
+    assert fault in flat(err)
     assert not live.opened
+
+
+def test_every_strategy_has_a_search():
+    assert tuple(SEARCHES) == STRATEGIES
 
 
 @pytest.mark.usefixtures("live")

@@ -9,6 +9,7 @@ import pytest
 from hebe.planning.guided_search import FEWEST, guided_search
 from hebe.planning.parallelism import Limits, Reached, exhaustive_search
 from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.server_configuration import Lane, Placement
 
 SPACE = ParallelismSpace(6, (16, 64, 256, 1024))
 
@@ -46,9 +47,8 @@ def test_it_finds_the_best_within_what_predictions_are_off_and_measures_little(f
     found = guided_search(SPACE, off(factor, seed), measured(asked), Limits(noise=0.06))
     best = exhaustive_search(SPACE, measured([])).reached.qps
     assert found.reached.qps >= 0.97 * best
-    assert found.evaluations == len(asked)
-    distinct = list(dict.fromkeys(asked))  # close ones are measured again
-    assert len(distinct) <= 0.2 * SPACE.size()
+    assert found.evaluations == len(asked) <= 0.2 * SPACE.size(), "those that are close are measured again within that"
+    distinct = list(dict.fromkeys(asked))
     assert [step.candidates[0] for step in found.steps] == distinct
 
 
@@ -81,6 +81,57 @@ def test_what_is_over_the_power_budget_does_not_end_the_search():
     assert found.best[0].cores < SPACE.cores
 
 
+def test_leaders_are_measured_again_with_what_is_left_of_the_share():
+    asked: list = []
+
+    def lucky(configuration) -> Reached:
+        asked.append(configuration)
+        return Reached(true_qps(configuration) * (1.05 if len(asked) == 2 else 1.0), 10.0)
+
+    found = guided_search(SPACE, lambda one: Reached(true_qps(one)), lucky, Limits(noise=0.06))
+    best = exhaustive_search(SPACE, measured([])).reached.qps
+    assert found.reached.qps == best
+    assert found.evaluations > len(set(asked))
+
+
+def test_a_worker_on_every_core_is_measured_whatever_is_predicted():
+    """Predictions that are no use: what they put first reaches least."""
+    asked: list = []
+    small = ParallelismSpace(2, (16, 64, 256, 1024))
+
+    def evaluate(configuration) -> Reached:
+        asked.append(configuration)
+        (lane,) = configuration
+        return Reached(500.0 if lane.workers == 2 else 10.0, 10.0)
+
+    found = guided_search(small, lambda one: Reached(100.0 / one[0].workers), evaluate)
+    assert found.best == (Lane(Placement.MODEL_ON_HOST, 2, 1, 16),)
+    assert found.evaluations == len(asked) == FEWEST
+
+
+def test_in_a_small_space_the_share_leaves_nothing_for_repeats():
+    asked: list = []
+    small = ParallelismSpace(2, (16, 64, 256, 1024))
+    found = guided_search(small, off(1.0), measured(asked), Limits(noise=0.5))
+    assert len(asked) == len(set(asked)) == found.evaluations == FEWEST <= 0.2 * small.size()
+
+
+def test_where_nothing_that_should_win_keeps_the_target_algorithm_1_goes_on():
+    """What is predicted to be best is late; only single workers with the smallest batches are not."""
+    asked: list = []
+
+    def evaluate(configuration) -> Reached:
+        asked.append(configuration)
+        (lane,) = configuration
+        kept = lane.workers * lane.cores_per_worker == 1 and lane.batch_size == 16
+        return Reached(50.0 if kept else 0.0, 10.0, 5.0)
+
+    found = guided_search(SPACE, off(1.0), evaluate)
+    assert found.best is not None
+    assert (found.best[0].workers, found.best[0].batch_size) == (1, 16)
+    assert len(asked) == len(set(asked)) == found.evaluations, "nothing is asked for twice"
+
+
 def test_of_what_reaches_nothing_the_closest_is_told():
     asked: list = []
 
@@ -91,4 +142,4 @@ def test_of_what_reaches_nothing_the_closest_is_told():
     found = guided_search(SPACE, lambda one: Reached(0.0, 0.0, float(one[0].workers)), evaluate)
     assert found.best is None
     assert found.closest[0].workers == 1
-    assert len(asked) == int(0.2 * SPACE.size())
+    assert len(asked) == len(set(asked)) < 0.3 * SPACE.size()

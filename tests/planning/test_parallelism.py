@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hebe.planning.error import PlanningError
 from hebe.planning.parallelism import (
+    LEADERS,
     Limits,
     Reached,
     baymax_search,
@@ -168,6 +169,67 @@ def test_candidates_within_the_noise_are_asked_for_again_and_compared_by_medians
     assert found.best == (lane(2),)
     assert (found.reached.qps, found.tried[(lane(1),)].qps) == (102.0, 100.0)
     assert found.evaluations == 7, "those of one worker of two cores, which is far worse, are not repeated"
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_candidates_whose_intervals_overlap_are_within_the_noise_too(noise):
+    """90 and 100 are further apart than the noise, but neither measurement is sure of that."""
+
+    def evaluate(configuration):
+        (here,) = configuration
+        qps = {lane(1): 90.0, lane(2): 100.0}.get(here, 1.0)
+        return Reached(qps, 10.0, 5.0, 0.9 * qps, 1.2 * qps)
+
+    ask, asked = counted(evaluate)
+    found = gradient_search(ParallelismSpace(2, (4,), (MODEL,)), ask, Limits(noise=noise, runs=3))
+    assert [asked.count((lane(count),)) for count in (1, 2)] == [3, 3]
+    assert asked.count((lane(1, cores=2),)) == 1, "far worse"
+    assert (found.best, found.reached.low_qps, found.reached.high_qps) == ((lane(2),), 90.0, 120.0)
+
+
+LUCKY = ParallelismSpace(3, (4, 8), (MODEL,))
+
+
+@pytest.mark.parametrize(
+    "search", [exhaustive_search, lambda space, ask, limits: random_search(space, ask, 99, 0, limits)]
+)
+def test_a_sweep_tells_its_leaders_apart_at_its_end(search):
+    """The best by one run was lucky once."""
+    runs = {lane(3): [105.0, 98.0, 80.0], lane(2): [100.0, 101.0, 102.0]}
+    ask, asked = counted(varying(runs))
+    found = search(LUCKY, ask, Limits(noise=0.06, runs=3))
+    assert (found.best, found.reached.qps) == ((lane(2),), 101.0)
+    assert len(set(asked)) == LUCKY.size()
+    assert found.evaluations == len(asked) == LUCKY.size() + 4, "no others"
+    assert asked[: LUCKY.size()] == list(dict.fromkeys(asked)), "not before everything was tried"
+    once = search(LUCKY, varying({each: list(values) for each, values in runs.items()}), Limits(noise=0.06, runs=1))
+    assert (once.best, once.evaluations) == ((lane(3),), LUCKY.size())
+
+
+def test_how_often_leaders_are_asked_for_again_is_bounded():
+    ask, asked = counted(lambda _: Reached(100.0, 1.0, 5.0, 10.0, 1000.0))
+    found = exhaustive_search(SPACE, ask, Limits(noise=0.06, runs=3))
+    assert found.evaluations == len(asked) <= SPACE.size() + LEADERS * 3
+    assert len([one for one in set(asked) if asked.count(one) > 1]) <= LEADERS
+
+
+def test_where_what_was_measured_is_from_is_told_of_several_runs():
+    def told(*sources):
+        left = [Reached(100.0, 10.0 + i, 5.0, power_source=source, power_estimated=source != "RAPL",
+                        bandwidth_bytes_per_s=None if source is None else 1e9 * i, bandwidth_estimated=i > 1)
+                for i, source in enumerate(sources)]  # fmt: skip
+        runs = iter(left)
+        alike = ParallelismSpace(2, (4,), (MODEL,))
+        answers = {(lane(1),): runs}
+        found = gradient_search(
+            alike, lambda one: next(answers.get(one, iter([Reached(99.0)])), Reached(99.0)), Limits(noise=0.05, runs=3)
+        )
+        reached = found.tried[(lane(1),)]
+        return reached.power_source, reached.power_estimated, reached.bandwidth_bytes_per_s, reached.bandwidth_estimated
+
+    assert told("RAPL", "RAPL", "RAPL") == ("RAPL", False, 1e9, True)
+    assert told("RAPL", "use", "RAPL") == ("RAPL; and use", True, 1e9, True)
+    assert told("RAPL", None, "RAPL") == (None, True, None, True)
 
 
 def varying(runs):

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from hebe.profile import ProfileError
 from hebe.profiling.accelerator_use import AcceleratorUse
+from hebe.profiling.error import ProfilingError
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
 SPEC = ModelSpec(
@@ -30,3 +32,37 @@ def test_by_a_trace(tmp_path):
     save_file({"things": np.array([3, 3, 1], np.int64)}, tmp_path / "keys.safetensors")
     use = AcceleratorUse(100, "uniform", str(tmp_path / "keys.safetensors"))
     assert use.frequencies(SPEC)["things"].tolist() == [0, 1, 0, 2]
+
+
+def test_a_file_that_was_rewritten_is_told_from_what_it_was(tmp_path):
+    path = tmp_path / "keys.safetensors"
+    save_file({"things": np.array([3, 3, 1], np.int64)}, path)
+    use = AcceleratorUse.now(100, "uniform", str(path))
+    assert AcceleratorUse.from_dict(use.to_dict()) == use
+    assert use.words == f"100 bytes of hot rows by {path} ({use.checksum})"
+    use.check_unchanged()
+    save_file({"things": np.array([3, 3, 2], np.int64)}, path)
+    assert AcceleratorUse.now(100, "uniform", str(path)).checksum != use.checksum
+    with pytest.raises(ValueError, match=r"keys.safetensors has changed since it was profiled"):
+        use.check_unchanged()
+    path.unlink()
+    with pytest.raises(ProfilingError, match="cannot be read"):
+        use.check_unchanged()
+
+
+def test_a_reuse_profile_of_a_file_has_a_checksum_too(tmp_path):
+    path = tmp_path / "reuse.csv"
+    path.write_text("one")
+    use = AcceleratorUse.now(100, f"reuse:{path}")
+    assert use.checksum is not None
+    path.write_text("another")
+    with pytest.raises(ValueError, match=r"reuse.csv has changed"):
+        use.check_unchanged()
+    assert AcceleratorUse.now(100, "zipf:1.1").checksum is None
+
+
+def test_what_an_older_version_wrote_has_no_checksum(tmp_path):
+    older = {"memory_bytes": 100, "keys": "uniform", "key_trace": str(tmp_path / "gone")}
+    AcceleratorUse.from_dict(older).check_unchanged()
+    with pytest.raises(ProfileError, match="accelerator: checksum is 3: must be text, or null"):
+        AcceleratorUse.from_dict(older | {"checksum": 3})

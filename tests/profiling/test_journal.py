@@ -8,10 +8,12 @@ import pytest
 
 from hebe.planning.parallelism import Limits, Reached, gradient_search
 from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.profile import LatencyProfile
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.journal import FILE_NAME, open_journal
 from hebe.profiling.subject import ProfileSubject
+from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 
@@ -81,6 +83,85 @@ def test_a_run_survives_exactly_and_so_does_a_latency_that_nobody_measured(tmp_p
     assert math.isinf(told.tail_latency_ms)
 
 
+class Metered(Measurement):
+    """By a meter that is named."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.source = source
+
+    def __call__(self, configuration):
+        return replace(super().__call__(configuration), power_source=self.source, power_estimated=self.source == "use")
+
+
+def test_only_runs_answer_whose_watts_are_from_where_they_are_from_now(tmp_path):
+    def told(source, configurations):
+        live = Metered(source)
+        with open_journal(tmp_path, SUBJECT) as journal:
+            ask = journal.evaluating(live, source)
+            return [(ask(each).power_source, ask(each).power_estimated) for each in configurations], len(live.asked)
+
+    assert told("use", [ONE]) == ([("use", True)], 2)
+    assert told("RAPL", [ONE, OTHER]) == ([("RAPL", False)] * 2, 4)
+    assert told("RAPL", [ONE]) == ([("RAPL", False)], 0)
+    assert told("use", [ONE]) == ([("use", True)], 0)
+    assert ask(tmp_path, [ONE, ONE, ONE, ONE]) == ([1, 2, 1, 2], 0), "whoever does not care has all of them"
+
+
+def test_what_is_measured_by_another_meter_than_at_the_beginning_counts(tmp_path):
+    """Its own source is told with it; what the journal answers is not mixed up by it."""
+    live = Metered("use")
+    with open_journal(tmp_path, SUBJECT) as journal:
+        ask = journal.evaluating(live, "RAPL")
+        assert [ask(ONE).qps, ask(ONE).qps] == [1, 2]
+        assert ask(ONE).power_source == "use"
+
+
+def test_times_of_batches_are_kept(tmp_path):
+    timed = []
+    lane = ONE[0]
+
+    def time_batches(lane, batch_sizes):
+        timed.append((lane, batch_sizes))
+        return {Stage.WHOLE: LatencyProfile((16,), (0.001 * len(timed),), (0.0,))}
+
+    def told(*asked, fresh=False):
+        with open_journal(tmp_path, SUBJECT, fresh=fresh) as journal:
+            ask = journal.timing(time_batches)
+            return [round(1e3 * ask(*each)[Stage.WHOLE].service_s[0]) for each in asked]
+
+    assert told((lane, [16]), (lane, [16, 64]), (OTHER[0], [16])) == [1, 2, 3]
+    assert told((OTHER[0], [16]), (lane, (16,)), (lane, [16])) == [3, 1, 1]
+    assert len(timed) == 3
+    assert told((lane, [16]), fresh=True) == [4]
+    assert told((lane, [16])) == [4]
+    assert ask(tmp_path, [ONE]) == ([1], 1)
+
+
+def test_damaged_times_of_batches_are_named(tmp_path):
+    with open_journal(tmp_path, SUBJECT) as journal:
+        journal.timing(lambda *_: {Stage.WHOLE: LatencyProfile((16,), (0.5,), (0.0,))})(ONE[0], [16])
+    file = tmp_path / FILE_NAME
+    file.write_bytes(file.read_bytes().replace(b"[0.5]", b"[1e999]"))
+    with pytest.raises(ProfilingError, match="line 1 is damaged: latency profile: service_s must be positive"):
+        ask(tmp_path, [ONE])
+
+
+def test_a_point_that_a_search_has_measured_is_not_measured_again(tmp_path):
+    tried = {ONE: Reached(70.0, 1.0, bandwidth_bytes_per_s=2e9, bandwidth_estimated=False), OTHER: Reached(80.0, 1.0)}
+    measured = []
+
+    def measure(configuration, cache_ways):
+        measured.append((configuration, cache_ways))
+        return ScalabilityPoint(1.0, 1e9, estimated=True)
+
+    with open_journal(tmp_path, SUBJECT) as journal:
+        scale = journal.scaling(measure, tried)
+        assert scale(ONE, None) == ScalabilityPoint(70.0, 2e9, estimated=False)
+        assert scale(ONE, 4).qps == scale(OTHER, None).qps == 1.0
+    assert measured == [(ONE, 4), (OTHER, None)], "fewer ways, and where traffic is not known"
+
+
 def test_a_search_that_was_ended_goes_on_where_it_was(tmp_path):
     """With noise, that is with configurations asked for again; ended after every single evaluation in turn."""
     space, limits = ParallelismSpace(4, (16, 64), (Placement.MODEL_ON_HOST,)), Limits(noise=0.1)
@@ -145,6 +226,8 @@ def test_what_a_power_failure_leaves_of_a_line_is_cut_off(tmp_path):
         (lambda line: line.replace(b'"qps": 1.0', b'"qps": -1.0'), "qps is -1.0"),
         (lambda line: line.replace(b'"qps": 1.0', b'"qps": 1' + b"0" * 400), "must be a finite number"),
         (lambda line: line.replace(b'"qps": 1.0', b'"qps": "many"'), "qps is 'many'"),
+        (lambda line: line.replace(b'"qps": 1.0', b'"qps": 1e999'), "qps is inf: must be a finite number"),
+        (lambda line: line.replace(b'"power_watts": 50.5', b'"power_watts": 0'), "power_watts is 0"),
         (lambda line: line.replace(b'"qps": 1.0, ', b""), "'qps' is missing"),
         (lambda line: line.replace(b'"workers": 1', b'"workers": 0'), "workers is 0"),
         (lambda line: line.replace(b'"version": 3', b'"version": "3"'), "version is '3'"),
@@ -208,7 +291,10 @@ def test_a_damaged_point_of_a_scalability_profile_is_named(tmp_path):
         points(tmp_path, [(ONE, 4)])
 
 
-@pytest.mark.parametrize("told", [Reached(math.nan), Reached(-1.0), Reached(math.inf), Reached(1.0, math.nan)])
+@pytest.mark.parametrize(
+    "told",
+    [Reached(math.nan), Reached(-1.0), Reached(math.inf), Reached(1.0, math.nan), Reached(1.0, 0.0, 5.0)],
+)
 def test_a_measurement_that_diverged_is_not_recorded(tmp_path, told):
     with open_journal(tmp_path, SUBJECT) as journal, pytest.raises(ProfilingError, match="diverged: its"):
         journal.evaluating(lambda _: told)(ONE)

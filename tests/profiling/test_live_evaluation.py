@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from hebe.runtime.bandwidth_meter import CacheWays
 from hebe.runtime.cache_allocation import CacheAllocationError
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Lane, Placement
+from hebe.serving.errors import QueryFailed
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import FixedSizes
 
@@ -57,13 +59,15 @@ def test_configurations_are_measured_one_after_the_other(repository):
     ) as evaluator:
         with pytest.raises(ValueError, match="no configuration was asked for"):
             _ = evaluator.driver
+        said = evaluator.power_source, evaluator.power_estimated
         reached = evaluator(WHOLE)
+        assert (reached.power_source, reached.power_estimated) == said, "known before anything was measured"
         assert evaluator.found is not None
         assert reached.qps == evaluator.found.crossing.qps > 0
         assert reached.low_qps <= reached.qps <= reached.high_qps
         assert reached.power_watts > 0
         assert len(probes) == len(evaluator.found.probes) >= 1
-        assert evaluator.power_source
+        assert reached.bandwidth_bytes_per_s > 0
         assert (evaluator.version, len(evaluator.identity) > 10, evaluator.spec.name) == (1, True, "peers-dlrm")
         driver = evaluator.driver
         other = (replace(WHOLE[0], batch_size=8),)
@@ -109,13 +113,40 @@ def test_fewer_ways_of_the_cache_are_measured_where_it_can_be_shared_out(reposit
 
 
 @pytest.mark.usefixtures("moment")
-def test_an_sla_out_of_reach_is_told_with_the_tail_latency_of_the_lightest_load(repository):
+@pytest.mark.parametrize("admission", [False, True])
+def test_an_sla_out_of_reach_is_told_with_what_a_query_takes_alone(repository, admission):
+    """Also where all of them are refused under load, so that none has a latency."""
     with live_evaluator(
-        repository, "peers-dlrm", None, WORKLOAD, SlaTarget(1e-3, 90), quick=True, admission=False
+        repository, "peers-dlrm", None, WORKLOAD, SlaTarget(1e-3, 90), quick=True, admission=admission
     ) as one:
         reached = one(WHOLE)
+        answers = [probe.report.latencies.answers for probe in one.found.probes]
     assert reached.qps == 0
     assert 1e-3 < reached.tail_latency_ms < 60_000
+    assert any(answers) != admission
+
+
+@pytest.mark.usefixtures("moment")
+def test_what_does_not_answer_even_a_query_alone_is_told_as_such(repository, monkeypatch):
+    def failing(*_):
+        raise QueryFailed("its worker is gone")
+
+    monkeypatch.setattr(live_evaluation, "times_alone", failing)
+    with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, SlaTarget(1e-3, 90), quick=True) as one:
+        assert one(WHOLE).tail_latency_ms == math.inf
+
+
+@pytest.mark.usefixtures("moment")
+def test_one_round_before_the_time_was_up_is_no_measurement_and_two_are_one(repository, monkeypatch):
+    with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH, quick=True) as evaluator:
+        whole = evaluator(WHOLE)
+        found = evaluator.found
+        assert not found.interrupted
+        monkeypatch.setattr(evaluator, "_search", lambda: replace(found, interrupted=True, rounds=1))
+        with pytest.raises(ProfilingError, match=r"did not settle within 180 s"):
+            evaluator(WHOLE)
+        monkeypatch.setattr(evaluator, "_search", lambda: replace(found, interrupted=True, rounds=2))
+        assert evaluator(WHOLE).qps == whole.qps
 
 
 def test_a_measurement_that_does_not_settle_is_given_up(repository, monkeypatch):

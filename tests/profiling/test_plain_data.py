@@ -4,9 +4,10 @@ import math
 import pytest
 
 from hebe.planning.parallelism import Reached
-from hebe.profile import ProfileError
+from hebe.profile import LatencyProfile, ProfileError
 from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.plain_data import (
+    LATER_RUN_FIELDS,
     checked_fields,
     checked_list,
     parse_json,
@@ -14,16 +15,34 @@ from hebe.profiling.plain_data import (
     point_to_dict,
     run_from_dict,
     run_to_dict,
+    times_from_dict,
+    times_to_dict,
 )
-from hebe.server_configuration import Lane, Placement
+from hebe.scheduling.events import Stage
+from hebe.server_configuration import Lane, Placement, to_dict
 
 CONFIGURATION = (Lane(Placement.SPARSE_ON_HOST, 2, 1, 64, 1, 256), Lane(Placement.MODEL_ON_HOST, 1))
 
 
-@pytest.mark.parametrize("reached", [Reached(12.5, 30.25, 7.0), Reached(0.0), Reached(1 / 3, 1e-300, math.inf)])
+@pytest.mark.parametrize(
+    "reached",
+    [
+        Reached(12.5, 30.25, 7.0),
+        Reached(0.0),
+        Reached(1 / 3, 1e-300, math.inf),
+        Reached(12.5, 30.25, 7.0, 12.0, 13.0, "RAPL", False, 1e9, False),
+    ],
+)
 def test_a_run_survives_the_way_to_disk_and_back(reached):
     data = json.loads(json.dumps(run_to_dict(CONFIGURATION, reached), allow_nan=False))
     assert run_from_dict("run", data) == (CONFIGURATION, reached)
+
+
+def test_a_run_of_an_older_version_does_not_say_where_its_watts_are_from():
+    data = run_to_dict(CONFIGURATION, Reached(12.5, 30.25, 7.0, 12.0, 13.0, "RAPL", False, 1e9, False))
+    for name in LATER_RUN_FIELDS:
+        del data[name]
+    assert run_from_dict("run", data)[1] == Reached(12.5, 30.25, 7.0, 12.0, 13.0)
 
 
 def test_whole_numbers_of_a_file_become_what_was_measured():
@@ -38,6 +57,14 @@ def test_whole_numbers_of_a_file_become_what_was_measured():
         ({"qps": True}, "run: qps is True"),
         ({"power_watts": -1}, "run: power_watts is -1"),
         ({"tail_latency_ms": 10**400}, "run: tail_latency_ms is 10+: must be a finite number"),
+        ({"qps": math.inf}, "run: qps is inf: must be a finite number"),
+        ({"tail_latency_ms": math.inf}, "run: tail_latency_ms is inf: must be a finite number"),
+        ({"high_qps": math.inf}, "run: high_qps is inf: must be a finite number"),
+        ({}, "run: power_watts is 0: a server that serves draws power"),
+        ({"power_watts": None}, "run: power_watts is None"),
+        ({"power_source": 3}, "run: power_source is 3: must be text or null"),
+        ({"power_estimated": None}, "run: power_estimated is None: must be true or false"),
+        ({"bandwidth_bytes_per_s": -1}, "run: bandwidth_bytes_per_s is -1"),
         ({"configuration": 3}, "run: configuration is 3: must be an object"),
         ({"watts": 3}, "run: unknown field 'watts'"),
     ],
@@ -58,6 +85,7 @@ def test_a_point_of_scalability_survives_the_way_to_disk_and_back(cache_ways):
     ("change", "message"),
     [
         ({"qps": -1}, "point: qps is -1: must be a number"),
+        ({"qps": math.inf}, "point: qps is inf: must be a finite number"),
         ({"bandwidth_bytes_per_s": None}, "point: bandwidth_bytes_per_s is None"),
         ({"cache_ways": 0}, "point: cache_ways is 0: must be null, or a whole number of at least 1"),
         ({"cache_ways": True}, "point: cache_ways is True"),
@@ -71,6 +99,34 @@ def test_what_is_no_point_of_scalability_is_named(change, message):
         point_from_dict("point", point_to_dict(CONFIGURATION, 3, ScalabilityPoint(1.0, 2.0, estimated=False)) | change)
 
 
+TIMED = Lane(Placement.PIPELINE_ON_HOST, 1, 1, 64, 1)
+TIMES = {
+    Stage.SPARSE: LatencyProfile((16, 64), (0.001, 0.002), (0.0, 0.0001)),
+    Stage.DENSE: LatencyProfile((16, 64), (0.003, 0.004), (0.0, 0.0001)),
+}
+
+
+def test_times_of_batches_survive_the_way_to_disk_and_back():
+    data = json.loads(json.dumps(times_to_dict(TIMED, (16, 64), TIMES), allow_nan=False))
+    assert times_from_dict("times", data) == (TIMED, (16, 64), TIMES)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lane": 3}, "times: lane is 3: must be an object"),
+        ({"lane": to_dict(CONFIGURATION)}, "times: must be of one lane"),
+        ({"batch_sizes": [1.5]}, "times: must be of one lane, and of whole numbers of items"),
+        ({"stages": {"hot": {}}}, "times: stages: unknown stage 'hot'"),
+        ({"stages": {"whole": {}}}, "'batch_sizes' is missing"),
+        ({"watts": 3}, "times: unknown field 'watts'"),
+    ],
+)
+def test_what_are_no_times_of_batches_is_named(change, message):
+    with pytest.raises(ProfileError, match=message):
+        times_from_dict("times", times_to_dict(TIMED, (16, 64), TIMES) | change)
+
+
 @pytest.mark.parametrize("text", ["", "{", "NaN", '{"a": Infinity}', "[" * 100_000, b"\xff"])
 def test_what_is_no_json_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
@@ -79,6 +135,7 @@ def test_what_is_no_json_is_refused(text):
 
 def test_fields_are_all_there_and_no_others():
     assert checked_fields("x", {"a": 1, "b": 2}, ("a", "b")) == {"a": 1, "b": 2}
+    assert checked_fields("x", {"a": 1, "b": 2}, ("a",), ("b", "c")) == {"a": 1, "b": 2}
     with pytest.raises(ProfileError, match="x: field 'b' is missing"):
         checked_fields("x", {"a": 1}, ("a", "b"))
     with pytest.raises(ProfileError, match=r"x is \{\}: must be a list"):

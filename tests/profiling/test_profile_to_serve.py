@@ -3,7 +3,9 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from hebe.models.architectures import build_dense_net
 from hebe.models.ranking_model import initial_rows
@@ -106,6 +108,38 @@ def test_hot_rows_need_what_told_them(tmp_path, stored, use, says):
         served(tmp_path, tmp_path / "a.json")
 
 
+def test_hot_rows_by_a_file_that_was_rewritten_are_not_those_that_were_measured(tmp_path, stored):
+    path = tmp_path / "keys.safetensors"
+    save_file({"things": np.array([3, 3, 1], np.int64)}, path)
+    write_server_profile(tmp_path / "a.json", profile_of(stored, HOT, AcceleratorUse.now(48, "uniform", str(path))))
+    served(tmp_path, tmp_path / "a.json")
+    save_file({"things": np.array([3, 3, 2], np.int64)}, path)
+    says = r"a.json: which rows are hot .*keys.safetensors has changed since it was profiled; profile ranker again"
+    with pytest.raises(ProfileError, match=says):
+        served(tmp_path, tmp_path / "a.json")
+    path.unlink()
+    with pytest.raises(ProfileError, match=r"keys\.safetensors: cannot be read"):
+        served(tmp_path, tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("usable", "of", "server", "says"),
+    [
+        ((0, 1, 2, 3), None, "small-4-cores", r"\(taskset -c 0-1 hebe serve .*models --profile .*a.json\), or serve"),
+        ((0, 1, 2, 3), (1, 3), "small-4-cores", r"\(taskset -c 1,3 hebe serve "),
+        ((4, 5, 6), (1, 3), "small-3-cores", r"\(taskset -c 4-5 hebe serve "),
+        ((7,), None, "small-1-cores", r"hebe profile .*models --model ranker --cores 7\), or serve ranker without one"),
+        ((0, 1, 2, 3), None, "large-4-cores", r"hebe profile .*models --model ranker\), or serve ranker without one"),
+    ],
+)
+def test_how_to_serve_on_the_cores_that_it_was_made_on_is_said(tmp_path, stored, monkeypatch, usable, of, server, says):
+    monkeypatch.setattr("hebe.profiling.profile_to_serve.available_cores", lambda: usable)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3 if server == "small-3-cores" else 4)
+    write_server_profile(tmp_path / "a.json", replace(profile_of(stored), cores=of))
+    with pytest.raises(ProfileError, match=says):
+        served(tmp_path, tmp_path / "a.json", server=server)
+
+
 @pytest.mark.parametrize(
     ("change", "server", "says"),
     [
@@ -129,7 +163,8 @@ def test_a_profile_that_does_not_fit_is_refused(tmp_path, stored, change, server
     assert read_server_profile(path) == changed
 
 
-def test_what_to_do_is_said(tmp_path, stored):
+def test_what_to_do_is_said(tmp_path, stored, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
     write_server_profile(tmp_path / "a.json", profile_of(stored))
     with pytest.raises(ProfileError, match=r"\(hebe profile .*models --model ranker\), or serve ranker without one"):
         served(tmp_path, tmp_path / "a.json", server="another")

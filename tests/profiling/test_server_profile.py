@@ -9,6 +9,7 @@ from hebe.profile import EfficiencyTuple, ProfileError
 from hebe.profiling.server_profile import (
     ServerProfile,
     check_fits,
+    core_list,
     read_server_profile,
     write_server_profile,
 )
@@ -25,11 +26,24 @@ def test_a_profile_survives_the_way_to_disk_and_back(tmp_path):
     for written in (
         PROFILE,
         replace(PROFILE, scalability=None, server=replace(SERVER, accelerator=None)),
+        replace(PROFILE, cores=(0, 1, 5)),
         replace(PROFILE, measured=replace(PROFILE.efficiency, qps=500.0), measured_at="2026-05-05T00:00:00+00:00"),
     ):
         write_server_profile(path, written)
         assert read_server_profile(path) == written
         assert os.listdir(path.parent) == ["dlrm.json"]
+
+
+def test_a_profile_of_an_older_version_is_of_all_cores():
+    data = PROFILE.to_dict()
+    del data["cores"]
+    assert ServerProfile.from_dict(data) == PROFILE
+
+
+def test_cores_are_told_as_options_take_them():
+    assert core_list((0,)) == "0"
+    assert core_list((8, 0, 1, 2)) == "0-2,8"
+    assert core_list((1, 3, 5, 6)) == "1,3,5-6"
 
 
 def test_where_it_cannot_be_written_the_older_one_stays(tmp_path, monkeypatch):
@@ -83,6 +97,10 @@ def change(*path_and_value):
         (change("efficiency", "model", "din"), "efficiency is of din on small-2-cores"),
         (change("efficiency", "configuration", "workers", 7), "is not the one that the search found best"),
         (change("latency", 3), "latency is 3"),
+        (change("cores", 3), "cores is 3: must be a list"),
+        (change("cores", []), r"cores is \[\]: must be numbers of cores, or null"),
+        (change("cores", [-1]), r"cores is \[-1\]"),
+        (change("cores", [True]), r"cores is \[True\]"),
         (change("latency", "whole", "service_s", None), "'service_s' is missing"),
         (change("latency", "whole", 1), "latency: whole is 1"),
         (change("scalability", "workers", []), "workers is empty"),

@@ -1,9 +1,11 @@
 """The search for this server's split against trying everything, measured: real models under real load.
 
-Every configuration of a small space is measured once, and all searches ask these measurements. What each of them found
-is then measured anew, in turns, and compared by that alone: the best of many measurements is too good, and a machine
-that others use is not as fast at the end of them as it was at their begin. The SLA target is the model's own, or a
-longer one where a single large query takes too long on so few cores.
+Every configuration of a small space is measured once, and all searches ask these measurements. They ask as `hebe
+profile --quick` does, which asks again where two candidates are within the noise: the same measurement answers, so that
+nothing comes of it, but it counts as an evaluation. What each of them found is then measured anew, in turns, and
+compared by that alone: the best of many measurements is too good, and a machine that others use is not as fast at the
+end of them as it was at their begin. The SLA target is the model's own, or a longer one where a single large query
+takes too long on so few cores.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from hebe.load_generator.qps_search import Workload
 from hebe.planning.gain_by_cause import GainByCause, gain_by_cause
 from hebe.planning.guided_search import guided_search
 from hebe.planning.parallelism import (
+    QUICK_RUNS,
     Configuration,
     Limits,
     Reached,
@@ -71,21 +74,22 @@ def live_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
     sla = target_within_reach(repository, model, machine=machine)
     machine.forget()  # how long the target was looked for
     with live_evaluator(repository, model, None, workload, sla, quick=True, machine=machine) as live:
-        predict = predictor(live, space, workload.sizes, live.sla)
+        predict = predictor(live.busy_profiles, space, workload.sizes, live.sla)
         task = progress.add_task(f"all configurations of {model}", total=space.size())
 
         def told(configuration: Configuration) -> Reached:
             progress.advance(task)
             return live(configuration)
 
-        every = exhaustive_search(space, told)
+        every = exhaustive_search(space, told, Limits(runs=1))
         progress.remove_task(task)
         if not every.reached.qps:
             raise ProfilingError(f"{model} keeps {live.sla.latency_ms:g} ms in no configuration: no figures of it")
         measured = every.tried.__getitem__
-        found = gradient_search(space, measured)
-        guided = guided_search(space, predict, measured, Limits(noise=live.noise, runs=1))
-        simple = deeprecsys_search(space, measured)
+        limits = Limits(noise=live.noise, runs=QUICK_RUNS)
+        found = gradient_search(space, measured, limits)
+        guided = guided_search(space, predict, measured, limits)
+        simple = deeprecsys_search(space, measured, limits)
         searching = machine.disturbance
         machine.forget()  # what is compared is measured from here on
         picks = list(dict.fromkeys(search.closest for search in (simple, every, found, guided)))
@@ -105,9 +109,19 @@ def live_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
         return None if search.closest == every.closest else (in_turns[search.closest], in_turns[every.closest])
 
     return [
-        *search_figures(f"{model}.live", found, every, f"{target}, Algorithm 1, refined", over_everything(found)),
         *search_figures(
-            f"{model}.live.guided", guided, every, f"{target}, by measured service times", over_everything(guided)
+            f"{model}.live",
+            found,
+            every,
+            f"{target}, --strategy hercules (Algorithm 1, refined)",
+            over_everything(found),
+        ),
+        *search_figures(
+            f"{model}.live.guided",
+            guided,
+            every,
+            f"{target}, --strategy guided, the default (by measured service times)",
+            over_everything(guided),
         ),
         _gain(model, cores, simple.closest, found.closest, in_turns, gain, f"{target}; {told_of_host}"),
     ]

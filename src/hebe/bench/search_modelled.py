@@ -90,12 +90,13 @@ def search_figures(
     how: str,
     in_turns: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> list[Figure]:
-    """What a search found by asking, over what asking for everything found, and the share that it asked for.
+    """What a search found by asking, over what asking for everything found, and how often it asked, repeats included,
+    over how many there are to ask for.
 
     `in_turns`: what both reached as they were measured anew, which then counts. `how` says in the notes which search it
     was, and what they reach.
     """
-    size = len(every.tried)
+    size, repeats = len(every.tried), found.evaluations - len(found.tried)
     value, low, high = (_over(found, every), None, None) if in_turns is None else ratio_of_medians(*in_turns)
     turns = "" if in_turns is None else "; in turns {:,.0f} and {:,.0f}".format(*map(median, in_turns))
     return [
@@ -112,10 +113,10 @@ def search_figures(
         ),
         Figure(
             f"search.evaluations_share.{name}",
-            len(found.tried) / size,
+            found.evaluations / size,
             "ratio",
             target="<= 0.20",
-            note=f"{how}: {len(found.tried):,} of {size:,} configurations",
+            note=f"{how}: {len(found.tried):,} of {size:,} configurations; {repeats:,} repeats, which count as well",
         ),
     ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,13 +27,20 @@ from hebe.cli.options import (
     parse_bytes,
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.profile_checks import (
+    check_hot_rows,
+    check_placements,
+    chosen_strategy,
+    parse_batch_sizes,
+    parse_cores,
+    parse_placements,
+)
 
 if TYPE_CHECKING:
     from hebe.cli.profile_making import ProfileInterrupted
-    from hebe.server_configuration import Placement
 
 _SEARCH, _RESULT = "What to search", "Result"
-_OUT_OF_REACH, _INTERRUPTED = 3, 130
+_OUT_OF_REACH = 3
 _PATIENCE_S = 300.0
 
 
@@ -62,14 +68,14 @@ def profile(
         ),
     ] = None,
     strategy: Annotated[
-        str,
+        str | None,
         typer.Option(
             rich_help_panel=_SEARCH,
-            help="hercules: Algorithm 1, refined; guided: measures only what a simulation from measured service times"
-            " says may win; the baselines deeprecsys (batch sizes only) and baymax (co-location only); exhaustive;"
-            " random.",
+            help="guided: measures only what a simulation from measured service times says may win; hercules: Algorithm"
+            " 1, refined; the baselines deeprecsys (batch sizes only) and baymax (co-location only); exhaustive; random"
+            " (default: guided, with a placement on an accelerator hercules).",
         ),
-    ] = "hercules",
+    ] = None,
     batch_sizes: Annotated[
         str | None,
         typer.Option(
@@ -102,7 +108,8 @@ def profile(
         typer.Option(
             rich_help_panel=_SEARCH,
             metavar="BYTES",
-            help="The accelerator's memory for hot rows, such as 500M (default: a tenth of the tables).",
+            help="The accelerator's memory for hot rows, such as 500M, with hot-sparse-on-accelerator (default: a tenth"
+            " of the tables).",
         ),
     ] = None,
     key_trace: Annotated[
@@ -151,18 +158,14 @@ def profile(
     of the same model files, loaded in the same way, server, SLA and load is not measured again.
 
     Exit codes: 0 a profile was written; 3 no configuration keeps the SLA (and the power budget): the closest one is
-    told, and nothing is written; 1 it failed; 2 wrong usage; 130 interrupted.
+    told, and nothing is written; 1 it failed; 2 wrong usage; 130 interrupted, 143 terminated.
 
     Example: hebe profile models --model dlrm-rmc1 --sla-ms 20
 
     Example: hebe profile models --model din --power-budget-w 90 --placement model-on-host --strategy deeprecsys
     """
-    from hebe.cli.profile_making import STRATEGIES, ProfileInterrupted, ProfileRequest, make_profile
-    from hebe.load_generator.qps_search import Workload
-    from hebe.runtime.large_allocations import keep_large_allocations
     from hebe.workload import forms
 
-    keep_large_allocations()
     for option, value in (("--sla-ms", sla_ms), ("--power-budget-w", power_budget_w)):
         if value is not None:
             check_at_least(option, value, more_than=0.0)
@@ -170,8 +173,10 @@ def profile(
         check_at_least("--patience-s", patience_s, least=0.0)
     if percentile is not None:
         check_percentile(percentile)
-    if strategy not in STRATEGIES:
-        raise typer.BadParameter(f"{strategy!r}: choose {', '.join(STRATEGIES)}", param_hint="--strategy")
+    placements = parse_placements(placement or [])
+    strategy = chosen_strategy(strategy, placements)
+    check_placements(strategy, placements)
+    check_hot_rows(strategy, placements, accelerator_memory, key_trace)
     if evaluations is not None and strategy != "random":
         raise typer.BadParameter("is for --strategy random", param_hint="--evaluations")
     output = Path("profiles") / f"{model}.json" if output is None else output
@@ -179,26 +184,36 @@ def profile(
         raise typer.BadParameter(f"{output}: must end in .json", param_hint="--output")
     picture = output.with_suffix(".svg")
     check_written({"--output": output, "--journal": journal}, [])
+    query_sizes = forms.query_sizes(sizes)
+    batches, usable = parse_batch_sizes(batch_sizes, query_sizes.largest), parse_cores(cores)
+    hot_bytes = None if accelerator_memory is None else parse_bytes(accelerator_memory, "--accelerator-memory")
+
+    # What runs models takes seconds to import: not before it is known that there is something to do.
+    from hebe.cli.profile_making import ProfileInterrupted, ProfileRequest, make_profile
+    from hebe.load_generator.qps_search import Workload
+    from hebe.profiling.file_checksum import form_words
+    from hebe.runtime.large_allocations import keep_large_allocations
+
+    keep_large_allocations()
     request = ProfileRequest(
         directory=directory,
         model=model,
         version=version,
         loading=load_options(graph, table_memory, persistent_dir, hierarchy, row_format),
-        workload=Workload(forms.query_sizes(sizes), forms.arrivals(arrivals), forms.key_skew(keys), seed),
+        workload=Workload(query_sizes, forms.arrivals(arrivals), forms.key_skew(keys), seed),
         keys=keys,
-        load=f"sizes {sizes}, arrivals {arrivals}, keys {keys}, seed {seed}{', quick' if quick else ''}",
+        load=f"sizes {sizes}, arrivals {form_words(arrivals)}, keys {form_words(keys)}, seed {seed}"
+        f"{', quick' if quick else ''}",
         sla_ms=sla_ms,
         percentile=percentile,
         power_budget_watts=float("inf") if power_budget_w is None else power_budget_w,
-        placements=_placements(placement or []),
+        placements=placements,
         strategy=strategy,
         seed=seed,
         evaluations=evaluations,
-        batch_sizes=_batch_sizes(batch_sizes),
-        cores=_cores(cores),
-        accelerator_bytes=None
-        if accelerator_memory is None
-        else parse_bytes(accelerator_memory, "--accelerator-memory"),
+        batch_sizes=batches,
+        cores=usable,
+        accelerator_bytes=hot_bytes,
         key_trace=key_trace,
         journal=journal,
         fresh=fresh,
@@ -213,10 +228,10 @@ def profile(
         console.print(_interrupted_words(interrupted), soft_wrap=True)
         if as_json:
             print_json({"interrupted": True, "evaluations": interrupted.evaluations, "journal": journal})
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(interrupted.exit_code) from None
     # Tables are drawn with rich, the picture with matplotlib: not before all is measured.
     from hebe.cli.profile_results import profile_picture, profile_summary, profile_tables
-    from hebe.profiling.server_profile import write_server_profile
+    from hebe.profiling.server_profile import core_list, write_server_profile
     from hebe.report.whole_file import write_whole
 
     for table in profile_tables(made):
@@ -229,6 +244,11 @@ def profile(
     write_server_profile(output, made.profile)
     write_whole(picture, profile_picture(made))
     console.print(f"\nProfile: {output}\nPicture: {picture}", soft_wrap=True)
+    if made.profile.cores is not None:
+        console.print(
+            f"Of these cores: to serve by it, put taskset -c {core_list(made.profile.cores)} in front of hebe serve.",
+            soft_wrap=True,
+        )
     if as_json:
         print_json({**summary, "profile": output, "picture": picture})
 
@@ -237,47 +257,12 @@ def _interrupted_words(interrupted: ProfileInterrupted) -> str:
     from hebe.report.configuration_words import configuration_words
 
     if not interrupted.evaluations:
-        return "Interrupted before anything was measured."
+        return f"{interrupted.how} before anything was measured."
     words = (
-        f"Interrupted. {interrupted.evaluations} evaluations are in {interrupted.journal}: the same command goes on."
+        f"{interrupted.how}. {interrupted.evaluations} evaluations are in {interrupted.journal}: the same command goes "
+        "on."
     )
     if interrupted.best is not None:
         configuration, reached = interrupted.best
         words += f" Best so far: {reached.qps:,.4g} queries/s with {configuration_words(configuration)}."
     return words
-
-
-def _placements(names: list[str]) -> tuple[Placement, ...]:
-    from hebe.server_configuration import Placement
-
-    for name in names:
-        if name not in list(Placement):
-            raise typer.BadParameter(f"{name!r}: choose {', '.join(Placement)}", param_hint="--placement")
-    return tuple(dict.fromkeys(Placement(name) for name in names))
-
-
-def _batch_sizes(text: str | None) -> tuple[int, ...]:
-    if text is None:
-        return ()
-    pieces = [piece.strip() for piece in text.split(",")]
-    if not all(re.fullmatch(r"[1-9][0-9]{0,5}", piece) for piece in pieces):
-        raise typer.BadParameter(f"{text!r}: write numbers of items as 16,64,256", param_hint="--batch-sizes")
-    return tuple(sorted({int(piece) for piece in pieces}))
-
-
-def _cores(text: str | None) -> tuple[int, ...] | None:
-    """The cores in a list as 0-3,8. Wrong usage unless this process may use them all."""
-    from hebe.runtime.pinning import available_cores
-
-    if text is None:
-        return None
-    cores: set[int] = set()
-    for piece in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", piece)
-        if found is None or int(found[2] or found[1]) < int(found[1]):
-            raise typer.BadParameter(f"{text!r}: write cores as 0-3,8", param_hint="--cores")
-        cores |= set(range(int(found[1]), int(found[2] or found[1]) + 1))
-    if missing := sorted(cores - set(available_cores())):
-        known = ", ".join(map(str, available_cores()))
-        raise typer.BadParameter(f"{missing[0]}: this process may use {known}", param_hint="--cores")
-    return tuple(sorted(cores))

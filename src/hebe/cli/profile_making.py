@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
+from hebe.cli.profile_checks import BAYMAX, DEEPRECSYS, GUIDED, HERCULES
 from hebe.models.repository import ModelRepository, StoredModel
+from hebe.planning.error import PlanningError
 from hebe.planning.guided_search import guided_search
 from hebe.planning.parallelism import (
+    QUICK_RUNS,
+    RUNS,
     Configuration,
     Evaluate,
     Limits,
@@ -45,11 +49,14 @@ from hebe.spec import ModelSpec, ServerSpec, SlaTarget
 if TYPE_CHECKING:
     from hebe.load_generator.qps_search import Probe, Workload
     from hebe.load_generator.rate_search import Crossing
-    from hebe.profiling.evaluator import ServerEvaluator
+    from hebe.profiling.evaluator import ServerEvaluator, TimeBatches
     from hebe.runtime.loaded_model import LoadOptions
 
 FEW_CORES = 4
 """On so many or fewer, batch sizes a factor of four apart will do; else of two."""
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
 
 BUSY_SHARE = 0.1
 """What others may take of the cores before it is said that they disturb."""
@@ -132,15 +139,28 @@ def speed_words(slowest_share: float) -> str:
 
 
 class ProfileInterrupted(Exception):
-    """Ctrl-C; what was measured until then is in the journal."""
+    """Ctrl-C, or a signal that ends the process with `exit_code`; what was measured until then is in the journal."""
 
-    def __init__(self, journal: Path, evaluations: int, best: tuple[Configuration, Reached] | None) -> None:
+    def __init__(
+        self, journal: Path, evaluations: int, best: tuple[Configuration, Reached] | None, exit_code: int
+    ) -> None:
         super().__init__(f"interrupted after {evaluations} evaluations")
-        self.journal, self.evaluations, self.best = journal, evaluations, best
+        self.journal, self.evaluations, self.best, self.exit_code = journal, evaluations, best, exit_code
+
+    @property
+    def how(self) -> str:
+        """The first word to say."""
+        return "Interrupted" if self.exit_code == INTERRUPTED else "Terminated"
+
+
+def _note(progress: Progress, words: str) -> None:
+    """Say on stderr what the bars would show, where there is no terminal for them."""
+    if progress.disable:
+        progress.console.print(words, soft_wrap=True, markup=False)
 
 
 class _Watched:
-    """Evaluations as they come, with the best of them, on a progress bar."""
+    """Evaluations as they come, with the best of them, on a progress bar, or a line each without a terminal."""
 
     def __init__(self, evaluate: Evaluate, limits: Limits, progress: Progress, total: int | None) -> None:
         self.evaluations = 0
@@ -156,6 +176,8 @@ class _Watched:
             told = f"best {format_number(reached.qps)} queries/s: {configuration_words(configuration)} (evaluations)"
             self._progress.update(self._task, description=told)
         self._progress.advance(self._task)
+        told = f"{format_number(reached.qps)} queries/s" if reached.qps else "late"
+        _note(self._progress, f"evaluation {self.evaluations}: {configuration_words(configuration)}: {told}")
         return reached
 
 
@@ -175,11 +197,14 @@ def _random(task: _Task) -> SearchResult:
     return random_search(task.space, task.evaluate, count, task.request.seed, task.limits)
 
 
-STRATEGIES: dict[str, Callable[[_Task], SearchResult]] = {
-    "hercules": lambda task: gradient_search(task.space, task.evaluate, task.limits),
-    "guided": lambda task: guided_search(task.space, task.predict(), task.evaluate, task.limits),
-    "deeprecsys": lambda task: deeprecsys_search(task.space, task.evaluate, task.limits),
-    "baymax": lambda task: baymax_search(task.space, task.evaluate, task.limits),
+CLIMBING = (HERCULES, GUIDED)
+"""Strategies that begin with a worker of each stage."""
+
+SEARCHES: dict[str, Callable[[_Task], SearchResult]] = {
+    GUIDED: lambda task: guided_search(task.space, task.predict(), task.evaluate, task.limits),
+    HERCULES: lambda task: gradient_search(task.space, task.evaluate, task.limits),
+    DEEPRECSYS: lambda task: deeprecsys_search(task.space, task.evaluate, task.limits),
+    BAYMAX: lambda task: baymax_search(task.space, task.evaluate, task.limits),
     "exhaustive": lambda task: exhaustive_search(task.space, task.evaluate, task.limits),
     "random": _random,
 }
@@ -188,7 +213,8 @@ STRATEGIES: dict[str, Callable[[_Task], SearchResult]] = {
 def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
     """Search, and measure the winner.
 
-    Raises `ProfileInterrupted` on Ctrl-C, and what the model repository, the journal and the server raise.
+    Raises `ProfileInterrupted` on Ctrl-C and SIGTERM, `PlanningError` for a placement that the cores do not suffice
+    for, and what the model repository, the journal and the server raise.
     """
     stored = ModelRepository(request.directory).open(request.model, request.version)
     server = this_server(request.cores)
@@ -196,7 +222,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
     use = _accelerator(request, stored.spec)
     load = request.load
     if any(placement.on_accelerator for placement in space.placements):
-        load += f", {use.memory_bytes} bytes of hot rows by {use.key_trace or 'these keys'}"
+        load += f", {use.words}"
         use.check(stored.spec)  # what is wrong with a trace is better told now
     subject = ProfileSubject(
         stored.name,
@@ -208,25 +234,31 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         load,
     )
     watched: _Watched | None = None
-    busy = busy_machine(cores=request.cores)
-    if warning := busy_words(busy):
-        progress.console.print(warning, style="yellow", soft_wrap=True)
     try:
+        busy = busy_machine(cores=request.cores)
+        if warning := busy_words(busy):
+            progress.console.print(warning, style="yellow", soft_wrap=True)
         with (
             open_journal(request.journal, subject, fresh=request.fresh) as journal,
             _running(request, stored, subject.sla, use, progress) as live,
         ):
-            limits = Limits(request.power_budget_watts, live.noise)
+            limits = Limits(request.power_budget_watts, live.noise, QUICK_RUNS if request.quick else RUNS)
             total = space.size() if request.strategy == "exhaustive" else None
-            watched = _Watched(journal.evaluating(live), limits, progress, total)
-            search = STRATEGIES[request.strategy](
-                _Task(request, space, watched, limits, lambda: _predicting(request, space, subject.sla, live, progress))
-            )
+            watched = _Watched(journal.evaluating(live, live.power_source), limits, progress, total)
+            time_batches = journal.timing(live.busy_profiles)
+
+            def predict() -> Evaluate:
+                return _predicting(request, space, subject.sla, time_batches, progress)
+
+            search = SEARCHES[request.strategy](_Task(request, space, watched, limits, predict))
             profile = _profile(request, subject, server, search, live, journal, use, progress)
             disturbance, bandwidth_source = live.disturbance, live.bandwidth_source
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
+        code = end.code if isinstance(end, SystemExit) else INTERRUPTED
+        if not isinstance(code, int):
+            raise
         evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)
-        raise ProfileInterrupted(request.journal, evaluations, best) from None
+        raise ProfileInterrupted(request.journal, evaluations, best, code) from None
     return ProfileMade(
         subject, server, space, limits, request.strategy, search, journal.answered, profile, busy, disturbance,
         bandwidth_source,
@@ -237,16 +269,21 @@ def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:
     step = 2 if cores <= FEW_CORES else 1
     batch_sizes = request.batch_sizes or tuple(1 << power for power in range(4, 11, step))
     placements = request.placements
-    if not placements and request.strategy == "baymax":
+    if not placements and request.strategy == BAYMAX:
         placements = (Placement.HOT_SPARSE_ON_ACCELERATOR,)
-    return ParallelismSpace(cores, batch_sizes, placements or host_placements(cores))
+    space = ParallelismSpace(cores, batch_sizes, placements or host_placements(cores))
+    for placement in space.placements:
+        begins = request.strategy not in CLIMBING or space.first_lane(placement, 1) in space
+        if not begins or next(space.lanes(placement), None) is None:
+            raise PlanningError(f"{cores} cores are too few for {placement}")
+    return space
 
 
 def _accelerator(request: ProfileRequest, spec: ModelSpec) -> AcceleratorUse:
     """What hot rows there may be."""
     memory_bytes = default_memory_bytes(spec) if request.accelerator_bytes is None else request.accelerator_bytes
     trace = None if request.key_trace is None else str(request.key_trace.absolute())
-    return AcceleratorUse(memory_bytes, request.keys, trace)
+    return AcceleratorUse.now(memory_bytes, request.keys, trace)
 
 
 def _sla(request: ProfileRequest, own: SlaTarget) -> SlaTarget:
@@ -294,13 +331,14 @@ def _running(
 
 
 def _predicting(
-    request: ProfileRequest, space: ParallelismSpace, sla: SlaTarget, live: ServerEvaluator, progress: Progress
+    request: ProfileRequest, space: ParallelismSpace, sla: SlaTarget, time_batches: TimeBatches, progress: Progress
 ) -> Evaluate:
     """What configurations should reach, told as it goes."""
     from hebe.profiling.prediction import predictor
 
     task = progress.add_task("timing batches on workers of each kind", total=None)
-    predict = predictor(live, space, request.workload.sizes, sla)
+    _note(progress, "timing batches on workers of each kind")
+    predict = predictor(time_batches, space, request.workload.sizes, sla)
     progress.update(task, description="predicting configurations", total=space.size())
 
     def told(configuration: Configuration) -> Reached:
@@ -326,20 +364,23 @@ def _profile(
     if best is None:
         return None
     task = progress.add_task("measuring service times, and fewer workers", total=None)
+    _note(progress, "measuring service times, and fewer workers")
     latency = live.latency_profiles(best)
-    scalability = live.scalability(best, journal.scaling(live.scalability_point))
+    scalability = live.scalability(best, journal.scaling(live.scalability_point, search.tried))
     progress.remove_task(task)
-    # Where power is from is known from here on, even if the journal has answered all of the search.
     efficiency = EfficiencyTuple(
         subject.model,
         server.name,
         search.reached.qps,
         search.reached.power_watts,
         to_dict(best),
-        estimated=live.power_estimated,
+        estimated=search.reached.power_estimated,
     )
     created = datetime.now(UTC).isoformat(timespec="seconds")
     used = use if any(lane.placement.on_accelerator for lane in best) else None
+    power_source = search.reached.power_source or live.power_source
+    some = request.cores is not None and set(request.cores) != set(available_cores())
     return ServerProfile(
-        subject, server, request.strategy, created, efficiency, live.power_source, latency, scalability, search, used
-    )
+        subject, server, request.strategy, created, efficiency, power_source, latency, scalability, search, used,
+        cores=request.cores if some else None,
+    )  # fmt: skip

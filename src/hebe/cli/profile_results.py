@@ -19,7 +19,7 @@ from hebe.report.configuration_words import configuration_words
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.search_surface import search_surface
 from hebe.report.tables import format_number
-from hebe.server_configuration import to_dict
+from hebe.server_configuration import Placement, to_dict
 from hebe.spec import SlaTarget
 
 _SHOWN_OF_A_SWEEP = 10
@@ -56,12 +56,12 @@ def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
         yield _latency(latency)
     if made.profile.scalability is not None:
         yield Text()
-        yield Text("With so many workers", style="bold")
+        yield Text(f"{_scaled(made.profile)}, with so many workers", style="bold")
         yield _scalability(made.profile.scalability)
         yield Text(f"Memory traffic: {made.bandwidth_source}", style="dim")
         if len(made.profile.scalability.cache_ways) > 1:
             yield Text()
-            yield Text("With so many ways of the last-level cache", style="bold")
+            yield Text(f"{_scaled(made.profile)}, with so many ways of the last-level cache", style="bold")
             yield _by_cache_ways(made.profile.scalability)
 
 
@@ -195,6 +195,13 @@ def _latency(latency: LatencyProfile) -> FittingTable:
         numbers = (items, service_s * 1e3, spread_s * 1e3, items / service_s)
         table.add_row(*(format_number(float(f"{number:.3g}")) for number in numbers))
     return table
+
+
+def _scaled(profile: ServerProfile) -> str:
+    """What the scalability profile is of, whatever won: `model-on-host, workers of 1 core, batches of 64`."""
+    lane = profile.configuration[0]
+    cores = f"{lane.cores_per_worker} core{'' if lane.cores_per_worker == 1 else 's'}"
+    return f"{Placement.MODEL_ON_HOST}, workers of {cores}, batches of {lane.batch_size:,}"
 
 
 def _scalability(scalability: ScalabilityProfile) -> FittingTable:

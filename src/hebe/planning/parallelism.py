@@ -29,7 +29,9 @@ class Reached:
 
     `qps` is its latency-bounded throughput, 0 if it cannot keep the SLA target at all; `power_watts` is drawn at that
     load; `tail_latency_ms` is that of the lightest load, by which those that reach nothing are told apart. `low_qps`
-    and `high_qps` bound the 95% confidence interval of `qps`, None where it is not known.
+    and `high_qps` bound the 95% confidence interval of `qps`, None where it is not known. `power_source` says where
+    the watts are from, None where nobody said; `power_estimated` unless they were read. `bandwidth_bytes_per_s` is the
+    memory traffic at that load, None where it is not known, and estimated likewise.
     """
 
     qps: float
@@ -37,25 +39,42 @@ class Reached:
     tail_latency_ms: float = math.inf
     low_qps: float | None = None
     high_qps: float | None = None
+    power_source: str | None = None
+    power_estimated: bool = True
+    bandwidth_bytes_per_s: float | None = None
+    bandwidth_estimated: bool = True
 
 
 Evaluate = Callable[[Configuration], Reached]
 """What a configuration reaches; asked again for the same one, it measures again."""
 
 
+RUNS, QUICK_RUNS = 3, 2
+"""How often a configuration is asked for at most, where it cannot be told from another; for a first look."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Beside the SLA target, which is in what is reached: the provisioned power. `noise`: relative differences of
-    throughput that say nothing; candidates so close are asked for up to `runs` times, and compared by their medians.
+    throughput that say nothing; candidates so close, or whose confidence intervals overlap, are asked for up to `runs`
+    times, and compared by their medians.
     """
 
     power_budget_watts: float = math.inf
     noise: float = 0.0
-    runs: int = 3
+    runs: int = RUNS
 
     def keeps(self, reached: Reached) -> bool:
         """Whether the SLA target was reached within the power budget."""
         return reached.qps > 0 and reached.power_watts <= self.power_budget_watts
+
+    def alike(self, one: Reached, other: Reached) -> bool:
+        """Whether nothing tells which of them reaches more."""
+        if self.noise and abs(one.qps - other.qps) <= self.noise * max(one.qps, other.qps):
+            return True
+        if one.low_qps is None or one.high_qps is None or other.low_qps is None or other.high_qps is None:
+            return False
+        return one.low_qps <= other.high_qps and other.low_qps <= one.high_qps
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +103,17 @@ class SearchResult:
     evaluations: int
 
 
+LEADERS = 5
+"""Of a search that compares nothing on its way, how many of the best are told apart at its end."""
+
+
 @dataclass(slots=True)
 class Trials:
-    """What has been asked for, and answered."""
+    """What has been asked for, and answered. From `most_evaluations` on nothing is asked for again."""
 
     evaluate: Evaluate
     limits: Limits
+    most_evaluations: float = math.inf
     runs: dict[Configuration, list[Reached]] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
 
@@ -130,12 +154,26 @@ class Trials:
         best = self.best_of(candidates)
         return best if self.better(best, on) else None
 
-    def goes_on(self, at: Configuration | None, there: Configuration) -> bool:
-        """Step from `at`, None at the beginning, to `there` if that is better; whether it is."""
+    def goes_on(self, at: Configuration | None, there: Configuration, *, asks_again: bool = True) -> bool:
+        """Step from `at`, None at the beginning, to `there` if that is better; whether it is. `asks_again` where they
+        are within the noise; else the runs so far decide."""
         self.reached(there)
-        better = at is None or self.better(there, at)
+        better = at is None or (self.better(there, at) if asks_again else self._rank(there) > self._rank(at))
         self.steps.append(Step(at, (there,), there if better else None))
         return better
+
+    def tell_leaders_apart(self) -> None:
+        """Ask again for the best ones while nothing tells which of them is the best: up to `LEADERS` of them at a time,
+        and in all as often as that takes once. Whoever was lucky the first time is found out, and others lead."""
+        before = self.most_evaluations
+        self.most_evaluations = min(before, self.evaluations + LEADERS * self.limits.runs)
+        asked = -1
+        while asked < self.evaluations:
+            asked = self.evaluations
+            best, *rivals = sorted(self.runs, key=self._rank, reverse=True)[:LEADERS]
+            for rival in rivals:
+                self.better(rival, best)
+        self.most_evaluations = before
 
     def result(self) -> SearchResult:
         """Of all that was tried."""
@@ -152,12 +190,9 @@ class Trials:
         return False, -over_watts, -reached.tail_latency_ms
 
     def _tell_apart(self, one: Configuration, other: Configuration) -> None:
-        while True:
-            first, second = self.reached(one).qps, self.reached(other).qps
-            if abs(first - second) > self.limits.noise * max(first, second):
-                return
+        while self.limits.alike(self.reached(one), self.reached(other)):
             fewest = min((one, other), key=lambda each: len(self.runs[each]))
-            if len(self.runs[fewest]) >= self.limits.runs or not self.limits.noise:
+            if len(self.runs[fewest]) >= self.limits.runs or self.evaluations >= self.most_evaluations:
                 return
             self.runs[fewest].append(self.evaluate(fewest))
 
@@ -174,6 +209,12 @@ def gradient_search(
     search over co-location and fusion there (Figure 12).
     """
     trials = Trials(evaluate, limits or Limits())
+    climb(space, trials, refines=refines)
+    return trials.result()
+
+
+def climb(space: ParallelismSpace, trials: Trials, *, refines: bool = True) -> None:
+    """What `gradient_search` does; what was tried before is not asked for again."""
     for placement in space.placements:
         best = _search_placement(space, placement, trials, ())
         if refines:
@@ -185,7 +226,6 @@ def gradient_search(
             for other in (Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST):
                 if left > 1 or other is Placement.MODEL_ON_HOST:
                     _search_placement(beside, other, trials, best)
-    return trials.result()
 
 
 def deeprecsys_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | None = None) -> SearchResult:
@@ -226,22 +266,24 @@ def baymax_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | 
 
 
 def exhaustive_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | None = None) -> SearchResult:
-    """Every lane alone."""
+    """Every lane alone; then the best ones are told apart."""
     trials = Trials(evaluate, limits or Limits())
     for placement in space.placements:
         for lane in space.lanes(placement):
             trials.reached((lane,))
+    trials.tell_leaders_apart()
     return trials.result()
 
 
 def random_search(
     space: ParallelismSpace, evaluate: Evaluate, evaluations: int, seed: int, limits: Limits | None = None
 ) -> SearchResult:
-    """So many lanes drawn from the space, without repeats."""
+    """So many lanes drawn from the space, none twice; then the best ones are told apart."""
     trials = Trials(evaluate, limits or Limits())
     every = [lane for placement in space.placements for lane in space.lanes(placement)]
     for place in np.random.default_rng(seed).permutation(len(every))[: max(evaluations, 1)].tolist():
         trials.reached((every[place],))
+    trials.tell_leaders_apart()
     return trials.result()
 
 
@@ -323,15 +365,21 @@ def _climb_batches(space: ParallelismSpace, trials: Trials, beside: Configuratio
 
 
 def _typical(runs: Sequence[Reached]) -> Reached:
-    """Medians; their confidence is that of the run that is least sure."""
+    """Medians; their confidence is that of the run that is least sure, and estimated is what any run estimated."""
     if len(runs) == 1:
         return runs[0]
     lows = [run.low_qps for run in runs if run.low_qps is not None]
     highs = [run.high_qps for run in runs if run.high_qps is not None]
+    sources = [run.power_source for run in runs if run.power_source is not None]
+    traffic = [run.bandwidth_bytes_per_s for run in runs if run.bandwidth_bytes_per_s is not None]
     return Reached(
         median(run.qps for run in runs),
         median(run.power_watts for run in runs),
         median(run.tail_latency_ms for run in runs),
         min(lows) if len(lows) == len(runs) else None,
         max(highs) if len(highs) == len(runs) else None,
+        "; and ".join(dict.fromkeys(sources)) if len(sources) == len(runs) else None,
+        any(run.power_estimated for run in runs),
+        median(traffic) if len(traffic) == len(runs) else None,
+        any(run.bandwidth_estimated for run in runs),
     )

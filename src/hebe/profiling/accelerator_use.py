@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hebe.models.hot_rows import Frequencies, read_key_trace
 from hebe.profile import ProfileError
+from hebe.profiling.file_checksum import file_checksum, file_of
 from hebe.profiling.plain_data import checked_fields
-from hebe.runtime.accelerator import Accelerator
 from hebe.spec import ModelSpec
 from hebe.workload.forms import key_skew
 from hebe.workload.key_frequencies import key_frequencies
+
+if TYPE_CHECKING:  # planning reads profiles too, and needs no torch: it is imported where it is used
+    from hebe.models.hot_rows import Frequencies
+    from hebe.runtime.accelerator import Accelerator
 
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorUse:
     """`memory_bytes` for hot rows, chosen by the trace of keys in the file `key_trace`, or, without one, as the load
-    draws `keys` (a form of `workload.forms.key_skew`).
+    draws `keys` (a form of `workload.forms.key_skew`). `checksum` is that of the file that tells them, the trace or the
+    one that `keys` names, when it was profiled; None without such a file, and where an older version has not noted it.
     """
 
     memory_bytes: int
     keys: str
     key_trace: str | None = None
+    checksum: str | None = None
 
     def __post_init__(self) -> None:
         bytes_fit = isinstance(self.memory_bytes, int) and not isinstance(self.memory_bytes, bool)
@@ -31,10 +36,27 @@ class AcceleratorUse:
             raise ProfileError(f"accelerator: memory_bytes is {self.memory_bytes!r}: must be a whole number from 0")
         if not isinstance(self.keys, str) or not (self.key_trace is None or isinstance(self.key_trace, str)):
             raise ProfileError("accelerator: keys must be text, key_trace the path of a file, or null")
+        if not (self.checksum is None or isinstance(self.checksum, str)):
+            raise ProfileError(f"accelerator: checksum is {self.checksum!r}: must be text, or null")
+
+    @classmethod
+    def now(cls, memory_bytes: int, keys: str, key_trace: str | None = None) -> AcceleratorUse:
+        """With the checksum of the file as it is now. Raises `ProfilingError` where that cannot be read."""
+        path = file_of(keys) if key_trace is None else Path(key_trace)
+        return cls(memory_bytes, keys, key_trace, None if path is None else file_checksum(path))
+
+    @property
+    def words(self) -> str:
+        """By what rows are chosen, for the journal."""
+        if self.key_trace is not None:
+            return f"{self.memory_bytes} bytes of hot rows by {self.key_trace} ({self.checksum})"
+        return f"{self.memory_bytes} bytes of hot rows by these keys"
 
     def frequencies(self, spec: ModelSpec) -> Frequencies:
         """How often each row of `spec` is looked up. Raises ValueError where that cannot be told any more."""
         if self.key_trace is not None:
+            from hebe.models.hot_rows import read_key_trace
+
             return read_key_trace(Path(self.key_trace), spec)
         return key_frequencies(spec, key_skew(self.keys))
 
@@ -45,8 +67,16 @@ class AcceleratorUse:
         else:
             key_skew(self.keys)
 
+    def check_unchanged(self) -> None:
+        """Raises ValueError where the file that tells the rows is not what it was when it was profiled, as far as that
+        is known, and `ProfilingError` where it cannot be read."""
+        if self.checksum is not None and AcceleratorUse.now(0, self.keys, self.key_trace).checksum != self.checksum:
+            raise ValueError(f"{self.key_trace or file_of(self.keys)} has changed since it was profiled")
+
     def accelerator(self, spec: ModelSpec) -> Accelerator:
         """The accelerator for a model."""
+        from hebe.runtime.accelerator import Accelerator
+
         return Accelerator(self.memory_bytes, lambda: self.frequencies(spec))
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,4 +86,4 @@ class AcceleratorUse:
     @classmethod
     def from_dict(cls, data: object) -> AcceleratorUse:
         """The inverse of `to_dict`; raises `ProfileError` naming a missing, unknown or ill-typed field."""
-        return cls(**checked_fields("accelerator", data, ("memory_bytes", "keys", "key_trace")))
+        return cls(**checked_fields("accelerator", data, ("memory_bytes", "keys", "key_trace"), ("checksum",)))

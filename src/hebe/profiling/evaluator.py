@@ -26,6 +26,9 @@ class ScalabilityPoint:
 MeasurePoint = Callable[[Configuration, int | None], ScalabilityPoint]
 """Asked with a configuration and how many ways of the last-level cache it may use; None: all of them."""
 
+TimeBatches = Callable[[Lane, Sequence[int]], dict[Stage, LatencyProfile]]
+"""Asked with a lane and batch sizes: `ServerEvaluator.busy_profiles`."""
+
 
 class ServerEvaluator(Protocol):
     """A running server that takes any configuration; an `Evaluate` of `planning.parallelism`."""
@@ -44,11 +47,7 @@ class ServerEvaluator(Protocol):
 
     @property
     def power_source(self) -> str:
-        """Where watts are from."""
-
-    @property
-    def power_estimated(self) -> bool:
-        """Whether they could not be read."""
+        """Where watts are from, known from the beginning; each of `Reached` says it of its own as well."""
 
     @property
     def bandwidth_source(self) -> str:
@@ -66,7 +65,7 @@ class ServerEvaluator(Protocol):
 
     def busy_profiles(self, lane: Lane, batch_sizes: Sequence[int]) -> dict[Stage, LatencyProfile]:
         """Service time of one batch on one worker of a lane while all of its workers are busy, by batch size, of each
-        stage."""
+        stage. Its own batch size is left aside."""
 
     def scalability_point(self, configuration: Configuration, cache_ways: int | None) -> ScalabilityPoint:
         """A `MeasurePoint`."""

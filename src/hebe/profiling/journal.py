@@ -3,7 +3,7 @@
 A journal is a directory with one file of JSON lines, one for each evaluation. It only grows. Who asks for a
 configuration again is answered from it instead of measuring: the first time with the first run that was recorded, the
 second time with the second, since a search asks again where two candidates are within its noise. Points of a
-scalability profile have lines of their own: they tell memory traffic too.
+scalability profile have lines of their own, and so have times of batches, by which a search may predict.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -21,12 +21,21 @@ from typing import Any
 
 from hebe.models.stored_file import flush_directory
 from hebe.planning.parallelism import Configuration, Evaluate, Reached
-from hebe.profile import ProfileError
+from hebe.profile import LatencyProfile, ProfileError
 from hebe.profiling.error import ProfilingError
-from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
-from hebe.profiling.plain_data import parse_json, point_from_dict, point_to_dict, run_from_dict, run_to_dict
+from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint, TimeBatches
+from hebe.profiling.plain_data import (
+    parse_json,
+    point_from_dict,
+    point_to_dict,
+    run_from_dict,
+    run_to_dict,
+    times_from_dict,
+    times_to_dict,
+)
 from hebe.profiling.subject import ProfileSubject
-from hebe.server_configuration import to_dict
+from hebe.scheduling.events import Stage
+from hebe.server_configuration import Lane, to_dict
 
 FILE_NAME = "evaluations.jsonl"
 _FORMAT = 1
@@ -36,6 +45,10 @@ _FORGET = {"forget": True}
 """Instead of a run: those before do not count any more."""
 _POINT = "point"
 """Instead of a run's fields: those of a point of the scalability profile."""
+_TIMES = "times"
+"""Instead of a run's fields: those of times of batches."""
+_MAY_BE_UNKNOWN = {"low_qps", "high_qps", "power_source", "bandwidth_bytes_per_s"}
+"""Of what is measured."""
 
 
 class Journal:
@@ -53,37 +66,62 @@ class Journal:
         self._runs: defaultdict[Configuration, list[Reached]] = defaultdict(list)
         self._asked: defaultdict[Configuration, int] = defaultdict(int)
         self._points: dict[tuple[Configuration, int | None], ScalabilityPoint] = {}
+        self._times: dict[tuple[Lane, tuple[int, ...]], dict[Stage, LatencyProfile]] = {}
         self._size_bytes = 0
         self._read()
-        self.recorded = sum(map(len, self._runs.values())) + len(self._points)
+        self.recorded = sum(map(len, self._runs.values())) + len(self._points) + len(self._times)
 
-    def evaluating(self, evaluate: Evaluate) -> Evaluate:
+    def evaluating(self, evaluate: Evaluate, power_source: str | None = None) -> Evaluate:
         """`evaluate` as a search asks it: answered from the journal where it can be, else measured and recorded.
 
-        What it returns raises `ProfilingError` for a measurement that is no number and where the disk takes no more;
-        all that was recorded before stays.
+        Only runs answer whose watts are from `power_source`, None: from wherever. Watts that were read and watts that
+        were estimated do not compare. What it returns raises `ProfilingError` for a measurement that is no number and
+        where the disk takes no more; all that was recorded before stays.
         """
 
         def ask(configuration: Configuration) -> Reached:
+            recorded = self._runs[configuration]
+            runs = [run for run in recorded if power_source is None or run.power_source == power_source]
             before = self._asked[configuration]
-            runs = self._runs[configuration]
             if before < len(runs):
+                reached = runs[before]
                 self.answered += 1
             else:
-                self._record(configuration, evaluate(configuration))
+                reached = evaluate(configuration)
+                self._record(configuration, reached)
                 self.measured += 1
             self._asked[configuration] += 1
-            return runs[before]
+            return reached
 
         return ask
 
-    def scaling(self, measure: MeasurePoint) -> MeasurePoint:
-        """`measure` as a scalability profile asks it: answered from the journal where it can be, else measured and
-        recorded. What it returns raises as that of `evaluating`, and what `measure` does.
+    def timing(self, time_batches: TimeBatches) -> TimeBatches:
+        """`time_batches` as a prediction asks it: answered from the journal where it can be, else measured and
+        recorded. What it returns raises as that of `evaluating`, and what `time_batches` does.
         """
+
+        def ask(lane: Lane, batch_sizes: Sequence[int]) -> dict[Stage, LatencyProfile]:
+            asked = lane, tuple(batch_sizes)
+            if asked not in self._times:
+                times = time_batches(lane, batch_sizes)
+                self._append({_TIMES: times_to_dict(lane, batch_sizes, times)})
+                self._times[asked] = times
+            return self._times[asked]
+
+        return ask
+
+    def scaling(self, measure: MeasurePoint, tried: Mapping[Configuration, Reached] | None = None) -> MeasurePoint:
+        """`measure` as a scalability profile asks it: answered by what a search has `tried`, and from the journal,
+        where it can be, else measured and recorded. What it returns raises as that of `evaluating`, and what `measure`
+        does.
+        """
+        tried = tried or {}
 
         def ask(configuration: Configuration, cache_ways: int | None) -> ScalabilityPoint:
             asked = configuration, cache_ways
+            run = tried.get(configuration) if cache_ways is None else None
+            if run is not None and run.bandwidth_bytes_per_s is not None:
+                return ScalabilityPoint(run.qps, run.bandwidth_bytes_per_s, run.bandwidth_estimated)
             if asked not in self._points:
                 point = measure(configuration, cache_ways)
                 _check(configuration, asdict(point))
@@ -102,9 +140,12 @@ class Journal:
     def _clear(self) -> None:
         self._runs.clear()
         self._points.clear()
+        self._times.clear()
 
     def _record(self, configuration: Configuration, reached: Reached) -> None:
         _check(configuration, asdict(reached))
+        if reached.qps > 0 and not reached.power_watts:
+            raise ProfilingError(f"the measurement of {to_dict(configuration)} diverged: its power_watts is 0")
         self._append(run_to_dict(configuration, reached))
         self._runs[configuration].append(reached)
 
@@ -151,6 +192,10 @@ class Journal:
                 configuration, ways, point = point_from_dict("point of scalability", content[_POINT])
                 if own:
                     self._points[configuration, ways] = point
+            elif set(content) == {_TIMES}:
+                lane, sizes, times = times_from_dict("times of batches", content[_TIMES])
+                if own:
+                    self._times[lane, sizes] = times
             else:
                 configuration, reached = run_from_dict("evaluation", content)
                 if own:
@@ -161,10 +206,10 @@ class Journal:
             ) from None
 
 
-def _check(configuration: Configuration, measured: Mapping[str, float | None]) -> None:
+def _check(configuration: Configuration, measured: Mapping[str, float | str | None]) -> None:
     """Raises `ProfilingError` where a figure is none."""
     for name, value in measured.items():
-        if value is None and name in ("low_qps", "high_qps"):
+        if isinstance(value, str) or (value is None and name in _MAY_BE_UNKNOWN):
             continue
         if value is None or math.isnan(value) or value < 0 or (math.isinf(value) and name != "tail_latency_ms"):
             raise ProfilingError(f"the measurement of {to_dict(configuration)} diverged: its {name} is {value}")

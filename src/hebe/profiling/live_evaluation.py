@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from hebe.profiling.busy_service import busy_service_times
 from hebe.profiling.driver_sender import DriverSender, inputs_of
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
-from hebe.profiling.query_times import ask_alone
+from hebe.profiling.query_times import ask_alone, times_alone
 from hebe.profiling.service_measurement import measure_service_times
 from hebe.profiling.steady_machine import Disturbance, SteadyMachine, steady_machine
 from hebe.runtime.accelerator import Accelerator, default_memory_bytes
@@ -51,6 +52,7 @@ from hebe.scheduling.events import Stage
 from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import LANES, Lane, Placement, to_dict
 from hebe.serving.driver import NodeDriver
+from hebe.serving.errors import QueryFailed, QueryRefused
 from hebe.spec import ModelSpec, SlaTarget
 from hebe.workload.key_frequencies import key_frequencies
 
@@ -60,7 +62,8 @@ NOISE = 0.06
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How thoroughly a configuration is measured; see `QpsSearch`. `longest_s`: after which it is given up."""
+    """How thoroughly a configuration is measured; see `QpsSearch`. `longest_s`: after which it is ended, and given up
+    where there were fewer than two rounds by then, since those of one say nothing of their spread."""
 
     probe_s: float = 2.0
     warm_up_s: float = 0.3
@@ -71,6 +74,10 @@ class Effort:
 
 
 QUICK = Effort(probe_s=0.7, warm_up_s=0.15, rounds=2, resolution=0.06, longest_s=60.0)
+
+_FEWEST_ROUNDS = 2
+_SIZES_DRAWN = 1000
+"""Of queries, to find the size of a large one."""
 
 
 class LiveEvaluator:
@@ -102,6 +109,8 @@ class LiveEvaluator:
         self._accelerator, self._on_probe, self._admission = accelerator, on_probe, admission
         self._power = power_meter
         self._power_estimated, self._power_source = True, "not metered"
+        if power_meter is not None:
+            self._read_power(power_meter)
         self._driver: NodeDriver | None = None
         self._pool = workload.pool(inputs_of(model.spec, sla))
         self._best_qps = 0.0
@@ -124,12 +133,12 @@ class LiveEvaluator:
 
     @property
     def power_source(self) -> str:
-        """Where watts are from."""
+        """Where watts are from, by the last reading."""
         return self._power_source
 
     @property
     def power_estimated(self) -> bool:
-        """Whether they could not be read."""
+        """Whether these could not be read."""
         return self._power_estimated
 
     @property
@@ -161,21 +170,52 @@ class LiveEvaluator:
         self.close()
         cores = self.configure(configuration)
         with pinned(cores):
-            found = self._search()
-        self.found = found
-        watts = 0.0
-        if self._power is not None:
-            use = self._power.read()
-            watts, self._power_estimated, self._power_source = use.peak.watts, use.peak.estimated, use.peak.source
-        if found.crossing is None:
-            raise ProfilingError(
-                f"{to_dict(configuration)} did not settle within {self._effort.longest_s:g} s: the last probe was at "
-                f"{found.probes[-1].rate_qps if found.probes else 0.0:,.1f} queries/s; is the machine busy?"
-            )
-        self._best_qps = max(self._best_qps, found.crossing.qps)
-        lightest = min(found.probes, key=lambda probe: probe.rate_qps)
-        crossing = found.crossing
-        return Reached(crossing.qps, watts, lightest.report.tail_latency_ms, crossing.low_qps, crossing.high_qps)
+            self.found = found = self._search()
+            watts = 0.0 if self._power is None else self._read_power(self._power)
+            traffic = self._bandwidth.read().bytes_per_s
+            crossing = found.crossing
+            if crossing is None or (found.interrupted and found.rounds < _FEWEST_ROUNDS):
+                raise ProfilingError(
+                    f"{to_dict(configuration)} did not settle within {self._effort.longest_s:g} s: the last probe was "
+                    f"at {found.probes[-1].rate_qps if found.probes else 0.0:,.1f} queries/s; is the machine busy?"
+                )
+            passed = [probe for probe in found.probes if probe.passed]
+            if crossing.qps > 0 and passed:
+                tail_ms = min(passed, key=lambda probe: probe.rate_qps).report.tail_latency_ms
+            else:
+                tail_ms = self._alone_ms()
+        self._best_qps = max(self._best_qps, crossing.qps)
+        return Reached(
+            crossing.qps, watts, tail_ms, crossing.low_qps, crossing.high_qps,
+            power_source=self._power_source, power_estimated=self._power_estimated,
+            bandwidth_bytes_per_s=self._traffic_of_rows(found) if traffic is None else traffic,
+            bandwidth_estimated=traffic is None,
+        )  # fmt: skip
+
+    def _read_power(self, meter: PowerMeter) -> float:
+        """The peak since it was read last, watts; where that is from is noted."""
+        peak = meter.read().peak
+        self._power_estimated, self._power_source = peak.estimated, peak.source
+        return peak.watts
+
+    def _traffic_of_rows(self, found: LatencyBoundedThroughput) -> float | None:
+        """Of the last probe's items, bytes/s: an estimate of memory traffic where the system does not tell it."""
+        item_bytes = sum(4 * each.lookups * self.spec.table(each.table).dim for each in self.spec.features)
+        items_per_s = found.probes[-1].report.throughput_items
+        return items_per_s * item_bytes if math.isfinite(items_per_s) else None
+
+    def _alone_ms(self) -> float:
+        """What a large query takes with none beside it, of a size that as large a share of queries has at most as the
+        SLA target is for; infinite where it has no answer within a minute.
+
+        The latency of what nothing can be asked of: of the answers under load only those are left that were let in.
+        """
+        drawn = self._workload.sizes.draw(_SIZES_DRAWN, np.random.default_rng(0))
+        try:
+            alone = times_alone(self.driver, int(np.percentile(drawn, self.sla.percentile)))
+        except (QueryFailed, QueryRefused):
+            return math.inf
+        return 1e3 * float(np.median([each.latency_s for each in alone]))
 
     def configure(self, configuration: Configuration) -> tuple[int, ...]:
         """Split the server in this way, while it runs if it does; returns the cores that are left for the front end."""
@@ -228,6 +268,7 @@ class LiveEvaluator:
 
         if self._power is not None:
             self._power.read()
+        self._bandwidth.read()
         return run_interruptible(run, catch_interrupt=False)
 
     async def _one_at_a_time_s(self) -> float:
@@ -289,12 +330,7 @@ class LiveEvaluator:
         """
         with nullcontext() if cache_ways is None else limited_to_ways(cache_ways):
             reached = self(configuration)
-        read = self._bandwidth.read().bytes_per_s
-        if read is not None:
-            return ScalabilityPoint(reached.qps, read, estimated=False)
-        item_bytes = sum(4 * each.lookups * self.spec.table(each.table).dim for each in self.spec.features)
-        items = self.found.probes[-1].report.throughput_items if self.found is not None else 0.0
-        return ScalabilityPoint(reached.qps, items * item_bytes, estimated=True)
+        return ScalabilityPoint(reached.qps, reached.bandwidth_bytes_per_s or 0.0, reached.bandwidth_estimated)
 
     def scalability(self, configuration: Configuration, measure: MeasurePoint | None = None) -> ScalabilityProfile:
         """Latency-bounded throughput of 1, 2, 4, ... workers that run the whole model, with the cores per worker and

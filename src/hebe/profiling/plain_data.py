@@ -9,11 +9,15 @@ from dataclasses import asdict
 from typing import Any, NoReturn
 
 from hebe.planning.parallelism import Configuration, Reached
-from hebe.profile import ProfileError
+from hebe.profile import LatencyProfile, ProfileError
 from hebe.profiling.evaluator import ScalabilityPoint
-from hebe.server_configuration import from_dict, to_dict
+from hebe.scheduling.events import Stage
+from hebe.server_configuration import Lane, from_dict, to_dict
 
 RUN_FIELDS = ("configuration", "qps", "power_watts", "tail_latency_ms", "low_qps", "high_qps")
+LATER_RUN_FIELDS = ("power_source", "power_estimated", "bandwidth_bytes_per_s", "bandwidth_estimated")
+"""Which runs that were written by older versions lack: it is then not known."""
+TIMES_FIELDS = ("lane", "batch_sizes", "stages")
 POINT_FIELDS = ("configuration", "cache_ways", "qps", "bandwidth_bytes_per_s", "estimated")
 
 
@@ -28,26 +32,28 @@ def parse_json(text: str | bytes) -> Any:
 def run_to_dict(configuration: Configuration, reached: Reached) -> dict[str, Any]:
     """What a configuration reached; a latency that is not known is None, as is a confidence."""
     known = math.isfinite(reached.tail_latency_ms)
-    return {
-        "configuration": to_dict(configuration),
-        "qps": reached.qps,
-        "power_watts": reached.power_watts,
-        "tail_latency_ms": reached.tail_latency_ms if known else None,
-        "low_qps": reached.low_qps,
-        "high_qps": reached.high_qps,
-    }
+    told = asdict(reached) | {"tail_latency_ms": reached.tail_latency_ms if known else None}
+    return {"configuration": to_dict(configuration), **told}
 
 
 def run_from_dict(where: str, data: object) -> tuple[Configuration, Reached]:
     """The inverse of `run_to_dict`; raises `ProfileError`, `SpecError` naming a missing, unknown or ill-typed field."""
-    fields = checked_fields(where, data, RUN_FIELDS)
+    fields = checked_fields(where, data, RUN_FIELDS, LATER_RUN_FIELDS)
     configuration = from_dict(checked_object(f"{where}: configuration", fields.pop("configuration")))
+    for name, value in fields.items():
+        if name in ("power_estimated", "bandwidth_estimated"):
+            checked_flag(where, name, value)
+        elif name == "power_source":
+            if value is not None and (not isinstance(value, str) or not value.strip()):
+                raise ProfileError(f"{where}: {name} is {value!r}: must be text or null")
+        elif value is not None or name in ("qps", "power_watts"):
+            fields[name] = checked_number(where, name, value)
     if fields["tail_latency_ms"] is None:
         fields["tail_latency_ms"] = math.inf
-    for name, value in fields.items():
-        if value is not None or name not in ("low_qps", "high_qps"):
-            fields[name] = checked_number(where, name, value)
-    return configuration, Reached(**fields)
+    reached = Reached(**fields)
+    if reached.qps > 0 and not reached.power_watts:
+        raise ProfileError(f"{where}: power_watts is 0: a server that serves draws power")
+    return configuration, reached
 
 
 def point_to_dict(configuration: Configuration, cache_ways: int | None, point: ScalabilityPoint) -> dict[str, Any]:
@@ -59,30 +65,63 @@ def point_from_dict(where: str, data: object) -> tuple[Configuration, int | None
     """The inverse of `point_to_dict`; raises as `run_from_dict`."""
     fields = checked_fields(where, data, POINT_FIELDS)
     configuration = from_dict(checked_object(f"{where}: configuration", fields["configuration"]))
-    ways, estimated = fields["cache_ways"], fields["estimated"]
+    ways = fields["cache_ways"]
     if ways is not None and (not isinstance(ways, int) or isinstance(ways, bool) or ways < 1):
         raise ProfileError(f"{where}: cache_ways is {ways!r}: must be null, or a whole number of at least 1")
-    if not isinstance(estimated, bool):
-        raise ProfileError(f"{where}: estimated is {estimated!r}: must be true or false")
+    estimated = checked_flag(where, "estimated", fields["estimated"])
     qps, traffic = (checked_number(where, name, fields[name]) for name in ("qps", "bandwidth_bytes_per_s"))
     return configuration, ways, ScalabilityPoint(qps, traffic, estimated)
 
 
+def times_to_dict(lane: Lane, batch_sizes: Sequence[int], stages: Mapping[Stage, LatencyProfile]) -> dict[str, Any]:
+    """How long batches of these sizes took on a lane's workers, by stage."""
+    told = {str(stage): profile.to_dict() for stage, profile in stages.items()}
+    return {"lane": to_dict((lane,)), "batch_sizes": list(batch_sizes), "stages": told}
+
+
+def times_from_dict(where: str, data: object) -> tuple[Lane, tuple[int, ...], dict[Stage, LatencyProfile]]:
+    """The inverse of `times_to_dict`; raises as `run_from_dict`."""
+    fields = checked_fields(where, data, TIMES_FIELDS)
+    lane, *more = from_dict(checked_object(f"{where}: lane", fields["lane"]))
+    sizes = checked_list(f"{where}: batch_sizes", fields["batch_sizes"])
+    if more or not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
+        raise ProfileError(f"{where}: must be of one lane, and of whole numbers of items")
+    told = checked_object(f"{where}: stages", fields["stages"])
+    if unknown := sorted(set(told) - set(Stage)):
+        raise ProfileError(f"{where}: stages: unknown stage {unknown[0]!r}: known are {', '.join(Stage)}")
+    stages = {
+        Stage(stage): LatencyProfile.from_dict(checked_object(f"{where}: {stage}", profile))
+        for stage, profile in told.items()
+    }
+    return lane, tuple(sizes), stages
+
+
+def checked_flag(where: str, name: str, value: object) -> bool:
+    """`value`; raises `ProfileError` unless it is true or false."""
+    if not isinstance(value, bool):
+        raise ProfileError(f"{where}: {name} is {value!r}: must be true or false")
+    return value
+
+
 def checked_number(where: str, name: str, value: object) -> float:
-    """`value` as a float; raises `ProfileError` unless it is a number of at least 0."""
+    """`value` as a float; raises `ProfileError` unless it is a finite number of at least 0."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
         raise ProfileError(f"{where}: {name} is {value!r}: must be a number of at least 0")
     try:
-        return float(value)
+        number = float(value)
     except OverflowError:
-        raise ProfileError(f"{where}: {name} is {value!r}: must be a finite number") from None
+        number = math.inf
+    if math.isinf(number):  # JSON has no infinity, but 1e999 becomes one
+        raise ProfileError(f"{where}: {name} is {value!r}: must be a finite number")
+    return number
 
 
-def checked_fields(where: str, data: object, names: Sequence[str]) -> dict[str, Any]:
-    """`data` as a dict with exactly these fields; raises `ProfileError` naming what is missing or unknown."""
+def checked_fields(where: str, data: object, names: Sequence[str], more: Sequence[str] = ()) -> dict[str, Any]:
+    """`data` as a dict with exactly these fields, and those of `more` that it has; raises `ProfileError` naming what is
+    missing or unknown."""
     fields = checked_object(where, data)
-    if unknown := sorted(set(fields) - set(names)):
-        raise ProfileError(f"{where}: unknown field {unknown[0]!r}: known are {', '.join(names)}")
+    if unknown := sorted(set(fields) - {*names, *more}):
+        raise ProfileError(f"{where}: unknown field {unknown[0]!r}: known are {', '.join([*names, *more])}")
     if missing := [name for name in names if name not in fields]:
         raise ProfileError(f"{where}: field {missing[0]!r} is missing")
     return fields

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hebe.planning.parallelism_space import ParallelismSpace
 from hebe.profile import LatencyProfile
-from hebe.profiling.evaluator import ServerEvaluator
+from hebe.profiling.evaluator import TimeBatches
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, Placement
 from hebe.simulation.profiled_server import ProfiledServer
@@ -17,15 +17,15 @@ _STEP = 4
 """From one batch size that is timed to the next."""
 
 
-def predictor(live: ServerEvaluator, space: ParallelismSpace, sizes: QuerySizes, sla: SlaTarget) -> ProfiledServer:
-    """A predictor for all of `space`: batches of some sizes are timed on workers of each kind, with one worker of each
+def predictor(time_batches: TimeBatches, space: ParallelismSpace, sizes: QuerySizes, sla: SlaTarget) -> ProfiledServer:
+    """A predictor for all of `space`: `time_batches` times some sizes on workers of each kind, with one worker of each
     stage at work and with as many as there is room for, which takes seconds for a kind; queries have these `sizes`.
     """
     profiles: dict[tuple[Placement, int], dict[int, dict[Stage, LatencyProfile]]] = {}
     batch_sizes = _timed(space.batch_sizes)
     for lane in _lanes(space):
         of_kind = profiles.setdefault((lane.placement, lane.cores_per_worker), {})
-        of_kind.setdefault(lane.cores, {}).update(live.busy_profiles(lane, batch_sizes))
+        of_kind.setdefault(lane.cores, {}).update(time_batches(lane, batch_sizes))
     return ProfiledServer(profiles, sizes, sla)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,7 +11,15 @@ from pathlib import Path
 
 from hebe.models.repository import ModelRepository, RepositoryError
 from hebe.profile import EfficiencyTuple, ProfileError
-from hebe.profiling.server_profile import ServerProfile, check_fits, read_server_profile, write_server_profile
+from hebe.profiling.error import ProfilingError
+from hebe.profiling.server_profile import (
+    ServerProfile,
+    check_fits,
+    core_list,
+    read_server_profile,
+    write_server_profile,
+)
+from hebe.runtime.pinning import available_cores
 from hebe.serving.served_configuration import ServedConfiguration
 from hebe.spec import ModelSpec
 
@@ -40,7 +50,8 @@ def configurations_to_serve(
             check_fits(profile, name, stored.version, stored.identity, loaded, server)
         except ProfileError as fault:
             raise ProfileError(
-                f"{path}: {fault} (hebe profile {directory} --model {name}), or serve {name} without one"
+                f"{path}: {fault} ({_profile_command(directory, name)})"
+                f"{_on_its_cores(directory, path, profile, server)}, or serve {name} without one"
             ) from None
         found[name], configurations[name] = path, _configuration(path, profile, stored.spec)
     return configurations
@@ -58,12 +69,37 @@ def keep_measured(path: Path, profile: ServerProfile, measured: EfficiencyTuple,
     write_server_profile(path, replace(now, measured=measured, measured_at=at))
 
 
+def _profile_command(directory: Path, name: str) -> str:
+    """What makes a profile of the cores that this process may use, wherever it is typed on this machine."""
+    cores = available_cores()
+    some = len(cores) < (os.cpu_count() or 1)
+    return f"hebe profile {directory} --model {name}" + (f" --cores {core_list(cores)}" if some else "")
+
+
+def _on_its_cores(directory: Path, path: Path, profile: ServerProfile, server: str) -> str:
+    """How to serve by a profile that was made on a part of this server's cores; empty if that would not help."""
+    usable, count = available_cores(), profile.server.cores
+    if profile.subject.server == server or _but_for_cores(profile.subject.server) != _but_for_cores(server):
+        return ""
+    if len(usable) <= count:
+        return ""
+    own = profile.cores if profile.cores is not None and set(profile.cores) <= set(usable) else usable[:count]
+    command = f"taskset -c {core_list(own)} hebe serve {directory} --profile {path}"
+    return f", or serve on as many cores as it was made on ({command})"
+
+
+def _but_for_cores(server: str) -> str:
+    """The server's name without how many cores it has."""
+    return re.sub(r"-[0-9]+-cores(?=-|$)", "", server)
+
+
 def _configuration(path: Path, profile: ServerProfile, spec: ModelSpec) -> ServedConfiguration:
     accelerator = None
     if (use := profile.accelerator) is not None:
         try:
+            use.check_unchanged()
             use.check(spec)
-        except (ValueError, RepositoryError) as fault:
+        except (ValueError, RepositoryError, ProfilingError) as fault:
             raise ProfileError(
                 f"{path}: which rows are hot cannot be told any more: {fault}; profile {profile.subject.model} again"
             ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -33,6 +33,8 @@ _FIELDS = (
     "kind", "format", "created", "subject", "server", "strategy", "efficiency", "power_source", "latency",
     "scalability", "search", "accelerator", "measured", "measured_at",
 )  # fmt: skip
+_LATER_FIELDS = ("cores",)
+"""Which files of older versions lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,11 @@ class ServerProfile:
     `created` says when, in ISO 8601. `efficiency` is the tuple of the winning configuration, `search` the way to it;
     `power_source` says where the tuple's power is from, and the tuple is `estimated` where that could not be read.
     `latency` is by stage ("whole", or "sparse" and "dense"; of a second lane "beside_whole"...).
-    `scalability` is None where it was not measured.
+    `scalability` is of workers that run the whole model on the host, whatever the configuration is; None where it was
+    not measured.
     `accelerator` says which one the configuration uses, None where it uses none.
     `measured` is the tuple as serving has corrected it by `measured_at`; None before.
+    `cores` are those that it was made on, None for all that there were.
     """
 
     subject: ProfileSubject
@@ -59,6 +63,7 @@ class ServerProfile:
     accelerator: AcceleratorUse | None = None
     measured: EfficiencyTuple | None = None
     measured_at: str | None = None
+    cores: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("strategy", "created", "power_source"):
@@ -78,6 +83,9 @@ class ServerProfile:
             raise ProfileError("accelerator: give one where the configuration uses one, and there only")
         if (self.measured is None) != (self.measured_at is None):
             raise ProfileError("measured and measured_at: give both or neither")
+        numbers = [core for core in self.cores or () if isinstance(core, int) and not isinstance(core, bool)]
+        if self.cores is not None and (not numbers or len(numbers) < len(self.cores) or min(numbers) < 0):
+            raise ProfileError(f"cores is {list(self.cores)}: must be numbers of cores, or null")
         object.__setattr__(self, "latency", MappingProxyType(dict(self.latency)))
 
     @property
@@ -103,6 +111,7 @@ class ServerProfile:
             "accelerator": None if self.accelerator is None else self.accelerator.to_dict(),
             "measured": None if self.measured is None else self.measured.to_dict(),
             "measured_at": self.measured_at,
+            "cores": None if self.cores is None else list(self.cores),
         }
 
     @classmethod
@@ -113,7 +122,7 @@ class ServerProfile:
                 f"kind {data.get('kind')!r}, format {data.get('format')!r}: must be kind {_KIND!r}, format {FORMAT},"
                 " as hebe profile writes it"
             )
-        told = checked_fields("profile", data, _FIELDS)
+        told = checked_fields("profile", data, _FIELDS, _LATER_FIELDS)
         try:
             return cls(
                 ProfileSubject.from_dict(told["subject"]),
@@ -133,6 +142,7 @@ class ServerProfile:
                 None if told["accelerator"] is None else AcceleratorUse.from_dict(told["accelerator"]),
                 None if told["measured"] is None else _efficiency("measured", told["measured"]),
                 told["measured_at"],
+                None if told.get("cores") is None else tuple(checked_list("cores", told["cores"])),
             )
         except SpecError as fault:
             raise ProfileError(str(fault)) from None
@@ -168,6 +178,17 @@ def read_server_profile(path: Path) -> ServerProfile:
         raise ProfileError(f"{path}: {fault}") from None
     except ValueError as fault:
         raise ProfileError(f"{path}: is no JSON text: {fault}") from None
+
+
+def core_list(cores: Sequence[int]) -> str:
+    """As `--cores` and `taskset -c` take them: ``0-3,8``."""
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def check_fits(profile: ServerProfile, model: str, version: int, identity: str, loaded: str, server: str) -> None:

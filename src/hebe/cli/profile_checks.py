@@ -1,0 +1,103 @@
+"""What `hebe profile` checks of its options before anything starts: an option that would do nothing is wrong usage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from hebe.server_configuration import Placement
+
+GUIDED, HERCULES, DEEPRECSYS, BAYMAX = "guided", "hercules", "deeprecsys", "baymax"
+STRATEGIES = (GUIDED, HERCULES, DEEPRECSYS, BAYMAX, "exhaustive", "random")
+
+LARGEST_QUERY = 8192
+"""That `hebe serve` takes unless it is told otherwise: it refuses to be split into larger batches."""
+
+
+def parse_placements(names: Sequence[str]) -> tuple[Placement, ...]:
+    """Those of `--placement`, none twice."""
+    for name in names:
+        if name not in list(Placement):
+            raise typer.BadParameter(f"{name!r}: choose {', '.join(Placement)}", param_hint="--placement")
+    return tuple(dict.fromkeys(Placement(name) for name in names))
+
+
+def parse_batch_sizes(text: str | None, largest_query: int) -> tuple[int, ...]:
+    """Those of `--batch-sizes`, ascending; none where it was not given. `largest_query`: of the load that is sent."""
+    if text is None:
+        return ()
+    pieces = [piece.strip() for piece in text.split(",")]
+    if not all(re.fullmatch(r"[1-9][0-9]{0,5}", piece) for piece in pieces):
+        raise typer.BadParameter(f"{text!r}: write numbers of items as 16,64,256", param_hint="--batch-sizes")
+    sizes = sorted({int(piece) for piece in pieces})
+    most = max(LARGEST_QUERY, largest_query)
+    if sizes[-1] > most:
+        raise typer.BadParameter(
+            f"{sizes[-1]}: must be at most {most}, the largest query that a server takes", param_hint="--batch-sizes"
+        )
+    return tuple(sizes)
+
+
+def parse_cores(text: str | None) -> tuple[int, ...] | None:
+    """The cores in a list as 0-3,8. Wrong usage unless this process may use them all."""
+    from hebe.runtime.pinning import available_cores
+
+    if text is None:
+        return None
+    cores: set[int] = set()
+    for piece in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", piece)
+        if found is None or int(found[2] or found[1]) < int(found[1]):
+            raise typer.BadParameter(f"{text!r}: write cores as 0-3,8", param_hint="--cores")
+        cores |= set(range(int(found[1]), int(found[2] or found[1]) + 1))
+    if missing := sorted(cores - set(available_cores())):
+        known = ", ".join(map(str, available_cores()))
+        raise typer.BadParameter(f"{missing[0]}: this process may use {known}", param_hint="--cores")
+    return tuple(sorted(cores))
+
+
+def chosen_strategy(asked: str | None, placements: Sequence[Placement]) -> str:
+    """What `--strategy` says, or where it does not: by predictions, which know of one lane at a time; with an
+    accelerator, beside whose lane others run on the cores that are left, Algorithm 1."""
+    if asked is not None and asked not in STRATEGIES:
+        raise typer.BadParameter(f"{asked!r}: choose {', '.join(STRATEGIES)}", param_hint="--strategy")
+    if asked is not None:
+        return asked
+    return HERCULES if any(placement.on_accelerator for placement in placements) else GUIDED
+
+
+def check_placements(strategy: str, placements: Sequence[Placement]) -> None:
+    """Wrong usage for placements that the strategy would not try; none stands for its default."""
+    if not placements:
+        return
+    tried: tuple[Placement, ...] = tuple(Placement)
+    if strategy == DEEPRECSYS:
+        tried = (Placement.MODEL_ON_HOST,)
+    elif strategy == BAYMAX:
+        # One that runs the whole model there is taken before one that runs the DenseNet there; the host has the rest.
+        on_it = [each for each in (Placement.HOT_SPARSE_ON_ACCELERATOR, Placement.SPARSE_ON_HOST) if each in placements]
+        if not on_it:
+            raise typer.BadParameter(
+                "--strategy baymax co-locates workers on an accelerator: give sparse-on-host or "
+                "hot-sparse-on-accelerator, or leave it out",
+                param_hint="--placement",
+            )
+        tried = (on_it[0], Placement.MODEL_ON_HOST)
+    if idle := [placement for placement in placements if placement not in tried]:
+        raise typer.BadParameter(
+            f"--strategy {strategy} would not try {idle[0]}: leave it out, or choose another strategy",
+            param_hint="--placement",
+        )
+
+
+def check_hot_rows(
+    strategy: str, placements: Sequence[Placement], accelerator_memory: str | None, key_trace: Path | None
+) -> None:
+    """Wrong usage for options that say which rows are hot where no placement wants to know."""
+    hot = Placement.HOT_SPARSE_ON_ACCELERATOR in placements or (strategy == BAYMAX and not placements)
+    for option, value in (("--accelerator-memory", accelerator_memory), ("--key-trace", key_trace)):
+        if value is not None and not hot:
+            raise typer.BadParameter(f"is for --placement {Placement.HOT_SPARSE_ON_ACCELERATOR}", param_hint=option)

@@ -1,0 +1,65 @@
+"""Options of `hebe profile` that fit each other, and those that would do nothing."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from hebe.cli.profile_checks import (
+    LARGEST_QUERY,
+    check_hot_rows,
+    check_placements,
+    chosen_strategy,
+    parse_batch_sizes,
+    parse_placements,
+)
+from hebe.server_configuration import Placement
+from hebe.serving.model_host import HostOptions
+
+MODEL, PIPELINE, SPARSE, HOT = Placement
+
+
+def test_batches_are_as_large_as_a_server_takes_queries():
+    assert HostOptions().max_items == LARGEST_QUERY
+    assert parse_batch_sizes("64, 16,64,8192", 999) == (16, 64, 8192)
+    assert parse_batch_sizes("10000", 10_000) == (10_000,)
+    assert parse_batch_sizes(None, 999) == ()
+    with pytest.raises(typer.BadParameter, match="8193: must be at most 8192"):
+        parse_batch_sizes("16,8193", 999)
+
+
+def test_placements_are_told_once_each():
+    assert parse_placements(["pipeline-on-host", "model-on-host", "pipeline-on-host"]) == (PIPELINE, MODEL)
+
+
+def test_the_default_strategy_is_by_what_may_run_where():
+    assert chosen_strategy(None, ()) == chosen_strategy(None, (MODEL, PIPELINE)) == "guided"
+    assert chosen_strategy(None, (MODEL, SPARSE)) == chosen_strategy(None, (HOT,)) == "hercules"
+    assert chosen_strategy("random", (HOT,)) == "random"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "placements", "idle"),
+    [
+        ("guided", tuple(Placement), None), ("hercules", (HOT, SPARSE), None), ("deeprecsys", (MODEL,), None),
+        ("deeprecsys", (), None), ("deeprecsys", (MODEL, PIPELINE), PIPELINE), ("deeprecsys", (HOT,), HOT),
+        ("baymax", (), None), ("baymax", (SPARSE, MODEL), None), ("baymax", (HOT,), None),
+        ("baymax", (HOT, SPARSE), SPARSE), ("baymax", (HOT, PIPELINE), PIPELINE),
+    ],
+)  # fmt: skip
+def test_a_placement_that_would_not_be_tried_is_wrong_usage(strategy, placements, idle):
+    if idle is None:
+        check_placements(strategy, placements)
+        return
+    with pytest.raises(typer.BadParameter, match=f"--strategy {strategy} would not try {idle}"):
+        check_placements(strategy, placements)
+
+
+def test_hot_rows_are_for_the_placement_that_has_them():
+    check_hot_rows("hercules", (HOT, MODEL), "5M", Path("keys"))
+    check_hot_rows("baymax", (), "5M", None)
+    check_hot_rows("guided", (), None, None)
+    for strategy, placements in (("guided", ()), ("hercules", (SPARSE,)), ("baymax", (SPARSE,))):
+        for memory, trace in (("5M", None), (None, Path("keys"))):
+            with pytest.raises(typer.BadParameter, match="is for --placement hot-sparse-on-accelerator"):
+                check_hot_rows(strategy, placements, memory, trace)
