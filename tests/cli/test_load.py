@@ -2,9 +2,11 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
+from hebe.cli import load_results
 from hebe.cli.main import main
 from hebe.latency import LatencyRecorder
 from hebe.load_generator import discovery, session
@@ -31,14 +33,16 @@ def server(monkeypatch):
     """Stands in for the server and the load: what was asked for, and what is answered."""
     asked = {}
 
-    def run_load(target, workload, rate, duration_s, warm_up_s, sla, **_options):
+    def run_load(target, workload, rate, duration_s, warm_up_s, sla, **options):
         asked.update(target=target, workload=workload, rate=rate, duration_s=duration_s, warm_up_s=warm_up_s, sla=sla)
+        asked.update(options)
         return asked.get("report") or report(sla)
 
     def find_qps(target, workload, sla, **options):
         asked.update(target=target, workload=workload, sla=sla, **options)
         probes = (Probe(Phase.RAMP, 100.0, True, report()), Probe(Phase.ROUND, 200.0, False, report(refused=3)))
-        return LatencyBoundedThroughput(SLA, asked.get("crossing", Crossing(150.0, 140.0, 160.0)), probes, False)
+        crossing = asked.get("crossing", Crossing(150.0, 140.0, 160.0))
+        return LatencyBoundedThroughput(SLA, crossing, probes, False, options["rounds"], ("caches look warm",))
 
     monkeypatch.setattr(session, "run_load", run_load)
     monkeypatch.setattr(session, "find_qps", find_qps)
@@ -84,6 +88,21 @@ def test_a_search_is_a_table_of_probes_and_a_result(server, capsys):
     assert (server["probe_s"], server["rounds"]) == (3.0, 4)
     assert "150 queries/s (95% interval 140 to 160)" in " ".join(out.split())
     assert "503: full" in out
+    assert "caches look warm" in out
+    assert "arrived/s" in out
+    assert "a rough one" not in out
+
+
+@pytest.mark.usefixtures("server")
+def test_an_interval_of_two_rounds_is_said_to_be_rough(capsys):
+    _, out, _ = run(capsys, "h:8000", "--model", "m", "--find-qps", "--rounds", 2)
+    assert "With --rounds 2 the interval is a rough one" in out
+
+
+def test_remarks_on_a_run_are_shown(server, capsys):
+    server["report"] = replace(report(), remarks=("feature_0: too few different keys",))
+    _, out, _ = run(capsys, "h:8000", "--model", "m", "--rate", 1)
+    assert "feature_0: too few different keys" in out
 
 
 @pytest.mark.parametrize(
@@ -120,6 +139,26 @@ def test_plots(server, capsys, tmp_path, mode, suffix):  # noqa: ARG001
     assert "<svg" in plot.read_text()
 
 
+@pytest.mark.parametrize("mode", [["--rate", "50"], ["--find-qps"]])
+@pytest.mark.parametrize("fault", [ValueError("no such font"), PermissionError(13, "Permission denied")])
+@pytest.mark.usefixtures("server")
+def test_a_plot_that_fails_does_not_take_the_results_with_it(capsys, monkeypatch, tmp_path, mode, fault):
+    def fail(*_):
+        raise fault
+
+    monkeypatch.setattr(load_results, "write_whole", fail)
+    monkeypatch.setattr(load_results.Page, "write", fail)
+    for suffix in ("svg", "html"):
+        plot = tmp_path / f"x.{suffix}"
+        code, out, err = run(capsys, "h:8000", "--model", "m", *mode, "--plot", plot, "--json")
+        printed = json.loads(out)
+        assert printed["plot_error"] == f"{plot}: {fault.strerror if isinstance(fault, OSError) else fault}"
+        assert "run" in printed or "find_qps" in printed
+        assert "the plots are not written" in err
+        assert "Plots:" not in err
+        assert code == 1
+
+
 def test_options_reach_target_and_workload(server, capsys, monkeypatch):
     monkeypatch.setenv("HEBE_API_TOKEN", "secret")
     options = ["--sizes", "fixed:7", "--arrivals", "constant", "--keys", "zipf:1.1", "--seed", 5, "--version", "3"]
@@ -129,6 +168,10 @@ def test_options_reach_target_and_workload(server, capsys, monkeypatch):
     assert (target.version, target.timeout_ms, target.priority, target.connections) == ("3", 40.0, 2, 9)
     assert (target.max_key, target.encoding, target.api_token) == (99, "json", "secret")
     assert (workload.sizes.size, workload.keys.alpha, workload.seed) == (7, 1.1, 5)
+    assert server["pool_bytes"] is None
+    for mode in (("--rate", 1), ("--find-qps",)):
+        run(capsys, "h:8000", "--model", "m", *mode, "--pool-memory", "1G")
+        assert server["pool_bytes"] == 1 << 30
 
 
 @pytest.mark.parametrize(
@@ -165,13 +208,27 @@ def test_an_interrupted_run_still_prints(server, capsys):
         (["--rate", "1", "--duration", "-1"], "must be a positive number"),
         (["--rate", "1", "--warm-up", "-1"], "must be at least 0"),
         (["--find-qps", "--rounds", "1"], "at least 2"),
+        (["--rate", "1", "--rounds", "3"], "is for --find-qps"),
+        (["--rate", "1", "--seed", "-1"], "must be at least 0"),
+        (["--rate", "1", "--pool-memory", "much"], "write bytes as 4096, 64K, 800M or 12G"),
         (["--rate", "1", "--plot", "x.png"], "must end in .html or .svg"),
+        (["--rate", "1", "--plot", "/dev/null/x.svg"], "is not a directory"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(server, capsys, arguments, message):
     code, _, err = run(capsys, "h:8000", "--model", "m", *arguments)
     assert code == 2
     assert message in " ".join(err.replace("│", " ").split())
+    assert "target" not in server
+
+
+def test_a_plot_that_cannot_be_written_is_said_before_the_run(server, capsys, tmp_path, monkeypatch):
+    (tmp_path / "plots.html").mkdir()
+    code, _, err = run(capsys, "h:8000", "--model", "m", "--rate", 1, "--plot", tmp_path / "plots.html")
+    assert (code, "is a directory" in " ".join(err.replace("│", " ").split())) == (2, True)
+    monkeypatch.setattr("os.access", lambda *_: False)  # as for a user who is not root
+    code, _, err = run(capsys, "h:8000", "--model", "m", "--rate", 1, "--plot", tmp_path / "new" / "x.html")
+    assert (code, "nothing may be written in" in " ".join(err.replace("│", " ").split())) == (2, True)
     assert "target" not in server
 
 
@@ -192,6 +249,10 @@ def test_a_percentile_needs_a_bound(server, capsys):
         (["h:1", "--model", "m", "--rate", "1", "--protocol", "thrift"], "must be http or grpc"),
         (["h:1", "--model", "m", "--rate", "1", "--connections", "0"], "connections is 0"),
         (["h:1", "--model", "m", "--rate", "1", "--sla-ms", "0"], "latency_ms"),
+        (["h:1", "--model", "m", "--rate", "1", "--sizes", "normal:-5:3"], "the mean is -5 items"),
+        (["h:1", "--model", "m", "--rate", "1", "--sizes", "fixed:99999999999"], "at most 2,147,483,647"),
+        (["h:1", "--model", "m", "--rate", "1", "--ca-file", "x.pem"], "http://h:1 does not speak TLS"),
+        (["grpc://h:1", "--model", "m", "--rate", "1", "--encoding", "json"], "gRPC carries binary tensors only"),
     ],
 )
 def test_faults_are_one_line_and_exit_code_1(server, capsys, arguments, message):  # noqa: ARG001

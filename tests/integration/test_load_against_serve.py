@@ -8,7 +8,7 @@ from hebe.load_generator.qps_search import Workload
 from hebe.load_generator.session import run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.workload.key_skew import ReuseKeys
-from hebe.workload.query_sizes import QuantileSizes
+from hebe.workload.query_sizes import NormalSizes, QuantileSizes
 
 from .served import eventually, hebe_serve, self_signed, small_dlrm, store
 
@@ -37,10 +37,15 @@ def test_the_server_tells_the_rows_of_every_feature(served):
         }
 
 
-def test_more_items_than_the_server_takes_is_said_before_the_run(served):
-    target = Target(parse_endpoint(served.http), "ranker")
-    with pytest.raises(LoadError, match="at most 1500"):
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_more_items_than_the_server_takes_is_said_before_the_run(served, protocol):
+    target = Target(parse_endpoint(getattr(served, protocol), protocol), "ranker")
+    with pytest.raises(LoadError, match="query sizes reach 1,501 items: must be at most 1,500"):
         run_load(target, Workload(sizes=QuantileSizes((1501,))), 10, 0.5)
+    with pytest.raises(LoadError, match=r"the mean is 2000 items: must lie in \[1, 1,500\]"):
+        run_load(target, Workload(sizes=NormalSizes.unbounded(2000, 10)), 10, 0.5)
+    report = run_load(target, Workload(sizes=NormalSizes.unbounded(1490, 100)), 20, 1.0, warm_up_s=0.0)
+    assert report.latencies.failed == {}
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The load generator against servers in processes of their own."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,14 +9,21 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from hebe.load_generator.asking import ask_one
 from hebe.load_generator.discovery import discover
 from hebe.load_generator.error import LoadError
+from hebe.load_generator.grpc_sender import GrpcSender
+from hebe.load_generator.http_sender import HttpSender
 from hebe.load_generator.qps_search import Workload
+from hebe.load_generator.request_body import request_body
+from hebe.load_generator.sender import Outcome
 from hebe.load_generator.session import find_qps, run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget
+from hebe.workload.arrivals import BurstArrivals, ConstantArrivals
 from hebe.workload.query_sizes import FixedSizes
 
 SMALL = Workload(sizes=FixedSizes(5))
@@ -94,7 +102,8 @@ def test_a_server_that_understands_nothing_is_not_loaded():
             run_load(target(ports, "http"), SMALL, 100, 0.5)
 
 
-def test_a_server_that_dies_fails_the_rest_and_ends_the_run():
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_server_that_dies_fails_the_rest_and_ends_the_run(protocol):
     with echo_process("--service-ms", "1") as (process, ports):
         killed = []
 
@@ -103,12 +112,69 @@ def test_a_server_that_dies_fails_the_rest_and_ends_the_run():
                 process.kill()
                 killed.append(progress)
 
-        report = run_load(target(ports, "http"), SMALL, 200, 1.0, warm_up_s=0, on_progress=kill)
+        report = run_load(target(ports, protocol), SMALL, 200, 1.0, warm_up_s=0, on_progress=kill)
     assert report.latencies.answers > 0
+    assert report.latencies.refused == {}, "who is dead refuses nothing"
     # A process that dies resets the connections that it was about to take.
     assert set(report.latencies.failed) <= {"connection closed", "connection refused", "cannot connect"}
     assert report.latencies.failed["connection refused"] > 0
     assert report.latencies.arrivals == pytest.approx(200, rel=0.3)
+
+
+@pytest.mark.parametrize("waits_s", [0.0, 0.05])
+@pytest.mark.parametrize(("protocol", "kind"), [("http", HttpSender), ("grpc", GrpcSender)])
+def test_one_query_to_a_server_that_dies_meanwhile_fails(protocol, kind, waits_s):
+    with echo_process("--service-ms", "500") as (process, ports):
+        to = target(ports, protocol)
+        pool = SMALL.pool(discover(to), 1 << 20)
+
+        async def ask():
+            sender = kind(to, request_body(to, pool))
+            await sender.open()
+            try:
+                asyncio.get_running_loop().call_later(waits_s, process.kill)
+                return await ask_one(sender, pool, SMALL.sizes, np.random.default_rng(0), 20.0)
+            finally:
+                await sender.close()
+
+        answer = asyncio.run(ask())
+    assert answer.outcome is Outcome.FAILED
+    assert answer.kind in ("connection closed", "connection refused")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_search_whose_server_dies_says_so(protocol):
+    with echo_process() as (process, ports):
+        probes = []
+
+        def kill(probe, _crossing):
+            probes.append(probe)
+            if len(probes) == 2:
+                process.kill()
+
+        with pytest.raises(LoadError, match="the server answers no more, not even one query alone after probe 3"):
+            find_qps(target(ports, protocol), SMALL, probe_s=0.3, warm_up_s=0, on_probe=kill)
+    assert len(probes) == 2
+
+
+def test_a_run_in_which_nothing_arrives_is_not_sent(ports):
+    with pytest.raises(LoadError, match=r"no query arrives in 1 s at 0\.1 queries/s"):
+        run_load(target(ports, "http"), replace(SMALL, arrivals=ConstantArrivals()), 0.1, 1.0, warm_up_s=0.5)
+
+
+def test_a_run_of_bursts_holds_whole_periods(ports):
+    bursts = replace(SMALL, arrivals=BurstArrivals(9.0, 0.1, 0.5))
+    with pytest.raises(LoadError, match=r"duration is 0\.7 s: arrivals repeat every 0\.5 s.* 1 s holds them"):
+        run_load(target(ports, "http"), bursts, 400, 0.7, warm_up_s=0.2)
+    report = run_load(target(ports, "http"), bursts, 400, 1.0, warm_up_s=0.2)
+    assert report.achieved_qps == pytest.approx(400, rel=0.2)
+
+
+def test_too_few_different_keys_are_remarked_on(ports):
+    report = run_load(target(ports, "http"), Workload(sizes=FixedSizes(500)), 200, 0.5, warm_up_s=0, pool_bytes=1 << 16)
+    (remark,) = report.remarks
+    assert "feature_0 (and 1 more inputs): the queries named at most" in remark
+    assert run_load(target(ports, "http"), SMALL, 100, 0.5, warm_up_s=0).remarks == ()
 
 
 def test_a_run_with_one_connection_says_that_queries_waited():

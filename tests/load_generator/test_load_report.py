@@ -4,7 +4,7 @@ import math
 import pytest
 
 from hebe.latency import LatencyRecorder
-from hebe.load_generator.load_report import FAILING, LoadReport
+from hebe.load_generator.load_report import FAILING, NOT_SENT, LoadReport
 from hebe.spec import SlaTarget
 
 SLA = SlaTarget(100.0)
@@ -58,14 +58,31 @@ def test_it_says_when_the_generator_is_the_bottleneck():
     # A tight SLA wants a punctual generator.
     assert report(lag=[0.002] * 100, sla=SlaTarget(10.0)).generator_limits[0].endswith("(bound 1 ms)")
     assert report(lag=[0.002] * 100).generator_limits == ()
-    assert report(cpu_share=0.95).generator_limits == ("the generator's thread used 95% of a core",)
+    assert report(cpu_share=0.95).generator_limits == ("the generator used 95% of a core",)
+    behind = report()
+    behind.latencies.fail(NOT_SENT, 1)
+    assert behind.generator_limits == ()
+    behind.latencies.fail(NOT_SENT, 9_000_000)
+    assert behind.generator_limits == ("9,000,001 of 9,000,101 queries could not be sent in time",)
     waited = report(lag=[0.5] * 100, waited=50)
     assert waited.generator_limits == ()
     assert "50 of 100 queries waited for one of 8 connections" in waited.bottlenecks[0]
 
 
+def test_of_few_queries_the_last_one_is_not_a_percentile():
+    assert report(lag=[0.001] * 9 + [0.027]).generator_limits == (
+        "one of 10 queries was sent over 27 ms late (bound 5 ms)",
+    )
+
+
+def test_what_was_scored_in_time():
+    assert report(items_in_time=240).goodput_items == 120
+    assert math.isnan(report(duration_s=0.0).goodput_items)
+
+
 def test_json():
-    data = report().to_dict()
+    data = report(items_in_time=240, remarks=("so and so",)).to_dict()
+    assert (data["goodput_items_per_s"], data["remarks"]) == (120, ["so and so"])
     text = json.dumps(data, allow_nan=False)
     assert json.loads(text)["p95_ms"] == pytest.approx(10)
     assert data["sla_met"] is True

@@ -18,6 +18,13 @@ def test_what_a_server_of_hebe_tells():
     assert told.item_bytes == 80 * 8 + 13 * 4
 
 
+@pytest.mark.parametrize(
+    ("said", "told"), [(8192, 8192), (0, None), (-1, None), (None, None), ("8", None), (True, None)]
+)
+def test_the_largest_query(said, told):
+    assert model_inputs(TARGET, [DENSE], {}, said).max_items == told
+
+
 def test_other_servers_need_the_largest_key():
     with pytest.raises(LoadError, match=r"input user: .* give --max-key"):
         model_inputs(TARGET, [KEYS], {})

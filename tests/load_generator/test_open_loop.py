@@ -1,68 +1,27 @@
 import asyncio
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from hebe.load_generator.load_report import FAILING, INTERRUPTED
+from hebe.load_generator import open_loop
+from hebe.load_generator.load_report import FAILING, INTERRUPTED, NOT_SENT
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
-from hebe.load_generator.open_loop import NOT_SENT, RunPlan, run_open_loop, scheduled
+from hebe.load_generator.open_loop import UNANSWERED, WITHDRAWN, RunPlan, run_open_loop
 from hebe.load_generator.query_pool import QueryPool
-from hebe.load_generator.sender import Outcome, ignore_done, ignore_sent
+from hebe.load_generator.schedule import Schedule
+from hebe.load_generator.sender import Outcome
 from hebe.spec import SlaTarget
-from hebe.workload.arrivals import ConstantArrivals, PoissonArrivals
+from hebe.workload.arrivals import ConstantArrivals
 from hebe.workload.key_skew import UniformKeys
-from hebe.workload.query_sizes import FixedSizes, ProductionSizes
+from hebe.workload.query_sizes import FixedSizes
+
+from .fake_server import FakeServer, Saturated
 
 POOL = QueryPool(ModelInputs((ModelInput("dense", "FP32", (1,), None),)), UniformKeys(), 1000, np.random.default_rng(0))
 PLAN = RunPlan(200.0, 0.3, 0.1, ConstantArrivals(), FixedSizes(3), seed=1, sla=SlaTarget(1000.0))
-
-
-def answer(_index):
-    return Outcome.ANSWERED, ""
-
-
-class FakeServer:
-    """A sender whose answers come after `delay_s`; `verdict(index)` is the outcome and its kind."""
-
-    connections = 1
-    full = False
-
-    def __init__(self, delay_s=0.001, verdict=answer):
-        self.delay_s, self.verdict = delay_s, verdict
-        self.on_sent, self.on_done = ignore_sent, ignore_done
-        self.sent, self.given_up, self.timers = [], [], {}
-
-    async def open(self):
-        pass
-
-    def send(self, index, items, offset):
-        self.sent.append((index, items, offset))
-        self.on_sent(index)
-        if math.isfinite(self.delay_s):
-            self.timers[index] = asyncio.get_running_loop().call_later(self.delay_s, self._answer, index)
-
-    def _answer(self, index):
-        outcome, kind = self.verdict(index)
-        self.on_done(index, outcome, kind, f"message of {kind}")
-
-    def give_up(self, index):
-        self.given_up.append(index)
-        if index in self.timers:
-            self.timers.pop(index).cancel()
-
-    async def close(self):
-        pass
-
-
-class Saturated(FakeServer):
-    """A sender that never has a connection free."""
-
-    full = True
-
-    def send(self, index, items, offset):
-        self.sent.append((index, items, offset))
 
 
 async def test_every_scheduled_query_is_sent_and_counted():
@@ -79,6 +38,15 @@ async def test_every_scheduled_query_is_sent_and_counted():
     assert report.achieved_qps == pytest.approx(200)
     assert report.lag.answers == 60
     assert report.cut_short == ""
+    assert (report.items_sent, report.items_in_time) == (240, 180)
+    assert report.goodput_items == pytest.approx(600)
+
+
+async def test_items_in_time_are_those_within_the_sla():
+    report = await run_open_loop(replace(PLAN, sla=SlaTarget(20.0)), POOL, FakeServer(delay_s=0.05))
+    assert (report.latencies.items, report.items_in_time) == (180, 0)
+    report = await run_open_loop(replace(PLAN, sla=None), POOL, FakeServer(delay_s=0.05))
+    assert report.items_in_time == 180
 
 
 async def test_the_loop_is_open():
@@ -141,6 +109,98 @@ async def test_an_interrupted_run_reports_what_it_has():
     assert report.duration_s < 20
 
 
+async def interrupted(plan, server, at=120, later_s=0.0):
+    """The report of a run that somebody interrupts so long after query `at` was sent."""
+    stop = asyncio.Event()
+    send = server.send
+
+    def watched(index, items, offset):
+        send(index, items, offset)
+        if index == at:
+            asyncio.get_running_loop().call_later(later_s, stop.set)
+
+    server.send = watched
+    return await asyncio.wait_for(run_open_loop(plan, POOL, server, stop), 20)
+
+
+async def test_a_server_that_hangs_has_not_met_its_sla_when_somebody_loses_patience():
+    server = FakeServer(delay_s=math.inf)
+    plan = replace(PLAN, duration_s=30.0, sla=SlaTarget(20.0))
+    report = await interrupted(plan, server)
+    assert report.cut_short == INTERRUPTED
+    # All of the window, which were due longer ago than 20 ms when nobody waited any more.
+    assert report.latencies.failed[UNANSWERED] == report.latencies.arrivals > 50
+    assert report.sla_met is False
+
+
+async def test_what_may_still_be_in_time_when_interrupted_is_not_counted():
+    server = FakeServer(delay_s=math.inf)
+    plan = replace(PLAN, duration_s=30.0, sla=SlaTarget(10_000.0))
+    report = await interrupted(plan, server)
+    assert report.latencies.arrivals == 0
+    assert report.sla_met is None
+
+
+async def test_without_an_sla_all_that_is_in_flight_when_interrupted_is_unanswered():
+    server = FakeServer(delay_s=math.inf)
+    plan = replace(PLAN, duration_s=30.0, sla=None)
+    report = await interrupted(plan, server)
+    assert report.latencies.failed[UNANSWERED] == report.latencies.arrivals > 50
+
+
+async def test_queries_that_wait_for_a_connection_when_interrupted_are_unanswered():
+    server = Saturated()
+    plan = replace(PLAN, duration_s=30.0, sla=SlaTarget(20.0))
+    report = await interrupted(plan, server)
+    assert report.latencies.failed[UNANSWERED] == report.latencies.arrivals > 50
+    assert len(server.given_up) == len(server.sent)
+
+
+async def test_an_interrupt_while_waiting_for_the_last_answers_is_one():
+    server = FakeServer(delay_s=math.inf)
+    report = await interrupted(PLAN, server, at=79, later_s=0.2)
+    assert report.cut_short == INTERRUPTED
+    assert report.duration_s == pytest.approx(0.3)
+    assert report.latencies.arrivals == report.latencies.failed[UNANSWERED]
+
+
+async def test_a_generator_that_is_far_behind_counts_what_is_left_at_once_and_says_so(monkeypatch):
+    monkeypatch.setattr(open_loop, "MOST_BEHIND_S", 0.1)
+    plan = replace(PLAN, rate_qps=1e7, duration_s=0.5, sla=None)
+    began_s = time.thread_time()
+    report = await run_open_loop(plan, POOL, FakeServer())
+    assert time.thread_time() - began_s < 4.0, "one by one, five millions take longer"
+    assert report.latencies.arrivals == pytest.approx(5_000_000, rel=1e-4)
+    assert report.latencies.failed[NOT_SENT] > 4_000_000
+    assert any("could not be sent in time" in limit for limit in report.generator_limits)
+
+
+async def test_counting_what_is_left_can_be_interrupted(monkeypatch):
+    monkeypatch.setattr(open_loop, "MOST_BEHIND_S", 0.0)
+    stop = asyncio.Event()
+    times_after = Schedule.times_after
+
+    def watched(schedule, taken):
+        for number, times in enumerate(times_after(schedule, taken)):
+            if number == 3:
+                stop.set()
+            yield times
+
+    monkeypatch.setattr(Schedule, "times_after", watched)
+    plan = replace(PLAN, rate_qps=1e10, duration_s=0.2, warm_up_s=0.0, sla=None)
+    report = await asyncio.wait_for(run_open_loop(plan, POOL, FakeServer(), stop), 20)
+    assert report.cut_short == INTERRUPTED
+    assert report.latencies.arrivals == pytest.approx(2e9, rel=1e-3), "about as many as were due"
+
+
+async def test_the_generators_share_of_a_core_is_by_the_clock_of_its_library():
+    server = FakeServer()
+    ticks = iter(range(0, 10**9, 10**6))
+    server.cpu_clock = lambda: next(ticks)
+    report = await run_open_loop(PLAN, POOL, server)
+    assert report.cpu_share > 1000
+
+
 async def test_waiting_for_a_connection_is_noticed():
     server = Saturated()
     plan = replace(PLAN, answer_timeout_s=0.2)
@@ -156,7 +216,8 @@ async def test_unsent_queries_of_a_failing_run_are_withdrawn():
     plan = replace(PLAN, duration_s=30.0, sla=SlaTarget(20.0), stop_when_failing=True)
     report = await asyncio.wait_for(run_open_loop(plan, POOL, server), 20)
     assert report.cut_short == FAILING
-    assert set(report.latencies.failed) == {NOT_SENT}
+    assert set(report.latencies.failed) == {WITHDRAWN}
+    assert report.generator_limits == ()
     assert len(server.given_up) == len(server.sent)
 
 
@@ -167,14 +228,3 @@ async def test_progress_moves_forward():
     assert [p.elapsed_s for p in seen] == sorted(p.elapsed_s for p in seen)
     assert seen[-1].total_s == pytest.approx(0.4)
     assert all(p.answers <= p.arrivals for p in seen)
-
-
-def test_the_schedule_is_the_seed():
-    plan = replace(PLAN, arrivals=PoissonArrivals(), sizes=ProductionSizes(), duration_s=5.0)
-    one, again, other = (list(scheduled(replace(plan, seed=seed), POOL)) for seed in (1, 1, 2))
-    assert one == again
-    assert one != other
-    assert len(one) == pytest.approx(1020, rel=0.1)
-    for due_s, items, offset in one:
-        assert 0 <= due_s < 5.1
-        assert 0 <= offset <= POOL.items - items

@@ -12,7 +12,7 @@ from hebe.load_generator.protobuf_wire import (
     fields,
     infer_request_head,
     model_request,
-    parse_config_parameters,
+    parse_model_config,
     parse_model_metadata,
     raw_contents_head,
     varint,
@@ -62,13 +62,14 @@ def test_metadata_as_the_generated_classes_write_it():
     ]
 
 
-def test_config_parameters_as_the_generated_classes_write_them():
+def test_configurations_as_the_generated_classes_write_them():
     config = model_config_pb2.ModelConfig(name="m", max_batch_size=7)
     config.parameters["rows.user"].string_value = "4000000"
     config.parameters["empty"].string_value = ""
     config.instance_group.add(count=2)
     message = service_pb2.ModelConfigResponse(config=config).SerializeToString()
-    assert parse_config_parameters(message) == {"rows.user": "4000000", "empty": ""}
+    assert parse_model_config(message) == ({"rows.user": "4000000", "empty": ""}, 7)
+    assert parse_model_config(b"") == ({}, 0)
 
 
 @settings(deadline=None)
@@ -80,9 +81,9 @@ def test_numbers_survive(value):
 @settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(message):
-    for parse in (parse_model_metadata, parse_config_parameters, lambda m: list(fields(m))):
+    for parse in (parse_model_metadata, parse_model_config, lambda m: list(fields(m))):
         with contextlib.suppress(WireError):
-            assert isinstance(parse(message), list | dict)
+            assert isinstance(parse(message), list | tuple)
 
 
 @pytest.mark.parametrize(

@@ -72,4 +72,15 @@ def test_unusable_ca_files(tmp_path):
         target.ssl_context()
     with pytest.raises(LoadError, match=r"none\.pem"):
         target.ca_certificates()
-    assert Target(parse_endpoint("http://h"), "m", ca_file=Path("ignored")).ssl_context() is None
+    assert Target(parse_endpoint("http://h"), "m").ssl_context() is None
+
+
+@pytest.mark.parametrize("url", ["http://h", "grpc://h"])
+def test_certificates_are_for_tls(url):
+    with pytest.raises(LoadError, match=f"ca_file is trusted.pem: {url}:.* does not speak TLS"):
+        Target(parse_endpoint(url), "m", ca_file=Path("trusted.pem"))
+
+
+def test_grpc_has_no_json():
+    with pytest.raises(LoadError, match="encoding is json: gRPC"):
+        Target(parse_endpoint("grpc://h"), "m", encoding="json")

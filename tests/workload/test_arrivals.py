@@ -9,6 +9,8 @@ from hebe.workload.arrivals import (
     ConstantArrivals,
     PoissonArrivals,
     TraceArrivals,
+    over_window,
+    whole_periods_s,
 )
 from hebe.workload.error import WorkloadError
 from hebe.workload.rate_trace import RateTrace
@@ -66,6 +68,33 @@ def test_trace_with_speed_starts_again():
     phase = times % 10.0
     assert not ((phase > 2.5 + 1e-9) & (phase < 7.5 - 1e-9)).any()
     assert len(times) == pytest.approx(20_000 + 1000 * 2.5 * 4 / 7 + 1000 * 0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("process", "asked_s", "whole_s"),
+    [
+        (PoissonArrivals(), 7.3, 7.3),
+        (ConstantArrivals(), 7.3, 7.3),
+        (BurstArrivals(5.0, 1.0, 10.0), 10.0, 10.0),
+        (BurstArrivals(5.0, 1.0, 10.0), 0.1, 10.0),
+        (BurstArrivals(5.0, 1.0, 10.0), 10.5, 20.0),
+        (BurstArrivals(5.0, 0.01, 0.1), 0.3, 0.3),  # a hair less than three periods, as floats are
+        (TraceArrivals(DAY), 7.3, 7.3),
+        (TraceArrivals(DAY, 4.0), 7.3, 10.0),
+        (TraceArrivals(DAY, 4.0), 20.0, 20.0),
+    ],
+)
+def test_windows_of_whole_periods(process, asked_s, whole_s):
+    assert whole_periods_s(process, asked_s) == pytest.approx(whole_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+@pytest.mark.parametrize("begins_s", [0.0, 3.7])
+def test_over_whole_periods_the_mean_is_the_rate_wherever_they_begin(process, begins_s):
+    window_s = whole_periods_s(process, 50.0)
+    playing = over_window(process, window_s)
+    times = arrival_times(playing, 400.0, begins_s + window_s, np.random.default_rng(7))
+    assert (times >= begins_s).sum() == pytest.approx(400.0 * window_s, rel=0.03)
 
 
 def test_long_runs_come_in_bounded_blocks_that_continue():

@@ -19,9 +19,10 @@ from hebe.workload.query_sizes import (
         ("production", ProductionSizes()),
         ("mlperf", QuantileSizes()),
         ("fixed:256", FixedSizes(256)),
-        ("normal:165:16", NormalSizes(165.0, 16.0)),
+        ("normal:165:16", NormalSizes(165.0, 16.0, 245)),
+        ("normal:2000:10", NormalSizes(2000.0, 10.0, 2050)),
         ("lognormal", LogNormalSizes(5.1, 0.2)),
-        ("lognormal:4:0.5", LogNormalSizes(4.0, 0.5)),
+        ("lognormal:4:0.5", LogNormalSizes(4.0, 0.5, 666)),
         ("quantiles:10,20,30", QuantileSizes((10, 20, 30))),
     ],
 )
@@ -91,6 +92,10 @@ def test_unknown_forms_list_the_valid_ones(parse, form, listed):
 def test_a_known_form_with_a_bad_value_says_what_is_wrong():
     with pytest.raises(WorkloadError, match="at least 1 item"):
         forms.query_sizes("fixed:0")
+    with pytest.raises(WorkloadError, match="at most 2,147,483,647"):
+        forms.query_sizes("fixed:99999999999")
+    with pytest.raises(WorkloadError, match="the mean is -5 items"):
+        forms.query_sizes("normal:-5:3")
     with pytest.raises(WorkloadError, match="alpha"):
         forms.key_skew("zipf:-1")
     with pytest.raises(WorkloadError, match="cannot be read"):

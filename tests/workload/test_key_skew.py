@@ -67,3 +67,20 @@ def test_rejects_impossible_skew():
             skew.draw(0, 1, np.random.default_rng(0))
         with pytest.raises(WorkloadError, match="rows is 0"):
             skew.shares(0)
+
+
+@pytest.mark.parametrize("skew", [*SKEWS, ZipfKeys(2.5)])
+@pytest.mark.parametrize(("rows", "lookups"), [(1, 5), (2, 1), (1000, 500), (200_000, 300_000)])
+def test_rows_touched_are_those_that_draws_touch(skew, rows, lookups):
+    touched = [len(np.unique(skew.draw(rows, lookups, np.random.default_rng(seed)))) for seed in range(8)]
+    assert skew.rows_touched(rows, lookups) == pytest.approx(np.mean(touched), rel=0.05, abs=1.0)
+
+
+@pytest.mark.parametrize("skew", SKEWS)
+def test_rows_touched_has_its_limits(skew):
+    assert skew.rows_touched(500, 0) == 0
+    assert skew.rows_touched(500, 1e12) == pytest.approx(500, rel=1e-3)
+    # A billion rows take no memory.
+    assert 0 < skew.rows_touched(10**9, 1e6) <= 1e6
+    with pytest.raises(WorkloadError, match="rows"):
+        skew.rows_touched(0, 1)

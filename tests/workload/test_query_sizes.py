@@ -5,11 +5,13 @@ from hypothesis import strategies as st
 
 from hebe.workload.error import WorkloadError
 from hebe.workload.query_sizes import (
+    LARGEST_SIZE,
     FixedSizes,
     LogNormalSizes,
     NormalSizes,
     ProductionSizes,
     QuantileSizes,
+    at_most,
 )
 
 
@@ -44,6 +46,43 @@ def test_normal_moments_and_clamp():
     assert clamped.max() == 1024
 
 
+def test_what_a_user_asks_for_is_not_clamped_to_what_deeprecsys_had():
+    for sizes, mean in ((NormalSizes.unbounded(2000, 10), 2000), (LogNormalSizes.unbounded(8.0, 0.1), np.exp(8.005))):
+        drawn = sizes.draw(100_000, np.random.default_rng(7))
+        assert drawn.mean() == pytest.approx(mean, rel=0.001)
+        assert drawn.max() < sizes.largest < 3 * mean
+    assert LogNormalSizes().largest == NormalSizes(165, 16).largest == 1024
+
+
+@pytest.mark.parametrize("mean", [-5, 0.5, 2000, np.inf])
+def test_a_mean_that_no_query_can_have_is_refused(mean):
+    with pytest.raises(WorkloadError, match=r"must lie in \[1, 1,024\]|finite"):
+        NormalSizes(mean, 3)
+    if mean < 1:
+        with pytest.raises(WorkloadError, match="the mean is"):
+            NormalSizes.unbounded(mean, 3)
+
+
+@pytest.mark.parametrize("arguments", [(-5, 0.1), (1000, 1), (5, 1e200), (1e200, 0)])
+def test_lognormal_sizes_beyond_all_queries_are_refused(arguments):
+    with pytest.raises(WorkloadError, match="the mean is"):
+        LogNormalSizes.unbounded(*arguments)
+
+
+def test_sizes_for_a_server_that_takes_no_larger_ones():
+    assert at_most(ProductionSizes(), 999) == ProductionSizes()
+    bounded = at_most(NormalSizes.unbounded(1400, 200), 1500)
+    drawn = bounded.draw(10_000, np.random.default_rng(8))
+    assert drawn.max() == bounded.largest == 1500
+    assert drawn.mean() == pytest.approx(1380, rel=0.02)
+    assert at_most(LogNormalSizes.unbounded(5, 1), 8192).largest == 8192
+    with pytest.raises(WorkloadError, match=r"the mean is 2000 items: must lie in \[1, 1,500\]"):
+        at_most(NormalSizes.unbounded(2000, 10), 1500)
+    for sizes in (ProductionSizes(), FixedSizes(501), QuantileSizes((1, 700))):
+        with pytest.raises(WorkloadError, match="must be at most 500"):
+            at_most(sizes, 500)
+
+
 def test_mlperf_quantiles():
     sizes = QuantileSizes().draw(100_000, np.random.default_rng(6))
     assert sizes.mean() == pytest.approx(270, abs=2)
@@ -54,8 +93,10 @@ def test_mlperf_quantiles():
 @given(
     st.one_of(
         st.builds(FixedSizes, st.integers(1, 10_000)),
-        st.builds(NormalSizes, st.floats(-1e3, 1e4), st.floats(0, 1e3)),
-        st.builds(LogNormalSizes, st.floats(-50, 1e3), st.floats(0, 50)),
+        st.builds(NormalSizes, st.floats(1, 1024), st.floats(0, 1e6)),
+        st.builds(NormalSizes.unbounded, st.floats(1, 1e6), st.floats(0, 1e12)),
+        st.builds(LogNormalSizes, st.floats(0, 5), st.floats(0, 1.9)),
+        st.builds(LogNormalSizes.unbounded, st.floats(0, 5), st.floats(0, 5)),
         st.builds(QuantileSizes, st.lists(st.integers(1, 2000), min_size=1).map(tuple)),
         st.just(ProductionSizes()),
     ),
@@ -81,6 +122,12 @@ def test_sizes_are_whole_and_bounded(sizes, count, seed):
         lambda: NormalSizes(10, 1, 0),
         lambda: QuantileSizes(()),
         lambda: QuantileSizes((5, 0)),
+        lambda: FixedSizes(LARGEST_SIZE + 1),
+        lambda: QuantileSizes((5, 10**30)),
+        lambda: NormalSizes(10, 1, 10**30),
+        lambda: NormalSizes.unbounded(np.nan, 1),
+        lambda: NormalSizes.unbounded(10, np.nan),
+        lambda: LogNormalSizes.unbounded(5, np.inf),
     ],
 )
 def test_rejects_impossible_sizes(build):

@@ -2,7 +2,9 @@
 
 Production query sizes, Poisson arrivals; one worker on a core of its own, the front end and the load generator on the
 others. Saturation is the closed-loop throughput without admission. Goodput is answers within the SLA target per
-second; its peak is taken over a ladder of rates, then the rate goes to twice saturation.
+second; its peak is taken over a ladder of rates that goes as far as twice saturation too, where small queries are let
+in that large ones are not, so that there may be more answers than there are at saturation. Then the rate stays there
+for long. Beside answers, items are counted, of which such a server has fewer.
 
 Two models: `mt-wnd`, whose queries are 50 KB and whose work is computing, shows the scheduler; `dlrm-rmc1`, whose
 queries are 1.7 MB with 20 ms to answer them, shows in addition what receiving costs that is then refused.
@@ -11,6 +13,7 @@ queries are 1.7 MB with 20 ms to answer them, shows in addition what receiving c
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.progress import Progress
@@ -31,7 +34,7 @@ DESCRIPTION = "Goodput, refusals and memory at twice the load that saturates the
 
 _MODELS = {"": ("mt-wnd", 0.1), ".dlrm-rmc1": ("dlrm-rmc1", 1.0)}
 """By the suffix of the figures' names: model (of the catalog, small) and scale."""
-_LADDER = (0.5, 0.7, 0.85, 1.0, 1.2)
+_LADDER = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 _OVERLOAD = 2.0
 
 
@@ -78,13 +81,32 @@ def _measure(
         beyond = run_load(target, Workload(seed=2), _OVERLOAD * saturation_qps, overload_s)
         resident_after = server.resident_bytes
         progress.advance(task)
+    return figures_of(suffix, saturation_qps, reports, beyond, resident_before, resident_after)
+
+
+def figures_of(
+    suffix: str,
+    saturation_qps: float,
+    reports: Mapping[float, LoadReport],
+    beyond: LoadReport,
+    resident_before: int,
+    resident_after: int,
+) -> list[Figure]:
+    """From the runs of the ladder, by their share of saturation, and the long one beyond it; resident sizes in bytes.
+
+    All runs have been held to an SLA. Raises RuntimeError if no run of the ladder had an answer within it.
+    """
     peak_share = max(reports, key=lambda share: _goodput_qps(reports[share]))
+    items_share = max(reports, key=lambda share: reports[share].goodput_items)
     peak_qps, goodput_qps = _goodput_qps(reports[peak_share]), _goodput_qps(beyond)
+    peak_items, goodput_items = reports[items_share].goodput_items, beyond.goodput_items
     sla = beyond.sla
     assert sla is not None
+    if not peak_qps:
+        raise RuntimeError(f"no query was answered within {sla.latency_ms:g} ms at any rate: is the machine idle?")
     refused = sum(count for kind, count in beyond.latencies.refused.items() if kind not in OUT_OF_TIME)
     admitted = beyond.latencies.arrivals - refused
-    share_refused = f"{refused} of {beyond.latencies.arrivals} refused in {overload_s:g} s"
+    share_refused = f"{refused} of {beyond.latencies.arrivals} refused in {beyond.duration_s:g} s"
     bottleneck = f"; the generator was a bottleneck: {'; '.join(beyond.bottlenecks)}" if beyond.bottlenecks else ""
     return [
         Figure(f"overload.saturation_qps{suffix}", saturation_qps, "queries/s", note="closed loop, no admission"),
@@ -95,6 +117,13 @@ def _measure(
             target=">= 0.9",
             note=f"{goodput_qps:.1f} of {peak_qps:.1f} answers/s within {sla.latency_ms:g} ms (peak at "
             f"{peak_share:g} x saturation); {share_refused}{bottleneck}",
+        ),
+        Figure(
+            f"overload.goodput_items{suffix}",
+            goodput_items / peak_items,
+            "ratio",
+            note=f"{goodput_items:,.0f} of {peak_items:,.0f} items/s within {sla.latency_ms:g} ms (peak at "
+            f"{items_share:g} x saturation)",
         ),
         Figure(
             f"overload.attainment_of_admitted{suffix}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +17,11 @@ from hebe.cli.options import (
     FindQpsOption,
     QuerySeedOption,
     RateOption,
+    check_at_least,
     check_rate_or_search,
+    parse_bytes,
 )
-from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.output import JsonOption, make_console, make_progress, print_error, print_json
 
 if TYPE_CHECKING:
     from hebe.load_generator.load_report import LoadReport
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
 
 _CONNECTION = "Server and connection"
 _INTERRUPTED = 130
+_ROUNDS = 5
+_FEWEST_ROUNDS = 3
+"""With fewer, an interval hangs on the verdicts of a dozen probes."""
 
 
 def load(
@@ -53,8 +60,11 @@ def load(
     ] = 10.0,
     warm_up: Annotated[float, typer.Option(rich_help_panel=MEASURE, help="Seconds before each, not counted.")] = 1.0,
     rounds: Annotated[
-        int, typer.Option(rich_help_panel=MEASURE, help="How often --find-qps finds the rate anew, for its interval.")
-    ] = 5,
+        int | None,
+        typer.Option(
+            rich_help_panel=MEASURE, help="How often --find-qps finds the rate anew, for its interval (default: 5)."
+        ),
+    ] = None,
     sizes: Annotated[str, typer.Option(rich_help_panel=QUERIES, help=SIZE_FORMS)] = "production",
     arrivals: ArrivalsOption = "poisson",
     keys: Annotated[
@@ -64,6 +74,15 @@ def load(
     max_key: Annotated[
         int | None,
         typer.Option(rich_help_panel=QUERIES, help="Largest key, for servers that do not tell their tables' rows."),
+    ] = None,
+    pool_memory: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=QUERIES,
+            metavar="BYTES",
+            help="Memory for queries, which are drawn before the run: bounds how many different keys they have"
+            " (default: 256M, or 8M as JSON text).",
+        ),
     ] = None,
     timeout_ms: Annotated[
         float | None, typer.Option(rich_help_panel=QUERIES, help="The requests' timeout parameter.")
@@ -100,7 +119,7 @@ def load(
 
     Open loop: a query is sent when it is due, whatever became of those before it, and its latency counts from when
     it was due. Refused and failed queries count as outside the SLA. Ctrl-C ends a run early and prints what was
-    measured.
+    measured; what has no answer by then counts as failed, if it was due longer ago than the SLA allows.
 
     Example: hebe load http://127.0.0.1:8000 --model dlrm-rmc1 --rate 100 --duration 30
 
@@ -120,10 +139,15 @@ def load(
             raise typer.BadParameter(f"{value}: must be a positive number", param_hint=hint)
     if not 0 <= warm_up < float("inf"):
         raise typer.BadParameter(f"{warm_up}: must be at least 0", param_hint="--warm-up")
+    if rounds is not None and not find_qps:
+        raise typer.BadParameter("is for --find-qps", param_hint="--rounds")
+    rounds = _ROUNDS if rounds is None else rounds
     if rounds < 2:
         raise typer.BadParameter(f"{rounds}: a confidence interval needs at least 2", param_hint="--rounds")
-    if plot is not None and plot.suffix not in (".html", ".svg"):
-        raise typer.BadParameter(f"{plot}: must end in .html or .svg", param_hint="--plot")
+    check_at_least("--seed", seed, least=0)
+    pool_bytes = None if pool_memory is None else parse_bytes(pool_memory, "--pool-memory")
+    if plot is not None:
+        _check_plot(plot)
     target = Target(
         parse_endpoint(url, protocol),
         model,
@@ -143,32 +167,66 @@ def load(
     host = HostWatch()
     # Plots draw with matplotlib, tables with rich: not before the run, which wants the machine for itself.
     if rate is not None:
-        report = _run(target, workload, rate, duration, warm_up, sla)
+        report = _run(target, workload, rate, duration, warm_up, sla, pool_bytes)
         denied_share = host.denied_share()
         from hebe.cli.load_results import plot_run, run_table
 
         console.print(run_table(report), crop=False)
         results, interrupted = {"run": report.to_dict()}, report.cut_short == "interrupted"
-        if plot is not None:
-            plot_run(report, model, plot)
+        plot_error = _plotted(plot, lambda path: plot_run(report, model, path))
     else:
-        found = _search(target, workload, duration, warm_up, rounds, sla)
+        found = _search(target, workload, duration, warm_up, rounds, sla, pool_bytes)
         denied_share = host.denied_share()
         from hebe.cli.load_results import plot_search, search_table
 
         console.print(search_table(found), crop=False)
         results, interrupted = {"find_qps": found.to_dict()}, found.interrupted
-        if plot is not None:
-            plot_search(found, model, plot)
+        plot_error = _plotted(plot, lambda path: plot_search(found, model, path))
+        if rounds < _FEWEST_ROUNDS:
+            console.print(
+                f"With --rounds {rounds} the interval is a rough one: {_FEWEST_ROUNDS} or more tell more.",
+                style="yellow", soft_wrap=True,
+            )  # fmt: skip
     if warning := denied_words(denied_share):
         console.print(warning, style="yellow", soft_wrap=True)
-    if plot is not None:
+    if plot is not None and not plot_error:
         console.print(f"Plots: {plot}")
     if as_json:
         asked = {"url": target.endpoint.url, "model": model, "sizes": sizes, "arrivals": arrivals, "keys": keys}
-        print_json({**asked, "seed": seed, "plot": plot, "denied_share": denied_share, **results})
+        failed = {"plot_error": plot_error} if plot_error else {}
+        print_json({**asked, "seed": seed, "plot": plot, "denied_share": denied_share, **results, **failed})
+    if plot_error:
+        print_error(f"the plots are not written: {plot_error}")
     if interrupted:
         raise typer.Exit(_INTERRUPTED)
+    if plot_error:
+        raise typer.Exit(1)
+
+
+def _check_plot(plot: Path) -> None:
+    """Wrong usage where nothing can be written there, which one wants to know before the run and not after."""
+    if plot.suffix not in (".html", ".svg"):
+        raise typer.BadParameter(f"{plot}: must end in .html or .svg", param_hint="--plot")
+    if plot.is_dir():
+        raise typer.BadParameter(f"{plot}: is a directory", param_hint="--plot")
+    there = next(parent for parent in plot.absolute().parents if parent.exists())
+    if not there.is_dir():
+        raise typer.BadParameter(f"{plot}: {there} is not a directory", param_hint="--plot")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise typer.BadParameter(f"{plot}: nothing may be written in {there}", param_hint="--plot")
+
+
+def _plotted(plot: Path | None, draw: Callable[[Path], None]) -> str:
+    """Write the plots, if any; returns why that failed: what was measured is worth more than its picture."""
+    if plot is None:
+        return ""
+    try:
+        draw(plot)
+    except Exception as fault:
+        if os.environ.get("HEBE_DEBUG", "0") not in ("", "0"):
+            raise
+        return f"{plot}: {getattr(fault, 'strerror', None) or fault or type(fault).__name__}"
+    return ""
 
 
 def _sla(target: Target, sla_ms: float | None, percentile: float | None) -> SlaTarget | None:
@@ -187,7 +245,13 @@ def _sla(target: Target, sla_ms: float | None, percentile: float | None) -> SlaT
 
 
 def _run(
-    target: Target, workload: Workload, rate: float, duration_s: float, warm_up_s: float, sla: SlaTarget | None
+    target: Target,
+    workload: Workload,
+    rate: float,
+    duration_s: float,
+    warm_up_s: float,
+    sla: SlaTarget | None,
+    pool_bytes: int | None,
 ) -> LoadReport:
     from hebe.load_generator.session import run_load
 
@@ -198,11 +262,27 @@ def _run(
             doing = "warming up" if progress.elapsed_s < warm_up_s else f"{progress.answers} answers"
             bar.update(task, description=f"{doing} (s)", completed=int(progress.elapsed_s))
 
-        return run_load(target, workload, rate, duration_s, warm_up_s, sla, on_progress=show, catch_interrupt=True)
+        return run_load(
+            target,
+            workload,
+            rate,
+            duration_s,
+            warm_up_s,
+            sla,
+            on_progress=show,
+            catch_interrupt=True,
+            pool_bytes=pool_bytes,
+        )
 
 
 def _search(
-    target: Target, workload: Workload, probe_s: float, warm_up_s: float, rounds: int, sla: SlaTarget | None
+    target: Target,
+    workload: Workload,
+    probe_s: float,
+    warm_up_s: float,
+    rounds: int,
+    sla: SlaTarget | None,
+    pool_bytes: int | None,
 ) -> LatencyBoundedThroughput:
     from hebe.load_generator.session import find_qps
 
@@ -223,4 +303,5 @@ def _search(
             rounds=rounds,
             on_probe=show,
             catch_interrupt=True,
+            pool_bytes=pool_bytes,
         )

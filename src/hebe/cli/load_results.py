@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hebe.load_generator.load_report import LoadReport
+from hebe.load_generator.pass_curve import CONFIDENCE
 from hebe.load_generator.qps_search import LatencyBoundedThroughput
-from hebe.load_generator.rate_search import CONFIDENCE
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page
 from hebe.report.plots import LoadPoint, latency_histogram, latency_tail, throughput_against_latency
@@ -25,7 +25,7 @@ def run_table(report: LoadReport) -> RenderableType:
     table = FittingTable("", Column(folds=True))
     for name, value in _run_rows(report):
         table.add_row(Text(name, "bold"), value)
-    return Group(table, *_remarks(report.bottlenecks, report.messages))
+    return Group(table, *_remarks(report.bottlenecks, report.messages, report.remarks))
 
 
 def search_table(found: LatencyBoundedThroughput) -> RenderableType:
@@ -33,6 +33,7 @@ def search_table(found: LatencyBoundedThroughput) -> RenderableType:
     table = FittingTable(
         "probe",
         Column("queries/s", right=True),
+        Column("arrived/s", right=True, spare=3),
         Column("p50 ms", right=True, spare=1),
         Column(f"p{found.sla.percentile:g} ms", right=True),
         Column("p99.9 ms", right=True, spare=2),
@@ -44,6 +45,7 @@ def search_table(found: LatencyBoundedThroughput) -> RenderableType:
         table.add_row(
             probe.phase.value,
             format_number(probe.rate_qps),
+            _number(probe.report.achieved_qps),
             _number(latencies.percentile_s(50) * 1e3),
             _number(probe.report.tail_latency_ms),
             _number(latencies.percentile_s(99.9) * 1e3),
@@ -53,7 +55,7 @@ def search_table(found: LatencyBoundedThroughput) -> RenderableType:
             _met(probe.passed),
         )
     messages = {kind: text for probe in found.probes for kind, text in probe.report.messages.items()}
-    return Group(table, Text(""), _result(found), *_remarks(found.bottlenecks, messages))
+    return Group(table, Text(""), _result(found), *_remarks(found.bottlenecks, messages, found.remarks))
 
 
 def plot_run(report: LoadReport, model: str, path: Path) -> None:
@@ -149,10 +151,11 @@ def _result(found: LatencyBoundedThroughput) -> Text:
     )
 
 
-def _remarks(bottlenecks: tuple[str, ...], messages: dict[str, str]) -> list[Text]:
+def _remarks(bottlenecks: tuple[str, ...], messages: dict[str, str], others: tuple[str, ...]) -> list[Text]:
     remarks = [Text.assemble((f"{kind}: ", "dim"), text[:300]) for kind, text in messages.items() if text]
     if bottlenecks:
         remarks.append(Text("The load generator was itself a bottleneck: " + "; ".join(bottlenecks), style="yellow"))
+    remarks += [Text(remark, style="yellow") for remark in others]
     return remarks
 
 

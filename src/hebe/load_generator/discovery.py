@@ -15,7 +15,7 @@ from hebe.load_generator.model_inputs import ModelInputs, model_inputs
 from hebe.load_generator.protobuf_wire import (
     WireError,
     model_request,
-    parse_config_parameters,
+    parse_model_config,
     parse_model_metadata,
 )
 from hebe.load_generator.target import Target
@@ -28,11 +28,12 @@ GRPC_SERVICE = "/inference.GRPCInferenceService/"
 
 def discover(target: Target) -> ModelInputs:
     """Ask the server. Raises `LoadError` if it cannot be reached, speaks otherwise, or has no such model."""
-    metadata, parameters = _ask_grpc(target) if target.endpoint.protocol == "grpc" else _ask_http(target)
-    return model_inputs(target, metadata, parameters)
+    told = _ask_grpc(target) if target.endpoint.protocol == "grpc" else _ask_http(target)
+    return model_inputs(target, *told)
 
 
-def _ask_http(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
+def _ask_http(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str], object]:
+    """Metadata of the inputs, parameters of the configuration, and its `max_batch_size`."""
     for_grpc = f"for gRPC give grpc://{target.endpoint.address} or --protocol grpc"
     path = f"/v2/models/{quote(target.model, safe='')}"
     if target.version:
@@ -41,12 +42,13 @@ def _ask_http(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
     if status != 200 or not isinstance(answer, dict):
         raise LoadError(_no_model(target, status, answer))
     status, config = get_json(target, path + "/config", for_grpc)
-    parameters = config.get("parameters") if status == 200 and isinstance(config, dict) else None
+    config = config if status == 200 and isinstance(config, dict) else {}
+    parameters = config.get("parameters")
     told = {}
     if isinstance(parameters, dict):
         told = {k: v["string_value"] for k, v in parameters.items() if isinstance(v, dict) and "string_value" in v}
     inputs = answer.get("inputs")
-    return inputs if isinstance(inputs, list) else [], told
+    return inputs if isinstance(inputs, list) else [], told, config.get("max_batch_size")
 
 
 def _no_model(target: Target, status: int, answer: Any) -> str:
@@ -90,7 +92,8 @@ def get_json(target: Target, path: str, otherwise: str) -> tuple[int, Any]:
         return response.status, None
 
 
-def _ask_grpc(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
+def _ask_grpc(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str], object]:
+    """As `_ask_http`."""
     request = model_request(target.model, target.version)
     with grpc_channel(target) as channel:
         try:
@@ -100,10 +103,10 @@ def _ask_grpc(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
         except grpc.RpcError as fault:
             raise LoadError(_grpc_fault(target, fault)) from None
         try:
-            parameters = parse_config_parameters(_call(channel, target, "ModelConfig", request))
+            parameters, max_batch_size = parse_model_config(_call(channel, target, "ModelConfig", request))
         except (grpc.RpcError, WireError):
-            parameters = {}
-    return list(metadata), parameters
+            parameters, max_batch_size = {}, 0
+    return list(metadata), parameters, max_batch_size
 
 
 def _grpc_fault(target: Target, fault: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 
 import grpc
@@ -17,7 +18,14 @@ from hebe.load_generator.target import Target
 REFUSALS = frozenset(
     (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
 )
-"""A server that answers these declines the query: out of time, over a limit, overloaded."""
+"""A server that answers these declines the query: out of time, over a limit, overloaded.
+
+But UNAVAILABLE is also what the library says of itself where there is no server: see `_lost_connection`.
+"""
+
+_NOT_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
+_CONNECTION_LOST = ("Stream removed", "Socket closed", "recvmsg:", "sendmsg:", "Connection reset", "GOAWAY")
+"""How what the library says of itself begins."""
 
 CHANNELS = 8
 """HTTP/2 carries any number of calls on a connection, but each connection is written and read in order."""
@@ -28,13 +36,16 @@ OPEN_TIMEOUT_S = 10.0
 class GrpcSender:
     """Sends the requests of `body` to `target`."""
 
+    cpu_clock = staticmethod(time.process_time)
+    """By which its work is to be counted: gRPC does most of it in threads of its own."""
+
     def __init__(self, target: Target, body: RequestBody) -> None:
         self._target = target
         self._body = body
         self._metadata = call_metadata(target)
         self._channels: list[grpc.aio.Channel] = []
         self._calls: list[grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = []
-        self._next = 0
+        self._next = -1
         self._busy: dict[int, asyncio.Task[None]] = {}
         self._waiting: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self.on_sent: OnSent = ignore_sent
@@ -97,19 +108,21 @@ class GrpcSender:
 
     def _start(self, index: int, items: int, offset: int) -> None:
         self.on_sent(index)
-        call = self._calls[self._next]
         self._next = (self._next + 1) % len(self._calls)
         request = b"".join(self._body.parts(items, offset))
-        self._busy[index] = asyncio.get_running_loop().create_task(self._call(call, index, request))
+        self._busy[index] = asyncio.get_running_loop().create_task(self._call(self._next, index, request))
 
-    async def _call(self, call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes], index: int, request: bytes) -> None:
+    async def _call(self, channel: int, index: int, request: bytes) -> None:
         outcome, kind, message = Outcome.ANSWERED, "", ""
         try:
-            await call(request, metadata=self._metadata)
+            await self._calls[channel](request, metadata=self._metadata)
         except grpc.aio.AioRpcError as fault:
-            code = fault.code()
-            outcome = Outcome.REFUSED if code in REFUSALS else Outcome.FAILED
-            kind, message = code.name, fault.details() or ""
+            code, message = fault.code(), fault.details() or ""
+            kind = code.name
+            if code is grpc.StatusCode.UNAVAILABLE and (lost := _lost_connection(self._channels[channel], message)):
+                outcome, kind = Outcome.FAILED, lost
+            else:
+                outcome = Outcome.REFUSED if code in REFUSALS else Outcome.FAILED
         if self._busy.pop(index, None) is not None:
             self.on_done(index, outcome, kind, message)
             self._take_waiting()
@@ -118,3 +131,15 @@ class GrpcSender:
         if self._waiting and not self.full:
             index, (items, offset) = self._waiting.popitem(last=False)
             self._start(index, items, offset)
+
+
+def _lost_connection(channel: grpc.aio.Channel, message: str) -> str:
+    """What kind of failure an UNAVAILABLE with this message is; empty if the server itself said it.
+
+    The library gives both the same form and no metadata. But a server that says something is connected, while what it
+    says of itself has its own words, which come a moment before the channel's state changes.
+    """
+    if message.startswith(_NOT_CONNECTED):
+        return "connection refused" if "refused" in message else "cannot connect"
+    connected = channel.get_state() is grpc.ChannelConnectivity.READY
+    return "" if connected and not message.startswith(_CONNECTION_LOST) else "connection closed"

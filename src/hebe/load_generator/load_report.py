@@ -13,8 +13,25 @@ MOST_LAG_S = 5e-3
 MOST_LAG_SHARE_OF_SLA = 0.1
 MOST_CPU_SHARE = 0.9
 MOST_WAITED_SHARE = 0.01
+MOST_NOT_SENT_SHARE = 0.01
 """Beyond these, the generator says that it was itself the bottleneck: p99 of the schedule lag (the smaller of 5 ms and
-a tenth of the SLA), its thread's share of a core, and the share of queries that waited for a free connection."""
+a tenth of the SLA), its share of a core, and the shares of queries that waited for a free connection and that were
+still to be sent at the end."""
+
+NOT_SENT = "not sent in time"
+"""The kind of failure that is the generator's own."""
+
+_FEW = 100
+"""Of fewer queries, the 99th percentile is the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A reason why the generator may have limited a run; of several of the same `kind`, the largest weighs most."""
+
+    kind: str
+    weight: float
+    text: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,12 +43,15 @@ class LoadReport:
     `latencies`         all arrivals of the window: answers with latency from the *scheduled* send, refusals, failures.
     `answered_in_window` answers that came within the window.
     `lag`               by how much sends were late, waiting for a free connection included.
-    `cpu_share`         of one core, used by the generator's thread.
+    `cpu_share`         of one core, used by the generator (over gRPC by all of its threads, so it may exceed 1).
     `waited`            queries that found no connection free.
     `connections`       open at the end.
     `cut_short`         "" or why the run ended early: "interrupted", "the SLA is out of reach".
     `refusals`          time from the scheduled send to the refusal, of queries not accepted (408 is not one).
     `messages`          one message of the server for each code or kind among refusals and failures.
+    `items_in_time`     items of the answers that came within the SLA's latency; of all answers without an SLA.
+    `items_sent`        items of all queries, warm-up included.
+    `remarks`           what else to know about the result.
     """
 
     requested_qps: float
@@ -47,6 +67,9 @@ class LoadReport:
     cut_short: str
     messages: dict[str, str]
     refusals: LatencyRecorder = field(default_factory=LatencyRecorder)
+    items_in_time: int = 0
+    items_sent: int = 0
+    remarks: tuple[str, ...] = ()
 
     @property
     def sla(self) -> SlaTarget | None:
@@ -69,6 +92,11 @@ class LoadReport:
         return self.items_in_window / self.duration_s if self.duration_s else math.nan
 
     @property
+    def goodput_items(self) -> float:
+        """Items per second of the answers that came in time, whenever they came."""
+        return self.items_in_time / self.duration_s if self.duration_s else math.nan
+
+    @property
     def tail_latency_ms(self) -> float:
         """Latency at the SLA's percentile (p95 without an SLA), of the answers; nan without any."""
         percentile = self.sla.percentile if self.sla is not None else 95.0
@@ -82,19 +110,30 @@ class LoadReport:
         return self.cut_short != FAILING and self.latencies.sla_attainment * 100 >= self.sla.percentile
 
     @property
-    def generator_limits(self) -> tuple[str, ...]:
+    def limits(self) -> tuple[Limit, ...]:
         """Why the generator, not the server, may have limited the run; empty if it did not."""
         found = []
+        not_sent, arrivals = self.latencies.failed[NOT_SENT], self.latencies.arrivals
+        if not_sent > MOST_NOT_SENT_SHARE * arrivals:
+            text = f"{not_sent:,} of {arrivals:,} queries could not be sent in time"
+            found.append(Limit("not sent", not_sent / arrivals, text))
         bound_s = MOST_LAG_S
         if self.sla is not None:
             bound_s = min(bound_s, self.sla.latency_s * MOST_LAG_SHARE_OF_SLA)
         late_s = self.lag.percentile_s(99)
         # Queries that wait for a connection are late as well, but for want of a connection.
         if late_s > bound_s and not self._waited_much:
-            found.append(f"1% of queries were sent over {late_s * 1e3:.2g} ms late (bound {bound_s * 1e3:.2g} ms)")
+            some = "1% of queries were" if self.lag.answers >= _FEW else f"one of {self.lag.answers} queries was"
+            text = f"{some} sent over {late_s * 1e3:.2g} ms late (bound {bound_s * 1e3:.2g} ms)"
+            found.append(Limit("late", late_s, text))
         if self.cpu_share > MOST_CPU_SHARE:
-            found.append(f"the generator's thread used {self.cpu_share:.0%} of a core")
+            found.append(Limit("cpu", self.cpu_share, f"the generator used {self.cpu_share:.0%} of a core"))
         return tuple(found)
+
+    @property
+    def generator_limits(self) -> tuple[str, ...]:
+        """`limits` in words."""
+        return tuple(limit.text for limit in self.limits)
 
     @property
     def bottlenecks(self) -> tuple[str, ...]:
@@ -116,6 +155,7 @@ class LoadReport:
             "achieved_qps": self.achieved_qps,
             "throughput_qps": self.throughput_qps,
             "throughput_items_per_s": self.throughput_items,
+            "goodput_items_per_s": self.goodput_items,
             "duration_s": self.duration_s,
             "warm_up_s": self.warm_up_s,
             "tail_latency_ms": self.tail_latency_ms,
@@ -134,6 +174,7 @@ class LoadReport:
             "waited_for_connection": self.waited,
             "connections": self.connections,
             "bottlenecks": list(self.bottlenecks),
+            "remarks": list(self.remarks),
             "cut_short": self.cut_short,
             "messages": self.messages,
             "histogram_ms": [[middle_s * 1e3, answers] for middle_s, answers in self.latencies.histogram()],

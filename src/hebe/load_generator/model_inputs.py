@@ -1,7 +1,8 @@
 """What a model wants to be sent, from what its server says about it.
 
 The server's metadata lists inputs (name, datatype, shape). Its configuration, where it has one, may tell `rows.INPUT`
-(keys of that input lie in 0..rows-1) and the model's SLA (`sla_ms`, `sla_percentile`) among its parameters.
+(keys of that input lie in 0..rows-1) and the model's SLA (`sla_ms`, `sla_percentile`) among its parameters, and as
+`max_batch_size` the largest query that it takes.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ class ModelInput:
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """All inputs of a model, and its SLA if the server tells it."""
+    """All inputs of a model; its SLA and the items that a query may have at most, if the server tells them."""
 
     inputs: tuple[ModelInput, ...]
     sla: SlaTarget | None = None
+    max_items: int | None = None
 
     @property
     def item_bytes(self) -> int:
@@ -56,11 +58,18 @@ class ModelInputs:
         return sum(tensor.item_bytes for tensor in self.inputs)
 
 
-def model_inputs(target: Target, metadata: Sequence[Mapping[str, Any]], parameters: Mapping[str, str]) -> ModelInputs:
-    """What `metadata` (name, datatype, shape of each input) and `parameters` describe. Raises `LoadError`."""
+def model_inputs(
+    target: Target, metadata: Sequence[Mapping[str, Any]], parameters: Mapping[str, str], max_batch_size: object = None
+) -> ModelInputs:
+    """What `metadata` (name, datatype, shape of each input), `parameters` and `max_batch_size` describe.
+
+    A `max_batch_size` that is no positive number tells nothing. Raises `LoadError`.
+    """
     if not metadata:
         raise LoadError(f"model {target.model}: the server lists no inputs")
-    return ModelInputs(tuple(_input(target, described, parameters) for described in metadata), _sla(parameters))
+    told = isinstance(max_batch_size, int) and not isinstance(max_batch_size, bool) and max_batch_size > 0
+    inputs = tuple(_input(target, described, parameters) for described in metadata)
+    return ModelInputs(inputs, _sla(parameters), max_batch_size if told else None)  # type: ignore[arg-type]
 
 
 def _input(target: Target, described: Mapping[str, Any], parameters: Mapping[str, str]) -> ModelInput:

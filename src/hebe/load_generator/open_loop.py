@@ -20,13 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hebe.latency import LatencyRecorder
-from hebe.load_generator.load_report import FAILING, INTERRUPTED, LoadReport
+from hebe.load_generator.load_report import FAILING, INTERRUPTED, NOT_SENT, LoadReport
 from hebe.load_generator.precise_timer import PreciseTimer
 from hebe.load_generator.query_pool import QueryPool
+from hebe.load_generator.schedule import Query, Schedule
+from hebe.load_generator.schedule import RunPlan as RunPlan  # who runs a plan makes one
 from hebe.load_generator.sender import Outcome, Sender
-from hebe.spec import SlaTarget
-from hebe.workload.arrivals import ArrivalProcess
-from hebe.workload.query_sizes import QuerySizes
 
 TICK_S = 0.05
 MOST_SENDS_IN_A_ROW = 32
@@ -35,24 +34,10 @@ MOST_SENDS_IN_A_ROW = 32
 MOST_BEHIND_S = 1.0
 """So long after the end of a run a generator that is behind may still send; what is left counts as failed."""
 
-NOT_SENT = "not sent in time"
+WITHDRAWN = "still waiting for a connection at the end"
+UNANSWERED = "unanswered when interrupted"
 OUT_OF_TIME = frozenset(("408", "DEADLINE_EXCEEDED"))
 """Kinds of refusal that say that the query was accepted and its time ran out, which takes until then."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunPlan:
-    """What one run sends. `stop_when_failing`: end the run when the SLA can no longer be met."""
-
-    rate_qps: float
-    duration_s: float
-    warm_up_s: float
-    arrivals: ArrivalProcess
-    sizes: QuerySizes
-    seed: int
-    sla: SlaTarget | None = None
-    answer_timeout_s: float = 30.0
-    stop_when_failing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +51,6 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
-Query = tuple[float, int, int]
-"""When it is due (seconds after the start), items, offset in the pool."""
-
-
-def scheduled(plan: RunPlan, pool: QueryPool) -> Iterator[Query]:
-    """All queries of the run in the order of their times; the same for the same plan and pool."""
-    arrivals_rng, queries_rng = (np.random.default_rng(s) for s in np.random.SeedSequence(plan.seed).spawn(2))
-    total_s = plan.warm_up_s + plan.duration_s
-    for times in plan.arrivals.blocks(plan.rate_qps, total_s, arrivals_rng):
-        sizes = plan.sizes.draw(len(times), queries_rng)
-        offsets = pool.offsets(sizes, queries_rng)
-        yield from zip(times.tolist(), sizes.tolist(), offsets.tolist(), strict=True)
 
 
 async def run_open_loop(
@@ -89,7 +62,8 @@ async def run_open_loop(
 ) -> LoadReport:
     """Send the whole schedule of `plan` through `sender`, wait for the last answers, report.
 
-    `stop` ends the run early; what was measured so far is reported.
+    `stop` ends the run early; what was measured so far is reported. What had no answer by then counts as failed if it
+    was due longer ago than the SLA allows (without an SLA: in any case), and else not at all.
     """
     run = _Run(plan, pool, sender)
     # What exists now will exist at the end: collecting it again during the run would only stop the clock.
@@ -105,8 +79,9 @@ class _Run:
     def __init__(self, plan: RunPlan, pool: QueryPool, sender: Sender) -> None:
         self._plan = plan
         self._sender = sender
-        self._schedule = scheduled(plan, pool)
-        self._next: Query | None = next(self._schedule, None)
+        self._schedule = Schedule(plan, pool)
+        self._queries = self._schedule.queries()
+        self._next: Query | None = next(self._queries, None)
         self._index = 0
         self._in_flight: dict[int, tuple[float, int]] = {}
         self._unsent: set[int] = set()
@@ -115,6 +90,8 @@ class _Run:
         self._lag = LatencyRecorder()
         self._answered_in_window = 0
         self._items_in_window = 0
+        self._items_in_time = 0
+        self._in_time_s = plan.sla.latency_s if plan.sla is not None else math.inf
         self._waited = 0
         self._messages: dict[str, str] = {}
         self._window_end_s = math.inf
@@ -129,6 +106,8 @@ class _Run:
         self._start_s = time.monotonic() + 0.01
         self._window_start_s = self._start_s + plan.warm_up_s
         self._window_end_s = self._window_start_s + plan.duration_s
+        # A sender whose library has threads of its own tells by which clock its work counts.
+        cpu_clock = getattr(self._sender, "cpu_clock", time.thread_time)
         cpu_s = wall_s = 0.0
         self._send_due()
         try:
@@ -136,28 +115,27 @@ class _Run:
                 await _either(stop, TICK_S)
                 now = time.monotonic()
                 if not wall_s and now >= self._window_start_s:
-                    wall_s, cpu_s = now, time.thread_time()
+                    wall_s, cpu_s = now, cpu_clock()
                 if stop.is_set():
                     self._cut_short = INTERRUPTED
                 elif plan.stop_when_failing and self._out_of_reach(now):
                     self._cut_short = FAILING
                 self._give_up_overdue(now)
                 if on_progress is not None:
-                    total_s = plan.warm_up_s + plan.duration_s
                     on_progress(
                         Progress(
-                            min(now - self._start_s, total_s),
-                            total_s,
+                            min(now - self._start_s, plan.total_s),
+                            plan.total_s,
                             self._latencies.arrivals + self._in_window_and_in_flight(),
                             self._latencies.answers,
                         )
                     )
             now = time.monotonic()
-            cpu_share = (time.thread_time() - cpu_s) / (now - wall_s) if wall_s and now > wall_s else math.nan
+            cpu_share = (cpu_clock() - cpu_s) / (now - wall_s) if wall_s and now > wall_s else math.nan
         finally:
             self._timer.close()
         self._window_end_s = min(self._window_end_s, now)
-        self._end_schedule()
+        await self._end_schedule(now, stop)
         await self._drain(stop)
         return LoadReport(
             requested_qps=plan.rate_qps,
@@ -173,6 +151,8 @@ class _Run:
             cut_short=self._cut_short,
             messages=self._messages,
             refusals=self._refusals,
+            items_in_time=self._items_in_time,
+            items_sent=self._schedule.items_of(self._index),
         )
 
     # -- sending
@@ -188,7 +168,7 @@ class _Run:
                 self._timer.arm(due_s)
                 return
             index, self._index = self._index, self._index + 1
-            self._next = next(self._schedule, None)
+            self._next = next(self._queries, None)
             self._in_flight[index] = (due_s, query[1])
             self._unsent.add(index)
             self._sender.send(index, query[1], query[2])
@@ -216,7 +196,10 @@ class _Run:
         if kind:
             self._messages.setdefault(kind, message)
         if outcome is Outcome.ANSWERED:
-            self._latencies.record(max(now - due_s, 0.0), items)
+            latency_s = max(now - due_s, 0.0)
+            self._latencies.record(latency_s, items)
+            if latency_s <= self._in_time_s:
+                self._items_in_time += items
         elif outcome is Outcome.REFUSED:
             self._latencies.refuse(kind)
             if kind not in OUT_OF_TIME:
@@ -233,24 +216,49 @@ class _Run:
         """Whether the window is; a generator that is behind gets a moment to send the rest."""
         return now >= self._window_end_s and (self._next is None or now >= self._window_end_s + MOST_BEHIND_S)
 
-    def _end_schedule(self) -> None:
-        """Send nothing any more. What was due and could not be sent counts as failed, unless somebody interrupted."""
+    async def _end_schedule(self, now: float, stop: asyncio.Event) -> None:
+        """Send nothing any more. What was due and could not be sent counts as failed."""
+        self._next = None
         if not self._cut_short:
-            while self._next is not None:
-                if self._next[0] >= self._plan.warm_up_s:
-                    self._latencies.fail(NOT_SENT)
-                self._next = next(self._schedule, None)
-            return
-        for index in list(self._unsent):
-            self._sender.give_up(index)
-            if self._cut_short == INTERRUPTED:
-                self._forget(index)
-            else:
-                self._done(index, Outcome.FAILED, NOT_SENT, "")
+            await self._fail_unsent(NOT_SENT, self._plan.total_s, stop)
+        elif self._cut_short == INTERRUPTED:
+            await self._fail_unsent(UNANSWERED, self._overdue_before(now) - self._start_s, stop)
+            self._leave(list(self._unsent), now)
+        else:
+            for index in list(self._unsent):
+                self._sender.give_up(index)
+                self._done(index, Outcome.FAILED, WITHDRAWN, "")
 
-    def _forget(self, index: int) -> None:
-        self._unsent.discard(index)
-        del self._in_flight[index]
+    async def _fail_unsent(self, kind: str, before_s: float, stop: asyncio.Event) -> None:
+        """Count as failed what the schedule has in the window, before `before_s` after the start, and was not sent."""
+        interrupted = stop.is_set()
+        for times in self._schedule.times_after(self._index):
+            first, last = np.searchsorted(times, (self._plan.warm_up_s, before_s))
+            if last > first:
+                self._latencies.fail(kind, int(last - first))
+            if last < len(times):
+                return
+            await asyncio.sleep(0)  # there may be millions, and somebody who has waited enough
+            if stop.is_set() and not interrupted:
+                self._cut_short = INTERRUPTED
+                rest_s = before_s - max(float(times[-1]) if len(times) else 0.0, self._plan.warm_up_s)
+                self._latencies.fail(kind, max(round(rest_s * self._plan.rate_qps), 0))  # about as many
+                return
+
+    def _overdue_before(self, now: float) -> float:
+        """What was due before that and is not answered has missed its SLA, or there is none."""
+        return now - (self._plan.sla.latency_s if self._plan.sla is not None else 0.0)
+
+    def _leave(self, indices: list[int], now: float) -> None:
+        """Wait for these no longer, since somebody interrupted: failed if overdue, else nobody knows."""
+        overdue_before_s = self._overdue_before(now)
+        for index in indices:
+            self._sender.give_up(index)
+            if self._in_flight[index][0] <= overdue_before_s:
+                self._done(index, Outcome.FAILED, UNANSWERED, "")
+            else:
+                self._unsent.discard(index)
+                del self._in_flight[index]
 
     def _out_of_reach(self, now: float) -> bool:
         """Whether more queries have missed the SLA than may miss it in the whole run."""
@@ -280,7 +288,8 @@ class _Run:
         """Wait for the answers to what was sent; once interrupted, only for a moment."""
         while self._in_flight:
             self._all_done.clear()
-            interrupted = stop.is_set()
+            if interrupted := stop.is_set():
+                self._cut_short = self._cut_short or INTERRUPTED
             try:
                 async with asyncio.timeout(0.5 if interrupted else TICK_S):
                     await self._all_done.wait()
@@ -288,9 +297,7 @@ class _Run:
                 if interrupted:
                     break
             self._give_up_overdue(time.monotonic())
-        for index in list(self._in_flight):
-            self._sender.give_up(index)
-            self._forget(index)
+        self._leave(list(self._in_flight), time.monotonic())
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:

@@ -89,14 +89,16 @@ def parse_model_metadata(message: bytes) -> list[dict[str, object]]:
     return inputs
 
 
-def parse_config_parameters(message: bytes) -> dict[str, str]:
-    """`config.parameters` of a ModelConfigResponse. Raises `WireError`."""
-    parameters = {}
+def parse_model_config(message: bytes) -> tuple[dict[str, str], int]:
+    """`config.parameters` and `config.max_batch_size` of a ModelConfigResponse. Raises `WireError`."""
+    parameters, max_batch_size = {}, 0
     for config_field, config in fields(message):
         if config_field != 1 or not isinstance(config, bytes):
             continue
         for field, entry in fields(config):
-            if field == 14 and isinstance(entry, bytes):
+            if field == 4 and isinstance(entry, int):
+                max_batch_size = _signed(entry)
+            elif field == 14 and isinstance(entry, bytes):
                 key, value = "", ""
                 for inner, content in fields(entry):
                     if inner == 1 and isinstance(content, bytes):
@@ -104,7 +106,7 @@ def parse_config_parameters(message: bytes) -> dict[str, str]:
                     elif inner == 2 and isinstance(content, bytes):
                         value = next((_text(s) for f, s in fields(content) if f == 1 and isinstance(s, bytes)), "")
                 parameters[key] = value
-    return parameters
+    return parameters, max_batch_size
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from hebe.load_generator.load_report import LoadReport
+from hebe.load_generator.asking import ask_one
+from hebe.load_generator.error import LoadError
+from hebe.load_generator.load_report import NOT_SENT, Limit, LoadReport
 from hebe.load_generator.model_inputs import ModelInputs
-from hebe.load_generator.open_loop import OnProgress, RunPlan, run_open_loop
+from hebe.load_generator.open_loop import WITHDRAWN, OnProgress, RunPlan, run_open_loop
 from hebe.load_generator.query_pool import POOL_BYTES, QueryPool
 from hebe.load_generator.rate_search import Crossing, Phase, RateSearch
 from hebe.load_generator.sender import Sender
 from hebe.spec import SlaTarget
-from hebe.workload.arrivals import ArrivalProcess, PoissonArrivals
+from hebe.workload.arrivals import ArrivalProcess, PoissonArrivals, over_window, whole_periods_s
 from hebe.workload.key_skew import KeySkew, UniformKeys
 from hebe.workload.query_sizes import ProductionSizes, QuerySizes
 
@@ -57,12 +60,17 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LatencyBoundedThroughput:
-    """What `find_qps` found: `crossing` is None if it was interrupted before there was an estimate."""
+    """What `find_qps` found: `crossing` is None if it was interrupted before there was an estimate; `rounds` are those
+    that it was found by, of which there may be none where the rates that can be tried all hold, or all do not.
+    `remarks`: what else to know about the result.
+    """
 
     sla: SlaTarget
     crossing: Crossing | None
     probes: tuple[Probe, ...]
     interrupted: bool
+    rounds: int = 0
+    remarks: tuple[str, ...] = ()
 
     @property
     def bottlenecks(self) -> tuple[str, ...]:
@@ -70,7 +78,10 @@ class LatencyBoundedThroughput:
         if self.crossing is None:
             return ()
         near = [p for p in self.probes if not p.passed and p.rate_qps < 1.5 * self.crossing.qps]
-        return tuple(dict.fromkeys(reason for probe in near for reason in probe.report.generator_limits))
+        found: dict[str, list[Limit]] = {}
+        for limit in (limit for probe in near for limit in probe.report.limits):
+            found.setdefault(limit.kind, []).append(limit)
+        return tuple(_worst(limits) for limits in found.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -84,11 +95,17 @@ class LatencyBoundedThroughput:
             "capped": found is not None and found.capped,
             "interrupted": self.interrupted,
             "bottlenecks": list(self.bottlenecks),
+            "remarks": list(self.remarks),
             "probes": [
                 {"phase": p.phase.value, "rate_qps": p.rate_qps, "passed": p.passed, **p.report.to_dict()}
                 for p in self.probes
             ],
         }
+
+
+def _worst(limits: Sequence[Limit]) -> str:
+    text = max(limits, key=lambda limit: limit.weight).text
+    return text if len(limits) == 1 else f"{text}, at worst of {len(limits)} probes"
 
 
 OnProbe = Callable[[Probe, Crossing | None], None]
@@ -99,7 +116,8 @@ class QpsSearch:
     """Searches the largest arrival rate at which `sla` holds; see `rate_search` for how.
 
     Each probe is a run of its own with its own arrivals, of `probe_s` (up to `LONGEST_PROBE` times that at low rates,
-    so that the percentile means something); it ends early once the SLA is out of reach.
+    so that the percentile means something), and of whole periods of the arrivals; it ends early once the SLA is out of
+    reach.
     """
 
     sla: SlaTarget
@@ -120,16 +138,19 @@ class QpsSearch:
         on_progress: OnProgress | None = None,
         answer_timeout_s: float = 30.0,
     ) -> LatencyBoundedThroughput:
-        """What it finds from `start_qps` on; `stop` interrupts it."""
+        """What it finds from `start_qps` on; `stop` interrupts it.
+
+        Raises `LoadError` where a probe cannot hold a whole period of the arrivals, or none arrive in it, and when the
+        server does not answer any more: a rate at which nothing is answered would look like one that is too high.
+        """
         sla = self.sla
         lowest_qps = min(FEWEST_ARRIVALS / (LONGEST_PROBE * self.probe_s), self.highest_qps)
         search = RateSearch(start_qps, lowest_qps, self.highest_qps, self.resolution, self.rounds)
         probes: list[Probe] = []
         while (rate := search.next_rate()) is not None and not stop.is_set():
-            enough_s = QUERIES_TO_MISS / (1 - sla.percentile / 100) / rate
             plan = RunPlan(
                 rate_qps=rate,
-                duration_s=min(max(self.probe_s, enough_s), LONGEST_PROBE * self.probe_s),
+                duration_s=self._duration_s(workload.arrivals, rate),
                 warm_up_s=self.warm_up_s,
                 arrivals=workload.arrivals,
                 sizes=workload.sizes,
@@ -142,9 +163,51 @@ class QpsSearch:
             report = await run_open_loop(plan, pool, sender, stop, on_progress)
             if stop.is_set():
                 break
+            if not report.latencies.arrivals:
+                raise LoadError(f"no query arrived in a probe of {plan.duration_s:g} s at {rate:.4g} queries/s")
             probe = Probe(phase, rate, bool(report.sla_met), report)
             probes.append(probe)
+            if not probe.passed and _failures(report):
+                rng = np.random.default_rng((workload.seed, len(probes)))
+                answer = await ask_one(sender, pool, workload.sizes, rng, answer_timeout_s)
+                if answer.fault:
+                    raise LoadError(_died(probes, answer.fault))
             search.record(probe.passed)
             if on_probe is not None:
                 on_probe(probe, search.result())
-        return LatencyBoundedThroughput(sla, search.result(), tuple(probes), stop.is_set())
+        return LatencyBoundedThroughput(sla, search.result(), tuple(probes), stop.is_set(), search.rounds_done)
+
+    def _duration_s(self, arrivals: ArrivalProcess, rate_qps: float) -> float:
+        """How long a probe at this rate lasts."""
+        enough_s = QUERIES_TO_MISS / (1 - self.sla.percentile / 100) / rate_qps
+        longest_s = LONGEST_PROBE * self.probe_s
+        window_s = min(max(self.probe_s, enough_s), longest_s)
+        whole_s = whole_periods_s(arrivals, window_s)
+        if whole_s <= longest_s:
+            return whole_s
+        period_s = over_window(arrivals, window_s).period_s or whole_s
+        if period_s > longest_s:
+            raise LoadError(
+                f"arrivals repeat every {period_s:g} s, but a probe lasts {longest_s:g} s at most, and only over whole"
+                " periods is their mean the rate: ask for longer probes, or faster arrivals"
+            )
+        return math.floor(longest_s / period_s) * period_s
+
+
+def _failures(report: LoadReport) -> int:
+    """Queries that were sent and neither answered nor refused."""
+    return sum(count for kind, count in report.latencies.failed.items() if kind not in (NOT_SENT, WITHDRAWN))
+
+
+def _died(probes: Sequence[Probe], fault: str) -> str:
+    """What to say of a search whose server answers no more, not even one query alone after the last probe."""
+    held = max((probe.rate_qps for probe in probes if probe.passed), default=None)
+    missed = min((probe.rate_qps for probe in probes if not probe.passed and not _failures(probe.report)), default=None)
+    known = [
+        *([f"the SLA held at {held:.4g} queries/s"] if held is not None else []),
+        *([f"the SLA was missed at {missed:.4g} queries/s"] if missed is not None else []),
+    ]
+    return (
+        f"the server answers no more, not even one query alone after probe {len(probes)} of the search: {fault};"
+        f" until then {' and '.join(known) or 'no probe met the SLA'}"
+    )

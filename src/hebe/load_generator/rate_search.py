@@ -12,8 +12,9 @@ number but not how far to trust it. The search therefore has three phases:
     rounds    find the crossing several times over: from the estimate so far, step towards the side that the verdict
               points to until it flips, then bisect to the resolution
 
-Each round is an independent sample of the crossing; the result is their mean, with a Student t confidence interval
-(in the logarithm of the rate, and never narrower than the resolution).
+Rounds begin where those before them ended, so what they find is closer together than the truth is to any of it, and
+their spread says little. The result is from all verdicts at once instead, and so is its interval: see `pass_curve`.
+It never leaves the rates that were tried, and is never narrower than the resolution unless it ends there.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ from enum import Enum
 from typing import TypeVar
 
 import numpy as np
-from scipy.special import stdtrit
 
-CONFIDENCE = 0.95
+from hebe.load_generator.pass_curve import crossing_of
 
 Found = TypeVar("Found")
 Probing = Generator[float, bool, Found]
@@ -44,7 +44,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """The latency-bounded throughput and its confidence interval, queries per second.
+    """The latency-bounded throughput and its 95% interval, queries per second.
 
     0 if not even `RateSearch.lowest_qps` meets the SLA; `capped` if `highest_qps` still does.
     """
@@ -77,8 +77,11 @@ class RateSearch:
             raise ValueError(f"rounds is {rounds}: a confidence interval needs at least 2")
         self.lowest_qps, self.highest_qps = lowest_qps, highest_qps
         self.resolution, self.rounds = resolution, rounds
+        self.rounds_done = 0
         self.phase = Phase.RAMP
         self.crossings: list[float] = []
+        self._tried: list[float] = []
+        self._held: list[bool] = []
         self._capped = False
         self._steps = self._search(self._within(start_qps))
         self._rate: float | None = next(self._steps)
@@ -91,6 +94,8 @@ class RateSearch:
         """The SLA held at `next_rate()`, or not. Raises ValueError when the search is over."""
         if self._rate is None:
             raise ValueError("the search is over: there is no rate to record a verdict for")
+        self._tried.append(self._rate)
+        self._held.append(passed)
         try:
             self._rate = self._steps.send(passed)
         except StopIteration:
@@ -98,18 +103,19 @@ class RateSearch:
 
     def result(self) -> Crossing | None:
         """What has been found so far; None before the first round has ended."""
-        if not self.crossings:
+        if not self.rounds_done:
             if self._rate is not None:
                 return None
             bound = self.highest_qps if self._capped else 0.0
             return Crossing(bound, bound, bound, self._capped)
-        logs = np.log(self.crossings)
+        middle, low, high = crossing_of(self._tried, self._held)
         spread = math.log1p(self.resolution) / 2
-        if len(logs) > 1:
-            error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
-            spread = max(float(stdtrit(len(logs) - 1, 0.5 + CONFIDENCE / 2)) * error, spread)
-        middle = float(logs.mean())
-        return Crossing(math.exp(middle), math.exp(middle - spread), math.exp(middle + spread))
+        low, high = min(low, middle - spread), max(high, middle + spread)
+        least, most = min(self._tried), max(self._tried)
+        if math.exp(middle) <= self.lowest_qps:
+            return Crossing(0.0, 0.0, min(math.exp(high), most))
+        qps, low_qps, high_qps = (min(max(math.exp(log), least), most) for log in (middle, low, high))
+        return Crossing(qps, low_qps, high_qps, capped=qps >= self.highest_qps)
 
     # Each generator below yields a rate and is sent the verdict.
 
@@ -122,9 +128,11 @@ class RateSearch:
         self.phase = Phase.ROUND
         estimate = math.sqrt(low * high)
         for _ in range(self.rounds):
-            low, high = yield from self._cross(estimate)
-            self.crossings.append(math.sqrt(low * high))
-            estimate = math.exp(float(np.log(self.crossings).mean()))
+            between = yield from self._cross(estimate)
+            self.rounds_done += 1
+            if between is not None:
+                self.crossings.append(math.sqrt(between[0] * between[1]))
+                estimate = math.exp(float(np.log(self.crossings).mean()))
 
     def _ramp(self, rate: float) -> Probing[tuple[float, float] | None]:
         """A passing and a failing rate, a factor of two apart; None if one of them is not to be found."""
@@ -151,14 +159,17 @@ class RateSearch:
                 high = rate
         return low, high
 
-    def _cross(self, rate: float) -> Probing[tuple[float, float]]:
-        """One sample of the crossing, starting anew at `rate`: a passing and a failing rate, close together."""
+    def _cross(self, rate: float) -> Probing[tuple[float, float] | None]:
+        """The crossing anew, starting at `rate`: a passing and a failing rate, close together.
+
+        None where the rates that may be tried end before: a verdict there is no crossing.
+        """
         upwards = yield self._within(rate)
         factor = 1 + 2 * self.resolution
         while True:
             last, rate = rate, self._within(rate * factor if upwards else rate / factor)
             if rate == last:
-                return rate, rate
+                return None
             if (yield rate) != upwards:
                 break
             # The estimate was further off than noise explains.

@@ -11,9 +11,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 
+from hebe.load_generator.asking import ask_one
 from hebe.load_generator.discovery import discover
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.grpc_sender import GrpcSender
@@ -24,11 +26,15 @@ from hebe.load_generator.open_loop import OnProgress, RunPlan, run_open_loop
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, QpsSearch, Workload
 from hebe.load_generator.query_pool import POOL_BYTES, QueryPool
 from hebe.load_generator.request_body import request_body
-from hebe.load_generator.sender import Outcome, Sender
+from hebe.load_generator.sender import Sender
 from hebe.load_generator.target import Target
 from hebe.spec import SlaTarget
+from hebe.workload.arrivals import whole_periods_s
+from hebe.workload.error import WorkloadError
+from hebe.workload.query_sizes import at_most
 
 JSON_POOL_BYTES = 8 << 20
+"""Unless told otherwise: text takes several times the memory."""
 FIRST_QUERIES = 20
 
 
@@ -41,17 +47,24 @@ def run_load(
     sla: SlaTarget | None = None,
     on_progress: OnProgress | None = None,
     catch_interrupt: bool = False,
+    pool_bytes: int | None = None,
 ) -> LoadReport:
     """Send queries at a mean rate of `rate_qps` for `duration_s` after `warm_up_s`, and report.
 
     `sla` defaults to what the server says is the model's. With `catch_interrupt`, Ctrl-C ends the run and what was
-    measured so far is returned. Raises `LoadError` if the server cannot be driven as `target` says.
+    measured so far is returned. `pool_bytes`: memory for drawn queries (default: `POOL_BYTES`, JSON `JSON_POOL_BYTES`).
+    Raises `LoadError` if the server cannot be driven as `target` says, if no query arrives in `duration_s`, or if that
+    does not hold whole periods of the arrivals.
     """
+    _check_whole_periods(workload, duration_s)
 
     async def run(stop: asyncio.Event) -> LoadReport:
-        async with _session(target, workload) as session:
+        async with _session(target, workload, pool_bytes) as session:
             plan = session.plan(rate_qps, duration_s, warm_up_s, sla or session.sla)
-            return await run_open_loop(plan, session.pool, session.sender, stop, on_progress)
+            if not plan.has_arrivals():
+                raise LoadError(f"no query arrives in {duration_s:g} s at {rate_qps:g} queries/s: send for longer")
+            report = await run_open_loop(plan, session.pool, session.sender, stop, on_progress)
+            return replace(report, remarks=session.remarks(report.items_sent))
 
     return run_interruptible(run, catch_interrupt)
 
@@ -68,24 +81,27 @@ def find_qps(
     on_probe: OnProbe | None = None,
     on_progress: OnProgress | None = None,
     catch_interrupt: bool = False,
+    pool_bytes: int | None = None,
 ) -> LatencyBoundedThroughput:
     """Search the largest arrival rate at which the SLA holds; see `rate_search` for how.
 
-    Each probe is as `QpsSearch` says. `sla` defaults to what the server says is the model's. Raises `LoadError` if it
-    says none, or if the server cannot be driven.
+    Each probe is as `QpsSearch` says. `sla` defaults to what the server says is the model's; `pool_bytes` as for
+    `run_load`. Raises `LoadError` if there is no SLA, if the server cannot be driven, or if it dies.
     """
 
     async def run(stop: asyncio.Event) -> LatencyBoundedThroughput:
-        async with _session(target, workload) as session:
+        async with _session(target, workload, pool_bytes) as session:
             bound = sla or session.sla
             if bound is None:
                 raise LoadError(f"the server does not tell an SLA for {target.model}: give --sla-ms")
             start_qps = 0.5 / await session.one_at_a_time_s()
             search = QpsSearch(bound, probe_s, warm_up_s, rounds, resolution, highest_qps)
             timeout_s = session.target.answer_timeout_s
-            return await search.run(
-                workload, session.pool, session.sender, start_qps, stop, on_probe, on_progress, timeout_s
+            found = await search.run(
+                session.workload, session.pool, session.sender, start_qps, stop, on_probe, on_progress, timeout_s
             )
+            most_items = max((probe.report.items_sent for probe in found.probes), default=0)
+            return replace(found, remarks=session.remarks(most_items))
 
     return run_interruptible(run, catch_interrupt)
 
@@ -111,14 +127,10 @@ class _Session:
 
     async def first_query(self) -> None:
         """Send one query. Raises `LoadError` with the server's message if it is not answered."""
-        outcome, kind, message = await self._ask(np.random.default_rng(self.workload.seed), index=0)
-        if outcome is Outcome.FAILED:
-            raise LoadError(
-                f"{self.target.endpoint.url} does not answer a query to {self.target.model}: {kind} {message}".rstrip()
-            )
+        await self._ask(np.random.default_rng(self.workload.seed), 0)
 
     async def one_at_a_time_s(self) -> float:
-        """Median time of a few queries sent one after the other."""
+        """Median time of a few queries sent one after the other. Raises `LoadError` as `first_query` does."""
         rng = np.random.default_rng(self.workload.seed)
         times = []
         for index in range(FIRST_QUERIES):
@@ -127,28 +139,45 @@ class _Session:
             times.append(time.monotonic() - started_s)
         return max(float(np.median(times)), 1e-5)
 
-    async def _ask(self, rng: np.random.Generator, index: int) -> tuple[Outcome, str, str]:
-        answer: asyncio.Future[tuple[Outcome, str, str]] = asyncio.get_running_loop().create_future()
+    async def _ask(self, rng: np.random.Generator, index: int) -> None:
+        target = self.target
+        answer = await ask_one(self.sender, self.pool, self.workload.sizes, rng, target.answer_timeout_s, index)
+        if answer.fault:
+            raise LoadError(f"{target.endpoint.url} does not answer a query to {target.model}: {answer.fault}")
 
-        def done(_: int, outcome: Outcome, kind: str, message: str) -> None:
-            if not answer.done():
-                answer.set_result((outcome, kind, message))
+    def remarks(self, items: int) -> tuple[str, ...]:
+        """What to say of a run that sent so many items."""
+        shortages = self.pool.key_shortages(items)
+        if not shortages:
+            return ()
+        worst = min(shortages, key=lambda shortage: shortage.drawn / shortage.wanted)
+        others = f" (and {len(shortages) - 1} more inputs)" if len(shortages) > 1 else ""
+        return (
+            f"{worst.name}{others}: the queries named at most {worst.drawn:,.0f} different keys, where independent ones"
+            f" would have named {worst.wanted:,.0f}: caches look warmer than they are; give queries more memory"
+            f" (--pool-memory, now {self.pool.size_bytes / 2**20:,.0f} MiB)",
+        )
 
-        self.sender.on_sent, self.sender.on_done = lambda _: None, done
-        sizes = self.workload.sizes.draw(1, rng)
-        self.sender.send(index, int(sizes[0]), int(self.pool.offsets(sizes, rng)[0]))
-        try:
-            return await asyncio.wait_for(answer, self.target.answer_timeout_s)
-        except TimeoutError:
-            self.sender.give_up(index)
-            return Outcome.FAILED, f"no answer in {self.target.answer_timeout_s:g} s", ""
+
+def _check_whole_periods(workload: Workload, duration_s: float) -> None:
+    whole_s = whole_periods_s(workload.arrivals, duration_s)
+    if whole_s - duration_s > 1e-6 * whole_s:
+        raise LoadError(
+            f"duration is {duration_s:g} s: arrivals repeat every {workload.arrivals.period_s:g} s, and only over whole"
+            f" periods is their mean the rate: {whole_s:g} s holds them"
+        )
 
 
 @asynccontextmanager
-async def _session(target: Target, workload: Workload) -> AsyncIterator[_Session]:
+async def _session(target: Target, workload: Workload, pool_bytes: int | None) -> AsyncIterator[_Session]:
     model = await asyncio.to_thread(discover, target)
+    if model.max_items is not None:
+        try:
+            workload = replace(workload, sizes=at_most(workload.sizes, model.max_items))
+        except WorkloadError as fault:
+            raise LoadError(f"{target.endpoint.url}, model {target.model}: {fault}") from None
     json_text = target.endpoint.protocol == "http" and target.encoding == "json"
-    pool = workload.pool(model, JSON_POOL_BYTES if json_text else POOL_BYTES)
+    pool = workload.pool(model, pool_bytes or (JSON_POOL_BYTES if json_text else POOL_BYTES))
     body = request_body(target, pool)
     sender: Sender = (GrpcSender if target.endpoint.protocol == "grpc" else HttpSender)(target, body)
     try:

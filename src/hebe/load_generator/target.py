@@ -64,7 +64,8 @@ def parse_endpoint(url: str, protocol: str | None = None) -> Endpoint:
 class Target:
     """One model of one server, and what every request carries.
 
-    `encoding`          of HTTP tensors: binary (the binary tensor extension) or json.
+    `encoding`          of HTTP tensors: binary (the binary tensor extension) or json; gRPC has binary only.
+    `ca_file`           PEM certificates to trust instead of the system's; for TLS only.
     `timeout_ms`        the request's own `timeout` parameter: the server may refuse or drop it afterwards.
     `priority`          the request's `priority` parameter; 0 leaves it out.
     `connections`       the most HTTP connections at once, or the most gRPC calls.
@@ -87,6 +88,10 @@ class Target:
     def __post_init__(self) -> None:
         if self.encoding not in ENCODINGS:
             raise LoadError(f"encoding {self.encoding!r}: must be binary or json")
+        if self.encoding == "json" and self.endpoint.protocol == "grpc":
+            raise LoadError("encoding is json: gRPC carries binary tensors only")
+        if self.ca_file is not None and not self.endpoint.tls:
+            raise LoadError(f"ca_file is {self.ca_file}: {self.endpoint.url} does not speak TLS, so nothing is trusted")
         if self.connections < 1:
             raise LoadError(f"connections is {self.connections}: must be at least 1")
         if self.priority < 0:

@@ -5,6 +5,9 @@ of mean 1 over one period. Its *gaps* are exponential (a Poisson process) or all
 in operational time, in which the rate is 1, and mapped back through the inverse of the cumulative rate (the
 time-change of a non-homogeneous Poisson process; Devroye, Non-Uniform Random Variate Generation, VI.1.3).
 
+The mean rate is that of whole periods: a run that ends in the middle of one has another. `over_window` and
+`whole_periods_s` are for those who choose how long a run is.
+
 Exponential gaps matter: the load generators of DeepRecSys and Kairos draw whole milliseconds from a Poisson
 *distribution*, which gives gaps five times too even (coefficient of variation 0.2 instead of 1), and so tails that
 are too good.
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -31,6 +34,11 @@ BLOCK_ARRIVALS = 1 << 16
 class ArrivalProcess(Protocol):
     """When queries arrive at a given mean rate."""
 
+    @property
+    def period_s(self) -> float | None:
+        """After so long the rate repeats; None if it has no period of its own."""
+        ...
+
     def blocks(self, rate_qps: float, duration_s: float, rng: np.random.Generator) -> Iterator[Times]:
         """Arrival times in [0, duration_s), ascending, float64 seconds, block after block (bounded memory)."""
         ...
@@ -40,6 +48,11 @@ class ArrivalProcess(Protocol):
 class PoissonArrivals:
     """A Poisson process: independent exponential gaps."""
 
+    @property
+    def period_s(self) -> None:
+        """None: the rate is always the same."""
+        return None
+
     def blocks(self, rate_qps: float, duration_s: float, rng: np.random.Generator) -> Iterator[Times]:
         """Arrival times, block after block."""
         return _Shape.flat().blocks(rate_qps, duration_s, rng)
@@ -48,6 +61,11 @@ class PoissonArrivals:
 @dataclass(frozen=True, slots=True)
 class ConstantArrivals:
     """A clock: one arrival every 1 / rate seconds, the first at 0."""
+
+    @property
+    def period_s(self) -> None:
+        """None: the rate is always the same."""
+        return None
 
     def blocks(self, rate_qps: float, duration_s: float, rng: np.random.Generator) -> Iterator[Times]:  # noqa: ARG002
         """Arrival times, block after block."""
@@ -96,10 +114,34 @@ class TraceArrivals:
         if self.speed is not None and not (math.isfinite(self.speed) and self.speed > 0):
             raise WorkloadError(f"trace speed is {self.speed}: must be a positive number")
 
+    @property
+    def period_s(self) -> float | None:
+        """How long the recording lasts at `speed`; None without one."""
+        return None if self.speed is None else self.trace.duration_s / self.speed
+
     def blocks(self, rate_qps: float, duration_s: float, rng: np.random.Generator) -> Iterator[Times]:
         """Arrival times, block after block."""
         speed = self.trace.duration_s / duration_s if self.speed is None else self.speed
         return _Shape(self.trace.edges_s / speed, self.trace.rates_qps).blocks(rate_qps, duration_s, rng)
+
+
+def over_window(process: ArrivalProcess, window_s: float) -> ArrivalProcess:
+    """The process whose mean rate is that over a window of `window_s`, whenever the window begins.
+
+    That is itself, but for a trace without a speed: its recording lasts as long as the window and begins anew.
+    """
+    if isinstance(process, TraceArrivals) and process.speed is None:
+        return replace(process, speed=process.trace.duration_s / window_s)
+    return process
+
+
+def whole_periods_s(process: ArrivalProcess, window_s: float) -> float:
+    """The shortest window of at least `window_s` that holds whole periods of the process."""
+    period_s = over_window(process, window_s).period_s
+    if period_s is None:
+        return window_s
+    # What is too much by rounding is not a period more.
+    return max(math.ceil(window_s / period_s - 1e-9), 1) * period_s
 
 
 class _Shape:

@@ -54,11 +54,11 @@ def query_sizes(form: str) -> QuerySizes:
             case "fixed", [items]:
                 return FixedSizes(int(items))
             case "normal", [mean, deviation]:
-                return NormalSizes(float(mean), float(deviation))
+                return NormalSizes.unbounded(float(mean), float(deviation))
             case "lognormal", []:
                 return LogNormalSizes()
             case "lognormal", [mu, sigma]:
-                return LogNormalSizes(float(mu), float(sigma))
+                return LogNormalSizes.unbounded(float(mu), float(sigma))
             case "quantiles", [sizes]:
                 return QuantileSizes(tuple(int(size) for size in sizes.split(",")))
         return None

@@ -1,7 +1,8 @@
 """Which rows of an embedding table the lookups hit: uniform, Zipf, or as production tables are reused.
 
 Each is frozen and has `draw(rows, count, rng, spread_seed)`, which gives int64 keys `[count]` in [0, rows), and
-`shares(rows, spread_seed)`, the probability of each. `spread_seed` picks where the hot rows lie; the same seed and row
+`shares(rows, spread_seed)`, the probability of each; `rows_touched(rows, lookups)` is how many different ones so many
+draws are expected to hit. `spread_seed` picks where the hot rows lie; the same seed and row
 count always gives the same hot rows.
 """
 
@@ -40,6 +41,10 @@ class KeySkew(Protocol):
         """The share of the keys that each row is expected to get, float64 `[rows]`, which sums to 1."""
         ...
 
+    def rows_touched(self, rows: int, lookups: float) -> float:
+        """How many different rows `lookups` independent keys are expected to name; quick for any `rows`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class UniformKeys:
@@ -54,6 +59,11 @@ class UniformKeys:
         """The same for each row."""
         _check_rows(rows)
         return np.full(rows, 1.0 / rows)
+
+    def rows_touched(self, rows: int, lookups: float) -> float:
+        """Expected different rows."""
+        _check_rows(rows)
+        return _touched(np.array([float(rows)]), np.array([1.0]), lookups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,15 @@ class ZipfKeys:
         by_rank = np.arange(1, rows + 1, dtype=np.float64) ** -self.alpha
         return _spread(by_rank / by_rank.sum(), spread_seed)
 
+    def rows_touched(self, rows: int, lookups: float) -> float:
+        """Expected different rows."""
+        _check_rows(rows)
+        # The first ranks one by one, the others in groups a thousandth apart, in which popularity is nearly the same.
+        edges = np.unique(np.concatenate((np.arange(min(rows, 1024) + 1), np.geomspace(1, rows, 30_000).astype(int))))
+        counts = np.diff(edges).astype(np.float64)
+        weights = counts * ((edges[:-1] + edges[1:] + 1) / 2) ** -self.alpha
+        return _touched(counts, weights / weights.sum(), lookups)
+
 
 @dataclass(frozen=True, slots=True)
 class ReuseKeys:
@@ -93,6 +112,19 @@ class ReuseKeys:
         """The share of each row."""
         _check_rows(rows)
         return _spread(self.profile.shares_by_rank(rows), spread_seed)
+
+    def rows_touched(self, rows: int, lookups: float) -> float:
+        """Expected different rows."""
+        _check_rows(rows)
+        counts = np.array(self.profile.row_shares) * rows
+        return _touched(counts, np.array(self.profile.lookup_shares), lookups)
+
+
+def _touched(counts: Floats, shares: Floats, lookups: float) -> float:
+    """Expected different rows of groups: `counts` rows in each, which get `shares` of the lookups, all alike."""
+    there = counts > 0
+    reached = -np.expm1(-lookups * shares[there] / counts[there])
+    return float((counts[there] * reached).sum())
 
 
 def _spread(by_rank: Floats, spread_seed: int) -> Floats:

@@ -1,12 +1,13 @@
 """How many items a query has: the distributions that the papers and MLPerf publish.
 
 Each is frozen, has `largest` (no draw exceeds it) and `draw(count, rng)`, which gives int64 `[count]`, all at least 1.
+`at_most` fits one to a server that does not take larger queries.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,12 @@ SizeArray = npt.NDArray[np.int64]
 
 DEEPRECSYS_LARGEST = 1024
 """DeepRecSys clamps its continuous draws to [1, 1024]."""
+
+LARGEST_SIZE = 2**31 - 1
+"""No query has more items, whoever asks for it."""
+
+_TAIL = 5.0
+"""So many deviations from the centre, a draw is beyond once in three millions: sizes without a bound end there."""
 
 MLPERF_DLRM_QUANTILES = (100,) * 2 + (200,) * 12 + (300,) * 2 + (400, 500, 600, 700)
 """MLPerf inference, DLRM-v2, `tools/dist_quantile.txt`: twenty equally likely sizes, mean 270."""
@@ -43,8 +50,8 @@ class FixedSizes:
     size: int
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise WorkloadError(f"query size is {self.size}: must be at least 1 item")
+        if not 1 <= self.size <= LARGEST_SIZE:
+            raise WorkloadError(f"query size is {self.size}: must be at least 1 item and at most {LARGEST_SIZE:,}")
 
     @property
     def largest(self) -> int:
@@ -58,7 +65,10 @@ class FixedSizes:
 
 @dataclass(frozen=True, slots=True)
 class NormalSizes:
-    """Normal, rounded and clamped to [1, largest]; DeepRecSys publishes (165, 16) and (256, 32)."""
+    """Normal, rounded and clamped to [1, largest]; DeepRecSys publishes (165, 16) and (256, 32).
+
+    The mean lies within these bounds.
+    """
 
     mean: float
     deviation: float
@@ -66,6 +76,12 @@ class NormalSizes:
 
     def __post_init__(self) -> None:
         _check_clamped("normal", self.mean, self.deviation, self.largest)
+        _check_mean("normal", self.mean, self.largest)
+
+    @classmethod
+    def unbounded(cls, mean: float, deviation: float) -> NormalSizes:
+        """As large as they come: `largest` lies where hardly any draw does."""
+        return cls(mean, deviation, _reach(mean + _TAIL * deviation))
 
     def draw(self, count: int, rng: np.random.Generator) -> SizeArray:
         """`count` independent sizes."""
@@ -74,7 +90,10 @@ class NormalSizes:
 
 @dataclass(frozen=True, slots=True)
 class LogNormalSizes:
-    """exp(Normal(mu, sigma)), rounded and clamped to [1, largest]; DeepRecSys publishes (5.1, 0.2), median 164."""
+    """exp(Normal(mu, sigma)), rounded and clamped to [1, largest]; DeepRecSys publishes (5.1, 0.2), median 164.
+
+    The mean, exp(mu + sigma^2 / 2), lies within these bounds.
+    """
 
     mu: float = 5.1
     sigma: float = 0.2
@@ -82,10 +101,16 @@ class LogNormalSizes:
 
     def __post_init__(self) -> None:
         _check_clamped("lognormal", self.mu, self.sigma, self.largest)
+        _check_mean("lognormal", _exp(self.mu + self.sigma * self.sigma / 2), self.largest)
+
+    @classmethod
+    def unbounded(cls, mu: float, sigma: float) -> LogNormalSizes:
+        """As large as they come: `largest` lies where hardly any draw does."""
+        return cls(mu, sigma, _reach(_exp(mu + _TAIL * sigma)))
 
     def draw(self, count: int, rng: np.random.Generator) -> SizeArray:
         """`count` independent sizes."""
-        # Clamped before the exponential: a mu of 1000 is a silly but legal way to say `largest`.
+        # Clamped before the exponential, which has no room for what a wide sigma draws.
         exponent = np.minimum(rng.normal(self.mu, self.sigma, count), math.log(self.largest))
         return _clamp(np.exp(exponent), self.largest)
 
@@ -97,8 +122,10 @@ class QuantileSizes:
     sizes: tuple[int, ...] = MLPERF_DLRM_QUANTILES
 
     def __post_init__(self) -> None:
-        if not self.sizes or min(self.sizes) < 1:
-            raise WorkloadError("query size quantiles: give at least one size, each at least 1 item")
+        if not self.sizes or min(self.sizes) < 1 or max(self.sizes) > LARGEST_SIZE:
+            raise WorkloadError(
+                f"query size quantiles: give at least one size, each at least 1 item and at most {LARGEST_SIZE:,}"
+            )
 
     @property
     def largest(self) -> int:
@@ -135,11 +162,40 @@ class ProductionSizes:
         return sizes
 
 
+def at_most(sizes: QuerySizes, most: int) -> QuerySizes:
+    """These sizes for a server that takes at most `most` items a query.
+
+    Normal and lognormal ones are clamped there instead of where they were. Raises `WorkloadError` if their mean lies
+    beyond, and for all others that reach beyond.
+    """
+    if sizes.largest <= most:
+        return sizes
+    if isinstance(sizes, NormalSizes | LogNormalSizes):
+        return replace(sizes, largest=most)
+    raise WorkloadError(f"query sizes reach {sizes.largest:,} items: must be at most {most:,}")
+
+
 def _check_clamped(kind: str, centre: float, spread: float, largest: int) -> None:
     if not (math.isfinite(centre) and math.isfinite(spread) and spread >= 0):
         raise WorkloadError(f"{kind} query sizes: {centre}, {spread}: give a finite centre and a spread of at least 0")
-    if largest < 1:
-        raise WorkloadError(f"{kind} query sizes: largest is {largest}: must be at least 1 item")
+    if not 1 <= largest <= LARGEST_SIZE:
+        raise WorkloadError(
+            f"{kind} query sizes: largest is {largest}: must be at least 1 item and at most {LARGEST_SIZE:,}"
+        )
+
+
+def _check_mean(kind: str, mean: float, largest: int) -> None:
+    if not 1 <= mean <= largest:
+        raise WorkloadError(f"{kind} query sizes: the mean is {mean:.6g} items: must lie in [1, {largest:,}]")
+
+
+def _reach(size: float) -> int:
+    """The whole size from there on, as far as sizes go."""
+    return math.ceil(min(max(size, 1.0), float(LARGEST_SIZE))) if math.isfinite(size) else LARGEST_SIZE
+
+
+def _exp(exponent: float) -> float:
+    return math.exp(exponent) if exponent < 700 else math.inf
 
 
 def _clamp(sizes: npt.NDArray[np.float64], largest: int) -> SizeArray:

@@ -1,0 +1,49 @@
+"""One query on its own, outside of any schedule: does the server answer at all, and how fast when it is idle."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import numpy as np
+
+from hebe.load_generator.query_pool import QueryPool
+from hebe.load_generator.sender import Outcome, Sender, ignore_sent
+from hebe.workload.query_sizes import QuerySizes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of the query: outcome, the code or kind ("503", "connection closed"), the server's message."""
+
+    outcome: Outcome
+    kind: str = ""
+    message: str = ""
+
+    @property
+    def fault(self) -> str:
+        """Why there is neither an answer nor a refusal; empty if there is."""
+        return f"{self.kind} {self.message}".rstrip() if self.outcome is Outcome.FAILED else ""
+
+
+async def ask_one(
+    sender: Sender, pool: QueryPool, sizes: QuerySizes, rng: np.random.Generator, timeout_s: float, index: int = 0
+) -> Answer:
+    """Send one query of the pool, its size and offset drawn with `rng`, and wait for what comes of it.
+
+    `index` must not be under way already. Takes the sender's `on_sent` and `on_done`.
+    """
+    answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def done(_: int, outcome: Outcome, kind: str, message: str) -> None:
+        if not answer.done():
+            answer.set_result(Answer(outcome, kind, message))
+
+    sender.on_sent, sender.on_done = ignore_sent, done
+    size = sizes.draw(1, rng)
+    sender.send(index, int(size[0]), int(pool.offsets(size, rng)[0]))
+    try:
+        return await asyncio.wait_for(answer, timeout_s)
+    except TimeoutError:
+        sender.give_up(index)
+        return Answer(Outcome.FAILED, f"no answer in {timeout_s:g} s")

@@ -1,0 +1,53 @@
+import pytest
+
+from hebe.bench.overload import _LADDER, _OVERLOAD, figures_of
+from hebe.latency import LatencyRecorder
+from hebe.load_generator.load_report import LoadReport
+from hebe.spec import SlaTarget
+
+SLA = SlaTarget(20.0, 95.0)
+
+
+def report(in_time, items_in_time, late=0, refused=0, duration_s=1.0):
+    latencies, lag, refusals = LatencyRecorder(SLA), LatencyRecorder(), LatencyRecorder()
+    latencies.record_many([0.01] * in_time)
+    latencies.record_many([0.03] * late)
+    latencies.refuse("503", refused)
+    lag.record(0.0)
+    refusals.record_many([0.002] * max(refused, 1))
+    answered = in_time + late
+    return LoadReport(
+        100.0, duration_s, 0.0, latencies, answered, 1, lag, 0.1, 0, 1, "", {}, refusals, items_in_time=items_in_time
+    )
+
+
+def figures(reports, beyond):
+    return {figure.name: figure for figure in figures_of(".m", 100.0, reports, beyond, 1000, 1010)}
+
+
+def test_the_ladder_reaches_as_far_as_the_load_that_it_is_held_against():
+    assert max(_LADDER) == _OVERLOAD
+    assert set(_LADDER) >= {1.0, 1.2, 1.5}
+
+
+def test_the_peak_is_looked_for_beyond_saturation_too_and_items_are_counted_beside_answers():
+    ladder = {
+        0.5: report(50, 10_000),
+        1.0: report(95, 20_000, late=5),
+        # Small queries are let in, large ones are not: more answers, fewer items.
+        1.5: report(120, 15_000, refused=30),
+        2.0: report(110, 12_000, refused=90),
+    }
+    found = figures(ladder, report(1080, 110_000, late=20, refused=900, duration_s=10.0))
+    assert found["overload.goodput.m"].value == pytest.approx(108 / 120)
+    assert "peak at 1.5 x saturation" in found["overload.goodput.m"].note
+    assert "900 of 2000 refused in 10 s" in found["overload.goodput.m"].note
+    assert found["overload.goodput_items.m"].value == pytest.approx(11_000 / 20_000)
+    assert "11,000 of 20,000 items/s within 20 ms (peak at 1 x saturation)" in found["overload.goodput_items.m"].note
+    assert found["overload.attainment_of_admitted.m"].value == pytest.approx(1080 / 1100)
+    assert found["overload.memory_growth.m"].value == pytest.approx(1.01)
+
+
+def test_a_server_that_answers_nothing_in_time_has_no_share_of_its_peak():
+    with pytest.raises(RuntimeError, match="no query was answered within 20 ms"):
+        figures({1.0: report(0, 0, late=10)}, report(0, 0, late=10))

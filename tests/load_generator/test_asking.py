@@ -1,0 +1,49 @@
+import math
+
+import numpy as np
+import pytest
+
+from hebe.load_generator.asking import Answer, ask_one
+from hebe.load_generator.model_inputs import ModelInput, ModelInputs
+from hebe.load_generator.query_pool import QueryPool
+from hebe.load_generator.sender import Outcome
+from hebe.workload.key_skew import UniformKeys
+from hebe.workload.query_sizes import FixedSizes
+
+from .fake_server import FakeServer
+
+POOL = QueryPool(ModelInputs((ModelInput("dense", "FP32", (1,), None),)), UniformKeys(), 10, np.random.default_rng(0))
+
+
+async def ask(server, timeout_s=10.0):
+    return await ask_one(server, POOL, FixedSizes(3), np.random.default_rng(1), timeout_s, index=7)
+
+
+async def test_an_answer():
+    server = FakeServer()
+    answer = await ask(server)
+    assert answer.outcome is Outcome.ANSWERED
+    assert answer.fault == ""
+    ((index, items, offset),) = server.sent
+    assert (index, items) == (7, 3)
+    assert 0 <= offset <= POOL.items - 3
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "fault"),
+    [
+        (Outcome.REFUSED, "503", ""),
+        (Outcome.FAILED, "connection refused", "connection refused message of connection refused"),
+    ],
+)
+async def test_a_refusal_is_no_fault_and_a_failure_is(outcome, kind, fault):
+    answer = await ask(FakeServer(verdict=lambda _: (outcome, kind)))
+    assert answer == Answer(outcome, kind, f"message of {kind}")
+    assert answer.fault == fault
+
+
+async def test_a_query_without_an_answer_is_given_up():
+    server = FakeServer(delay_s=math.inf)
+    answer = await ask(server, timeout_s=0.01)
+    assert answer.fault == "no answer in 0.01 s"
+    assert server.given_up == [7]
