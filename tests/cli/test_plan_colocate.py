@@ -10,6 +10,8 @@ from hebe.planning.colocation import hera
 from hebe.planning.colocation_server import ScalabilityTables, ServerResources
 from hebe.profile import ScalabilityProfile
 
+from .server_profiles import profile_file, scaling
+
 SERVER = "cores,cache_ways,bandwidth_bytes_per_s,memory_bytes\n4,3,1e9,4e9\n"
 DEMAND = "model,qps\nncf,9000\nrm,70\ndin,400\n"
 WAYS = (1, 2, 3)
@@ -156,6 +158,55 @@ def test_lines_become_the_profile_that_was_measured(files, capsys, tmp_path):
     assert profiles[1]["qps_by_cache_ways"][0] == []
 
 
+def test_profiles_that_hebe_profile_wrote(files, capsys, tmp_path):
+    files("server.csv", "cores,cache_ways,bandwidth_bytes_per_s\n2,2,1e10\n")
+    files("demand.csv", "model,qps\nm,40\nn,90\n")
+    folder = tmp_path / "p"
+    profile_file(folder / "m.json", model="m", scalability=scaling("m", (20.0, 25.0)))
+    profile_file(folder / "n.json", model="n", scalability=scaling("n", (30.0, 60.0)))
+    answer = planned(capsys, files=("p", "server.csv", "demand.csv"))
+    assert answer["models"] == ["m", "n"]
+    assert answer["capacity_qps"]["n"] >= 90
+    plan = tomllib.loads((tmp_path / "plan.toml").read_text())
+    assert ScalabilityProfile.from_dict(plan["scalability"][0]) == scaling("m", (20.0, 25.0))
+    files("demand.csv", "model,qps\nm,40\n")
+    assert planned(capsys, files=("p/m.json", "server.csv", "demand.csv"))["servers"] == 2
+
+    profile_file(folder / "n.json", model="n", server="gpu", scalability=scaling("n", (30.0, 60.0)))
+    assert fault(capsys, files=("p", "server.csv", "demand.csv")) == (
+        "p/n.json: n was profiled on gpu, but p/m.json is of cpu: give the profiles of the one type of server that all"
+        " models share"
+    )
+    profile_file(folder / "n.json", model="m", scalability=scaling("m", (30.0, 60.0)))
+    assert "p/n.json: m on cpu is given twice, before in p/m.json" in fault(
+        capsys, files=("p", "server.csv", "demand.csv")
+    )
+    profile_file(folder / "n.json", model="n")
+    assert "p/n.json: scalability is null: it was not measured; profile n again" in fault(
+        capsys, files=("p", "server.csv", "demand.csv")
+    )
+    files("server.csv", "cores,cache_ways,bandwidth_bytes_per_s\n2,11,1e10\n")
+    assert "scalability profile of m: cache_ways go up to 2: the server has 11" in fault(
+        capsys, files=("p/m.json", "server.csv", "demand.csv")
+    )
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_memory_that_falls_with_workers_is_refused(files, capsys, kind):
+    """One worker of 1e10 bytes does not fit the server, two of 2e8 together would."""
+    lines = ["m,1,3,1000,1e7,1e10,", "m,2,1,1000,,,", "m,2,3,2000,2e7,2e8,"]
+    files("m.csv", "\n".join([HEADER, *lines]))
+    profile = ScalabilityProfile("m", (1, 2), (1e3, 2e3), (1e7, 2e7), (1, 3), ((), (1e3, 2e3)), (1e10, 2e8))
+    files("m.json", json.dumps([profile.to_dict()]))
+    files("demand.csv", "model,qps\nm,1500\n")
+    message = fault(capsys, files=(f"m.{kind}", "server.csv", "demand.csv"))
+    place = "m.csv" if kind == "csv" else "m.json: line 1, scalability 1"
+    assert message == (
+        f"{place}: scalability profile of m: memory_bytes falls from 1e+10 with 1 workers to 2e+08 with 2: more workers"
+        " need as much at least; measure it again"
+    )
+
+
 def test_a_model_that_nobody_asks_for_needs_no_server(files, capsys):
     files("demand.csv", "model,qps\nncf,4000\n")
     answer = planned(capsys)
@@ -203,6 +254,9 @@ BAD = [
     ("profiles.csv", changed(3, ""), "profiles.csv: rm with 1 workers lacks the line with 3 cache_ways"),
     ("profiles.csv", changed(1, ""), "profiles.csv: rm with 1 workers lacks the line with 1 cache_ways"),
     ("profiles.csv", changed(1, "rm,1,1,9,,,perhaps"), "line 2: estimated is 'perhaps'"),
+    ("profiles.csv", changed(6, "rm,2,3,20,4e8,,"), "line 7: memory_bytes is missing, which rm has with other workers"),
+    ("server.csv", SERVER.replace("\n4,", "\n1e12,"), "line 2: server: cores is 1,000,000,000,000: must be at m"),
+    ("server.csv", SERVER.replace("4,3,", "4,1e3,"), "line 2: server: cache_ways is 1,000: must be at most 32"),
     ("server.csv", "cores,cache_ways\n4,3\n", "line 1: bandwidth_bytes_per_s is missing"),
     ("server.csv", SERVER + "8,3,1e9,4e9\n", "line 3: is a second server"),
     ("server.csv", SERVER.replace("\n4,", "\n0,"), "line 2: server: cores is 0: must be a whole number of at least 1"),
@@ -229,7 +283,7 @@ def test_bad_files_are_named_by_line_and_field(files, capsys, name, text, messag
         (
             "server.csv",
             SERVER.replace("\n4,", "\n2,"),
-            "scalability profile of rm: workers go up to 4: the server has 2 cores",
+            "profiles.csv: scalability profile of rm: workers go up to 4: the server has 2 cores",
         ),
         (
             "server.csv",
@@ -241,8 +295,12 @@ def test_bad_files_are_named_by_line_and_field(files, capsys, name, text, messag
             SERVER.replace("4e9", "1e7"),
             "scalability profile of rm: memory_bytes is 1e+08 with one worker",
         ),
-        ("demand.csv", "model,qps\nncf,0\n", "demand_qps: is 0 for every model"),
-        ("demand.csv", "model,qps\nncf,1e12\n", "demand_qps: would take 2.5e+08 servers, most of them for model ncf"),
+        ("demand.csv", "model,qps\nncf,0\n", "demand.csv: qps: is 0 for every model"),
+        (
+            "demand.csv",
+            "model,qps\nncf,1e12\n",
+            "demand.csv: qps: would take 2.5e+08 servers, most of them for model ncf",
+        ),
     ],
 )
 def test_files_that_do_not_go_together_are_refused(files, capsys, name, text, message):
@@ -272,25 +330,15 @@ def test_bad_profiles_of_json_are_named_by_entry_and_field(files, capsys):
         (["--plan", "demand.csv"], "demand.csv is read: write to another file"),
         (["--page", "./server.csv"], "server.csv is read"),
         (["--plan", "x.html"], "x.html is written by --plan too"),
+        (["--most-models", "0"], "--most-models: 0: must be at least 1"),
+        (["--time-limit-s", "-1"], "--time-limit-s: -1: must be a finite number of more than 0"),
+        (["--least-slope", "nan"], "--least-slope: nan: must be at least 0"),
     ],
 )
 def test_wrong_usage(capsys, arguments, message):
     code, _, err = run(capsys, *arguments)
     assert code == 2
     assert message in " ".join(err.replace("│", " ").split())
-
-
-@pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--most-models", "0"], "most_models is 0"),
-        (["--time-limit-s", "-1"], "time_limit_s is -1.0"),
-        (["--least-slope", "nan"], "least_slope is nan"),
-    ],
-)
-def test_numbers_that_make_no_sense_are_named(capsys, arguments, message):
-    assert message in fault(capsys, *arguments)
 
 
 def test_help_has_an_example(capsys):

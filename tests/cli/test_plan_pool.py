@@ -6,9 +6,11 @@ import json
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 
 import pytest
 
+from hebe.cli import plan_pool_making
 from hebe.cli.main import main
 
 from .pool_files import (
@@ -23,6 +25,7 @@ from .pool_files import (
     times_file,
     write,
 )
+from .server_profiles import ON_HOST, PIPELINE, profile_file
 
 FEW = ["--types", "gpu,cpu", "--queries", "150", "--seeds", "1"]
 """For plans of which it does not matter how good they are."""
@@ -77,6 +80,26 @@ def test_plans_a_pool_and_predicts_its_throughput(made):
     assert result["ranked"][0]["bound_qps"] >= result["ranked"][-1]["bound_qps"]
     assert "Kairos' pick, of" in shown
     assert "p95 within 12 ms" in shown
+
+
+def test_chosen_on_one_trace_then_on_fresh_ones_and_measured_on_yet_others(capsys, tmp_path, monkeypatch):
+    chosen_on, measured_on = [], []
+
+    def choosing(*rest, fresh, **options):
+        chosen_on.extend([rest[4], *fresh])
+        return choose(*rest, fresh=fresh, **options)
+
+    def measuring(case):
+        measured_on.append(case.stream.trace(1.0))
+        return measure(case)
+
+    choose, measure = plan_pool_making.choose_plan, plan_pool_making.capacity_case
+    monkeypatch.setattr(plan_pool_making, "choose_plan", choosing)
+    monkeypatch.setattr(plan_pool_making, "capacity_case", measuring)
+    planned(capsys, tmp_path, *FEW[:-1], 2)
+    luck = [{trace.luck.tobytes() for trace in traces} for traces in (chosen_on, measured_on)]
+    assert [len(drawn) for drawn in luck] == [3, 2]
+    assert not luck[0] & luck[1]
 
 
 def test_the_bounds_stand_in_order(capsys, tmp_path):
@@ -142,6 +165,37 @@ def test_profiles_in_toml_and_json(capsys, tmp_path):
     assert json.loads(out)["proposals"] == first["proposals"]
 
 
+def test_profiles_that_hebe_profile_wrote(capsys, tmp_path):
+    """A server of two workers is as good as two servers of one, at half the price."""
+    for folder, workers in (("two", 2), ("one", 1)):
+        lanes = (replace(ON_HOST, workers=workers),)
+        profile_file(tmp_path / folder / "cpu.json", lanes=lanes)
+        profile_file(tmp_path / folder / "gpu.json", lanes=lanes, server="gpu", fixed_s=4e-3, item_s=1e-5)
+    dear, cheap = {"gpu": 0.5, "cpu": 0.1}, {"gpu": 0.25, "cpu": 0.05}
+    few = ["--queries", "400", "--seeds", "1"]
+    two, _ = planned(capsys, tmp_path, *few, times=tmp_path / "two", prices=prices_file(tmp_path, dear))
+    one, shown = planned(capsys, tmp_path, *few, times=tmp_path / "one", prices=prices_file(tmp_path, cheap))
+    assert two["model"] == "m"
+    assert two["proposals"]["chosen"]["qps"] > 0
+    for name in ("fluid, whole", "fluid, splitting", "one type"):
+        bounds = [answer["proposals"][name]["bound_qps"] for answer in (two, one)]
+        assert bounds[0] == pytest.approx(bounds[1], rel=0.1)
+    chosen = two["proposals"]["chosen"]
+    assert 0.4 < chosen["qps"] / chosen["bound_qps"] < 1.2
+    plan = tomllib.loads((tmp_path / "plan.toml").read_text())
+    assert plan["made_from"]["service_times"] == ["one"]
+    # one seed has no interval
+    assert "qps_low" not in plan["predicted"]
+    assert " to " not in shown.partition("proposal")[2].partition("\n\n")[0]
+
+
+def test_a_profile_that_is_no_service_time_is_refused(capsys, tmp_path):
+    path = profile_file(tmp_path / "cpu.json", lanes=(PIPELINE,))
+    code, _, err = run(capsys, path, "--prices", prices_file(tmp_path, {"cpu": 1.0}), "--budget", 2, *WORKLOAD)
+    assert code == 1
+    assert f"{path}: m on cpu runs as pipeline-on-host" in err
+
+
 def test_types_and_most_limit_the_offer(capsys, tmp_path):
     result, _ = planned(capsys, tmp_path, "--types", "gpu,cpu", "--most", "cpu=2", "--no-simulate")
     for proposal in result["proposals"].values():
@@ -199,7 +253,7 @@ FAULTS = {
     "nan": (lambda f: write(f / "t.csv", [*samples(), "m,gpu,70,1,nan,3,4,5"]), None, [], "line 14, field ms_1: 'nan'"),
     "zero": (
         lambda f: write(f / "t.csv", [*samples(), "m,gpu,70,0,0,0,0,0"]), None, [],
-        "t.csv: server type gpu, 70 items: samples must be positive",
+        "t.csv, line 14, field ms_0: is 0: samples must be positive milliseconds",
     ),
     "not a size": (
         lambda f: write(f / "t.csv", [*samples(), "m,gpu,1.5,1,2,3,4,5"]), None, [], "t.csv: line 14: batch is '1.5'",
@@ -253,7 +307,7 @@ FAULTS = {
     ),
     "budget too small": (
         times_file, None, ["--budget", 0.09, "--types", "gpu"],
-        "--budget of 0.09 buys no pool that serves every query size in time: the cheapest server costs 0.5",
+        "--budget of 0.09 buys no pool that serves every query size in time: the cheapest that does is 1 gpu at 0.5",
     ),
     "SLA too short": (
         times_file, None, ["--sla-ms", 1], "--sla-ms is 1: below the fastest service time of m in",

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 
 import pytest
 
 from hebe.cli.main import main
 
 from .pool_files import FROM_HERE, WITHOUT_TORCH, WORKLOAD, prices_file, samples, times_file, write
+from .server_profiles import ON_HOST, profile_file
 
 POOL = ["--pool", "gpu=1,cpu=4"]
 LOAD = ["--sizes", "quantiles:5,10,20,40,100", "--sla-ms", "12", "--queries", "400", "--seeds", "2"]
@@ -57,6 +59,25 @@ def test_an_overloaded_pool_misses_and_answers_what_it_can(capsys, tmp_path):
     assert result["throughput_qps"]["value"] == pytest.approx(2 / 5e-3, rel=0.06)
     assert result["utilisation"]["gpu"] == pytest.approx(1.0, abs=0.01)
     assert "missed" in shown
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "matching", "splitting"])
+def test_profiles_that_hebe_profile_wrote(capsys, tmp_path, policy):
+    """A server works at as many queries as it has workers: two servers of one do the same."""
+    two, one = (
+        profile_file(tmp_path / f"{workers}.json", lanes=(replace(ON_HOST, workers=workers),)) for workers in (2, 1)
+    )
+    results = [
+        simulated(capsys, times, "--pool", pool, *LOAD, "--policy", policy, "--rate", 300)[0]
+        for times, pool in ((two, "cpu=2"), (one, "cpu=4"), (one, "cpu=2"))
+    ]
+    for measure in ("latency_ms", "attainment", "throughput_qps", "utilisation"):
+        assert results[0][measure] == results[1][measure]
+    assert results[0]["pool"] == {"cpu": 2}
+    assert results[0]["utilisation"]["cpu"] < 0.7 * results[2]["utilisation"]["cpu"]
+    code, _, err = run(capsys, two, "--pool", "cpu=6000", *LOAD, "--rate", 300)
+    assert code == 1
+    assert "the pool has 12,000 workers: at most 10,000 are simulated" in err
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "threshold", "threshold:30", "clockwork", "matching", "splitting"])
@@ -273,7 +294,9 @@ def test_help_teaches_with_an_example(capsys):
 
 
 def test_runs_without_torch(tmp_path):
-    arguments = ["simulate", times_file(tmp_path), *POOL, *LOAD, "--rate", "300", "--page", tmp_path / "page.html"]
+    profile_file(tmp_path / "times" / "cpu.json")
+    profile_file(tmp_path / "times" / "gpu.json", server="gpu")
+    arguments = ["simulate", tmp_path / "times", *POOL, *LOAD, "--rate", "300", "--page", tmp_path / "page.html"]
     command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, arguments)]
     done = subprocess.run(command, env=FROM_HERE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

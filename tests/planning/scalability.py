@@ -54,7 +54,7 @@ def small_fleets(draw, least=1, most=4, cores=5, ways=4):
         rows = [[rate * (1 - loss * (ways - way) / ways) for way in range(1, ways + 1)] for rate in qps]
         heavy = draw(st.floats(0, 1))
         bandwidth = [heavy * count / cores for count in counts]
-        memory = [draw(st.sampled_from([0.0, 0.1, 0.2])) * count for count in counts]
+        memory = sorted(draw(st.sampled_from([0.0, 0.1, 0.2])) * count for count in counts)
         profiles.append(
             ScalabilityProfile(f"m{number}", counts, qps, bandwidth, list(range(1, ways + 1)), rows, memory)
         )

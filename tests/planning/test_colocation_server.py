@@ -169,6 +169,11 @@ def test_every_set_once(count, size):
             r"bandwidth_bytes_per_s goes up to 1.6e\+10: the server has 1e\+09",
         ),
         ([CAPACITY_BOUND], ServerResources(16, 11, 1e11, 1e9), r"memory_bytes is 2.4e\+10 with one worker"),
+        (
+            [ScalabilityProfile("m", (1, 2), (1.0, 2.0), (0.0, 0.0), (11,), ((), (2.0,)), (1e10, 2e8))],
+            SERVER,
+            r"profile of m: memory_bytes falls from 1e\+10 with 1 workers to 2e\+08 with 2",
+        ),
     ],
 )
 def test_profiles_of_another_server_are_refused(profiles, server, message):
@@ -185,6 +190,8 @@ def test_profiles_of_another_server_are_refused(profiles, server, message):
         ((16, 11, 0.0), "server: bandwidth_bytes_per_s is 0.0"),
         ((16, 11, float("nan")), "server: bandwidth_bytes_per_s is nan"),
         ((16, 11, 1e11, -1), "server: memory_bytes is -1"),
+        ((10**12, 11, 1e11), "server: cores is 1,000,000,000,000: must be at most 768"),
+        ((16, 64, 1e11), "server: cache_ways is 64: must be at most 32"),
     ],
 )
 def test_a_server_that_is_none_is_refused(fields, message):

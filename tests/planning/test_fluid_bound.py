@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -172,3 +174,17 @@ def test_nor_on_the_recorded_data(model):
     found = fluid_bound(problem, (1, 1, 6, 6), most_parts=4)
     least = equal_parts_or_not(problem, found.prices_qps, 2)
     assert 0.98 < least @ problem.size_weights <= 1 + 1e-9
+
+
+@given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 4))
+def test_a_server_of_several_workers_is_so_many_servers(seed, types, most_parts):
+    rng = np.random.default_rng(seed)
+    problem = any_problem(rng, types, 12)
+    pool, workers = rng.integers(0, 4, types), rng.integers(1, 5, types)
+    found = fluid_bound(replace(problem, workers=tuple(workers.tolist())), pool, most_parts=most_parts)
+    alike = fluid_bound(problem, pool * workers, most_parts=most_parts)
+    assert found.bound_qps == pytest.approx(alike.bound_qps)
+    assert found.busy_share == pytest.approx(alike.busy_share)
+    assert found.prices_qps == pytest.approx(alike.prices_qps * workers)
+    assert found.splitting_prices_qps() == pytest.approx(alike.splitting_prices_qps())
+    assert found.counts @ found.prices_qps == pytest.approx(found.bound_qps)

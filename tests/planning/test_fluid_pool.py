@@ -1,13 +1,16 @@
 import json
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hebe.planning.fluid_pool
 from hebe.planning.error import PlanningError
 from hebe.planning.fluid_bound import fluid_bound
-from hebe.planning.fluid_pool import best_pool, fluid_bounds
+from hebe.planning.fluid_pool import best_pool, cheapest_pool, fluid_bounds
 from hebe.planning.pool import pools_within
 from hebe.planning.split_options import split_options
 
@@ -87,9 +90,12 @@ def test_for_a_plan_file():
     ("changes", "budget", "options", "message"),
     [
         ({}, 0.0, {}, "budget_per_hour is 0"),
-        ({}, 0.1, {}, "of 0.1 buys no pool that serves every query size in time: the cheapest server costs 0.12"),
+        ({}, 0.1, {}, "in time: the cheapest that does is 3 small at 0.36, by splitting"),
+        ({}, 0.3, {"most_parts": 1}, "of 0.3 buys no pool that serves .* the cheapest that does is 1 gpu at 0.5$"),
         ({}, 0.4, {"most_parts": 1}, "of 0.4 buys no pool that serves every query size"),
-        ({}, 3.0, {"most_parts": 1, "most_counts": (0, 9, 9)}, "within most_counts"),
+        ({}, 3.0, {"most_parts": 1, "most_counts": (0, 9, 9)}, "most_counts leaves no pool that serves every"),
+        ({}, 0.2, {"most_counts": (1, 9, 2)}, "the cheapest that does is 2 cpu at 0.4, by splitting"),
+        ({}, 1e9, {}, r"of 1e\+09 buys 8.333e\+09 servers of small: at most 1,000,000 of a type"),
         ({}, 3.0, {"most_counts": (0, 9)}, "most_counts has 2 entries"),
         ({}, 3.0, {"most_parts": 0}, "most_parts is 0"),
         ({"sla_s": 0.005}, 3.0, {"most_parts": 1}, "no server type serves queries of 20 items within the SLA of 0.005"),
@@ -98,6 +104,45 @@ def test_for_a_plan_file():
 def test_pools_that_cannot_be(changes, budget, options, message):
     with pytest.raises(PlanningError, match=message):
         best_pool(three_types(**changes), budget, **options)
+
+
+def test_limits_keep_a_huge_budget_plannable():
+    found = best_pool(three_types(), 1e9, most_counts=(100_000, 100_000, 100_000))
+    assert found.counts == (100_000, 100_000, 100_000)
+
+
+def test_the_largest_fleets_are_the_best_still():
+    problem = three_types()
+    small, large = best_pool(problem, 100.0), best_pool(problem, 100_000.0)
+    assert large.bound.bound_qps == pytest.approx(1000 * small.bound.bound_qps, rel=1e-5)
+
+
+def test_a_search_without_proof_is_an_error(monkeypatch):
+    monkeypatch.setattr(hebe.planning.fluid_pool, "_MOST_ROUNDS", 1)
+    with pytest.raises(PlanningError, match=r"with .* not ruled out"):
+        best_pool(three_types(), 3.0)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10_000), st.integers(1, 3), st.integers(1, 4), st.booleans())
+def test_the_cheapest_pool_that_serves(seed, types, most_parts, many_workers):
+    rng = np.random.default_rng(seed)
+    problem = any_problem(rng, types, 12)
+    if many_workers:
+        problem = replace(problem, workers=tuple(rng.integers(1, 4, types).tolist()))
+    options = split_options(problem, most_parts)
+    able = [
+        float(np.dot(pool, problem.price_per_hour))
+        for pool in product(range(most_parts + 1), repeat=types)
+        if any(pool) and not fluid_bound(problem, pool, options=options).unserved_items
+    ]
+    if not able:
+        with pytest.raises(PlanningError, match="no server type serves"):
+            cheapest_pool(problem, most_parts=most_parts)
+        return
+    found = cheapest_pool(problem, most_parts=most_parts)
+    assert np.dot(found, problem.price_per_hour) == pytest.approx(min(able))
+    assert not fluid_bound(problem, found, options=options).unserved_items
 
 
 def test_bounds_of_pools_that_serve_nothing_in_time():
@@ -114,3 +159,21 @@ def test_on_the_recorded_data(model):
     assert split.bound.bound_qps >= whole.bound.bound_qps
     bounds = fluid_bounds(problem, pools_within(problem, BUDGET), most_parts=1)
     assert whole.bound.bound_qps == pytest.approx(bounds.max(), rel=1e-6)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10_000), st.integers(1, 3), st.integers(1, 4), st.floats(0.5, 1.8))
+def test_it_is_the_best_of_all_pools_of_servers_with_several_workers(seed, types, most_parts, budget):
+    rng = np.random.default_rng(seed)
+    problem = replace(any_problem(rng, types, 12), workers=tuple(rng.integers(1, 5, types).tolist()))
+    try:
+        pools = pools_within(problem, budget)
+        found = best_pool(problem, budget, most_parts=most_parts)
+    except PlanningError:
+        return
+    options = split_options(problem, most_parts)
+    exact = np.array([fluid_bound(problem, pool, options=options).bound_qps for pool in pools])
+    assert found.bound.bound_qps == pytest.approx(exact.max(), rel=2e-6)
+    bounds = fluid_bounds(problem, pools, most_parts=most_parts, exact=5)
+    assert (bounds >= exact * (1 - 1e-8)).all()
+    np.testing.assert_allclose(np.sort(bounds)[-5:], np.sort(exact)[-5:], rtol=1e-7)

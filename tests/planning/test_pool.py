@@ -1,5 +1,6 @@
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -182,3 +183,11 @@ def test_on_the_recorded_data(model):
     assert plan.pools == 696
     assert plan.pick.counts[0] in (1, 2)
     assert plan.pick.counts[2] >= 8
+
+
+@given(st.integers(0, 10_000), st.integers(1, 4))
+def test_a_server_of_several_workers_is_so_many_servers(seed, types):
+    rng = np.random.default_rng(seed)
+    problem = replace(three_types(), workers=(3, 1, 2))
+    pools = rng.integers(0, 9, (types, 3))
+    np.testing.assert_allclose(kairos_bounds(problem, pools), kairos_bounds(three_types(), pools * (3, 1, 2)))

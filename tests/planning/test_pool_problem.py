@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -103,3 +105,13 @@ def test_from_profiles():
         PoolProblem.from_profiles("m", {"a": 1.0, "c": 0.5}, profiles, weights, 1.0)
     with pytest.raises(PlanningError, match="types is empty"):
         PoolProblem.from_profiles("m", {}, profiles, weights, 1.0)
+
+
+def test_a_server_of_several_workers_is_cheaper_per_query():
+    problem = three_types(sla_s=1.0)
+    dear = problem.base_type()
+    workers = tuple(1 if kind == dear else 50 for kind in range(3))
+    assert replace(problem, workers=workers).base_type() != dear
+    for bad in ((1, 2), (1, 1, 0)):
+        with pytest.raises(PlanningError, match="workers is"):
+            replace(problem, workers=bad)

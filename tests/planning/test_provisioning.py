@@ -182,6 +182,34 @@ def test_infeasible_demand_names_what_is_exhausted_and_what_fits():
     provision(options, np.array([100, 50]) * fault.load_factor)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e12])
+def test_a_demand_of_any_size_names_what_is_exhausted_and_what_fits(scale):
+    options = fleet([[400, 1500], [900, 2000]], [[1, 1], [1, 1]], [40, 12])
+    with pytest.raises(InfeasibleDemandError, match="all of T0, T1 are taken by model-0, model-1") as caught:
+        provision(options, [100_000 * scale, 10_000 * scale])
+    assert caught.value.load_factor * scale == pytest.approx(0.324)
+    with pytest.raises(InfeasibleDemandError, match="all of T0, T1 are taken by model-0") as caught:
+        provision(options, [100_000 * scale, 0.5 / scale])
+    assert caught.value.load_factor * scale == pytest.approx(0.336, rel=0.02)
+
+
+@pytest.mark.parametrize(("qps", "demand"), [(1e3, 1e-15), (1e3, 1e-300), (1e15, 1e-15), (1e-15, 3e-15), (1e15, 3e15)])
+def test_a_demand_of_any_size_is_met(qps, demand):
+    plan = provision(fleet([[qps], [qps]], [[100.0], [100.0]], [9]), [demand, 0.0])
+    assert plan.counts.tolist() == [[max(round(demand / qps), 1)], [0]]
+    assert plan.gap == 0
+
+
+def test_servers_far_too_slow_are_not_counted_by_overflow():
+    options = fleet([[1e-18, 100.0]], [[1.0, 300.0]], [10**6, 9])
+    assert provision(options, [500.0]).counts.tolist() == [[0, 5]]
+
+
+def test_a_whole_server_is_what_the_relaxation_takes_of_one_that_could_do_more():
+    plan = provision(fleet([[1000.0, 10.0], [1000.0, 10.0]], [[100.0, 30.0]] * 2, [9, 9]), [1.0, 20.0], time_limit_s=0)
+    assert (plan.cost, plan.bound) == (90.0, 90.0)
+
+
 def test_a_demand_that_only_fractions_of_servers_would_meet():
     options = fleet([[10], [10]], [[1], [1]], [3])
     with pytest.raises(InfeasibleDemandError, match="only fractions of servers would meet it") as caught:
@@ -223,6 +251,7 @@ def test_options_from_efficiency_tuples():
         ([], {"cpu": 1}, None, "models is empty"),
         (TUPLES, {"cpu": -1}, None, "available: is -1.0 at .0,."),
         (TUPLES, {"cpu": 1.5}, None, "available must be whole numbers"),
+        (TUPLES, {"cpu": 1e19}, None, r"available is 1e\+19: must be at most 1e\+12"),
     ],
 )
 def test_tuples_that_make_no_table_are_refused(tuples, available, prices, message):

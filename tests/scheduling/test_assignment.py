@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 import hebe.scheduling.assignment
-from hebe.scheduling.assignment import match_queries, matching_cost
+from hebe.scheduling.assignment import busy_columns, match_queries, matching_cost
 
 
 @pytest.fixture(params=["as it chooses", "prices and paths"])
@@ -151,3 +151,45 @@ def test_busy_instances_are_columns_of_their_own():
     )
     assert cost == pytest.approx(np.array([[0.1, 0.1, 0.15, 0.3, 0.35], [0.5, 0.3, 0.35, 0.7, 5.0]]))
     assert service_s.tolist() == [[0.1, 0.2], [0.5, 0.6]]
+
+
+def test_few_busy_instances_are_not_merged():
+    kinds, remaining_s = np.array([1, 0, 1]), np.array([0.1, 0.2, 0.5])
+    types, free_s, counts = busy_columns(20, 1, kinds, remaining_s)
+    assert types.tolist() == kinds.tolist()
+    assert free_s.tolist() == remaining_s.tolist()
+    assert counts == [1, 1, 1]
+
+
+def test_many_busy_instances_of_a_type_are_one_column_free_after_their_mean_time():
+    kinds = np.repeat([0, 2], [60, 90])
+    remaining_s = np.concatenate((np.linspace(0.0, 0.2, 60), np.linspace(0.0, 0.4, 90)))
+    types, free_s, counts = busy_columns(200, 1, kinds, remaining_s)
+    assert types.tolist() == [0, 2]
+    assert free_s == pytest.approx([0.1, 0.2])
+    assert counts == [60, 90]
+
+
+def test_busy_instances_are_merged_only_where_the_matching_is_large():
+    kinds, remaining_s = np.zeros(200, np.int64), np.linspace(0.0, 1.0, 200)
+    assert busy_columns(5, 1, kinds, remaining_s)[2] == [1] * 200
+    assert busy_columns(200, 1, kinds, remaining_s)[2] == [200]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(0, 20))
+def test_instances_that_are_free_at_the_same_time_lose_nothing_by_being_merged(seed, queries, busy):
+    rng = np.random.default_rng(seed)
+    service_s, waited_s = rng.uniform(0.01, 0.5, (queries, 3)), rng.uniform(0.0, 0.9, queries)
+    kinds, idle = rng.integers(0, 3, busy), rng.integers(0, 5, 3)
+    remaining_s = np.array([0.1, 0.2, 0.3])[kinds]
+    least = []
+    with pytest.MonkeyPatch.context() as patch:
+        for most_work in (np.inf, -1):
+            patch.setattr(hebe.scheduling.assignment, "_MOST_WORK", most_work)
+            types, free_s, counts = busy_columns(queries, int(idle.sum()), kinds, remaining_s)
+            cost = matching_cost(
+                service_s, waited_s, np.array([1.0, 0.5, 0.2]), 1.0, busy_types=types, busy_remaining_s=free_s
+            )
+            matched = match_queries(cost, np.array([*idle, *counts]))
+            least.append(cost[np.flatnonzero(matched >= 0), matched[matched >= 0]].sum())
+    assert least[0] == pytest.approx(least[1])

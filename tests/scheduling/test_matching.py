@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+from scipy.optimize import linear_sum_assignment
 
+import hebe.scheduling.matching
 from hebe.query import Query, SubQuery
+from hebe.scheduling.fleet import Fleet
 from hebe.scheduling.matching import CostMatching
 
 from .two_types import arrive, fleet_of, placed
@@ -90,6 +93,86 @@ def test_coefficients_can_be_fixed() -> None:
     fleet = fleet_of(1, 1, policy)
     arrive(policy, fleet, 10)
     assert placed(policy, fleet) == [(0, "gpu")]
+
+
+def plain_cost(policy: CostMatching, fleet: Fleet, now: float) -> np.ndarray:
+    """Eq. 4 and 8 as they are written: a row a waiting query, a column an instance, idle ones first."""
+    coefficients = fleet.coefficients(1000)
+    rows = []
+    for entry in policy._window.entries:
+        query = entry.sub_query.query
+        row = []
+        for worker in sorted(fleet.workers, key=lambda worker: worker.taken):
+            free_s = max(worker.busy_until_s - now, 0.0) if worker.taken else 0.0
+            ends_s = free_s + fleet.predictors[worker.server_type].tail_time_s(query.items, 0.98)
+            late = now + ends_s > query.deadline_s - 0.02 * SLA_S
+            row.append(coefficients[worker.server_type] * (10 * SLA_S if late else ends_s))
+        rows.append(row)
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_in_a_fleet_of_kairos_size_what_is_sent_is_part_of_an_exact_matching(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    policy = CostMatching(SLA_S, 1000)
+    fleet = fleet_of(3, 10, policy)
+    for worker in fleet.workers[: int(rng.integers(4, 13))]:
+        fleet.take_worker(worker)
+        worker.busy_until_s = float(rng.uniform(-0.01, 0.09))
+    for query_id in range(int(rng.integers(3, 26))):
+        items, arrived_s = int(rng.integers(1, 1000)), float(rng.uniform(-0.07, 0.0))
+        policy.arrived(SubQuery(Query(query_id, items, arrived_s, arrived_s + SLA_S), 0, items), fleet, 0.0)
+    entries = list(policy._window.entries)
+    cost = plain_cost(policy, fleet, 0.0)
+    order = sorted(fleet.workers, key=lambda worker: worker.taken)
+    sent = policy._match(fleet, 0.0)
+    rows = [next(at for at, entry in enumerate(entries) if entry.sub_query is part) for part, _ in sent]
+    columns = [order.index(worker) for _, worker in sent]
+
+    def least(matrix: np.ndarray) -> float:
+        return float(matrix[linear_sum_assignment(matrix)].sum())
+
+    rest = np.delete(np.delete(cost, rows, axis=0), columns, axis=1)
+    assert cost[rows, columns].sum() + least(rest) == pytest.approx(least(cost))
+
+
+def test_a_large_fleet_has_two_columns_a_type_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = []
+
+    def recorded(cost, counts):
+        shapes.append(cost.shape)
+        assert counts.sum() == 200
+        return match(cost, counts)
+
+    match = hebe.scheduling.matching.match_queries
+    monkeypatch.setattr(hebe.scheduling.matching, "match_queries", recorded)
+    policy = CostMatching(SLA_S, 1000)
+    fleet = fleet_of(40, 160, policy)
+    for at, worker in enumerate(fleet.workers[1:]):
+        fleet.take_worker(worker)
+        worker.busy_until_s = 1e-4 * at
+    arrive(policy, fleet, *[10 + at for at in range(400)])
+    assert placed(policy, fleet)[0][1] == "gpu"
+    assert shapes == [(400, 4)]
+
+
+def test_in_the_next_round_what_was_just_sent_is_known_to_keep_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = []
+
+    def recorded(queries, idle, busy_types, busy_remaining_s):
+        rounds.append((busy_types.tolist(), busy_remaining_s.tolist()))
+        return columns(queries, idle, busy_types, busy_remaining_s)
+
+    columns = hebe.scheduling.matching.busy_columns
+    monkeypatch.setattr(hebe.scheduling.matching, "busy_columns", recorded)
+    policy = CostMatching(0.03, 1000)
+    fleet = fleet_of(1, 1, policy)
+    for query_id in range(5):  # 10 ms on the gpu, 46 ms on the cpu, which the next query is kept from
+        policy.arrived(SubQuery(Query(query_id, 900, 0.0, deadline_s=0.03), 0, 900), fleet, 0.0)
+    ((part, worker),) = policy.place(fleet, 0.0)
+    predicted_s = fleet.service_time_s(0, part.items)
+    assert worker.busy_until_s == pytest.approx(predicted_s)
+    assert rounds == [([], []), ([0], [pytest.approx(predicted_s)])]
 
 
 @pytest.mark.parametrize(("sla_s", "largest"), [(0.0, 10), (0.1, 0)])

@@ -17,7 +17,7 @@ from hebe.scheduling.events import (
     SubQueryFinished,
 )
 from hebe.scheduling.fleet import Fleet
-from hebe.scheduling.partitioning import PartitionedRouter
+from hebe.scheduling.partitioning import PartitionedRouter, partitions_for
 from hebe.scheduling.router import Router
 
 UP, DRAINING, LOST = Availability.UP, Availability.DRAINING, Availability.LOST
@@ -105,6 +105,14 @@ def test_every_query_is_answered_once_whatever_happens_to_instances(
         tell(SubQueryFinished(instance_id, part, 0.01))
     assert answers == Counter(range(queries))
     assert router.unanswered == 0
+
+
+@pytest.mark.parametrize(
+    ("counts", "partitions"),
+    [((), 1), ((0, 0), 1), ((14,), 1), ((199, 0), 1), ((200, 0), 2), ((50, 950), 10), ((3, 997), 3), ((1000, 1), 1)],
+)
+def test_large_fleets_are_dealt_so_that_every_partition_has_all_types(counts: tuple[int, ...], partitions: int) -> None:
+    assert partitions_for(counts) == partitions
 
 
 def test_all_partitions_shut_down() -> None:

@@ -28,8 +28,13 @@ def test_a_target_that_is_never_met_gives_zero_and_one_always_met_is_an_error() 
 def test_the_interval_is_student_s() -> None:
     capacity = Capacity.of([10.0, 11.0, 12.0])
     assert capacity.qps == pytest.approx(11.0)
+    assert capacity.high is not None
     assert capacity.high - capacity.qps == pytest.approx(4.303 * 1 / np.sqrt(3), rel=1e-3)
-    assert Capacity.of([5.0]) == Capacity(5.0, 5.0, 5.0, (5.0,))
+    assert capacity.low == pytest.approx(2 * capacity.qps - capacity.high)
+
+
+def test_one_trace_has_no_interval() -> None:
+    assert Capacity.of([5.0]) == Capacity(5.0, None, None, (5.0,))
 
 
 def test_the_target_holds_at_the_capacity_and_not_above() -> None:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+import hebe.scheduling.assignment
 from hebe.query import Query, SubQuery
 from hebe.scheduling.distribution import DistributionPolicy, EarliestFinish, FirstComeFirstServed, SizeThreshold
 from hebe.scheduling.events import Availability, InstanceChanged
@@ -137,6 +138,22 @@ def test_giving_up_stops_early_and_counts_the_rest_as_late() -> None:
     assert run.attainment(SLA_S) < 0.1
     assert run.percentile_s(99) == np.inf
     assert run.end_s < 5.0
+
+
+@pytest.mark.parametrize(("pool", "rate"), [((1, 8), 425.0), ((2, 10), 630.0)])
+def test_merging_busy_workers_answers_as_many_in_time_as_the_exact_matching(
+    pool: tuple[int, int], rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = []
+    for most_work in (np.inf, -1):  # each busy worker a column of its own; those of one type one column
+        monkeypatch.setattr(hebe.scheduling.assignment, "_MOST_WORK", most_work)
+        runs = [
+            run_fleet(QueryTrace.draw(3000, ProductionSizes(), seed), rate, pool, servers(), policy("matching"), SLA_S)
+            for seed in (1, 2)
+        ]
+        shares.append(np.mean([run.attainment(SLA_S) for run in runs]))
+    assert 0.98 < shares[0] < 0.999
+    assert shares[1] >= shares[0] - 0.002
 
 
 @pytest.mark.parametrize(

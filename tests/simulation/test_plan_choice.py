@@ -1,13 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+import hebe.simulation.plan_choice
 from hebe.planning.error import PlanningError
 from hebe.planning.pool import plan_pool
 from hebe.scheduling.matching import CostMatching
 from hebe.scheduling.splitting import PricedSplitting
 from hebe.simulation.capacity import fleet_capacity
+from hebe.simulation.capacity_race import CapacityRace
 from hebe.simulation.fleet_run import QueryTrace, TableServers
-from hebe.simulation.plan_choice import PolicyKind, candidate_pools, choose_plan, make_policy
+from hebe.simulation.plan_choice import FINALISTS, PolicyKind, candidate_pools, choose_plan, make_policy
 from hebe.simulation.service_table import ServiceTableError
 from hebe.spec import SlaTarget
 
@@ -44,6 +48,53 @@ def test_the_same_inputs_make_the_same_choice_and_report_every_step():
     assert choose_plan(problem(), table(), BUDGET, SLA, TRACE, runners_up=1) == plan
 
 
+FRESH = [QueryTrace.draw(600, EvenSizes(), seed) for seed in (4, 5)]
+
+
+def test_the_finalists_compete_on_fresh_traces_and_the_best_of_them_there_is_taken(monkeypatch):
+    measured = []
+
+    def recorded(traces, pool, servers, make, *rest, **options):
+        found = fleet_capacity(traces, pool, servers, make, *rest, **options)
+        measured.append((found.qps, tuple(pool), type(make())))
+        assert traces is FRESH
+        return found
+
+    monkeypatch.setattr(hebe.simulation.plan_choice, "fleet_capacity", recorded)
+    steps = []
+    plan = choose_plan(
+        problem(), table(), BUDGET, SLA, TRACE, fresh=FRESH, runners_up=2, on_tried=lambda *s: steps.append(s)
+    )
+    assert len(measured) == FINALISTS == len(set(measured))
+    assert (plan_pool(problem(), BUDGET).pick.counts, CostMatching) in [entry[1:] for entry in measured]
+    assert plan.predicted_qps == max(measured)[0]
+    policy = CostMatching if plan.policy is PolicyKind.MATCHING else PricedSplitting
+    assert (plan.predicted_qps, plan.counts, policy) in measured
+    assert steps == [(done, plan.tried + FINALISTS) for done in range(1, plan.tried + FINALISTS + 1)]
+
+
+def test_on_the_fresh_traces_the_choice_never_loses_to_kairos(monkeypatch):
+    """Whatever is best on the trace of the first choice: here all but Kairos' way are made to look better there."""
+    kairos = plan_pool(problem(), BUDGET).pick.counts
+    enter = CapacityRace.enter
+
+    def unlucky(race, pool, make):
+        return 0.0 if tuple(pool) == kairos else enter(race, pool, make)
+
+    monkeypatch.setattr(CapacityRace, "enter", unlucky)
+    monkeypatch.setattr(CapacityRace, "attainment", lambda *_, **__: 0.5)
+    plan = choose_plan(problem(), table(), BUDGET, SLA, TRACE, fresh=FRESH, runners_up=2)
+    alone = fleet_capacity(FRESH, kairos, TableServers(table()), lambda: CostMatching(SLA.latency_s, LARGEST), SLA)
+    assert plan.predicted_qps >= 0.99 * alone.qps
+
+
+def test_without_kairos_pick_the_rest_compete():
+    slow = table(item_ms=(1.0, 1.0))
+    plan = choose_plan(problem(slow), slow, BUDGET, SLA, TRACE, fresh=FRESH, runners_up=1)
+    assert plan.policy is PolicyKind.SPLITTING
+    assert plan.predicted_qps > 0
+
+
 def test_a_plan_is_plain_data():
     plan = choose_plan(problem(), table(), BUDGET, SLA, TRACE, runners_up=0)
     data = plan.to_dict()
@@ -71,3 +122,16 @@ def test_what_cannot_be_planned_is_named():
         choose_plan(problem(), table(), 0.1, SLA, TRACE)
     with pytest.raises(ServiceTableError, match="cheap"):
         choose_plan(problem(), table().of_types(("fast",)), BUDGET, SLA, TRACE)
+
+
+def test_servers_of_several_workers_do_what_so_many_servers_do():
+    """Two workers each at twice the price: half as many servers do the same."""
+    one = problem()
+    two = replace(one, price_per_hour=2 * one.price_per_hour, workers=(2,) * len(one.types))
+    plan = choose_plan(two, table(), 2 * BUDGET, SLA, TRACE, runners_up=0)
+    pool = [2 * count for count in plan.counts]
+    alone = fleet_capacity(
+        [TRACE], pool, TableServers(table()),
+        lambda: make_policy(plan.policy, SLA.latency_s, LARGEST, plan.prices_qps), SLA,
+    )  # fmt: skip
+    assert plan.predicted_qps == pytest.approx(alone.qps, rel=0.02)

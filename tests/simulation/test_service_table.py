@@ -68,6 +68,43 @@ def test_files_are_added_and_the_slowest_sample_left_out(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("run", "load", "message"),
+    [
+        (
+            ["ncf,gpu,10,1,2,3", "ncf,gpu,20,1,2,3"], ["ncf,gpu,10,1,1,1"],
+            r"load\.csv: has no row of ncf, gpu, 20 items, which .*run\.csv has in line 3",
+        ),
+        (
+            ["ncf,gpu,20,1,2,3"], ["ncf,gpu,20,1,1,1", "ncf,gpu,10,1,1,1"],
+            r"run\.csv: has no row of ncf, gpu, 10 items, which .*load\.csv has in line 3",
+        ),
+    ],
+)  # fmt: skip
+def test_a_row_that_one_of_the_files_lacks_is_named(
+    tmp_path: Path, run: list[str], load: list[str], message: str
+) -> None:
+    paths = [write(tmp_path / "run.csv", run), write(tmp_path / "load.csv", load)]
+    with pytest.raises(ServiceTableError, match=message):
+        read_service_tables(paths)
+
+
+def test_rows_of_models_that_are_not_asked_for_may_be_missing(tmp_path: Path) -> None:
+    run = write(tmp_path / "run.csv", ["ncf,gpu,10,1,2,3", "wnd,gpu,10,1,2,3"])
+    loading = write(tmp_path / "load.csv", ["ncf,gpu,10,1,1,1"])
+    assert set(read_service_tables([run, loading], only="ncf")) == {"ncf"}
+    with pytest.raises(ServiceTableError, match=r"load\.csv: has no row of wnd, gpu, 10 items"):
+        read_service_tables([run, loading])
+
+
+def test_beyond_the_last_size_the_spread_stays() -> None:
+    profile = LatencyProfile((1, 100), (1e-3, 5e-3), (1e-5, 1e-4))
+    table = ServiceTable.from_profiles({"cpu": profile}, largest=200)
+    wide = np.ptp(table.quantiles_s[0], axis=1)
+    assert wide[200] == pytest.approx(wide[100])
+    assert table.mean_s[0, -1] == pytest.approx(profile.service_time_s(200))
+
+
+@pytest.mark.parametrize(
     ("rows", "message"),
     [
         (["ncf,gpu,ten,1,2,3"], r"t\.csv, line 2, field batch: 'ten'"),

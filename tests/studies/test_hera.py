@@ -1,22 +1,28 @@
 """The hera studies: what they tell of given co-runs, and the co-runs themselves, short ones."""
 
+from dataclasses import replace
+from itertools import combinations
+
 import numpy as np
 import pytest
 from rich.progress import Progress
 
 from hebe.planning.affinity import WorkerScalability, worker_scalability
-from hebe.planning.colocation import ServerGroup, Tenant
+from hebe.planning.colocation import ServerGroup, Tenant, share_server
 from hebe.report.figures import FigureFile
 from hebe.studies import hera_affinity, hera_cluster, hera_emu, hera_sensitivity
 from hebe.studies.hera_node import (
     ENTRIES,
+    SKEWED_QPS,
     CoRunCase,
     Effort,
     HeraNode,
     Measured,
+    even_demands,
     measure_all,
     measured_rates,
     scaling_badly,
+    skewed_demands,
 )
 from hebe.studies.page import study_page
 from hebe.studies.study import StudyOptions
@@ -64,7 +70,11 @@ def test_a_study_tells_what_it_measured(study):
         assert values["hera.affinity_correlation"] > 0.95
         assert len(result.tables[0].rows) == 36
     if study is hera_emu:
-        assert values["hera.emu.min"] > 1.1
+        (least,) = (figure for figure in result.figures if figure.name == "hera.emu.min")
+        formed = [row for row in result.tables[1].rows if row[-1]]
+        assert least.runs == len(formed) > len(scaling_badly(NODE))
+        assert f"{100 * least.value:.0f}%" == min((row[7] for row in formed), key=lambda share: int(share[:-1]))
+        assert 1 < least.value < values["hera.emu.min.first_partner"]
         assert values["hera.emu_error"] == pytest.approx(1 / 0.97 - 1)
         assert len(result.tables[1].rows) == 28
     if study is hera_cluster:
@@ -125,6 +135,29 @@ def test_a_socket_of_another_size_is_another_socket():
     assert small.shared.way_bytes == NODE.shared.way_bytes
     assert (small.tables.alone < NODE.tables.alone).all()
     assert np.isfinite(small.tables.alone).all()
+
+
+def test_every_pair_that_algorithm_2_forms_counts_first_partner_or_not():
+    """By what pairs should serve, and by what they were measured to."""
+    pairs = list(combinations(ENTRIES, 2))
+    groups = {pair: share_server(NODE.tables, pair) for pair in pairs}
+    cases = [CoRunCase(NODE, groups[pair].tenants, Effort(1, 1)) for pair in pairs]
+    measured = dict(zip(pairs, as_predicted("", cases, None), strict=True))
+    formed = hera_emu.formed_pairs(NODE, groups, measured)
+    assert {("DLRM (B)", "WnD"), ("DLRM (B)", "NCF"), ("DLRM (D)", "DIEN")} <= set(formed)
+    # a plan that knows that one pair does badly leaves the partner to another model
+    first, second = ("DLRM (B)", "WnD"), ("DLRM (D)", "WnD")
+    assert second not in formed
+    measured[first] = replace(measured[first], together_qps=tuple(0.5 * qps for qps in measured[first].together_qps))
+    assert {first, second} <= set(hera_emu.formed_pairs(NODE, groups, measured))
+
+
+def test_demands_are_the_papers_settings():
+    low = scaling_badly(NODE)
+    for share, demand in skewed_demands(low).items():
+        assert sum(demand.values()) == pytest.approx(SKEWED_QPS)
+        assert sum(demand[name] for name in low) == pytest.approx(share * SKEWED_QPS)
+    assert all(set(demand.values()) == {target} for target, demand in even_demands().items())
 
 
 def test_hera_pairs_each_model_that_scales_badly_with_one_that_scales():

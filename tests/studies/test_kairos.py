@@ -53,7 +53,7 @@ def small():
         patch.setattr(kairos_homogeneous, "EFFORTS", [(120, 2, 100, 0)] * 3)
         patch.setattr(kairos_distribution, "EFFORTS", [kairos_distribution._Effort(MODELS, 100, 100, 1, 100)] * 3)
         patch.setattr(kairos_distribution, "FIG3_POOLS", ((1, 0, 3, 0), (2, 0, 0, 0)))
-        patch.setattr(kairos_bounds, "EFFORTS", [kairos_bounds._Effort(MODELS, 10, 2, 100, 1, 100)] * 3)
+        patch.setattr(kairos_bounds, "EFFORTS", [kairos_bounds._Effort(MODELS, 10, 2, 100, 1, 2, 100)] * 3)
         patch.setattr(kairos_robustness, "EFFORTS", [kairos_robustness._Effort(("rm2",), 120, 1, 100, 0)] * 3)
         changes = {**kairos_robustness.CHANGES, "budget": ("twice the budget", {"budget_per_hour": 2 * BUDGET})}
         patch.setattr(kairos_robustness, "CHANGES", changes)
@@ -128,6 +128,10 @@ def test_bounds_fall_along_the_ranking_and_the_best_is_at_least_the_pick(result_
     over = [figure.value for figure in result.figures if ".pick_over_best." in figure.name]
     assert len(over) == len(MODELS)
     assert all(0 < value <= 1 for value in over)
+    for figure in result.figures:
+        if ".share_of_bound." in figure.name:
+            assert figure.runs == 2
+            assert figure.low < figure.value < figure.high
 
 
 def test_searches_count_pools_of_the_budget(result_of):

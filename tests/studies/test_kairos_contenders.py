@@ -11,6 +11,7 @@ from hebe.scheduling.distribution import EarliestFinish, FirstComeFirstServed, S
 from hebe.scheduling.matching import CostMatching
 from hebe.scheduling.splitting import PricedSplitting
 from hebe.simulation.capacity import Capacity
+from hebe.studies import kairos_bounds, kairos_contenders, kairos_robustness, kairos_shift
 from hebe.studies import sweep as sweeping
 from hebe.studies.kairos_contenders import (
     CHOOSING_SEED,
@@ -31,7 +32,7 @@ from hebe.studies.kairos_contenders import (
     splitting_on,
     with_best_threshold,
 )
-from hebe.studies.kairos_setting import Setting
+from hebe.studies.kairos_setting import Setting, spread_text
 
 SETTING = Setting("rm2", budget_per_hour=1.1)
 """Few pools, so that all can be tried."""
@@ -128,6 +129,29 @@ def test_ratios_are_of_traces():
     assert (figure.runs, figure.paper) == (2, "2")
     single = ratio("a.b", Capacity.of([2.0]), Capacity.of([4.0]))
     assert (single.value, single.low, single.high) == (0.5, None, None)
+
+
+def test_a_usual_run_has_an_interval_for_what_its_figures_are_about():
+    assert kairos_robustness.EFFORTS[1].seeds >= 3
+    assert kairos_shift.EFFORTS[1].seeds >= 3
+    assert kairos_bounds.EFFORTS[1].figure_seeds >= 3
+    assert spread_text(1) == "one trace, which has no interval"
+    assert spread_text(3).startswith("mean of 3 traces")
+
+
+def test_hebe_s_plan_is_not_chosen_on_one_trace_only(monkeypatch):
+    competed = []
+
+    def recorded(*rest, fresh, **options):
+        competed.append({trace.luck.tobytes() for trace in (*fresh, rest[4])})
+        return choose(*rest, fresh=fresh, **options)
+
+    choose = kairos_contenders.choose_plan
+    monkeypatch.setattr(kairos_contenders, "choose_plan", recorded)
+    splitting_contender(SETTING, QUERIES, 0)
+    assert len(competed[0]) == 3
+    measured_on = {SETTING.trace(QUERIES, seed).luck.tobytes() for seed in range(1, 20)}
+    assert not competed[0] & measured_on
 
 
 def test_ribbon_may_leave_budget_unspent():

@@ -82,6 +82,19 @@ def test_noise_is_white_and_the_same_again():
     assert [again.service_s(0, part) for part in whole] == [noisy.service_s(0, part) for part in whole]
 
 
+def test_noise_of_one_trace_says_nothing_of_another_s():
+    setting = Setting("wnd", noise=0.05)
+    plain, noisy = TableServers(setting.table), setting.servers
+    factors = []
+    for seed in (1, 2):
+        trace = setting.trace(4_000, seed)
+        plain.begin(trace)
+        noisy.begin(trace)
+        whole = [SubQuery(Query(at, int(items), 0.0), 0, int(items)) for at, items in enumerate(trace.sizes)]
+        factors.append([noisy.service_s(0, part) / plain.service_s(0, part) for part in whole])
+    assert abs(np.corrcoef(factors)[0, 1]) < 0.1
+
+
 def test_gaussian_sizes_change_the_weights_only():
     usual, gaussian = Setting("rm2"), Setting("rm2", sizes=GAUSSIAN)
     items = np.arange(1, usual.problem.largest + 1)

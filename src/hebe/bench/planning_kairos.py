@@ -1,7 +1,8 @@
 """Kairos' figures and the splitting policy's, by simulation over published measurements of four EC2 types.
 
 Every pool, policy and rate sees the same queries (common random numbers). What is chosen by simulation, baselines'
-pools as well as ours, is chosen on a trace of its own and measured on others.
+pools as well as ours, is chosen on traces of its own and measured on others. Each baseline runs on the best for it of
+all pools within the budget, found as in the study kairos-distribution: a few seconds a model.
 """
 
 from __future__ import annotations
@@ -18,25 +19,29 @@ from hebe.planning.pool import kairos_bounds, plan_pool, pools_within, ranking
 from hebe.planning.pool_problem import Floats, Ints, PoolProblem
 from hebe.planning.pool_search import kairos_plus
 from hebe.planning.query_size_monitor import size_weights
-from hebe.planning.threshold_search import climb_threshold
 from hebe.report.figures import Figure
-from hebe.scheduling.distribution import EarliestFinish, FirstComeFirstServed, SizeThreshold
+from hebe.scheduling.distribution import FirstComeFirstServed
 from hebe.scheduling.matching import CostMatching
 from hebe.simulation.capacity import Capacity, fleet_capacity
 from hebe.simulation.capacity_race import CapacityRace, PolicyMaker
 from hebe.simulation.fleet_run import QueryTrace, TableServers
 from hebe.simulation.plan_choice import choose_plan, make_policy
-from hebe.simulation.service_table import ServiceTable
-from hebe.spec import SlaTarget
-from hebe.studies.kairos_contenders import largest_pools
-from hebe.studies.kairos_setting import BUDGET_PER_HOUR, GRID, PERCENTILE, PRICES, SLA_MS, TYPES, service_table
+from hebe.studies.kairos_contenders import (
+    CHOOSING_SEED,
+    CLOCKWORK,
+    DRS,
+    FRESH_TRACES,
+    RIBBON,
+    best_contender,
+    largest_pools,
+)
+from hebe.studies.kairos_setting import BUDGET_PER_HOUR, GRID, PRICES, SLA_MS, TYPES, Setting
 from hebe.studies.sweep import sweep
 from hebe.workload.query_sizes import ProductionSizes
 
 _PRICES_PER_HOUR = tuple(PRICES.values())
 _OVER_HOMOGENEOUS = {"ncf": 1.7, "rm2": 2.0, "wnd": 1.3, "mtwnd": 1.4, "dien": 1.5}
 _SPLIT_OVER_KAIROS = {"rm2": 1.22}
-_PLANNING_SEED = 1000
 _SIZES_SEED = 2000
 _SAME = 0.995
 """What is not below this share of another rate counts as equal to it: rates are searched to half a percent."""
@@ -44,19 +49,19 @@ _SAME = 0.995
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Queries of a trace that is measured, and of one that choices are made on; traces measured; how many pools each
-    baseline may try, best bound first; runners-up for the splitting policy; models."""
+    """Queries of a trace that is measured, and of one that choices are made on; traces measured; runners-up for the
+    splitting policy; models; the budget per hour."""
 
     queries: int
     planning_queries: int
     traces: int
-    baseline_pools: int
     runners_up: int
     models: tuple[str, ...]
+    budget_per_hour: float = BUDGET_PER_HOUR
 
 
-FULL = Effort(10_000, 5_000, 3, 20, 6, tuple(SLA_MS))
-QUICK = Effort(2_000, 1_000, 2, 4, 1, ("wnd",))
+FULL = Effort(10_000, 5_000, 3, 6, tuple(SLA_MS))
+QUICK = Effort(2_000, 1_000, 2, 1, ("wnd",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,35 +81,45 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One part of one model's comparison, on its service table."""
+    """One part of one model's comparison; `data` is the directory of the measurements, None the built-in figures."""
 
     model: str
     part: str
-    table: ServiceTable
+    data: Path | None
     effort: Effort
 
 
 class Contest:
     """One model's problem, and its traces: what all parts of a comparison share."""
 
-    def __init__(self, model: str, table: ServiceTable, effort: Effort) -> None:
+    def __init__(self, model: str, data: Path | None, effort: Effort) -> None:
         sizes = ProductionSizes()
         self.effort = effort
-        self.table = table
-        self.servers = TableServers(table)
-        self.sla = SlaTarget(SLA_MS[model], PERCENTILE)
+        self.setting = Setting(model, data, effort.budget_per_hour)
+        self.table = self.setting.table
+        self.servers = TableServers(self.table)
+        self.sla = self.setting.sla
         weights = size_weights(sizes.draw(1_000_000, np.random.default_rng(_SIZES_SEED)), sizes.largest)
         self.problem = PoolProblem(
-            TYPES, np.array(_PRICES_PER_HOUR), table.mean_s[:, : sizes.largest], weights, self.sla.latency_s
+            TYPES, np.array(_PRICES_PER_HOUR), self.table.mean_s[:, : sizes.largest], weights, self.sla.latency_s
         )
-        self.planning = QueryTrace.draw(effort.planning_queries, sizes, _PLANNING_SEED)
+        self.planning = QueryTrace.draw(effort.planning_queries, sizes, CHOOSING_SEED)
+        self.fresh = [
+            QueryTrace.draw(effort.planning_queries, sizes, CHOOSING_SEED + 1 + number)
+            for number in range(FRESH_TRACES)
+        ]
         self.measured = [QueryTrace.draw(effort.queries, sizes, seed) for seed in range(effort.traces)]
 
     def matching(self) -> CostMatching:
         """Kairos' policy."""
         return CostMatching(self.sla.latency_s, self.problem.largest)
 
-    def capacity(self, pool: Sequence[int], make: PolicyMaker, guess_qps: float) -> Capacity:
+    @property
+    def budget_per_hour(self) -> float:
+        """What a pool may cost."""
+        return self.effort.budget_per_hour
+
+    def capacity(self, pool: Sequence[int], make: PolicyMaker, guess_qps: float | None = None) -> Capacity:
         """On the traces that are measured."""
         return fleet_capacity(self.measured, pool, self.servers, make, self.sla, guess_qps=guess_qps)
 
@@ -114,19 +129,18 @@ class Contest:
 
     def full_pools(self) -> Ints:
         """The pools within the budget that not even the cheapest server can be added to, best Kairos bound first."""
-        return self._ranked(largest_pools(self.problem, BUDGET_PER_HOUR))
-
-    def pools(self) -> Ints:
-        """All pools within the budget, best Kairos bound first."""
-        return self._ranked(pools_within(self.problem, BUDGET_PER_HOUR))
+        return self._ranked(largest_pools(self.problem, self.budget_per_hour))
 
     def _ranked(self, pools: Ints) -> Ints:
         return pools[ranking(kairos_bounds(self.problem, pools), self.problem.cost_per_hour(pools))]
 
 
-def kairos_figures(data: Path, effort: Effort, progress: Progress) -> list[Figure]:
-    """`kairos.*`, `split.*`, `kairos_plus.*` from the measurements in the directory `data`."""
-    cases = [Case(model, part, service_table(data, model), effort) for part in PARTS for model in effort.models]
+def kairos_figures(data: Path | None, effort: Effort, progress: Progress) -> list[Figure]:
+    """`kairos.*`, `split.*`, `kairos_plus.*` from the measurements in the directory `data` (None: from the built-in
+    figures)."""
+    for model in effort.models:
+        _ = Setting(model, data).table  # read here, so that a fault in the files is told at once
+    cases = [Case(model, part, data, effort) for part in PARTS for model in effort.models]
     answers = sweep("pools and policies of five models", reach, cases, progress)
     by_model: dict[str, dict[str, Reached]] = {model: {} for model in effort.models}
     for case, answer in zip(cases, answers, strict=True):
@@ -159,11 +173,11 @@ def kairos_figures(data: Path, effort: Effort, progress: Progress) -> list[Figur
 
 def reach(case: Case) -> Reached:
     """Do one part of one model's comparison."""
-    return PARTS[case.part](Contest(case.model, case.table, case.effort))
+    return PARTS[case.part](Contest(case.model, case.data, case.effort))
 
 
 def _kairos(contest: Contest) -> Reached:
-    pick = plan_pool(contest.problem, BUDGET_PER_HOUR).pick
+    pick = plan_pool(contest.problem, contest.budget_per_hour).pick
     capacity = contest.capacity(pick.counts, contest.matching, 0.85 * pick.bound_qps)
     return Reached(capacity, pick.counts, "matching", pick.bound_qps)
 
@@ -172,69 +186,38 @@ def _homogeneous(contest: Contest) -> Reached:
     """The base type alone; its rate is scaled to the whole budget."""
     base = contest.problem.base_type()
     pool = [0] * len(TYPES)
-    pool[base] = int(BUDGET_PER_HOUR / _PRICES_PER_HOUR[base])
+    pool[base] = int(contest.budget_per_hour / _PRICES_PER_HOUR[base])
     bound_qps = float(kairos_bounds(contest.problem, np.array([pool]))[0])
     capacity = contest.capacity(pool, FirstComeFirstServed, 0.7 * bound_qps)
-    scale = BUDGET_PER_HOUR / (pool[base] * _PRICES_PER_HOUR[base])
+    scale = contest.budget_per_hour / (pool[base] * _PRICES_PER_HOUR[base])
     return Reached(Capacity.of([scale * qps for qps in capacity.by_trace_qps]), tuple(pool), "first come, first served")
 
 
 def _ribbon(contest: Contest) -> Reached:
-    """Of all pools: first come, first served may be worse off with one more slow server."""
-    return _best_of(contest, contest.pools(), lambda _, __: FirstComeFirstServed, "first come, first served")
+    return _on_best_pool(contest, RIBBON, "first come, first served")
 
 
 def _clockwork(contest: Contest) -> Reached:
-    pools = contest.full_pools()[: contest.effort.baseline_pools]
-    return _best_of(contest, pools, lambda _, __: EarliestFinish, "earliest finish")
+    return _on_best_pool(contest, CLOCKWORK, "earliest finish")
 
 
 def _drs(contest: Contest) -> Reached:
-    """DeepRecSys; the threshold of each pool by its hill climb, at the best rate so far."""
-    pools = contest.full_pools()[: contest.effort.baseline_pools]
-    return _best_of(contest, pools, lambda race, pool: _best_threshold(contest, race, pool), "size threshold")
+    return _on_best_pool(contest, DRS, "size threshold")
 
 
-def _best_of(
-    contest: Contest,
-    pools: Ints,
-    make_for: Callable[[CapacityRace, tuple[int, ...]], PolicyMaker],
-    policy: str,
-) -> Reached:
-    """The best of these pools on the planning trace, measured."""
-    bound_qps = float(kairos_bounds(contest.problem, pools[:1])[0])
-    race = contest.race(0.6 * bound_qps)
-    best: tuple[tuple[int, ...], PolicyMaker] | None = None
-    for row in pools.tolist():
-        pool = tuple(row)
-        make = make_for(race, pool)
-        if race.enter(pool, make):
-            best = pool, make
-    if best is None:
-        raise RuntimeError(f"{policy}: no pool holds the SLA target at any rate")
-    return Reached(contest.capacity(*best, race.best_qps), best[0], policy)
-
-
-def _best_threshold(contest: Contest, race: CapacityRace, pool: tuple[int, ...]) -> PolicyMaker:
-    """Climbs from what the pool's auxiliary types serve in time, by steps that halve, while more queries are in time.
-
-    (DeepRecSys climbs by throughput; at one rate, the share in time says the same at one run a step.)
-    """
-    reach_items = contest.problem.reach
-    served = [int(reach_items[kind]) for kind in range(1, len(TYPES)) if pool[kind]]
-    rate_qps = race.best_qps or 0.5 * float(kairos_bounds(contest.problem, np.array([pool]))[0])
-    climb = climb_threshold(
-        lambda items: race.attainment(rate_qps, pool, lambda: SizeThreshold(items)),
-        contest.problem.largest, start=min(served, default=0), step=128,
-    )  # fmt: skip
-    return lambda: SizeThreshold(climb.threshold)
+def _on_best_pool(contest: Contest, scheme: str, policy: str) -> Reached:
+    """A baseline on the best pool for it on the planning trace, measured."""
+    best = best_contender(contest.setting, scheme, contest.effort.planning_queries)
+    if best.threshold:
+        policy += f" of {best.threshold} items"
+    return Reached(contest.capacity(best.pool, best.make_policy), best.pool, policy)
 
 
 def _split(contest: Contest) -> Reached:
     """The splitting policy's own plan."""
     plan = choose_plan(
-        contest.problem, contest.table, BUDGET_PER_HOUR, contest.sla, contest.planning,
-        runners_up=contest.effort.runners_up,
+        contest.problem, contest.table, contest.budget_per_hour, contest.sla, contest.planning,
+        fresh=contest.fresh, runners_up=contest.effort.runners_up,
     )  # fmt: skip
     capacity = contest.capacity(
         plan.counts,
@@ -246,7 +229,7 @@ def _split(contest: Contest) -> Reached:
 
 def _kairos_plus(contest: Contest) -> Reached:
     """Algorithm 1 over all pools, then all full pools that it left out."""
-    pools = pools_within(contest.problem, BUDGET_PER_HOUR, most_counts=[count - 1 for count in GRID])
+    pools = pools_within(contest.problem, contest.budget_per_hour, most_counts=[count - 1 for count in GRID])
     bounds = kairos_bounds(contest.problem, pools)
     race = contest.race(0.8 * float(bounds.max()))
     found = kairos_plus(pools, bounds, lambda pool: race.enter(pool, contest.matching))
@@ -312,6 +295,8 @@ def _share(name: str, reached: Reached, target: str, what: str) -> Figure:
 def _by_trace(
     name: str, value: float, by_trace: Floats, unit: str, target: str, note: str, paper: str | None = None
 ) -> Figure:
+    if len(by_trace) == 1:
+        return Figure(name, value, unit, target=target, paper=paper, note=f"{note}; one trace")
     low, high = min(float(by_trace.min()), value), max(float(by_trace.max()), value)
     return Figure(name, value, unit, low, high, len(by_trace), target, paper, f"{note}; spread: by trace")
 

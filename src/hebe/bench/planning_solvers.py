@@ -19,12 +19,18 @@ from hebe.planning.provisioning import ProvisioningPlan, provision
 from hebe.planning.provisioning_instance import generate_fleet
 from hebe.planning.query_size_monitor import size_weights
 from hebe.report.figures import Figure, median_and_spread
-from hebe.scheduling.assignment import Floats, Indices, match_queries, matching_cost
+from hebe.scheduling.assignment import Floats, Indices, busy_columns, match_queries, matching_cost
 from hebe.workload.query_sizes import ProductionSizes
 
 _MATCHINGS = {20: 0.05, 200: 1.0, 1000: 10.0}
 """Queries, and as many instances: at most so many milliseconds."""
+_HALF_BUSY = (200, 1000)
+"""Of these sizes also with half of the instances busy, each free at a time of its own."""
 _RANKED = 1_000_000
+_LARGE_FLEET = (100, 1000)
+"""Models, and server types, of the large provisioning."""
+_PAIRED, _COLOCATED, _COLOCATED_SERVERS = 500, 100, 5_700
+"""Models whose pairs are weighed; models that are co-located, and about how many servers they would take alone."""
 _SERVER = ServerResources(cores=16, cache_ways=11, bandwidth_bytes_per_s=100e9)
 _SHORT_ROUNDS, _LONG_ROUNDS = 50, 2_000
 """Rounds of improvement of the large provisioning, for a plan within 2 s and within 20 s."""
@@ -37,6 +43,7 @@ def solver_figures(quick: bool, progress: Progress) -> list[Figure]:
     repeats = 5 if quick else 21
     steps: list[Callable[[], list[Figure]]] = [
         *(lambda size=size, most=most: _matching(size, most, repeats) for size, most in _MATCHINGS.items()),
+        *(lambda size=size: _matching(size, _MATCHINGS[size], repeats, half_busy=True) for size in _HALF_BUSY),
         lambda: _ranking(1 if quick else 5),
         lambda: _provisioning_small(repeats),
         lambda: _provisioning_large(long=not quick),
@@ -50,27 +57,35 @@ def solver_figures(quick: bool, progress: Progress) -> list[Figure]:
     return figures
 
 
-def _matching(size: int, most_ms: float, repeats: int) -> list[Figure]:
-    """`size` waiting queries and as many idle instances of four types, by the cost of Kairos' Eq. 4 and 8."""
+def _matching(size: int, most_ms: float, repeats: int, *, half_busy: bool = False) -> list[Figure]:
+    """`size` waiting queries and as many instances of four types, idle or half of them busy, by the cost of Kairos'
+    Eq. 4 and 8."""
     chance = np.random.default_rng(size)
     mean_s = service_table().mean_s
-    counts = np.full(len(TYPES), size // len(TYPES))
+    sla_s = SLA_MS / 1e3
+    busy = size // 2 if half_busy else 0
+    idle = np.full(len(TYPES), (size - busy) // len(TYPES))
     coefficients = mean_s[:, -1].min() / mean_s[:, -1]
     samples: list[float] = []
     inner = max(2_000 // size, 1)
     for repeat in range(repeats):
         service_s = mean_s[:, ProductionSizes().draw(size, chance) - 1].T.copy()
-        waited_s = chance.uniform(0.0, 0.9 * SLA_MS / 1e3, size)
+        waited_s = chance.uniform(0.0, 0.9 * sla_s, size)
+        busy_types, remaining_s = chance.integers(0, len(TYPES), busy), chance.uniform(0.0, 0.8 * sla_s, busy)
         began_s = time.thread_time()
         for _ in range(inner):
-            cost = matching_cost(service_s, waited_s, coefficients, SLA_MS / 1e3)
-            matched = match_queries(cost, counts)
+            types, free_s, counts = busy_columns(size, size - busy, busy_types, remaining_s)
+            cost = matching_cost(service_s, waited_s, coefficients, sla_s, busy_types=types, busy_remaining_s=free_s)
+            offered = np.array([*idle, *counts])
+            matched = match_queries(cost, offered)
         samples.append(1e3 * (time.thread_time() - began_s) / inner)
         if repeat == 0:
-            _check_optimal(cost, counts, matched)
+            _check_optimal(cost, offered, matched)
     value, low, high = median_and_spread(samples)
     note = "matrix included; four types; total cost equal to SciPy's exact assignment; thread's own time"
-    name = f"matching.ms.{size}x{size}"
+    if half_busy:
+        note += "; half of the instances busy, those of one type as one column, free after their mean time"
+    name = f"matching.ms.{size}x{size}{'.busy' if half_busy else ''}"
     return [Figure(name, value, "ms", low, high, repeats * inner, f"<= {most_ms:g}", note=note)]
 
 
@@ -119,7 +134,7 @@ def _provisioning_small(repeats: int) -> list[Figure]:
 
 def _provisioning_large(*, long: bool) -> list[Figure]:
     """A hundred models on a thousand types, with few and with many rounds of improvement."""
-    options, demand = generate_fleet(100, 1000)
+    options, demand = generate_fleet(*_LARGE_FLEET)
     found: list[tuple[str, str, float, ProvisioningPlan]] = []
     began_s = time.perf_counter()
     plan = provision(options, demand, improvement_rounds=_SHORT_ROUNDS)
@@ -138,20 +153,20 @@ def _provisioning_large(*, long: bool) -> list[Figure]:
 
 
 def _colocation(repeats: int) -> list[Figure]:
-    profiles = scalability_profiles(500, _SERVER.cores, _SERVER.cache_ways, _SERVER.bandwidth_bytes_per_s)
+    profiles = scalability_profiles(_PAIRED, _SERVER.cores, _SERVER.cache_ways, _SERVER.bandwidth_bytes_per_s)
     took_s = _times(lambda: affinity_of(profiles, _SERVER), min(repeats, 5))
     value, low, high = median_and_spread(took_s)
-    note = "Algorithm 1 on all pairs of 500 profiles, tables included"
+    note = f"Algorithm 1 on all pairs of {_PAIRED} profiles, tables included"
     figures = [Figure("affinity.s.500_models", value, "s", low, high, len(took_s), "<= 1", note=note)]
-    tables = ScalabilityTables.of(profiles[:100], _SERVER)
+    tables = ScalabilityTables.of(profiles[:_COLOCATED], _SERVER)
     chance = np.random.default_rng(0)
-    each = 5_700 / len(tables.models)
+    each = _COLOCATED_SERVERS / len(tables.models)
     shares = chance.uniform(0.2, 1.8, len(tables.models))
     demand = dict(zip(tables.models, (tables.alone * each * shares).tolist(), strict=True))
     plan = hera(tables, demand)
     samples_ms = [1e3 * one for one in _times(lambda: hera(tables, demand), repeats)]
     value, low, high = median_and_spread(samples_ms)
-    note = f"Algorithm 2: 100 models on {plan.servers:,} servers, from tables"
+    note = f"Algorithm 2: {_COLOCATED} models on {plan.servers:,} servers, from tables"
     return [*figures, Figure("colocate.ms.5000_servers", value, "ms", low, high, repeats, "<= 100", note=note)]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hebe.cli.plan_files import Entry, PlanFileError, read_entries
+from hebe.cli.plan_profiles import ProfileFile, holds_profiles, read_profiles
 
 if TYPE_CHECKING:
     from hebe.planning.colocation_server import ServerResources
@@ -41,6 +42,7 @@ def read_shared_server(path: Path) -> ServerResources:
 def read_scalability(path: Path, all_ways: int) -> list[ScalabilityProfile]:
     """Scalability profiles, at least one, no model twice.
 
+    They are those of a profile that `hebe profile` wrote, or of a directory of them, all of one type of server. Other
     TOML and JSON hold whole profiles, as `ScalabilityProfile.to_dict` gives them. CSV holds one line for every point
     that was measured: `model,workers,cache_ways,qps,bandwidth_bytes_per_s[,memory_bytes][,estimated]`. Each worker
     count needs the line with `all_ways`, whose bandwidth and memory count; with fewer ways it has either no line or
@@ -48,6 +50,8 @@ def read_scalability(path: Path, all_ways: int) -> list[ScalabilityProfile]:
     """
     if path.suffix.lower() == ".csv":
         return _from_points(path, read_entries(path, "scalability", _POINT, ("memory_bytes", "estimated")), all_ways)
+    if holds_profiles(path):
+        return _measured(read_profiles(path))
     from hebe.profile import ProfileError, ScalabilityProfile
 
     profiles: dict[str, ScalabilityProfile] = {}
@@ -58,8 +62,35 @@ def read_scalability(path: Path, all_ways: int) -> list[ScalabilityProfile]:
             raise PlanFileError(f"{entry.where}: {fault}") from None
         if profile.model in profiles:
             raise PlanFileError(f"{entry.where}: model {profile.model} is given twice")
-        profiles[profile.model] = profile
+        profiles[profile.model] = _checked(entry.where, profile)
     return list(profiles.values())
+
+
+def _measured(files: list[ProfileFile]) -> list[ScalabilityProfile]:
+    """The scalability that `hebe profile` measured."""
+    profiles = []
+    for one in files:
+        (model, server), (_, other) = one.pair, files[0].pair
+        if server != other:
+            raise PlanFileError(
+                f"{one.path}: {model} was profiled on {server}, but {files[0].path} is of {other}: give the profiles of"
+                " the one type of server that all models share"
+            )
+        if one.profile.scalability is None:
+            raise PlanFileError(f"{one.path}: scalability is null: it was not measured; profile {model} again")
+        profiles.append(_checked(str(one.path), one.profile.scalability))
+    return profiles
+
+
+def _checked(where: str, profile: ScalabilityProfile) -> ScalabilityProfile:
+    from hebe.planning.colocation_server import check_memory
+    from hebe.planning.error import PlanningError
+
+    try:
+        check_memory(profile)
+    except PlanningError as fault:
+        raise PlanFileError(f"{where}: {fault}") from None
+    return profile
 
 
 def read_demand(path: Path, models: Collection[str]) -> dict[str, float]:
@@ -109,13 +140,17 @@ def _profile(path: Path, model: str, points: Points, all_ways: int) -> Scalabili
             raise PlanFileError(f"{path}: {model} with {count} workers lacks the line with {lacking[-1]} cache_ways")
         rows.append(() if lacking else tuple(points[count, part].number("qps") for part in ways))
     whole = [points[count, all_ways] for count in workers]
+    traffic = [entry.number("bandwidth_bytes_per_s") for entry in whole]
     memory = [entry.number("memory_bytes", 0.0) for entry in whole]
+    untold = [entry for entry in whole if entry.fields.get("memory_bytes", "") == ""]
+    if any(memory) and untold:
+        raise PlanFileError(f"{untold[0].where}: memory_bytes is missing, which {model} has with other workers")
     try:
-        return ScalabilityProfile(
+        profile = ScalabilityProfile(
             model,
             tuple(workers),
             tuple(entry.number("qps") for entry in whole),
-            tuple(entry.number("bandwidth_bytes_per_s") for entry in whole),
+            tuple(traffic),
             tuple(ways),
             tuple(rows),
             tuple(memory) if any(memory) else (),
@@ -123,6 +158,7 @@ def _profile(path: Path, model: str, points: Points, all_ways: int) -> Scalabili
         )
     except ProfileError as fault:
         raise PlanFileError(f"{path}: {fault}") from None
+    return _checked(str(path), profile)
 
 
 def _count(entry: Entry, field: str) -> int:

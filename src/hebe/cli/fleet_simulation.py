@@ -71,13 +71,15 @@ class QueryStream:
 
 @dataclass(frozen=True, slots=True)
 class FleetCase:
-    """A pool, `counts` [types] of the table's types, base first, and what runs on it; `largest` is the largest query.
+    """A pool, and what runs on it; `largest` is the largest query.
 
+    `workers` [types] are those of all servers of each of the table's types, base first: to the router a server of
+    several is as good as so many servers.
     `rate_qps` is the rate to run at, or where a search for the latency-bounded throughput begins.
     """
 
     table: ServiceTable
-    counts: tuple[int, ...]
+    workers: tuple[int, ...]
     policy: PolicyChoice
     sla: SlaTarget
     largest: int
@@ -91,12 +93,12 @@ class FleetCase:
     def run(self, rate_qps: float) -> FleetRun:
         """One run. Raises `PlanFileError` if a query is larger than what was measured."""
         trace = self._trace(rate_qps)
-        return run_fleet(trace, rate_qps, self.counts, TableServers(self.table), self._policy(), self.sla.latency_s)
+        return run_fleet(trace, rate_qps, self.workers, TableServers(self.table), self._policy(), self.sla.latency_s)
 
     def meets_sla(self, rate_qps: float) -> bool:
         """Whether the SLA target holds at this rate. Raises as `run` does."""
         trace = self._trace(rate_qps)
-        return holds_target(trace, rate_qps, self.counts, TableServers(self.table), self._policy(), self.sla)
+        return holds_target(trace, rate_qps, self.workers, TableServers(self.table), self._policy(), self.sla)
 
     def _trace(self, rate_qps: float) -> QueryTrace:
         trace = self.stream.trace(rate_qps)
@@ -114,15 +116,15 @@ def _arrivals(form: str) -> ArrivalProcess:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunResult(FleetRun):
-    """What became of one run, with its rate, and the pool that it was of: `counts` [types]."""
+    """What became of one run, with its rate, and the pool that it was of: `workers` [types]."""
 
     rate_qps: float
-    counts: tuple[int, ...]
+    workers: tuple[int, ...]
 
     @property
     def utilisation(self) -> tuple[float, ...]:
         """The share of their time that servers of each type work."""
-        busy = zip(self.busy_s, self.counts, strict=True)
+        busy = zip(self.busy_s, self.workers, strict=True)
         return tuple(busy_s / (count * self.end_s) if count and self.end_s else 0.0 for busy_s, count in busy)
 
     @property
@@ -135,7 +137,7 @@ class RunResult(FleetRun):
 def run_case(case: FleetCase) -> RunResult:
     """The run of a case at its rate."""
     run = case.run(case.rate_qps)
-    return RunResult(run.latency_s, run.busy_s, run.end_s, case.rate_qps, case.counts)
+    return RunResult(run.latency_s, run.busy_s, run.end_s, case.rate_qps, case.workers)
 
 
 def capacity_case(case: FleetCase) -> tuple[float, RunResult | None]:
@@ -227,10 +229,15 @@ def _period_s(arrivals: str) -> float:
     return 0.0
 
 
-def saturation_qps(table: ServiceTable, counts: Sequence[int], size_weights: Floats) -> float:
-    """What the pool did if its servers were always busy, each with its share of all queries."""
+def workers_of(counts: Sequence[int], times: ServiceTimes) -> tuple[int, ...]:
+    """The workers of all servers of a pool, by the table's types, of its counts of servers."""
+    return tuple(count * each for count, each in zip(counts, times.workers_per_server, strict=True))
+
+
+def saturation_qps(table: ServiceTable, workers: Sequence[int], size_weights: Floats) -> float:
+    """What the pool did if its workers were always busy, each with its share of all queries."""
     mean_s = table.mean_s[:, : size_weights.size] @ size_weights
-    return float(np.asarray(counts) @ (1.0 / mean_s))
+    return float(np.asarray(workers) @ (1.0 / mean_s))
 
 
 def on_all_cores(

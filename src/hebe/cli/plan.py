@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.options import check_written
+from hebe.cli.options import check_at_least, check_written
 from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_progress
 from hebe.cli.plan_colocate import colocate
 from hebe.cli.plan_pool import pool
@@ -37,14 +37,14 @@ def provision(
         typer.Argument(
             help="Efficiency tuples: model, server_type, qps, power_watts; optional are estimated and "
             "configuration.NAME. Every pair is needed; a qps of 0 says that the type cannot serve the model. Or a "
-            "directory of profiles that hebe profile wrote.",
+            "profile that hebe profile wrote, or a directory of them.",
         ),
     ],
     servers: Annotated[
         Path, typer.Argument(help="Server types: server_type, available; optional are price_per_hour and power_watts.")
     ],
     loads: Annotated[
-        Path, typer.Argument(help="Loads in queries/s, CSV: time_s and a column for each model, or time_s,model,qps.")
+        Path, typer.Argument(help="Loads in queries/s: time_s and a column for each model, or time_s, model, qps.")
     ],
     interval_s: Annotated[
         float | None,
@@ -95,6 +95,14 @@ def provision(
     from hebe.cli.plan_provision_results import plan_content, provision_page, provision_tables, summary
     from hebe.planning.provisioning import Objective
 
+    if interval_s is not None:
+        check_at_least("--interval-s", interval_s, more_than=0.0)
+    if over_provision is not None:
+        check_at_least("--over-provision", over_provision, least=0.0)
+    for option, value in (("--set-up-s", set_up_s), ("--gap", gap), ("--time-limit-s", time_limit_s)):
+        check_at_least(option, value, least=0.0)
+    if not 0 <= quantile <= 1:
+        raise typer.BadParameter(f"{quantile:g}: must lie between 0 and 1", param_hint="--quantile")
     if minimise not in list(Objective):
         raise typer.BadParameter(f"{minimise!r}: must be {' or '.join(Objective)}", param_hint="--minimise")
     page = plan.with_suffix(".html") if page is None else page

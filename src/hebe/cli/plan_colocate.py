@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.options import check_written
+from hebe.cli.options import check_at_least, check_written
 from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_progress
 from hebe.cli.plan_result import DEFAULT_PLAN, PageOption, PlanOption, hand_over
 
@@ -19,7 +19,8 @@ def colocate(
         Path,
         typer.Argument(
             help="Scalability profiles. CSV, a line a measurement: model, workers, cache_ways, qps, "
-            "bandwidth_bytes_per_s; optional are memory_bytes and estimated. TOML, JSON: whole profiles.",
+            "bandwidth_bytes_per_s; optional are memory_bytes and estimated. TOML, JSON: whole profiles. Or a "
+            "profile that hebe profile wrote, or a directory of them, of one type of server.",
         ),
     ],
     server: Annotated[
@@ -56,6 +57,9 @@ def colocate(
     from hebe.cli.plan_colocate_making import POLICIES, ColocateRequest, make_colocation_plan
     from hebe.cli.plan_colocate_results import colocation_page, colocation_tables, plan_content, summary
 
+    check_at_least("--most-models", most_models, least=1)
+    check_at_least("--least-slope", least_slope, least=0.0)
+    check_at_least("--time-limit-s", time_limit_s, more_than=0.0)
     if policy not in POLICIES:
         raise typer.BadParameter(f"{policy!r}: must be one of {', '.join(POLICIES)}", param_hint="--policy")
     page = plan.with_suffix(".html") if page is None else page

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +12,12 @@ import numpy.typing as npt
 from rich.progress import Progress
 
 from hebe.cli.colocation_files import read_demand, read_scalability, read_shared_server
+from hebe.cli.plan_files import PlanFileError
 from hebe.planning.affinity import WorkerScalability, affinity_matrix, contended_affinity, worker_scalability
-from hebe.planning.colocation import ColocationPlan, hera, hera_random, one_model_a_server, random_pairs
+from hebe.planning.colocation import ColocationPlan, demand_array, hera, hera_random, one_model_a_server, random_pairs
 from hebe.planning.colocation_optimum import optimal_colocation
 from hebe.planning.colocation_server import ScalabilityTables
+from hebe.planning.error import PlanningError
 from hebe.profile import ScalabilityProfile
 
 POLICIES = ("optimal", "hera", "one-model-a-server")
@@ -53,12 +57,24 @@ class ColocationPlanMade:
     servers: dict[str, float]
 
 
+@contextmanager
+def _told_of(path: Path, inner: str) -> Iterator[None]:
+    """What cannot be planned from becomes the fault of the file at `path`, whose fields planning calls `inner`..."""
+    try:
+        yield
+    except PlanningError as fault:
+        raise PlanFileError(f"{path}: {str(fault).removeprefix(inner)}") from None
+
+
 def make_colocation_plan(request: ColocateRequest, progress: Progress) -> ColocationPlanMade:
     """Read the files, plan by every policy, keep the one asked for. Raises errors that name file, line and field."""
     server = read_shared_server(request.server)
     profiles = read_scalability(request.profiles, server.cache_ways)
-    tables = ScalabilityTables.of(profiles, server)
+    with _told_of(request.profiles, ""):
+        tables = ScalabilityTables.of(profiles, server)
     demand = read_demand(request.demand, tables.models)
+    with _told_of(request.demand, "demand_"):
+        demand_array(tables, demand)
     shareable = server.cores > 1 and server.cache_ways > 1
     task = progress.add_task("planning", total=4)
     plans = {"one-model-a-server": one_model_a_server(tables, demand)}

@@ -10,6 +10,7 @@ import csv
 import json
 import math
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 _SETTING = "configuration."
 """CSV columns that begin so are settings of an efficiency tuple's configuration."""
+_LEAST_FIGURE, _MOST_FIGURE = 1e-15, 1e15
+"""A figure is 0 or lies between them: what does not is a mistaken unit, and no solver reckons with it."""
+_MOST_AVAILABLE = 1_000_000
+"""Servers of a type: baselines take them one by one."""
+_MOST_SHOWN = 60
+"""Characters of a wrong value in a message."""
 
 
 class PlanFileError(ValueError):
@@ -73,24 +80,41 @@ class Entry:
 
 
 def parse_number(value: object, where: str) -> float:
-    """A finite number of at least 0; `where` begins the message if it is none."""
+    """0, or a number between 1e-15 and 1e15; `where` begins the message if it is none."""
+    shown = repr(value)
+    shown = shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}..."
     try:
         number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
-        raise PlanFileError(f"{where} is {value!r}: must be a number") from None
+        raise PlanFileError(f"{where} is {shown}: must be a number") from None
     if not math.isfinite(number) or number < 0:
-        raise PlanFileError(f"{where} is {value!r}: must be a finite number of at least 0")
+        raise PlanFileError(f"{where} is {shown}: must be a finite number of at least 0")
+    if number and not _LEAST_FIGURE <= number <= _MOST_FIGURE:
+        raise PlanFileError(
+            f"{where} is {shown}: must be 0, or lie between {_LEAST_FIGURE:g} and {_MOST_FIGURE:g}: check the unit"
+        )
     return number
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """What is wrong with `path` itself, that it is missing or no CSV, TOML, JSON or text, becomes a `PlanFileError`."""
+    reason: object
     try:
         yield
-    except (OSError, UnicodeDecodeError, csv.Error, tomllib.TOMLDecodeError, json.JSONDecodeError) as fault:
-        reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else fault
-        raise PlanFileError(f"{path}: cannot be read: {reason}") from None
+    except PlanFileError:
+        raise
+    except OSError as fault:
+        reason = fault.strerror or fault
+    except RecursionError:
+        reason = "it is nested too deep"
+    except (UnicodeDecodeError, csv.Error, tomllib.TOMLDecodeError, json.JSONDecodeError) as fault:
+        reason = fault
+    except ValueError:  # of the parsers' own only this: Python refuses to turn thousands of digits into a number
+        reason = f"it holds a whole number of more than {sys.get_int_max_str_digits():,} digits"
+    else:
+        return
+    raise PlanFileError(f"{path}: cannot be read: {reason}") from None
 
 
 def read_entries(
@@ -101,18 +125,7 @@ def read_entries(
     A field that is neither `required` nor `optional`, nor begins with `prefix`, is refused, and so is an entry that
     lacks a required one.
     """
-    readers: dict[str, Callable[[Path, str], Iterator[Entry]]] = {
-        ".csv": csv_entries,
-        ".toml": _toml_entries,
-        ".json": _json_entries,
-    }
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise PlanFileError(f"{path}: ends in {path.suffix or 'nothing'!r}: must be a .csv, .toml or .json file")
-    with reading(path):
-        entries = list(reader(path, name))
-    if not entries:
-        raise PlanFileError(f"{path}: holds no {name} entries")
+    entries = entries_of(path, name)
     for entry in entries:
         for field in entry.fields:
             if field not in required and field not in optional and not (prefix and field.startswith(prefix)):
@@ -124,16 +137,34 @@ def read_entries(
     return entries
 
 
+def entries_of(path: Path, name: str) -> list[Entry]:
+    """The entries of a file, at least one, whatever their fields; `name` is the array's in TOML and JSON."""
+    readers: dict[str, Callable[[Path, str], Iterator[Entry]]] = {
+        ".csv": _csv_entries,
+        ".toml": _toml_entries,
+        ".json": _json_entries,
+    }
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise PlanFileError(f"{path}: ends in {path.suffix or 'nothing'!r}: must be a .csv, .toml or .json file")
+    with reading(path):
+        entries = list(reader(path, name))
+    if not entries:
+        raise PlanFileError(f"{path}: holds no {name} entries")
+    return entries
+
+
 def read_efficiency(path: Path, power_watts: Mapping[str, float]) -> list[EfficiencyTuple]:
     """Efficiency tuples: `model,server_type,qps[,power_watts][,estimated][,configuration.NAME...]`.
 
     A tuple without power takes its server type's from `power_watts`. Tuples of unknown types are read as well. A
-    directory stands for the profiles in it, as `hebe profile` writes them: what serving measured counts, where it did.
+    profile that `hebe profile` wrote, or a directory of them, will do too: what serving measured counts, where it did.
     """
+    from hebe.cli.plan_profiles import holds_profiles, read_profiles
     from hebe.profile import EfficiencyTuple, ProfileError
 
-    if path.is_dir():
-        return _profiled_efficiency(path)
+    if holds_profiles(path):
+        return [one.profile.measured or one.profile.efficiency for one in read_profiles(path)]
     entries = read_entries(
         path,
         "efficiency",
@@ -156,32 +187,20 @@ def read_efficiency(path: Path, power_watts: Mapping[str, float]) -> list[Effici
             raise PlanFileError(f"{entry.where}: configuration is {settings!r}: must be a table of settings")
         settings = dict(settings)
         for field, value in entry.fields.items():
+            if field == _SETTING:
+                raise PlanFileError(f"{entry.header}: column {field!r} names no setting: must be {_SETTING}NAME")
             if field.startswith(_SETTING) and value != "":
                 settings[field.removeprefix(_SETTING)] = _setting(value)
+        for setting, value in settings.items():
+            if not setting.strip():
+                raise PlanFileError(f"{entry.where}: configuration: a setting has no name")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise PlanFileError(f"{entry.where}: {_SETTING}{setting} is {value}: must be a finite number")
         try:
             tuples.append(EfficiencyTuple(model, kind, qps, power, settings, entry.flag("estimated")))
         except ProfileError as fault:
             raise PlanFileError(f"{entry.where}: {fault}") from None
     return tuples
-
-
-def _profiled_efficiency(directory: Path) -> list[EfficiencyTuple]:
-    from hebe.profile import ProfileError
-    from hebe.profiling.server_profile import read_server_profile
-
-    found: dict[tuple[str, str], tuple[Path, EfficiencyTuple]] = {}
-    for path in sorted(directory.glob("*.json")):
-        try:
-            profile = read_server_profile(path)
-        except ProfileError as fault:
-            raise PlanFileError(str(fault)) from None
-        told = profile.measured or profile.efficiency
-        if (before := found.get((told.model, told.server_type))) is not None:
-            raise PlanFileError(f"{path}: {told.model} on {told.server_type} is given twice, before in {before[0]}")
-        found[told.model, told.server_type] = path, told
-    if not found:
-        raise PlanFileError(f"{directory}: holds no profile (*.json) of hebe profile")
-    return [told for _, told in found.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +228,10 @@ def read_servers(path: Path) -> dict[str, ServerOffer]:
         if priced is not None and priced != (price is not None):
             raise PlanFileError(f"{entry.where}: price_per_hour is given for some server types only: give all or none")
         priced = price is not None
-        offers[kind] = ServerOffer(entry.whole("available"), price, power)
+        available = entry.whole("available")
+        if available > _MOST_AVAILABLE:
+            raise PlanFileError(f"{entry.where}: available is {available:,}: at most {_MOST_AVAILABLE:,}")
+        offers[kind] = ServerOffer(available, price, power)
     return offers
 
 
@@ -227,7 +249,7 @@ def _setting(text: Any) -> Any:
     return text.strip()
 
 
-def csv_entries(path: Path, _name: str = "") -> Iterator[Entry]:
+def _csv_entries(path: Path, _name: str) -> Iterator[Entry]:
     """The lines of a CSV file under its header; empty lines are skipped, a line of another length is refused."""
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
@@ -250,7 +272,7 @@ def csv_entries(path: Path, _name: str = "") -> Iterator[Entry]:
 
 
 def _toml_entries(path: Path, name: str) -> Iterator[Entry]:
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")
     content = tomllib.loads(text)
     listed = _only_list(path, content, name)
     # tomllib tells no lines; those of the arrays' headings can be found, unless the array is written inline
@@ -262,13 +284,33 @@ def _toml_entries(path: Path, name: str) -> Iterator[Entry]:
 
 
 def _json_entries(path: Path, name: str) -> Iterator[Entry]:
-    content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_unique(path))
+    text = path.read_text(encoding="utf-8-sig")
+    content = json.loads(text, object_pairs_hook=_unique(path))
     listed = content if isinstance(content, list) else _only_list(path, content, name)
+    lines = _object_lines(text, 1 if isinstance(content, list) else 2)
     for number, fields in enumerate(listed, 1):
-        where = f"{path}: {name} {number}"
+        line = f"line {lines[number - 1]}, " if len(lines) == len(listed) else ""
+        where = f"{path}: {line}{name} {number}"
         if not isinstance(fields, dict):
             raise PlanFileError(f"{where}: is {fields!r}: must be an object")
         yield Entry(where, fields, where)
+
+
+def _object_lines(text: str, depth: int) -> list[int]:
+    """In which line each object begins that lies in so many others and lists; `text` is JSON, which `json` tells no
+    lines of."""
+    lines, line, around = [], 1, 0
+    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[\]{}\n]', text):
+        match token[0]:
+            case "\n":
+                line += 1
+            case "{" | "[":
+                if token[0] == "{" and around == depth:
+                    lines.append(line)
+                around += 1
+            case "}" | "]":
+                around -= 1
+    return lines
 
 
 def _only_list(path: Path, content: Any, name: str) -> list[Any]:

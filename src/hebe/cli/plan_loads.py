@@ -1,15 +1,16 @@
-"""Loads over time, as `hebe plan` reads them from CSV. Faults name file, line and field."""
+"""Loads over time, as `hebe plan` reads them from CSV, TOML and JSON. Faults name file, line and field."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from hebe.cli.plan_files import Entry, PlanFileError, csv_entries, parse_number, reading
+from hebe.cli.plan_files import Entry, PlanFileError, entries_of, parse_number
 from hebe.workload.rate_trace import parse_time_s
 
 Floats = npt.NDArray[np.float64]
@@ -21,7 +22,8 @@ _SAME_STEP = 1e-6
 class Loads:
     """Loads over time: `qps` float64 `[n, models]` at `times_s` `[n]`, evenly `spacing_s` apart, the first at 0.
 
-    `start` is the first time as the file has it; `spacing_s` is 0 if it is the only one.
+    `start` is the first time as the file has it; `spacing_s` is 0 if it is the only one. `header` says where the file
+    names the models, `where` [n] where it has the times, with their values.
     """
 
     models: tuple[str, ...]
@@ -29,25 +31,27 @@ class Loads:
     qps: Floats
     spacing_s: float
     start: str
+    header: str
+    where: tuple[str, ...]
 
 
 def read_loads(path: Path, models: Collection[str]) -> Loads:
     """Loads of some or all of `models`: columns `time_s` and one for each model, or `time_s,model,qps`.
 
-    A time is seconds, or a date and time in ISO 8601. Refused are gaps in time and empty fields, a time or a model
-    that is given twice, a model that is not among `models`, and what is no number of at least 0.
+    A time is seconds, or a date and time in ISO 8601. In TOML and JSON the entries are called `load`. Refused are gaps
+    in time and empty fields, a time or a model that is given twice, a model that is not among `models`, and what is no
+    number of at least 0.
     """
-    if path.suffix.lower() != ".csv":
-        raise PlanFileError(f"{path}: ends in {path.suffix or 'nothing'!r}: loads must be a .csv file")
-    with reading(path):
-        entries = list(csv_entries(path))
-    if not entries:
-        raise PlanFileError(f"{path}: holds no loads: must have a line for each time")
-    names = list(entries[0].fields)
+    entries = entries_of(path, "load")
+    names = set(entries[0].fields)
     if "time_s" not in names:
-        raise PlanFileError(f"{entries[0].header}: column time_s is missing")
-    table = _long(entries, models) if set(names) == {"time_s", "model", "qps"} else _wide(entries, models)
-    return _even(*table)
+        raise PlanFileError(f"{entries[0].header}: time_s is missing")
+    for entry in entries:
+        if others := sorted(names.symmetric_difference(entry.fields)):
+            wrong = "is missing" if others[0] in names else "is there, but not in the first entry"
+            raise PlanFileError(f"{entry.where}: {others[0]} {wrong}")
+    table = _long(entries, models) if names == {"time_s", "model", "qps"} else _wide(entries, models)
+    return _even(entries[0].header, *table)
 
 
 def _wide(
@@ -56,10 +60,10 @@ def _wide(
     """One line a time, one column a model."""
     named = tuple(name for name in entries[0].fields if name != "time_s")
     for name in named:
-        _check_model(name, models, f"{entries[0].header}: column {name!r}")
+        _check_model(name, models, f"{entries[0].header}: model {name!r}")
     if not named:
-        raise PlanFileError(f"{entries[0].header}: must have a column for each model besides time_s")
-    times = [(parse_time_s(entry.text("time_s"), f"{entry.where}: time_s"), entry) for entry in entries]
+        raise PlanFileError(f"{entries[0].header}: must have the load of each model besides time_s")
+    times = [(_time_s(entry), entry) for entry in entries]
     return named, times, [[_load(entry, name) for name in named] for entry in entries]
 
 
@@ -70,7 +74,7 @@ def _long(
     given: dict[float, tuple[Entry, dict[str, float]]] = {}
     named: dict[str, None] = {}
     for entry in entries:
-        time_s = parse_time_s(entry.text("time_s"), f"{entry.where}: time_s")
+        time_s = _time_s(entry)
         model = entry.text("model")
         _check_model(model, models, f"{entry.where}: model {model!r}")
         named[model] = None
@@ -91,14 +95,26 @@ def _check_model(name: str, models: Collection[str], where: str) -> None:
         raise PlanFileError(f"{where} has no efficiency tuples: known models are {', '.join(models)}")
 
 
+def _time_s(entry: Entry) -> float:
+    """In CSV and JSON a date is text, TOML knows it."""
+    value = entry.fields["time_s"]
+    if isinstance(value, date):
+        value = value.isoformat()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value:
+        raise PlanFileError(f"{entry.where}: time_s is {value!r}: must be seconds or an ISO 8601 date and time")
+    return parse_time_s(value, f"{entry.where}: time_s")
+
+
 def _load(entry: Entry, field: str) -> float:
     value = entry.fields[field]
-    if value == "":
+    if value is None or value == "":
         raise PlanFileError(f"{entry.where}: {field} is empty: the load has a gap")
     return parse_number(value, f"{entry.where}: {field}")
 
 
-def _even(models: tuple[str, ...], times: list[tuple[float, Entry]], loads: list[list[float]]) -> Loads:
+def _even(header: str, models: tuple[str, ...], times: list[tuple[float, Entry]], loads: list[list[float]]) -> Loads:
     """Checks that the times increase by the same step."""
     moments = np.array([time_s for time_s, _ in times])
     steps = np.diff(moments)
@@ -114,4 +130,6 @@ def _even(models: tuple[str, ...], times: list[tuple[float, Entry]], loads: list
         kind = "a gap" if step > spacing else "an uneven step"
         steps_are = f"{step:g} s after the time before, others {spacing:g} s"
         raise PlanFileError(f"{entry.where}: time_s {entry.fields['time_s']} is {steps_are}: {kind}")
-    return Loads(models, moments - moments[0], np.array(loads), spacing, str(times[0][1].fields["time_s"]))
+    where = tuple(f"{entry.where}: time_s {entry.fields['time_s']}" for _, entry in times)
+    start = str(times[0][1].fields["time_s"])
+    return Loads(models, moments - moments[0], np.array(loads), spacing, start, header, where)

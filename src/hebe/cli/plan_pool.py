@@ -19,7 +19,8 @@ def pool(
         list[Path],
         typer.Argument(
             help="Service times: CSV of samples (model,instance,batch,ms_0,ms_1,...), several files are added; or TOML"
-            " or JSON of latency profiles (model, server_type, batch_sizes, service_s, spread_s)."
+            " or JSON of latency profiles (model, server_type, batch_sizes, service_s, spread_s); or profiles that hebe"
+            " profile wrote, or a directory of them."
         ),
     ],
     prices: Annotated[Path, typer.Option(rich_help_panel=_OFFER, help="Prices per hour: instance,price.")],

@@ -22,6 +22,7 @@ from hebe.cli.fleet_simulation import (
     measured_capacity,
     on_all_cores,
     queries_needed,
+    workers_of,
 )
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.pool_forms import PolicyChoice, choose_policy
@@ -38,6 +39,8 @@ Floats = npt.NDArray[np.float64]
 
 _MOST_COMPARED = 200_000
 """Where a budget buys more pools than this, only the best of each bound are tried, not the runners-up."""
+_FRESH_TRACES = 2
+"""On which the best few compete: neither what they were first compared on, nor what the proposals are measured on."""
 _FRONTIER_BUDGETS = 16
 
 
@@ -160,7 +163,8 @@ def _read(request: PoolRequest) -> tuple[ServiceTimes, PoolProblem, tuple[str, .
     def problem_of(chosen: ServiceTimes) -> PoolProblem:
         types = chosen.table.types
         price = np.array([prices[name] for name in types])
-        return PoolProblem(types, price, chosen.table.mean_s[:, :largest], weights, request.sla.latency_s)
+        service_s, workers = chosen.table.mean_s[:, :largest], chosen.workers_per_server
+        return PoolProblem(types, price, service_s, weights, request.sla.latency_s, workers=workers)
 
     problem = problem_of(times)
     try:
@@ -227,10 +231,13 @@ def _chosen(
     queries: int,
     progress: Progress,
 ) -> Proposal:
-    """The best of the planners' proposals on one trace of queries."""
+    """The best of the planners' proposals: of many on one trace, of the few best and Kairos' on fresh ones."""
     task = progress.add_task("choosing pool and policy by simulation", total=None)
-    trace = QueryStream("poisson", request.sizes, queries, request.seed).trace(1.0)
-    check_largest(int(trace.sizes.max()), times.table.largest, request.sizes)
+    beyond = request.seed + 1 + request.seeds  # the seeds before are those that the proposals are measured on
+    seeds = (request.seed, *range(beyond, beyond + _FRESH_TRACES))
+    trace, *fresh = (QueryStream("poisson", request.sizes, queries, seed).trace(1.0) for seed in seeds)
+    for drawn in (trace, *fresh):
+        check_largest(int(drawn.sizes.max()), times.table.largest, request.sizes)
     try:
         pools_within(problem, request.budget_per_hour, most_counts=most, most_pools=_MOST_COMPARED)
         runners_up = 8
@@ -239,7 +246,7 @@ def _chosen(
     try:
         choice = choose_plan(
             problem, times.table, request.budget_per_hour, request.sla, trace,
-            most_counts=most, runners_up=runners_up,
+            fresh=fresh, most_counts=most, runners_up=runners_up,
             on_tried=lambda done, of: progress.update(task, completed=done, total=of),
         )  # fmt: skip
     except PlanningError as fault:
@@ -260,7 +267,7 @@ def _measured(
     ways = {(one.counts, one.policy.name): one for one in proposals.values()}
     cases = [
         FleetCase(
-            times.table, one.counts, one.policy, request.sla, problem.largest,
+            times.table, workers_of(one.counts, times), one.policy, request.sla, problem.largest,
             QueryStream("poisson", request.sizes, queries, request.seed + 1 + number), 0.8 * one.bound.bound_qps,
         )
         for one in ways.values()

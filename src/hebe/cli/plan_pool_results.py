@@ -18,6 +18,7 @@ from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page
 from hebe.report.pool_plots import cost_frontier, shares_by_size, utilisation_bars
 from hebe.report.tables import format_number
+from hebe.simulation.capacity import Capacity
 
 _PROPOSALS = {
     "one type": "the base type alone, first come, first served",
@@ -52,7 +53,9 @@ def predicted(made: PoolPlanMade, one: Proposal) -> dict[str, Any]:
     figures: dict[str, Any] = {"price_per_hour": one.cost_per_hour, "bound_qps": one.bound.bound_qps}
     if one.measured is not None:
         capacity = one.measured.capacity
-        figures |= {"qps": capacity.qps, "qps_low": capacity.low, "qps_high": capacity.high}
+        figures["qps"] = capacity.qps
+        if capacity.low is not None and capacity.high is not None:
+            figures |= {"qps_low": capacity.low, "qps_high": capacity.high}
         figures |= {"seeds": made.request.seeds, "queries_per_run": made.queries}
         used = zip(made.problem.types, one.counts, one.measured.utilisation, strict=False)
         figures["utilisation"] = {name: share for name, count, share in used if count}
@@ -138,9 +141,15 @@ def _interval(one: Proposal) -> str:
     if one.measured is None:
         return ""
     capacity = one.measured.capacity
-    if capacity.low == capacity.high:
-        return format_number(capacity.qps)
-    return f"{format_number(capacity.qps)} ({format_number(capacity.low)} to {format_number(capacity.high)})"
+    interval = _range(capacity)
+    return f"{format_number(capacity.qps)} ({interval})" if interval else format_number(capacity.qps)
+
+
+def _range(capacity: Capacity) -> str:
+    """The 95% interval, which a single seed has not."""
+    if capacity.low is None or capacity.high is None:
+        return ""
+    return f"{format_number(capacity.low)} to {format_number(capacity.high)}"
 
 
 def _verdict(made: PoolPlanMade) -> Text:
@@ -227,7 +236,7 @@ def _key_numbers(made: PoolPlanMade) -> list[KeyNumber]:
     numbers = [KeyNumber("price", format_number(chosen.cost_per_hour), "per hour", _pool(made, chosen.counts))]
     if chosen.measured is not None:
         capacity = chosen.measured.capacity
-        interval = f"95%: {format_number(capacity.low)} to {format_number(capacity.high)}"
+        interval = f"95%: {_range(capacity)}" if _range(capacity) else ""
         numbers.append(KeyNumber("predicted throughput", format_number(capacity.qps), "queries/s", interval))
         for name, words in (("one type", "over the base type alone"), ("Kairos", "over Kairos' pick")):
             other = made.proposals.get(name)

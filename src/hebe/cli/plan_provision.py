@@ -14,14 +14,17 @@ from hebe.cli.plan_files import PlanFileError, read_efficiency, read_servers
 from hebe.cli.plan_loads import Loads, read_loads
 from hebe.planning.error import PlanningError
 from hebe.planning.over_provision import over_provision_rate
-from hebe.planning.provisioning import FleetOptions, Objective
+from hebe.planning.provisioning import FleetOptions, InfeasibleDemandError, Objective
 from hebe.planning.provisioning_baselines import provision_by_priority, provision_greedily, provision_obliviously
 from hebe.planning.provisioning_day import DayPlan, Provisioner, follow_day, plan_day
 from hebe.profile import EfficiencyTuple
+from hebe.report.tables import format_number
 
 Floats = npt.NDArray[np.float64]
 
 _INTERVAL_S = 600.0
+_MOST_LISTED = 8
+"""Models of which a message tells figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,8 @@ class ProvisionRequest:
 class ProvisionPlanMade:
     """The plan of a day, what it rests on, and what others would have done.
 
-    `rates` float64 `[models]`, the over-provision rates; `covered` `[models]`, the share of all times of the loads at
-    which the plan can serve the load. `baselines` by name: a day, or why there is none.
+    `rates` float64 `[models]`, the over-provision rates; `covered` `[models]`, the share of the time in which servers
+    that are set up can serve the load. `baselines` by name: a day, or why there is none.
     """
 
     request: ProvisionRequest
@@ -91,21 +94,43 @@ def make_provision_plan(request: ProvisionRequest, progress: Progress) -> Provis
     rates = _rates(request, loads, interval_s)
     demand = loads.qps[::stride]
     task = progress.add_task("planning intervals", total=len(demand))
-    day = plan_day(
-        options,
-        demand,
-        interval_s,
-        over_provision_rate=rates,
-        objective=request.objective,
-        set_up_s=request.set_up_s,
-        target_gap=request.gap,
-        time_limit_s=request.time_limit_s,
-        on_interval=lambda _: progress.advance(task),
-    )
-    capacity = np.repeat(day.capacity_qps, stride, axis=0)[: len(loads.qps)]
-    covered: Floats = (capacity >= loads.qps * (1 - 1e-9)).mean(axis=0)
+    try:
+        day = plan_day(
+            options,
+            demand,
+            interval_s,
+            over_provision_rate=rates,
+            objective=request.objective,
+            set_up_s=request.set_up_s,
+            target_gap=request.gap,
+            time_limit_s=request.time_limit_s,
+            on_interval=lambda _: progress.advance(task),
+        )
+    except InfeasibleDemandError as fault:
+        raise PlanFileError(_too_much(loads, stride, rates, fault)) from None
+    covered = day.covered_share(loads.qps, interval_s / stride)
     others = _baselines(options, demand, day, rates) if request.baselines else {}
     return ProvisionPlanMade(request, used, loads, rates, day, covered, others)
+
+
+def _too_much(loads: Loads, stride: int, rates: Floats, fault: InfeasibleDemandError) -> str:
+    """Where the load is that cannot be met, why, at which over-provision rates, and how much of it can."""
+    at = (fault.interval or 0) * stride
+    load, raised = loads.qps[at], rates.any()
+    told = f", with over-provision rates of {_listed(loads.models, rates)}" if raised else ""
+    fits = ""
+    if fault.load_factor:
+        by_model = _listed(loads.models, load * fault.load_factor)
+        fits = f"; {fault.load_factor:.4g} of this load fits, all models alike, in queries/s: {by_model}"
+    advice = fault.advice if raised else fault.advice.removesuffix(", or lower the over-provision rate")
+    return f"{loads.where[at]}: the load cannot be met{told}: {fault.reason}{fits}{advice and f': {advice}'}"
+
+
+def _listed(models: tuple[str, ...], values: Floats) -> str:
+    """What is not 0, with its model, and of how many more than a few."""
+    words = [f"{model} {format_number(value)}" for model, value in zip(models, values.tolist(), strict=True) if value]
+    more = f" and {len(words) - _MOST_LISTED} more" if len(words) > _MOST_LISTED else ""
+    return ", ".join(words[:_MOST_LISTED]) + more
 
 
 def _check_pairs(
@@ -147,14 +172,16 @@ def _rates(request: ProvisionRequest, loads: Loads, interval_s: float) -> Floats
     rates = np.zeros(len(loads.models))
     for at, model in enumerate(loads.models):
         if model not in source.models:
-            raise PlanFileError(f"{path}: line 1: {model} is missing, of which there are loads to plan for")
+            raise PlanFileError(f"{source.header}: {model} is missing, of which there are loads to plan for")
         history = source.qps[:, source.models.index(model)]
         if not history.any():
             continue  # nothing rises
         try:
             rates[at] = over_provision_rate(source.times_s, history, interval_s, request.quantile)
         except PlanningError as fault:
-            raise PlanFileError(f"{path}: {model}: {fault}; or give --over-provision") from None
+            reason = str(fault).removeprefix("times_s: ").removeprefix("loads_qps: ")
+            reason = reason.replace("interval_s", "--interval-s")
+            raise PlanFileError(f"{path}: {model}: {reason}; or give --over-provision") from None
     return rates
 
 

@@ -64,7 +64,7 @@ class PoolPlanFile:
 def read_pool_plan(path: Path) -> PoolPlanFile:
     """The plan in a file; raises `PlanFileError` naming the field that is missing or wrong."""
     with reading(path):
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     if content.get("kind") != PLAN_KIND or content.get("version") != PLAN_VERSION:
         raise PlanFileError(
             f"{path}: kind {content.get('kind')!r}, version {content.get('version')!r}: must be the plan of a pool,"

@@ -1,34 +1,48 @@
 """Service times and prices of server types, as `hebe plan pool` and `hebe simulate` read them.
 
-Service times come as samples in CSV (`model,instance,batch,ms_0,...`, several files are added: execution, loading) or
-as latency profiles in TOML or JSON. Faults name file, line and field.
+Service times come as samples in CSV (`model,instance,batch,ms_0,...`, several files are added: execution, loading), as
+latency profiles in TOML or JSON, or as profiles that `hebe profile` wrote. Faults name file, line and field.
+
+A server of samples or of a latency profile works at one query at a time. One that `hebe profile` measured works at as
+many as it has workers, and splits queries above its batch size.
 """
 
 from __future__ import annotations
 
 import csv
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hebe.cli.plan_files import PlanFileError, read_entries, reading
+from hebe.cli.plan_profiles import ProfileFile, holds_profiles, read_profiles
 from hebe.profile import LatencyProfile, ProfileError
+from hebe.server_configuration import Placement
 from hebe.simulation.service_table import ServiceTable, ServiceTableError, read_service_tables
 
 _FIRST_COLUMNS = ["model", "instance", "batch"]
 _PROFILE_FIELDS = ("model", "server_type", "batch_sizes", "service_s", "spread_s")
+_LARGEST_SPLIT = 4096
+"""Items up to which a query is told as the parts that a server splits it into."""
 
 _Row = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServiceTimes:
-    """Of one model: the `table`, and the `files` it was read from."""
+    """Of one model: the `table`, and the `files` it was read from.
+
+    `workers` is how many queries a server works at at once, by type (one where it says nothing); `unusable` says of
+    further types why their profiles tell no service times.
+    """
 
     model: str
     table: ServiceTable
     files: tuple[Path, ...]
+    workers: Mapping[str, int] = field(default_factory=dict)
+    unusable: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def named_files(self) -> str:
@@ -38,21 +52,28 @@ class ServiceTimes:
     def of_types(self, types: Sequence[str], why: str) -> ServiceTimes:
         """The same for these server types, in this order; `why` says in a message who asks for one that is missing."""
         for name in types:
+            if name in self.unusable:
+                raise PlanFileError(self.unusable[name])
             if name not in self.table.types:
                 raise PlanFileError(
                     f"{self.named_files}: no service times of {self.model} on {name}, which {why}: measure it, or leave"
                     f" it out; there are {', '.join(self.table.types)}"
                 )
-        return ServiceTimes(self.model, self.table.of_types(types), self.files)
+        return replace(self, table=self.table.of_types(types))
+
+    @property
+    def workers_per_server(self) -> tuple[int, ...]:
+        """Queries that a server works at at once, by the table's types."""
+        return tuple(self.workers.get(name, 1) for name in self.table.types)
 
 
 def read_service_times(files: Sequence[Path], model: str | None) -> ServiceTimes:
     """The service times of `model` in these files; of the only one there if `model` is None.
 
     Files of samples are added row by row, so each must hold the model with the same server types and sizes; files of
-    profiles are put together.
+    profiles are put together, and so are directories of profiles that `hebe profile` wrote.
     """
-    kinds = {path.suffix.lower() for path in files}
+    kinds = {".json" if path.is_dir() else path.suffix.lower() for path in files}
     if kinds == {".csv"}:
         rows = {path: _scanned(path) for path in files}
         model = _only_model(files, sorted({row[0] for scanned in rows.values() for row in scanned}), model)
@@ -65,14 +86,12 @@ def read_service_times(files: Sequence[Path], model: str | None) -> ServiceTimes
             raise PlanFileError(message if known else f"{' + '.join(map(str, files))}: {message}") from None
         return ServiceTimes(model, table, tuple(files))
     if kinds <= {".toml", ".json"} and kinds:
-        profiles = _profiles(files)
-        model = _only_model(files, sorted({of_model for of_model, _ in profiles}), model)
-        of_types = {kind: profile for (of_model, kind), profile in profiles.items() if of_model == model}
-        # No farther than all of them were measured.
-        largest = min(profile.batch_sizes[-1] for profile in of_types.values())
-        return ServiceTimes(model, ServiceTable.from_profiles(of_types, largest), tuple(files))
+        return _from_profiles(files, _profiles(files), model)
     listed = " + ".join(map(str, files)) or "no file"
-    raise PlanFileError(f"{listed}: service times must be .csv files of samples, or .toml or .json files of profiles")
+    raise PlanFileError(
+        f"{listed}: service times must be .csv files of samples, or .toml or .json files of profiles, or directories of"
+        " profiles that hebe profile wrote"
+    )
 
 
 def read_prices(path: Path) -> dict[str, float]:
@@ -102,12 +121,14 @@ def _only_model(files: Sequence[Path], models: Sequence[str], asked: str | None)
 def _scanned(path: Path) -> dict[_Row, int]:
     """The line of each row of a file of samples; the samples themselves are checked by `read_service_tables`."""
     found: dict[_Row, int] = {}
-    with reading(path), open(path, newline="", encoding="utf-8") as file:
+    with reading(path), open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
         header = next(reader, [])
         _check_header(path, header)
         for fields in reader:
             where = f"{path}: line {reader.line_num}"
+            if not any(cell.strip() for cell in fields):
+                continue
             if len(fields) != len(header):
                 raise PlanFileError(f"{where}: has {len(fields)} fields: must have {len(header)}, as the header")
             for name, text in zip(_FIRST_COLUMNS[:2], fields, strict=False):
@@ -166,15 +187,91 @@ def _words(row: _Row) -> str:
     return f"{row[0]} on {row[1]} at {row[2]} items"
 
 
-def _profiles(files: Sequence[Path]) -> dict[tuple[str, str], LatencyProfile]:
-    profiles: dict[tuple[str, str], LatencyProfile] = {}
+_Pair = tuple[str, str]
+
+
+def _from_profiles(
+    files: Sequence[Path], profiles: Mapping[_Pair, LatencyProfile | ProfileFile], model: str | None
+) -> ServiceTimes:
+    model = _only_model(files, sorted({of_model for of_model, _ in profiles}), model)
+    of_types: dict[str, LatencyProfile] = {}
+    workers: dict[str, int] = {}
+    unusable: dict[str, str] = {}
+    for (of_model, kind), profile in profiles.items():
+        if of_model != model:
+            continue
+        if isinstance(profile, LatencyProfile):
+            of_types[kind] = profile
+        elif reason := _why_not(profile):
+            unusable[kind] = reason
+        else:
+            of_types[kind], workers[kind] = _by_query_size(profile)
+    if not of_types:
+        raise PlanFileError(next(iter(unusable.values())))
+    # No farther than all of them are known.
+    largest = min(profile.batch_sizes[-1] for profile in of_types.values())
+    return ServiceTimes(model, ServiceTable.from_profiles(of_types, largest), tuple(files), workers, unusable)
+
+
+def _profiles(files: Sequence[Path]) -> dict[_Pair, LatencyProfile | ProfileFile]:
+    """By model and server type."""
+    profiles: dict[_Pair, LatencyProfile | ProfileFile] = {}
+    places: dict[_Pair, str] = {}
+
+    def add(pair: _Pair, where: str, profile: LatencyProfile | ProfileFile) -> None:
+        if pair in profiles:
+            raise PlanFileError(f"{where}: {pair[0]} on {pair[1]} is given twice, before in {places[pair]}")
+        profiles[pair], places[pair] = profile, where
+
     for path in files:
+        if holds_profiles(path):
+            for one in read_profiles(path):
+                add(one.pair, str(one.path), one)
+            continue
         for entry in read_entries(path, "profile", _PROFILE_FIELDS):
-            pair = (entry.text("model"), entry.text("server_type"))
-            if pair in profiles:
-                raise PlanFileError(f"{entry.where}: {pair[0]} on {pair[1]} is given twice")
             try:
-                profiles[pair] = LatencyProfile.from_dict(entry.fields)
+                profile = LatencyProfile.from_dict(entry.fields)
             except ProfileError as fault:
                 raise PlanFileError(f"{entry.where}: {str(fault).removeprefix('latency profile: ')}") from None
+            add((entry.text("model"), entry.text("server_type")), entry.where, profile)
     return profiles
+
+
+def _why_not(one: ProfileFile) -> str:
+    """Why the service time of a query on this server is not that of one batch on one worker; empty where it is."""
+    (lane, *beside), where = one.profile.configuration, f"{one.path}: {' on '.join(one.pair)}"
+    what = ""
+    if beside:
+        what = "runs in two lanes, with service times of their own"
+    elif lane.placement is not Placement.MODEL_ON_HOST:
+        what = f"runs as {lane.placement}, in stages that work side by side or fuse queries"
+    elif "whole" not in one.profile.latency:
+        return f"{where}: latency: whole is missing: it was not measured how long a batch takes"
+    if not what:
+        return ""
+    return (
+        f"{where} {what}: how long a query takes there is not one number by its size; profile it with --placement"
+        f" {Placement.MODEL_ON_HOST}, or plan by its throughput: hebe plan provision"
+    )
+
+
+def _by_query_size(one: ProfileFile) -> tuple[LatencyProfile, int]:
+    """Service time of a query on one worker by its size, and how many workers the server has.
+
+    A query above the batch size is split. Its parts are told one after another on one worker: as much work as there is,
+    and the latest that it can be done, since parts run side by side where workers are idle.
+    """
+    (lane,), measured = one.profile.configuration, one.profile.latency["whole"]
+    sizes, service_s, spread_s = list(measured.batch_sizes), list(measured.service_s), list(measured.spread_s)
+    part, part_s, part_spread_s = sizes[-1], service_s[-1], spread_s[-1]
+    within = [1, *(size for size in sizes if size > 1)]
+    for whole in range(1, _LARGEST_SPLIT // part):
+        # Spreads of parts that are slow or fast by chance add up as deviations do.
+        sizes += [whole * part + size for size in within]
+        service_s += [whole * part_s + measured.service_time_s(size) for size in within]
+        spread_s += [(whole * part_spread_s**2 + _spread_s(measured, size) ** 2) ** 0.5 for size in within]
+    return LatencyProfile(tuple(sizes), tuple(service_s), tuple(spread_s)), lane.workers
+
+
+def _spread_s(measured: LatencyProfile, items: int) -> float:
+    return measured.spread_s[max(bisect_right(measured.batch_sizes, items) - 1, 0)]

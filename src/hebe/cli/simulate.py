@@ -30,7 +30,8 @@ def simulate(
         list[Path] | None,
         typer.Argument(
             help="Service times: CSV of samples (model,instance,batch,ms_0,ms_1,...), several files are added; or TOML"
-            " or JSON of latency profiles. Default: those that the plan was made from."
+            " or JSON of latency profiles; or profiles that hebe profile wrote, or a directory of them. Default: those"
+            " that the plan was made from."
         ),
     ] = None,
     plan: Annotated[

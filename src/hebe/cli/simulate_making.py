@@ -23,6 +23,7 @@ from hebe.cli.fleet_simulation import (
     queries_needed,
     run_case,
     saturation_qps,
+    workers_of,
 )
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.pool_forms import MOST_INSTANCES, PolicyChoice, choose_policy, parse_counts
@@ -59,11 +60,12 @@ class SimulationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measure's mean over the runs, the 95% confidence interval of that, and each run's own."""
+    """A measure's mean over the runs, the 95% confidence interval of that (None: a single run has none), and each
+    run's own."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     by_run: tuple[float, ...]
 
     @classmethod
@@ -129,13 +131,16 @@ def make_simulation(request: SimulationRequest, progress: Progress) -> Simulatio
     check_largest(largest, times.table.largest, sizes)
     check_sla(sla, times, largest)
     pool = tuple(counts.values())
+    workers = workers_of(pool, times)
+    if sum(workers) > MOST_INSTANCES:
+        raise PlanFileError(f"the pool has {sum(workers):,} workers: at most {MOST_INSTANCES:,} are simulated")
     policy = _policy(request, plan, times, pool, sla, weights)
-    limit_qps = saturation_qps(times.table, pool, weights)
+    limit_qps = saturation_qps(times.table, workers, weights)
     search = request.rate_qps is None
     rate_qps = 0.7 * limit_qps if request.rate_qps is None else request.rate_qps
     queries = queries_needed(request.queries, sla, limit_qps if search else rate_qps, request.arrivals, search=search)
     stream = QueryStream(request.arrivals, sizes, queries, request.seed)
-    first = FleetCase(times.table, pool, policy, sla, largest, stream, rate_qps)
+    first = FleetCase(times.table, workers, policy, sla, largest, stream, rate_qps)
     cases = [first.with_seed(request.seed + number) for number in range(request.seeds)]
     capacity = None
     if search:
@@ -193,5 +198,7 @@ def _policy(
     # Prices play no part: neither the pool's fluid bound nor how far a type reaches depends on them.
     any_price = np.ones(len(pool))
     service_s = times.table.mean_s[:, : weights.size]
-    problem = PoolProblem(times.table.types, any_price, service_s, weights, sla.latency_s)
+    problem = PoolProblem(
+        times.table.types, any_price, service_s, weights, sla.latency_s, workers=times.workers_per_server
+    )
     return choose_policy(form, problem, pool)

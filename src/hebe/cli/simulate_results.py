@@ -44,7 +44,7 @@ def summary(made: SimulationMade) -> dict[str, Any]:
     return results
 
 
-def _plain(value: Estimate) -> dict[str, float]:
+def _plain(value: Estimate) -> dict[str, float | None]:
     return {"value": value.value, "low": value.low, "high": value.high}
 
 
@@ -88,7 +88,7 @@ def _share(value: float) -> str:
 
 def _interval(value: Estimate, words: Callable[[float], str] = format_number, largest: float = float("inf")) -> str:
     """The 95% interval, within what can be; nothing for a single run."""
-    if len(value.by_run) < 2:
+    if value.low is None or value.high is None:
         return ""
     return f"{words(max(value.low, 0.0))} to {words(min(value.high, largest))}"
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ from hebe.profile import ScalabilityProfile
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
 
+_MOST_CORES, _MOST_CACHE_WAYS = 768, 32
+"""Of a server: every way to share them out between two models is tried, which takes memory."""
 _CHUNK_CELLS = 4_000_000
 """Sets are worked on in chunks of about this many (set, split) pairs, which bounds the memory taken."""
 
@@ -46,9 +48,13 @@ class ServerResources:
     memory_bytes: float = math.inf
 
     def __post_init__(self) -> None:
-        for name, count in (("cores", self.cores), ("cache_ways", self.cache_ways)):
+        for name, count, most in (
+            ("cores", self.cores, _MOST_CORES), ("cache_ways", self.cache_ways, _MOST_CACHE_WAYS)
+        ):  # fmt: skip
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
                 raise PlanningError(f"server: {name} is {count!r}: must be a whole number of at least 1")
+            if count > most:
+                raise PlanningError(f"server: {name} is {count:,}: must be at most {most:,}")
         for name, value in (("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s), ("memory_bytes", self.memory_bytes)):
             if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
                 raise PlanningError(f"server: {name} is {value!r}: must be a positive number")
@@ -85,6 +91,7 @@ class ScalabilityTables:
         qps = np.zeros((*shape, server.cache_ways + 1))
         traffic, memory, workers = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.intp)
         for row, profile in enumerate(profiles):
+            check_memory(profile)
             _check_measured_on(server, profile)
             table, resident = profile.qps_table(), profile.memory_table()
             used = _workers_used(profile.model, table, resident, server)
@@ -123,6 +130,17 @@ class BestSplits:
     cores: IntArray
     cache_ways: IntArray
     qps: FloatArray
+
+
+def check_memory(profile: ScalabilityProfile) -> None:
+    """Raise `PlanningError` where more workers are said to need less memory, which what fits a server rests on."""
+    counted = zip(profile.workers, profile.memory_bytes, strict=False)
+    for (fewer, held), (more, holds) in pairwise(counted):
+        if holds < held:
+            raise PlanningError(
+                f"scalability profile of {profile.model}: memory_bytes falls from {held:g} with {fewer} workers to"
+                f" {holds:g} with {more}: more workers need as much at least; measure it again"
+            )
 
 
 def all_sets(count: int, size: int) -> IntArray:

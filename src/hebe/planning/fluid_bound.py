@@ -40,6 +40,7 @@ class FluidBound:
     pool cannot serve in time, the smallest such is then `unserved_items` (else 0). `prices_qps` float64 `[types]`:
     queries that one more server of a type, 1 s per s, is worth; `counts @ prices_qps == bound_qps`; 0 for types that
     the pool lacks. `busy_share` float64 `[types]`: the share of its servers' time that the plan uses at `reached_qps`.
+    `workers` int64 `[types]` is how many a server has.
 
     The plan is a mixture: a query goes with probability `plan_shares[p]` by plan p, which serves a query of n items by
     option `plan_options[p, n - 1]` (-1: no query has that size, and the pool could not serve it). `options` are those
@@ -47,6 +48,7 @@ class FluidBound:
     """
 
     counts: Ints
+    workers: Ints
     bound_qps: float
     reached_qps: float
     unserved_items: int
@@ -57,9 +59,11 @@ class FluidBound:
     plan_options: Ints
 
     def splitting_prices_qps(self) -> tuple[float, ...]:
-        """Prices [types] for `scheduling.splitting` to distribute by: none of a type in the pool is quite 0."""
-        least = _LEAST_PRICE * float(self.prices_qps.max())
-        return tuple(np.where(self.counts > 0, np.maximum(self.prices_qps, least), 0.0).tolist())
+        """Prices [types] of a worker's time for `scheduling.splitting` to distribute by: none of a type in the pool is
+        quite 0."""
+        prices_qps = self.prices_qps / self.workers
+        least = _LEAST_PRICE * float(prices_qps.max())
+        return tuple(np.where(self.counts > 0, np.maximum(prices_qps, least), 0.0).tolist())
 
     def shares(self, size: int) -> dict[int, float]:
         """The share of the queries of `size` items that each option gets, by option, the largest first."""
@@ -86,22 +90,24 @@ def fluid_bound(
     `PlanningError` for bad counts or parts.
     """
     pool = problem.checked_counts(counts)
+    per_server = problem.workers_per_server
+    workers = pool * per_server
     every = split_options(problem, most_parts) if options is None else options
-    own = every.among(every.usable(pool))
+    own = every.among(every.usable(workers))
     cost = OptionCost(problem, own)
     if cost.unserved_items:
         none = np.zeros(len(pool))
-        return FluidBound(
-            pool, 0.0, 0.0, cost.unserved_items, none, none, own, np.empty(0), np.empty((0, problem.largest), np.int64)
-        )
-    prices, plans, amounts = column_generation(cost, pool.astype(np.float64))
+        no_plan = np.empty(0), np.empty((0, problem.largest), np.int64)
+        return FluidBound(pool, per_server, 0.0, 0.0, cost.unserved_items, none, none, own, *no_plan)
+    prices, plans, amounts = column_generation(cost, workers.astype(np.float64))
     shares = amounts / amounts.sum()
     load_s = shares @ np.array([plan.load_s for plan in plans])
     present = pool > 0
-    reached_qps = float((pool[present] / np.maximum(load_s[present], 1e-300)).min())
-    busy_share = np.divide(load_s * reached_qps, pool, out=np.zeros(len(pool)), where=present)
+    reached_qps = float((workers[present] / np.maximum(load_s[present], 1e-300)).min())
+    busy_share = np.divide(load_s * reached_qps, workers, out=np.zeros(len(pool)), where=present)
     chosen = np.array([np.where(plan.servable, plan.option, -1) for plan in plans])
-    return FluidBound(pool, float(prices @ pool), reached_qps, 0, prices, busy_share, own, shares, chosen)
+    bound_qps, prices_qps = float(prices @ workers), prices * per_server
+    return FluidBound(pool, per_server, bound_qps, reached_qps, 0, prices_qps, busy_share, own, shares, chosen)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -73,7 +73,11 @@ def plan_pool(
         raise PlanningError(f"head is {head}: must be at least 1")
     budget = checked_budget(budget_per_hour)
     base = problem.base_type()
-    whole = np.flatnonzero(problem.reach == problem.largest)
+    limits = checked_limits(problem, most_counts)
+    allowed = np.ones(len(problem.types), dtype=np.int64) if limits is None else np.array(limits)
+    whole = np.flatnonzero((problem.reach == problem.largest) & (allowed > 0))
+    if not len(whole):
+        raise PlanningError("most_counts leaves no pool that serves every query size in time, whatever the budget")
     cheapest = int(whole[problem.price_per_hour[whole].argmin()])
     if problem.price_per_hour[cheapest] > budget * (1 + BUDGET_SLACK):
         raise PlanningError(
@@ -85,8 +89,6 @@ def plan_pool(
     costs = problem.cost_per_hour(pools)
     best = ranking(bounds, costs)[: max(head, 10)]
     best = best[bounds[best] > 0]
-    if not len(best):
-        raise PlanningError("most_counts leaves no pool within the budget that serves every query size in time")
     ranked = tuple(RankedPool(tuple(pools[at].tolist()), float(costs[at]), float(bounds[at])) for at in best.tolist())
     pick = ranked[similarity_pick(pools[best], base)]
     return PoolPlan(problem.types, problem.types[base], problem.sla_s, budget, pick, ranked[:head], len(pools))
@@ -139,7 +141,7 @@ def kairos_bounds(problem: PoolProblem, pools: Ints) -> Floats:
     Eq. 15, with f' and s' those of the auxiliary type of the pool that reaches farthest. Raises `PlanningError` if no
     type meets the SLA at every size.
     """
-    counts = problem.checked_pools(pools)
+    counts = problem.checked_pools(pools) * problem.workers_per_server
     base = problem.base_type()
     weights, service_s, reach = problem.size_weights, problem.service_s, problem.reach
     below = np.concatenate(([0.0], np.cumsum(weights)))  # share of queries of at most that many items

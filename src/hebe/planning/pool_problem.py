@@ -32,7 +32,8 @@ class PoolProblem:
     `types` names server types; `price_per_hour` float64 `[types]`; `service_s` float64 `[types, sizes]`, the mean
     seconds that a server needs for a query of 1, 2, ... items; `size_weights` float64 `[sizes]`, the share of queries
     of each size, summing to 1; `sla_s` the latency bound in seconds; a query is planned to take at most
-    `xi * sla_s`. Raises `PlanningError` naming the field.
+    `xi * sla_s`. `workers` `[types]` is how many queries a server works at at once, each for its `service_s` (empty:
+    one). Raises `PlanningError` naming the field.
     """
 
     types: tuple[str, ...]
@@ -41,6 +42,7 @@ class PoolProblem:
     size_weights: Floats
     sla_s: float
     xi: float = SAFEGUARD
+    workers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.types:
@@ -84,6 +86,8 @@ class PoolProblem:
                 f"pool problem: sla_s is {self.sla_s:g} (times xi {self.xi:g}), below the fastest service time of any"
                 f" server type and query size, {service_s.min():g}: nothing can be served in time"
             )
+        if len(self.workers) not in (0, len(self.types)) or any(count < 1 for count in self.workers):
+            raise PlanningError(f"pool problem: workers is {self.workers}: must be at least 1 of each server type")
         for field, values in (("price_per_hour", prices), ("service_s", service_s), ("size_weights", weights)):
             object.__setattr__(self, field, values)
 
@@ -110,6 +114,11 @@ class PoolProblem:
             rows.append([profile.service_time_s(items) for items in range(1, largest + 1)])
         table = np.array(rows, dtype=np.float64).reshape(len(rows), largest)
         return cls(tuple(price_per_hour), np.array(list(price_per_hour.values())), table, size_weights, sla_s, xi)
+
+    @property
+    def workers_per_server(self) -> Ints:
+        """Queries that a server works at at once, int64 `[types]`."""
+        return np.array(self.workers or [1] * len(self.types), dtype=np.int64)
 
     @property
     def limit_s(self) -> float:
@@ -146,7 +155,8 @@ class PoolProblem:
                 f" {self.largest} items; {self.types[nearest]} comes nearest with {self.service_s[nearest].max():g} s"
                 f" at {items} items: raise sla_s, offer a faster server type, bound the query size, or allow splitting"
             )
-        per_query = self.price_per_hour[whole] * (self.service_s[whole] @ self.size_weights)
+        per_worker = self.price_per_hour[whole] / self.workers_per_server[whole]
+        per_query = per_worker * (self.service_s[whole] @ self.size_weights)
         return int(whole[per_query.argmin()])
 
     def cost_per_hour(self, pools: Ints) -> Floats:

@@ -25,7 +25,6 @@ from hebe.planning.provisioning_program import (
     Floats,
     Ints,
     LoadFactor,
-    Relaxation,
     largest_load_factor,
     relax,
     search_exactly,
@@ -40,6 +39,8 @@ _FIRST_PLAN_LIMIT_S = 10.0
 _LOAD_FACTOR_LIMIT_S = 2.0
 """How long HiGHS looks for the largest load that fits, in whole servers."""
 _ROUNDS_PER_MODEL = 1
+_MOST_AVAILABLE = 1e12
+"""Servers of a type, beyond which sums of them are not exact."""
 
 
 class Objective(StrEnum):
@@ -50,18 +51,38 @@ class Objective(StrEnum):
 
 
 class InfeasibleDemandError(PlanningError):
-    """A demand that the available servers cannot meet.
+    """A demand that the available servers cannot meet, for a `reason` in words.
 
-    `load_factor` times the demand fits, all models alike; `server_types` are exhausted, by `models`.
+    `load_factor` times the demand fits, all models alike; `server_types` are exhausted, by `models`. `interval` is that
+    of a day, where it is one.
     """
 
     def __init__(
-        self, message: str, load_factor: float, models: tuple[str, ...] = (), server_types: tuple[str, ...] = ()
+        self,
+        reason: str,
+        load_factor: float,
+        models: tuple[str, ...] = (),
+        server_types: tuple[str, ...] = (),
+        *,
+        advice: str = "",
+        interval: int | None = None,
+        where: str = "",
     ) -> None:
-        super().__init__(message)
+        fits = f"; {load_factor:.4g} of this load fits, all models alike" if server_types else ""
+        super().__init__(f"{where}demand_qps: {reason}{fits}{advice and f': {advice}'}")
+        self.reason = reason
+        self.advice = advice
         self.load_factor = load_factor
         self.models = models
         self.server_types = server_types
+        self.interval = interval
+
+    def in_interval(self, interval: int, where: str) -> InfeasibleDemandError:
+        """The same, told of an interval; `where` begins the message."""
+        return InfeasibleDemandError(
+            self.reason, self.load_factor, self.models, self.server_types,
+            advice=self.advice, interval=interval, where=where,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +116,8 @@ class FleetOptions:
         available = _finite("available", self.available, pairs[1:])
         if (available != np.floor(available)).any():
             raise PlanningError("fleet options: available must be whole numbers of servers")
+        if (available > _MOST_AVAILABLE).any():
+            raise PlanningError(f"fleet options: available is {available.max():g}: must be at most {_MOST_AVAILABLE:g}")
         self._set("available", available.astype(np.int64))
         if self.price_per_hour is not None:
             self._set("price_per_hour", _finite("price_per_hour", self.price_per_hour, pairs[1:]))
@@ -231,18 +254,43 @@ def provision(
         raise PlanningError(f"target_gap is {target_gap!r}: must be a number of at least 0")
     if not time_limit_s >= 0:
         raise PlanningError(f"time_limit_s is {time_limit_s!r}: must be a number of seconds of at least 0")
+    found = search_cover(program, target_gap, time_limit_s, improvement_rounds, seed)
+    counts, bound = _by_load_factor(options, program) if found is None else found
+    value = program.value(counts)
+    cost = float((program.cost * counts).sum())
+    return ProvisioningPlan(options, counts, objective, cost, max(value - cost, 0.0), min(bound, value))
+
+
+def search_cover(
+    program: CoverProgram,
+    target_gap: float,
+    time_limit_s: float,
+    rounds: int | None = None,
+    seed: int = 0,
+    *,
+    first_plan_limit_s: float = _FIRST_PLAN_LIMIT_S,
+) -> tuple[Ints, float] | None:
+    """Servers `[models, types]` for a program, and what none cost less than, searched for as `provision` says.
+
+    None where no plan was found, by HiGHS for `time_limit_s`, or `first_plan_limit_s` if that is 0; which nearly always
+    means that there is none.
+    """
+    program = program.capped()
     relaxation = relax(program)
     if relaxation is None:
-        raise _infeasible(options, program)
-    rounds = _ROUNDS_PER_MODEL * len(options.models) if improvement_rounds is None else improvement_rounds
+        return None
+    rounds = _ROUNDS_PER_MODEL * len(program.demand) if rounds is None else rounds
     good_enough = relaxation.bound * (1 + target_gap)
     rounding = Rounding(program, relaxation, relaxation.counts, np.random.default_rng(seed))
     rounding.round()
     rounding.improve(rounds, good_enough)
     counts, bound = rounding.counts, relaxation.bound
     if len(rounding.short_models):
-        counts, bound = _first_plan(options, program, relaxation, target_gap, time_limit_s or _FIRST_PLAN_LIMIT_S)
-    elif time_limit_s > 0 and rounding.value > good_enough:
+        first = search_exactly(program, relaxation, np.inf, target_gap, time_limit_s or first_plan_limit_s)
+        if first is None or first.counts is None or not program.is_met(first.counts):
+            return None
+        return first.counts, first.bound
+    if time_limit_s > 0 and rounding.value > good_enough:
         found = search_exactly(program, relaxation, rounding.value, target_gap, time_limit_s, _MOST_EXACT_COLUMNS)
         if found is not None:
             bound = max(bound, found.bound)
@@ -252,22 +300,20 @@ def provision(
                 and program.value(found.counts) < rounding.value
             ):
                 counts = found.counts
-    value = program.value(counts)
-    cost = float((program.cost * counts).sum())
-    return ProvisioningPlan(options, counts, objective, cost, max(value - cost, 0.0), min(bound, value))
+    return counts, bound
 
 
-def _first_plan(
-    options: FleetOptions, program: CoverProgram, relaxation: Relaxation, target_gap: float, time_limit_s: float
-) -> tuple[Ints, float]:
-    """A plan and its bound by HiGHS alone; raises `InfeasibleDemandError` where it finds none."""
-    found = search_exactly(program, relaxation, np.inf, target_gap, time_limit_s)
-    if found is not None and found.counts is not None and program.is_met(found.counts):
-        return found.counts, found.bound
-    factor = largest_load_factor(program, _LOAD_FACTOR_LIMIT_S)
-    if program.is_met(factor.counts):
-        return factor.counts, relaxation.bound
-    raise _too_much(options, factor)
+def least_cost(program: CoverProgram, counts: Ints, target_gap: float, time_limit_s: float) -> float:
+    """What no servers for a program cost less than; `counts` are some that meet it. As near as `provision` looks."""
+    program = program.capped()
+    relaxation = relax(program)
+    if relaxation is None:  # by the solver's tolerance: nothing is proven
+        return 0.0
+    value, bound = program.value(counts), relaxation.bound
+    if time_limit_s > 0 and value > bound * (1 + target_gap):
+        found = search_exactly(program, relaxation, value, target_gap, time_limit_s, _MOST_EXACT_COLUMNS)
+        bound = bound if found is None else max(bound, found.bound)
+    return min(bound, value)
 
 
 def make_program(
@@ -294,34 +340,32 @@ def make_program(
     )
 
 
-def _infeasible(options: FleetOptions, program: CoverProgram) -> InfeasibleDemandError:
-    """Says what stands in the way of a demand, and how much of it fits."""
+def _by_load_factor(options: FleetOptions, program: CoverProgram) -> tuple[Ints, float]:
+    """A plan and its bound, where the search for the largest load that fits finds what other searches did not; else
+    raises `InfeasibleDemandError`, which says what stands in the way of the demand, and how much of it fits."""
     homeless = np.flatnonzero((program.demand > 0) & ~program.usable.any(axis=1))
     if len(homeless):
         names = tuple(options.models[model] for model in homeless)
-        return InfeasibleDemandError(
-            f"demand_qps: no available server type can serve {_listed(names)}: on each its qps or the type's available "
-            "is 0",
-            0.0,
-            names,
-        )
-    return _too_much(options, largest_load_factor(program, _LOAD_FACTOR_LIMIT_S))
+        reason = f"no available server type can serve {_listed(names)}: on each its qps or the type's available is 0"
+        raise InfeasibleDemandError(reason, 0.0, names)
+    factor = largest_load_factor(program, _LOAD_FACTOR_LIMIT_S)
+    if not program.is_met(factor.counts):
+        raise _too_much(options, factor)
+    relaxation = relax(program)
+    return factor.counts, 0.0 if relaxation is None else relaxation.bound
 
 
 def _too_much(options: FleetOptions, factor: LoadFactor) -> InfeasibleDemandError:
     """For a demand of models that can all be served, of which only so much fits."""
     models = tuple(options.models[model] for model in factor.models)
     kinds = tuple(options.server_types[kind] for kind in factor.types)
-    fits = f"{factor.whole:.4g} of this load fits, all models alike"
     if factor.fractional >= 1:
-        message = f"demand_qps: only fractions of servers would meet it: of {_listed(kinds)} {_listed(models)} would "
-        message += f"take all; in whole servers {fits}: add a server of these types"
+        reason = f"only fractions of servers would meet it: of {_listed(kinds)} {_listed(models)} would take all"
+        advice = "add a server of these types"
     else:
-        message = (
-            f"demand_qps: more than the servers can serve: all of {_listed(kinds)} are taken by {_listed(models)}; "
-        )
-        message += f"{fits}: add servers of these types, or lower the over-provision rate"
-    return InfeasibleDemandError(message, factor.whole, models, kinds)
+        reason = f"more than the servers can serve: all of {_listed(kinds)} are taken by {_listed(models)}"
+        advice = "add servers of these types, or lower the over-provision rate"
+    return InfeasibleDemandError(reason, factor.whole, models, kinds, advice=advice)
 
 
 def as_numbers(name: str, values: npt.ArrayLike) -> Floats:

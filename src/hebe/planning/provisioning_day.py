@@ -7,6 +7,9 @@
 A server that is started does not serve while it is set up, though it draws power: it has to be started that long before
 its interval. Where that costs more than to let it run, it stays: from one interval to the next because the integer
 program counts set-ups, and over dips of the load because those that are shorter than a set-up pays for are bridged.
+Where no server is free that long before, one that another model gives up is late: it serves from that long after the
+interval begins. A plan that would not cover the load until then is given up for one without late servers, if there is
+one.
 """
 
 from __future__ import annotations
@@ -25,10 +28,23 @@ from hebe.planning.provisioning import (
     Objective,
     ProvisioningPlan,
     as_numbers,
+    least_cost,
     make_program,
     provision,
+    search_cover,
 )
-from hebe.planning.provisioning_program import Floats, Ints, largest_load_factor, relax
+from hebe.planning.provisioning_program import COVERED, CoverProgram, Floats, Ints, largest_load_factor, relax
+from hebe.planning.provisioning_set_up import (
+    SetUpProgram,
+    covered_share,
+    free_for_set_up,
+    intervals_ahead,
+    late_start,
+    late_starts,
+)
+
+_IN_TIME_LIMIT_S = 0.5
+"""How long HiGHS looks for any plan that is set up in time, where an interval's search is not given any time."""
 
 Provisioner = Callable[[Floats, Ints | None], ProvisioningPlan]
 """What plans one interval: from its demand `[models]` and what runs before it `[models, types]`, if anything."""
@@ -99,6 +115,20 @@ class DayPlan:
         return started
 
     @property
+    def late(self) -> Ints:
+        """Those of them that other models' servers have to be taken for when the interval begins, so that they serve
+        `set_up_s` after that: int64 `[intervals, models, types]`."""
+        ahead = intervals_ahead(self.interval_s, self.set_up_s)
+        return late_starts(self.options.available, self.counts, self.previous, ahead)
+
+    def covered_share(self, loads_qps: Floats, step_s: float) -> Floats:
+        """The share of the time in which each model's load can be served, late servers not counted before they are set
+        up: float64 `[models]`. `loads_qps` `[n, models]` holds from one step of `step_s` to the next."""
+        return covered_share(
+            self.options.qps, self.counts, self.late, loads_qps, self.interval_s, step_s, self.set_up_s
+        )
+
+    @property
     def cost(self) -> float:
         """Mean cost over the day in the objective's unit (watts or price per hour), set-ups included."""
         cost = self.options.cost(self.objective)
@@ -151,9 +181,12 @@ def plan_day(
     """
     demand = _checked(options, demand_qps, interval_s, set_up_s)
     set_up_cost = options.cost(objective) * (set_up_s / interval_s)
+    ahead = intervals_ahead(interval_s, set_up_s)
+    planned: list[Ints] = []
+    bounds: list[float] = []
 
     def plan(load: Floats, running: Ints | None) -> ProvisioningPlan:
-        return provision(
+        made = provision(
             options,
             load,
             over_provision_rate=over_provision_rate,
@@ -164,6 +197,18 @@ def plan_day(
             time_limit_s=time_limit_s,
             seed=seed,
         )
+        arguments = (options, load, over_provision_rate, objective)
+        own = made.bound if ahead == 0 or not planned else None
+        if ahead and running is not None:
+            free = free_for_set_up(options.available, planned, previous, ahead)
+            at_once = made.counts - late_start(free, running, made.counts)
+            if ((options.qps * at_once).sum(axis=1) < COVERED * load).any():
+                program = make_program(*arguments, running, set_up_cost)
+                made = _in_time(program, free, made, target_gap, time_limit_s, seed)
+        # What runs before all but the first interval is the plan's own choice, on which the bound must not rest.
+        bounds.append(own or least_cost(make_program(*arguments), made.counts, target_gap, time_limit_s))
+        planned.append(made.counts)
+        return made
 
     try:
         plans = _forward(demand, interval_s, plan, previous, on_interval)
@@ -176,11 +221,21 @@ def plan_day(
     counts = np.stack([one.counts for one in plans])
     if set_up_s > interval_s:
         _bridge_dips(counts, options.available, math.ceil(set_up_s / interval_s) - 1)
-    bounds = [one.bound or 0.0 for one in plans]
-    if set_up_s > 0:  # theirs rest on what ran before them
-        programs = (make_program(options, load, over_provision_rate, objective) for load in demand)
-        bounds = [relaxation.bound for program in programs if (relaxation := relax(program)) is not None]
     return DayPlan(options, counts, demand, interval_s, set_up_s, objective, previous, float(np.mean(bounds)))
+
+
+def _in_time(
+    program: CoverProgram, free: Ints, made: ProvisioningPlan, target_gap: float, time_limit_s: float, seed: int
+) -> ProvisioningPlan:
+    """The cheapest servers that run already or can be set up on the `free` ones; `made` where they do not suffice."""
+    if (program.previous.sum(axis=0) > program.available).any():
+        return made
+    limited = SetUpProgram.of(program, free)
+    found = search_cover(limited.program, target_gap, time_limit_s, seed=seed, first_plan_limit_s=_IN_TIME_LIMIT_S)
+    if found is None:
+        return made
+    counts = limited.counts(found[0])
+    return ProvisioningPlan(made.options, counts, made.objective, float((program.cost * counts).sum()))
 
 
 def follow_day(
@@ -221,10 +276,10 @@ def _planned(
     try:
         return provisioner(load, previous)
     except PlanningError as fault:
-        where = f"interval {interval}, from {interval * interval_s:g} s: {fault}"
+        where = f"interval {interval}, from {interval * interval_s:g} s: "
         if isinstance(fault, InfeasibleDemandError):
-            raise InfeasibleDemandError(where, fault.load_factor, fault.models, fault.server_types) from None
-        raise PlanningError(where) from None
+            raise fault.in_interval(interval, where) from None
+        raise PlanningError(f"{where}{fault}") from None
 
 
 def _worst_interval(options: FleetOptions, demand: Floats, over_provision_rate: npt.ArrayLike) -> int | None:

@@ -12,7 +12,7 @@ first in every optimum, and no further constraint is needed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -26,6 +26,12 @@ from hebe.planning.error import PlanningError
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+_MOST_SHARE = 1e6
+"""Of a demand, what a server is taken to serve at most: where it serves more than all of it, that makes no difference,
+but to the solver."""
+_LEAST_PRICE = 1e-9
+"""Of the largest one, above which a price is no rounding error."""
 
 COVERED = 1.0 - 1e-9
 """The share of a demand at which it counts as met: sums of floats that should be equal seldom are."""
@@ -66,6 +72,13 @@ class CoverProgram:
         """The usable pairs of which servers run already and cost less than started ones, bool `[models, types]`."""
         keepable: Flags = self.usable & (self.previous > 0) & (self.set_up > 0)
         return keepable
+
+    def capped(self) -> CoverProgram:
+        """The same for whole servers: one that could serve more than all of a model's demand serves just that.
+
+        The relaxation is tighter then, for it takes no thousandth of a server where a whole one is needed.
+        """
+        return replace(self, qps=np.minimum(self.qps, self.demand[:, None]))
 
     def value(self, counts: npt.NDArray[Any]) -> float:
         """The objective of `counts` `[models, types]`."""
@@ -262,6 +275,10 @@ def largest_load_factor(program: CoverProgram, time_limit_s: float) -> LoadFacto
     HiGHS looks for the whole servers for `time_limit_s`; at 0 they are the fractions, rounded down.
     """
     shape = program.qps.shape
+    # In units of what all servers together would serve of some model: the solver drops coefficients that are tiny.
+    unit = _most_that_fits(program)
+    program = replace(program, demand=program.demand * unit)
+    program = replace(program, qps=np.minimum(program.qps, _MOST_SHARE * program.demand[:, None]))
     models, types = np.nonzero(program.usable)
     columns = _Columns(
         models, types, np.zeros(len(models)), program.available[types].astype(np.float64), np.zeros(len(models), bool)
@@ -290,10 +307,19 @@ def largest_load_factor(program: CoverProgram, time_limit_s: float) -> LoadFacto
     counts = columns.counts(servers, shape).astype(np.int64)
     in_demand = program.demand > 0
     fits = (program.qps * counts).sum(axis=1)[in_demand] / program.demand[in_demand]
+    by_model, by_type = prices[: shape[0]], prices[shape[0] :]
     return LoadFactor(
         counts,
-        float(fits.min()),
-        float(-relaxed.fun),
-        tuple(np.flatnonzero(prices[: shape[0]] > 1e-9).tolist()),
-        tuple(np.flatnonzero(prices[shape[0] :] > 1e-9).tolist()),
+        float(fits.min()) * unit,
+        float(-relaxed.fun) * unit,
+        tuple(np.flatnonzero(by_model > _LEAST_PRICE * by_model.max()).tolist()),
+        tuple(np.flatnonzero(by_type > _LEAST_PRICE * by_type.max()).tolist()),
     )
+
+
+def _most_that_fits(program: CoverProgram) -> float:
+    """A load factor that cannot be exceeded: of the model for which all servers that can serve it do least; or 1."""
+    wanted = program.demand > 0
+    together = (program.qps * program.available).sum(axis=1)
+    factor = float((together[wanted] / program.demand[wanted]).min(initial=np.inf))
+    return factor if np.isfinite(factor) and factor > 0 else 1.0

@@ -194,7 +194,7 @@ def _cheapest_cover(
     step = lacking / _STEPS
     items: list[tuple[int, int]] = []
     costs: list[float] = []
-    most = np.minimum(free, np.ceil(lacking / qps).astype(np.int64)).tolist()
+    most = np.minimum(free, np.ceil(lacking / qps)).astype(np.int64).tolist()  # as floats, which hold any ratio
     for kind, (limit, running) in enumerate(zip(most, kept.tolist(), strict=True)):
         running = min(limit, running)
         for number, cost in ((running, price[kind]), (limit - running, price[kind] + set_up[kind])):

@@ -5,6 +5,11 @@ number. But idle instances of one type are alike, so few types make it a transpo
 types. Large ones are solved in two steps: prices at which each type, in turn, is wanted by as many queries as it has
 instances (the dual's coordinate ascent); and from there, since ties and rounds too few leave some types wanted by too
 many, shortest augmenting paths over the types, which make it exact. Each path moves all queries that cost the same.
+
+Busy instances are not alike: each is free at a time of its own. While they are few each is a column of its own, as in
+the paper. Where that would take long, those of one type become one column, free after their mean time: what is matched
+there is not sent anyway. On Kairos' five models, with 88 to 224 instances near their capacity, the share of queries in
+time was that of the exact matching within 0.3 points, as often above as below.
 """
 
 from __future__ import annotations
@@ -23,10 +28,13 @@ Indices = npt.NDArray[np.int64]
 
 LATE_PENALTY = 10.0
 """Eq. 8: what a late completion costs, in SLAs."""
-_PRICE_ROUNDS = 3
-"""More rounds save hardly any path; on Kairos' costs about three paths are left after these."""
+_PRICE_ROUNDS = 6
+"""A round takes about as long as a path; on Kairos' costs more rounds save no more. About three paths are left after
+these where all instances are idle, five to ten where half are busy."""
 _SCIPY_WORK = 45_000
 """SciPy is faster while (smaller side)^2 * larger side stays under this times types^2: 90 x 90 with four types."""
+_MOST_WORK = 600_000
+"""(Smaller side)^2 * larger side up to which busy instances are columns of their own: under half a millisecond."""
 
 
 def matching_cost(
@@ -45,9 +53,9 @@ def matching_cost(
     `waited_s`       [queries] seconds since each query arrived
     `coefficients`   [types] heterogeneity coefficient C_j
     `sla_s`          latency bound in seconds; late is what would end after `safeguard` times it
-    `busy_types`, `busy_remaining_s`  [busy] type, and seconds until it is idle, of each busy instance that takes part
+    `busy_types`, `busy_remaining_s`  [busy] type, and seconds until it is idle, of each busy column (`busy_columns`)
 
-    Returns float64 [queries, types + busy]: one column a type, for its idle instances, then one a busy instance.
+    Returns float64 [queries, types + busy]: one column a type, for its idle instances, then the busy columns.
     """
     if busy_types is None or busy_remaining_s is None:
         ends_s = service_s.copy()
@@ -61,6 +69,23 @@ def matching_cost(
     np.putmask(ends_s, late, LATE_PENALTY * sla_s)
     ends_s *= coefficients
     return ends_s
+
+
+def busy_columns(
+    queries: int, idle: int, busy_types: Indices, busy_remaining_s: Floats
+) -> tuple[Indices, Floats, list[int]]:
+    """The columns for busy instances: their types, seconds until they are idle, and how many instances each stands for.
+
+    `queries` are to be matched, with `idle` idle instances and those whose `busy_types` and `busy_remaining_s` [busy]
+    are given. One column each if that is a small matching, else one a type.
+    """
+    instances = idle + busy_types.size
+    if queries * instances * min(queries, instances) <= _MOST_WORK:
+        return busy_types, busy_remaining_s, [1] * busy_types.size
+    counts = np.bincount(busy_types)
+    types = np.flatnonzero(counts)
+    total_s = np.bincount(busy_types, busy_remaining_s)
+    return types, total_s[types] / counts[types], counts[types].tolist()
 
 
 def match_queries(cost: Floats, counts: Indices) -> Indices:
@@ -222,8 +247,10 @@ class _Flow:
                 self.blanks[source] -= moved
                 self.blanks[target] += moved
             else:
-                left = self.members[source]
-                self.members[target] = np.concatenate((self.members[target], left[leaving[:moved]]))
-                self.members[source] = np.delete(left, leaving[:moved])
+                members = self.members[source]
+                stays = np.ones(members.size, np.bool_)
+                stays[leaving[:moved]] = False
+                self.members[target] = np.concatenate((self.members[target], members[leaving[:moved]]))
+                self.members[source] = members[stays]
         self.excess[path[0]] -= moved
         self.excess[path[-1]] += moved

@@ -2,7 +2,8 @@
 
 At each event the first queries that wait and all workers, busy ones with the time that they still need, form the cost
 matrix C_j * L_ij of Eq. 4, in which a late answer costs ten SLAs (Eq. 8). What is matched with an idle worker is sent;
-what is matched with a busy one waits and is matched anew at the next event.
+what is matched with a busy one waits and is matched anew at the next event. In large fleets the busy workers of one
+type are taken together (`assignment.busy_columns`).
 
 L_ij is not the predicted time, as in the paper, but the tail's (`latency_prediction`): a burstable type is not handed
 what it serves in time only on average.
@@ -16,7 +17,7 @@ import numpy as np
 
 from hebe.query import SubQuery
 from hebe.scheduling.arrival_window import ArrivalWindow
-from hebe.scheduling.assignment import Floats, match_queries, matching_cost
+from hebe.scheduling.assignment import Floats, busy_columns, match_queries, matching_cost
 from hebe.scheduling.distribution import Placements
 from hebe.scheduling.fleet import Fleet
 from hebe.spec import SAFEGUARD
@@ -73,28 +74,35 @@ class CostMatching:
                 break
             placed += sent
             self._window.refill(fleet)
+            if fleet.idle_workers:  # the next round must not take these workers for free at once
+                for sub_query, worker in sent:
+                    worker.busy_until_s = now + fleet.service_time_s(worker.server_type, sub_query.items)
         return placed
 
     def _match(self, fleet: Fleet, now: float) -> Placements:
-        types = range(len(fleet.types))
-        busy = [worker for worker in fleet.workers if worker.taken]
-        remaining_s = np.array([max(worker.busy_until_s - now, 0.0) for worker in busy])
+        types = len(fleet.types)
         entries = self._window.entries
+        busy = [worker for worker in fleet.workers if worker.taken]
+        busy_types, remaining_s, busy_counts = busy_columns(
+            len(entries),
+            fleet.idle_workers,
+            np.array([worker.server_type for worker in busy], dtype=np.int64),
+            np.array([max(worker.busy_until_s - now, 0.0) for worker in busy]),
+        )
         service_s = np.array([entry.service_s for entry in entries])
         # A deadline of its own counts as if the query had waited so much longer, or shorter.
         waited_s = np.array([self._sla_s - (entry.sub_query.query.deadline_s - now) for entry in entries])
         cost = matching_cost(
             service_s, waited_s, self._coefficients(fleet), self._sla_s,
-            busy_types=np.array([worker.server_type for worker in busy], dtype=np.int64),
-            busy_remaining_s=remaining_s, safeguard=self._safeguard,
+            busy_types=busy_types, busy_remaining_s=remaining_s, safeguard=self._safeguard,
         )  # fmt: skip
-        counts = np.array([*(fleet.idle(kind) for kind in types), *(1 for _ in busy)], dtype=np.int64)
+        counts = np.array([*(fleet.idle(kind) for kind in range(types)), *busy_counts], dtype=np.int64)
         columns = match_queries(cost, counts).tolist()
         late_s = self._safeguard * self._sla_s - waited_s
         placed: Placements = []
         left = []
         for row, column in enumerate(columns):
-            matched_idle = 0 <= column < len(fleet.types)
+            matched_idle = 0 <= column < types
             # Late here, but in time on another type that is busy: better to wait for that one.
             if not matched_idle or (service_s[row, column] > late_s[row] and service_s[row].min() <= late_s[row]):
                 left.append(entries[row])

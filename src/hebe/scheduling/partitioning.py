@@ -8,7 +8,7 @@ of instances in a partition.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hebe.scheduling.events import (
     Availability,
@@ -22,6 +22,16 @@ from hebe.scheduling.events import (
     ShutdownBegan,
 )
 from hebe.scheduling.router import Router
+
+LEAST_IN_PARTITION = 100
+"""Workers of a partition, at least. Partitions of so many answered as many queries in time as the whole fleet (of 196
+to 980 instances, up to 15% beyond what a partition of 14 serves), those of 14 some 0.3% fewer."""
+
+
+def partitions_for(counts: Sequence[int]) -> int:
+    """Into how many partitions to deal a fleet of `counts` [types] workers: one for each `LEAST_IN_PARTITION`, but no
+    more than there are workers of any type that it has, so that every partition has all types."""
+    return max(min(sum(counts) // LEAST_IN_PARTITION, *(count for count in counts if count)), 1) if any(counts) else 1
 
 
 class PartitionedRouter:

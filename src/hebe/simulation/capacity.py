@@ -15,6 +15,7 @@ from scipy import stats
 
 from hebe.query import Query, SubQuery
 from hebe.scheduling.distribution import DistributionPolicy
+from hebe.scheduling.partitioning import PartitionedRouter
 from hebe.simulation.fleet_run import QueryTrace, ServiceModel, run_fleet
 from hebe.spec import SlaTarget
 
@@ -24,20 +25,21 @@ _WIDEST = 2.0**20
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """`qps` is the mean over traces, `low` and `high` bound its 95% confidence interval, `by_trace_qps` are all."""
+    """`qps` is the mean over traces, `low` and `high` bound its 95% confidence interval (None: one trace has none),
+    `by_trace_qps` are all."""
 
     qps: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     by_trace_qps: tuple[float, ...]
 
     @classmethod
     def of(cls, by_trace_qps: Sequence[float]) -> Capacity:
-        """Student's interval; as wide as the value where there is one trace only."""
+        """Student's interval, of two traces or more: a single one says nothing of how far others lie from it."""
         values = np.asarray(by_trace_qps)
         mean = float(values.mean())
         if values.size == 1:
-            return cls(mean, mean, mean, (mean,))
+            return cls(mean, None, None, (mean,))
         half = float(stats.t.ppf(0.5 + _CONFIDENCE / 2, values.size - 1) * stats.sem(values))
         return cls(mean, mean - half, mean + half, tuple(values.tolist()))
 
@@ -72,13 +74,14 @@ def fleet_capacity(
     traces: Sequence[QueryTrace],
     pool: Sequence[int],
     servers: ServiceModel,
-    make_policy: Callable[[], DistributionPolicy],
+    make_policy: Callable[[], DistributionPolicy | PartitionedRouter],
     sla: SlaTarget,
     *,
     guess_qps: float | None = None,
     tolerance: float = 0.005,
 ) -> Capacity:
-    """The latency-bounded throughput of `pool[t]` instances of each type under a policy, new for each run."""
+    """The latency-bounded throughput of `pool[t]` instances of each type under a policy (or partitioned router, see
+    `run_fleet`), new for each run."""
     if not traces:
         raise ValueError("no trace: give at least one")
 
@@ -99,7 +102,7 @@ def holds_target(
     rate_qps: float,
     pool: Sequence[int],
     servers: ServiceModel,
-    policy: DistributionPolicy,
+    policy: DistributionPolicy | PartitionedRouter,
     sla: SlaTarget,
 ) -> bool:
     """Whether the pool meets the SLA target at this rate; stops as soon as it is seen not to."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hebe.scheduling.distribution import DistributionPolicy
-from hebe.simulation.capacity import holds_target, largest_rate_qps
+from hebe.simulation.capacity import holds_target, largest_rate_qps, most_late
 from hebe.simulation.fleet_run import QueryTrace, ServiceModel, run_fleet
 from hebe.spec import SlaTarget
 
@@ -55,7 +55,13 @@ class CapacityRace:
         """Whether the pool meets the SLA target at this rate."""
         return holds_target(self._trace, rate_qps, pool, self._servers, make_policy(), self._sla)
 
-    def attainment(self, rate_qps: float, pool: Sequence[int], make_policy: PolicyMaker) -> float:
-        """The share of queries answered within the SLA at this rate."""
-        run = run_fleet(self._trace, rate_qps, pool, self._servers, make_policy(), self._sla.latency_s)
+    def attainment(
+        self, rate_qps: float, pool: Sequence[int], make_policy: PolicyMaker, *, give_up_after: float | None = None
+    ) -> float:
+        """The share of queries answered within the SLA at this rate. `give_up_after`: stop once more than so many times
+        as many queries as the SLA allows are late, and count the rest as late too."""
+        late = None if give_up_after is None else int(give_up_after * most_late(len(self._trace), self._sla))
+        run = run_fleet(
+            self._trace, rate_qps, pool, self._servers, make_policy(), self._sla.latency_s, give_up_late=late
+        )
         return run.attainment(self._sla.latency_s)

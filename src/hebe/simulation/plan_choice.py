@@ -2,8 +2,9 @@
 
 The fluid bound knows what splitting is worth, but no queueing; Kairos' bound knows neither, yet its pick with its
 matching is sometimes hard to beat. So the pools that either of them likes best are tried with both policies on one
-trace of queries, and what serves most is taken. Kairos' own pick with its own matching is always among them: on that
-trace the choice never loses to it.
+trace of queries. What is best of many on one trace is so by luck too: the few that come nearest to it there, and
+always Kairos' own pick with its own matching, then compete on traces that are new to them, and what serves most on
+these is taken. What the choice is worth must be measured on yet other traces.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hebe.planning.error import PlanningError
-from hebe.planning.fluid_bound import DEFAULT_PARTS, fluid_bound
+from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound, fluid_bound
 from hebe.planning.fluid_pool import best_pool, fluid_bounds
 from hebe.planning.pool import plan_pool, pools_within
 from hebe.planning.pool_problem import PoolProblem
@@ -24,13 +25,18 @@ from hebe.planning.split_options import split_options
 from hebe.scheduling.distribution import DistributionPolicy
 from hebe.scheduling.matching import CostMatching
 from hebe.scheduling.splitting import PricedSplitting
-from hebe.simulation.capacity_race import CapacityRace
+from hebe.simulation.capacity import fleet_capacity
+from hebe.simulation.capacity_race import CapacityRace, PolicyMaker
 from hebe.simulation.fleet_run import QueryTrace, TableServers
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
 
 _GUESS = 0.7
 """Share of the fluid bound at which the search for a rate starts."""
+FINALISTS = 4
+"""Pairs of pool and policy that compete on fresh traces."""
+_HOPELESS = 5
+"""What has so many times as many late queries as the SLA allows, at the best one's rate, is no finalist."""
 
 
 class PolicyKind(StrEnum):
@@ -52,8 +58,9 @@ class PlanChoice:
     """A pool, `counts` [types], and the policy to run on it.
 
     `prices_qps` [types] are the fluid bound's, which splitting distributes by; `predicted_qps` is what the simulation
-    sustained; `bound_qps` no policy exceeds that splits into so many parts and keeps every query in time. `tried`
-    counts the pairs of pool and policy that were compared.
+    sustained, on the fresh traces if there were any (a little too much, as it is the best of a few); `bound_qps` no
+    policy exceeds that splits into so many parts and keeps every query in time. `tried` counts the pairs of pool and
+    policy that were compared.
     """
 
     types: tuple[str, ...]
@@ -78,6 +85,17 @@ class PlanChoice:
         }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """A pool under a policy, its fluid bound, and its workers: to the router a server of several workers is as good as
+    so many servers."""
+
+    kind: PolicyKind
+    bound: FluidBound
+    workers: tuple[int, ...]
+    make: PolicyMaker
+
+
 def choose_plan(
     problem: PoolProblem,
     table: ServiceTable,
@@ -85,47 +103,83 @@ def choose_plan(
     sla: SlaTarget,
     trace: QueryTrace,
     *,
+    fresh: Sequence[QueryTrace] = (),
     most_counts: Sequence[int] | None = None,
     most_parts: int = DEFAULT_PARTS,
     runners_up: int = 8,
     on_tried: Callable[[int, int], object] | None = None,
 ) -> PlanChoice:
-    """The best pool and policy within the budget, on servers as slow as `table` says, for the queries of `trace`.
+    """The best pool and policy within the budget, on servers as slow as `table` says, for queries as in the traces.
 
-    Tried are the pools with the highest fluid bounds with and without splitting, Kairos' pick, and so many
-    `runners_up` of the fluid ranking; `on_tried` is told how many of how many are done. Raises `PlanningError` where
-    nothing within the budget serves every query in time, `ServiceTableError` for a type that was not measured.
+    Tried on `trace` are the pools with the highest fluid bounds with and without splitting, Kairos' pick, and so many
+    `runners_up` of the fluid ranking; the `FINALISTS` best of them, Kairos' pick with its matching among them, compete
+    on the `fresh` traces (none: the best on `trace` is taken). `on_tried` is told how many of how many steps are done.
+    Raises `PlanningError` where nothing within the budget serves every query in time, `ServiceTableError` for a type
+    that was not measured.
     """
     if runners_up < 0:
         raise PlanningError(f"runners_up is {runners_up}: must be at least 0")
     servers = TableServers(table.of_types(problem.types))
-    pools = candidate_pools(
-        problem, budget_per_hour, most_counts=most_counts, most_parts=most_parts, runners_up=runners_up
-    )
+    pools, pick = _candidates(problem, budget_per_hour, most_counts, most_parts, runners_up)
     options = split_options(problem, most_parts)
     bounds = [fluid_bound(problem, pool, options=options) for pool in pools]  # all positive: a candidate serves all
-    race = CapacityRace(trace, servers, sla, _GUESS * max(bound.bound_qps for bound in bounds))
-    best: tuple[int, PolicyKind] | None = None
-    entries = [(at, kind) for at in range(len(pools)) for kind in (PolicyKind.SPLITTING, PolicyKind.MATCHING)]
-    for done, (at, kind) in enumerate(entries, start=1):
-        prices_qps = bounds[at].splitting_prices_qps()
-        if race.enter(pools[at], lambda k=kind, p=prices_qps: make_policy(k, sla.latency_s, problem.largest, p)):  # type: ignore[misc]
-            best = (at, kind)
+    ways = [_way(problem, sla, bound, kind) for bound in bounds for kind in (PolicyKind.SPLITTING, PolicyKind.MATCHING)]
+    finals = min(FINALISTS, len(ways)) if fresh else 0
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
         if on_tried is not None:
-            on_tried(done, len(entries))
+            on_tried(done, len(ways) + finals)
+
+    race = CapacityRace(trace, servers, sla, _GUESS * max(bound.bound_qps for bound in bounds))
+    best: _Way | None = None
+    for way in ways:
+        if race.enter(way.workers, way.make):
+            best = way
+        step()
     if best is None:
         raise PlanningError("no pool within the budget held the SLA target in simulation at any rate: raise sla_s")
-    at, kind = best
+    found_qps = race.best_qps
+    if fresh:
+        kairos = next((w for w in ways if (*w.bound.counts,) == pick and w.kind is PolicyKind.MATCHING), None)
+        reached = []
+        for way in _finalists(race, ways, best, kairos, finals):
+            capacity = fleet_capacity(fresh, way.workers, servers, way.make, sla, guess_qps=race.best_qps)
+            reached.append((capacity.qps, way))
+            step()
+        found_qps, best = max(reached, key=lambda one: one[0])
+    counts = tuple(best.bound.counts.tolist())
     return PlanChoice(
         problem.types,
-        pools[at],
-        float(np.dot(pools[at], problem.price_per_hour)),
-        kind,
-        bounds[at].splitting_prices_qps(),
-        race.best_qps,
-        bounds[at].bound_qps,
+        counts,
+        float(np.dot(counts, problem.price_per_hour)),
+        best.kind,
+        best.bound.splitting_prices_qps(),
+        found_qps,
+        best.bound.bound_qps,
         race.entered,
     )
+
+
+def _way(problem: PoolProblem, sla: SlaTarget, bound: FluidBound, kind: PolicyKind) -> _Way:
+    prices_qps = bound.splitting_prices_qps()
+    workers = tuple((bound.counts * problem.workers_per_server).tolist())
+    return _Way(kind, bound, workers, lambda: make_policy(kind, sla.latency_s, problem.largest, prices_qps))
+
+
+def _finalists(race: CapacityRace, ways: Sequence[_Way], best: _Way, kairos: _Way | None, count: int) -> list[_Way]:
+    """The best, what answers most queries in time at its rate, and Kairos' way: so many in all."""
+
+    def attainment(way: _Way) -> float:
+        return race.attainment(race.best_qps, way.workers, way.make, give_up_after=_HOPELESS)
+
+    others = sorted((way for way in ways if way is not best), key=attainment, reverse=True)
+    chosen = [best, *others][:count]
+    if kairos is not None and kairos not in chosen:
+        chosen[-1] = kairos
+    return chosen
 
 
 def candidate_pools(
@@ -137,11 +191,24 @@ def candidate_pools(
     runners_up: int = 8,
 ) -> list[tuple[int, ...]]:
     """The pools worth trying, the most promising first, each once; those that only splitting makes able included."""
+    return _candidates(problem, budget_per_hour, most_counts, most_parts, runners_up)[0]
+
+
+def _candidates(
+    problem: PoolProblem,
+    budget_per_hour: float,
+    most_counts: Sequence[int] | None,
+    most_parts: int,
+    runners_up: int,
+) -> tuple[list[tuple[int, ...]], tuple[int, ...] | None]:
+    """The pools worth trying, and which of them is Kairos' pick, if it has one."""
     found = [best_pool(problem, budget_per_hour, most_parts=most_parts, most_counts=most_counts).counts]
+    pick = None
     try:
-        whole = best_pool(problem, budget_per_hour, most_parts=1, most_counts=most_counts).counts
-        found += [whole, plan_pool(problem, budget_per_hour, most_counts=most_counts).pick.counts]
-    except PlanningError:  # only splitting serves every query in time
+        found.append(best_pool(problem, budget_per_hour, most_parts=1, most_counts=most_counts).counts)
+        pick = plan_pool(problem, budget_per_hour, most_counts=most_counts).pick.counts
+        found.append(pick)
+    except PlanningError:  # only splitting serves every query in time, or the pools are too many to rank
         pass
     if runners_up:
         pools = pools_within(problem, budget_per_hour, most_counts=most_counts)
@@ -149,4 +216,4 @@ def candidate_pools(
         bounds = fluid_bounds(problem, pools, most_parts=most_parts, exact=head)
         order = np.lexsort((problem.cost_per_hour(pools), -bounds))[:head]
         found += [tuple(pools[at].tolist()) for at in order.tolist() if bounds[at] > 0]
-    return list(dict.fromkeys(found))[: runners_up + 3]
+    return list(dict.fromkeys(found))[: runners_up + 3], pick

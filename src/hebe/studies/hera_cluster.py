@@ -8,7 +8,7 @@ predicted the demand planned for is raised until what is measured suffices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import combinations
 
 import numpy as np
@@ -29,33 +29,31 @@ from hebe.report.figures import Figure
 from hebe.report.plot_style import SERIES, drawing, to_svg
 from hebe.studies.hera_node import (
     ENTRIES,
+    LOW_SHARES,
     OTHER_WAYS,
+    SKEWED_QPS,
+    TARGETS_QPS,
     CoRunCase,
+    Demand,
     Effort,
     HeraNode,
+    even_demands,
     measure_all,
     measured_rates,
     scaling_badly,
     served_qps,
+    skewed_demands,
 )
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "Hera, Fig. 15-16: servers needed for a target QPS, by each way of choosing which models share one."
 
 EFFORTS = (Effort(1_000, 10_000), Effort(4_000, 60_000), Effort(10_000, 200_000))
-TARGETS_QPS = (1_000.0, 2_000.0, 4_000.0, 8_000.0, 16_000.0)
-"""Of each model. The paper's axis is in its figure alone; these take from a dozen to some hundreds of servers."""
-
-LOW_SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-SKEWED_QPS = 32_000.0
-"""The sum over all models in Fig. 16's setting."""
-
 PAPER_SAVED_PERCENT = {"one model a server": 26.0, "random": 11.0}
 """How many servers fewer Hera needs, on average (Section VII-C)."""
 
 _MOST_PROOFS = 6
 
-Demand = dict[str, float]
 Policy = Callable[[Demand], float]
 
 
@@ -64,10 +62,10 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     node, effort = HeraNode(), options.pick(*EFFORTS)
     measured = _measure_pairs(node, effort, progress)
     policies = _policies(node, measured, options.pick(5, 20, 100))
-    even = {target: dict.fromkeys(ENTRIES, target) for target in TARGETS_QPS}
+    even = even_demands()
     by_target = {target: {name: count(demand) for name, count in policies.items()} for target, demand in even.items()}
     low = scaling_badly(node)
-    skewed = {share: _skewed(low, share) for share in LOW_SHARES}
+    skewed = skewed_demands(low)
     by_share = {share: {name: count(demand) for name, count in policies.items()} for share, demand in skewed.items()}
     proofs = _Proofs(node, effort, measured, progress)
     middle = even[TARGETS_QPS[len(TARGETS_QPS) // 2]]
@@ -177,12 +175,6 @@ def _policies(node: HeraNode, measured: MeasuredRates, seeds: int) -> Mapping[st
         "Hera (random)": over_seeds(hera_random),
         "Hera": lambda demand: hera(tables, demand, measured=measured).servers,
     }
-
-
-def _skewed(low: Sequence[str], share: float) -> Demand:
-    high = [name for name in ENTRIES if name not in low]
-    demand = {name: SKEWED_QPS * share / len(low) for name in low}
-    return demand | {name: SKEWED_QPS * (1 - share) / len(high) for name in high}
 
 
 class _Proofs:

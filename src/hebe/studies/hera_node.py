@@ -50,6 +50,17 @@ SIZES = ProductionSizes()
 """DeepRecInfra's production sizes are not published; this is the nearest heavy-tailed mixture that is (mean 238 items,
 where Hera states 220)."""
 
+TARGETS_QPS = (1_000.0, 2_000.0, 4_000.0, 8_000.0, 16_000.0)
+"""Of each model in Fig. 15. The paper's axis is in its figure alone; these take from a dozen to some hundreds of
+servers."""
+
+LOW_SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+SKEWED_QPS = 32_000.0
+"""The sum over all models in Fig. 16's setting."""
+
+Demand = dict[str, float]
+"""Queries/s by model."""
+
 _CACHE_WAYS = 11
 """Of the socket's last-level cache, 2 MB each."""
 
@@ -212,3 +223,18 @@ def scaling_badly(node: HeraNode) -> list[str]:
     """The models of low worker scalability."""
     scalability = worker_scalability(node.tables)
     return [name for name, kind in zip(ENTRIES, scalability, strict=True) if kind is WorkerScalability.LOW]
+
+
+def even_demands() -> dict[float, Demand]:
+    """Fig. 15's, by the target of every model."""
+    return {target: dict.fromkeys(ENTRIES, target) for target in TARGETS_QPS}
+
+
+def skewed_demands(low: Sequence[str]) -> dict[float, Demand]:
+    """Fig. 16's, by the share that the models of low worker scalability have, evenly."""
+    high = [name for name in ENTRIES if name not in low]
+    return {
+        share: {name: SKEWED_QPS * share / len(low) for name in low}
+        | {name: SKEWED_QPS * (1 - share) / len(high) for name in high}
+        for share in LOW_SHARES
+    }

@@ -18,6 +18,7 @@ from hebe.planning.fluid_bound import fluid_bound
 from hebe.planning.pool import RankedPool, kairos_bounds, plan_pool, pools_within, ranking
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, LIMIT, QUIET, SERIES, drawing, to_svg
+from hebe.simulation.capacity import Capacity
 from hebe.studies.kairos_contenders import (
     CLOCKWORK,
     DRS,
@@ -31,9 +32,10 @@ from hebe.studies.kairos_contenders import (
     measure,
     measure_oracle,
     pool_text,
+    ratio,
     splitting_on,
 )
-from hebe.studies.kairos_setting import MODELS, TYPES, Setting, about, settings
+from hebe.studies.kairos_setting import MODELS, TYPES, Setting, about, settings, spread_text
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.studies.sweep import sweep
 
@@ -42,20 +44,22 @@ DESCRIPTION = "Kairos, Fig. 13 and 14: throughput of the pools with the highest 
 
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """Models; pools of the ranking in Fig. 13 and in Fig. 14; queries and traces of each; queries of what is chosen."""
+    """Models; pools of the ranking in Fig. 13 and in Fig. 14; queries of a trace, and traces of each of these pools;
+    traces of what figures are about, the pick, the best of all pools and the oracle; queries of what is chosen."""
 
     models: tuple[str, ...]
     head: int
     head_14: int
     queries: int
     seeds: int
+    figure_seeds: int
     choosing: int
 
 
 EFFORTS = (
-    _Effort(("rm2", "wnd"), 10, 4, 1_500, 1, 700),
-    _Effort(MODELS, 20, 10, 5_000, 1, 2_000),
-    _Effort(MODELS, 20, 20, 20_000, 3, 10_000),
+    _Effort(("rm2", "wnd"), 10, 4, 1_500, 1, 1, 700),
+    _Effort(MODELS, 20, 10, 5_000, 1, 3, 2_000),
+    _Effort(MODELS, 20, 20, 20_000, 3, 5, 10_000),
 )
 PAPER_SHARE, PAPER_RANK = "close to each other", "among the top 10"
 
@@ -63,16 +67,23 @@ PAPER_SHARE, PAPER_RANK = "close to each other", "among the top 10"
 @dataclass(frozen=True, slots=True)
 class _Ranking:
     """One model's pools with the highest bounds, best first: the throughput of each, and its fluid bound; which of
-    them Kairos picks; and of all pools the best, with its place (from 1) in the whole ranking."""
+    them Kairos picks, and its throughput on more traces; and of all pools the best, with its throughput on the same,
+    and its place (from 1) in the whole ranking."""
 
     model: str
     pools: tuple[RankedPool, ...]
     qps: tuple[float, ...]
     fluid_qps: tuple[float, ...]
     pick: int
+    picked: Capacity
     best: Counts
-    best_qps: float
+    best_found: Capacity
     best_rank: int
+
+    @property
+    def share_of_bound(self) -> float:
+        """What the pick reaches of its own upper bound."""
+        return self.picked.qps / self.pools[self.pick].bound_qps
 
     @property
     def correlation(self) -> float:
@@ -96,7 +107,8 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
             Picture(
                 _rankings_plot(rankings),
                 "Grey steps: Kairos' bound; dashes: the fluid bound; points: throughput with Kairos' matching; the "
-                "star is Kairos' pick, the line the best of all pools.",
+                f"star is Kairos' pick, the line the best of all pools. Points: {spread_text(effort.seeds)}; star and "
+                f"line: {spread_text(effort.figure_seeds)}.",
             ),
             Table(
                 "Bounds and throughput",
@@ -118,7 +130,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
                 ["pool", *policies],
                 [[pool, *(by[pool] for by in policies.values())] for pool in policies[KAIROS]],
                 f"UB is Kairos' upper bound. DRS has the threshold that a hill climb finds for each pool. "
-                f"The oracle reaches {oracle_qps:.1f} on its best pool.",
+                f"The oracle reaches {oracle_qps:.1f} on its best pool. Each cell: {spread_text(effort.seeds)}.",
             ),
             _explanation(rankings),
         ],
@@ -134,19 +146,25 @@ def _rankings(given: Sequence[Setting], effort: _Effort, progress: Progress) -> 
         for setting, plan in zip(given, plans, strict=True)
         for pool in plan.ranked
     ]
-    found = measure("Fig. 13", contenders + best, effort.queries, effort.seeds, progress, 0.01)
+    found = measure("Fig. 13", contenders, effort.queries, effort.seeds, progress, 0.01)
+    shown = [capacity.qps for capacity in found]
+    finals: list[Contender] = []  # of each model the pick, the best of those shown, and the best found of all
+    begins = [sum(len(plan.ranked) for plan in plans[:at]) for at in range(len(plans))]
+    for at, plan in enumerate(plans):
+        own = contenders[begins[at] : begins[at] + len(plan.ranked)]
+        top = int(np.argmax(shown[begins[at] : begins[at] + len(own)]))
+        finals += [own[plan.ranked.index(plan.pick)], own[top], best[at]]
+    measured = measure("picks and the best pools", finals, effort.queries, effort.figure_seeds, progress, 0.01)
     rankings = []
     for at, (setting, plan) in enumerate(zip(given, plans, strict=True)):
-        begin = sum(len(other.ranked) for other in plans[:at])
-        qps = [capacity.qps for capacity in found[begin : begin + len(plan.ranked)]]
-        best_qps = found[len(contenders) + at].qps
-        top = int(np.argmax(qps))
-        winner = best[at].pool if best_qps >= qps[top] else plan.ranked[top].counts
+        of_model = slice(3 * at, 3 * at + 3)
+        winner = max(zip(finals[of_model], measured[of_model], strict=True), key=lambda one: one[1].qps)
         fluid = [fluid_bound(setting.problem, pool.counts).bound_qps for pool in plan.ranked]
         rankings.append(
             _Ranking(
-                setting.model, plan.ranked, tuple(qps), tuple(fluid), plan.ranked.index(plan.pick), winner,
-                max(best_qps, qps[top]), _rank(setting, winner),
+                setting.model, plan.ranked, tuple(shown[begins[at] : begins[at] + len(plan.ranked)]), tuple(fluid),
+                plan.ranked.index(plan.pick), measured[3 * at], winner[0].pool, winner[1],
+                _rank(setting, winner[0].pool),
             )
         )  # fmt: skip
     return rankings
@@ -180,7 +198,7 @@ def _policies(setting: Setting, effort: _Effort, progress: Progress) -> tuple[di
     policies = {"UB": {pool_text(pool.counts): pool.bound_qps for pool in plan.ranked}}
     for scheme, contenders in by_scheme.items():
         policies[scheme] = {contender.pool_text: found[contender].qps for contender in contenders}
-    return policies, measure_oracle("oracle", [setting], effort.choosing, 1, progress)[0].qps
+    return policies, measure_oracle("oracle", [setting], effort.choosing, effort.figure_seeds, progress)[0].qps
 
 
 def _figures(
@@ -188,16 +206,17 @@ def _figures(
 ) -> list[Figure]:
     figures = []
     for each in rankings:
-        pick, picked_qps = each.pools[each.pick], each.qps[each.pick]
+        bound_qps, spread = each.pools[each.pick].bound_qps, spread_text(len(each.picked.by_trace_qps))
+        shares = Capacity.of([qps / bound_qps for qps in each.picked.by_trace_qps])
         figures += [
             Figure(
-                f"kairos.fig13.share_of_bound.{each.model}", picked_qps / pick.bound_qps, "share", target=">= 0.84",
-                paper=PAPER_SHARE, note="Kairos' pick over its own upper bound",
+                f"kairos.fig13.share_of_bound.{each.model}", shares.qps, "share", shares.low, shares.high,
+                len(shares.by_trace_qps), ">= 0.84", PAPER_SHARE, f"Kairos' pick over its own upper bound; {spread}",
             ),
             Figure(f"kairos.fig13.rank_of_best.{each.model}", each.best_rank, "place", paper=PAPER_RANK),
-            Figure(
-                f"kairos.fig13.pick_over_best.{each.model}", picked_qps / each.best_qps, "ratio",
-                paper="near-optimal", note="Kairos' pick over the best of all pools under its matching",
+            ratio(
+                f"kairos.fig13.pick_over_best.{each.model}", each.picked, each.best_found, paper="near-optimal",
+                note=f"Kairos' pick over the best of all pools under its matching; {spread}",
             ),
         ]  # fmt: skip
         if np.isfinite(each.correlation):
@@ -215,11 +234,11 @@ def _figures(
 
 
 def _row(each: _Ranking) -> list[Cell]:
-    pick, picked_qps = each.pools[each.pick], each.qps[each.pick]
     correlation = f"{each.correlation:.2f}" if np.isfinite(each.correlation) else None
     return [
-        each.model, correlation, f"{100 * picked_qps / pick.bound_qps:.0f}%", pool_text(pick.counts),
-        picked_qps, pool_text(each.best), each.best_qps, each.best_rank, f"{picked_qps / each.best_qps:.2f}",
+        each.model, correlation, f"{100 * each.share_of_bound:.0f}%", pool_text(each.pools[each.pick].counts),
+        each.picked.qps, pool_text(each.best), each.best_found.qps, each.best_rank,
+        f"{each.picked.qps / each.best_found.qps:.2f}",
     ]  # fmt: skip
 
 
@@ -242,9 +261,9 @@ def _one_ranking(panel: Axes, each: _Ranking) -> None:
     places = np.arange(1, len(each.pools) + 1)
     panel.step(places, [pool.bound_qps for pool in each.pools], where="mid", color=QUIET, linewidth=1.4)
     panel.plot(places, each.fluid_qps, linestyle="--", color=SERIES[2], linewidth=1.2)
-    panel.axhline(each.best_qps, color=LIMIT, linewidth=1.0)
+    panel.axhline(each.best_found.qps, color=LIMIT, linewidth=1.0)
     panel.plot(places, each.qps, "o", color=SERIES[0], markersize=4)
-    panel.plot(places[each.pick], each.qps[each.pick], "*", color=SERIES[1], markersize=13, markeredgecolor=INK,
+    panel.plot(places[each.pick], each.picked.qps, "*", color=SERIES[1], markersize=13, markeredgecolor=INK,
                markeredgewidth=0.5)  # fmt: skip
     panel.set_ylim(bottom=0)
     panel.set_xticks([1, 5, 10, 15, 20][: 1 + len(each.pools) // 5])
@@ -271,9 +290,7 @@ def _policies_plot(policies: Mapping[str, Mapping[str, float]], oracle_qps: floa
 
 
 def _explanation(rankings: Sequence[_Ranking]) -> str:
-    shares = ", ".join(
-        f"{100 * each.qps[each.pick] / each.pools[each.pick].bound_qps:.0f}% on {each.model}" for each in rankings
-    )
+    shares = ", ".join(f"{100 * each.share_of_bound:.0f}% on {each.model}" for each in rankings)
     flat = max(1 - each.pools[-1].bound_qps / each.pools[0].bound_qps for each in rankings)
     below = [
         f"{sum(fluid > pool.bound_qps for fluid, pool in zip(each.fluid_qps, each.pools, strict=True))} of "

@@ -6,7 +6,7 @@ are chosen on one trace, and measured on others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +39,8 @@ RIBBON, DRS, CLOCKWORK, KAIROS, SPLITTING = "Ribbon", "DRS", "CLKWRK", "Kairos",
 Counts = tuple[int, ...]
 CHOOSING_SEED = 1_000
 """Of the trace on which pools are chosen; those on which they are measured begin at 1."""
+FRESH_TRACES = 2
+"""Beside that one: on which the best of Hebe's plans compete."""
 _THRESHOLDS = range(50, 1000, 50)
 MARGIN = 1.03
 """What a policy may reach over the fluid bound: 1% of queries may be late."""
@@ -102,10 +104,11 @@ def homogeneous_contender(setting: Setting) -> tuple[Contender, float]:
 
 
 def splitting_contender(setting: Setting, queries: int, runners_up: int = 8) -> Contender:
-    """Hebe's choice: a few promising pools, each with splitting and with matching, tried on one trace."""
-    trace = setting.trace(queries, CHOOSING_SEED)
+    """Hebe's choice: a few promising pools, each with splitting and with matching, tried on one trace; the best of them
+    and Kairos' way on further ones."""
+    trace, *fresh = (setting.trace(queries, CHOOSING_SEED + number) for number in range(1 + FRESH_TRACES))
     plan = choose_plan(
-        setting.problem, setting.table, setting.budget_per_hour, setting.sla, trace, runners_up=runners_up
+        setting.problem, setting.table, setting.budget_per_hour, setting.sla, trace, fresh=fresh, runners_up=runners_up
     )
     scheme = SPLITTING if plan.policy is PolicyKind.SPLITTING else KAIROS
     return Contender(setting, scheme, plan.counts, prices_qps=plan.prices_qps)
@@ -236,5 +239,4 @@ def ratio(name: str, over: Capacity, under: Capacity, factor: float = 1.0, **res
     several; further fields of `Figure` in `rest`."""
     ratios = Capacity.of([factor * a / b for a, b in zip(over.by_trace_qps, under.by_trace_qps, strict=True)])
     runs = len(ratios.by_trace_qps)
-    spread: Mapping[str, float | None] = {"low": ratios.low, "high": ratios.high} if runs > 1 else {}
-    return Figure(name, ratios.qps, "ratio", runs=runs, **spread, **rest)  # type: ignore[arg-type]
+    return Figure(name, ratios.qps, "ratio", ratios.low, ratios.high, runs, **rest)  # type: ignore[arg-type]

@@ -313,9 +313,9 @@ def _explanation(
         "Where ours differs. Ribbon's policy sends the query that waits longest to whatever is idle, also where it "
         f"will be late. Its best pools spend on the base type, of the budget, {base}. Gaps: the paper has two of "
         "Fig. 3's pools below the homogeneous one under that policy. With gaps as the artifact draws them, smoother "
-        f"than a Poisson process at such rates, it is at {gaps} here. Nearest to Kairos comes {nearest}; the paper's "
-        "1.5 over Ribbon and 1.44 over the others are for pools and thresholds that it does not print, and why "
-        "each ratio is not the same was not tested. The oracle sends the largest first to the base type and the "
+        f"than a Poisson process at such rates, it is at {gaps} here, on one trace. Nearest to Kairos comes {nearest}; "
+        "the paper's 1.5 over Ribbon and 1.44 over the others are for pools and thresholds that it does not print, and "
+        "why each ratio is not the same was not tested. The oracle sends the largest first to the base type and the "
         "smallest first elsewhere, and keeps queries whole"
         + (f": splitting exceeds it on {', '.join(above)}." if above else ".")
     )

@@ -18,7 +18,7 @@ from hebe.report.plot_style import INK, LIMIT, SERIES, drawing, name_places, to_
 from hebe.simulation.capacity import Capacity
 from hebe.studies.kairos_contenders import KAIROS, Contender, measure, pool_text
 from hebe.studies.kairos_gain import Gain, gains
-from hebe.studies.kairos_setting import GAUSSIAN, MODELS, TYPES, about, settings
+from hebe.studies.kairos_setting import GAUSSIAN, MODELS, TYPES, about, settings, spread_text
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "Kairos, Fig. 15 and 16: gains with four times the budget, a longer QoS, Gaussian sizes, noisy latency."
@@ -47,7 +47,8 @@ PAPER = {
 
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """Models; queries and traces; queries on which Hebe's plan is chosen, and how many more pools it tries."""
+    """Models; queries and traces; queries of the traces on which Hebe's plan is chosen, and how many more pools it
+    tries."""
 
     models: tuple[str, ...]
     queries: int
@@ -58,7 +59,7 @@ class _Effort:
 
 EFFORTS = (
     _Effort(("rm2", "wnd"), 1_000, 1, 400, 0),
-    _Effort(MODELS, 5_000, 1, 2_000, 2),
+    _Effort(MODELS, 5_000, 3, 3_000, 3),
     _Effort(MODELS, 20_000, 5, 5_000, 8),
 )
 
@@ -74,16 +75,17 @@ class _Case:
     def figures(self) -> tuple[Figure, Figure]:
         """Kairos and Hebe over homogeneous."""
         gain = self.gain
+        spread = spread_text(len(gain.kairos_qps.by_trace_qps))
         key = "usual" if self.change == USUAL else self.change
         figure = "fig15" if self.change in ("budget", "qos") else "fig16"
         return (
             gain.of_kairos(
                 f"kairos.{figure}.over_homogeneous.{key}.{gain.model}", paper=PAPER.get(self.change),
-                note=f"pool {gain.kairos.pool_text}",
+                note=f"pool {gain.kairos.pool_text}; {spread}",
             ),
             gain.of_hebe(
                 f"kairos.{figure}.hebe_over_homogeneous.{key}.{gain.model}",
-                note=f"pool {gain.hebe.pool_text}; beyond the paper",
+                note=f"pool {gain.hebe.pool_text}; {spread}; beyond the paper",
             ),
         )  # fmt: skip
 
@@ -105,8 +107,8 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     return StudyResult(
         figures=figures,
         content=[
-            "Each bar is throughput over that of the homogeneous pool of the same case, scaled to its whole budget. "
-            f"{about(options)}",
+            "Each bar is throughput over that of the homogeneous pool of the same case, scaled to its whole budget: "
+            f"{spread_text(effort.seeds)}. {about(options)}",
             Heading("Fig. 15 and 16: Kairos over homogeneous when the setting changes"),
             Picture(
                 _bars(cases),

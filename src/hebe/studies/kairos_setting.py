@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 from scipy.special import ndtri
@@ -170,6 +171,11 @@ def traces_text(count: int) -> str:
     return "one trace" if count == 1 else f"{count} traces"
 
 
+def spread_text(count: int) -> str:
+    """What stands beside a figure measured on so many traces."""
+    return "one trace, which has no interval" if count == 1 else f"mean of {count} traces, Student's 95% interval"
+
+
 @cache
 def service_table(data: Path | None, model: str) -> ServiceTable:
     """The model's service times on `TYPES`. Raises `StudyError` where the measurements lack something."""
@@ -237,9 +243,10 @@ class NoisyServers:
         return self._servers.profiles
 
     def begin(self, trace: QueryTrace) -> None:
-        """Draw the noise: the same for the same number of queries."""
+        """Draw the noise: the same for the same queries, of its own for others."""
         self._servers.begin(trace)
-        drawn = 1 + self._noise * np.random.default_rng(len(trace)).standard_normal(len(trace) * _MOST_NOISE_DRAWS)
+        seed = crc32(trace.gaps.tobytes(), crc32(trace.luck.tobytes()))
+        drawn = 1 + self._noise * np.random.default_rng(seed).standard_normal(len(trace) * _MOST_NOISE_DRAWS)
         self._factor = np.maximum(drawn, 0.1).tolist()
 
     def service_s(self, server_type: int, sub_query: SubQuery) -> float:

@@ -39,7 +39,7 @@ from hebe.studies.kairos_contenders import (
 )
 from hebe.studies.kairos_evaluation import pool_evaluator, throughput_on
 from hebe.studies.kairos_search import KAIROS_PLUS
-from hebe.studies.kairos_setting import TYPES, Setting, about, settings
+from hebe.studies.kairos_setting import TYPES, Setting, about, settings, spread_text, traces_text
 from hebe.studies.kairos_stream import Replan, Stream, stream_plot, watch
 from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.studies.sweep import sweep
@@ -55,7 +55,8 @@ DeepRecSys' Normal(256, 32) the planned pools stayed the same, which shows nothi
 
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """Models; queries and traces on which plans are measured; queries of a trial; of the oracle's search."""
+    """Models; queries and traces on which plans are measured; queries of the one trace that all trials see; of the
+    oracle's search."""
 
     models: tuple[str, ...]
     queries: int
@@ -66,7 +67,7 @@ class _Effort:
 
 EFFORTS = (
     _Effort(("dien",), 1_000, 1, 600, 300),
-    _Effort(("rm2", "dien"), 5_000, 2, 2_000, 1_500),
+    _Effort(("rm2", "dien"), 5_000, 3, 2_000, 1_500),
     _Effort(("rm2", "dien"), 20_000, 10, 10_000, 10_000),
 )
 """The paper shows rm2. Its best pool hardly depends on the sizes here, so there is dien as well, whose does."""
@@ -80,6 +81,8 @@ PAPER: Mapping[str, str] = {
 }
 _COLOURS = {KAIROS: 0, SPLITTING: 1, KAIROS_PLUS: 2, CLOCKWORK: 3, DRS: 4, RIBBON: 5}
 _REACHED = 0.98
+_SPREAD = spread_text(1)
+"""Of what trials measure: a search tries pools on one trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +139,13 @@ def _learning(setting: Setting, effort: _Effort, progress: Progress) -> Table:
         for known in (False, True)
     ]
     lengths = (effort.trial // 2, effort.trial, 2 * effort.trial)
-    found = [measure(f"runs of {length:,}", both, length, 1, progress, 0.01) for length in lengths]
+    found = [measure(f"runs of {length:,}", both, length, effort.seeds, progress, 0.01) for length in lengths]
     return Table(
         f"{setting.model}: learning service times, and knowing them",
         ["queries of a run", *(f"{c.scheme} {c.pool_text}{', known' if c.setting.known_times else ''}" for c in both)],
         [[length, *(capacity.qps for capacity in row)] for length, row in zip(lengths, found, strict=True)],
-        "Queries/s of the new sizes, one trace. Each run learns from nothing, unless service times are known before.",
+        f"Queries/s of the new sizes, on {traces_text(effort.seeds)}. Each run learns from nothing, unless service "
+        "times are known before.",
     )
 
 
@@ -167,8 +171,8 @@ def _shift(model: str, old: Setting, effort: _Effort, progress: Progress) -> tup
             f"{model}: plans along the stream",
             ["queries after the change", "Kairos' pool", "Kairos", "Hebe's pool", "Hebe"],
             list(map(_plan_row, stream.plans, of_kairos, of_hebe)),
-            f"Pools: counts of {', '.join(TYPES)}; queries/s that they serve of the new sizes. Hebe's pool is the one "
-            "of the best fluid bound: nothing is measured.",
+            f"Pools: counts of {', '.join(TYPES)}; queries/s that they serve of the new sizes, on "
+            f"{traces_text(effort.seeds)}. Hebe's pool is the one of the best fluid bound: nothing is measured before.",
         ),
         Heading(f"Fig. 12: {model}, starting over"),
         Picture(
@@ -186,7 +190,8 @@ def _shift(model: str, old: Setting, effort: _Effort, progress: Progress) -> tup
             ],
             [_course_row(scheme, course, courses[KAIROS]) for scheme, course in courses.items()],
             f"Queries/s. Ribbon, DRS and CLKWRK search by Bayesian optimisation, {TRIALS} trials, as Ribbon does. "
-            "Hebe simulates the pools that its bounds propose before it takes one. "
+            "Hebe simulates the pools that its bounds propose before it takes one. All of it is on one trace of "
+            f"{effort.trial:,} queries, which has no interval. "
             f"The oracle reaches {oracle_qps:.1f} on its best pool.",
         ),
     ]  # fmt: skip
@@ -225,14 +230,14 @@ def _figures(model: str, stream: Stream, courses: Mapping[str, _Course], oracle_
             f"kairos.fig12.queries_until_noticed.{model}", stream.plans[1].after, "queries",
             note=f"from the change to the first new plan; {len(stream.plans) - 1} plans until all is as planned for",
         ),
-        Figure(f"kairos.fig12.share_of_oracle.{model}", own / oracle_qps, "share", paper="within 15%"),
+        Figure(f"kairos.fig12.share_of_oracle.{model}", own / oracle_qps, "share", paper="within 15%", note=_SPREAD),
         Figure(
             f"kairos.fig12.kairos_plus_evaluations.{model}", len(courses[KAIROS_PLUS].path), "pools", paper=8.0,
             note="until every pool was measured or ruled out, at most 20",
         ),
         Figure(
             f"kairos.fig12.hebe_over_kairos.{model}", courses[SPLITTING].best[1] / own, "ratio",
-            note="beyond the paper",
+            note=f"beyond the paper; {_SPREAD}",
         ),
     ]  # fmt: skip
     for scheme, key in ((RIBBON, "ribbon"), (DRS, "drs"), (CLOCKWORK, "clockwork")):
@@ -240,11 +245,11 @@ def _figures(model: str, stream: Stream, courses: Mapping[str, _Course], oracle_
         figures += [
             Figure(
                 f"kairos.fig12.over_{key}_mean.{model}", own / float(np.mean(course.serving())), "ratio",
-                paper=PAPER[scheme], note="Kairos' one pool over the mean of the 20 on trial",
+                paper=PAPER[scheme], note=f"Kairos' one pool over the mean of the 20 on trial; {_SPREAD}",
             ),
             Figure(
                 f"kairos.fig12.over_{key}_best.{model}", own / course.best[1], "ratio",
-                note="Kairos' one pool over the best of the 20",
+                note=f"Kairos' one pool over the best of the 20; {_SPREAD}",
             ),
         ]  # fmt: skip
     return figures

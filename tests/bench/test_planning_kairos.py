@@ -1,0 +1,60 @@
+"""Kairos' figures on few pools and short traces: what holds whatever the numbers are."""
+
+import pytest
+from rich.progress import Progress
+
+from hebe.bench import planning_kairos
+from hebe.bench.planning_kairos import PARTS, Case, Contest, Effort, kairos_figures, reach
+from hebe.simulation.capacity import Capacity
+from hebe.studies import sweep as sweeping
+from hebe.studies.kairos_contenders import CLOCKWORK, best_contender
+
+EFFORT = Effort(200, 150, 2, 0, ("rm2",), budget_per_hour=1.1)
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch):
+    monkeypatch.setattr(sweeping.os, "sched_getaffinity", lambda _: {0})
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return {part: reach(Case("rm2", part, None, EFFORT)) for part in PARTS}
+
+
+def test_every_part_reaches_something_within_the_budget(parts):
+    prices = Contest("rm2", None, EFFORT).problem.price_per_hour
+    for found in parts.values():
+        assert found.capacity.qps > 0
+        assert sum(found.pool * prices) <= 1.1 * (1 + 1e-9)
+
+
+def test_a_baseline_runs_on_the_best_for_it_of_all_pools(parts):
+    best = best_contender(Contest("rm2", None, EFFORT).setting, CLOCKWORK, EFFORT.planning_queries)
+    assert parts["clockwork"].pool == best.pool
+    assert parts["drs"].policy.startswith("size threshold")
+
+
+def test_what_is_measured_was_not_chosen_on(parts):
+    contest = Contest("rm2", None, EFFORT)
+    chosen_on = [contest.planning, *contest.fresh]
+    assert len({trace.luck.tobytes() for trace in [*chosen_on, *contest.measured]}) == len(chosen_on) + 2
+    assert len(parts["split"].capacity.by_trace_qps) == 2
+
+
+def test_figures_are_named_by_model_and_carry_their_spread():
+    figures = {figure.name: figure for figure in kairos_figures(None, EFFORT, Progress(disable=True))}
+    assert {name.removesuffix(".rm2") for name in figures} == {
+        "kairos.over_homogeneous", "kairos.over_ribbon", "kairos.over_drs", "kairos.over_clockwork",
+        "kairos.share_of_bound", "split.over_kairos", "split.share_of_fluid_bound", "kairos_plus.evaluated_share",
+        "kairos_plus.over_exhaustive",
+    }  # fmt: skip
+    for name in ("kairos.over_drs.rm2", "split.over_kairos.rm2"):
+        assert figures[name].low <= figures[name].value <= figures[name].high
+    assert figures["kairos_plus.over_exhaustive"].value <= 1
+
+
+def test_one_trace_has_no_spread():
+    one = planning_kairos.Reached(Capacity.of([3.0]), (1,), "matching", 4.0)
+    figure = planning_kairos._share("a.b", one, "> 0", "of it")
+    assert (figure.value, figure.low, figure.high) == (0.75, None, None)

@@ -1,0 +1,115 @@
+"""Service times from files: samples, latency profiles, and what `hebe profile` wrote."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hebe.cli.plan_files import PlanFileError
+from hebe.cli.service_times import read_service_times
+
+from .pool_files import samples, write
+from .server_profiles import ON_HOST, PIPELINE, profile_file
+
+
+def test_samples_of_a_spreadsheet_are_read_as_others(tmp_path):
+    plain = write(tmp_path / "plain.csv", samples())
+    spoilt = tmp_path / "spoilt.csv"
+    lines = samples()
+    spoilt.write_bytes(("\ufeff" + "\r\n".join([*lines[:4], "", *lines[4:], ",,,", "", ""])).encode())
+    read, other = (read_service_times([path], None) for path in (plain, spoilt))
+    np.testing.assert_array_equal(read.table.quantiles_s, other.table.quantiles_s)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["m,gpu,70,9,0,2,3,4"], "a.csv, line 14, field ms_1: is 0: samples must be positive"),
+        (["", "m,gpu,70,9,0,2,3,4"], "a.csv, line 15, field ms_1: is 0"),
+        (["", "", "m,gpu,70,9,1,2,3,x"], "a.csv, line 16, field ms_4: 'x'"),
+    ],
+)
+def test_bad_samples_are_named_by_line_and_column(tmp_path, lines, message):
+    path = write(tmp_path / "a.csv", [*samples(), *lines])
+    with pytest.raises(PlanFileError, match=message):
+        read_service_times([path], None)
+
+
+def test_a_zero_in_one_file_may_be_more_in_another(tmp_path):
+    zero = write(tmp_path / "a.csv", [samples()[0], "m,gpu,70,0,0,0,0,0"])
+    more = write(tmp_path / "b.csv", [samples()[0], "m,gpu,70,9,1,1,1,1"])
+    assert read_service_times([zero, more], None).table.mean_s[0, -1] == pytest.approx(1e-3)
+    with pytest.raises(PlanFileError, match=r"a\.csv, line 2, field ms_0: is 0 in all files together"):
+        read_service_times([zero, write(tmp_path / "b.csv", [samples()[0], "m,gpu,70,0,0,1,1,1"])], None)
+
+
+def test_what_hebe_profile_wrote_is_service_times(tmp_path):
+    path = profile_file(tmp_path / "p" / "cpu.json")
+    profile_file(tmp_path / "p" / "gpu.json", server="gpu", fixed_s=4e-3, item_s=1e-5, lanes=(ON_HOST,))
+    one, both = read_service_times([path], None), read_service_times([tmp_path / "p"], None)
+    assert (one.model, one.table.types, one.files) == ("m", ("cpu",), (path,))
+    assert (both.table.types, both.workers_per_server) == (("cpu", "gpu"), (2, 2))
+    mean_s = one.table.mean_s[0]
+    assert mean_s[[0, 15, 39, 63]] == pytest.approx([1.1e-3, 2.6e-3, 5e-3, 7.4e-3])
+    # beyond the batch size: its parts one after another
+    assert one.table.largest == 4096
+    assert mean_s[[64, 99, 127, 128]] == pytest.approx([8.5e-3, 12e-3, 14.8e-3, 15.9e-3])
+    spread_s = one.table.profile("cpu", [64, 128]).spread_s
+    assert spread_s[1] == pytest.approx(2**0.5 * spread_s[0], rel=0.01)
+    assert both.of_types(["gpu"], "").workers_per_server == (2,)
+
+
+def test_profiles_of_both_kinds_go_together(tmp_path):
+    profile_file(tmp_path / "cpu.json")
+    sizes = list(range(1, 101))
+    fields = {"batch_sizes": sizes, "service_s": [size * 1e-3 for size in sizes], "spread_s": [0.0] * len(sizes)}
+    (tmp_path / "gpu.json").write_text(json.dumps([{"model": "m", "server_type": "gpu", **fields}]))
+    times = read_service_times([tmp_path / "cpu.json", tmp_path / "gpu.json"], None)
+    assert times.table.types == ("cpu", "gpu")
+    assert times.workers_per_server == (2, 1)
+    assert times.table.largest == 100
+    (tmp_path / "gpu.json").write_text(json.dumps([{"model": "m", "server_type": "cpu", **fields}]))
+    with pytest.raises(PlanFileError, match=r"gpu\.json: line 1, profile 1: m on cpu is given twice, before"):
+        read_service_times([tmp_path / "cpu.json", tmp_path / "gpu.json"], None)
+
+
+def test_a_type_whose_profile_is_no_one_number_is_told_when_it_is_asked_for(tmp_path):
+    profile_file(tmp_path / "p" / "a.json")
+    profile_file(tmp_path / "p" / "b.json", server="gpu", lanes=(PIPELINE,))
+    profile_file(tmp_path / "p" / "c.json", server="both", lanes=(ON_HOST, ON_HOST))
+    profile_file(tmp_path / "p" / "d.json", model="other", lanes=(PIPELINE,))
+    times = read_service_times([tmp_path / "p"], "m")
+    assert times.of_types(["cpu"], "").table.types == ("cpu",)
+    with pytest.raises(PlanFileError) as fault:
+        times.of_types(["gpu"], "the pool has")
+    assert str(fault.value) == (
+        f"{tmp_path}/p/b.json: m on gpu runs as pipeline-on-host, in stages that work side by side or fuse queries: how"
+        " long a query takes there is not one number by its size; profile it with --placement model-on-host, or plan by"
+        " its throughput: hebe plan provision"
+    )
+    with pytest.raises(PlanFileError, match="m on both runs in two lanes, with service times of their own: how long"):
+        times.of_types(["both"], "the pool has")
+    with pytest.raises(PlanFileError, match="other on cpu runs as pipeline-on-host"):
+        read_service_times([tmp_path / "p"], "other")
+    with pytest.raises(PlanFileError, match="holds several models: choose one by --model: m, other"):
+        read_service_times([tmp_path / "p"], None)
+
+
+def test_bad_profiles_are_named_by_file_and_field(tmp_path):
+    path = profile_file(tmp_path / "p" / "a.json")
+    profile_file(tmp_path / "p" / "b.json")
+    with pytest.raises(PlanFileError, match=r"p/b\.json: m on cpu is given twice, before in .*p/a\.json"):
+        read_service_times([tmp_path / "p"], None)
+    with pytest.raises(PlanFileError, match=r"p/b\.json: m on cpu is given twice, before in .*p/a\.json"):
+        read_service_times([path, tmp_path / "p" / "b.json"], None)
+    path.write_text(path.read_text().replace('"spread_s"', '"spread"'))
+    with pytest.raises(PlanFileError, match=r"p/a\.json: latency profile: field 'spread_s' is missing"):
+        read_service_times([path], None)
+    path.write_text('{"kind": "plan"}')
+    with pytest.raises(PlanFileError, match=r"p/a\.json: kind 'plan', format None: must be kind 'server profile'"):
+        read_service_times([path], None)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PlanFileError, match=r"empty: holds no profile \(\*\.json\) of hebe profile"):
+        read_service_times([tmp_path / "empty"], None)
+    with pytest.raises(PlanFileError, match="or directories of profiles that hebe profile wrote"):
+        read_service_times([tmp_path / "empty", write(tmp_path / "t.csv", samples())], None)
