@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 import resource
@@ -10,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,41 @@ def test_tensors_that_do_not_fit(served: Served, what: str):
             client.infer("ranker", triton_inputs(tritonclient.grpc, inputs))
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
     assert caught.value.message() == message
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_query_too_large_for_floats_harms_none_that_it_shares_a_batch_with(served: Served, protocol: str):
+    """Many at once, so that they are fused; those of which a dense value leaves float32's range are told so."""
+    module = {"http": tritonclient.http, "grpc": tritonclient.grpc}[protocol]
+    rng = np.random.default_rng(7)
+    rows = np.array(list(itertools.product([3e38, -3e38, 0], repeat=4)), np.float32)
+    every = draw(small_dlrm("ranker"), len(rows), rng)
+    every.arrays["dense"][:] = rows
+    too_large = rows[np.isnan(served.references["ranker"].scores(every)[:, 0])][0]
+    queries = [draw(small_dlrm("ranker"), 5, rng) for _ in range(40)]
+    overflowing = set(range(0, 40, 4))
+    for number in overflowing:
+        queries[number].arrays["dense"][2] = too_large
+    before = Metrics(served.process.metrics_url).value("hebe_queries_refused_total", reason="not_finite")
+    with ThreadPoolExecutor(len(queries)) as pool, ExitStack() as clients:
+        client = [clients.enter_context(module.InferenceServerClient(getattr(served, protocol))) for _ in queries]
+        asked = [
+            pool.submit(each.infer, "ranker", triton_inputs(module, query))
+            for each, query in zip(client, queries, strict=True)
+        ]
+        for number, (future, query) in enumerate(zip(asked, queries, strict=True)):
+            if number not in overflowing:
+                scores = future.result().as_numpy("score")
+                wanted = served.references["ranker"].scores(query)
+                np.testing.assert_allclose(scores, wanted, rtol=0, atol=TOLERANCE)
+                continue
+            with pytest.raises(tritonclient.utils.InferenceServerException) as caught:
+                future.result()
+            assert caught.value.status() == {"http": "400", "grpc": "StatusCode.INVALID_ARGUMENT"}[protocol]
+            assert "3e+38 of item 2, column " in caught.value.message()
+            assert "is too large for the model: score nan of item 2 is not finite" in caught.value.message()
+    after = Metrics(served.process.metrics_url).value("hebe_queries_refused_total", reason="not_finite")
+    assert after - before == len(overflowing)
 
 
 def json_body(**user: Any) -> bytes:
@@ -315,6 +352,11 @@ def _typed_in_the_wrong_field(request: service_pb2.ModelInferRequest) -> None:
     request.inputs[0].contents.int_contents.extend([1, 2, 3, 4])
 
 
+def _without_tensors(request: service_pb2.ModelInferRequest) -> None:
+    del request.inputs[:]
+    del request.raw_input_contents[:]
+
+
 MESSAGES: dict[str, tuple[Callable[[service_pb2.ModelInferRequest], object], str, str]] = {
     "raw contents missing": (
         lambda r: r.raw_input_contents.pop(),
@@ -332,7 +374,8 @@ MESSAGES: dict[str, tuple[Callable[[service_pb2.ModelInferRequest], object], str
         "input 'user': has both contents and raw_input_contents",
     ),
     "typed in the wrong field": (_typed_in_the_wrong_field, "INVALID_ARGUMENT", "INT64 belongs in int64_contents"),
-    "no inputs": (lambda r: r.Clear(), "INVALID_ARGUMENT", "field 'inputs' is empty"),
+    "no inputs": (_without_tensors, "INVALID_ARGUMENT", "field 'inputs' is empty"),
+    "nothing": (lambda r: r.Clear(), "NOT_FOUND", "model '' is not loaded"),
     "unknown model": (lambda r: setattr(r, "model_name", "nobody"), "NOT_FOUND", "model 'nobody' is not loaded"),
     "unknown version": (lambda r: setattr(r, "model_version", "9"), "NOT_FOUND", "has no version '9' loaded"),
     "negative shape": (
@@ -351,6 +394,17 @@ def test_grpc_messages_that_are_no_request(served: Served, what: str):
     error = infer_over(served, request)
     assert error.code().name == code
     assert says in error.details()
+
+
+@pytest.mark.parametrize("field", [b"\x3a\x00", b"\x2a\x00"])
+def test_grpc_messages_of_a_great_many_fields_hold_nobody_up(served: Served, field: bytes):
+    """Four megabytes of them, which kept all others waiting for seconds."""
+    flood = b"\x0a\x06ranker" + field * (2 << 20)
+    began_s = time.monotonic()
+    error = infer_over(served, flood)
+    assert time.monotonic() - began_s < 2.0
+    assert error.code().name == "INVALID_ARGUMENT"
+    assert "fields, as many as any model here could need" in error.details()
 
 
 def test_grpc_bytes_that_are_no_message(served: Served):

@@ -172,10 +172,10 @@ async def test_repository_index_load_and_unload(client: Client, served: Served, 
 
 async def test_loading_and_unloading_what_is_not_there(client: Client):
     status, message = await client.error("load_model", "nobody")
-    assert status == status_of(client, 400, "INVALID_ARGUMENT")
+    assert status == status_of(client, 404, "NOT_FOUND")
     assert "has no model 'nobody'" in message
     status, message = await client.error("unload_model", "nobody")
-    assert status == status_of(client, 400, "INVALID_ARGUMENT")
+    assert status == status_of(client, 404, "NOT_FOUND")
     assert "'nobody' is not loaded" in message
 
 

@@ -135,6 +135,15 @@ FAILURES = {
     "too many threads": Failure(lambda root: [str(root), "--worker-threads", "3"], "'--worker-threads'", status=2),
     "no such row format": Failure(lambda root: [str(root), "--row-format", "int4"], "choose fp32, fp16, int8", 2),
     "half of TLS": Failure(lambda root: [str(root), "--tls-key", "k.pem"], "Invalid value for --tls-certificate", 2),
+    "too many workers": Failure(lambda root: [str(root), "--workers", "99999999"], "Invalid value for '--workers'", 2),
+    "an empty token": Failure(lambda root: [str(root), "--api-token", ""], "an API token is empty: give one"),
+    "a blank token": Failure(
+        lambda root: [str(root), "--api-token", "ok", "--api-token", " "], "an API token is empty"
+    ),
+    "no room for a request": Failure(
+        lambda root: [str(root), "--max-bytes-in-flight", "1M"], "must be at least max_request_bytes, 67108864"
+    ),
+    "not a number of bytes": Failure(lambda root: [str(root), "--max-bytes-in-flight", "x"], "write bytes as 4096", 2),
     "not a size": Failure(lambda root: [str(root), "--max-request-bytes", "much"], "write bytes as 4096, 64K", 2),
 }
 
@@ -196,6 +205,17 @@ def test_what_keeps_a_server_from_starting(name: str, tmp_path: Path, capsys: py
     if failure.status == 1:
         assert len(lines) == 1
         assert lines[0].startswith("error: ")
+
+
+@pytest.mark.usefixtures("this_process")
+@pytest.mark.parametrize("token", ["", " "])
+def test_a_token_of_the_environment_that_is_empty(
+    token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Set by a script whose secret is missing: it did not mean to let everybody in."""
+    monkeypatch.setenv("HEBE_API_TOKEN", token)
+    failure = Failure(lambda root: [str(root)], "HEBE_API_TOKEN: is set but empty: give a token", 2)
+    check(failure, run_here(with_free_ports(failure.arrange(tmp_path)), capsys))
 
 
 @pytest.mark.parametrize("name", ["no such directory", "table truncated"])

@@ -378,6 +378,114 @@ def popularity():
     return build(Popularity), (hist[:, 0] * (torch.arange(ITEMS) % 2), hist)
 
 
+class TwoJaggedBags(nn.Module):
+    """Two bags, of values of their own or of the same, by one input of offsets."""
+
+    def __init__(self, rows=(50, 2000)):
+        super().__init__()
+        self.tags = nn.EmbeddingBag(rows[0], 4, mode="mean")
+        self.weights = nn.EmbeddingBag(rows[1], 1, mode="sum")
+        self.top = nn.Linear(5, 1)
+
+    def forward(self, tags, offsets, categories=None):
+        categories = tags if categories is None else categories
+        return self.top(torch.cat([self.tags(tags, offsets), self.weights(categories, offsets)], 1))
+
+
+OFFSETS = torch.tensor([0, 3, 3, 5, 5, 8])
+
+
+def jagged_bags_of_one_offsets():
+    """Values for each table, one offsets."""
+    return build(TwoJaggedBags), {
+        "tags": keys(50, 2).flatten()[:9],
+        "offsets": OFFSETS,
+        "categories": keys(2000, 2).flatten()[:9],
+    }
+
+
+def jagged_bag_of_two_tables():
+    """The same values for a table of 50 rows and for one of 2000: a wide and a deep part."""
+    return build(TwoJaggedBags), (keys(50, 2).flatten()[:9], OFFSETS)
+
+
+class PooledOtherwise(nn.Module):
+    """The greatest of an item's rows, and their sum with a weight for each."""
+
+    def __init__(self):
+        super().__init__()
+        self.greatest = nn.EmbeddingBag(50, 4, mode="max")
+        self.weighted = nn.EmbeddingBag(60, 4, mode="sum", padding_idx=0)
+        self.top = nn.Linear(8, 1)
+
+    def forward(self, hist, watched, seconds):
+        weights = torch.log1p(seconds) * (watched != 0)
+        return self.top(torch.cat([self.greatest(hist), self.weighted(watched, per_sample_weights=weights)], 1))
+
+
+def pooled_otherwise():
+    """`mode="max"`, and `per_sample_weights` computed from numbers."""
+    watched = sequence(60, 3)[0]
+    seconds = torch.rand(ITEMS, 3, generator=torch.Generator().manual_seed(3)) * 600
+    return build(PooledOtherwise), {"hist": keys(50, 4), "watched": watched, "seconds": seconds}
+
+
+class FilledInPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.user, self.hist = nn.Embedding(50, 4), nn.Embedding(50, 4)
+        self.top = nn.Linear(4, 1)
+
+    def forward(self, user, hist):
+        user, hist = self.user(user), self.hist(hist.flip(1))
+        user[:, 0] = 0.5
+        hist[:, 0] = 0
+        return self.top(user + hist.cumsum(1).mean(1))
+
+
+def filled_in_place():
+    """`x[:, 0] = 0`, and keys in the reverse order."""
+    return build(FilledInPlace), (keys(50), keys(50, 4))
+
+
+class LogOfCounts(nn.Module):
+    """Numbers that are never negative, without a limit to say so."""
+
+    def __init__(self):
+        super().__init__()
+        self.user = nn.Embedding(50, 4)
+        self.top = nn.Linear(4 + 3 + 1 + 1, 1)
+
+    def forward(self, counts, price, age, user):
+        numbers = [torch.log(counts + 1), price.sqrt(), age.log()]
+        return self.top(torch.cat([*numbers, self.user(user)], 1))
+
+
+def log_of_counts():
+    """Logarithms and roots of floats; one that is the same for all."""
+    counts = torch.cat([keys(100, 2), torch.zeros(ITEMS, 1)], 1).float()
+    price = torch.rand(ITEMS, 1, generator=torch.Generator().manual_seed(4)) * 1e4
+    return build(LogOfCounts), {"counts": counts, "price": price, "age": keys(60, 1).float() + 18, "user": keys(50)}
+
+
+class NamedInWords(nn.Module):
+    """Layers called as the columns of a table are, and one by a whole sentence."""
+
+    def __init__(self, names):
+        super().__init__()
+        self.tables = nn.ModuleDict({name: nn.Embedding(50, 4) for name in names})
+
+    def forward(self, *inputs, **more):
+        vectors = [table(x) for table, x in zip(self.tables.values(), (*inputs, *more.values()), strict=True)]
+        return torch.stack(vectors).prod(0).sum(1)
+
+
+def named_in_words():
+    """Names with spaces, colons and other alphabets, the same but for these, and longer than a file's may be."""
+    names = ("user id", "user:id", "país", "国", "x" * 140, "x" * 141)
+    return build(NamedInWords, names), tuple(keys(50) for _ in names)
+
+
 class QuotientRemainder(nn.Module):
     def __init__(self):
         super().__init__()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -160,6 +162,175 @@ def test_targets_lookups_and_widths_are_the_stated_ones(
 def test_targets_of_the_rest(name: str, latency_ms: float, percentile: float) -> None:
     sla = catalog.entry(name).sla
     assert (sla.latency_ms, sla.percentile) == (latency_ms, percentile)
+
+
+M = 1_000_000
+
+# Name, size, dense tower (its input first), other towers, least and most rows of a table, SLA in ms, percentile: read in
+# Table I of Hercules (SLA: caption of Figure 15), Table I of Hera, Table 3 of Kairos with DeepRecSys' models/configs, and
+# MLPerf's reference, not in the code.
+PUBLISHED = [
+    ("dlrm-rmc1", "small", "256-128-32", "256-64-1", (M, M), 20, 95),
+    ("dlrm-rmc1", "production", "256-128-32", "256-64-1", (M, 5 * M), 20, 95),
+    ("dlrm-rmc2", "small", "256-128-32", "512-128-1", (M, M), 50, 95),
+    ("dlrm-rmc2", "production", "256-128-32", "512-128-1", (M, 5 * M), 50, 95),
+    ("dlrm-rmc3", "small", "2560-512-32", "512-128-1", (M, M), 50, 95),
+    ("dlrm-rmc3", "production", "2560-512-32", "512-128-1", (10 * M, 20 * M), 50, 95),
+    ("mt-wnd", "small", "13", "4x(1024-512-256)", (M, M), 100, 95),
+    ("mt-wnd", "production", "13", "4x(1024-512-256)", (3, 40 * M), 100, 95),
+    ("din", "small", "-", "attention 36-1, 200-80-2", (M // 10, M), 100, 95),
+    ("din", "production", "-", "attention 36-1, 200-80-2", (M // 10, 600 * M), 100, 95),
+    ("dien", "small", "-", "200-80-2", (M // 10, M), 100, 95),
+    ("dien", "production", "-", "200-80-2", (M // 10, 600 * M), 100, 95),
+    ("dlrm-a", "production", "128-64-64", "256-64-1", (M, M), 100, 95),
+    ("dlrm-b", "production", "256-128-64", "128-64-1", (2_500_000, 2_500_000), 400, 95),
+    ("dlrm-c", "production", "2560-1024-256-32", "512-256-1", (2 * M, 2 * M), 100, 95),
+    ("dlrm-d", "production", "256-256-256", "256-64-1", (M, M), 100, 95),
+    ("ncf", "production", "-", "256-256-128", (28_000, 140_000), 5, 95),
+    ("hera-dien", "production", "-", "200-80-2", (M // 2, 25 * M), 35, 95),
+    ("hera-din", "production", "-", "attention 36-1, 200-80-2", (M, 10_100_000), 100, 95),
+    ("wnd", "production", "512", "1024-512-256", (M, M), 25, 95),
+    ("kairos-ncf", "production", "-", "256-256-128-64-64", (28_000, 140_000), 5, 99),
+    ("kairos-rm2", "production", "256-128-64", "128-64-1", (M // 2, M // 2), 350, 99),
+    ("kairos-wnd", "production", "512", "1024-512-256", (M, M), 25, 99),
+    ("kairos-mtwnd", "production", "512", "1024-512, 4x(512-256-128)", (M // 2, 5 * M), 25, 99),
+    ("kairos-dien", "production", "-", "200-80-2", (M // 2, 25 * M), 35, 99),
+    ("deeprecsys-rm1", "production", "128-64-32", "256-64-1", (4 * M, 4 * M), 100, 95),
+    ("deeprecsys-rm2", "production", "256-128-64", "128-64-1", (M // 2, M // 2), 400, 95),
+    ("deeprecsys-rm3", "production", "2560-1024-256-32", "512-256-1", (2 * M, 2 * M), 100, 95),
+    ("deeprecsys-wnd", "production", "512", "1024-512-256", (M, M), 25, 95),
+    ("deeprecsys-mtwnd", "production", "512", "1024-512, 4x(512-256-128)", (M // 2, 5 * M), 25, 95),
+    ("deeprecsys-ncf", "production", "-", "256-256-128-64-64", (28_000, 140_000), 5, 95),
+    ("deeprecsys-din", "production", "-", "attention 36-1, 200-80-2", (M, 35 * M), 100, 95),
+    ("deeprecsys-dien", "production", "-", "200-80-2", (M // 2, 25 * M), 35, 95),
+    ("mlperf-dlrmv2", "production", "13-512-256-128", "1024-1024-512-256-1", (3, 40 * M), 60, 99),
+]
+
+
+def widths(layers: Iterable[int]) -> str:
+    return "-".join(map(str, layers))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "dense", "others", "rows", "latency_ms", "percentile"), PUBLISHED, ids=lambda value: str(value)
+)
+def test_widths_rows_and_targets_are_the_published_ones(
+    name: str, size: str, dense: str, others: str, rows: tuple[int, int], latency_ms: float, percentile: float
+) -> None:
+    spec = catalog.entry(name, size)
+    towers = dict(spec.towers)
+    found = [spec.dense_dim, *towers.pop("bottom", ())]
+    assert (widths(found) if spec.dense_dim else "-") == dense
+    texts = [f"attention {widths(towers['attention'])}"] if "attention" in towers else []
+    texts += [widths(towers[tower]) for tower in ("trunk", "deep", "mlp", "top") if tower in towers]
+    texts += [f"{spec.outputs}x({widths(towers['task'])})"] if "task" in towers else []
+    assert ", ".join(texts) == others
+    assert (min(table.rows for table in spec.tables), max(table.rows for table in spec.tables)) == rows
+    assert (spec.sla.latency_ms, spec.sla.percentile) == (latency_ms, percentile)
+
+
+def test_every_published_entry_is_in_the_table() -> None:
+    ours = {"peers-dlrm", "criteo-dlrm"}
+    listed = {(name, size) for name, size, *_ in PUBLISHED}
+    assert {(name, size) for name, size in EVERY if name not in ours and not name.startswith("recos-")} == listed
+
+
+# What DeepRecSys' models/configs hold, by file: dense tower, top tower, task tower, tables (count x rows), dim, lookups,
+# tables of behaviours (DIN: the second table is one of so many).
+DEEPRECSYS = {
+    "dlrm_rm1": ("rm1", "128-64-32", "256-64-1", "", [(8, 4 * M)], 32, 80, 1),
+    "dlrm_rm2": ("rm2", "256-128-64", "128-64-1", "", [(32, M // 2)], 64, 120, 1),
+    "dlrm_rm3": ("rm3", "2560-1024-256-32", "512-256-1", "", [(10, 2 * M)], 32, 20, 1),
+    "wide_and_deep": ("wnd", "512", "1024-512-256-1", "", [(27, M)], 32, 1, 1),
+    "mtwnd": ("mtwnd", "512", "1024-512", "512-256-128", [(41, M // 2), (2, 5 * M)], 32, 1, 1),
+    "ncf": ("ncf", "512", "256-256-128-64-64", "", [(2, 140_000), (2, 28_000)], 64, 1, 1),
+    "din": ("din", "1", "200-80-2", "", [(1, M), (1, M // 10), (2, 10 * M)], 32, 3, 250),
+    "dien": ("dien", "512", "200-80-2", "", [(41, M // 2), (2, 5 * M)], 32, 1, 1),
+}
+
+
+def transcribed(file: str) -> dict[str, object]:
+    _, dense, top, task, tables, dim, lookups, behaviours = DEEPRECSYS[file]
+    config: dict[str, object] = {
+        "arch_mlp_bot": dense,
+        "arch_mlp_top": top,
+        "arch_embedding_size": widths(rows for count, rows in tables for _ in range(count)),
+        "arch_sparse_feature_size": dim,
+        "num_indices_per_lookup": lookups,
+        "arch_interaction_op": "cat",
+    }
+    return (
+        config
+        | ({"arch_mlp_tasks": task} if task else {})
+        | ({"user_behavior_tables": behaviours} if file == "din" else {})
+    )
+
+
+@pytest.mark.parametrize("file", DEEPRECSYS)
+def test_entries_of_deeprecsys_are_its_configurations(file: str) -> None:
+    config = transcribed(file)
+    published = SHARED_DATA / "deeprecsys" / "configs" / f"{file}.json"
+    if published.exists():
+        held = json.loads(published.read_text())
+        assert {field: held[field] for field in config} == config
+        config = held
+    spec = catalog.entry(f"deeprecsys-{DEEPRECSYS[file][0]}")
+    dense, top = (list(map(int, config[field].split("-"))) for field in ("arch_mlp_bot", "arch_mlp_top"))
+    rows = list(map(int, config["arch_embedding_size"].split("-")))
+    rows += [rows[1]] * (config.get("user_behavior_tables", 1) - 1)
+    assert {table.dim for table in spec.tables} == {config["arch_sparse_feature_size"]}
+    assert sum(table.rows for table in spec.tables) == sum(rows)
+    if spec.architecture == "dlrm":
+        assert [spec.dense_dim, *spec.towers["bottom"]] == dense
+        assert spec.settings["interaction"] == "concat"
+    elif spec.dense_dim:
+        assert [spec.dense_dim] == dense
+    (tower,) = {"top", "deep", "trunk", "mlp"} & set(spec.towers)
+    assert list(spec.towers[tower]) == (top[:-1] if tower == "deep" else top), "the layer to one score is not a tower's"
+    if "arch_mlp_tasks" in config:
+        assert widths(spec.towers["task"]) == config["arch_mlp_tasks"]
+    if spec.sequences:  # behaviours share a table with the candidate, and are sequences
+        assert spec.lookups_per_item == {"din": 3 + 3 + 1 + 250, "dien": len(rows)}[spec.architecture]
+    else:
+        assert [table.rows for table in spec.tables] in (rows, rows[::2] * 2)
+        assert {feature.lookups for feature in spec.features} == {config["num_indices_per_lookup"]}
+
+
+# Entries that stand for the same model.
+FAMILIES = [
+    ["dlrm-rmc1", "dlrm-a", "deeprecsys-rm1"],
+    ["dlrm-rmc2", "dlrm-b", "deeprecsys-rm2", "kairos-rm2"],
+    ["dlrm-rmc3", "dlrm-c", "deeprecsys-rm3"],
+    ["mt-wnd", "deeprecsys-mtwnd", "kairos-mtwnd"],
+    ["wnd", "deeprecsys-wnd", "kairos-wnd", "recos-wnd"],
+    ["ncf", "deeprecsys-ncf", "kairos-ncf"],
+    ["din", "hera-din", "deeprecsys-din", "recos-din"],
+    ["dien", "hera-dien", "deeprecsys-dien", "kairos-dien"],
+]
+
+
+def source_of(name: str) -> str:
+    return catalog.entry(name).source.split()[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "other"), [pair for family in FAMILIES for pair in itertools.permutations(family, 2)], ids=str
+)
+def test_entries_that_differ_name_each_others_source(name: str, other: str) -> None:
+    for size in catalog.sizes(name):
+        spec, differing = catalog.entry(name, size), catalog.entry(other)
+        fields = [(each.sla, dict(each.towers), dict(each.settings), each.table_bytes) for each in (spec, differing)]
+        if fields[0] != fields[1] and source_of(other) != "RecOS":  # which publishes nothing: its entries are Hera's
+            assert "Sources disagree: " in spec.notes
+            assert source_of(other) in spec.notes
+
+
+def test_every_family_has_all_entries_of_that_name() -> None:
+    in_families = {name for family in FAMILIES for name in family}
+    alone = {"dlrm-d", "recos-dlrm", "recos-bst", "mlperf-dlrmv2", "peers-dlrm", "criteo-dlrm"}
+    assert in_families | alone == set(catalog.names())
+    assert "No other source has it" in catalog.entry("dlrm-d").notes
+    assert "DeepRecSys', which" not in catalog.entry("hera-din").notes
 
 
 @pytest.mark.parametrize("name", [name for name in catalog.names() if catalog.entry(name).sequences])

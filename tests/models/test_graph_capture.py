@@ -1,6 +1,9 @@
 import dataclasses
 import functools
 import itertools
+import logging
+import sys
+import warnings
 
 import pytest
 import torch
@@ -168,8 +171,9 @@ class ManyOutputs(Scored):
         return self.score(self.bag(x))
 
 
+TWO_BAGS = (floats(6, 3), keys(50, 6, 2), keys(30, 6, 5))
 SUPPORTED = {
-    "two bags": (TwoBags(), (floats(6, 3), keys(50, 6, 2), keys(30, 6, 5))),
+    "two bags": (TwoBags(), TWO_BAGS),
     "jagged": (Jagged(), (keys(50, 9), torch.tensor([0, 2, 2, 5]))),
     "jagged with total": (Jagged(True), (keys(50, 9), torch.tensor([0, 2, 2, 9]))),
     "columns": (Columns(), (keys(20, 6, 3),)),
@@ -305,13 +309,31 @@ def filled(layer):
     return layer
 
 
+def traced(module, example):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(module, example)
+
+
 X = keys(20, 6, 3)
 REFUSED = {
-    "layer bag: mode 'max'": (from_function(lambda m, x: m.bag(x), bag=bag(mode="max")), (X,)),
-    "layer bag: per_sample_weights": (
-        from_function(lambda m, x, w: m.bag(x, per_sample_weights=w), bag=bag(mode="sum")),
-        (X, floats(6, 3)),
+    r"layer bag: mode 'max' together with offsets is not supported; keys \[items, n\] without are": (
+        from_function(lambda m, x, o: m.bag(x, o), bag=bag(mode="max")),
+        (X[:, 0].repeat(2)[:9], torch.arange(6)),
     ),
+    "layer bag: mode 'max' together with padding_idx": (
+        from_function(lambda m, x: m.bag(x), bag=bag(mode="max", padding_idx=0)),
+        (X,),
+    ),
+    "layer bag: per_sample_weights together with offsets": (
+        from_function(lambda m, x, o: m.bag(x, o, (x != 0).float()), bag=bag(mode="sum")),
+        (X[:, 0].repeat(2)[:9], torch.arange(6)),
+    ),
+    r"layer e: its keys are \[items, 0\] in the example": (
+        from_function(lambda m, x, y: m.bag(x) + m.e(y).sum(1), bag=bag(), e=nn.Embedding(20, 2)),
+        (X, X[:, :0]),
+    ),
+    "the module is TorchScript, made by torch.jit.trace or torch.jit.script": (traced(TwoBags(), TWO_BAGS), TWO_BAGS),
     "layer bag: the row of its padding_idx 2 is not zero": (
         from_function(lambda m, x: m.bag(x), bag=filled(bag(padding_idx=2))),
         (X,),
@@ -472,8 +494,83 @@ def test_a_split_that_differs_is_refused():
 
 def test_scores_that_are_not_finite_are_refused():
     module = from_function(lambda m, x: m.e(x) / 0, e=bag())
-    with pytest.raises(GraphCaptureError, match="scores that are not finite"):
+    with pytest.raises(GraphCaptureError, match=r"scores that are not finite on the example: check its weights$"):
         check_split(module, (X,), capture(module, (X,), "model"))
+
+
+def test_numbers_that_spoil_the_scores_are_named():
+    module = from_function(lambda m, x, y: m.e(x) / y.round(), e=bag())
+    numbers = torch.tensor([-5.0, -2, 3, 6, 7, 8])[:, None]
+    for example, where in (
+        ((X, numbers * (numbers != 3)), r"the example: check its weights, and what it makes of inputs_1$"),
+        ((X, numbers), r"\d+ random item\(s\): .* what it makes of inputs_1: each number of inputs_1 lies between"),
+    ):
+        with pytest.raises(GraphCaptureError, match=f"the module gives scores that are not finite on {where}"):
+            check_split(module, example, capture(module, example, "model"))
+
+
+def test_random_numbers_are_those_of_the_example():
+    least, greatest = torch.tensor([-5.0, 0, 2, -4]), torch.tensor([5.0, 1, 3, -3])  # the second and last never differ
+    seen = []
+
+    def score(m, x, y):
+        if not torch.compiler.is_exporting():
+            seen.append(y)
+        return m.e(x) * y.nan_to_num().sum(1, keepdim=True)
+
+    module = from_function(score, e=bag())
+    example = X, torch.tensor([[-5.0, 0, 2, -3], [5, 0, 3, -3], [0, torch.nan, torch.inf, -3]]).repeat(2, 1)[:, :4]
+    example[1][2::3, 2] = 2.5
+    captured = capture(module, example, "model")
+    assert check_split(module, example, captured) <= 1e-6
+    drawn = torch.cat([y for y in seen if not y.isnan().any()])
+    assert len(drawn) == 1 + 2 + 7 + 32
+    assert ((drawn >= least) & (drawn <= greatest)).all()
+    assert (drawn.amax(0) - drawn.amin(0) > 0.8 * (greatest - least)).all()
+
+
+def test_what_torch_cannot_trace_is_refused(monkeypatch):
+    module, example, captured = captured_case("two bags")
+
+    def fails(*_arguments, **_options):
+        raise RuntimeError("INTERNAL ASSERT FAILED\n\nno such op")
+
+    monkeypatch.setattr(torch.jit, "trace", fails)
+    with pytest.raises(GraphCaptureError, match=r"captured model cannot be traced, as serving it needs: no such op$"):
+        check_split(module, example, captured)
+
+
+def test_a_module_that_ends_the_program_is_refused():
+    module = from_function(lambda *_: sys.exit(0), e=bag())
+    with pytest.raises(GraphCaptureError, match="the module fails on the example inputs: SystemExit: 0"):
+        capture(module, (X,), "model")
+
+
+def test_an_export_that_fails_is_told_by_the_error_alone(capfd, caplog):
+    module = from_function(lambda m, x: m.e(x) if x.max() > 10 else m.e(x) * 2, e=bag())
+    before = logging.root.manager.disable
+    with pytest.raises(GraphCaptureError, match=r"torch.export cannot capture the module: Could not guard on data"):
+        capture(module, (X,), "model")
+    assert capfd.readouterr() == ("", "")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert logging.root.manager.disable == before
+
+
+def test_inputs_of_any_name_become_features():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.values, self.e = bag(), bag()
+
+        def forward(self, batch):
+            return sum(self.values(x) + self.e(x) for x in batch.values())
+
+    module, example = Named(), {"user id": X, "user:id": X, "x" * 200: X}
+    captured = capture(module, example, "model")
+    names = [feature.name for feature in captured.spec.features]
+    long = "x" * 128
+    assert names == ["user_id", "user_id.e", "user_id_", "user_id_.e", long, "x" * 126 + ".2"]
+    assert check_split(module, example, captured) <= 1e-6
 
 
 def test_progress_counts_the_comparisons():

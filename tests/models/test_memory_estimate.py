@@ -6,8 +6,11 @@ from hebe.embeddings.table_memory import RowFormat
 from hebe.models import catalog, memory_estimate
 from hebe.models.architectures import build_dense_net
 from hebe.models.memory_estimate import (
-    DENSE_NET_COPIES,
+    KEPT_ACTIVATIONS,
+    KEPT_QUERIES,
     MAKING_BYTES,
+    OP_BYTES,
+    PACKED_WEIGHTS,
     PROCESS_BYTES,
     THREAD_BYTES,
     TRAINING_BYTES,
@@ -76,14 +79,58 @@ def test_the_parts_add_up():
     estimate = estimate_memory(SPEC, Doubling(), workers=3, batch_size=100)
     tables = 32_000_000 + 64  # each table on a cache line, all on whole huge pages of 2 MiB
     assert estimate.table_bytes == -(-tables // (2 << 20)) * (2 << 20)
-    assert estimate.dense_net_bytes == round(DENSE_NET_COPIES * 32)
-    assert estimate.worker_bytes == THREAD_BYTES + buffer_bytes(SPEC, 100) + activation_bytes(SPEC, Doubling(), 100)
+    assert estimate.dense_net_bytes == 32 + 6 * OP_BYTES
     assert estimate.query_bytes == 100 * (8 * 7 + 4 * 3)
-    assert estimate.model_bytes == estimate.table_bytes + estimate.dense_net_bytes + 3 * estimate.worker_bytes
+    kept = KEPT_ACTIVATIONS * activation_bytes(SPEC, Doubling(), 100) + KEPT_QUERIES * estimate.query_bytes
+    assert estimate.worker_bytes == THREAD_BYTES + buffer_bytes(SPEC, 100) + round(kept)
+    others = estimate.table_bytes + estimate.dense_net_bytes + estimate.query_bytes
+    assert estimate.model_bytes == others + 3 * estimate.worker_bytes
     assert estimate.total_bytes == PROCESS_BYTES + estimate.model_bytes
+    assert estimate.batch_bytes == 0
     two_threads = estimate_memory(SPEC, Doubling(), workers=3, batch_size=100, worker_threads=2)
     assert two_threads.worker_bytes == 2 * estimate.worker_bytes
     assert two_threads.model_bytes == estimate.model_bytes + 3 * estimate.worker_bytes
+
+
+def test_matrices_are_laid_out_anew_by_each_thread():
+    class Product(Doubling):
+        def __init__(self):
+            super().__init__()
+            self.matrix, self.smaller = nn.Parameter(torch.ones(1000, 500)), nn.Parameter(torch.ones(100, 50))
+
+    plain, product = (estimate_memory(SPEC, net, workers=3, batch_size=100) for net in (Doubling(), Product()))
+    assert product.worker_bytes == pytest.approx(plain.worker_bytes + PACKED_WEIGHTS * 2_000_000, abs=1)
+    assert product.dense_net_bytes == plain.dense_net_bytes + 2_000_000 + 20_000
+
+
+@pytest.mark.parametrize(
+    ("items", "kept_widths", "given_back_widths"),
+    [
+        (100_000, 6, 0),  # the second cat's result takes 26 MB
+        (200_000, 2, 4),  # 51 MB
+        (300_000, 0, 6),  # the first cat's takes 38 MB
+    ],
+)
+def test_the_largest_activations_are_given_back(items, kept_widths, given_back_widths):
+    width_bytes = 4 * items * SPEC.sparse_width
+    estimate = estimate_memory(SPEC, Doubling(), batch_size=items)
+    assert estimate.batch_bytes == pytest.approx(given_back_widths * width_bytes, rel=1e-6)
+    kept = estimate.worker_bytes - THREAD_BYTES - buffer_bytes(SPEC, items) - KEPT_QUERIES * estimate.query_bytes
+    scores = 3 * 4 * items
+    assert KEPT_ACTIVATIONS * kept_widths * width_bytes <= kept + 1
+    assert kept <= KEPT_ACTIVATIONS * (kept_widths * width_bytes + scores) + 1
+
+
+def test_a_result_lives_until_it_was_read_last_whatever_python_holds():
+    class Held(nn.Module):
+        def forward(self, dense, sparse, lengths):  # noqa: ARG002
+            first = sparse + 1
+            second = first[:, 1:] * 2  # reads a view of the first, for the last time
+            third = second + 1
+            return third.sum(1)
+
+    width = SPEC.sparse_width
+    assert activation_bytes(SPEC, Held(), 100) == 100 * 4 * (width + (width - 1))
 
 
 def test_bounded_table_memory_bounds_the_tables():

@@ -35,6 +35,12 @@ SERVED = [
     "jagged_padded_bag",
     "bucketized",
     "popularity",
+    "jagged_bags_of_one_offsets",
+    "jagged_bag_of_two_tables",
+    "pooled_otherwise",
+    "filled_in_place",
+    "log_of_counts",
+    "named_in_words",
 ]
 
 
@@ -115,6 +121,33 @@ def described(name):
 REFUSE, WRAP, SUM, MEAN, CONCAT = OutOfRange.REFUSE, OutOfRange.WRAP, Pooling.SUM, Pooling.MEAN, Pooling.CONCAT
 
 
+def test_jagged_features_of_one_offsets_keep_their_own_tables():
+    assert described("jagged_bags_of_one_offsets") == [
+        ("tags", "tags", 50, 3, MEAN, REFUSE),
+        ("categories", "weights", 2000, 3, SUM, REFUSE),
+    ]
+    assert described("jagged_bag_of_two_tables") == [
+        ("tags", "tags", 50, 3, MEAN, REFUSE),
+        ("tags.weights", "weights", 2000, 3, SUM, REFUSE),
+    ]
+
+
+def test_bags_that_the_dense_net_pools_come_unreduced():
+    _, _, captured = captured_module("pooled_otherwise")
+    assert described("pooled_otherwise") == [
+        ("hist", "greatest", 50, 4, CONCAT, REFUSE),
+        ("watched", "weighted", 60, 3, CONCAT, REFUSE),
+    ]
+    assert captured.dense_columns == {"seconds": (0, 1, 2)}
+    assert captured.spec.reads_keys, "the weights are zero where a key is"
+
+
+def test_layers_of_any_name_become_tables_with_names_of_their_own():
+    long = "tables." + "x" * 121
+    tables = [table.name for table in captured_module("named_in_words")[2].spec.tables]
+    assert tables == ["tables.user_id", "tables.user_id_", "tables.pa_s", "tables._", long, long[:-1] + "_"]
+
+
 def test_what_hashing_modules_become():
     assert described("hashing") == [
         ("user", "user", 50, 1, SUM, WRAP),
@@ -169,7 +202,8 @@ def test_positions_stay_in_the_dense_net():
 
 REFUSED = {
     "length_mask_dividing_by_zero": "the module gives scores that are not finite on a query whose numbers lie between "
-    r"0 and 1, as those that a server warms up with: see to divisions by hist_len, with clamp\(min=1\) say",
+    r"0 and 1, as those that a server warms up with: see to divisions by hist_len, with clamp\(min=1\) say, and to its "
+    "logarithms and roots",
     "sas_rec_unclamped": "the module would fail on a query whose numbers lie between 0 and 1, as those that a server "
     r"warms up with: aten.gather.default \(public_modules.py, line \d+: `return \(x.gather\(1, .*`\): index -1 is out "
     "of bounds for dimension 1 with size 6; what it takes as an index must stay in range whatever is sent: clamp it",

@@ -17,9 +17,10 @@ from hebe.query import FloatArray, JaggedKeys, KeyArray, KeyCounts, Query, Query
 from hebe.runtime.hierarchy_state import IngestionStatistics, TiersState
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.auth import Gate
+from hebe.serving.byte_budget import ByteBudget
 from hebe.serving.data_plane import DataPlane
-from hebe.serving.errors import LoadFailed, ModelNotReady, QueryRefused, UnknownModel
-from hebe.serving.grpc_server import GrpcServer, start_grpc
+from hebe.serving.errors import ModelNotReady, QueryRefused, UnknownModel
+from hebe.serving.grpc_server import GrpcLimits, GrpcServer, start_grpc
 from hebe.serving.http import HttpFrontEnd
 from hebe.serving.http_message import HttpLimits
 from hebe.serving.http_server import HttpServer, start_http
@@ -102,6 +103,7 @@ class FakeModel:
         self.fault: Exception | None = None
         self.refuses: QueryRefused | None = None
         self.defaulted_keys = 0
+        self.not_finite: dict[int, float] = {}
         self._ids = itertools.count(1)
         self._observer: Callable[[int, float, float], None] | None = None
 
@@ -146,6 +148,8 @@ class FakeModel:
             self._observer(query.items, 0.0001, 0.0002)
         latency_s = time.monotonic() - query.arrival_s
         scores = scores_of(self.spec, query)
+        for item, score in self.not_finite.items():
+            scores[item, -1] = score
         return QueryResult(
             query.query_id, scores, latency_s, 0.00005, 0.0001, 0.0002, KeyCounts(10, self.defaulted_keys)
         )
@@ -199,13 +203,13 @@ class FakeHost:
         self.loads.append((name, version))
         await asyncio.sleep(0)
         if name not in self.stored:
-            raise LoadFailed(f"repository has no model {name!r}")
+            raise UnknownModel(f"repository has no model {name!r}")
         self.models[name] = FakeModel(RANKER if name == "ranker" else LONE)
 
     async def unload(self, name: str) -> None:
         await asyncio.sleep(0)
         if self.models.pop(name, None) is None:
-            raise LoadFailed(f"model {name!r} is not loaded")
+            raise UnknownModel(f"model {name!r} is not loaded")
 
 
 @dataclass
@@ -234,6 +238,8 @@ def serve(
     tracer: Tracer | None = None,
     http_port: int = 0,
     grpc_port: int = 0,
+    grpc_limits: GrpcLimits | None = None,
+    budget: ByteBudget | None = None,
 ) -> Iterator[FrontEnds]:
     """Start the front ends in a thread, yield them, stop them."""
     host = FakeHost()
@@ -243,7 +249,8 @@ def serve(
     limits = limits or HttpLimits(max_request_bytes=1 << 20)
     gate = gate or Gate()
     log = RequestLog(host.clock)
-    front_end = HttpFrontEnd(data_plane, gate, log, limits)
+    budget = budget or ByteBudget(16 * limits.max_request_bytes)
+    front_end = HttpFrontEnd(data_plane, gate, log, limits, budget)
     loop = uvloop.new_event_loop()
     faults: list[dict] = []
     loop.set_exception_handler(lambda _loop, context: faults.append(context))
@@ -256,10 +263,12 @@ def serve(
 
     try:
         address = "127.0.0.1"
-        http = on_loop(start_http(front_end, address, http_port, clock=host.clock, tls=tls, limits=limits))
+        options = {"clock": host.clock, "tls": tls, "limits": limits, "budget": budget}
+        http = on_loop(start_http(front_end, address, http_port, **options))
         running.append(http)
         most, calls = limits.max_request_bytes, limits.max_connections
-        grpc = on_loop(start_grpc(data_plane, gate, log, address, grpc_port, tls, most, calls))
+        grpc_limits = grpc_limits or GrpcLimits(most, limits.max_json_bytes, calls)
+        grpc = on_loop(start_grpc(data_plane, gate, log, address, grpc_port, tls, grpc_limits, budget))
         running.append(grpc)
         yield FrontEnds(host, data_plane, loop, http, grpc)
     finally:

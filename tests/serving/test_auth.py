@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.serving.auth import Gate, TokenBucket, read_tokens
+from hebe.serving.auth import Gate, TokenBucket, checked_tokens, read_tokens
 from hebe.serving.errors import ErrorKind, RequestError, ServeError
 
 
@@ -53,6 +53,29 @@ def test_anything_else_is_not(header):
         Gate(["secret"]).admit(header, 0.0)
     assert error.value.kind is ErrorKind.UNAUTHENTICATED
     assert "secre" not in error.value.message
+
+
+def test_one_text_is_not_taken_for_as_many_tokens_as_it_has_letters():
+    for tokens in ("secret", b"secret"):
+        with pytest.raises(ServeError, match="api_tokens is a single text: must be a tuple of them"):
+            Gate(tokens)
+
+
+@pytest.mark.parametrize("token", ["", " ", "\t\n", None, 7])
+def test_no_token_is_empty(token):
+    """It would be nobody's, or everybody's."""
+    with pytest.raises(ServeError, match="an API token is empty"):
+        Gate(["secret", token])
+
+
+def test_white_space_around_tokens_does_not_count():
+    assert checked_tokens([" secret\n", "other"]) == ("secret", "other")
+    Gate([" secret "]).admit("Bearer secret", 0.0)
+
+
+def test_whether_a_token_is_asked_for():
+    assert not Gate().asks
+    assert Gate(["secret"]).asks
 
 
 def test_each_token_has_its_own_rate():

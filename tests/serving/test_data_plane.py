@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hebe.serving.data_plane import DataPlane
-from hebe.serving.errors import ErrorKind, QueryRefused, RequestError
+from hebe.serving.errors import ErrorKind, QueryRefused, RequestError, UnknownModel
 from hebe.serving.infer_request import InferRequest
 from hebe.serving.statistics import Statistics
 from hebe.serving.tensors import WireTensor
@@ -130,3 +130,51 @@ async def test_a_version_loaded_again_is_decoded_by_its_new_specification(plane)
     )
     with pytest.raises(RequestError, match=r"key 3 of item 1 is out of range; keys must lie in 0\.\.2"):
         await plane.infer(request(plane))
+
+
+async def test_scores_are_finite_or_an_error_that_says_what_is_to_blame(plane):
+    model = plane.host.models["lone"]
+    model.not_finite = {1: -math.inf}
+    with pytest.raises(RequestError) as error:
+        await plane.infer(request(plane))
+    assert (error.value.kind, error.value.reason) == (ErrorKind.INTERNAL, "not_finite")
+    assert error.value.message.startswith("score -inf of item 1 is not finite: the model's weights or rows are not")
+    assert counters(plane).refused == {"not_finite": 1}
+    assert (counters(plane).success.count, counters(plane).items_answered) == (0, 0)
+    model.not_finite = {}
+    await plane.infer(request(plane))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(2e9, ErrorKind.INVALID), (-2e9, ErrorKind.INVALID), (1e9, ErrorKind.INTERNAL)]
+)
+async def test_only_large_inputs_are_to_blame(plane, value, kind):
+    plane.host.models["ranker"].not_finite = {0: math.nan}
+    dense = np.array([[0.5, value], [0.0, 1e30]], np.float32)
+    tensors = [
+        WireTensor("user", "INT64", (2, 1), np.array([1, 2])),
+        WireTensor("history", "INT64", (2, 3), np.arange(6)),
+        WireTensor("dense", "FP32", (2, 2), dense.reshape(-1)),
+    ]
+    with pytest.raises(RequestError) as error:
+        await plane.infer(InferRequest("ranker", "", "", tensors, plane.clock()))
+    assert error.value.kind is kind
+    assert ("value -2e+09 of item 0, column 1" in error.value.message) == (value == -2e9)
+
+
+def test_a_refusal_is_counted_once(plane):
+    error = RequestError(ErrorKind.TOO_LARGE, "too large")
+    plane.count_refused(error)
+    plane.count_refused(error)
+    assert plane.statistics.refused == {"too_large": 1}
+
+
+def test_requests_may_have_the_fields_that_the_largest_model_needs(plane):
+    """Two for each input, of which a feature that is jagged has two, and some for all that is said once."""
+    assert plane.most_fields == 2 * (2 * 2 + 1) + 64
+
+
+def test_elements_of_an_input(plane):
+    assert plane.most_values("lone", "") == plane.most_values("lone", "1") == 2 * 64
+    with pytest.raises(UnknownModel):
+        plane.most_values("nothing", "")

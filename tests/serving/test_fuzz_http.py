@@ -67,7 +67,9 @@ WORDS = st.sampled_from(
         "BOOL",
     ]
 )
-NUMBERS = st.sampled_from([-1, 0, 1, 2, 3, 6, 16, 48, 64, 65, 1000, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**30])
+NUMBERS = st.sampled_from(
+    [-1, 0, 1, 2, 3, 6, 16, 48, 64, 65, 1000, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**30, 10**4000]
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.integers() | st.floats() | WORDS | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS | st.text(max_size=5), inner, max_size=3),

@@ -7,7 +7,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.serving.grpc_infer import split_raw_contents
+from hebe.serving.errors import InvalidInput
+from hebe.serving.grpc_infer import parameters_of, split_raw_contents
 from hebe.serving.protocol import message
 
 REQUEST = message("ModelInferRequest")
@@ -24,7 +25,7 @@ def request(raw: list[bytes], name: str = "m", request_id: str = "") -> bytes:
 @given(st.lists(st.binary(max_size=300), max_size=5), st.text(max_size=200), st.text(max_size=5))
 def test_rest_and_raw_contents_are_what_was_sent(raw, name, request_id):
     data = request(raw, name, request_id)
-    rest, contents = split_raw_contents(data)
+    rest, contents = split_raw_contents(data, 50)
     whole, parsed = REQUEST.FromString(data), REQUEST.FromString(rest)
     assert [bytes(view) for view in contents] == raw
     assert not parsed.raw_input_contents
@@ -33,8 +34,11 @@ def test_rest_and_raw_contents_are_what_was_sent(raw, name, request_id):
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_left_to_the_parser(data):
-    rest, contents = split_raw_contents(data)
+def test_garbage_is_refused_or_means_what_the_parser_reads(data):
+    try:
+        rest, contents = split_raw_contents(data, 1000)
+    except InvalidInput:
+        return
     try:
         whole = REQUEST.FromString(data)
     except DecodeError:
@@ -46,13 +50,54 @@ def test_garbage_is_left_to_the_parser(data):
     assert parsed.SerializeToString(deterministic=True) == whole.SerializeToString(deterministic=True)
 
 
-def test_truncated_requests_are_left_to_the_parser():
+UNKNOWN_FIELDS = [b"\xa0\x06\xff\x01", b"\xa1\x06" + bytes(8), b"\xa5\x06" + bytes(4), b"\xa2\x06\x01x"]
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN_FIELDS)
+def test_fields_of_other_versions_of_the_protocol_are_read_over(unknown):
+    data = request([b"x" * 300])
+    rest, (raw,) = split_raw_contents(unknown + data + unknown, 50)
+    assert raw == b"x" * 300
+    assert REQUEST.FromString(rest).model_name == "m"
+
+
+@pytest.mark.parametrize("unknown", [*UNKNOWN_FIELDS, b"\x0b\x0c"])
+def test_a_field_that_is_cut_off_or_a_group_is_refused(unknown):
+    with pytest.raises(InvalidInput, match="malformed at byte"):
+        split_raw_contents(unknown[:-1], 50)
+
+
+def test_truncated_requests_are_refused():
     data = request([b"x" * 1000])
     for length in range(1, len(data), 7):
-        assert split_raw_contents(data[:length]) == (data[:length], []) or REQUEST.FromString(data[:length])
+        try:
+            rest, _ = split_raw_contents(data[:length], 50)
+        except InvalidInput:
+            continue
+        assert REQUEST.FromString(rest)
+
+
+@pytest.mark.parametrize("field", [b"\x3a\x00", b"\x2a\x00", b"\xa0\x06\x00"])
+def test_fields_are_not_read_beyond_their_number(field):
+    split_raw_contents(field * 50, 50)
+    with pytest.raises(InvalidInput, match="the message has more than 50 fields"):
+        split_raw_contents(field * 51, 50)
+    # However many there are, no more than these are looked at: malformed ones further on are not found.
+    with pytest.raises(InvalidInput, match="the message has more than 50 fields"):
+        split_raw_contents(field * 51 + b"\x0b", 50)
+
+
+def test_parameters_are_not_read_beyond_their_number():
+    load = message("RepositoryModelLoadRequest")()
+    for number in range(65):
+        load.parameters[str(number)].bool_param = True
+    with pytest.raises(InvalidInput, match="there are 65 parameters; at most 64 are taken"):
+        parameters_of(load.parameters)
+    del load.parameters["0"]
+    assert len(parameters_of(load.parameters)) == 64
 
 
 def test_views_point_into_the_received_bytes():
     data = request([b"abcdefgh" * 100])
-    _, (view,) = split_raw_contents(data)
+    _, (view,) = split_raw_contents(data, 50)
     assert view.obj is data

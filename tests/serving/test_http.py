@@ -5,16 +5,20 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import socket
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from hebe.serving.auth import Gate
+from hebe.serving.byte_budget import ByteBudget
 from hebe.serving.errors import QueryFailed, QueryRefused
 from hebe.serving.http_message import HttpLimits
+from hebe.serving.tracing import start_tracing
 
 from .http_requests import (
     DENSE,
@@ -252,6 +256,153 @@ def test_json_is_bounded_more_tightly_than_tensors(serve_with):
     assert binary_request(front_ends, arrays)[0] == 200
 
 
+@pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/models/lone/load", "/v2/logging"])
+def test_json_is_bounded_on_every_path_however_it_comes(serve_with, path):
+    front_ends = serve_with(limits=HttpLimits(max_json_bytes=1000))
+    document = b" " * 1001
+    for body, headers in (
+        (document, {}),
+        ([document[:500], document[500:]], {}),
+        (gzip.compress(document), {"Content-Encoding": "gzip"}),
+        ([gzip.compress(document)], {"Content-Encoding": "gzip"}),
+        (zlib.compress(document), {"Content-Encoding": "deflate"}),
+    ):
+        message = error_of(call(front_ends, "POST", path, iter(body) if isinstance(body, list) else body, headers), 413)
+        assert "1000" in message
+    assert front_ends.data_plane.statistics.refused == {"too_large": 5}
+    assert not front_ends.host.loads
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
+def test_health_needs_no_token_and_takes_no_body(serve_with, path):
+    front_ends = serve_with(gate=Gate(["secret"]))
+    for body, headers in (
+        (b"x", {}),
+        (b"x" * 100_000, {}),
+        (iter([b"x"]), {}),
+        (b"", {"Transfer-Encoding": "chunked"}),
+    ):
+        assert error_of(call(front_ends, "GET", path, body, headers), 400) == f"path '{path}' takes no body"
+    assert call(front_ends, "GET", path, b"", {"Content-Length": "0"})[0] == 200
+
+
+def test_bodies_that_unfold_share_the_memory_that_there_is_for_them(serve_with):
+    budget = ByteBudget(100_000)
+    front_ends = serve_with(budget=budget)
+    packed = gzip.compress(b" " * 100_000)
+    message = error_of(call(front_ends, "POST", "/v2/repository/index", packed, {"Content-Encoding": "gzip"}), 503)
+    assert f"take {len(packed)} of at most 100000 bytes" in message
+    front_ends.host.models["ranker"].delay_s = 0.5
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(binary_request, front_ends, coding="gzip")
+        wait_until(lambda: front_ends.host.models["ranker"].queries)
+        assert budget.held_bytes > USER.nbytes + HISTORY.nbytes + DENSE.nbytes
+        assert asked.result()[0] == 200
+    assert budget.held_bytes == 0
+    assert front_ends.data_plane.statistics.refused == {"bytes_in_flight": 1}
+
+
+def test_more_elements_than_a_query_can_have_are_refused_unread(front_ends):
+    for count, message in ((192, "has 192 items; a query may have at most 64"), (193, "at most 192 are taken")):
+        document = with_input(shape=[count, 1], data=[0] * count)
+        assert message in error_of(call(front_ends, "POST", "/v2/models/ranker/infer", document), 400)
+    counters = front_ends.data_plane.statistics
+    assert (counters.refused, counters.find("ranker")[0].refused) == ({"invalid": 1}, {"invalid": 1})
+
+
+REFUSED = {
+    "unknown path": (b"GET /nothing HTTP/1.1\r\n\r\n", "not_found"),
+    "unknown model": (b"GET /v2/models/nothing HTTP/1.1\r\n\r\n", "not_found"),
+    "unknown model, with a body": (
+        b"POST /v2/models/nothing/infer HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}",
+        "not_found",
+    ),
+    "unknown model to load": (b"POST /v2/repository/models/nothing/load HTTP/1.1\r\n\r\n", "not_found"),
+    "wrong method": (b"GET /v2/models/ranker/infer HTTP/1.1\r\n\r\n", "wrong_method"),
+    "no HTTP": (b"GARBAGE\r\n\r\n", "invalid"),
+    "no length": (b"POST /v2/models/ranker/infer HTTP/1.1\r\n\r\n", "no_length"),
+    "not JSON": (b"POST /v2/models/ranker/infer HTTP/1.1\r\nContent-Length: 1\r\n\r\n{", "invalid"),
+    "a long body": (b"POST /v2/models/ranker/infer HTTP/1.1\r\nContent-Length: 9000000\r\n\r\n", "too_large"),
+    "a long chunked body": (
+        b"POST /v2/models/ranker/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5000\r\n" + bytes(0x5000),
+        "too_large",
+    ),
+    "much JSON": (
+        b"POST /v2/models/ranker/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n"
+        + bytes(1001)
+        + b"\r\n0\r\n\r\n",
+        "too_large",
+    ),
+    "an unknown coding": (
+        b"POST /v2/models/ranker/infer HTTP/1.1\r\nContent-Encoding: br\r\nContent-Length: 1\r\n\r\nx",
+        "wrong_coding",
+    ),
+    "damaged gzip": (
+        b"POST /v2/models/ranker/infer HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx",
+        "invalid",
+    ),
+    "a long head": (b"GET / HTTP/1.1\r\nA: " + b"a" * 70_000, "head_too_large"),
+    "a slow head": (b"GET / HT", "timed_out"),
+    "a slow body": (b"POST /v2/models/ranker/infer HTTP/1.1\r\nContent-Length: 9\r\n\r\n{", "timed_out"),
+    "a transfer coding": (b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "unsupported"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_whatever_is_refused_is_counted_once_by_its_reason(serve_with, what):
+    limits = HttpLimits(max_request_bytes=20_000, max_json_bytes=1000, head_timeout_s=1.0, body_timeout_s=1.0)
+    front_ends = serve_with(limits=limits)
+    sent, reason = REFUSED[what]
+    host, _, port = front_ends.http_url.partition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(sent)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 4" if reason != "unsupported" else b"HTTP/1.1 501 ")
+    statistics = front_ends.data_plane.statistics
+    assert statistics.refused == {reason: 1}
+    assert not any(model.refused for model in statistics.find())
+
+
+def test_that_a_server_is_not_ready_is_no_refusal(front_ends):
+    front_ends.host.ready = False
+    assert call(front_ends, "GET", "/v2/health/ready")[0] == 503
+    assert not front_ends.data_plane.statistics.refused
+
+
+def test_errors_quote_no_more_than_a_line_of_what_was_sent(front_ends):
+    name = "\U0001f600" * 20_000
+    for document in (
+        with_input(name=name),
+        with_input(name=name, datatype="BOGUS"),
+        with_input(datatype=name),
+        with_input(data=name),
+        with_input(data=[name]),
+        {"id": [name], **with_input()},
+        {"outputs": [{"name": name}], **with_input()},
+    ):
+        answer = call(front_ends, "POST", "/v2/models/ranker/infer", document)
+        assert 0 < len(error_of(answer, 400).encode()) <= 1000
+    answer = call(front_ends, "POST", f"/v2/models/{'n' * 60_000}/infer", with_input())
+    assert error_of(answer, 404).startswith("model 'nnnn")
+    assert len(error_of(answer, 404)) <= 1000
+
+
+def test_scores_that_json_cannot_say_are_an_error(front_ends):
+    model = front_ends.host.models["ranker"]
+    model.not_finite = {2: float("nan")}
+    message = error_of(json_request(front_ends), 500)
+    assert message.startswith("score nan of item 2 is not finite: the model's weights or rows are not")
+    assert error_of(binary_request(front_ends), 500) == message
+    large = DENSE.copy()
+    large[2, 1] = -3e38
+    message = error_of(binary_request(front_ends, {"user": USER, "history": HISTORY, "dense": large}), 400)
+    assert message == (
+        "input 'dense': value -3e+38 of item 2, column 1 is too large for the model: score nan of item 2 is not finite"
+    )
+    assert front_ends.data_plane.statistics.find("ranker")[0].refused == {"not_finite": 3}
+    model.not_finite = {}
+    assert json_request(front_ends)[0] == 200
+
+
 def test_answers_are_compressed_if_asked_and_worthwhile(front_ends):
     many = {
         "inputs": [
@@ -298,11 +449,11 @@ def test_the_repository_can_be_listed_and_changed(front_ends):
     assert call(front_ends, "POST", "/v2/repository/models/lone/unload", {})[0] == 200
     assert index() == [("lone", "UNAVAILABLE"), ("ranker", "READY")]
     assert index({"ready": True}) == [("ranker", "READY")]
-    assert error_of(call(front_ends, "POST", "/v2/repository/models/lone/unload"), 400) == "model 'lone' is not loaded"
+    assert error_of(call(front_ends, "POST", "/v2/repository/models/lone/unload"), 404) == "model 'lone' is not loaded"
     assert call(front_ends, "POST", "/v2/repository/models/lone/load")[0] == 200
     assert call(front_ends, "POST", "/v2/repository/models/lone/load", {"parameters": {"version": "2"}})[0] == 200
     assert front_ends.host.loads == [("lone", None), ("lone", 2)]
-    assert error_of(call(front_ends, "POST", "/v2/repository/models/none/load"), 400)
+    assert error_of(call(front_ends, "POST", "/v2/repository/models/none/load"), 404)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +465,8 @@ def test_the_repository_can_be_listed_and_changed(front_ends):
         ({"parameters": {"version": "x"}}, "parameter 'version' is 'x'"),
         ({"parameters": {"version": True}}, "parameter 'version' is True"),
         ({"parameters": [1]}, "field 'parameters' is [1]"),
+        ({"parameters": []}, "field 'parameters' is []"),
+        ({"parameters": False}, "field 'parameters' is False"),
         (b"{", "is not JSON"),
     ],
 )
@@ -330,6 +483,7 @@ def test_settings_and_shared_memory_are_answered_cleanly(front_ends):
     assert get(front_ends, "/v2/logging")["log_info"] is True
     assert get(front_ends, "/v2/trace/setting")["trace_level"] == ["OFF"]
     assert get(front_ends, "/v2/models/ranker/trace/setting")["trace_level"] == ["OFF"]
+    assert "'nobody' is not loaded" in error_of(call(front_ends, "GET", "/v2/models/nobody/trace/setting"), 404)
     for path in ("/v2/logging", "/v2/trace/setting", "/v2/models/ranker/trace/setting"):
         assert "fixed when the server starts" in error_of(call(front_ends, "POST", path, {}), 501)
     for kind in ("systemsharedmemory", "cudasharedmemory"):
@@ -339,6 +493,12 @@ def test_settings_and_shared_memory_are_answered_cleanly(front_ends):
         assert call(front_ends, "POST", f"/v2/{kind}/region/r/unregister")[0] == 200
         message = error_of(call(front_ends, "POST", f"/v2/{kind}/region/r/register", {}), 501)
         assert "shared memory is not supported" in message
+
+
+def test_trace_settings_tell_whether_there_are_traces(serve_with):
+    tracer = start_tracing(InMemorySpanExporter())
+    assert get(serve_with(tracer=tracer), "/v2/trace/setting")["trace_level"] == ["TIMESTAMPS"]
+    tracer.close()
 
 
 def test_tokens_guard_everything_but_health(serve_with):

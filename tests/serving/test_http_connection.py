@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hebe.serving.byte_budget import ByteBudget
 from hebe.serving.errors import RequestError
 from hebe.serving.http_connection import aligned_buffer
 from hebe.serving.http_message import HttpLimits, HttpRequest, HttpResponse
@@ -37,8 +38,11 @@ class Echo:
         self.started = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.bodies: list[memoryview] = []
+        self.headers: list[dict[bytes, bytes]] = []
 
     def screen(self, head: HttpRequest) -> HttpResponse | None:
+        if head.path == "/short":
+            head.most_bytes = 10
         return HttpResponse(403, b"refused") if head.path == "/refused" else None
 
     def preview(self, request: HttpRequest, start: memoryview) -> HttpResponse | None:  # noqa: ARG002
@@ -46,6 +50,7 @@ class Echo:
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         self.bodies.append(request.body)
+        self.headers.append(dict(request.headers))
         if request.path == "/slow":
             self.started.set()
             try:
@@ -90,11 +95,11 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def serving(limits: HttpLimits = LIMITS):
+async def serving(limits: HttpLimits = LIMITS, budget: ByteBudget | None = None):
     """An echo server and a function that connects to it."""
     echo = Echo()
     loop = asyncio.get_running_loop()
-    server = await start_http(echo, "127.0.0.1", 0, clock=loop.time, limits=limits)
+    server = await start_http(echo, "127.0.0.1", 0, clock=loop.time, limits=limits, budget=budget)
     writers = []
 
     async def connect() -> Client:
@@ -183,6 +188,42 @@ async def test_a_chunked_body_is_joined():
         assert (await client.response())[2] == b"POST /a? hello!"
 
 
+async def test_trailers_are_no_headers_of_the_request():
+    async with serving() as (echo, connect, _server):
+        client = await connect()
+        await client.send(b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\nX: y\r\n\r\n2\r\nab\r\n0\r\n")
+        await client.send(b"Content-Encoding: gzip\r\nAuthorization: Bearer x\r\nX: z\r\n\r\n")
+        assert (await client.response())[2] == b"POST /a? ab"
+        assert echo.headers == [{b"transfer-encoding": b"chunked", b"x": b"y"}]
+
+
+async def test_a_request_behind_a_chunked_one_adds_nothing_to_its_body():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        chunks = b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+        await client.send(chunks + b"POST /b HTTP/1.1\r\nContent-Length: 5\r\n\r\nworse")
+        assert (await client.response())[2] == b"POST /a? ab"
+        assert await client.closed()
+
+
+@pytest.mark.parametrize(
+    "framing", [b"Content-Length: 2\r\n\r\nab", b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"]
+)
+async def test_an_offer_of_another_protocol_does_not_cost_the_body(framing):
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(b"POST /a HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n" + framing)
+        assert (await client.response())[2] == b"POST /a? ab"
+
+
+async def test_a_handler_may_take_less_than_the_limits_allow():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(b"POST /short HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nhello world\r\n0\r\n\r\n")
+        status, _, body = await client.response()
+        assert (status, b"exceeds the maximum request size of 10 bytes" in body) == (413, True)
+
+
 async def test_a_client_may_wait_for_permission_to_send():
     async with serving() as (_, connect, _server):
         client = await connect()
@@ -237,6 +278,9 @@ async def test_whether_a_connection_stays_open(request_head, stays):
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400, b"not an HTTP/1.1 request"),
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400, b"not an HTTP/1.1"),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 400, b"not an HTTP/1.1 request"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501, b"'gzip, chunked' is not supported"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nA: " + b"a" * 9000, 431, b"trailers"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 900, 431, b"send larger chunks"),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, b"malformed chunked body"),
         (b"GET / HTTP/1.1\r\nA: b\r\n c\r\n\x00\r\n\r\n", 400, b"not an HTTP/1.1 request"),
         (b"POST / HTTP/1.1\r\nContent-Length: 100001\r\n\r\n", 413, b"100001 bytes exceeds the maximum"),
@@ -368,6 +412,81 @@ async def test_a_vanished_client_cancels_its_request():
         await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
         client.writer.transport.abort()
         await asyncio.wait_for(echo.cancelled.wait(), PATIENCE_S)
+
+
+async def test_a_client_that_only_stops_sending_gets_its_answer():
+    async with serving() as (_, connect, server):
+        for request in (b"GET /slow?0.8 HTTP/1.1\r\n\r\n", b"GET /slow?0.1 HTTP/1.0\r\n\r\n"):
+            client = await connect()
+            await client.send(request)
+            client.writer.write_eof()
+            status, head, body = await client.response()
+            assert (status == 100) == (b"1.1" in request), "an interim response, which HTTP/1.0 does not know"
+            if status == 100:
+                status, head, body = await client.response()
+            assert (status, body.startswith(b"GET /slow?")) == (200, True)
+            assert b"connection: close" in head
+            assert await client.closed()
+        async with asyncio.timeout(PATIENCE_S):
+            while server._connections.open:
+                await asyncio.sleep(0.01)
+
+
+async def test_all_that_was_asked_before_a_client_stops_sending_is_answered():
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        requests = b"".join(b"GET /slow?0.05%d HTTP/1.1\r\n\r\n" % number for number in range(3))
+        await client.send(requests + b"GET /half")
+        client.writer.write_eof()
+        answers = []
+        while len(answers) < 3:
+            status, _, body = await client.response()
+            if status != 100:
+                answers.append(body)
+        assert answers == [b"GET /slow?0.05%d " % number for number in range(3)]
+        assert await client.closed()
+
+
+async def test_a_client_that_closes_its_connection_cancels_its_request():
+    """Which looks the same at first."""
+    async with serving() as (echo, connect, _server):
+        client = await connect()
+        await client.send(b"GET /slow HTTP/1.1\r\n\r\n")
+        await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
+        client.writer.close()
+        await asyncio.wait_for(echo.cancelled.wait(), PATIENCE_S)
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 600\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n258\r\n"])
+async def test_bodies_share_the_memory_that_there_is_for_them(head):
+    budget = ByteBudget(1000)
+    async with serving(budget=budget) as (echo, connect, _server):
+        slow, other, third = await connect(), await connect(), await connect()
+        end = b"\r\n0\r\n\r\n" if b"chunked" in head else b""
+        await slow.send(b"POST /slow?0.5 HTTP/1.1\r\n" + head + bytes(600) + end)
+        await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
+        assert budget.held_bytes == 600
+        await other.send(b"POST /a HTTP/1.1\r\n" + head + bytes(600) + end)
+        status, _, body = await other.response()
+        assert (status, b"the requests under way take 600 of at most 1000 bytes" in body) == (503, True)
+        assert await other.closed()
+        await third.send(b"POST /a HTTP/1.1\r\nContent-Length: 300\r\n\r\n" + bytes(300))
+        assert (await third.response())[0] == 200
+        assert (await slow.response())[0] == 200
+        assert budget.held_bytes == 0
+
+
+async def test_a_body_that_does_not_come_whole_gives_its_memory_back():
+    budget = ByteBudget(1000)
+    async with serving(budget=budget) as (_, connect, _server):
+        client = await connect()
+        await client.send(b"POST /a HTTP/1.1\r\nContent-Length: 600\r\n\r\n" + bytes(500))
+        async with asyncio.timeout(PATIENCE_S):
+            while budget.held_bytes < 500:
+                await asyncio.sleep(0.001)
+            client.writer.close()
+            while budget.held_bytes:
+                await asyncio.sleep(0.001)
 
 
 async def test_a_client_too_many_is_told_so():

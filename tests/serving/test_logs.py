@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 
@@ -17,6 +18,14 @@ def defaults():
     structlog.reset_defaults()
     plain = logging.getLogger("hebe")
     plain.handlers, plain.level = [], logging.NOTSET
+
+
+@contextlib.contextmanager
+def root_handlers(*handlers):
+    """Python's root logger with these instead of the test runner's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.getLogger(), "handlers", list(handlers))
+        yield
 
 
 class Clock:
@@ -120,3 +129,25 @@ def test_plain_loggers_lines_have_the_same_form(capsys):
     assert lines[0]["timestamp"]
     assert "exception" not in lines[0]
     assert lines[1]["exception"][0]["exc_value"] == "by zero"
+
+
+def test_other_packages_warnings_have_the_same_form_too(capsys):
+    """Such as those of OpenTelemetry when nobody takes its spans."""
+    with root_handlers():
+        configure_logging("json", "info")
+        configure_logging("json", "info")
+        logging.getLogger("opentelemetry.exporter").info("not told")
+        logging.getLogger("opentelemetry.exporter").error("Failed to export %s", "span batch")
+        logging.getLogger("hebe.tiers").warning("once")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["event"], line["level"], line.get("logger")) for line in lines] == [
+        ("Failed to export span batch", "error", "opentelemetry.exporter"),
+        ("once", "warning", None),
+    ]
+
+
+def test_where_a_program_sends_other_packages_lines_is_its_own_business(capsys):
+    with root_handlers(logging.NullHandler()):
+        configure_logging("json", "info")
+        logging.getLogger("opentelemetry.exporter").error("not ours")
+    assert not capsys.readouterr().err

@@ -16,7 +16,7 @@ from hebe.models.catalog import entry
 from hebe.runtime.loaded_model import LoadOptions
 from hebe.runtime.pinning import available_cores, pinned
 from hebe.serving import model_host
-from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, as_request_error, release
+from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel, as_request_error, release
 from hebe.serving.model_host import HostOptions, ModelHost
 from hebe.serving.repository_control import RepositoryControl
 
@@ -144,9 +144,34 @@ async def test_what_works_beside_queries_may_run_on_all_cores(monkeypatch):
     assert seen == [cores, "closed"]
 
 
-def test_no_workers_at_all_are_refused():
-    with pytest.raises(ServeError, match="workers is 0: must be at least 1"):
-        HostOptions(workers=0)
+@pytest.mark.parametrize("workers", [0, 1025, 99_999_999])
+def test_no_workers_at_all_are_refused_and_so_are_too_many(workers):
+    with pytest.raises(ServeError, match=rf"workers is {workers}: must be in 1\.\.1024"):
+        HostOptions(workers=workers)
+
+
+async def test_what_is_not_there_can_neither_be_loaded_nor_unloaded(monkeypatch):
+    """Which is told as of any unknown model, and changes nothing."""
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1, 3)})
+    host = ModelHost(Path("models"), HostOptions())
+    for asked, said in (
+        (host.load("nobody"), "repository models has no model 'nobody'"),
+        (host.load("ranker", 2), "model ranker has no version 2; the repository has 1, 3"),
+        (host.unload("ranker"), "model 'ranker' is not loaded"),
+        (host.split_anew("ranker", PIPELINE), "model 'ranker' is not loaded"),
+    ):
+        with pytest.raises(UnknownModel, match=said):
+            await asked
+    assert not host.entries
+
+
+async def test_a_model_that_goes_while_the_server_starts_is_a_load_that_failed(monkeypatch):
+    stored = iter([{"ranker": (1,)}, {"ranker": (1,)}, {}])
+    host = ModelHost(Path("models"), HostOptions())
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: next(stored))
+    with pytest.raises(LoadFailed, match="has no model 'ranker'"):
+        await host.load_all()
+    assert [entry.state for entry in host.entries] == ["UNAVAILABLE"]
 
 
 @pytest.mark.parametrize("threads", [0, 3])

@@ -192,3 +192,9 @@ def test_a_model_without_dense_knows_no_dense():
     with pytest.raises(InvalidInput, match="input 'dense' is unknown to model n; its inputs are one"):
         QueryDecoder(spec, 10).decode(inputs(three=None))
     assert QueryDecoder(spec, 10).decode(inputs(three=None, dense=None)).dense is None
+
+
+def test_no_input_has_more_elements_than_the_widest_of_the_largest_query():
+    assert DECODER.most_values == 3 * MAX_ITEMS
+    wide = ModelSpec("n", "dlrm", tables=SPEC.tables[:1], features=(SPEC.features[0],), dense_dim=100)
+    assert QueryDecoder(wide, 10).most_values == 1000

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from hebe.server_configuration import Lane, Placement, to_dict
-from hebe.serving.errors import InvalidInput, LoadFailed
+from hebe.serving.errors import InvalidInput, UnknownModel
 from hebe.serving.repository_control import RepositoryControl
 
 
@@ -33,9 +33,9 @@ async def test_a_load_goes_on_when_the_client_has_gone(fake_host):
 
 async def test_failures_reach_the_client(fake_host):
     control = RepositoryControl(fake_host)
-    with pytest.raises(LoadFailed, match="no model 'nothing'"):
+    with pytest.raises(UnknownModel, match="no model 'nothing'"):
         await control.load("nothing", {})
-    with pytest.raises(LoadFailed, match="not loaded"):
+    with pytest.raises(UnknownModel, match="not loaded"):
         await control.unload("nothing")
 
 

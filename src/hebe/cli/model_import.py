@@ -174,7 +174,7 @@ def _parse_callable(text: str, option: str) -> Callable[[], Any]:
             return _attribute(path, attribute)()
         except ModelImportError:
             raise
-        except Exception as fault:  # whatever the user's code raises
+        except (Exception, SystemExit) as fault:  # whatever the user's code raises
             raise ModelImportError(f"{text} raised {type(fault).__name__}: {fault}") from fault
 
     return call

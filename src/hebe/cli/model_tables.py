@@ -160,23 +160,24 @@ def memory_table(spec: ModelSpec, estimate: MemoryEstimate, available_bytes: int
         held = "a part of the rows; what RocksDB caches of the others is not counted"
     rows = (
         ("tables", estimate.table_bytes, held),
-        ("DenseNet", estimate.dense_net_bytes, "weights"),
+        ("DenseNet", estimate.dense_net_bytes, "weights and graph"),
         (
             workers,
             estimate.workers * estimate.worker_bytes,
             f"buffers and activations, {estimate.batch_size} items{threads}",
         ),
+        ("a query", estimate.query_bytes, f"of {estimate.batch_size} items, whose memory is kept"),
         ("process", estimate.process_bytes, "Python, torch, front ends: once, however many models"),
     )
     for part, size_bytes, note in rows:
         table.add_row(part, size_text(size_bytes), Text(note, "dim"))
     in_all = Text("in all", "bold"), Text(size_text(estimate.total_bytes), "bold")
     table.add_row(*in_all, _fits(estimate, available_bytes))
-    table.add_row(
-        "each query",
-        size_text(estimate.query_bytes),
-        Text(f"on top, of {estimate.batch_size} items while it waits or runs", "dim"),
-    )
+    table.add_row("more queries", size_text(estimate.query_bytes), Text("on top, each while it waits or runs", "dim"))
+    if estimate.batch_bytes:
+        table.add_row(
+            "each batch", size_text(estimate.batch_bytes), Text("on top, while it runs", "dim")
+        )
     return table
 
 

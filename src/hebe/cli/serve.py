@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from hebe.cli.output import JsonOption, make_console, print_json
 from hebe.cli.serve_profiles import check_profile_decides, profiled_configurations
 
 _SERVING, _ACCESS, _LOGGING = "Where", "Access and limits", "Logs and traces"
+_TOKEN_VARIABLE = "HEBE_API_TOKEN"
 
 
 def serve(
@@ -53,7 +55,9 @@ def serve(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, rich_help_panel=RUNNING, help="Workers per model (default: as many as the cores make)."),
+        typer.Option(
+            min=1, max=1024, rich_help_panel=RUNNING, help="Workers per model (default: as many as the cores make)."
+        ),
     ] = None,
     worker_cores: Annotated[int, typer.Option(min=1, rich_help_panel=RUNNING, help="Cores of each worker.")] = 1,
     worker_threads: Annotated[
@@ -109,9 +113,17 @@ def serve(
             rich_help_panel=_ACCESS, metavar="BYTES", help="Most JSON in a request; reading it holds all others up."
         ),
     ] = "8M",
+    max_bytes_in_flight: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_ACCESS,
+            metavar="BYTES",
+            help="Most bytes of all requests under way (default: 16 of the largest).",
+        ),
+    ] = None,
     api_token: Annotated[
         list[str] | None,
-        typer.Option(rich_help_panel=_ACCESS, envvar="HEBE_API_TOKEN", help="Token that requests must carry."),
+        typer.Option(rich_help_panel=_ACCESS, envvar=_TOKEN_VARIABLE, help="Token that requests must carry."),
     ] = None,
     api_token_file: Annotated[
         Path | None, typer.Option(rich_help_panel=_ACCESS, help="File with tokens, one a line.")
@@ -153,6 +165,9 @@ def serve(
         check_profile_decides(context)
     if (tls_certificate is None) != (tls_key is None):
         raise typer.BadParameter("--tls-certificate and --tls-key belong together", param_hint="--tls-certificate")
+    if not api_token and _TOKEN_VARIABLE in os.environ:
+        # Set, but to nothing: whoever did that did not mean to let everybody in.
+        raise typer.BadParameter("is set but empty: give a token, or unset it", param_hint=_TOKEN_VARIABLE)
     load = load_options(graph, table_memory, persistent_dir, hierarchy, row_format, verify=verify)
     options = ServerOptions(
         host=host,
@@ -177,6 +192,9 @@ def serve(
         ),
         max_request_bytes=parse_bytes(max_request_bytes, "--max-request-bytes"),
         max_json_bytes=parse_bytes(max_json_bytes, "--max-json-bytes"),
+        max_bytes_in_flight=(
+            None if max_bytes_in_flight is None else parse_bytes(max_bytes_in_flight, "--max-bytes-in-flight")
+        ),
         api_tokens=tuple(api_token or ()) + (tuple(read_tokens(api_token_file)) if api_token_file else ()),
         rate_limit_per_s=rate_limit,
         tls_certificate=tls_certificate,

@@ -7,6 +7,7 @@ layer `E[x + offsets]`        fields side by side in one table: a table and a fe
 layer `E[x % rows]`           feature `x`, whose keys the server takes modulo the rows
 layer `E[arange(n)]`          positions, not keys: stays in the DenseNet, as do small tables whose keys are computed
 bag of values and offsets     a jagged feature
+bag with mode "max", weights  as `E[x]`, handed over unreduced; the DenseNet weighs and pools
 """
 
 from __future__ import annotations
@@ -152,6 +153,10 @@ def _embedding_use(node: fx.Node, weight: Weight, keys: fx.Node, probes: list[Ke
         sources = tuple(same_lookups(probes, keys, layer))
     except GraphCaptureError as fault:
         raise _ComputedKeys(str(fault)) from None
+    if not sources:
+        raise GraphCaptureError(
+            f"layer {layer}: its keys are [items, 0] in the example: give it one a lookup, or leave it out"
+        )
     use = LayerUse(layer, weight, sources, (*node.meta["val"].shape[1:-1], dim), (node,), padding=_padding(node, 2))
     users = list(node.users)
     if use.shape[:-1] == (len(sources),) and len(users) == 1 and op_name(users[0]) in _REDUCES:
@@ -168,15 +173,12 @@ def _bag_use(node: fx.Node, weight: Weight, keys: fx.Node, probes: list[KeyProbe
     names = ("offsets", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset")
     defaults = (None, False, 0, False, None, False)
     given = dict(zip(names, (*node.args[2:8], *defaults[len(node.args) - 2 :]), strict=True))
-    if given["mode"] == 2:
-        raise GraphCaptureError(f"layer {layer}: mode 'max' is not supported; 'sum' and 'mean' are")
-    if given["per_sample_weights"] is not None:
-        raise GraphCaptureError(f"layer {layer}: per_sample_weights are not supported; plain sums and means are")
     results = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
     if len(results) != len(node.users):
         raise GraphCaptureError(f"layer {layer}: only the vectors of an EmbeddingBag may be used")
-    offsets = given["offsets"]
+    offsets, weights = given["offsets"], given["per_sample_weights"]
     assert isinstance(offsets, fx.Node)
+    assert weights is None or isinstance(weights, fx.Node)
     padding = _padding(node, 8)
     use = LayerUse(
         layer,
@@ -188,6 +190,14 @@ def _bag_use(node: fx.Node, weight: Weight, keys: fx.Node, probes: list[KeyProbe
         padding=padding,
         skips_padding=padding is not None,
     )
+    in_dense_net = "mode 'max'" if given["mode"] == 2 else "per_sample_weights" if weights is not None else None
+    if in_dense_net is not None:
+        if probes[0].depends(offsets) or (padding is not None and weights is None):
+            beside = "padding_idx" if padding is not None else "offsets"
+            raise GraphCaptureError(
+                f"layer {layer}: {in_dense_net} together with {beside} is not supported; keys [items, n] without are"
+            )
+        use = replace(use, pooling=None, reduce="max" if weights is None else "sum", weights=weights)
     if probes[0].depends(offsets):
         values, starts = probes[0].whole_input(keys, layer), probes[0].whole_input(offsets, layer)
         if starts.offset or starts.rule is not OutOfRange.REFUSE:

@@ -8,8 +8,11 @@ over what it reads of the inputs as numbers.
 
 from __future__ import annotations
 
+import io
+import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +110,7 @@ def _export(flat: FlatModule) -> torch.export.ExportedProgram:
     # Strict mode (by bytecode) is pickier about Python but keeps the number of items open through `len`.
     for strict in (False, True):
         try:
-            with torch.no_grad(), warnings.catch_warnings():
+            with torch.no_grad(), warnings.catch_warnings(), _quiet():
                 warnings.simplefilter("ignore")
                 program: torch.export.ExportedProgram = torch.export.export(
                     flat, examples, dynamic_shapes=(tuple(shapes),), strict=strict
@@ -124,6 +127,18 @@ def _export(flat: FlatModule) -> torch.export.ExportedProgram:
             "len(), int() or a condition on it"
         )
     raise GraphCaptureError(f"torch.export cannot capture the module: {reason}") from faults[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch logs and prints of its tries: dozens of lines where one fails. The error says what matters."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _check_pure(program: torch.export.ExportedProgram, input_names: Mapping[str, str]) -> None:

@@ -37,6 +37,8 @@ _END = (1 << 63) - 1
 
 _SPARSE = {"input": "sparse"}
 
+_REDUCTIONS = {"sum": "aten.sum.dim_IntList", "mean": "aten.mean.dim", "max": "aten.amax.default"}
+
 
 def write_op_graph(
     graph: fx.Graph,
@@ -108,6 +110,8 @@ class _Writer:
             self._references[node] = self._weight(node)
         elif _is_identity(node):
             self._references[node] = self._references[node.all_input_nodes[0]]
+        elif str(node.target) == "aten.fill.Tensor":
+            self._references[node] = self._filled(node)
         else:
             arguments = [
                 _SPARSE if self._numbers.is_pattern(node, value) else self._argument(node, value) for value in node.args
@@ -145,6 +149,14 @@ class _Writer:
             return joined
         return self.emit(f"{node.name}_input", "aten.reshape.default", joined, [-1, *value.shape[1:]])
 
+    def _filled(self, node: fx.Node) -> dict[str, str]:
+        """`x[:, 0] = 0`: a value that is a tensor itself, in the shape of another; torch.jit cannot trace the op."""
+        like, value = (self._argument(node, argument) for argument in node.args[:2])
+        dtype = self._argument(node, node.meta["val"].dtype)
+        value = self.emit(f"{node.name}_value", "aten._to_copy.default", value, dtype=dtype)
+        zeros = self.emit(f"{node.name}_zeros", "aten.zeros_like.default", like)
+        return self.emit(node.name, "aten.add.Tensor", zeros, value)
+
     def _weight(self, node: fx.Node) -> dict[str, str]:
         weight = self._weights[node]
         if weight.value.numel() and weight.address in self._table_addresses:
@@ -167,8 +179,15 @@ class _Writer:
         result = self._columns("sparse", name, runs, sparse_width)
         if output.reduce is not None:
             result = self.emit(f"{name}_rows", "aten.reshape.default", result, [-1, output.lookups, output.dim])
-            target = "aten.sum.dim_IntList" if output.reduce == "sum" else "aten.mean.dim"
-            result = self.emit(f"{name}_pooled", target, result, [1])
+            if output.weights is not None:
+                weights = self.emit(
+                    f"{name}_weights",
+                    "aten.reshape.default",
+                    self._references[output.weights],
+                    [-1, output.lookups, 1],
+                )
+                result = self.emit(f"{name}_weighted", "aten.mul.Tensor", result, weights)
+            result = self.emit(f"{name}_pooled", _REDUCTIONS[output.reduce], result, [1])
         if output.mean_without is not None:
             result = self.emit(f"{name}_mean", "aten.div.Tensor", result, self._counts(name, output))
         if len(output.shape) == 1:

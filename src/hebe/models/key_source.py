@@ -22,7 +22,7 @@ from hebe.spec import OutOfRange
 _SELECTS = frozenset(
     {"select", "slice", "narrow", "index", "index_select", "split", "split_with_sizes", "chunk", "unbind"}
     | {"view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand"}
-    | {"permute", "transpose", "t", "numpy_T", "cat", "stack"}
+    | {"permute", "transpose", "t", "numpy_T", "movedim", "cat", "stack", "flip", "roll", "repeat", "tile", "unfold"}
     | {"clone", "alias", "detach", "contiguous", "lift_fresh_copy"}
 )
 _CASTS = frozenset({"_to_copy", "to"})

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from hebe.models.key_source import KeySource
-from hebe.models.module_inputs import GraphCaptureError, ModuleInput
+from hebe.models.module_inputs import GraphCaptureError, ModuleInput, usable_name
 from hebe.models.table_file import RowArray
 from hebe.query import bring_into_range
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, OutOfRange, Pooling
@@ -59,6 +59,9 @@ class FeatureSource:
 class LayerUse:
     """One call of an embedding layer. `results` are the nodes that its output takes the place of, `padding` its
     padding_idx, `skips_padding` whether its pooling leaves that key out.
+
+    `reduce` is how the DenseNet pools the rows, where the SparseNet cannot: their "max", or the "sum" of rows that are
+    multiplied by `weights`, a number for each.
     """
 
     layer: str
@@ -71,6 +74,8 @@ class LayerUse:
     ends_with_total: bool = False
     padding: int | None = None
     skips_padding: bool = False
+    reduce: str | None = None
+    weights: fx.Node | None = None
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
@@ -99,7 +104,8 @@ class LayerUse:
 @dataclass(frozen=True)
 class LayerOutput:
     """How the DenseNet has what an embedding layer gave: these features' columns of `sparse`, as `[items, lookups,
-    dim]`, reduced over the lookups if `reduce`, then as `[items, *shape]`.
+    dim]`, multiplied by `weights`, `[items, lookups]` in any shape, and reduced over the lookups if `reduce` ("sum",
+    "mean", "max"), then as `[items, *shape]`.
 
     With `mean_without`, the sum is still to be divided by the number of keys other than that one.
     """
@@ -107,9 +113,10 @@ class LayerOutput:
     features: tuple[str, ...]
     lookups: int
     dim: int
-    reduce: Pooling | None
+    reduce: str | None
     shape: tuple[int, ...]
     mean_without: int | None = None
+    weights: fx.Node | None = None
 
 
 class Tables:
@@ -138,10 +145,7 @@ class Tables:
     def _add(self, use: LayerUse) -> None:
         weight = use.weight.value
         for i, (start, stop) in enumerate(use.ranges):
-            name = use.layer.lstrip("_") or "table"  # names begin with a letter or digit
-            name = name if len(use.ranges) == 1 else f"{name}.{i}"
-            while name in self.specs:
-                name += "_"
+            name = usable_name(use.layer, "table", self.specs, "" if len(use.ranges) == 1 else f".{i}")
             self.specs[name] = EmbeddingTableSpec(name, stop - start, weight.shape[1])
             self.rows[name] = weight[start:stop].numpy(force=True)
             self._name_of[use.weight.address, start] = name
@@ -181,9 +185,10 @@ class Features:
             names.append(self._feature(source, table, lookups, pooling, group[0].rule))
             if use.padding is not None and 0 <= use.padding - group[0].offset < table.rows:
                 self.paddings.setdefault(names[-1], use.padding - group[0].offset)
-        reduce = use_pooling if pooled_here else None
+        reduce = use_pooling if pooled_here else use.reduce
         lookups = len(use.sources) if use_pooling is None or pooled_here else 1
-        return LayerOutput(tuple(names), lookups, use.weight.value.shape[1], reduce, use.shape, mean_without)
+        dim = use.weight.value.shape[1]
+        return LayerOutput(tuple(names), lookups, dim, reduce, use.shape, mean_without, use.weights)
 
     def _feature(
         self, source: FeatureSource, table: EmbeddingTableSpec, lookups: int, pooling: Pooling, rule: OutOfRange
@@ -193,7 +198,7 @@ class Features:
             if same and self.sources[spec.name] == source:
                 return spec.name
         self._check_example(source, table, rule)
-        name = next(name for name in self._names(source, table.name) if name not in self.sources)
+        name = next(name for name in self._names(source, table.name) if self._is_free(name))
         self.specs.append(FeatureSpec(name, table.name, lookups, pooling, rule))
         self.sources[name] = source
         return name
@@ -222,10 +227,14 @@ class Features:
         if source.columns and source.columns != tuple(range(self._inputs[source.input].columns)):
             first, last = source.columns[0], source.columns[-1]
             name += f"_{first}" if len(source.columns) == 1 else f"_{first}_{last}"
-        if name not in ("dense", "score"):
-            yield name
-        yield f"{name}.{table}"
-        yield from (f"{name}.{table}.{i}" for i in itertools.count(2))
+        yield usable_name(name, "", ())
+        yield usable_name(f"{name}.{table}", "", ())
+        yield from (usable_name(f"{name}.{table}", "", (), f".{i}") for i in itertools.count(2))
+
+    def _is_free(self, name: str) -> bool:
+        """Whether no other feature is called so, nor an input of the protocol."""
+        reserved = name in ("dense", "score") or name.endswith((".values", ".lengths"))
+        return not reserved and name not in self.sources
 
     def _jagged_lookups(self, source: FeatureSource) -> int:
         values = self._inputs[source.input].example

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,23 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+_LONGEST_NAME = 128
+"""Of a table or feature (`spec.NAME_PATTERN`)."""
+
+_PLAIN, _NAMED = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+
 
 class GraphCaptureError(ValueError):
     """A module that cannot be split; names the layer, input or op, and says what is supported."""
+
+
+def usable_name(text: str, default: str, taken: Container[str], suffix: str = "") -> str:
+    """`text` as a table or feature may be called, and none of `taken`: other characters become `_`, what is too long is
+    cut, and `_` are added to what is taken. `suffix` stays as it is; `default` stands where nothing is left of `text`.
+    """
+    base = re.sub(r"[^A-Za-z0-9_.-]+", "_", text).lstrip("_.-") or default
+    names = (base[: _LONGEST_NAME - len(suffix) - more] + "_" * more + suffix for more in itertools.count())
+    return next(name for name in names if name not in taken)
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,11 @@ class FlatModule(nn.Module):
 
     def __init__(self, module: nn.Module, example_inputs: Mapping[str, Any] | Sequence[Any] | Tensor) -> None:
         super().__init__()
+        if isinstance(module, torch.jit.ScriptModule):
+            raise GraphCaptureError(
+                "the module is TorchScript, made by torch.jit.trace or torch.jit.script, which torch.export cannot "
+                "read: give the torch.nn.Module that it was made of"
+            )
         self.module = module.eval()
         arguments, keywords = _arguments(module, example_inputs)
         leaves, self._structure = pytree.tree_flatten_with_path((arguments, keywords))
@@ -53,7 +73,7 @@ class FlatModule(nn.Module):
         try:
             with torch.no_grad():
                 result = self(*tensors)
-        except Exception as fault:  # whatever the user's module raises
+        except (Exception, SystemExit) as fault:  # whatever the user's module raises
             reason = next(iter(str(fault).splitlines()), "")
             raise GraphCaptureError(
                 f"the module fails on the example inputs: {type(fault).__name__}: {reason}"
@@ -84,7 +104,7 @@ def _arguments(
 def _names(module: nn.Module, paths: list[Any], arguments: tuple[Any, ...]) -> list[str]:
     """A name for each input: its parameter's; below it, the keys of the mapping, the positions of the sequence."""
     parameters = list(inspect.signature(module.forward).parameters.values())
-    positional = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+    positional = [p.name for p in parameters if p.kind in (_PLAIN, _NAMED)]
     rest_name = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "input")
     names: list[str] = []
     for path in paths:
@@ -97,10 +117,7 @@ def _names(module: nn.Module, paths: list[Any], arguments: tuple[Any, ...]) -> l
                 parts.insert(0, positional[first] if known else f"{rest_name}_{first - len(positional)}")
             else:
                 parts.insert(0, str(first))
-        name = re.sub(r"[^A-Za-z0-9_]+", "_", "_".join(parts)).lstrip("_") or "input"
-        while name in names:
-            name += "_"
-        names.append(name)
+        names.append(usable_name(re.sub(r"[^A-Za-z0-9_]+", "_", "_".join(parts)), "input", names))
     return names
 
 

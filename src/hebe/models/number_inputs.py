@@ -150,7 +150,11 @@ class NumberInputs:
                     f"input {given.name} is jagged but is also read by {self._readers(node, found)}; give what that "
                     "needs as an input of its own"
                 )
-            if node in self._cut.outputs or node in self._selections or self.sized_input(node) is not None:
+            if node in self._cut.outputs:
+                weights = self._cut.outputs[node].weights
+                waiting += [] if weights is None else [weights]
+                continue
+            if node in self._selections or self.sized_input(node) is not None:
                 continue
             waiting.extend(argument for argument in node.all_input_nodes if not self.is_pattern(node, argument))
         return found

@@ -28,6 +28,8 @@ SIZES = (1, 2, 7, 32)
 
 Inputs = dict[str, Tensor]
 
+_EXAMPLE = "the example"
+
 
 def check_split(
     module: nn.Module,
@@ -44,9 +46,11 @@ def check_split(
     """
     flat = FlatModule(module, example_inputs)
     generator = torch.Generator().manual_seed(seed)
-    cases: list[tuple[str, Inputs]] = [("the example", {source.name: source.example for source in flat.inputs})]
+    cases: list[tuple[str, Inputs]] = [(_EXAMPLE, {source.name: source.example for source in flat.inputs})]
     cases += [(f"{items} random item(s)", _random_inputs(flat, captured, items, generator)) for items in SIZES]
     originals = [_original(flat, inputs, case) for case, inputs in cases]
+    for (case, _), scores in zip(cases, originals, strict=True):
+        _check_finite(scores, captured, case)
     dense_net = _traced(captured, cases[-1][1])
     greatest = 0.0
     for done, ((case, inputs), expected) in enumerate(zip(cases, originals, strict=True)):
@@ -54,13 +58,14 @@ def check_split(
         with torch.no_grad():
             try:
                 scores = dense_net(*tensors)
+                middle = len(scores) // 2
+                halves = (slice(middle), slice(middle, None)) if middle else ()
+                parts = [dense_net(*(tensor[half] for tensor in tensors)) for half in halves]
             except RuntimeError as fault:
                 reason = _reason(captured, tensors, fault)
                 raise GraphCaptureError(f"the captured model fails on {case}: {reason}") from fault
             greatest = max(greatest, _difference(expected, scores, f"the captured model differs on {case}"))
-            half = len(scores) // 2
-            if half:
-                parts = [dense_net(*(tensor[s] for tensor in tensors)) for s in (slice(0, half), slice(half, None))]
+            if parts:
                 _difference(
                     scores,
                     torch.cat(parts),
@@ -130,7 +135,7 @@ def _padded(values: Tensor, offsets: Tensor, ends_with_total: bool, lookups: int
 
 
 def _random_inputs(flat: FlatModule, captured: CapturedModel, items: int, generator: torch.Generator) -> Inputs:
-    """Inputs of `items` items: standard normal floats, uniform keys that the model takes.
+    """Inputs of `items` items: floats and keys that the model takes, drawn uniformly.
 
     Each item follows one of the example's, which tells what goes together: it has its padding where that has, and its
     whole numbers and truth values that are no keys.
@@ -141,7 +146,7 @@ def _random_inputs(flat: FlatModule, captured: CapturedModel, items: int, genera
         if source.items_offset != 0:
             inputs[source.name] = torch.zeros(items, dtype=source.example.dtype)  # of a jagged feature, set below
         elif source.example.is_floating_point():
-            inputs[source.name] = torch.randn((items, *source.example.shape[1:]), generator=generator)
+            inputs[source.name] = _random_numbers(source.example, items, generator)
         else:
             inputs[source.name] = source.example[like].contiguous()
     examples = {source.name: source.example for source in flat.inputs}
@@ -151,19 +156,52 @@ def _random_inputs(flat: FlatModule, captured: CapturedModel, items: int, genera
         for padding in paddings:
             keys = torch.where(given == padding, padding, keys)
         inputs[name].view(items, -1)[:, column] = keys.to(inputs[name].dtype)
-    for feature in captured.spec.features:
-        keys_from = captured.sources[feature.name]
-        if keys_from.offsets is not None:
-            counts = torch.randint(0, feature.lookups + 1, (items,), generator=generator)
-            ends = counts.cumsum(0)
-            starts = ends - counts
-            if keys_from.ends_with_total:
-                starts = torch.cat([starts, ends[-1:]])
-            least, end = _key_range(captured, feature)
-            values = torch.randint(least, end, (int(ends[-1]),), generator=generator)
+    for group in _jagged_groups(captured):
+        most = min(feature.lookups for feature in group)
+        counts = torch.randint(0, most + 1, (items,), generator=generator)
+        ends = counts.cumsum(0)
+        ranges: dict[str, tuple[int, int]] = {}
+        for feature in group:
+            keys_from = captured.sources[feature.name]
+            assert keys_from.offsets is not None
+            starts = torch.cat([ends - counts, ends[-1:]]) if keys_from.ends_with_total else ends - counts
             inputs[keys_from.offsets] = starts.to(inputs[keys_from.offsets].dtype)
-            inputs[keys_from.input] = values.to(inputs[keys_from.input].dtype)
+            least, end = _key_range(captured, feature)
+            known_least, known_end = ranges.get(keys_from.input, (least, end))
+            ranges[keys_from.input] = max(least, known_least), min(end, known_end)
+        for name, (least, end) in ranges.items():
+            values = torch.randint(least, end, (int(ends[-1]),), generator=generator)
+            inputs[name] = values.to(inputs[name].dtype)
     return inputs
+
+
+def _random_numbers(example: Tensor, items: int, generator: torch.Generator) -> Tensor:
+    """Floats `[items, ...]`, each between the least and the greatest of its column in the example: a module that takes
+    their logarithm, say, may have said by these what it is given. One that is always the same varies by up to 1.
+    """
+    finite = example.isfinite()
+    least = torch.where(finite, example, torch.inf).amin(0)
+    greatest = torch.where(finite, example, -torch.inf).amax(0)
+    least, greatest = (torch.where(least <= greatest, limit, 0.0) for limit in (least, greatest))
+    still = least == greatest
+    least = torch.where(still & (least < 0), least - 1, least)
+    greatest = torch.where(still & (greatest >= 0), greatest + 1, greatest)
+    return least + (greatest - least) * torch.rand((items, *example.shape[1:]), generator=generator)
+
+
+def _jagged_groups(captured: CapturedModel) -> list[list[FeatureSpec]]:
+    """The jagged features, those together that have values or offsets in common: each has as many keys an item."""
+    groups: list[tuple[set[str], list[FeatureSpec]]] = []
+    for feature in captured.spec.features:
+        source = captured.sources[feature.name]
+        if source.offsets is None:
+            continue
+        names, members = {source.input, source.offsets}, [feature]
+        for group in [group for group in groups if group[0] & names]:
+            groups.remove(group)
+            names, members = names | group[0], [*group[1], *members]
+        groups.append((names, members))
+    return [members for _, members in groups]
 
 
 def _key_range(captured: CapturedModel, feature: FeatureSpec) -> tuple[int, int]:
@@ -221,17 +259,35 @@ def _check_served_inputs(
         if i == 0 and not torch.isfinite(scores).all():
             raise GraphCaptureError(
                 f"the module gives scores that are not finite on a query {case}: see to divisions by {numbers}, with "
-                "clamp(min=1) say"
+                "clamp(min=1) say, and to its logarithms and roots"
             )
 
 
+def _check_finite(scores: Tensor, captured: CapturedModel, case: str) -> None:
+    """Raise where the module itself gives a score that is not finite."""
+    if torch.isfinite(scores).all():
+        return
+    numbers = ", ".join(captured.dense_columns)
+    remedy = "check its weights" + (f", and what it makes of {numbers}" if numbers else "")
+    if case != _EXAMPLE and numbers:
+        remedy += (
+            f": each number of {numbers} lies between the least and the greatest of its column in the example, which "
+            "should have the whole range of what is served"
+        )
+    raise GraphCaptureError(f"the module gives scores that are not finite on {case}: {remedy}")
+
+
 def _traced(captured: CapturedModel, inputs: Inputs) -> Callable[..., Tensor]:
-    net = build(captured.graph, captured.dense_state).eval()
+    net, tensors = build(captured.graph, captured.dense_state).eval(), dense_net_inputs(captured, inputs)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        traced: Callable[..., Tensor] = torch.jit.trace(  # type: ignore[no-untyped-call]
-            net, dense_net_inputs(captured, inputs), check_trace=False
-        )
+        try:
+            traced: Callable[..., Tensor] = torch.jit.trace(  # type: ignore[no-untyped-call]
+                net, tensors, check_trace=False
+            )
+        except Exception as fault:  # torch.jit raises errors of many kinds, all of them about the graph
+            reason = _reason(captured, tensors, fault)
+            raise GraphCaptureError(f"the captured model cannot be traced, as serving it needs: {reason}") from fault
     return traced
 
 
@@ -239,26 +295,27 @@ def _original(flat: FlatModule, inputs: Inputs, case: str) -> Tensor:
     try:
         with torch.no_grad():
             scores: Tensor = flat(*(inputs[source.name] for source in flat.inputs))
-    except (RuntimeError, IndexError, ValueError) as fault:
-        raise GraphCaptureError(f"the module itself fails on {case}: {str(fault).splitlines()[0]}") from fault
+    except Exception as fault:  # whatever the user's module raises
+        reason = next(iter(str(fault).splitlines()), type(fault).__name__)
+        raise GraphCaptureError(f"the module itself fails on {case}: {reason}") from fault
     return scores.reshape(-1, flat.outputs)
 
 
-def _reason(captured: CapturedModel, tensors: tuple[Tensor, ...], fault: RuntimeError) -> str:
+def _reason(captured: CapturedModel, tensors: tuple[Tensor, ...], fault: Exception) -> str:
     """Where in the module the graph fails and why, found by running it untraced."""
     try:
         with torch.no_grad():
             build(captured.graph, captured.dense_state).eval()(*tensors)
     except OpFailed as failed:
         return f"{captured.origins.get(failed.op, f'op {failed.op}')}: {failed.reason}"
-    return str(fault).strip().splitlines()[-1]
+    if isinstance(fault, OpFailed):  # of the trace alone
+        return f"{captured.origins.get(fault.op, f'op {fault.op}')}: {fault.reason}"
+    return next(reversed(str(fault).strip().splitlines()), type(fault).__name__)
 
 
 def _difference(expected: Tensor, scores: Tensor, what: str) -> float:
     if scores.shape != expected.shape:
         raise GraphCaptureError(f"{what}: scores {list(scores.shape)}, expected {list(expected.shape)}")
-    if not torch.isfinite(expected).all():
-        raise GraphCaptureError("the module gives scores that are not finite: check its weights")
     difference = float(((scores - expected).abs() / expected.abs().clamp(min=1)).max())
     if not difference <= TOLERANCE:
         raise GraphCaptureError(f"{what}: by {difference:.2g}, more than {TOLERANCE:g}")

@@ -34,17 +34,38 @@ class TokenBucket:
         return (1.0 - self._left) / self.rate_per_s
 
 
+def checked_tokens(tokens: Iterable[str]) -> tuple[str, ...]:
+    """`tokens` without the white space around them.
+
+    Raises `ServeError` if they are one text, whose letters would all be tokens, or one of them is empty: whoever gives
+    a token wants one to be asked for.
+    """
+    if isinstance(tokens, str | bytes):
+        raise ServeError("api_tokens is a single text: must be a tuple of them, as in ('...',)")
+    checked = []
+    for token in tokens:
+        if not isinstance(token, str) or not token.strip():
+            raise ServeError("an API token is empty: give one with letters, or none at all to let everybody in")
+        checked.append(token.strip())
+    return tuple(checked)
+
+
 class Gate:
     """Admits requests by token and rate.
 
     Without `tokens` everybody is admitted, and `rate_limit_per_s` bounds all requests together; with them it bounds
-    each token's. 0 is no limit.
+    each token's. 0 is no limit. Raises as `checked_tokens`.
     """
 
     def __init__(self, tokens: Iterable[str] = (), rate_limit_per_s: float = 0.0) -> None:
-        self._digests = [_digest(token) for token in tokens]
+        self._digests = [_digest(token) for token in checked_tokens(tokens)]
         self._rate_limit_per_s = rate_limit_per_s
         self._buckets = [TokenBucket(rate_limit_per_s) for _ in range(max(1, len(self._digests)))]
+
+    @property
+    def asks(self) -> bool:
+        """Whether requests need a token."""
+        return bool(self._digests)
 
     def admit(self, authorization: str | None, now: float) -> None:
         """Raise `RequestError` unless the header value `authorization` carries a token with requests left."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hebe.query import JaggedKeys, KeyArray, KeyCounts, Query
+from hebe.query import FloatArray, JaggedKeys, KeyArray, KeyCounts, Query
 from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error
 from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE, QueryDecoder
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 MAX_DEFAULTED = "max_defaulted_fraction"
 """Request parameter: refuses an answer in which a larger share of the keys got a default vector."""
+
+LARGE_INPUT = 1e9
+"""Where a score is not finite, a dense value beyond this is held to be why: such values soon leave float32's range when
+they are multiplied. Otherwise it is the model's fault."""
+
+_FIELDS_BESIDE_INPUTS = 64
 
 
 class _Endpoint:
@@ -46,10 +52,20 @@ class DataPlane:
         self._tracer = tracer
         self.clock = host.clock
         self.statistics = statistics
+        self.most_fields = _FIELDS_BESIDE_INPUTS
+        """Fields that the protobuf message of a request may have: enough for every model that was loaded."""
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
+
+    @property
+    def traces(self) -> bool:
+        """Whether there are traces of requests."""
+        return self._tracer is not None
 
     def model_loaded(self, model: HostedModel) -> None:
         """Count the batches of `model` from now on; for `ModelHost.on_loaded`."""
+        # A feature that is jagged has two inputs, each of them a field that describes it and one that holds its keys.
+        inputs = 2 * len(model.spec.features) + bool(model.spec.dense_dim)
+        self.most_fields = max(self.most_fields, 2 * inputs + _FIELDS_BESIDE_INPUTS)
         model.observe_batches(self._endpoint(model).statistics.batch_ran)
 
     def model_unloaded(self, model: HostedModel) -> None:
@@ -62,6 +78,16 @@ class DataPlane:
     def statistics_of(self, model: HostedModel) -> ModelStatistics:
         """Where the queries of `model` are counted."""
         return self._endpoint(model).statistics
+
+    def most_values(self, name: str, version: str) -> int:
+        """Elements that one input of a request to a model may have. Raises what `ModelHost.find` raises."""
+        return self._endpoint(self.host.find(name, version or None)).decoder.most_values
+
+    def count_refused(self, error: RequestError) -> None:
+        """Count a request that was answered with `error`, unless that was counted with a model."""
+        if not error.counted:
+            error.counted = True
+            self.statistics.refused[error.reason] += 1
 
     def _endpoint(self, model: HostedModel) -> _Endpoint:
         spec = model.spec
@@ -105,8 +131,9 @@ class DataPlane:
         """Count and trace a refusal; without `endpoint` one that reached no model."""
         after_s = self.clock() - request.arrival_s
         if endpoint is None:
-            self.statistics.refused[error.reason] += 1
+            self.count_refused(error)
         else:
+            error.counted = True
             endpoint.statistics.query_refused(error.reason, after_s, _allowed_s(request))
         if self._tracer is not None:
             self._tracer.refused(request, error, after_s)
@@ -180,6 +207,8 @@ class DataPlane:
             max_defaulted_fraction,
         )
         result = await model.infer(query)
+        if 0 in np.isfinite(result.scores).tobytes():  # a third of the time that `all` takes for so few
+            raise _not_finite(result.scores, decoded.dense)
         keys = result.keys
         if keys.defaulted > max_defaulted_fraction * keys.total:
             raise RequestError(
@@ -194,6 +223,25 @@ class DataPlane:
             self._tracer.answered(request, model.version, decoded.items, result)
         parameters = _told_of_keys(keys) if model.tiered else {}
         return InferAnswer(spec.name, model.version, request.request_id, result.scores, parameters, endpoint.statistics)
+
+
+def _not_finite(scores: FloatArray, dense: FloatArray | None) -> RequestError:
+    """Names the first item of which a score is NaN or infinite, which JSON cannot say, and what is to blame for it."""
+    item, output = divmod(int(np.argmin(np.isfinite(scores))), scores.shape[1])
+    score = f"score {scores[item, output]} of item {item} is not finite"
+    if dense is not None and dense.shape[1]:
+        column = int(np.argmax(np.abs(dense[item])))
+        if abs(dense[item, column]) > LARGE_INPUT:
+            return InvalidInput(
+                f"input 'dense': value {dense[item, column]:g} of item {item}, column {column} is too large for the "
+                f"model: {score}",
+                reason="not_finite",
+            )
+    return RequestError(
+        ErrorKind.INTERNAL,
+        f"{score}: the model's weights or rows are not, or its range is left by what it was asked",
+        reason="not_finite",
+    )
 
 
 def _told_of_keys(keys: KeyCounts) -> dict[str, int | float]:

@@ -4,17 +4,17 @@
 |---|---|---|---|
 | INVALID | 400 | INVALID_ARGUMENT | malformed request, wrong name, dtype, shape, key |
 | UNAUTHENTICATED | 401 | UNAUTHENTICATED | missing or wrong token |
-| NOT_FOUND | 404 | NOT_FOUND | unknown path, model or version |
+| NOT_FOUND | 404 | NOT_FOUND | unknown path, model or version, to load or unload as well |
 | WRONG_METHOD | 405 | UNIMPLEMENTED | GET where POST is due, or the reverse |
-| TIMED_OUT | 408 | DEADLINE_EXCEEDED | the body came too slowly, or the request's `timeout` ran out |
+| TIMED_OUT | 408 | DEADLINE_EXCEEDED | the body or message came too slowly, or the request's `timeout` ran out |
 | NO_LENGTH | 411 | INVALID_ARGUMENT | a body without Content-Length and not chunked |
-| TOO_LARGE | 413 | RESOURCE_EXHAUSTED | beyond the maximum request size |
+| TOO_LARGE | 413 | RESOURCE_EXHAUSTED | beyond the maximum request size, or that of JSON |
 | WRONG_CODING | 415 | UNIMPLEMENTED | a Content-Encoding other than gzip, deflate, identity |
-| RATE_LIMITED | 429 | RESOURCE_EXHAUSTED | the token's request rate is used up |
-| HEAD_TOO_LARGE | 431 | RESOURCE_EXHAUSTED | request line and headers beyond their limit |
-| INTERNAL | 500 | INTERNAL | a worker or store failed |
+| RATE_LIMITED | 429 | RESOURCE_EXHAUSTED | the token's request rate is used up, or all places for gRPC calls |
+| HEAD_TOO_LARGE | 431 | RESOURCE_EXHAUSTED | request line and headers, or what frames chunks, beyond their limit |
+| INTERNAL | 500 | INTERNAL | a worker or store failed, or a score is not finite |
 | UNSUPPORTED | 501 | UNIMPLEMENTED | a part of the protocol that Hebe does not have |
-| OVERLOADED | 503 | UNAVAILABLE | refused: queue full, or too late for the latency bound, on arrival or after waiting |
+| OVERLOADED | 503 | UNAVAILABLE | refused: queue or room for requests full, or too late, on arrival or after waiting |
 | UNAVAILABLE | 503 | UNAVAILABLE | model not ready, server shutting down |
 
 429, and 503 where it helps, carry `Retry-After`.
@@ -59,26 +59,42 @@ class ErrorKind(Enum):
         return self.value[2]
 
 
+MOST_MESSAGE_BYTES = 1000
+"""Of a message that is sent, as UTF-8: it may quote what a client wrote, and gRPC carries it in 8 KB of trailers, in
+which what is not ASCII takes three times its bytes."""
+
+
 class RequestError(Exception):
     """A request that is answered with an error.
 
-    `kind` says which; `message` names the field and the limit; `retry_after_s` > 0 is when it is worth trying
-    again; `reason` is the scheduler's word for a refusal, or the kind's label.
+    `kind` says which; `message` names the field and the limit, cut to `MOST_MESSAGE_BYTES`; `retry_after_s` > 0 is when
+    it is worth trying again; `reason` is the scheduler's word for a refusal, or the kind's label. `counted`: whether it
+    is in the statistics already, which the front ends ask before they count it.
     """
 
     def __init__(self, kind: ErrorKind, message: str, *, retry_after_s: float = 0.0, reason: str | None = None) -> None:
+        if len(message) > MOST_MESSAGE_BYTES // 6:  # else it fits, whatever its letters
+            message = _cut(message)
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.retry_after_s = retry_after_s
         self.reason = reason or kind.label
+        self.counted = False
+
+
+def _cut(message: str) -> str:
+    whole = message[:MOST_MESSAGE_BYTES].encode("utf-8", "backslashreplace")
+    if len(message) <= MOST_MESSAGE_BYTES and len(whole) <= MOST_MESSAGE_BYTES:
+        return message
+    return whole[: MOST_MESSAGE_BYTES - 4].decode("utf-8", "ignore") + "..."
 
 
 class InvalidInput(RequestError):
     """The request contradicts the protocol or the model; nothing was computed."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorKind.INVALID, message)
+    def __init__(self, message: str, *, reason: str | None = None) -> None:
+        super().__init__(ErrorKind.INVALID, message, reason=reason)
 
 
 class ServeError(Exception):

@@ -12,7 +12,7 @@ from hebe.serving.errors import InvalidInput
 from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.protocol import message
 from hebe.serving.query_decoder import SCORE
-from hebe.serving.tensors import WireTensor, tensor_from_buffer, tensor_from_values
+from hebe.serving.tensors import MAX_COUNT, MAX_RANK, WireTensor, tensor_from_buffer, tensor_from_field
 
 _CONTENTS_FIELD = {
     "BOOL": "bool_contents",
@@ -30,8 +30,13 @@ _CONTENTS_FIELD = {
 """Which field of InferTensorContents holds a datatype."""
 
 
+_MOST_PARAMETERS = 64
+
+
 def parameters_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A protobuf map of parameters as plain values; None where a value is not set."""
+    """A protobuf map of parameters as plain values; None where a value is not set. Raises `InvalidInput`: too many."""
+    if len(parameters) > _MOST_PARAMETERS:
+        raise InvalidInput(f"there are {len(parameters)} parameters; at most {_MOST_PARAMETERS} are taken")
     values = {}
     for name, parameter in parameters.items():
         choice = parameter.WhichOneof("parameter_choice")
@@ -41,52 +46,82 @@ def parameters_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 _RAW_INPUT_CONTENTS = 7 << 3 | 2
 """The tag of ModelInferRequest's field `raw_input_contents`: number 7, length-delimited."""
+_VARINT, _EIGHT_BYTES, _DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
+"""Protobuf's wire types; 3 and 4 are groups, which no message of the protocol has."""
 
 
-def split_raw_contents(data: bytes) -> tuple[bytes, list[memoryview]]:
+def split_raw_contents(data: bytes, most_fields: int) -> tuple[bytes, list[memoryview]]:
     """(a ModelInferRequest without its `raw_input_contents`, views of those in `data`).
 
-    The tensors are most of a request, and parsing them as protobuf copies them twice. Where `data` is not made of
-    whole length-delimited fields, as every proper request is, all of it is left to the protobuf parser.
+    The tensors are most of a request, and parsing them as protobuf copies them twice. Raises `InvalidInput` if `data`
+    is not made of whole fields, of which there are at most `most_fields`.
     """
     view, end = memoryview(data), len(data)
     rest: list[memoryview] = []
     raw: list[memoryview] = []
     at = 0
     while at < end:
+        if len(rest) + len(raw) >= most_fields:
+            raise InvalidInput(f"the message has more than {most_fields} fields, as many as any model here could need")
         start, tag = at, data[at]
         at += 1
-        if tag & 7 != 2 or tag > 0x7F:
-            return data, []
-        size = shift = 0
-        while True:
-            if at >= end or shift > 28:
-                return data, []
-            byte = data[at]
+        if tag > 0x7F:
+            tag, at = _varint(data, start)
+        kind = tag & 7
+        if kind == _DELIMITED:
+            size = data[at] if at < end else 0x80
             at += 1
-            size |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        if at + size > end:
-            return data, []
-        if tag == _RAW_INPUT_CONTENTS:
-            raw.append(view[at : at + size])
+            if size > 0x7F:
+                size, at = _varint(data, at - 1)
+            if at + size > end:
+                raise _malformed(start)
+            if tag == _RAW_INPUT_CONTENTS:
+                raw.append(view[at : at + size])
+                at += size
+                continue
+            at += size
+        elif kind == _VARINT:
+            _, at = _varint(data, at)
+        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+            at += 8 if kind == _EIGHT_BYTES else 4
+            if at > end:
+                raise _malformed(start)
         else:
-            rest.append(view[start : at + size])
-        at += size
+            raise _malformed(start)
+        rest.append(view[start:at])
     return b"".join(rest), raw
 
 
+def _varint(data: bytes, start: int) -> tuple[int, int]:
+    """(the number that begins at `start`, where it ends). Raises `InvalidInput`."""
+    value = 0
+    for place, byte in enumerate(data[start : start + 10]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, start + place + 1
+    raise _malformed(start)
+
+
+def _malformed(at: int) -> InvalidInput:
+    return InvalidInput(f"not a ModelInferRequest: malformed at byte {at}")
+
+
 def decode_infer(
-    request: Any, arrival_s: float, deadline_s: float = math.inf, raw_contents: Sequence[memoryview] = ()
+    request: Any,
+    arrival_s: float,
+    deadline_s: float = math.inf,
+    raw_contents: Sequence[memoryview] = (),
+    most_values: int = MAX_COUNT,
 ) -> tuple[InferRequest, bool]:
     """(what `request`, a ModelInferRequest, asks; whether its tensors are raw). Raises `InvalidInput`.
 
-    `raw_contents` are those that were split off before it was parsed.
+    `raw_contents` are those that were split off before it was parsed. A typed input may have `most_values`.
     """
     raw = raw_contents or request.raw_input_contents
-    tensors = _raw_inputs(request.inputs, raw) if len(raw) else [_typed_input(entry) for entry in request.inputs]
+    if len(raw):
+        tensors = _raw_inputs(request.inputs, raw)
+    else:
+        tensors = [_typed_input(entry, most_values) for entry in request.inputs]
     if not tensors:
         raise InvalidInput("field 'inputs' is empty; it must list the model's inputs")
     outputs = [_output(entry) for entry in request.outputs] or None
@@ -107,11 +142,16 @@ def _raw_inputs(inputs: Any, raw: Any) -> list[WireTensor]:
         _check_parameters("input", entry)
         if entry.HasField("contents"):
             raise InvalidInput(f"input {entry.name!r:.100}: has both contents and raw_input_contents; send one of them")
-        tensors.append(tensor_from_buffer(entry.name, entry.datatype, tuple(entry.shape), data))
+        tensors.append(tensor_from_buffer(entry.name, entry.datatype, _shape(entry), data))
     return tensors
 
 
-def _typed_input(entry: Any) -> WireTensor:
+def _shape(entry: Any) -> tuple[int, ...]:
+    """The shape of an input, which is not read where it has too many dimensions to be one."""
+    return tuple(entry.shape[: MAX_RANK + 1])
+
+
+def _typed_input(entry: Any, most_values: int) -> WireTensor:
     _check_parameters("input", entry)
     field = _CONTENTS_FIELD.get(entry.datatype)
     if field is None:
@@ -123,7 +163,7 @@ def _typed_input(entry: Any) -> WireTensor:
             raise InvalidInput(
                 f"input {entry.name!r:.100}: contents are in {other.name}; {entry.datatype} belongs in {field}"
             )
-    return tensor_from_values(entry.name, entry.datatype, tuple(entry.shape), getattr(entry.contents, field)[:])
+    return tensor_from_field(entry.name, entry.datatype, _shape(entry), getattr(entry.contents, field), most_values)
 
 
 def _check_parameters(kind: str, entry: Any) -> None:

@@ -2,13 +2,19 @@
 
 Each method is a conversion to and from what the HTTP front end uses too. Errors become the status codes of
 `errors`; what is worth trying again carries `grpc-retry-pushback-ms`, which gRPC's own retries obey.
+
+To gRPC all methods are such that take a stream: it calls those as soon as a call has begun, so that whoever has no
+token, and calls beyond their number, are refused before the message is received, and a message that does not come has
+an end (`grpc_places`). What gRPC's core refuses by itself is not told to anybody: broken frames, failed handshakes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -17,6 +23,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from hebe.serving.auth import Gate
+from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import (
     ErrorKind,
@@ -29,18 +36,41 @@ from hebe.serving.errors import (
     release,
 )
 from hebe.serving.grpc_infer import decode_infer, encode_answer, parameters_of, split_raw_contents
+from hebe.serving.grpc_places import CallPlaces, end_late_calls
 from hebe.serving.listening import TlsFiles, open_port
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
 from hebe.serving.protocol import SERVICE, message, methods
 from hebe.serving.repository_control import RepositoryControl
-from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY, TRACE_SETTINGS
+from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY, trace_settings
 
 _HEALTH = "grpc.health.v1.Health"
-_OPEN_METHODS = ("ServerLive", "ServerReady")
+_OPEN_METHODS = ("ServerLive", "ServerReady", "Check")
 _POLL_S = 0.25
-MAX_CALLS = 1024
-"""Calls under way at once; further ones are refused with RESOURCE_EXHAUSTED before they are read."""
+_MOST_OPEN_BYTES = 4096
+"""Of a message to a method that needs no token: they hold a name at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """What calls may cost. Times in seconds.
+
+    `max_json_bytes` bounds a message without its raw tensors, which takes as long to read as JSON. Beyond `max_calls`
+    calls and `max_streams` streams under way, further ones are refused with RESOURCE_EXHAUSTED; health checks and
+    watches have places of their own, watches those with a token and those without each. A stream is ended when nothing
+    came on it for `stream_idle_s`, a watch when it is `watch_age_s` old: its client begins another.
+    """
+
+    max_request_bytes: int = 64 * 1024 * 1024
+    max_json_bytes: int = 8 * 1024 * 1024
+    max_calls: int = 1024
+    max_streams: int = 512
+    max_health_calls: int = 64
+    max_watches: int = 64
+    message_timeout_s: float = 30.0
+    stream_idle_s: float = 3600.0
+    watch_age_s: float = 3600.0
+
 
 _STREAM_AHEAD = 64
 """Requests of one stream that may be under way at once; answers keep their order."""
@@ -51,13 +81,34 @@ Method = Callable[[Any, Any], Awaitable[Any]]
 class GrpcFrontEnd:
     """Answers gRPC calls from a data plane."""
 
-    def __init__(self, data_plane: DataPlane, gate: Gate, log: RequestLog) -> None:
+    def __init__(
+        self,
+        data_plane: DataPlane,
+        gate: Gate,
+        log: RequestLog,
+        limits: GrpcLimits | None = None,
+        budget: ByteBudget | None = None,
+    ) -> None:
+        self._limits = limits = limits or GrpcLimits()
+        self._budget = budget or ByteBudget(REQUESTS_IN_BUDGET * limits.max_request_bytes)
         self._data_plane = data_plane
         self._host = data_plane.host
         self._repository = RepositoryControl(data_plane.host)
         self._clock = data_plane.clock
         self._gate = gate
         self._log = log
+
+        def places(what: str, most: int, patience_s: float = limits.message_timeout_s) -> CallPlaces:
+            return CallPlaces(what, most, patience_s, self._clock, self._end_late)
+
+        self._calls = places("calls", limits.max_calls)
+        self._streams = places("streams", limits.max_streams, limits.stream_idle_s)
+        self._health_calls = places("health checks", limits.max_health_calls)
+        self._watches = {
+            True: places("watches", limits.max_watches),
+            False: places("watches without a token", limits.max_watches),
+        }
+        self.places = [self._calls, self._streams, self._health_calls, *self._watches.values()]
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
         """What to add to a `grpc.aio` server. Messages arrive as bytes, so that a malformed one is our error."""
@@ -76,60 +127,80 @@ class GrpcFrontEnd:
             "LogSettings": self._log_settings,
         }
         inference = {
-            name: grpc.unary_unary_rpc_method_handler(
+            name: grpc.stream_unary_rpc_method_handler(
                 self._unary(name, request, served.get(name) or _shared_memory(name, response))
             )
             for name, (request, response) in methods().items()
             if name not in ("ModelInfer", "ModelStreamInfer")
         }
         infer = self._unary("ModelInfer", bytes, self._model_infer)
-        inference["ModelInfer"] = grpc.unary_unary_rpc_method_handler(infer)
+        inference["ModelInfer"] = grpc.stream_unary_rpc_method_handler(infer)
         inference["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._model_stream_infer)
         health = {
-            "Check": grpc.unary_unary_rpc_method_handler(
+            "Check": grpc.stream_unary_rpc_method_handler(
                 self._unary("Check", health_pb2.HealthCheckRequest, self._health_check)
             ),
-            "Watch": grpc.unary_stream_rpc_method_handler(self._health_watch),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._health_watch),
         }
         return [
             grpc.method_handlers_generic_handler(SERVICE, inference),
             grpc.method_handlers_generic_handler(_HEALTH, health),
+            _EverythingElse(self._unknown),
         ]
 
     # -- calls
 
-    def _unary(self, name: str, request_class: Any, act: Method) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    def _unary(self, name: str, request_class: Any, act: Method) -> Callable[[Any, Any], Awaitable[bytes]]:
         """`act` as gRPC calls it: admitted, parsed (unless `request_class` is bytes), errors made status codes."""
-        is_open = name in _OPEN_METHODS or name == "Check"
+        is_open = name in _OPEN_METHODS
+        places = self._health_calls if is_open else self._calls
+        most_bytes = _MOST_OPEN_BYTES if is_open else self._limits.max_json_bytes
+        budget = self._budget
 
-        async def call(data: bytes, context: Any) -> bytes:
+        async def call(_requests: Any, context: Any) -> bytes:
             try:
                 if not is_open:
                     self._admit(context)
-                answer = await act(data if request_class is bytes else _parse(request_class, data), context)
-                response: bytes = answer.SerializeToString()
-                return response
+                places.take()
+                held_bytes = 0
+                try:
+                    data = await places.message(context)
+                    budget.take(len(data))
+                    held_bytes = len(data)
+                    answer = await act(
+                        data if request_class is bytes else _parse(request_class, data, most_bytes), context
+                    )
+                    response: bytes = answer.SerializeToString()
+                    return response
+                finally:
+                    places.give()
+                    budget.give(held_bytes)
+            except grpc.aio.BaseError:  # the call has been ended meanwhile
+                raise
             except Exception as fault:
                 error = as_request_error(fault)
-            del data  # gRPC keeps what abort raises, and with it this frame, until the next full garbage collection
+            data = b""  # gRPC keeps what abort raises, and with it this frame, until the next full garbage collection
             await self._abort(context, name, error)
             raise AssertionError("abort raises")
 
         return call
 
-    def _admit(self, context: Any) -> None:
-        """Raise `RequestError` unless the call's metadata carries a token with requests left."""
-        authorization = None
+    async def _unknown(self, _requests: Any, context: Any) -> None:
+        """A method that there is not."""
+        await self._abort(context, "", RequestError(ErrorKind.UNSUPPORTED, "there is no such method"))
+
+    def _authorization(self, context: Any) -> str | None:
         for key, value in context.invocation_metadata() or ():
             if key == "authorization":
-                authorization = value if isinstance(value, str) else None
-        try:
-            self._gate.admit(authorization, self._clock())
-        except RequestError as error:
-            self._data_plane.statistics.refused[error.reason] += 1
-            raise
+                return value if isinstance(value, str) else None
+        return None
+
+    def _admit(self, context: Any) -> None:
+        """Raise `RequestError` unless the call's metadata carries a token with requests left."""
+        self._gate.admit(self._authorization(context) if self._gate.asks else None, self._clock())
 
     async def _abort(self, context: Any, name: str, error: RequestError) -> None:
+        self._data_plane.count_refused(error)
         self._log.refused("grpc", name, error, context.peer())
         release(error)
         metadata: tuple[tuple[str, str], ...] = ()
@@ -138,21 +209,22 @@ class GrpcFrontEnd:
             metadata = (("grpc-retry-pushback-ms", str(wait_ms)),)
         await context.abort(grpc.StatusCode[error.kind.grpc_status], error.message, metadata)
 
+    async def _end_late(self, context: Any, error: RequestError) -> None:
+        await self._abort(context, "", error)
+
     # -- inference
 
     async def _infer(self, data: bytes, context: Any, arrival_s: float) -> Any:
-        rest, raw_contents = split_raw_contents(data)
-        request = _parse(message("ModelInferRequest"), rest)
+        rest, raw_contents = split_raw_contents(data, self._data_plane.most_fields)
+        request = _parse(message("ModelInferRequest"), rest, self._limits.max_json_bytes)
         remaining_s = context.time_remaining()
         deadline_s = math.inf if remaining_s is None else arrival_s + remaining_s
-        try:
-            decoded, raw = decode_infer(request, arrival_s, deadline_s, raw_contents)
-        except InvalidInput as error:
-            self._data_plane.statistics.refused[error.reason] += 1
-            raise
-        decoded.trace_parent = next(
-            (value for key, value in context.invocation_metadata() or () if key == "traceparent"), None
-        )
+        most_values = self._data_plane.most_values(request.model_name, request.model_version)
+        decoded, raw = decode_infer(request, arrival_s, deadline_s, raw_contents, most_values)
+        if self._data_plane.traces:
+            decoded.trace_parent = next(
+                (value for key, value in context.invocation_metadata() or () if key == "traceparent"), None
+            )
         answer = await self._data_plane.infer(decoded)
         start_s = self._clock()
         response = encode_answer(answer, raw)
@@ -162,10 +234,11 @@ class GrpcFrontEnd:
     async def _model_infer(self, data: bytes, context: Any) -> Any:
         return await self._infer(data, context, self._clock())
 
-    async def _model_stream_infer(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async def _model_stream_infer(self, _requests: Any, context: Any) -> None:
         """Answers in the order of the requests; an error is an answer and does not end the stream."""
         try:
             self._admit(context)
+            self._streams.take()
         except RequestError as error:
             await self._abort(context, "ModelStreamInfer", error)
         under_way: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(_STREAM_AHEAD)
@@ -173,20 +246,22 @@ class GrpcFrontEnd:
 
         async def read() -> None:
             first = True
-            async for data in requests:
-                task = asyncio.ensure_future(self._stream_answer(data, context, admitted=first))
-                first = False
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-                await under_way.put(task)
+            with contextlib.suppress(grpc.aio.BaseError):  # the stream has been ended meanwhile
+                while (data := await self._streams.next_message(context)) is not None:
+                    task = asyncio.ensure_future(self._stream_answer(data, context, admitted=first))
+                    first = False
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                    await under_way.put(task)
             await under_way.put(None)
 
         reader = asyncio.ensure_future(read())
         tasks.add(reader)
         try:
             while (task := await self._next_answer(under_way)) is not None:
-                yield await task
+                await context.write(await task)
         finally:
+            self._streams.give()
             for left in list(tasks):
                 left.cancel()
 
@@ -203,17 +278,24 @@ class GrpcFrontEnd:
     async def _stream_answer(self, data: bytes, context: Any, *, admitted: bool) -> bytes:
         response = message("ModelStreamInferResponse")()
         arrival_s = self._clock()
+        held_bytes = 0
         try:
             if not admitted:
                 self._admit(context)
-            response.infer_response.id = _parse(message("ModelInferRequest"), split_raw_contents(data)[0]).id
+            self._budget.take(len(data))
+            held_bytes = len(data)
+            rest, _ = split_raw_contents(data, self._data_plane.most_fields)
+            response.infer_response.id = _parse(message("ModelInferRequest"), rest, self._limits.max_json_bytes).id
             response.infer_response.CopyFrom(await self._infer(data, context, arrival_s))
             response.infer_response.parameters["triton_final_response"].bool_param = True
         except Exception as fault:
             error = as_request_error(fault)
+            self._data_plane.count_refused(error)
             self._log.refused("grpc", "ModelStreamInfer", error, context.peer())
             response.error_message = error.message
             release(error)
+        finally:
+            self._budget.give(held_bytes)
         serialized: bytes = response.SerializeToString()
         return serialized
 
@@ -269,24 +351,33 @@ class GrpcFrontEnd:
             raise RequestError(ErrorKind.NOT_FOUND, f"service {request.service!r:.100} is unknown")
         return health_pb2.HealthCheckResponse(status=status)
 
-    async def _health_watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        """The status now, and every change of it, for as long as the client listens and the server lives."""
+    async def _health_watch(self, _requests: Any, context: Any) -> None:
+        """The status now, and every change of it, while the client listens and the server lives, for a time."""
+        places = self._watches[self._gate.knows(self._authorization(context))]
         try:
-            service = _parse(health_pb2.HealthCheckRequest, data).service
+            places.take()
         except RequestError as error:
             await self._abort(context, "Watch", error)
-            return
-        told = None
-        while True:
-            status = self._serving_status(service)
-            if status is None:
-                status = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-            if status != told:
-                told = status
-                yield health_pb2.HealthCheckResponse(status=status).SerializeToString()
-            if not self._host.live:
-                return
-            await asyncio.sleep(_POLL_S)
+        try:
+            try:
+                data = await places.message(context)
+                service = _parse(health_pb2.HealthCheckRequest, data, _MOST_OPEN_BYTES).service
+            except RequestError as error:
+                await self._abort(context, "Watch", error)
+            told = None
+            until_s = self._clock() + self._limits.watch_age_s
+            while True:
+                status = self._serving_status(service)
+                if status is None:
+                    status = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+                if status != told:
+                    told = status
+                    await context.write(health_pb2.HealthCheckResponse(status=status).SerializeToString())
+                if not self._host.live or self._clock() >= until_s:
+                    return
+                await asyncio.sleep(_POLL_S)
+        finally:
+            places.give()
 
     # -- repository and settings
 
@@ -304,8 +395,10 @@ class GrpcFrontEnd:
     async def _trace_setting(self, request: Any, _context: Any) -> Any:
         if request.settings:
             raise RequestError(ErrorKind.UNSUPPORTED, FIXED_SETTINGS)
+        if request.model_name:
+            self._host.find(request.model_name, None)
         response = message("TraceSettingResponse")()
-        for name, value in TRACE_SETTINGS.items():
+        for name, value in trace_settings(on=self._data_plane.traces).items():
             response.settings[name].value.extend(value if isinstance(value, list) else [value])
         return response
 
@@ -330,7 +423,24 @@ def _shared_memory(name: str, response_class: Any) -> Method:
     return act
 
 
-def _parse(request_class: Any, data: bytes) -> Any:
+class _EverythingElse:
+    """A `grpc.GenericRpcHandler` for methods that no other has, by `act`: gRPC's own answer would not be counted."""
+
+    def __init__(self, act: Callable[[Any, Any], Awaitable[None]]) -> None:
+        self._handler = grpc.stream_stream_rpc_method_handler(act)
+
+    def service(self, handler_call_details: Any) -> Any:  # noqa: ARG002
+        """Called by gRPC for a method that the handlers before this one do not know."""
+        return self._handler
+
+
+def _parse(request_class: Any, data: bytes, most_bytes: int) -> Any:
+    if len(data) > most_bytes:
+        raise RequestError(
+            ErrorKind.TOO_LARGE,
+            f"{len(data)} bytes of a {request_class.DESCRIPTOR.name} without raw tensors exceed the maximum of "
+            f"{most_bytes}",
+        )
     try:
         return request_class.FromString(data)
     except DecodeError as fault:
@@ -340,14 +450,16 @@ def _parse(request_class: Any, data: bytes) -> Any:
 class GrpcServer:
     """A listening gRPC server; made by `start_grpc`."""
 
-    def __init__(self, server: Any, port: int) -> None:
+    def __init__(self, server: Any, port: int, sweeper: asyncio.Task[None]) -> None:
         self._server = server
+        self._sweeper = sweeper
         self.port = port
         """The port it listens on, which is the operating system's choice if 0 was asked for."""
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Take no further call, let calls under way finish for at most `grace_s`, cancel the rest."""
         await self._server.stop(grace_s)
+        self._sweeper.cancel()
 
 
 async def start_grpc(
@@ -357,27 +469,28 @@ async def start_grpc(
     host: str,
     port: int,
     tls: TlsFiles | None = None,
-    max_request_bytes: int = 64 * 1024 * 1024,
-    max_calls: int = MAX_CALLS,
+    limits: GrpcLimits | None = None,
+    budget: ByteBudget | None = None,
 ) -> GrpcServer:
-    """Serve `data_plane` on `host`:`port`.
+    """Serve `data_plane` on `host`:`port`; `budget` is what all servers share.
 
     Raises `ServeError` if the port is taken or not permitted, or the TLS files are not usable.
     """
     # gRPC says only that it failed; opening the port ourselves first says why.
     open_port("gRPC", host, port).close()
+    limits = limits or GrpcLimits()
+    front_end = GrpcFrontEnd(data_plane, gate, log, limits, budget)
     server = grpc.aio.server(
         options=[
-            ("grpc.max_receive_message_length", max_request_bytes),
+            ("grpc.max_receive_message_length", limits.max_request_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ],
-        maximum_concurrent_rpcs=max_calls,
     )
-    server.add_generic_rpc_handlers(GrpcFrontEnd(data_plane, gate, log).handlers())
+    server.add_generic_rpc_handlers(front_end.handlers())
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if tls is not None:
@@ -388,4 +501,5 @@ async def start_grpc(
     except RuntimeError as fault:
         raise ServeError(f"gRPC port {port} on {host}: {fault}") from None
     await server.start()
-    return GrpcServer(server, bound)
+    sweeper = asyncio.get_running_loop().create_task(end_late_calls(front_end.places))
+    return GrpcServer(server, bound, sweeper)

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from hebe.serving.auth import Gate
+from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.content_coding import MIN_COMPRESS_BYTES, accepted_coding, compress, decompress
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error, release
@@ -33,7 +34,7 @@ from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
 from hebe.serving.repository_control import RepositoryControl
 from hebe.serving.server_status import ServerStatus
-from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY, TRACE_SETTINGS
+from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY, trace_settings
 
 _SHARED_MEMORY = ("systemsharedmemory", "cudasharedmemory")
 
@@ -42,8 +43,8 @@ _Action = Callable[[HttpRequest, "_Route"], Awaitable[HttpResponse]]
 
 @dataclass(slots=True)
 class _Route:
-    """What a path and method ask for; `open` needs no token, `poll` is asked again and again, `tensors` needs a body of
-    them, `infer` is admitted as a query besides.
+    """What a path and method ask for; `open` needs no token and takes no body, `poll` is asked again and again,
+    `tensors` needs a body of them, `infer` is admitted as a query besides.
 
     `document` is the JSON header of an inference request, once `preview` has read it.
     """
@@ -61,7 +62,14 @@ class _Route:
 class HttpFrontEnd:
     """Answers HTTP requests from a data plane; a `http_message.Handler`."""
 
-    def __init__(self, data_plane: DataPlane, gate: Gate, log: RequestLog, limits: HttpLimits | None = None) -> None:
+    def __init__(
+        self,
+        data_plane: DataPlane,
+        gate: Gate,
+        log: RequestLog,
+        limits: HttpLimits | None = None,
+        budget: ByteBudget | None = None,
+    ) -> None:
         self._data_plane = data_plane
         self._host = data_plane.host
         self._repository = RepositoryControl(data_plane.host)
@@ -71,18 +79,23 @@ class HttpFrontEnd:
         self._log = log
         limits = limits or HttpLimits()
         self._max_bytes, self._max_json_bytes = limits.max_request_bytes, limits.max_json_bytes
+        self._budget = budget or ByteBudget(REQUESTS_IN_BUDGET * limits.max_request_bytes)
         self._fixed = self._routes()
         self._by_model = self._model_routes()
 
     # -- the connection's side
 
     def screen(self, head: HttpRequest) -> HttpResponse | None:
-        """Answer what need not be read: unknown paths, missing tokens, exceeded rates, inference without a body."""
+        """Answer what need not be read: unknown paths, missing tokens, exceeded rates, inference without a body, health
+        with one.
+        """
         try:
             route = self._route(head.method, head.path)
+            headers = head.headers
             if not route.open:
                 self._gate.admit(head.header(b"authorization"), head.arrival_s)
-            headers = head.headers
+            elif headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
+                raise InvalidInput(f"path {head.path!r:.200} takes no body")
             if route.tensors and b"content-length" not in headers and b"transfer-encoding" not in headers:
                 raise RequestError(
                     ErrorKind.NO_LENGTH, "inference needs a body with header Content-Length, or a chunked one"
@@ -90,10 +103,10 @@ class HttpFrontEnd:
             if not (route.tensors and JSON_LENGTH_HEADER in headers):
                 self._check_json_size(int(headers.get(b"content-length", b"0")))
         except Exception as fault:
-            error = as_request_error(fault)
-            self._data_plane.statistics.refused[error.reason] += 1
-            return self.refuse(error, head)
+            return self.refuse(as_request_error(fault), head)
         head.route = route
+        if not route.tensors:
+            head.most_bytes = self._max_json_bytes
         return None
 
     def _check_json_size(self, size_bytes: int) -> None:
@@ -121,9 +134,13 @@ class HttpFrontEnd:
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """The answer to a whole request."""
         route: _Route = request.route
+        held_bytes = 0
         try:
             if (coding := request.header(b"content-encoding")) is not None and len(request.body):
-                request.body = await decompress(request.body, coding, self._max_bytes)
+                most = self._max_bytes if route.tensors else self._max_json_bytes
+                request.body = await decompress(request.body, coding, most)
+                self._budget.take(len(request.body))
+                held_bytes = len(request.body)
             response = await route.act(request, route)
         except Exception as fault:
             error = as_request_error(fault)
@@ -131,13 +148,17 @@ class HttpFrontEnd:
             response = _refusal(error) if route.poll else self.refuse(error, request)
             release(error)
             return response
+        finally:
+            if held_bytes:
+                self._budget.give(held_bytes)
         # Only scores: tritonclient.http.aio accepts gzip for everything, and unpacks these alone.
         if route.infer and len(response.body) >= MIN_COMPRESS_BYTES and response.content_type == b"application/json":
             return _compressed(request, response)
         return response
 
     def refuse(self, error: RequestError, head: HttpRequest | None) -> HttpResponse:
-        """The answer to what is refused or failed, logged."""
+        """The answer to what is refused or failed, counted and logged."""
+        self._data_plane.count_refused(error)
         what, peer = (f"{head.method} {head.path}", head.peer) if head is not None else ("", "")
         self._log.refused("http", what, error, peer)
         return _refusal(error)
@@ -228,16 +249,13 @@ class HttpFrontEnd:
         body = request.body
         length = parse_header_length(request.header(JSON_LENGTH_HEADER), len(body))
         self._check_json_size(len(body) if length is None else length)
-        try:
-            if length == 0:
-                spec = self._host.find(route.model, route.version or None).spec
-                return decode_raw_infer(route.model, route.version, body, spec, request.arrival_s)
-            document = route.document or parse_infer_document(body, length)
-            binary = None if length is None else body[length:]
-            return decode_infer(route.model, route.version, document, binary, request.arrival_s)
-        except InvalidInput as error:
-            self._data_plane.statistics.refused[error.reason] += 1
-            raise
+        if length == 0:
+            spec = self._host.find(route.model, route.version or None).spec
+            return decode_raw_infer(route.model, route.version, body, spec, request.arrival_s)
+        most_values = self._data_plane.most_values(route.model, route.version)
+        document = route.document or parse_infer_document(body, length)
+        binary = None if length is None else body[length:]
+        return decode_infer(route.model, route.version, document, binary, request.arrival_s, most_values)
 
     async def _live(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
         if not self._host.live:
@@ -290,7 +308,9 @@ class HttpFrontEnd:
         return _json(self._repository.index(ready))
 
     async def _load(self, request: HttpRequest, route: _Route) -> HttpResponse:
-        parameters = parse_json_object(request.body, "the request's body").get("parameters") or {}
+        parameters = parse_json_object(request.body, "the request's body").get("parameters")
+        if parameters is None:
+            parameters = {}
         if not isinstance(parameters, dict):
             raise InvalidInput(f"field 'parameters' is {parameters!r:.60}; it must be an object")
         await self._repository.load(route.model, parameters)
@@ -300,8 +320,10 @@ class HttpFrontEnd:
         await self._repository.unload(route.model)
         return _json({})
 
-    async def _trace_settings(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
-        return _json(TRACE_SETTINGS)
+    async def _trace_settings(self, _request: HttpRequest, route: _Route) -> HttpResponse:
+        if route.model:
+            self._host.find(route.model, route.version or None)
+        return _json(trace_settings(on=self._data_plane.traces))
 
     async def _log_settings(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
         return _json(LOG_SETTINGS)

@@ -2,19 +2,23 @@
 
 Written for few, large requests: a body of known length is read by the kernel straight into the buffer that its
 tensors will be views of, placed so that the binary section behind the JSON header is 8-byte aligned. The head is
-parsed by llhttp (`httptools`). Everything that a peer can draw out is bounded: size of head and body, time for
-head, body and response, number of connections.
+parsed by llhttp (`httptools`). Everything that a peer can draw out is bounded: size of head and body, the bodies of
+all connections together, time for head, body and response, number of connections.
 
     head -> handler.screen(head): answer now (no token, unknown path), or read the body
          -> body, at most `max_request_bytes`; once its JSON header is there and the rest is not,
             handler.preview(start): answer now and skip the rest, or read it
          -> await handler.answer(request), cancelled if the client goes away
          -> response -> next request
+
+A client that closes only its sending side once it has asked gets its answers. Whether it has closed both is told by
+its system alone, when it is sent something: an interim response, 100 Continue, which any client must pass over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from enum import Enum
 from http import HTTPStatus
@@ -24,6 +28,7 @@ import httptools
 import numpy as np
 
 from hebe.serving.errors import ErrorKind, RequestError
+from hebe.serving.http_chunks import ChunkedBody
 from hebe.serving.http_message import JSON_LENGTH_HEADER, HttpRequest, HttpResponse
 
 if TYPE_CHECKING:
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
 _PIPELINED_BYTES = 64 * 1024
 _ALIGNMENT = 8
 _MAX_HEADER_LINES = 100
+_LOOK_AFTER_PEER_S = 0.25
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _State(Enum):
@@ -68,9 +75,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._preview_at = 0
         self._skip = 0
         self._header_lines = 0
-        self._joined = bytearray()
-        self._message_complete = False
+        self._chunks: ChunkedBody | None = None
+        self._held_bytes = 0
         self._keep_alive = True
+        self._peer_is_done = False
         self._arrival_s = 0.0
         self._task: asyncio.Task[None] | None = None
         self._peer = ""
@@ -110,8 +118,29 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._release()
 
     def eof_received(self) -> bool:
-        """A client that closes its side has gone away; asyncio then closes ours."""
+        """Whether to keep our side open: the client sends no more, but has asked for something."""
+        if not self._transport.can_write_eof():
+            return False  # TLS closes both sides at once
+        if self._state is _State.ANSWERING:
+            self._peer_is_done = True
+            self._ask_after_peer()
+            return True
+        if self._state is _State.IDLE and self._pending:
+            self._peer_is_done = True
+            return True
         return False
+
+    def _ask_after_peer(self) -> None:
+        """Find out whether the client, which closed its side, still reads; if not, its system answers so."""
+        request = self._request
+        if request is not None and request.version != "1.0":  # which knows no interim responses
+            self._transport.write(_CONTINUE)
+            self.give_up_s = self._shared.clock() + _LOOK_AFTER_PEER_S
+
+    def _peer_is_gone(self) -> bool:
+        """Whether the client's system has answered that nobody reads there any more."""
+        connection = self._transport.get_extra_info("socket")
+        return bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Where the kernel writes next: the body itself while one of known length is read."""
@@ -125,7 +154,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Bytes came in."""
         if self._state is _State.BODY:
             self._filled += nbytes
-            self._look_at_body()
+            if self._hold(nbytes):
+                self._look_at_body()
             return
         if self._state is _State.SKIPPING:
             self._skip -= nbytes
@@ -192,7 +222,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._url = b""
         self._headers = {}
         self._header_lines = 0
-        self._message_complete = False
         self._parser = httptools.HttpRequestParser(self)
         try:
             self._parser.feed_data(head)
@@ -226,14 +255,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         assert self._parser is not None
         self._keep_alive = self._parser.should_keep_alive()
 
-    def on_body(self, body: bytes) -> None:
-        """Called by the parser for a chunked body."""
-        self._joined += body
-
-    def on_message_complete(self) -> None:
-        """Called by the parser."""
-        self._message_complete = True
-
     def _head_complete(self, rest: bytearray) -> None:
         parser = self._parser
         assert parser is not None
@@ -258,11 +279,18 @@ class HttpConnection(asyncio.BufferedProtocol):
             headers,
             self._arrival_s,
             self._peer,
+            version,
         )
         self._request = request
         chunked = b"transfer-encoding" in headers
         length = 0
-        if not chunked:
+        if chunked:
+            if headers[b"transfer-encoding"].strip().lower() != b"chunked":
+                coding = headers[b"transfer-encoding"].decode("latin-1")
+                message = f"Transfer-Encoding {coding!r:.60} is not supported; use chunked, or Content-Encoding: gzip"
+                self._refuse(RequestError(ErrorKind.UNSUPPORTED, message))
+                return
+        else:
             text = headers.get(b"content-length", b"0").strip()
             if not (text.isdigit() and len(text) < 19):
                 self._refuse(RequestError(ErrorKind.INVALID, "header Content-Length is not a whole number"))
@@ -280,10 +308,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         if chunked or length:
             self.give_up_s = self._shared.clock() + self._limits.body_timeout_s
             if headers.get(b"expect", b"").lower() == b"100-continue" and version != "1.0":
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self._transport.write(_CONTINUE)
         if chunked:
             self._state = _State.CHUNKED
-            self._joined = bytearray()
+            most = self._limits.max_request_bytes if request.most_bytes is None else request.most_bytes
+            self._chunks = ChunkedBody(most, self._limits.max_head_bytes)
             if rest:
                 self._take_chunks(bytes(rest))
             return
@@ -302,7 +331,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._state = _State.BODY
         self._pending = rest[have:]
         self._preview_at = _json_bytes(self._headers)
-        self._look_at_body()
+        if self._hold(have):
+            self._look_at_body()
+
+    def _hold(self, size_bytes: int) -> bool:
+        """Count so many bytes more of the body; False if that was too much, and the request is refused."""
+        try:
+            self._shared.budget.take(size_bytes)
+        except RequestError as error:
+            self._refuse(error)
+            return False
+        self._held_bytes += size_bytes
+        return True
 
     def _look_at_body(self) -> None:
         """Go on once the body is there, or ask the handler about its start as soon as that is."""
@@ -327,23 +367,25 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._next_request()
 
     def _take_chunks(self, data: bytes) -> None:
-        parser = self._parser
-        assert parser is not None
+        chunks = self._chunks
+        assert chunks is not None
         try:
-            parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass
-        except httptools.HttpParserError as fault:
-            self._refuse(RequestError(ErrorKind.INVALID, f"malformed chunked body: {fault}"))
+            taken = chunks.take(data)
+        except RequestError as error:
+            self._refuse(error)
             return
-        if len(self._joined) > self._limits.max_request_bytes:
-            self._refuse(self._too_large("a chunked body"))
-        elif self._message_complete:
-            self._body = aligned_buffer(len(self._joined), self._headers)
-            self._body[:] = self._joined
+        if self._hold(taken) and chunks.complete:
+            self._body = aligned_buffer(len(chunks.joined), self._headers)
+            self._body[:] = chunks.joined
+            self._drop_chunks()
             # What a client sent after a chunked body without waiting cannot be told from it any more.
             self._keep_alive = False
             self._start_answer()
+
+    def _drop_chunks(self) -> None:
+        if self._chunks is not None:
+            self._chunks.close()
+            self._chunks = None
 
     def _too_large(self, what: str) -> RequestError:
         return RequestError(
@@ -379,7 +421,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _respond(self, response: HttpResponse, *, close: bool) -> None:
         """Write the answer; then either wait for the next request or close in an orderly way."""
-        close = close or self._shared.stopping
+        close = close or self._shared.stopping or (self._peer_is_done and not self._pending)
         parts = [
             _STATUS_LINES[response.status],
             self._shared.date_header,
@@ -409,8 +451,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Let go of the request's buffers."""
         self._request = None
         self._parser = None
-        self._joined = bytearray()
+        self._drop_chunks()
         self._body = self._scratch
+        if self._held_bytes:
+            self._shared.budget.give(self._held_bytes)
+            self._held_bytes = 0
 
     def _close_after_answer(self) -> None:
         """Close once the client has had time to read the answer.
@@ -426,7 +471,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._reading_paused:
             self._reading_paused = False
             self._transport.resume_reading()
-        if self._transport.can_write_eof():
+        if self._transport.can_write_eof() and not self._peer_is_done:
             self._transport.write_eof()
         else:
             self._transport.close()
@@ -446,6 +491,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._state is _State.IDLE and self._pending:
             pending, self._pending = self._pending, bytearray()
             self._take(pending)
+            if self._peer_is_done:
+                self._go_on_alone()
+
+    def _go_on_alone(self) -> None:
+        """What the client had sent when it closed its side has been taken."""
+        if self._state is _State.ANSWERING:
+            self._ask_after_peer()
+        elif self._state in (_State.HEAD, _State.BODY, _State.CHUNKED):
+            self._transport.close()  # the rest will not come
 
     def _refuse(self, error: RequestError) -> None:
         self._respond(self._shared.handler.refuse(error, self._request), close=True)
@@ -455,8 +509,17 @@ class HttpConnection(asyncio.BufferedProtocol):
     def out_of_time(self) -> None:
         """The time for what the connection is doing is over."""
         limits = self._limits
-        if self._writing_paused or self._state in (_State.DRAINING, _State.CLOSED):
+        if (
+            self._writing_paused
+            or self._state in (_State.DRAINING, _State.CLOSED)
+            or self._transport.is_closing()  # but waits for the client, to read what is left or to end TLS
+        ):
             self.abort()
+        elif self._state is _State.ANSWERING:
+            if self._peer_is_gone():
+                self.abort()
+            else:
+                self.give_up_s = self._shared.clock() + _LOOK_AFTER_PEER_S
         elif self._state in (_State.IDLE, _State.SKIPPING):
             self._transport.close()
         elif self._state is _State.HEAD:

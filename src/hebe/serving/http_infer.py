@@ -16,7 +16,7 @@ import numpy as np
 from hebe.serving.errors import InvalidInput
 from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE
-from hebe.serving.tensors import WireTensor, tensor_from_buffer, tensor_from_values
+from hebe.serving.tensors import MAX_COUNT, WireTensor, tensor_from_buffer, tensor_from_values
 from hebe.spec import ModelSpec
 
 _OCTETS = b"application/octet-stream"
@@ -68,18 +68,23 @@ def parse_infer_document(body: memoryview, header_length: int | None) -> dict[st
 
 
 def decode_infer(
-    model: str, version: str, document: Mapping[str, Any], binary: memoryview | None, arrival_s: float
+    model: str,
+    version: str,
+    document: Mapping[str, Any],
+    binary: memoryview | None,
+    arrival_s: float,
+    most_values: int = MAX_COUNT,
 ) -> HttpInfer:
     """Read a request's `document` and, where it had a JSON header, the `binary` section behind it.
 
-    Raises `InvalidInput` naming the field that is wrong.
+    An input in JSON may have `most_values`. Raises `InvalidInput` naming the field that is wrong.
     """
     request_id = document.get("id", "")
     if not isinstance(request_id, str):
         raise InvalidInput(f"field 'id' is {request_id!r:.60}; it must be a string")
     parameters = _parameters(document, "the request")
     outputs, out_binary = _outputs(document.get("outputs"), parameters)
-    tensors = _inputs(document.get("inputs"), binary)
+    tensors = _inputs(document.get("inputs"), binary, most_values)
     return HttpInfer(InferRequest(model, version, request_id, tensors, arrival_s, outputs, parameters), out_binary)
 
 
@@ -141,7 +146,7 @@ def _no_shared_memory(parameters: Mapping[str, Any], what: str) -> None:
         raise InvalidInput(f"{what} asks for shared memory, which is not supported; send the data in the request")
 
 
-def _inputs(listed: Any, binary: memoryview | None) -> list[WireTensor]:
+def _inputs(listed: Any, binary: memoryview | None, most_values: int) -> list[WireTensor]:
     """The tensors that the JSON lists, those with `binary_data_size` taken from `binary` in order."""
     if not isinstance(listed, list) or not listed:
         raise InvalidInput("field 'inputs' is missing or empty; it must be a list of the model's inputs")
@@ -167,7 +172,7 @@ def _inputs(listed: Any, binary: memoryview | None) -> list[WireTensor]:
         if size is None:
             if "data" not in entry:
                 raise InvalidInput(f"input {name!r:.100}: has neither field 'data' nor parameter 'binary_data_size'")
-            tensors.append(tensor_from_values(name, datatype, shape, entry["data"]))
+            tensors.append(tensor_from_values(name, datatype, shape, entry["data"], most_values))
             continue
         if type(size) is not int or size < 0:
             raise InvalidInput(

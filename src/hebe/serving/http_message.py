@@ -35,7 +35,8 @@ class HttpRequest:
     """One request. Header names are lower-case bytes; `body` is empty until it has been read.
 
     `arrival_s` is when the first byte of the request was read, on the server's clock. `peer` is the client's address.
-    `route` is the handler's: what `screen` found, for `answer`.
+    `route` and `most_bytes` are the handler's: what `screen` found, for `answer`, and the longest body that it takes,
+    where that is less than the limits say.
     """
 
     method: str
@@ -44,7 +45,9 @@ class HttpRequest:
     headers: dict[bytes, bytes]
     arrival_s: float
     peer: str
+    version: str = "1.1"
     route: Any = None
+    most_bytes: int | None = None
     body: memoryview = field(default_factory=lambda: memoryview(b""))
 
     def header(self, name: bytes) -> str | None:

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 import time
 from collections.abc import Callable
 from email.utils import formatdate
 
+from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.http_connection import HttpConnection
 from hebe.serving.http_message import Handler, HttpLimits
 from hebe.serving.listening import TlsFiles, open_port
 
 _READ_BYTES = 64 * 1024
+_NO_SOCKETS_PAUSE_S = 0.5
+"""How long none is accepted where the system has no room for another."""
 
 
 class HttpConnections:
     """The connections of one server: what they share, and the timer that ends those that take too long."""
 
-    def __init__(self, handler: Handler, limits: HttpLimits, clock: Callable[[], float]) -> None:
+    def __init__(self, handler: Handler, limits: HttpLimits, clock: Callable[[], float], budget: ByteBudget) -> None:
         self.handler = handler
         self.limits = limits
         self.clock = clock
+        self.budget = budget
         self.open: set[HttpConnection] = set()
+        self.handshakes: set[asyncio.Task[None]] = set()
+        """Of connections that are not open yet, where there is TLS."""
         self.stopping = False
         self.date_header = b""
         self.scratch = memoryview(bytearray(_READ_BYTES))
         """Where heads are read to. One for all: reading and taking are one step of the event loop."""
         self._sweeper: asyncio.TimerHandle | None = None
+
+    @property
+    def count(self) -> int:
+        """Connections that are open, or are being opened."""
+        return len(self.open) + len(self.handshakes)
 
     def start(self) -> None:
         """Begin watching the time; needs a running loop."""
@@ -43,6 +56,10 @@ class HttpConnections:
     async def stop(self, grace_s: float) -> None:
         """Let requests under way finish for at most `grace_s`, then close everything."""
         self.stopping = True
+        for handshake in self.handshakes:
+            handshake.cancel()
+        if self.handshakes:
+            await asyncio.wait(self.handshakes)
         for connection in list(self.open):
             connection.finish()
         end_s = self.clock() + grace_s
@@ -54,10 +71,74 @@ class HttpConnections:
             self._sweeper.cancel()
 
 
+class _TlsConnection(HttpConnection):
+    """Counts as a handshake until it is open, and as open from then on, never as both."""
+
+    def __init__(self, shared: HttpConnections, handshake: asyncio.Task[None]) -> None:
+        super().__init__(shared)
+        self._handshake = handshake
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The handshake is over."""
+        self._shared.handshakes.discard(self._handshake)
+        super().connection_made(transport)
+
+
+class _TlsListener:
+    """Accepts connections itself, since asyncio's server tells of them only after the handshake: those that never shake
+    hands would not be counted.
+    """
+
+    def __init__(self, connections: HttpConnections, listener: socket.socket, context: ssl.SSLContext) -> None:
+        self._connections = connections
+        self._listener = listener
+        self._context = context
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        connections = self._connections
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(self._listener)
+            except ConnectionError:  # gone before it was accepted
+                continue
+            except OSError:
+                await asyncio.sleep(_NO_SOCKETS_PAUSE_S)
+                continue
+            if connections.count >= connections.limits.max_connections:
+                accepted.close()  # nothing can be said before the handshake
+                continue
+            handshake = loop.create_task(self._shake_hands(accepted))
+            connections.handshakes.add(handshake)
+            handshake.add_done_callback(connections.handshakes.discard)
+
+    async def _shake_hands(self, accepted: socket.socket) -> None:
+        limits = self._connections.limits
+        this = asyncio.current_task()
+        assert this is not None
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _TlsConnection(self._connections, this),
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=limits.head_timeout_s,
+                ssl_shutdown_timeout=limits.linger_s,
+            )
+        except OSError:  # no TLS, too slow, or gone; ssl's errors are among them
+            accepted.close()
+
+    async def close(self) -> None:
+        """Accept no more."""
+        self._accepting.cancel()
+        await asyncio.wait([self._accepting])
+        self._listener.close()
+
+
 class HttpServer:
     """A listening HTTP server; made by `start_http`."""
 
-    def __init__(self, connections: HttpConnections, listener: asyncio.Server, port: int) -> None:
+    def __init__(self, connections: HttpConnections, listener: asyncio.Server | _TlsListener, port: int) -> None:
         self._connections = connections
         self._listener = listener
         self.port = port
@@ -65,7 +146,10 @@ class HttpServer:
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Take no further connection, let requests under way finish for at most `grace_s`, close the rest."""
-        self._listener.close()
+        if isinstance(self._listener, _TlsListener):
+            await self._listener.close()
+        else:
+            self._listener.close()
         await self._connections.stop(grace_s)
 
 
@@ -77,17 +161,24 @@ async def start_http(
     clock: Callable[[], float],
     tls: TlsFiles | None = None,
     limits: HttpLimits | None = None,
+    budget: ByteBudget | None = None,
     what: str = "HTTP",
 ) -> HttpServer:
-    """Serve `handler` on `host`:`port`; `clock` is that of `Query.arrival_s`.
+    """Serve `handler` on `host`:`port`; `clock` is that of `Query.arrival_s`, `budget` what all servers share.
 
     Raises `ServeError` if the port is taken or not permitted, or the TLS files are not usable.
     """
     context = tls.context() if tls is not None else None
-    connections = HttpConnections(handler, limits or HttpLimits(), clock)
+    limits = limits or HttpLimits()
+    budget = budget or ByteBudget(REQUESTS_IN_BUDGET * limits.max_request_bytes)
+    connections = HttpConnections(handler, limits, clock, budget)
     listener = open_port(what, host, port)
-    server = await asyncio.get_running_loop().create_server(
-        lambda: HttpConnection(connections), sock=listener, ssl=context
-    )
+    bound = int(listener.getsockname()[1])
+    server: asyncio.Server | _TlsListener
+    if context is not None:
+        server = _TlsListener(connections, listener, context)
+    else:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: HttpConnection(connections), sock=listener)
     connections.start()
-    return HttpServer(connections, server, listener.getsockname()[1])
+    return HttpServer(connections, server, bound)

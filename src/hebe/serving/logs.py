@@ -46,13 +46,24 @@ def configure_logging(log_format: LogFormat = "console", level: str = "info") ->
     plain = logging.getLogger("hebe")  # of the rooms below, which know no structlog
     plain.handlers = [_ToStructlog()]
     plain.setLevel(level.upper())
+    root = logging.getLogger()
+    if not root.handlers:  # else it is the program's, which has said where other packages' lines go
+        others = _ToStructlog(logging.WARNING)
+        others.addFilter(lambda record: not _is_ours(record))
+        root.addHandler(others)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] == "hebe"
 
 
 class _ToStructlog(logging.Handler):
     """Hands lines of the standard library's loggers on, so that all of them have one form."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        structlog.get_logger(record.name).log(record.levelno, record.getMessage(), exc_info=record.exc_info)
+        fields = {} if _is_ours(record) else {"logger": record.name}
+        log = structlog.get_logger(record.name)
+        log.log(record.levelno, record.getMessage(), exc_info=record.exc_info, **fields)
 
 
 class RequestLog:

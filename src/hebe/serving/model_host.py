@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from hebe.runtime.hierarchy_state import tier_kinds
+from hebe.runtime.large_allocations import give_back_freed
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_identity, stored_versions
 from hebe.runtime.pinning import (
     PlacedLane,
@@ -45,6 +46,9 @@ _TELL_EVERY_S = 5.0
 """How often the log says how far a load has come."""
 _LOADING_NICENESS = 19
 """Loading gives way to the workers, which may give way to the front end themselves."""
+
+MOST_WORKERS = 1024
+"""Of one model: each has threads and buffers of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class HostOptions:
     def __post_init__(self) -> None:
         cores = len(available_cores())
         for name, fits, limits in (
-            ("workers", self.workers is None or self.workers >= 1, "at least 1"),
+            ("workers", self.workers is None or 1 <= self.workers <= MOST_WORKERS, f"in 1..{MOST_WORKERS}"),
             ("worker_cores", 1 <= self.worker_cores <= cores, f"in 1..{cores}, the cores that may be used here"),
             ("worker_threads", self.worker_threads in (None, 1, 2), "1 or 2"),
             ("batch_size", self.batch_size >= 1, "at least 1 item"),
@@ -223,23 +227,26 @@ class ModelHost:
         self.check_repository()
         stored = self.stored()
         names = list(stored)
+        if self.options.load.hierarchy is not None:
+            for said in self.options.load.hierarchy.models_beside(names):
+                log.warning("part of the hierarchy's configuration is for no model", reason=said)
         self._wanted.update(names)
         for name, versions in stored.items():  # those that wait for their turn as well
             self._entries[name] = ModelIndexEntry(name, versions[-1], "LOADING")
         for name in names:
             try:
                 await self.load(name)
-            except LoadFailed as fault:
+            except (LoadFailed, UnknownModel) as fault:
                 if self._entries[name].state == "LOADING":  # it has gone from the repository
                     self._keep(name, None, stored[name][-1], str(fault))
                 if len(names) == 1:
-                    raise
+                    raise LoadFailed(str(fault)) from fault
                 log.error("load failed", model=name, reason=str(fault))
         if not self._hosted:
             raise LoadFailed(f"none of the {len(names)} models of {self.directory} could be loaded; the log says why")
 
     async def load(self, name: str, version: int | None = None) -> None:
-        """Load a version (default: the newest) and let it take over. Raises `LoadFailed` saying why.
+        """Load a version (default: the newest) and let it take over. Raises `UnknownModel`, or `LoadFailed` saying why.
 
         Where that version runs and its tables are tiered, level 1 is brought up to date instead: a second one beside it
         would find the persistent store taken.
@@ -247,7 +254,10 @@ class ModelHost:
         async with self._locks.setdefault(name, asyncio.Lock()):
             versions = self.stored().get(name)
             if versions is None:
-                raise LoadFailed(f"repository {self.directory} has no model {name!r}")
+                raise UnknownModel(f"repository {self.directory} has no model {name!r}")
+            if version is not None and version not in versions:
+                known = ", ".join(str(each) for each in versions[-8:])
+                raise UnknownModel(f"model {name} has no version {version}; the repository has {known}")
             version = version or versions[-1]
             before = self._hosted.get(name)
             if before is not None and before.version == version and before.tiered and before.runs:
@@ -304,13 +314,13 @@ class ModelHost:
             log.info("cache refreshed", model=name, version=version, rows=report.rows, seconds=seconds)
 
     async def split_anew(self, name: str, configuration: tuple[Lane, ...]) -> None:
-        """Run a model that is loaded in another configuration, without losing a query. Raises `LoadFailed` saying why
-        that cannot be; it then runs as before.
+        """Run a model that is loaded in another configuration, without losing a query. Raises `UnknownModel`, or
+        `LoadFailed` saying why that cannot be; it then runs as before.
         """
         async with self._locks.setdefault(name, asyncio.Lock()):
             model = self._hosted.get(name)
             if model is None:
-                raise LoadFailed(f"model {name!r} is not loaded")
+                raise UnknownModel(f"model {name!r} is not loaded")
             before = model.configuration
             try:
                 if (largest := max(lane.batch_size for lane in configuration)) > self.options.max_items:
@@ -326,12 +336,12 @@ class ModelHost:
             log.info("server split anew", model=name, configuration=to_dict(configuration), before=to_dict(before))
 
     async def unload(self, name: str) -> None:
-        """Take a model out and free its memory; returns when it is free. Raises `LoadFailed` if it is not loaded."""
+        """Take a model out and free its memory; returns when it is free. Raises `UnknownModel` if it is not loaded."""
         async with self._locks.setdefault(name, asyncio.Lock()):
             model = self._hosted.pop(name, None)
             self._wanted.discard(name)
             if model is None:
-                raise LoadFailed(f"model {name!r} is not loaded")
+                raise UnknownModel(f"model {name!r} is not loaded")
             self._entries[name] = ModelIndexEntry(name, model.version, "UNLOADING")
             await self._close_model(model)
             self._entries[name] = ModelIndexEntry(name, model.version, "UNAVAILABLE", "unloaded")
@@ -357,6 +367,7 @@ class ModelHost:
         if served is not None:
             placed = beside_front_end(self._own_lanes[name], self.cores, self.front_end)
         loaded = self._read(name, version, len(placed.workers) * placed.threads)
+        give_back_freed()  # several times the DenseNet's weights: what reading and scripting it copied
         sla = loaded.spec.sla if served is None else served.sla
         config = NodeConfig(
             batch_size=placed.lanes[0].lane.batch_size,

@@ -76,6 +76,8 @@ class QueryDecoder:
                 self._inputs[name] = _Input(name, role, feature.name, feature.lookups, rows, feature.out_of_range)
         if spec.dense_dim:
             self._inputs[DENSE] = _Input(DENSE, _Role.DENSE, "", spec.dense_dim, 0)
+        self.most_values = max_items * max(entry.lookups for entry in self._inputs.values())
+        """Of the widest input of the largest query."""
 
     def decode(self, tensors: Iterable[WireTensor], *, whole: bool = True) -> DecodedQuery:
         """Check `tensors` and hand out their values, reshaped but not copied; of a part of the inputs if not `whole`.

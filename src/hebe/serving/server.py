@@ -28,11 +28,12 @@ from hebe.runtime.interpreter_lock import hand_over_soon
 from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.pinning import pin_thread
 from hebe.runtime.power_meter import PowerMeter
-from hebe.serving.auth import Gate
+from hebe.serving.auth import Gate, checked_tokens
+from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.driver import clock
 from hebe.serving.errors import LoadFailed, ServeError
-from hebe.serving.grpc_server import start_grpc
+from hebe.serving.grpc_server import GrpcLimits, start_grpc
 from hebe.serving.hosted_model import HostedModel
 from hebe.serving.http import HttpFrontEnd
 from hebe.serving.http_message import HttpLimits
@@ -54,7 +55,8 @@ _OPEN_FILES = 65_536
 class ServerOptions:
     """Where to listen, how models run, who may ask for what. Port 0 is any free port.
 
-    Raises `ServeError` naming the field that is out of range.
+    `max_bytes_in_flight` bounds the bodies of all requests under way together (None: 16 of the largest). Raises
+    `ServeError` naming the field that is out of range.
     """
 
     host: str = "127.0.0.1"
@@ -64,6 +66,7 @@ class ServerOptions:
     models: HostOptions = field(default_factory=HostOptions)
     max_request_bytes: int = 64 << 20
     max_json_bytes: int = 8 << 20
+    max_bytes_in_flight: int | None = None
     api_tokens: tuple[str, ...] = ()
     rate_limit_per_s: float = 0.0
     tls_certificate: Path | None = None
@@ -75,8 +78,24 @@ class ServerOptions:
         for name in ("max_request_bytes", "max_json_bytes"):
             if getattr(self, name) < 1:
                 raise ServeError(f"{name} is {getattr(self, name)}: must be at least 1")
+        if self.bytes_in_flight < self.max_request_bytes:
+            raise ServeError(
+                f"max_bytes_in_flight is {self.max_bytes_in_flight}: must be at least max_request_bytes, "
+                f"{self.max_request_bytes}"
+            )
         if not 0 <= self.rate_limit_per_s < math.inf:
             raise ServeError(f"rate_limit_per_s is {self.rate_limit_per_s}: must be 0 (no limit) or more")
+        checked_tokens(self.api_tokens)
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            given, absent = ("tls_certificate", "tls_key") if self.tls_key is None else ("tls_key", "tls_certificate")
+            raise ServeError(f"{given} is given without {absent}: must be both, or neither to serve in clear text")
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Most bytes of all requests under way together."""
+        if self.max_bytes_in_flight is None:
+            return REQUESTS_IN_BUDGET * self.max_request_bytes
+        return self.max_bytes_in_flight
 
 
 class Server:
@@ -188,6 +207,7 @@ class Server:
         gate = Gate(options.api_tokens, options.rate_limit_per_s)
         request_log = RequestLog(clock)
         limits = HttpLimits(options.max_request_bytes, options.max_json_bytes)
+        budget = ByteBudget(options.bytes_in_flight)
         tls = None
         if options.tls_certificate is not None and options.tls_key is not None:
             tls = TlsFiles(options.tls_certificate, options.tls_key)
@@ -199,12 +219,13 @@ class Server:
                 correction = ProfileCorrection(host, statistics, PowerMeter(cores=host.cores))
                 running.push_async_callback(correction.close)
                 correction.start()
-            front_end = HttpFrontEnd(plane, gate, request_log, limits)
-            http = await start_http(front_end, options.host, options.http_port, clock=clock, tls=tls, limits=limits)
-            running.push_async_callback(http.stop, options.grace_s)
-            grpc = await start_grpc(
-                plane, gate, request_log, options.host, options.grpc_port, tls, options.max_request_bytes
+            front_end = HttpFrontEnd(plane, gate, request_log, limits, budget)
+            http = await start_http(
+                front_end, options.host, options.http_port, clock=clock, tls=tls, limits=limits, budget=budget
             )
+            running.push_async_callback(http.stop, options.grace_s)
+            calls = GrpcLimits(options.max_request_bytes, options.max_json_bytes)
+            grpc = await start_grpc(plane, gate, request_log, options.host, options.grpc_port, tls, calls, budget)
             running.push_async_callback(grpc.stop, options.grace_s)
             page = MetricsPage(host, statistics)
             metrics = await start_http(page, options.host, options.metrics_port, clock=clock, what="metrics")

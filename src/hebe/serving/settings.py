@@ -16,14 +16,18 @@ LOG_SETTINGS: dict[str, Any] = {
     "log_format": "default",
 }
 
-TRACE_SETTINGS: dict[str, Any] = {
-    "trace_level": ["OFF"],
-    "trace_rate": "1000",
-    "trace_count": "-1",
-    "log_frequency": "0",
-    "trace_file": "",
-    "trace_mode": "opentelemetry",
-}
+
+def trace_settings(*, on: bool) -> dict[str, Any]:
+    """What is traced: every request, or none (of which OpenTelemetry's own environment may sample fewer)."""
+    return {
+        "trace_level": ["TIMESTAMPS"] if on else ["OFF"],
+        "trace_rate": "1" if on else "1000",
+        "trace_count": "-1",
+        "log_frequency": "0",
+        "trace_file": "",
+        "trace_mode": "opentelemetry",
+    }
+
 
 FIXED_SETTINGS = "trace and log settings are fixed when the server starts; see hebe serve --help"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hebe.models.catalog import disagreements
 from hebe.models.catalog.layout import Layout, behaviours, plain, user_and_item
 from hebe.spec import ModelSpec, SlaTarget
 
@@ -15,20 +16,21 @@ _ALL = (
     "every model."
 )
 _DLRM = "First bottom width: the dense input. Interaction: concatenation."
-_MT_WND = "Number of tasks: the artifact's default is 1, the paper says N; 4 are taken."
+_MT_WND = f"Number of tasks: the artifact's default is 1, the paper says N; 4 are taken. {disagreements.MT_WND}"
 _NCF = (
     "Tables of 140k rows (users) and 28k (items), twice: each half of NeuMF has one of either here. The artifact adds "
-    "the two vectors that NeuMF multiplies."
+    f"the two vectors that NeuMF multiplies. {disagreements.NCF}"
 )
 _DIN = (
     "The artifact gives each of 250 behaviours a table of 0.1M rows, and candidate and context one of 10M; an item is "
     "an item here, so behaviours and candidate share one table of 35M rows: 5.9 GB all the same. 3 lookups a table: 3 "
     "for user and context, one row for the candidate and each behaviour. Its attention unit is an unweighted sum; here "
-    "it is DIN's own, 36-1."
+    f"it is DIN's own, 36-1. {disagreements.DIN}"
 )
 _DIEN = (
     "43 tables: user, 40 behaviours of 0.5M rows each, candidate and context of 5M; behaviours and candidate share one "
-    "table of 25M rows here: 3.9 GB and 43 lookups all the same. GRU width 64. The artifact's script runs DIN instead."
+    "table of 25M rows here: 3.9 GB and 43 lookups all the same. GRU width 64. The artifact's script runs DIN instead. "
+    f"{disagreements.DIEN}"
 )
 
 
@@ -41,27 +43,36 @@ def _model(name: str, layout: Layout, sla_ms: float, notes: str, **fields: Any) 
         sla=SlaTarget(sla_ms, 95.0),
         size="production",
         source=_SOURCE,
-        notes=f"{notes} {_ALL}".strip(),
+        notes=f"{notes} {_ALL}",
         **fields,
     )
 
 
-def _dlrm(name: str, layout: Layout, bottom: tuple[int, ...], top: tuple[int, ...], sla_ms: float) -> ModelSpec:
+def _dlrm(
+    name: str, layout: Layout, bottom: tuple[int, ...], top: tuple[int, ...], sla_ms: float, notes: str
+) -> ModelSpec:
     towers = {"bottom": bottom[1:], "top": top}
     settings = {"interaction": "concat"}
     return _model(
-        name, layout, sla_ms, _DLRM, architecture="dlrm", dense_dim=bottom[0], towers=towers, settings=settings
+        name,
+        layout,
+        sla_ms,
+        f"{_DLRM} {notes}",
+        architecture="dlrm",
+        dense_dim=bottom[0],
+        towers=towers,
+        settings=settings,
     )
 
 
-RM1 = _dlrm("rm1", plain([4 * _MILLION] * 8, 32, 80), (128, 64, 32), (256, 64, 1), 100.0)
-RM2 = _dlrm("rm2", plain([_MILLION // 2] * 32, 64, 120), (256, 128, 64), (128, 64, 1), 400.0)
-RM3 = _dlrm("rm3", plain([2 * _MILLION] * 10, 32, 20), (2560, 1024, 256, 32), (512, 256, 1), 100.0)
+RM1 = _dlrm("rm1", plain([4 * _MILLION] * 8, 32, 80), (128, 64, 32), (256, 64, 1), 100.0, disagreements.RM1)
+RM2 = _dlrm("rm2", plain([_MILLION // 2] * 32, 64, 120), (256, 128, 64), (128, 64, 1), 400.0, disagreements.RM2)
+RM3 = _dlrm("rm3", plain([2 * _MILLION] * 10, 32, 20), (2560, 1024, 256, 32), (512, 256, 1), 100.0, disagreements.RM3)
 WND = _model(
     "wnd",
     plain([_MILLION] * 27, 32, 1),
     25.0,
-    "",
+    disagreements.WND,
     architecture="wide-and-deep",
     dense_dim=512,
     towers={"deep": (1024, 512, 256)},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hebe.models.catalog import disagreements
 from hebe.models.catalog.layout import Layout, behaviours, plain, user_and_item
 from hebe.spec import ModelSpec, SlaTarget
 
@@ -12,17 +13,22 @@ _MILLION = 1_000_000
 
 _ALL = "SLA p95. Rows are not stated; they follow from the stated size."
 _DLRM = "First dense width: the dense input's, which the stated FC sizes confirm. Interaction: dot (Section II-A)."
-_NCF = "140k users and 28k items as in DeepRecSys: 0.086 GB where Table I rounds to 0.1. The MLP reads its two vectors."
+_NCF = (
+    "140k users and 28k items as in DeepRecSys: 0.086 GB where Table I rounds to 0.1. The MLP reads its two vectors. "
+    f"{disagreements.NCF}"
+)
 _DIEN = (
     "43 tables as in DeepRecSys: user, 40 behaviours of 0.5M rows each, candidate and context of 5M; behaviours and "
-    "candidate share one table of 25M rows here: 3.9 GB and 43 lookups all the same. GRU width: DeepRecSys', 64."
+    "candidate share one table of 25M rows here: 3.9 GB and 43 lookups all the same. GRU width: DeepRecSys', 64. "
+    f"{disagreements.DIEN}"
 )
 _DIN = (
-    "4 tables as in DeepRecSys: user 1M rows, behaviours 0.1M, candidate and context 10M; behaviours and candidate "
-    "share one table of 10.1M rows here: 2.7 GB all the same. 3 lookups a table: 3 for user and context, one row for "
-    "the candidate and for each of DeepRecSys' 250 behaviours. Attention unit: 36-1, of DIN's paper."
+    "4 tables, of the rows that DeepRecSys lists: user 1M, behaviours 0.1M (once, as the stated size has it), "
+    "candidate and context 10M; behaviours and candidate share one table of 10.1M rows here: 2.7 GB all the same. 3 "
+    "lookups a table: 3 for user and context, one row for the candidate and for each of DeepRecSys' 250 behaviours. "
+    f"Attention unit: 36-1, of DIN's paper. {disagreements.DIN}"
 )
-_WND = "Dense width not stated: 512, as DeepRecSys, which makes the stated FC size of 8 MB."
+_WND = f"Dense width not stated: 512, as DeepRecSys, which makes the stated FC size of 8 MB. {disagreements.WND}"
 
 
 def _model(name: str, layout: Layout, sla_ms: float, notes: str, **fields: Any) -> ModelSpec:
@@ -40,7 +46,7 @@ def _model(name: str, layout: Layout, sla_ms: float, notes: str, **fields: Any) 
 
 
 def _dlrm(
-    name: str, layout: Layout, bottom: tuple[int, ...], top: tuple[int, ...], sla_ms: float, notes: str = ""
+    name: str, layout: Layout, bottom: tuple[int, ...], top: tuple[int, ...], sla_ms: float, notes: str
 ) -> ModelSpec:
     towers = {"bottom": bottom[1:], "top": top}
     settings = {"interaction": "dot"}
@@ -48,7 +54,7 @@ def _dlrm(
         name,
         layout,
         sla_ms,
-        f"{notes}{_DLRM}",
+        f"{_DLRM} {notes}",
         architecture="dlrm",
         dense_dim=bottom[0],
         towers=towers,
@@ -56,23 +62,25 @@ def _dlrm(
     )
 
 
-DLRM_A = _dlrm("dlrm-a", plain([_MILLION] * 8, 64, 80), (128, 64, 64), (256, 64, 1), 100.0)
+DLRM_A = _dlrm("dlrm-a", plain([_MILLION] * 8, 64, 80), (128, 64, 64), (256, 64, 1), 100.0, disagreements.RM1)
 DLRM_B = _dlrm(
     "dlrm-b",
     plain([2_500_000] * 40, 64, 120),
     (256, 128, 64),
     (128, 64, 1),
     400.0,
-    "25 GB over 40 tables: 2.5M rows each, 25.6 GB. ",
+    f"25 GB over 40 tables: 2.5M rows each, 25.6 GB. {disagreements.RM2}",
 )
-DLRM_C = _dlrm("dlrm-c", plain([2 * _MILLION] * 10, 32, 20), (2560, 1024, 256, 32), (512, 256, 1), 100.0)
+DLRM_C = _dlrm(
+    "dlrm-c", plain([2 * _MILLION] * 10, 32, 20), (2560, 1024, 256, 32), (512, 256, 1), 100.0, disagreements.RM3
+)
 DLRM_D = _dlrm(
     "dlrm-d",
     plain([_MILLION] * 8, 256, 80),
     (256, 256, 256),
     (256, 64, 1),
     100.0,
-    "The stated FC size, 0.2 MB, is DLRM (A)'s; these widths make 0.9 MB. ",
+    f"The stated FC size, 0.2 MB, is DLRM (A)'s; these widths make 0.9 MB. {disagreements.DLRM_D}",
 )
 NCF = _model("ncf", user_and_item(140_000, 28_000, 64), 5.0, _NCF, architecture="ncf", towers={"mlp": (256, 256, 128)})
 DIEN = _model(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hebe.models.catalog import mlperf
+from hebe.models.catalog import disagreements, mlperf
 from hebe.models.catalog.layout import Layout, behaviours, plain, spread
 from hebe.spec import ModelSpec, SlaTarget
 
@@ -40,20 +40,20 @@ def _model(name: str, size: str, layout: Layout, sla_ms: float, notes: str, **fi
 
 def _rmc1(size: str, rows: list[int]) -> ModelSpec:
     towers = {"bottom": (128, 32), "top": (256, 64, 1)}
-    layout = plain(rows, _DIM, 80)
-    return _model("dlrm-rmc1", size, layout, 20.0, _DLRM, architecture="dlrm", dense_dim=256, towers=towers)
+    layout, notes = plain(rows, _DIM, 80), f"{_DLRM} {disagreements.RM1}"
+    return _model("dlrm-rmc1", size, layout, 20.0, notes, architecture="dlrm", dense_dim=256, towers=towers)
 
 
 def _rmc2(size: str, rows: list[int]) -> ModelSpec:
     towers = {"bottom": (128, 32), "top": (512, 128, 1)}
-    layout = plain(rows, _DIM, 120)
-    return _model("dlrm-rmc2", size, layout, 50.0, _DLRM, architecture="dlrm", dense_dim=256, towers=towers)
+    layout, notes = plain(rows, _DIM, 120), f"{_DLRM} {disagreements.RM2}"
+    return _model("dlrm-rmc2", size, layout, 50.0, notes, architecture="dlrm", dense_dim=256, towers=towers)
 
 
 def _rmc3(size: str, rows: list[int]) -> ModelSpec:
     towers = {"bottom": (512, 32), "top": (512, 128, 1)}
-    layout = plain(rows, _DIM, 20)
-    return _model("dlrm-rmc3", size, layout, 50.0, _DLRM, architecture="dlrm", dense_dim=2560, towers=towers)
+    layout, notes = plain(rows, _DIM, 20), f"{_DLRM} {disagreements.RM3}"
+    return _model("dlrm-rmc3", size, layout, 50.0, notes, architecture="dlrm", dense_dim=2560, towers=towers)
 
 
 def _mt_wnd(size: str, rows: list[int]) -> ModelSpec:
@@ -62,7 +62,7 @@ def _mt_wnd(size: str, rows: list[int]) -> ModelSpec:
         size,
         plain(rows, _DIM, 1),
         100.0,
-        _MT_WND,
+        f"{_MT_WND} {disagreements.MT_WND}",
         architecture="multi-task-wide-and-deep",
         dense_dim=13,
         outputs=4,
@@ -72,12 +72,11 @@ def _mt_wnd(size: str, rows: list[int]) -> ModelSpec:
 
 def _interest(name: str, size: str, users: int, items: int) -> ModelSpec:
     towers: dict[str, tuple[int, ...]] = {"top": (200, 80, 2)}
-    notes = _INTEREST
     if name == "din":
         towers["attention"] = (36, 1)
-        notes += " Attention 'FC': 36-1, of DIN's paper."
+        notes = f"{_INTEREST} Attention 'FC': 36-1, of DIN's paper. {disagreements.DIN}"
     else:
-        notes += " GRU width not stated: that of a behaviour, as in DIEN's paper."
+        notes = f"{_INTEREST} GRU width not stated: that of a behaviour, as in DIEN's paper. {disagreements.DIEN}"
     layout = behaviours({"item": items, "category": 100_000}, {"user": users}, _DIM, 100)
     return _model(name, size, layout, 100.0, notes, architecture=name, towers=towers)
 

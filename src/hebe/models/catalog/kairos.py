@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hebe.models.catalog import deeprecsys
+from hebe.models.catalog import deeprecsys, disagreements
 from hebe.spec import ModelSpec, SlaTarget
 
 _SOURCE = "Kairos (Li et al., HPDC 2023), Table 3; configuration: DeepRecSys artifact"
 
 
-def _model(name: str, configuration: ModelSpec, qos_ms: float) -> ModelSpec:
+def _model(name: str, configuration: ModelSpec, qos_ms: float, notes: str) -> ModelSpec:
     origin = configuration.name
     return replace(
         configuration,
@@ -19,7 +19,8 @@ def _model(name: str, configuration: ModelSpec, qos_ms: float) -> ModelSpec:
         source=_SOURCE,
         notes=(
             f"Table 3 states model and QoS alone; the models are those of DeepRecSys' public artifact, which Kairos "
-            f"builds on: {origin}, see its notes. DeepRecSys' own target is {configuration.sla.latency_ms:g} ms at p95."
+            f"builds on: {origin}, see its notes. DeepRecSys' own target is {configuration.sla.latency_ms:g} ms at "
+            f"p95. {notes}"
         ),
     )
 
@@ -27,10 +28,10 @@ def _model(name: str, configuration: ModelSpec, qos_ms: float) -> ModelSpec:
 ENTRIES: tuple[tuple[ModelSpec, ...], ...] = tuple(
     (spec,)
     for spec in (
-        _model("ncf", deeprecsys.NCF, 5.0),
-        _model("rm2", deeprecsys.RM2, 350.0),
-        _model("wnd", deeprecsys.WND, 25.0),
-        _model("mtwnd", deeprecsys.MT_WND, 25.0),
-        _model("dien", deeprecsys.DIEN, 35.0),
+        _model("ncf", deeprecsys.NCF, 5.0, disagreements.NCF),
+        _model("rm2", deeprecsys.RM2, 350.0, disagreements.RM2),
+        _model("wnd", deeprecsys.WND, 25.0, disagreements.WND),
+        _model("mtwnd", deeprecsys.MT_WND, 25.0, disagreements.MT_WND),
+        _model("dien", deeprecsys.DIEN, 35.0, disagreements.DIEN),
     )
 )

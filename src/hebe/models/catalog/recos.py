@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hebe.models.catalog import hera
+from hebe.models.catalog import disagreements, hera
 from hebe.models.catalog.layout import behaviours, plain
 from hebe.spec import ModelSpec, SlaTarget
 
@@ -30,7 +30,9 @@ DLRM = ModelSpec(
     source=_SOURCE,
     notes=(
         f"{_UNPUBLISHED}Widths, dim and the 13 + 26 features are those of the Criteo example in DLRM's paper (Naumov "
-        "et al. 2019); 1M rows a table is this project's figure; SLA as Hera's DLRM (A)."
+        "et al. 2019); 1M rows a table is this project's figure; SLA as Hera's DLRM (A). The other sources' DLRMs, "
+        "which disagree among themselves, are dlrm-rmc1 to 3 (Hercules), dlrm-a to d (Hera) and deeprecsys-rm1 to 3 "
+        "(DeepRecSys)."
     ),
 )
 
@@ -54,10 +56,16 @@ WND = replace(
     hera.WND,
     name="recos-wnd",
     source=_SOURCE,
-    notes=f"{_UNPUBLISHED}Configuration and SLA are Hera's wnd; its widths are those of Cheng et al. 2016.",
+    notes=(
+        f"{_UNPUBLISHED}Configuration and SLA are Hera's wnd; its widths are those of Cheng et al. 2016. "
+        f"{disagreements.WND}"
+    ),
 )
 DIN = replace(
-    hera.DIN, name="recos-din", source=_SOURCE, notes=f"{_UNPUBLISHED}Configuration and SLA are Hera's, see hera-din."
+    hera.DIN,
+    name="recos-din",
+    source=_SOURCE,
+    notes=f"{_UNPUBLISHED}Configuration and SLA are Hera's, see hera-din. {disagreements.DIN}",
 )
 
 ENTRIES: tuple[tuple[ModelSpec, ...], ...] = ((WND,), (DIN,), (DLRM,), (BST,))

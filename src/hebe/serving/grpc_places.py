@@ -1,0 +1,110 @@
+"""Places for gRPC calls under way, and an end for those whose message does not come.
+
+gRPC's own bound counts calls that never send their message with those that are being answered: a thousand of them,
+which cost a client nothing, would keep everybody out, health checks among them. So each kind of call has places of its
+own. A call that waits for its message loses its place after some time, and before that to a newcomer where there is
+none left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from hebe.serving.errors import ErrorKind, InvalidInput, RequestError
+
+_SWEEP_S = 0.5
+_UNDISTURBED_S = 1.0
+"""How long a message may always take: it normally comes together with its call."""
+
+EndCall = Callable[[Any, RequestError], Awaitable[None]]
+"""Ends the call of a context with an error; raises `grpc.aio.BaseError` once it has."""
+
+
+class CallPlaces:
+    """Places for calls of one kind, at most `most`; `what` they are called. `clock` in seconds.
+
+    A message that has not come after `patience_s` ends its call, by `end_call`.
+    """
+
+    def __init__(self, what: str, most: int, patience_s: float, clock: Callable[[], float], end_call: EndCall) -> None:
+        self.what = what
+        self.most = most
+        self.taken = 0
+        self._patience_s = patience_s
+        self._clock = clock
+        self._end_call = end_call
+        self._waiting: dict[Any, float] = {}  # since when, in this order
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def take(self) -> None:
+        """Take a place. Raises `RequestError` RATE_LIMITED if there is none."""
+        if self.taken >= self.most and not self._make_room():
+            raise RequestError(
+                ErrorKind.RATE_LIMITED,
+                f"{self.most} {self.what} are under way, as many as may be; end some, or try again later",
+                retry_after_s=1.0,
+                reason="calls",
+            )
+        self.taken += 1
+
+    def give(self) -> None:
+        """Give a place back."""
+        self.taken -= 1
+
+    async def next_message(self, context: Any) -> bytes | None:
+        """The next message of a call that has a place; None if there are no more."""
+        self._waiting[context] = self._clock()
+        try:
+            data = await context.read()
+        finally:
+            self._waiting.pop(context, None)
+        return None if data is grpc.aio.EOF else data
+
+    async def message(self, context: Any) -> bytes:
+        """The message of a call that has a place. Raises `RequestError` if there is none."""
+        data = await self.next_message(context)
+        if data is None:
+            raise InvalidInput("the call ended without a message, or with one that is too large", reason="no_message")
+        return data
+
+    def end_late(self) -> None:
+        """End the calls whose message is late."""
+        now = self._clock()
+        while self._waiting:
+            context, since_s = next(iter(self._waiting.items()))
+            if now - since_s < self._patience_s:
+                return
+            self._end(context, f"no message came within {self._patience_s:g} s")
+
+    def _make_room(self) -> bool:
+        """End the call that has waited longest for its message, if there is one that might have had it."""
+        context, since_s = next(iter(self._waiting.items()), (None, 0.0))
+        waited_s = self._clock() - since_s
+        if context is None or waited_s < _UNDISTURBED_S:
+            return False
+        self._end(context, f"no message came within {waited_s:.1f} s, and others need its place")
+        return True
+
+    def _end(self, context: Any, why: str) -> None:
+        del self._waiting[context]
+        task = asyncio.get_running_loop().create_task(self._tell(context, RequestError(ErrorKind.TIMED_OUT, why)))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _tell(self, context: Any, error: RequestError) -> None:
+        # The call's own coroutine ends with it: what it reads raises.
+        with contextlib.suppress(grpc.aio.BaseError):
+            await self._end_call(context, error)
+
+
+async def end_late_calls(places: list[CallPlaces]) -> None:
+    """Look after calls whose message is late, until cancelled: one timer for all of them rather than one for each."""
+    while True:
+        await asyncio.sleep(_SWEEP_S)
+        for kind in places:
+            kind.end_late()

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from hebe.serving.errors import (
+    MOST_MESSAGE_BYTES,
+    ErrorKind,
+    InvalidInput,
+    LoadFailed,
+    QueryRefused,
+    RequestError,
+    UnknownModel,
+    as_request_error,
+)
+
+
+@pytest.mark.parametrize("letter", ["x", "ä", "€", "\U0001f600", "\ud800"])
+@pytest.mark.parametrize("count", [0, 1, 100, 249, 250, 251, 330, 331, 499, 999, 1000, 1001, 100_000])
+def test_messages_are_cut_to_what_can_be_sent(letter, count):
+    whole = letter * count
+    message = RequestError(ErrorKind.INVALID, whole).message
+    size = len(whole.encode("utf-8", "backslashreplace"))
+    assert len(message.encode("utf-8", "backslashreplace")) <= MOST_MESSAGE_BYTES
+    if size <= MOST_MESSAGE_BYTES:
+        assert message == whole
+    else:
+        assert message.endswith("...")
+        assert len(message.encode()) > MOST_MESSAGE_BYTES - 10
+
+
+@pytest.mark.parametrize("fault", [InvalidInput, QueryRefused, UnknownModel, LoadFailed])
+def test_so_are_those_of_other_faults(fault):
+    text = "why " * 1000
+    error = as_request_error(fault("deadline", text) if fault is QueryRefused else fault(text))
+    assert len(error.message) <= MOST_MESSAGE_BYTES
+    assert str(error) == error.message
+    assert not error.counted
