@@ -301,3 +301,32 @@ def test_runs_without_torch(tmp_path):
     done = subprocess.run(command, env=FROM_HERE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "page.html").exists()
+
+
+def test_large_pools_are_dealt_into_partitions_and_any_pool_on_request(capsys, tmp_path):
+    load = [*LOAD[:-1], 1, "--rate", 2000]
+    times = times_file(tmp_path)
+    by_size, shown = simulated(capsys, times, "--pool", "gpu=100,cpu=150", *load)
+    assert by_size["partitions"] == 2
+    assert "in 2 partitions" in shown
+    assert simulated(capsys, times, "--pool", "gpu=100,cpu=150", "--policy", "fcfs", *load)[0]["partitions"] == 1
+    assert simulated(capsys, times, *POOL, "--partitions", 2, *LOAD, "--rate", 50)[0]["partitions"] == 2
+    for number, message in ((0, "--partitions"), (6, "--partitions is 6: the pool has 5 workers to deal")):
+        code, _, err = run(capsys, times, *POOL, "--partitions", number, *LOAD, "--rate", 50)
+        assert code != 0
+        assert message in err
+
+
+def test_sizes_that_are_not_the_plan_s_are_reported(capsys, tmp_path):
+    times, plan = times_file(tmp_path), tmp_path / "plan.toml"
+    with pytest.raises(SystemExit):
+        main(["plan", "pool", str(times), "--prices", str(prices_file(tmp_path)), "--budget", "1.2", *WORKLOAD,
+              "--no-simulate", "--plan", str(plan)])  # fmt: skip
+    same, shown = simulated(capsys, "--plan", plan, "--rate", 50, "--queries", 2000, "--seeds", 1)
+    assert "sizes_shifted" not in same
+    assert "Query sizes are" not in shown
+    other, shown = simulated(
+        capsys, "--plan", plan, "--rate", 50, "--queries", 2000, "--seeds", 1, "--sizes", "fixed:50"
+    )
+    assert other["sizes_shifted"]["after_queries"] == 1000
+    assert "Query sizes are fixed:50, the plan was made for" in shown

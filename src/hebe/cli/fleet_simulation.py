@@ -20,8 +20,10 @@ from hebe.cli.pool_forms import PolicyChoice
 from hebe.cli.service_times import ServiceTimes
 from hebe.planning.query_size_monitor import size_weights
 from hebe.scheduling.distribution import DistributionPolicy
+from hebe.scheduling.partitioning import PartitionedRouter
 from hebe.simulation.capacity import Capacity, holds_target, largest_rate_qps
 from hebe.simulation.fleet_run import FleetRun, QueryTrace, TableServers, run_fleet
+from hebe.simulation.partitioned_fleet import partitioned
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SAFEGUARD, SlaTarget
 from hebe.studies.sweep import sweep
@@ -75,7 +77,8 @@ class FleetCase:
 
     `workers` [types] are those of all servers of each of the table's types, base first: to the router a server of
     several is as good as so many servers.
-    `rate_qps` is the rate to run at, or where a search for the latency-bounded throughput begins.
+    `rate_qps` is the rate to run at, or where a search for the latency-bounded throughput begins. `partitions`: into
+    how many fleets that decide on their own the pool is dealt.
     """
 
     table: ServiceTable
@@ -85,6 +88,7 @@ class FleetCase:
     largest: int
     stream: QueryStream
     rate_qps: float
+    partitions: int = 1
 
     def with_seed(self, seed: int) -> FleetCase:
         """The same with other queries."""
@@ -105,8 +109,11 @@ class FleetCase:
         check_largest(int(trace.sizes.max()), self.table.largest, self.stream.sizes)
         return trace
 
-    def _policy(self) -> DistributionPolicy:
-        return self.policy.make(self.table.types, self.sla.latency_s, self.largest)
+    def _policy(self) -> DistributionPolicy | PartitionedRouter:
+        def make() -> DistributionPolicy:
+            return self.policy.make(self.table.types, self.sla.latency_s, self.largest)
+
+        return partitioned(TableServers(self.table), make, self.sla.latency_s, self.partitions)
 
 
 @lru_cache(maxsize=4)
@@ -164,9 +171,13 @@ def measured_capacity(found: Sequence[tuple[float, RunResult | None]]) -> Measur
     return MeasuredCapacity(Capacity.of([qps for qps, _ in found]), tuple(run for _, run in found if run is not None))
 
 
+SIZE_DRAWS = 200_000
+"""Queries that the share of each size is estimated from."""
+
+
 def largest_drawn(sizes: str, seed: int) -> tuple[Floats, int]:
     """The share of queries of 1, 2, ... items, float64 `[largest]`, and the largest, from many draws."""
-    drawn = forms.query_sizes(sizes).draw(200_000, np.random.default_rng(seed))
+    drawn = forms.query_sizes(sizes).draw(SIZE_DRAWS, np.random.default_rng(seed))
     largest = int(drawn.max())
     return size_weights(drawn, largest), largest
 

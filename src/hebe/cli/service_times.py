@@ -79,7 +79,7 @@ def read_service_times(files: Sequence[Path], model: str | None) -> ServiceTimes
         model = _only_model(files, sorted({row[0] for scanned in rows.values() for row in scanned}), model)
         _check_rows({path: _of_model(scanned, model) for path, scanned in rows.items()}, model)
         try:
-            table = read_service_tables(files)[model]
+            table = read_service_tables(files, only=model)[model]
         except ServiceTableError as fault:
             message = str(fault)
             known = any(message.startswith(str(path)) for path in files)

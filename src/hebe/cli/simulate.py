@@ -51,6 +51,14 @@ def simulate(
             help="fcfs, threshold[:ITEMS], clockwork, matching or splitting (default: the plan's, or matching).",
         ),
     ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=_FLEET,
+            help="Deal the pool into so many fleets that decide on their own (default: one, more from 200 workers on"
+            " where queries are matched or split).",
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(rich_help_panel=_FLEET, help="The model, if the service times are of several.")
     ] = None,
@@ -104,13 +112,15 @@ def simulate(
             check_at_least(option, value, more_than=0.0)
     if percentile is not None:
         check_percentile(percentile)
+    if partitions is not None:
+        check_at_least("--partitions", partitions, least=1)
     check_at_least("--seeds", seeds, least=1)
     check_at_least("--seed", seed, least=0)
     if page is not None:
         check_written({"--page": page}, [*(service_times or []), *([plan] if plan is not None else [])])
     request = SimulationRequest(
         tuple(service_times or ()), plan, pool, policy, model, rate, sla_ms, percentile, sizes, arrivals, queries,
-        seeds, seed,
+        seeds, seed, partitions,
     )  # fmt: skip
     with make_progress() as progress:
         made = make_simulation(request, progress)

@@ -12,6 +12,7 @@ from rich.progress import Progress
 
 from hebe.cli.fleet_simulation import (
     RUNS_OF_A_SEARCH,
+    SIZE_DRAWS,
     FleetCase,
     QueryStream,
     RunResult,
@@ -30,7 +31,9 @@ from hebe.cli.pool_forms import MOST_INSTANCES, PolicyChoice, choose_policy, par
 from hebe.cli.pool_plan_file import PoolPlanFile, read_pool_plan
 from hebe.cli.service_times import ServiceTimes, read_service_times
 from hebe.planning.pool_problem import PoolProblem
+from hebe.scheduling.partitioning import partitions_for
 from hebe.simulation.capacity import Capacity
+from hebe.simulation.size_watch import SizeShift, size_shift
 from hebe.spec import SlaTarget
 from hebe.workload import forms
 
@@ -56,6 +59,7 @@ class SimulationRequest:
     queries: int | None
     seeds: int
     seed: int
+    partitions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class SimulationMade:
     """The result: one run for each seed, at the rate asked for or at the largest that holds the SLA target.
 
     `capacity` is the latency-bounded throughput, if it was searched; then runs are those of seeds where a rate held.
+    `partitions` are the fleets that the pool is dealt into; `shift` says when it showed that sizes are not the plan's.
     """
 
     request: SimulationRequest
@@ -91,6 +96,8 @@ class SimulationMade:
     stream: QueryStream
     capacity: Estimate | None
     runs: tuple[RunResult, ...]
+    partitions: int = 1
+    shift: SizeShift | None = None
 
     @property
     def latency_ms(self) -> Floats:
@@ -140,7 +147,8 @@ def make_simulation(request: SimulationRequest, progress: Progress) -> Simulatio
     rate_qps = 0.7 * limit_qps if request.rate_qps is None else request.rate_qps
     queries = queries_needed(request.queries, sla, limit_qps if search else rate_qps, request.arrivals, search=search)
     stream = QueryStream(request.arrivals, sizes, queries, request.seed)
-    first = FleetCase(times.table, workers, policy, sla, largest, stream, rate_qps)
+    partitions = _partitions(request, policy, workers)
+    first = FleetCase(times.table, workers, policy, sla, largest, stream, rate_qps, partitions)
     cases = [first.with_seed(request.seed + number) for number in range(request.seeds)]
     capacity = None
     if search:
@@ -150,7 +158,27 @@ def make_simulation(request: SimulationRequest, progress: Progress) -> Simulatio
         runs = tuple(run for _, run in found if run is not None)
     else:
         runs = tuple(on_all_cores("simulating", run_case, cases, queries * len(cases), progress))
-    return SimulationMade(request, plan, times, pool, policy, sla, stream, capacity, runs)
+    shift = _shift(request, plan, sizes, stream, rate_qps)
+    return SimulationMade(request, plan, times, pool, policy, sla, stream, capacity, runs, partitions, shift)
+
+
+def _partitions(request: SimulationRequest, policy: PolicyChoice, workers: tuple[int, ...]) -> int:
+    """As asked; else by size, for the policies whose decisions take longer in a larger fleet."""
+    if request.partitions is None:
+        return partitions_for(workers) if policy.name in ("matching", "splitting") else 1
+    if request.partitions > sum(workers):
+        raise PlanFileError(f"--partitions is {request.partitions}: the pool has {sum(workers)} workers to deal")
+    return request.partitions
+
+
+def _shift(
+    request: SimulationRequest, plan: PoolPlanFile | None, sizes: str, stream: QueryStream, rate_qps: float
+) -> SizeShift | None:
+    """Whether a monitor sees in the first run that sizes are not those that the plan was made for."""
+    if plan is None or plan.sizes == sizes:
+        return None
+    planned, _ = largest_drawn(plan.sizes, request.seed)
+    return size_shift(stream.trace(rate_qps).sizes, planned, planned_from=SIZE_DRAWS)
 
 
 def _sla(request: SimulationRequest, plan: PoolPlanFile | None) -> SlaTarget:

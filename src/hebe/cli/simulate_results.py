@@ -26,6 +26,7 @@ def summary(made: SimulationMade) -> dict[str, Any]:
         "model": made.times.model,
         "pool": dict(zip(made.times.table.types, made.counts, strict=True)),
         "policy": made.policy.to_dict(),
+        "partitions": made.partitions,
         "sla_ms": made.sla.latency_ms,
         "percentile": made.sla.percentile,
         "sizes": made.stream.sizes,
@@ -36,6 +37,8 @@ def summary(made: SimulationMade) -> dict[str, Any]:
         "rate_qps": made.request.rate_qps,
         "find_qps": None if made.capacity is None else _plain(made.capacity),
     }
+    if made.shift is not None:
+        results["sizes_shifted"] = {"after_queries": made.shift.queries, "distance": made.shift.distance}
     if made.runs:
         results["latency_ms"] = {f"p{at:g}": _plain(made.percentile_ms(at)) for at in _percentiles(made)}
         results["attainment"] = _plain(made.attainment)
@@ -96,7 +99,8 @@ def _interval(value: Estimate, words: Callable[[float], str] = format_number, la
 def _verdict(made: SimulationMade) -> str:
     runs = f"{made.request.seeds} run{'s' if made.request.seeds > 1 else ''} of {made.stream.queries:,} queries each"
     pool = pool_words(made.times.table.types, made.counts)
-    text = f"{made.times.model} on {pool}, {made.policy.name}, {made.stream.arrivals} arrivals, {runs}."
+    dealt = f" in {made.partitions} partitions" if made.partitions > 1 else ""
+    text = f"{made.times.model} on {pool}{dealt}, {made.policy.name}, {made.stream.arrivals} arrivals, {runs}."
     if made.capacity is not None and not made.runs:
         text += f" No rate keeps p{made.sla.percentile:g} within {made.sla.latency_ms:g} ms."
     return text
@@ -110,12 +114,23 @@ def _prediction(made: SimulationMade) -> str:
     return f"The plan predicted {format_number(float(planned))} queries/s." if isinstance(planned, int | float) else ""
 
 
+def _shifted(made: SimulationMade) -> str:
+    """That the queries are not what the plan was made for, if that shows."""
+    if made.shift is None or made.plan is None:
+        return ""
+    return (
+        f"Query sizes are {made.stream.sizes}, the plan was made for {made.plan.sizes}: noticed after"
+        f" {made.shift.queries:,} queries, at a Kolmogorov-Smirnov distance of {made.shift.distance:.2f}. Plan anew"
+        f" with hebe plan pool --sizes {made.stream.sizes}."
+    )
+
+
 def result_table(made: SimulationMade) -> RenderableType:
     """For the terminal."""
     table = FittingTable("", Column("value", right=True), Column("95% interval", right=True, spare=1))
     for name, value, interval in _rows(made):
         table.add_row(Text(name, "bold"), value, interval)
-    notes = [Text(line) for line in (_verdict(made), _prediction(made)) if line]
+    notes = [Text(line) for line in (_verdict(made), _prediction(made), _shifted(made)) if line]
     return Group(table, Text(), *notes)
 
 
@@ -129,7 +144,7 @@ def simulation_page(made: SimulationMade) -> Page:
     )
     page.key_numbers(_key_numbers(made))
     page.heading("Measures")
-    page.table(["", "value", "95% interval"], _rows(made), _prediction(made))
+    page.table(["", "value", "95% interval"], _rows(made), f"{_prediction(made)} {_shifted(made)}".strip())
     if not made.runs:
         return page
     page.heading("Latency")
