@@ -55,6 +55,9 @@ def broken():
 
 def number():
     return 3
+
+def ends():
+    raise SystemExit(0)
 """
 
 
@@ -91,7 +94,7 @@ def models(tmp_path):
 
 @pytest.fixture
 def net(tmp_path):
-    """(directory, module): net.py, and weights in three forms."""
+    """(directory, module): net.py, and weights in four forms."""
     (tmp_path / "net.py").write_text(NET)
     scope = {"__name__": "net"}
     exec(NET, scope)
@@ -101,6 +104,7 @@ def net(tmp_path):
     safetensors.torch.save_file(state, tmp_path / "net.safetensors")
     torch.save(state, tmp_path / "net.pt")
     torch.save({"state_dict": state, "epoch": 3}, tmp_path / "checkpoint.pt")
+    torch.save(state, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
     return tmp_path, module.eval()
 
 
@@ -160,6 +164,32 @@ def test_list_and_show_of_a_repository(answer, hebe, models, monkeypatch):
     assert str(models / "ncf" / "2") in hebe("list", "--repository", models)[1]
 
 
+def test_list_names_what_is_damaged_and_lists_the_rest(answer, hebe, models):
+    for scale in (0.001, 0.002):
+        answer("new", "ncf", "--scale", scale, "--repository", models)
+    answer("new", "wnd", "--scale", 0.00001, "--repository", models)
+    (models / "ncf" / "9").mkdir()
+    with (models / "ncf" / "1" / "model.toml").open("a") as file:
+        file.write("x")
+    code, out, err = hebe("list", "--repository", models)
+    assert code == 1
+    assert err == ""
+    lines = out.splitlines()
+    assert [line.split()[:3] for line in lines[1:5]] == [
+        ["ncf", "1", "damaged"],
+        ["ncf", "2", "ncf"],
+        ["ncf", "9", "damaged"],
+        ["wnd", "1", "wide-and-deep"],
+    ]
+    assert lines[5].startswith(f"damaged: {models}/ncf/1/model.toml: truncated, damaged or edited by hand")
+    assert lines[6].startswith(f"damaged: {models}/ncf/9/model.toml: missing")
+    code, out, _ = hebe("list", "--repository", models, "--json")
+    told = json.loads(out)
+    assert code == 1
+    assert [(model["name"], model["version"]) for model in told["models"]] == [("ncf", 2), ("wnd", 1)]
+    assert [(each["name"], each["version"]) for each in told["damaged"]] == [("ncf", 1), ("ncf", 9)]
+
+
 def test_show_of_the_catalog(answer, hebe):
     shown = answer("show", "din", "--size", "production", "--scale", 0.5)
     assert shown["name"] == "din"
@@ -174,9 +204,8 @@ def test_show_of_the_catalog(answer, hebe):
 def test_memory_of_the_catalog_and_of_a_stored_model(answer, hebe, models):
     estimate = answer("memory", "dlrm-rmc1", "--size", "production", "--workers", 3)
     spec = catalog.entry("dlrm-rmc1", "production")
-    assert estimate["total_bytes"] == (
-        estimate["process_bytes"] + estimate["table_bytes"] + estimate["dense_net_bytes"] + 3 * estimate["worker_bytes"]
-    )
+    once = ("process_bytes", "table_bytes", "dense_net_bytes", "query_bytes")
+    assert estimate["total_bytes"] == sum(estimate[part] for part in once) + 3 * estimate["worker_bytes"]
     assert spec.table_bytes <= estimate["table_bytes"] < 1.01 * spec.table_bytes
     one, two = (answer("memory", "dlrm-rmc1", "--workers", 3, "--worker-threads", threads) for threads in (1, 2))
     assert two["worker_bytes"] == 2 * one["worker_bytes"]
@@ -193,6 +222,10 @@ def test_memory_of_the_catalog_and_of_a_stored_model(answer, hebe, models):
     code, out, _ = hebe("memory", "dlrm-rmc2", "--size", "production")
     assert code == 0
     assert "in all" in out
+    assert "each batch" not in out
+    code, out, _ = hebe("memory", "dien", "--batch-size", 1024)
+    assert code == 0
+    assert "on top, while it runs" in out
     code, out, _ = hebe("memory", "dlrm-rmc1", "--row-format", "int8")
     assert code == 0
     assert "tables of int8 rows" in out
@@ -215,7 +248,7 @@ def test_train_stores_a_model_and_tells_its_auc(answer, models, tmp_path):
     assert ModelRepository(models).open("criteo-dlrm").provenance["epochs"] == 2
 
 
-@pytest.mark.parametrize("weights", ["net.safetensors", "net.pt", "checkpoint.pt"])
+@pytest.mark.parametrize("weights", ["net.safetensors", "net.pt", "checkpoint.pt", "legacy.pt"])
 def test_import_splits_a_module_and_stores_it(answer, models, net, weights):
     directory, module = net
     stored = answer(
@@ -270,15 +303,17 @@ class Exploit:
 
 def test_weights_never_run_code(hebe, models, net, tmp_path):
     directory, _ = net
-    torch.save({"user.weight": Exploit(tmp_path / "touched")}, directory / "evil.pt")
-    code, _, err = hebe(
-        "import", "--factory", f"{directory / 'net.py'}:make", "--weights", directory / "evil.pt",
-        "--repository", models, "--name", "mine",
-    )  # fmt: skip
-    assert code == 1
-    assert "evil.pt: neither a safetensors file nor a state dict that can be read without running code" in err
-    assert not (tmp_path / "touched").exists()
-    assert not models.exists()
+    for zipped in (True, False):
+        state = {"user.weight": Exploit(tmp_path / "touched")}
+        torch.save(state, directory / "evil.pt", _use_new_zipfile_serialization=zipped)
+        code, _, err = hebe(
+            "import", "--factory", f"{directory / 'net.py'}:make", "--weights", directory / "evil.pt",
+            "--repository", models, "--name", "mine",
+        )  # fmt: skip
+        assert code == 1
+        assert "evil.pt: neither a safetensors file nor a state dict that can be read without running code" in err
+        assert not (tmp_path / "touched").exists()
+        assert not models.exists()
 
 
 @pytest.mark.parametrize(
@@ -287,6 +322,8 @@ def test_weights_never_run_code(hebe, models, net, tmp_path):
         (["--factory", "NET:mixing"], "error: layer net.item: its keys go through aten.mul.Tensor (net.py, line 3"),
         (["--factory", "NET:broken"], "net.py:broken raised OSError: no such thing"),
         (["--factory", "NET:number"], "net.py:number returned int: must return a torch.nn.Module"),
+        (["--factory", "NET:ends"], "net.py:ends raised SystemExit: 0"),
+        (["--factory", "ENDS:make"], "ends.py:make raised SystemExit: 0"),
         (["--factory", "NET:absent"], "net.py: has no callable absent"),
         (["--factory", "NET:module_only"], "net.py:module_only returned no example inputs"),
         (["--factory", "NET:make", "--weights", "NET"], "neither a safetensors file nor a state dict"),
@@ -298,7 +335,8 @@ def test_an_import_that_cannot_be_done_is_one_line(hebe, models, net, arguments,
     directory, _ = net
     safetensors.torch.save_file({"x": torch.zeros(1)}, directory / "other.safetensors")
     torch.save([torch.zeros(1)], directory / "list.pt")
-    files = {"NET": "net.py", "OTHER": "other.safetensors", "LIST": "list.pt"}
+    (directory / "ends.py").write_text("import sys; sys.exit(0)")
+    files = {"NET": "net.py", "OTHER": "other.safetensors", "LIST": "list.pt", "ENDS": "ends.py"}
     for name, file in files.items():
         arguments = [argument.replace(name, str(directory / file)) for argument in arguments]
     code, out, err = hebe("import", *arguments, "--repository", models, "--name", "mine")
@@ -324,6 +362,14 @@ def test_an_import_that_cannot_be_done_is_one_line(hebe, models, net, arguments,
         (["memory", "dlrm-rmc1", "--row-format", "int4"], "'int4': choose fp32, fp16, int8"),
         (["new", "dlrm-rmc1", "--scale", "0", "--repository", "R"], "scale is 0"),
         (["new", "dlrm-rmc1", "--seed", "-1", "--repository", "R"], "seed"),
+        (
+            ["new", "dlrm-rmc1", "--seed", str(2**63), "--repository", "R"],
+            "'--seed': Input should be less than",
+        ),
+        (
+            ["train", "criteo-dlrm", "--data", "D", "--seed", str(2**63), "--repository", "R"],
+            "'--seed': Input should be less than",
+        ),
         (["import", "--factory", "net", "--repository", "R", "--name", "m"], "'net': give FILE.py:CALLABLE"),
         (["import", "--factory", "no.py:f", "--repository", "R", "--name", "m"], "no.py: no such file"),
         (["import", "--factory", "no.py:f", "--repository", "R", "--name", "a/b"], "model name 'a/b'"),

@@ -143,6 +143,58 @@ def test_line_numbers_count_header_and_blank_lines(tmp_path):
         read(path)
 
 
+QUOTED = {
+    "all": lambda row: [f'"{field}"' for field in row],
+    "categories": lambda row: [*row[:14], *(f'"{field}"' for field in row[14:])],
+    "some rows": lambda row: [f'"{field}"' for field in row] if row[0] == "0" else row,
+}
+
+
+@pytest.mark.parametrize("quoting", QUOTED)
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+@pytest.mark.parametrize("header", [True, False])
+def test_quoted_fields_are_read_without_their_quotes(tmp_path, quoting, delimiter, header):
+    path = tmp_path / "rows.csv"
+    lines = [['"label"', *INTEGER_COLUMNS, *CATEGORICAL_COLUMNS]] if header else []
+    path.write_text("\n".join(delimiter.join(line) for line in [*lines, *map(QUOTED[quoting], ROWS)]) + "\n")
+    if delimiter == "\t" and not header and quoting == "some rows":
+        return  # nothing says that tabs and quotes go together
+    check_rows(next(CriteoFile(path).batches(10)))
+
+
+def test_quotes_are_as_rfc_4180_has_them(tmp_path):
+    values = {'"a,b"': b"a,b", '"a""b"': b'a"b', '""': b"", '""""': b'"', "plain": b"plain", '" x "': b" x "}
+    path = tmp_path / "rows.csv"
+    path.write_text(",".join([*ROWS[1][:14], *values, *["z"] * (26 - len(values))]) + "\r\n")
+    (batch,) = read(path)
+    assert batch.categories[0, : len(values)].tolist() == list(values.values())
+    assert batch.categories[0, 25] == b"z"
+
+
+@pytest.mark.parametrize("field", ['"a', 'a"', '"a"b', 'a"b', '"a" ', ' "a"', '"a""'])
+def test_quotes_that_do_not_match_are_named_or_passed_over(tmp_path, field):
+    path = tmp_path / "rows.csv"
+    rows = [ROWS[0], [*ROWS[1][:20], field, *ROWS[1][21:]], ROWS[1], ROWS[2]]
+    path.write_text("\n".join(map(",".join, rows)))
+    with pytest.raises(CriteoFormatError, match=r"line 2: quotes must surround a whole field, and be doubled"):
+        read(path)
+    (batch,) = read(path, skip_bad_lines=True)
+    check_rows(batch)
+    assert batch.bad_lines == 1
+
+
+def test_a_quoted_field_too_many_is_counted(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(map(",".join, [ROWS[1], [*ROWS[1], '"more,of,it"']])))
+    with pytest.raises(CriteoFormatError, match=r"line 2: 41 fields, expected 40"):
+        read(path)
+
+
+def test_tab_separated_lines_without_header_keep_their_quotes(tmp_path):
+    (batch,) = read(tsv(tmp_path / "rows.tsv", [ROWS[1], [*ROWS[1][:39], '"a']]))
+    assert batch.categories[:, 25].tolist() == [b"a", b'"a']
+
+
 def test_files_that_are_not_criteo_format(tmp_path):
     path = tmp_path / "rows.tsv"
     with pytest.raises(CriteoFormatError, match="no such file"):

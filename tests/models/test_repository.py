@@ -1,17 +1,21 @@
+import contextlib
 import dataclasses
 import errno
+import hashlib
 import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import numpy as np
 import pytest
 import safetensors.numpy
+import tomli_w
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -322,6 +326,94 @@ def test_every_corruption_is_an_error_that_names_the_file(tmp_path, file, data):
     finally:
         path.write_bytes(content)
     read_everything(repository)
+
+
+def sealed(text):
+    """What a model.toml of this text is: its last line is right, whoever wrote it."""
+    return text + f"# SHA-256 of all lines above: {hashlib.sha256(text).hexdigest()}\n".encode()
+
+
+def content_of(stored):
+    return tomllib.loads((stored.path / "model.toml").read_text())
+
+
+def put(content, place, value):
+    *path, last = place
+    for step in path:
+        content = content[step]
+    content[last] = value
+
+
+HOSTILE = [
+    (("provenance",), "x", "provenance is 'x': must be a table"),
+    (("provenance",), [1], r"provenance is \[1\]: must be a table"),
+    (("files",), "x", "missing or malformed field"),
+    (("files", "dense.safetensors"), 3, "missing or malformed field"),
+    (("files", "dense.safetensors", "size_bytes"), [1], r"size_bytes is \[1\]: must be a whole number"),
+    (("files", "tables/user.safetensors", "size_bytes"), "9", "size_bytes is '9': must be a whole number"),
+    (("files", "tables/user.safetensors", "size_bytes"), True, "size_bytes is True"),
+    (("files", "tables/user.safetensors", "size_bytes"), -1, "size_bytes is -1"),
+    (("files", "tables/user.safetensors", "sha256"), 7, "sha256 is 7: must be 64 hexadecimal digits"),
+    (("files", "tables/user.safetensors", "sha256"), "A" * 64, "sha256 is 'AAA.*': must be 64 hexadecimal digits"),
+    (("files", "tables/user.safetensors", "more"), 7, "missing or malformed field"),
+    (("spec",), "x", "model spec: unknown field"),
+    (("spec",), [[1]], "model spec|missing or malformed field"),
+    (("spec", "notes"), 3, "notes is 3: must be text"),
+    (("spec", "source"), ["x"], r"source is \['x'\]: must be text"),
+    (("spec", "size"), {}, "size is {}: must be text"),
+    (("spec", "settings", "interaction"), [1], r"settings.interaction is \[1\]: must be a number, text"),
+    (("spec", "settings", "interaction"), 7, "settings.interaction is 7: must be one of"),
+    (("spec", "towers"), 3, "model spec"),
+    (("spec", "towers", "top"), [2**62, 2**62, 1], "weights do not fit architecture dlrm"),
+    (("spec", "dense_dim"), 2**63 - 1, "weights do not fit architecture dlrm"),
+    (("spec", "outputs"), 2**63 - 1, "weights do not fit architecture dlrm"),
+    (("spec", "sla", "latency_ms"), "soon", "model spec"),
+    (("spec", "tables", 0, "rows"), 2**63 - 1, "its header .* is not that of table user"),
+    (("spec", "features", 0, "pooling"), [1], "model spec"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "message"), HOSTILE, ids=str)
+def test_a_spec_that_is_sealed_but_wrong_is_an_error(repository, place, value, message):
+    stored = write(repository)
+    content = content_of(stored)
+    put(content, place, value)
+    (stored.path / "model.toml").write_bytes(sealed(tomli_w.dumps(content).encode()))
+    with pytest.raises(RepositoryError, match=message):
+        read_everything(repository)
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe\n", b"= 3\n", b"x = \n", b"x = " + b"[" * 5000 + b"]" * 5000 + b"\n"])
+def test_what_is_no_toml_though_sealed_is_an_error(repository, text):
+    stored = write(repository)
+    (stored.path / "model.toml").write_bytes(sealed(text))
+    with pytest.raises(RepositoryError, match=r"model.toml: not TOML: .*; write the model again"):
+        repository.open("small")
+
+
+@given(
+    data=st.data(),
+    value=st.sampled_from([-1, 0, 2**62, 1.5, float("nan"), True, "", "x", "é" * 300, [], [1], [[1]], {}, {"a": 1}]),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_sealed_spec_is_read_or_refused(tmp_path, data, value):
+    repository = ModelRepository(tmp_path / "models")
+    if not repository.versions("small"):
+        path = write_imported(repository).path / "model.toml"
+        path.with_name("kept").write_bytes(path.read_bytes())
+    path = repository.root / "small" / "1" / "model.toml"
+    whole = content = tomllib.loads(path.with_name("kept").read_text())
+    while True:
+        steps = range(len(content)) if isinstance(content, list) else sorted(content)
+        step = data.draw(st.sampled_from(steps))
+        if not isinstance(content[step], list | dict) or not content[step] or data.draw(st.integers(0, 5)) == 0:
+            break
+        content = content[step]
+    content[step] = value
+    path.write_bytes(sealed(tomli_w.dumps(whole).encode()))
+    with contextlib.suppress(RepositoryError):
+        read_everything(repository)
+        _ = repository.open("small").rows_as_of_s
 
 
 @pytest.mark.parametrize("position", [0, 20, 4095])

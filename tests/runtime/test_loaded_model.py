@@ -113,6 +113,17 @@ def test_keys_that_a_feature_brings_into_range_are_scored_as_those_in_range(tmp_
     model.close()
 
 
+def test_numbers_for_a_model_without_are_refused(repository):
+    model = hebe.load(repository, "din")
+    query = model.random_query(3)
+    with pytest.raises(ValueError, match="dense: model din has no dense input"):
+        model.predict(query.features, np.ones((3, 13), np.float32))
+    np.testing.assert_array_equal(
+        model.predict(query.features, np.ones((3, 0), np.float32)), model.predict(query.features)
+    )
+    model.close()
+
+
 def test_a_batch_of_parts_gives_each_query_its_own_scores(repository):
     model = hebe.load(repository, "peers-dlrm")
     queries = [model.random_query(items, seed=items) for items in (30, 7, 50)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
@@ -40,6 +41,9 @@ app = typer.Typer(
     epilog="Example: hebe model new dlrm-rmc1 --scale 0.1 --repository models",
 )
 
+MOST_SEED = 2**63 - 1
+"""What torch takes as a seed."""
+
 CatalogName = Annotated[str, typer.Argument(help="A model of the catalog; `hebe model list` shows them.")]
 AnyName = Annotated[str, typer.Argument(help="A model of the catalog, or with --repository one that is stored there.")]
 SizeOption = Annotated[
@@ -64,26 +68,10 @@ def list_models(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the models of the catalog, or with --repository those that are stored."""
+    """List the models of the catalog, or with --repository those that are stored; status 1 if one is damaged."""
     console = make_console(as_json)
     if repository is not None:
-        from hebe.models.repository import ModelRepository
-
-        opened = ModelRepository(repository)
-        stored = [opened.open(name, version) for name in opened.names() for version in opened.versions(name)]
-        table = FittingTable(
-            "model",
-            Column("version", right=True),
-            Column("architecture", spare=1),
-            Column("on disk", right=True),
-            Column("path", spare=2),
-        )
-        for model in stored:
-            size = size_text(sum(model.file_bytes.values()))
-            table.add_row(model.name, str(model.version), model.spec.architecture, size, str(model.path))
-        console.print(table if stored else f"{escape(str(repository))}: no models yet", crop=False)
-        if as_json:
-            print_json({"models": [stored_summary(model) for model in stored]})
+        _list_stored(repository, console, as_json)
         return
     from hebe.models import catalog
 
@@ -92,6 +80,41 @@ def list_models(
     console.print("`hebe model show NAME` tells more; `hebe model new NAME --repository DIR` makes one.")
     if as_json:
         print_json({"models": [summary(spec) for spec in specs]})
+
+
+def _list_stored(repository: Path, console: Console, as_json: bool) -> None:
+    from hebe.models.repository import ModelRepository, RepositoryError
+
+    opened = ModelRepository(repository)
+    table = FittingTable(
+        "model",
+        Column("version", right=True),
+        Column("architecture", spare=1),
+        Column("on disk", right=True),
+        Column("path", spare=2),
+    )
+    models: list[dict[str, Any]] = []
+    damaged: list[dict[str, Any]] = []
+    for name in opened.names():
+        for version in opened.versions(name):
+            try:
+                model = opened.open(name, version)
+            except RepositoryError as fault:
+                damaged.append({"name": name, "version": version, "damaged": str(fault)})
+                table.add_row(
+                    name, str(version), "", Text("damaged", "bold red"), str(repository / name / str(version))
+                )
+                continue
+            models.append(stored_summary(model))
+            size = size_text(sum(model.file_bytes.values()))
+            table.add_row(name, str(version), model.spec.architecture, size, str(model.path))
+    console.print(table if models or damaged else f"{escape(str(repository))}: no models yet", crop=False)
+    for each in damaged:
+        console.print(f"[bold red]damaged:[/] {escape(each['damaged'])}", soft_wrap=True)
+    if as_json:
+        print_json({"models": models, "damaged": damaged})
+    if damaged:
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: hebe model show dlrm-rmc1 --size production")
@@ -138,7 +161,9 @@ def new(
     repository: RepositoryOption,
     size: SizeOption = None,
     scale: ScaleOption = 1.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Weights and rows are drawn from it alone.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=MOST_SEED, help="Weights and rows are drawn from it alone.")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Make a model of the catalog with random weights and store it: for load tests and capacity plans."""
@@ -164,7 +189,9 @@ def train(
     scale: ScaleOption = 1.0,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the training part.")] = 1,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Items a step.")] = 64,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Weights and rows start from it alone.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=MOST_SEED, help="Weights and rows start from it alone.")
+    ] = 0,
     skip_bad_lines: Annotated[
         bool, typer.Option("--skip-bad-lines", help="Pass over malformed lines and count them, rather than stop.")
     ] = False,

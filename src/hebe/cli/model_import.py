@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -245,7 +246,8 @@ def _read_state(path: Path) -> Mapping[str, Tensor]:
     except safetensors.SafetensorError:
         pass
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        # Torch's format of before 1.6 is no zip file, and cannot be mapped.
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception:  # torch.load raises errors of many kinds for a file that is none of its own
         raise ModelImportError(
             f"{path}: neither a safetensors file nor a state dict that can be read without running code; save one "

@@ -175,9 +175,7 @@ def memory_table(spec: ModelSpec, estimate: MemoryEstimate, available_bytes: int
     table.add_row(*in_all, _fits(estimate, available_bytes))
     table.add_row("more queries", size_text(estimate.query_bytes), Text("on top, each while it waits or runs", "dim"))
     if estimate.batch_bytes:
-        table.add_row(
-            "each batch", size_text(estimate.batch_bytes), Text("on top, while it runs", "dim")
-        )
+        table.add_row("each batch", size_text(estimate.batch_bytes), Text("on top, while it runs", "dim"))
     return table
 
 

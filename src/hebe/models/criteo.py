@@ -5,14 +5,16 @@ Two forms are read, gzipped or not, and told apart by their first line:
 - without header: exactly 40 fields, label first (the Criteo Kaggle and Terabyte files);
 - with header: columns found by name in any case and order, others (`Id`) passed over.
 
-The delimiter is a tab if the first line holds one, else a comma. Empty fields are missing values. Memory stays at
-one batch, whatever the file's size. `hebe.models.criteo_features` turns the rows into a model's inputs.
+The delimiter is a tab if the first line holds one, else a comma. Empty fields are missing values. Fields between
+quotes are unquoted where commas are the delimiter or the first line has quotes. Memory stays at one batch, whatever the
+file's size. `hebe.models.criteo_features` turns the rows into a model's inputs.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +28,12 @@ import numpy.typing as npt
 INTEGER_COLUMNS = tuple(f"I{number}" for number in range(1, 14))
 CATEGORICAL_COLUMNS = tuple(f"C{number}" for number in range(1, 27))
 _COLUMNS = ("label", *INTEGER_COLUMNS, *CATEGORICAL_COLUMNS)
+
+_QUOTED_FIELD = {
+    delimiter: re.compile(rb'(?:"([^"]*(?:""[^"]*)*)"|([^"%b]*))(%b|\Z)' % (delimiter, delimiter))
+    for delimiter in (b",", b"\t")
+}
+"""A field and what ends it: (between quotes, or without, the delimiter or nothing)."""
 
 MAX_LINE_BYTES = 65_536
 MAX_FIELD_BYTES = 64
@@ -70,7 +78,9 @@ class CriteoFile:
         if not first.strip():
             raise CriteoFormatError(f"{self.path}: line 1 is empty; give a file with at least one row")
         self._delimiter = b"\t" if b"\t" in first else b","
-        names = [_text(field).strip('" ').lower() for field in _strip(first).split(self._delimiter)]
+        self._field = _QUOTED_FIELD[self._delimiter] if b'"' in first or self._delimiter == b"," else None
+        fields = self._unquoted(_strip(first)) or _strip(first).split(self._delimiter)
+        names = [_text(field).strip('" ').lower() for field in fields]
         self.has_header = "label" in names
         self._width = len(names)
         self._columns = self._find_columns(names) if self.has_header else self._count_columns(first)
@@ -158,11 +168,18 @@ class CriteoFile:
 
     def _parse(self, lines: list[bytes], numbers: list[int]) -> CriteoRows:
         bad: dict[int, str] = {}
-        separators = self._width - 1
+        unquoted: dict[int, list[bytes]] = {}
         for index, line in enumerate(lines):
-            if line.count(self._delimiter) != separators:
-                bad[index] = f"{line.count(self._delimiter) + 1} fields, expected {self._width}"
-        fields = self._split(lines, bad)
+            count = line.count(self._delimiter) + 1
+            if self._field is not None and b'"' in line:
+                found = self._unquoted(line)
+                if found is None:
+                    bad[index] = "quotes must surround a whole field, and be doubled within it"
+                    continue
+                unquoted[index], count = found, len(found)
+            if count != self._width:
+                bad[index] = f"{count} fields, expected {self._width}"
+        fields = self._split(lines, unquoted, bad)
         labels = self._numbers(fields[:, :1], bad, ("label",))[:, 0]
         for index in np.flatnonzero((labels != 0) & (labels != 1)).tolist():
             bad.setdefault(index, f"field label is {_text(fields[index, 0])!r}: must be 0 or 1")
@@ -176,11 +193,31 @@ class CriteoFile:
         keep[list(bad)] = False
         return CriteoRows(labels[keep].astype(np.float32), integers[keep], fields[keep, 14:], len(bad))
 
-    def _split(self, lines: list[bytes], bad: dict[int, str]) -> npt.NDArray[np.bytes_]:
-        """Fields `[n, 40]` in the order of `_COLUMNS`; a line in `bad` becomes empty fields."""
+    def _unquoted(self, line: bytes) -> list[bytes] | None:
+        """The fields of a line, without their quotes; None where the file has none, or these do not match."""
+        fields: list[bytes] = []
+        position, separator = 0, self._delimiter
+        while separator and self._field is not None:
+            found = self._field.match(line, position)
+            if found is None:
+                return None
+            quoted, plain, separator = found.groups()
+            fields.append(plain if quoted is None else quoted.replace(b'""', b'"'))
+            position = found.end()
+        return fields or None
+
+    def _split(
+        self, lines: list[bytes], unquoted: dict[int, list[bytes]], bad: dict[int, str]
+    ) -> npt.NDArray[np.bytes_]:
+        """Fields `[n, 40]` in the order of `_COLUMNS`; those of a line in `unquoted` are taken from there, a line in
+        `bad` becomes empty fields.
+        """
         blank = self._delimiter * (self._width - 1)
-        whole = [blank if index in bad else line for index, line in enumerate(lines)] if bad else lines
+        passed_over = bad.keys() | unquoted.keys()
+        whole = [blank if index in passed_over else line for index, line in enumerate(lines)] if passed_over else lines
         flat = self._delimiter.join(whole).split(self._delimiter)
+        for index in unquoted.keys() - bad.keys():
+            flat[index * self._width : (index + 1) * self._width] = unquoted[index]
         if max(map(len, flat)) > MAX_FIELD_BYTES:
             for position, field in enumerate(flat):
                 if len(field) > MAX_FIELD_BYTES:

@@ -98,7 +98,7 @@ class StoredModel:
             return None
         try:
             return datetime.fromisoformat(told).timestamp()
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise RepositoryError(
                 f"{self.path}: provenance.{ROWS_AS_OF} is {told!r}: must be a time such as 2026-05-04T03:02:01+00:00"
             ) from None
@@ -165,7 +165,7 @@ class StoredModel:
 
                 net = build_dense_net(self.spec, seed=0)
                 net.load_state_dict(state, strict=True)
-        except (RuntimeError, ValueError) as fault:
+        except Exception as fault:  # spec and graph come from files: torch raises errors of many kinds for odd ones
             source = _GRAPH_FILE if graph is not None else f"architecture {self.spec.architecture}"
             raise RepositoryError(
                 f"{self.path / _DENSE_FILE}: weights do not fit {source}: {fault}; write the model again"
@@ -362,11 +362,14 @@ def _open_directory(path: Path, name: str, version: int) -> StoredModel:
     content = _read_model_toml(path / _MODEL_FILE)
     try:
         spec = ModelSpec.from_dict(content["spec"])
+        _check_plain(spec)
         files = {file: FileRecord(**record) for file, record in content["files"].items()}
         provenance = content["provenance"]
+        if not isinstance(provenance, dict):
+            raise TypeError(f"provenance is {provenance!r}: must be a table")
     except SpecError as fault:
         raise RepositoryError(f"{path / _MODEL_FILE}: {fault}; write the model again") from None
-    except (KeyError, TypeError, AttributeError) as fault:
+    except (KeyError, TypeError, ValueError, AttributeError) as fault:
         raise RepositoryError(
             f"{path / _MODEL_FILE}: missing or malformed field: {fault}; write the model again"
         ) from None
@@ -386,6 +389,16 @@ def _open_directory(path: Path, name: str, version: int) -> StoredModel:
     return StoredModel(name, version, path, spec, provenance, files)
 
 
+def _check_plain(spec: ModelSpec) -> None:
+    """Raise `SpecError` for fields of other types than documented that a spec from a file may have."""
+    for field in ("size", "source", "notes"):
+        if not isinstance(getattr(spec, field), str):
+            raise SpecError(f"model {spec.name}: {field} is {getattr(spec, field)!r}: must be text")
+    for name, value in spec.settings.items():
+        if not isinstance(value, int | float | str):
+            raise SpecError(f"model {spec.name}: settings.{name} is {value!r}: must be a number, text or a truth value")
+
+
 def _read_model_toml(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
@@ -399,7 +412,10 @@ def _read_model_toml(path: Path) -> dict[str, Any]:
             f"{path}: truncated, damaged or edited by hand: its last line is not the SHA-256 of the others; "
             "restore it from a backup, or write the model again"
         )
-    fields = tomllib.loads(sealed[1].decode())
+    try:
+        fields = tomllib.loads(sealed[1].decode())
+    except (ValueError, RecursionError) as fault:  # of TOML and of UTF-8
+        raise RepositoryError(f"{path}: not TOML: {fault}; write the model again") from None
     if fields.get("format") != _FORMAT:
         raise RepositoryError(
             f"{path}: format {fields.get('format')!r}, this Hebe reads {_FORMAT}; use the Hebe that wrote it"

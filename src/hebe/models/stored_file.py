@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ Progress = Callable[[int], None]
 """Called with the number of bytes done since the last call."""
 
 _READ_BYTES = 8 << 20
+_SHA256_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class RepositoryError(RuntimeError):
@@ -20,10 +22,19 @@ class RepositoryError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """What a stored model knows of one of its files: its length, and the SHA-256 of its bytes in hex."""
+    """What a stored model knows of one of its files: its length, and the SHA-256 of its bytes in hex.
+
+    Raises ValueError for what neither can be: records are read from files.
+    """
 
     size_bytes: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size_bytes, int) or isinstance(self.size_bytes, bool) or self.size_bytes < 0:
+            raise ValueError(f"size_bytes is {self.size_bytes!r}: must be a whole number of at least 0")
+        if not isinstance(self.sha256, str) or not _SHA256_PATTERN.match(self.sha256):
+            raise ValueError(f"sha256 is {self.sha256!r}: must be 64 hexadecimal digits")
 
 
 def no_progress(_done_bytes: int) -> None:

@@ -327,6 +327,8 @@ class LoadedModel:
             if dense is None or np.shape(dense) != (items, self.spec.dense_dim):
                 raise ValueError(f"dense: must be float32 [{items}, {self.spec.dense_dim}]")
             dense = np.ascontiguousarray(dense, dtype=np.float32)
+        elif dense is not None and np.size(dense):
+            raise ValueError(f"dense: model {self.spec.name} has no dense input")
         return Query(0, items, 0.0, features=checked, dense=dense if self.spec.dense_dim else None)
 
     def random_query(self, items: int, seed: int = 0) -> Query:
