@@ -10,7 +10,6 @@ import pytest
 from hebe.serving.errors import ErrorKind, RequestError
 from hebe.serving.grpc_places import CallPlaces
 
-
 PATIENCE_S = 60.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 
@@ -412,15 +413,15 @@ def test_watches_are_few_and_end(serve_with):
 
 
 def test_streams_leave_room_for_calls_and_end_when_idle(serve_with, silence):
-    front_ends = serve_with(grpc_limits=GrpcLimits(max_streams=1, stream_idle_s=1.0))
+    front_ends = serve_with(grpc_limits=GrpcLimits(max_streams=1, stream_idle_s=3.0))
     client = Client(front_ends.grpc_url)
     call = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
-    idle = call(silence(), timeout=60)
-    wait_until(lambda: not idle.done())
+    idle = call(itertools.chain([infer_request().SerializeToString()], silence()), timeout=60)
+    next(idle)  # answered: it has the place
     code, text = refused(lambda: list(client.stream([infer_request()])))
     assert (code, "1 streams are under way" in text) == (Code.RESOURCE_EXHAUSTED, True)
     client("ModelInfer", infer_request())
-    assert refused(next, idle) == (Code.DEADLINE_EXCEEDED, "no message came within 1 s")
+    assert refused(next, idle) == (Code.DEADLINE_EXCEEDED, "no message came within 3 s")
     (answer,) = client.stream([infer_request()])
     assert not answer.error_message
     client.channel.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,9 @@ import pytest
 
 from hebe.serving.byte_budget import ByteBudget
 from hebe.serving.errors import RequestError
-from hebe.serving.http_connection import aligned_buffer
+from hebe.serving.http_connection import HttpConnection, aligned_buffer
 from hebe.serving.http_message import HttpLimits, HttpRequest, HttpResponse
-from hebe.serving.http_server import start_http
+from hebe.serving.http_server import HttpConnections, start_http
 
 LIMITS = HttpLimits(
     max_request_bytes=100_000,
@@ -445,6 +446,75 @@ async def test_all_that_was_asked_before_a_client_stops_sending_is_answered():
                 answers.append(body)
         assert answers == [b"GET /slow?0.05%d " % number for number in range(3)]
         assert await client.closed()
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written; closing waits for a client that does not read."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.written = b""
+        self.closing = self.aborted = False
+
+    def write(self, data) -> None:
+        self.written += data
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.closing = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def connected(limits: HttpLimits = LIMITS) -> tuple[HttpConnection, Transport, Callable[[bytes], None]]:
+    """A connection, its transport, and a function that sends to it at once."""
+    clock = asyncio.get_running_loop().time
+    connection = HttpConnection(HttpConnections(Echo(), limits, clock, ByteBudget(100_000)))
+    transport = Transport()
+    connection.connection_made(transport)
+
+    def send(data: bytes) -> None:
+        connection.get_buffer(-1)[: len(data)] = data
+        connection.buffer_updated(len(data))
+
+    return connection, transport, send
+
+
+async def test_the_end_of_what_is_sent_may_come_between_two_requests():
+    connection, transport, send = connected()
+    send(b"GET /refused HTTP/1.1\r\n\r\nGET /a HTTP/1.1\r\n\r\n")
+    assert connection.eof_received(), "there is something left to answer"
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert re.findall(rb"HTTP/1.1 (\d+)", transport.written) == [b"403", b"100", b"200"]
+    assert transport.closing
+
+
+async def test_the_end_of_what_is_sent_amid_a_request_is_the_end():
+    for start in (b"", b"GET /a HT", b"POST /a HTTP/1.1\r\nContent-Length: 5\r\n\r\nab"):
+        connection, _, send = connected()
+        if start:
+            send(start)
+        assert not connection.eof_received()
+
+
+async def test_a_connection_that_does_not_close_is_aborted():
+    """As where TLS waits for the client's goodbye."""
+    connection, transport, _ = connected(replace(LIMITS, linger_s=5.0))
+    connection.out_of_time()
+    assert (transport.closing, transport.aborted) == (True, False)
+    assert 0 < connection.give_up_s - asyncio.get_running_loop().time() <= 5.0
+    connection.out_of_time()
+    assert transport.aborted
 
 
 async def test_a_client_that_closes_its_connection_cancels_its_request():

@@ -522,6 +522,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self.give_up_s = self._shared.clock() + _LOOK_AFTER_PEER_S
         elif self._state in (_State.IDLE, _State.SKIPPING):
             self._transport.close()
+            self.give_up_s = self._shared.clock() + limits.linger_s
         elif self._state is _State.HEAD:
             self._refuse(
                 RequestError(ErrorKind.TIMED_OUT, f"the request's head did not come within {limits.head_timeout_s:g} s")
