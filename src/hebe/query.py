@@ -19,6 +19,9 @@ from hebe.spec import OutOfRange
 KeyArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 
+MOST_ITEMS = 8192
+"""Of the largest query that a server takes, unless it is told otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class JaggedKeys:

@@ -6,13 +6,13 @@ import pytest
 import typer
 
 from hebe.cli.profile_checks import (
-    LARGEST_QUERY,
     check_hot_rows,
     check_placements,
     chosen_strategy,
     parse_batch_sizes,
     parse_placements,
 )
+from hebe.query import MOST_ITEMS
 from hebe.server_configuration import Placement
 from hebe.serving.model_host import HostOptions
 
@@ -20,7 +20,7 @@ MODEL, PIPELINE, SPARSE, HOT = Placement
 
 
 def test_batches_are_as_large_as_a_server_takes_queries():
-    assert HostOptions().max_items == LARGEST_QUERY
+    assert HostOptions().max_items == MOST_ITEMS
     assert parse_batch_sizes("64, 16,64,8192", 999) == (16, 64, 8192)
     assert parse_batch_sizes("10000", 10_000) == (10_000,)
     assert parse_batch_sizes(None, 999) == ()

@@ -17,6 +17,13 @@ def redis_server():
         yield server
 
 
+@pytest.fixture
+def redis():
+    """One of the test's own, over TCP: to be killed, and looked into."""
+    with RedisServer() as server:
+        yield server
+
+
 @pytest.fixture(scope="module")
 def redis_cluster():
     with RedisCluster(replicas=1) as cluster:

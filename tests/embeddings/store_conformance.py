@@ -217,3 +217,23 @@ class StoreConformance:
         for call in calls("users"):
             with pytest.raises(StoreError, match="closed"):
                 call()
+
+
+def refuses_wrong_updates(store):
+    """A store that keeps positions, empty, of table `users` with dim 3, notes nothing of an update that it refuses:
+    neither its rows nor its keys nor its position.
+    """
+    keys, rows = np.arange(2), np.ones((2, 3), np.float32)
+    store.apply("users", keys, rows, ("log", 1))
+    for wrong_keys, wrong_rows in (
+        (keys.astype(np.int32), rows),
+        (keys.astype(np.int32), None),
+        (np.arange(4)[::2], None),
+        (keys, rows.astype(np.float64)),
+        (keys, rows[:, :2].copy()),
+    ):
+        with pytest.raises(StoreError, match=r"keys of table users"):
+            store.apply("users", wrong_keys, wrong_rows, ("log", 2))
+    with pytest.raises(StoreError, match="no table nobody"):
+        store.apply("nobody", keys, None, ("log", 2))
+    assert (store.positions(), store.size("users")) == ({"log": 1}, 2)

@@ -10,18 +10,12 @@ from hebe.embeddings.redis_layout import LayoutRule
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.volatile_options import VolatileOptions
 
-from ..redis_servers import RedisServer, wait_until
+from ..redis_servers import wait_until
 from .redis_stores import FOUR, fetched, put
 from .store_conformance import TABLES
 
 KEYS = np.arange(200)
 TIMEOUT_S = 60.0
-
-
-@pytest.fixture
-def redis():
-    with RedisServer() as server:
-        yield server
 
 
 class Member:

@@ -17,12 +17,6 @@ TIMEOUT_S = 60.0
 
 
 @pytest.fixture
-def redis():
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
 def watched(open_redis, redis):
     """Watches, as those of so many servers over the same rows, and how often each has told of rows that went."""
     told: dict[RedisWatch, int] = {}

@@ -21,7 +21,7 @@ from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_directory import read_record, write_record
 from hebe.spec import EmbeddingTableSpec
 
-from .store_conformance import TABLES, StoreConformance
+from .store_conformance import TABLES, StoreConformance, refuses_wrong_updates
 
 SPECS = [EmbeddingTableSpec("users", 5000, 3), EmbeddingTableSpec("default", 7, 16)]
 
@@ -391,20 +391,6 @@ class TestWhatCanGoWrong:
 
 
 def test_an_update_that_the_store_does_not_take_is_not_noted(tmp_path):
-    """Neither its rows nor its keys nor its position."""
     store = RocksDbStore(tmp_path, {"users": 3})
-    keys, rows = np.arange(2), np.ones((2, 3), np.float32)
-    store.apply("users", keys, rows, ("log", 1))
-    for wrong_keys, wrong_rows in (
-        (keys.astype(np.int32), rows),
-        (keys.astype(np.int32), None),
-        (np.arange(4)[::2], None),
-        (keys, rows.astype(np.float64)),
-        (keys, rows[:, :2].copy()),
-    ):
-        with pytest.raises(StoreError, match=r"keys of table users"):
-            store.apply("users", wrong_keys, wrong_rows, ("log", 2))
-    with pytest.raises(StoreError, match="no table nobody"):
-        store.apply("nobody", keys, None, ("log", 2))
-    assert (store.positions(), store.size("users")) == ({"log": 1}, 2)
+    refuses_wrong_updates(store)
     store.close()

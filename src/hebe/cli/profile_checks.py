@@ -8,13 +8,11 @@ from pathlib import Path
 
 import typer
 
+from hebe.query import MOST_ITEMS
 from hebe.server_configuration import Placement
 
 GUIDED, HERCULES, DEEPRECSYS, BAYMAX = "guided", "hercules", "deeprecsys", "baymax"
 STRATEGIES = (GUIDED, HERCULES, DEEPRECSYS, BAYMAX, "exhaustive", "random")
-
-LARGEST_QUERY = 8192
-"""That `hebe serve` takes unless it is told otherwise: it refuses to be split into larger batches."""
 
 
 def parse_placements(names: Sequence[str]) -> tuple[Placement, ...]:
@@ -33,7 +31,7 @@ def parse_batch_sizes(text: str | None, largest_query: int) -> tuple[int, ...]:
     if not all(re.fullmatch(r"[1-9][0-9]{0,5}", piece) for piece in pieces):
         raise typer.BadParameter(f"{text!r}: write numbers of items as 16,64,256", param_hint="--batch-sizes")
     sizes = sorted({int(piece) for piece in pieces})
-    most = max(LARGEST_QUERY, largest_query)
+    most = max(MOST_ITEMS, largest_query)  # `hebe serve` refuses to be split into larger batches
     if sizes[-1] > most:
         raise typer.BadParameter(
             f"{sizes[-1]}: must be at most {most}, the largest query that a server takes", param_hint="--batch-sizes"

@@ -25,6 +25,7 @@ from hebe.cli.load_options import (
 from hebe.cli.options import parse_bytes
 from hebe.cli.output import JsonOption, make_console, print_json
 from hebe.cli.serve_profiles import check_profile_decides, profiled_configurations
+from hebe.query import MOST_ITEMS
 
 _SERVING, _ACCESS, _LOGGING = "Where", "Access and limits", "Logs and traces"
 _TOKEN_VARIABLE = "HEBE_API_TOKEN"
@@ -103,7 +104,9 @@ def serve(
     max_queue: Annotated[
         int, typer.Option(min=1, rich_help_panel=_ACCESS, help="Most queries waiting, per model.")
     ] = 1024,
-    max_items: Annotated[int, typer.Option(min=1, rich_help_panel=_ACCESS, help="Largest query size taken.")] = 8192,
+    max_items: Annotated[
+        int, typer.Option(min=1, rich_help_panel=_ACCESS, help="Largest query size taken.")
+    ] = MOST_ITEMS,
     max_request_bytes: Annotated[
         str, typer.Option(rich_help_panel=_ACCESS, metavar="BYTES", help="Largest request taken, unpacked.")
     ] = "64M",

@@ -17,11 +17,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from urllib.parse import quote
 
+from hebe.embeddings.lookout import Lookout
 from hebe.embeddings.redis_command import Command, Reply
 from hebe.embeddings.redis_layout import LayoutRule
 from hebe.embeddings.redis_store import RedisStore
@@ -77,8 +77,8 @@ class RedisGenerations:
         self._runs: list[bytes] | None = None
         """Which processes had the rows when it was last looked."""
         self._renewed_s = 0.0
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hebe-generations", daemon=True)
+        self._checked_s = 0.0
+        self._lookout = Lookout("generations", _LOOK_S, self._look_again, "Redis cannot be filled")
 
     def join(self) -> None:
         """Come to the current generation; make it, or wait while another server does. Raises `StoreError`."""
@@ -91,29 +91,18 @@ class RedisGenerations:
 
     def start(self) -> None:
         """Follow the current generation from now on, and make the next one should it be lost."""
-        self._thread.start()
+        self._checked_s = time.monotonic()
+        self._lookout.start()
 
     def close(self) -> None:
         """Stop; one that is being made is left to others. Closing twice is harmless."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._lookout.close()
 
-    def _run(self) -> None:
-        checked_s = time.monotonic()
-        while not self._closing.wait(_LOOK_S):
-            thoroughly = any(store.loss.is_set() for store in self._stores) or time.monotonic() > checked_s + _CHECK_S
-            try:
-                self._look(thoroughly)
-            except StoreUnavailable as fault:  # its guard tells, as queries find it so too
-                log.debug("the generation of rows in Redis: %s", fault)
-            except StoreError as fault:
-                log.warning("Redis cannot be filled: %s", fault)
-            except Exception:  # a thread that ended would leave Redis empty, unnoticed
-                log.exception("Redis cannot be filled")
-            else:
-                if thoroughly:
-                    checked_s = time.monotonic()
+    def _look_again(self) -> None:
+        thoroughly = any(store.loss.is_set() for store in self._stores) or time.monotonic() > self._checked_s + _CHECK_S
+        self._look(thoroughly)
+        if thoroughly:
+            self._checked_s = time.monotonic()
 
     def _look(self, thoroughly: bool) -> bool:
         """Follow what is current; see, if `thoroughly`, that it is whole. Returns whether there is one to answer."""
@@ -125,13 +114,13 @@ class RedisGenerations:
             thoroughly = True
         if name is not None and not thoroughly and runs == self._runs:
             return True
-        if name is not None and self._store.is_whole():
-            if not self._store.strayed(runs):
-                self._runs = runs
-                return True
-            self._make(name)
-            return True
-        return self._make(name)
+        if name is None or not self._store.is_whole():
+            return self._make(name)
+        if self._store.strayed(runs):
+            self._make(name)  # it answers meanwhile
+        else:
+            self._runs = runs
+        return True
 
     def _make(self, lost: str | None) -> bool:
         """The next generation after `lost`, unless another server makes it; returns whether this one did."""
@@ -184,7 +173,7 @@ class RedisGenerations:
 
     def _keep_claim(self, name: str) -> None:
         """See `StillMine`."""
-        if self._closing.is_set():
+        if self._lookout.closing.is_set():
             raise StoreUnavailable("the server is being closed")
         if time.monotonic() > self._renewed_s + _RENEW_S:
             if self._run_script(_RENEW, [self._claim], name, str(_EXPIRES_MS)) != 1:

@@ -8,11 +8,10 @@ Nothing in a row says so, and it would be old until its next update. But another
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
+from hebe.embeddings.lookout import Lookout
 from hebe.embeddings.redis_store import RedisStore
-from hebe.embeddings.store import StoreError, StoreUnavailable
 
 log = logging.getLogger("hebe.tiers")
 
@@ -28,8 +27,8 @@ class RedisWatch:
         """Called after other processes have come to have rows, and these are gone, by whoever it was: level 1 may have
         old ones by then."""
         self._runs: list[bytes] | None = None
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hebe-redis-watch", daemon=True)
+        failing = "Redis is not watched, so that its rows may be old after a failover"
+        self._lookout = Lookout("redis-watch", _LOOK_S, self.look, failing)
 
     def look(self) -> None:
         """Take out what may have gone back. Raises `StoreError`."""
@@ -48,22 +47,8 @@ class RedisWatch:
 
     def start(self) -> None:
         """Look from time to time from now on."""
-        self._thread.start()
+        self._lookout.start()
 
     def close(self) -> None:
         """Look no more. Closing twice is harmless."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        said: str | None = None
-        while not self._closing.wait(_LOOK_S):
-            try:
-                self.look()
-            except StoreUnavailable as fault:  # its guard tells, as queries find it so too
-                log.debug("Redis is not watched: %s", fault)
-            except StoreError as fault:
-                if str(fault) != said:
-                    log.warning("Redis is not watched, so that its rows may be old after a failover: %s", fault)
-                said = str(fault)
+        self._lookout.close()

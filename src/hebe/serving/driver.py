@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hebe.profile import LatencyProfile
-from hebe.query import Batch, FloatArray, KeyCounts, Query, QueryResult
+from hebe.query import MOST_ITEMS, Batch, FloatArray, KeyCounts, Query, QueryResult
 from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.executor import BatchOutcome, DenseInputs, told_to_clients
 from hebe.runtime.lane_workers import LaneWorker, start_lane
@@ -104,7 +104,7 @@ class NodeDriver:
         *,
         threads: int = 1,
         gives_way: bool = False,
-        max_items: int = 8192,
+        max_items: int = MOST_ITEMS,
         accelerator: Accelerator | None = None,
     ) -> None:
         self.model = model

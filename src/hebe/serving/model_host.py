@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from hebe.query import MOST_ITEMS
 from hebe.runtime.hierarchy_state import tier_kinds
 from hebe.runtime.large_allocations import give_back_freed
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_identity, stored_versions
@@ -70,7 +71,7 @@ class HostOptions:
     spread: bool = True
     max_wait_s: float = 0.0
     max_queue: int = 1024
-    max_items: int = 8192
+    max_items: int = MOST_ITEMS
     admission: bool = True
     sla_ms: float | None = None
     percentile: float | None = None
