@@ -44,6 +44,8 @@ def test_measurements_are_read_and_added(tmp_path):
     exec_ms, load_ms = np.array([120.0, 132.0, 126.0]), 5.0
     # The slowest sample is left out; loading takes 5 ms at every size.
     assert 1e3 * setting.table.mean_s[0, 999] == pytest.approx(np.sort(exec_ms)[:2].mean() + load_ms)
+    own = settings(StudyOptions(data=tmp_path / "kairos"), ("rm2",))["rm2"]
+    assert own.data == setting.data == tmp_path / "kairos", "the folder itself will do"
 
 
 def test_what_measurements_lack_is_named(tmp_path):

@@ -24,6 +24,7 @@ def test_a_data_file_is_found_or_named(tmp_path):
     (tmp_path / "kairos" / "a.csv").write_text("")
     options = StudyOptions(data=tmp_path)
     assert options.data_file("kairos/a.csv") == tmp_path / "kairos" / "a.csv"
+    assert StudyOptions(data=tmp_path / "kairos").data_file("kairos/a.csv") == tmp_path / "kairos" / "a.csv"
     with pytest.raises(StudyError, match=r"kairos/b\.csv: there is no such file; --data names the directory"):
         options.data_file("kairos/b.csv")
     with pytest.raises(StudyError, match="--data DIR"):

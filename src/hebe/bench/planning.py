@@ -15,7 +15,7 @@ from hebe.bench.planning_kairos import FULL, QUICK, kairos_figures
 from hebe.bench.planning_simulator import simulator_figures
 from hebe.bench.planning_solvers import solver_figures
 from hebe.report.figures import Figure
-from hebe.studies.kairos_setting import FILES
+from hebe.studies.kairos_setting import FILES, measurements, settings
 from hebe.studies.runner import run_study
 from hebe.studies.study import StudyOptions
 
@@ -38,14 +38,19 @@ def run(quick: bool, progress: Progress, data: Path | None = None) -> list[Figur
     """Measure `kairos.*`, `split.*`, `matching.*`, `pool.*`, `provision.*`, `affinity.*`, `colocate.*`, `simulator.*`,
     `hercules.*`, `hera.*`. What is timed comes first.
 
-    `data` is the directory of the recorded measurements (exec_ms.csv, load_ms.csv). Raises `ValueError` for bad ones.
+    `data` is the directory of the recorded measurements (exec_ms.csv, load_ms.csv), or what holds it as `kairos/`.
+    Raises `ValueError` for bad ones, before anything is measured.
     """
+    effort = QUICK if quick else FULL
+    measured = measurements(options := StudyOptions(data=data))
+    if measured is not None:
+        settings(options, effort.models)
     figures = [*solver_figures(quick, progress), *simulator_figures(quick, progress)]
-    if data is None:
+    if measured is None:
         needed = "give --data DIR, with " + " and ".join(FILES)
         progress.console.print(f"Left out: kairos.*, split.*, kairos_plus.*: {needed}", soft_wrap=True)
     else:
-        figures += kairos_figures(data, QUICK if quick else FULL, progress)
+        figures += kairos_figures(measured, effort, progress)
     return figures + _of_studies(progress)
 
 

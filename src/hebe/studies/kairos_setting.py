@@ -150,15 +150,21 @@ class Setting:
 
 def settings(options: StudyOptions, models: tuple[str, ...] = MODELS) -> dict[str, Setting]:
     """Each model's setting, with the options' measurements, which are read and checked now. Raises `StudyError`."""
-    data = None
-    if options.data is not None:
-        data = options.data / "kairos"
-        for name in FILES:
-            options.data_file(f"kairos/{name}")
+    data = measurements(options)
     found = {model: Setting(model, data) for model in models}
     for setting in found.values():
         _ = setting.table
     return found
+
+
+def measurements(options: StudyOptions) -> Path | None:
+    """Where the artifact's measurements lie; None: the built-in figures. Raises `StudyError` if they are not there."""
+    if options.data is None:
+        return None
+    directory, *others = (options.data_file(f"kairos/{name}").parent for name in FILES)
+    if any(other != directory for other in others):
+        raise StudyError(f"{options.data}: {' and '.join(FILES)} must lie in the same directory")
+    return directory
 
 
 def about(options: StudyOptions) -> str:

@@ -52,13 +52,15 @@ class StudyOptions:
         return quick if self.quick else full if self.full else usual
 
     def data_file(self, name: str) -> Path:
-        """The file `name` (a relative path) of the data directory; raises `StudyError` where it is not there."""
+        """The file `name` (a relative path) of the data directory, or of its own folder there (``kairos/`` of
+        ``kairos/a.csv``) where `data` is that; raises `StudyError` where it is in neither."""
         if self.data is None:
             raise StudyError(f"{name}: give the directory of the recorded measurements, --data DIR")
         path = self.data / name
-        if not path.is_file():
+        within = self.data / path.name
+        if not path.is_file() and not within.is_file():
             raise StudyError(f"{path}: there is no such file; --data names the directory that holds {name}")
-        return path
+        return path if path.is_file() else within
 
 
 @dataclass(frozen=True, slots=True)
