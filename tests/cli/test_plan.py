@@ -162,6 +162,12 @@ def test_a_single_moment_is_planned_once_for_the_interval(files, capsys):
 
 
 def test_the_same_plan_from_toml_and_json_and_one_line_for_each_model(files, capsys, tmp_path):
+    def content(name):
+        """All but the names of the files that it was made from."""
+        plan = tomllib.loads((tmp_path / name).read_text())
+        assert set(plan.pop("made_from")) >= {"efficiency", "servers", "loads"}
+        return plan
+
     planned(capsys, "--plan", "a.toml")
     rows = [line.split(",") for line in EFFICIENCY.splitlines()[1:]]
     kinds = [line.split(",") for line in SERVERS.splitlines()[1:]]
@@ -182,10 +188,10 @@ def test_the_same_plan_from_toml_and_json_and_one_line_for_each_model(files, cap
     long = [f"{time},{model},{load}" for time, *pair in lines for model, load in zip(("rm1", "rm2"), pair, strict=True)]
     files("long.csv", "\n".join(["time_s,model,qps", *long]) + "\n")
     planned(capsys, "--plan", "b.toml", files=("efficiency.json", "servers.toml", "long.csv"))
-    assert (tmp_path / "a.toml").read_text() == (tmp_path / "b.toml").read_text()
+    assert content("a.toml") == content("b.toml")
     files("efficiency.json", json.dumps(tuples))
     planned(capsys, "--plan", "c.toml", files=("efficiency.json", "servers.toml", "long.csv"))
-    assert (tmp_path / "a.toml").read_text() == (tmp_path / "c.toml").read_text()
+    assert content("a.toml") == content("c.toml")
     entries = [dict(zip(("time_s", "model", "qps"), line.split(","), strict=True)) for line in long]
     for entry in entries:
         entry["qps"] = float(entry["qps"])
@@ -196,7 +202,18 @@ def test_the_same_plan_from_toml_and_json_and_one_line_for_each_model(files, cap
     files("wide.json", json.dumps([one | {"time_s": int(one["time_s"])} for one in columns]))
     for loads in ("loads.json", "loads.toml", "wide.json"):
         planned(capsys, "--history", loads, "--plan", "d.toml", files=("efficiency.json", "servers.toml", loads))
-        assert (tmp_path / "a.toml").read_text() == (tmp_path / "d.toml").read_text()
+        assert content("a.toml") == content("d.toml")
+
+
+def test_a_plan_names_the_files_it_was_made_from_as_seen_from_itself(files, capsys, tmp_path):
+    files("before.csv", wide())
+    planned(capsys, "--history", "before.csv", "--plan", "plans/a.toml")
+    assert tomllib.loads((tmp_path / "plans" / "a.toml").read_text())["made_from"] == {
+        "efficiency": "../efficiency.csv",
+        "servers": "../servers.csv",
+        "loads": "../loads.csv",
+        "history": "../before.csv",
+    }
 
 
 def test_dates_and_a_byte_order_mark_as_spreadsheets_write_them(files, capsys, tmp_path):

@@ -136,7 +136,53 @@ def test_the_same_plan_from_toml_and_json(files, capsys, tmp_path):
     files("demand.json", json.dumps([{"model": model, "qps": qps} for model, qps in first["demand_qps"].items()]))
     again = planned(capsys, "--plan", "b.toml", files=("profiles.json", "server.toml", "demand.json"))
     assert {**first, "plan": "", "page": ""} == {**again, "plan": "", "page": ""}
-    assert (tmp_path / "a.toml").read_text() == (tmp_path / "b.toml").read_text()
+    one, other = (tomllib.loads((tmp_path / name).read_text()) for name in ("a.toml", "b.toml"))
+    assert other.pop("made_from") == {"profiles": "profiles.json", "server": "server.toml", "demand": "demand.json"}
+    assert other["server"].pop("server_type") == "s"
+    one.pop("made_from")
+    assert one == other
+
+
+def test_servers_are_planned_for_more_than_the_demand(files, capsys, tmp_path):
+    code, shown, _ = run(capsys)
+    assert code == 0
+    assert "No headroom" in shown
+    assert "planned for" not in shown
+    exact = tomllib.loads((tmp_path / "plan.toml").read_text())
+    assert exact["over_provision_rate"] == 0
+    assert exact["planned_qps"] == exact["demand_qps"] == {"ncf": 9000, "rm": 70, "din": 400}
+
+    answer = planned(capsys, "--over-provision", 0.5)
+    assert answer["over_provision_rate"] == 0.5
+    assert answer["demand_qps"] == exact["demand_qps"]
+    assert answer["planned_qps"] == {"ncf": 13500, "rm": 105, "din": 600}
+    assert all(answer["capacity_qps"][model] >= qps * (1 - 1e-9) for model, qps in answer["planned_qps"].items())
+    plan = tomllib.loads((tmp_path / "plan.toml").read_text())
+    assert plan["over_provision_rate"] == 0.5
+    assert plan["demand_qps"] == exact["demand_qps"]
+    assert plan["planned_qps"] == answer["planned_qps"]
+    _, shown, _ = run(capsys, "--over-provision", 0.5)
+    for words in ("Planned for 150% of the demand", "planned for", "13,500", "9,000"):
+        assert words in shown
+    assert "Planned for 150% of the demand" in (tmp_path / "plan.html").read_text()
+    files("demand.csv", "model,qps\nncf,9000\nrm,0\n")
+    assert planned(capsys, "--over-provision", 1)["planned_qps"] == {"ncf": 18000}
+
+
+def test_the_plan_file_says_what_it_was_made_from(files, capsys, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "demand.csv").rename(tmp_path / "in" / "demand.csv")
+    planned(capsys, "--plan", "out/plan.toml", files=("profiles.csv", "server.csv", "in/demand.csv"))
+    plan = tomllib.loads((tmp_path / "out" / "plan.toml").read_text())
+    assert plan["made_from"] == {
+        "profiles": "../profiles.csv",
+        "server": "../server.csv",
+        "demand": "../in/demand.csv",
+    }
+    assert "server_type" not in plan["server"]
+    files("server.csv", SERVER.replace("\n4,", ",server_type\n4,").replace("4e9\n", "4e9,big\n"))
+    planned(capsys, files=("profiles.csv", "server.csv", "in/demand.csv"))
+    assert tomllib.loads((tmp_path / "plan.toml").read_text())["server"]["server_type"] == "big"
 
 
 def test_lines_become_the_profile_that_was_measured(files, capsys, tmp_path):
@@ -169,6 +215,7 @@ def test_profiles_that_hebe_profile_wrote(files, capsys, tmp_path):
     assert answer["capacity_qps"]["n"] >= 90
     plan = tomllib.loads((tmp_path / "plan.toml").read_text())
     assert ScalabilityProfile.from_dict(plan["scalability"][0]) == scaling("m", (20.0, 25.0))
+    assert plan["server"]["server_type"] == "cpu"
     files("demand.csv", "model,qps\nm,40\n")
     assert planned(capsys, files=("p/m.json", "server.csv", "demand.csv"))["servers"] == 2
 
@@ -333,6 +380,8 @@ def test_bad_profiles_of_json_are_named_by_entry_and_field(files, capsys):
         (["--most-models", "0"], "--most-models: 0: must be at least 1"),
         (["--time-limit-s", "-1"], "--time-limit-s: -1: must be a finite number of more than 0"),
         (["--least-slope", "nan"], "--least-slope: nan: must be at least 0"),
+        (["--over-provision", "-0.1"], "--over-provision: -0.1: must be at least 0"),
+        (["--over-provision", "inf"], "--over-provision: inf: must be at least 0"),
     ],
 )
 def test_wrong_usage(capsys, arguments, message):

@@ -16,11 +16,21 @@ _SHELL = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 _TOML = re.compile(r"^```toml\n(kind = .*?)^```", re.M | re.S)
 
 
+def example_files():
+    """The files that the two pages show, by name."""
+    files = {}
+    for page in ("planning.md", "simulation.md"):
+        for name, content in _FILE.findall((DOCS / page).read_text()):
+            assert name not in files
+            files[name] = content
+    return files
+
+
 def test_every_example_runs(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     planning, simulation = ((DOCS / name).read_text() for name in ("planning.md", "simulation.md"))
-    files = dict(_FILE.findall(planning))
-    assert len(files) >= 9
+    files = example_files()
+    assert len(files) >= 10
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     commands = "".join(_SHELL.findall(planning) + _SHELL.findall(simulation)).splitlines()

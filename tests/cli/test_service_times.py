@@ -113,3 +113,31 @@ def test_bad_profiles_are_named_by_file_and_field(tmp_path):
         read_service_times([tmp_path / "empty"], None)
     with pytest.raises(PlanFileError, match="or directories of profiles that hebe profile wrote"):
         read_service_times([tmp_path / "empty", write(tmp_path / "t.csv", samples())], None)
+
+
+def stated(folder, *lines):
+    text = '[[profile]]\nmodel = "m"\nserver_type = "cpu"\nbatch_sizes = [1, 10]\nservice_s = [0.001, 0.004]\n'
+    return write(folder / "stated.toml", [text + "spread_s = [0.0, 0.0]", *lines])
+
+
+def test_a_latency_profile_may_say_at_how_many_queries_a_server_works(tmp_path):
+    assert read_service_times([stated(tmp_path)], None).workers_per_server == (1,)
+    times = read_service_times([stated(tmp_path, "workers = 6", "estimated = true")], None)
+    assert times.workers_per_server == (6,)
+    assert times.table.mean_s[0, [0, 9]] == pytest.approx([1e-3, 4e-3])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("workers = 0", "workers is 0: must be 1 to 768"),
+        ("workers = 1000", "workers is 1,000: must be 1 to 768"),
+        ("workers = 2.5", "workers is 2.5: must be a whole number"),
+        ("workers = true", "workers is True: must be a finite number"),
+        ("estimated = 3", "estimated is 3: must be true or false"),
+        ("worker = 3", "unknown field 'worker'"),
+    ],
+)
+def test_what_a_latency_profile_says_wrongly_is_named(tmp_path, line, message):
+    with pytest.raises(PlanFileError, match=rf"stated\.toml: line 1, profile 1: {message}"):
+        read_service_times([stated(tmp_path, line)], None)

@@ -199,7 +199,7 @@ def test_the_plan_s_prediction_stands_beside_what_is_found(capsys, plan):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('kind = "pool"', 'kind = "provisioning"', "kind 'provisioning', version 1: must be the plan of a pool"),
+        ('kind = "pool"', 'kind = "fleet"', "kind is 'fleet': must be a plan to simulate: 'pool' (hebe plan pool), "),
         ("version = 1", "version = 9", "version 9: must be the plan of a pool"),
         ("latency_ms = 12.0", "latency_ms = nan", "sla: latency_ms is nan"),
         ("latency_ms = 12.0", "", "sla: latency_ms is missing"),
@@ -269,6 +269,12 @@ def test_bad_service_times_name_file_line_and_field(capsys, tmp_path):
         (["--sla-ms", 12, "--rate", 1], "give a pool, or a plan"),
         ([*POOL, "--rate", 1], "give a latency bound, or a plan"),
         ([*POOL, "--sla-ms", 0, "--rate", 1], "more than 0"),
+        ([*POOL, "--sla-ms", "soon", "--rate", 1], "'soon': must be milliseconds, or MODEL=MS,MODEL=MS"),
+        ([*POOL, "--sla-ms", "m=soon", "--rate", 1], "'m=soon': must be milliseconds, or MODEL=MS,MODEL=MS"),
+        ([*POOL, "--sla-ms", "m=12,m=13", "--rate", 1], "'m=13': must be MODEL=MS, each model once"),
+        ([*POOL, "--sla-ms", "m=12", "--rate", 1], "a pool has one model: give one number"),
+        ([*POOL, "--sla-ms", 12, "--load-factor", 2], "of a pool give --rate"),
+        ([*POOL, "--sla-ms", 12, "--load-factor", 0], "more than 0"),
         ([*POOL, "--sla-ms", 12, "--rate", "nan"], "more than 0"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--percentile", "0"], "between 0 and 100"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--seeds", 0], "at least 1"),

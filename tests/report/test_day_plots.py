@@ -45,3 +45,20 @@ def test_a_single_short_interval_can_be_drawn(draw):
 @pytest.mark.parametrize("draw", [stacked_over_day, lines_over_day])
 def test_nothing_to_draw_is_an_empty_plot(draw):
     assert "Servers" in texts(draw(EDGES, {}, "servers", "Servers"))
+
+
+def test_limits_are_named_levels_across_the_day_and_in_sight():
+    """Even where all values lie far below them, or there are none."""
+    for values in ([1.0, 0.5], [0.02, 0.01], [0.0, np.nan]):
+        svg = lines_over_day(
+            [0.0, 600.0, 1200.0], {"m": values}, "in time", "SLA attainment", limits={"p95": 0.95},
+            text=lambda share: f"{share:.0%}",
+        )  # fmt: skip
+        assert {"p95", "m", "0%", "80%"} <= set(texts(svg))
+
+
+def test_lines_of_one_colour_differ_by_their_dashes():
+    svg = lines_over_day(EDGES, {f"m{number}": DAY + number for number in range(8)}, "queries/s", "Load")
+    dashed = re.findall(r"stroke: var\(--series-1\)[^\"]*|[^\"]*stroke-dasharray[^\"]*stroke: var\(--series-1\)", svg)
+    assert any("stroke-dasharray" in style for style in dashed)
+    assert any("stroke-dasharray" not in style for style in dashed)

@@ -48,3 +48,11 @@ def test_ec2_types_have_prices_and_only_one_an_accelerator():
         "t3.xlarge": 0.1664,
     }
     assert [name for name, server in EC2.items() if server.accelerator] == ["g4dn.xlarge"]
+
+
+def test_ec2_types_have_whole_cores_and_the_rates_of_their_data_sheets():
+    vcpus = {"g4dn.xlarge": 4, "c5n.2xlarge": 8, "r5n.large": 2, "t3.xlarge": 4}
+    for name, server in EC2.items():
+        assert (server.cores, server.flops_per_cycle_per_core) == (vcpus[name] // 2, 64.0)
+    assert EC2["r5n.large"].memory_bandwidth_bytes_per_s == pytest.approx(6 * 2933e6 * 8, rel=1e-3)
+    assert EC2["c5n.2xlarge"].memory_bandwidth_bytes_per_s == pytest.approx(6 * 2666e6 * 8, rel=1e-3)

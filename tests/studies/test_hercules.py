@@ -227,8 +227,9 @@ def test_a_recorded_week_is_read_from_the_data(tmp_path):
     assert (edges[-1], len(curve)) == (7 * 86_400.0, 336)
     assert curve.max() == 1.0
     assert curve.min() == pytest.approx(50 / 150, rel=0.02)
+    (tmp_path / "elsewhere").mkdir()
     with pytest.raises(StudyError, match=r"load/nyc_taxi\.csv"):
-        day_curve(StudyOptions(data=tmp_path / "load"), 1800.0)
+        day_curve(StudyOptions(data=tmp_path / "elsewhere"), 1800.0)
 
 
 def test_the_largest_oblivious_load_is_served_and_not_much_more_is():

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hebe.cli.plan_files import Entry, PlanFileError, read_entries
+from hebe.cli.plan_files import Entry, PlanFileError, entries_of, read_entries
 from hebe.cli.plan_profiles import ProfileFile, holds_profiles, read_profiles
 
 if TYPE_CHECKING:
@@ -37,6 +37,14 @@ def read_shared_server(path: Path) -> ServerResources:
         )
     except PlanningError as fault:
         raise PlanFileError(f"{entry.where}: {fault}") from None
+
+
+def shared_server_type(profiles: Path, server: Path) -> str | None:
+    """What the shared servers are called: as in profiles that `hebe profile` wrote, else as the server's file says."""
+    if holds_profiles(profiles):
+        return read_profiles(profiles)[0].pair[1]
+    (entry,) = entries_of(server, "server")
+    return entry.text("server_type") if entry.fields.get("server_type") else None
 
 
 def read_scalability(path: Path, all_ways: int) -> list[ScalabilityProfile]:

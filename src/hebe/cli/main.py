@@ -57,6 +57,9 @@ SUBCOMMANDS = {
     "profile": _Subcommand(
         "hebe.cli.profile", "profile", "Find the best way to run a model on this server, within its SLA and power."
     ),
+    "estimate": _Subcommand(
+        "hebe.cli.estimate", "estimate", "Estimate what a server that nobody here owns would do, from its data sheet."
+    ),
     "status": _Subcommand("hebe.cli.status", "status", "Show how a running server is: what is wrong, models, tiers."),
     "store": _Subcommand("hebe.cli.store", "app", "Look at persistent stores of rows, check, copy and restore them."),
     "update": _Subcommand(

@@ -117,7 +117,7 @@ def provision(
     hand_over(
         plan,
         page,
-        content=plan_content(made),
+        content=plan_content(made, plan),
         drawn=provision_page(made),
         tables=provision_tables(made),
         summary=summary(made),

@@ -11,7 +11,7 @@ from hebe.cli.options import check_at_least, check_written
 from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_progress
 from hebe.cli.plan_result import DEFAULT_PLAN, PageOption, PlanOption, hand_over
 
-_RULE = "What is best"
+_LOAD, _RULE = "Demand", "What is best"
 
 
 def colocate(
@@ -31,6 +31,12 @@ def colocate(
         ),
     ],
     demand: Annotated[Path, typer.Argument(help="Demand in queries/s: model, qps.")],
+    over_provision: Annotated[
+        float,
+        typer.Option(
+            rich_help_panel=_LOAD, help="Over-provision rate: 0.1 plans for a tenth more than each model's demand."
+        ),
+    ] = 0.0,
     policy: Annotated[
         str, typer.Option(rich_help_panel=_RULE, help="optimal, hera or one-model-a-server; all are compared.")
     ] = "optimal",
@@ -50,13 +56,15 @@ def colocate(
     """Choose which models share a server, with how many workers and cache ways each, on as few servers as can be.
 
     From what each model does alone with some of the cores and cache ways, it predicts what any set of models does on
-    one server, and finds the fewest servers that meet the demand, with a proven lower bound. It prints the plan beside
-    Hera's and others', writes it to a plan file that a fleet can be started from, and draws a page with the affinity
+    one server, and finds the fewest servers that meet the demand, with a proven lower bound. At that load servers may
+    have nothing to spare: --over-provision leaves them room. It prints the plan beside Hera's and others', writes it to
+    a plan file that a fleet can be started from and hebe simulate --plan can prove, and draws a page with the affinity
     of every pair.
     """
     from hebe.cli.plan_colocate_making import POLICIES, ColocateRequest, make_colocation_plan
     from hebe.cli.plan_colocate_results import colocation_page, colocation_tables, plan_content, summary
 
+    check_at_least("--over-provision", over_provision, least=0.0)
     check_at_least("--most-models", most_models, least=1)
     check_at_least("--least-slope", least_slope, least=0.0)
     check_at_least("--time-limit-s", time_limit_s, more_than=0.0)
@@ -64,13 +72,13 @@ def colocate(
         raise typer.BadParameter(f"{policy!r}: must be one of {', '.join(POLICIES)}", param_hint="--policy")
     page = plan.with_suffix(".html") if page is None else page
     check_written({"--plan": plan, "--page": page}, [profiles, server, demand])
-    request = ColocateRequest(profiles, server, demand, policy, most_models, least_slope, time_limit_s)
+    request = ColocateRequest(profiles, server, demand, policy, most_models, least_slope, time_limit_s, over_provision)
     with make_progress() as progress, foreign_lines_to_stderr():
         made = make_colocation_plan(request, progress)
     hand_over(
         plan,
         page,
-        content=plan_content(made),
+        content=plan_content(made, plan),
         drawn=colocation_page(made),
         tables=colocation_tables(made),
         summary=summary(made),

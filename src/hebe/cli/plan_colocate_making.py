@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import Progress
 
-from hebe.cli.colocation_files import read_demand, read_scalability, read_shared_server
+from hebe.cli.colocation_files import read_demand, read_scalability, read_shared_server, shared_server_type
 from hebe.cli.plan_files import PlanFileError
 from hebe.planning.affinity import WorkerScalability, affinity_matrix, contended_affinity, worker_scalability
 from hebe.planning.colocation import ColocationPlan, demand_array, hera, hera_random, one_model_a_server, random_pairs
@@ -28,7 +28,7 @@ _SEEDS = 10
 
 @dataclass(frozen=True, slots=True)
 class ColocateRequest:
-    """What the command line asks for."""
+    """What the command line asks for. The demand times (1 + `over_provision`) is planned for."""
 
     profiles: Path
     server: Path
@@ -37,17 +37,22 @@ class ColocateRequest:
     most_models: int
     least_slope: float
     time_limit_s: float
+    over_provision: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColocationPlanMade:
     """The plan, what it rests on, and what others would have needed.
 
+    `demand_qps` is the demand as it was given; the plan's own is what was planned for, over-provisioned. `server_type`
+    names the shared servers, where the files do.
     `affinity` and `algorithm_1` are float64 `[models, models]`, contended and Hera's own, absent where a server is too
     small to be shared. `servers` by policy; those of random ones are means over seeds.
     """
 
     request: ColocateRequest
+    server_type: str | None
+    demand_qps: Mapping[str, float]
     profiles: tuple[ScalabilityProfile, ...]
     tables: ScalabilityTables
     scalability: tuple[WorkerScalability, ...]
@@ -75,6 +80,10 @@ def make_colocation_plan(request: ColocateRequest, progress: Progress) -> Coloca
     demand = read_demand(request.demand, tables.models)
     with _told_of(request.demand, "demand_"):
         demand_array(tables, demand)
+    asked = demand
+    demand = {model: qps * (1 + request.over_provision) for model, qps in asked.items()}
+    with _told_of(request.demand, "demand_"):
+        demand_array(tables, demand)
     shareable = server.cores > 1 and server.cache_ways > 1
     task = progress.add_task("planning", total=4)
     plans = {"one-model-a-server": one_model_a_server(tables, demand)}
@@ -100,6 +109,8 @@ def make_colocation_plan(request: ColocateRequest, progress: Progress) -> Coloca
     order = ("one-model-a-server", "random", "hera-random", "hera", "optimal")
     return ColocationPlanMade(
         request,
+        shared_server_type(request.profiles, request.server),
+        {model: asked[model] for model in plan.demand_qps},
         tuple(profiles),
         tables,
         tuple(worker_scalability(tables, request.least_slope)),

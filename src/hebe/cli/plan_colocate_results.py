@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 import hebe
+from hebe.cli.colocation_plan_file import PLAN_KIND, PLAN_VERSION
 from hebe.cli.plan_colocate_making import ColocationPlanMade
+from hebe.cli.pool_plan_file import relative_to_plan
 from hebe.planning.affinity import scalability_slope
 from hebe.planning.colocation import ServerGroup
 from hebe.report.fitting_table import Column, FittingTable
@@ -17,9 +20,6 @@ from hebe.report.heat_map import heat_map
 from hebe.report.html import KeyNumber, Page
 from hebe.report.plots import grouped_bars
 from hebe.report.tables import format_number
-
-PLAN_KIND = "colocation"
-PLAN_VERSION = 1
 
 _WORDS = {
     "one-model-a-server": "one model a server",
@@ -39,7 +39,9 @@ def summary(made: ColocationPlanMade) -> dict[str, Any]:
         "least_servers": plan.least_servers,
         "utilization": plan.utilization,
         "servers_by_policy": made.servers,
-        "demand_qps": dict(plan.demand_qps),
+        "demand_qps": dict(made.demand_qps),
+        "over_provision_rate": made.request.over_provision,
+        "planned_qps": dict(plan.demand_qps),
         "capacity_qps": plan.capacity_qps,
         "worker_scalability": {
             model: str(kind) for model, kind in zip(tables.models, made.scalability, strict=True)
@@ -50,8 +52,9 @@ def summary(made: ColocationPlanMade) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def plan_content(made: ColocationPlanMade) -> dict[str, Any]:
-    """The plan file: what runs on how many servers, with how many workers and cache ways, and what is predicted."""
+def plan_content(made: ColocationPlanMade, path: Path) -> dict[str, Any]:
+    """The plan file at `path`: what runs on how many servers, with how many workers and cache ways, what is predicted,
+    and the files that it was made from, relative to it."""
     plan, server = made.plan, made.tables.server
     predicted: dict[str, Any] = {
         "servers": plan.servers,
@@ -61,7 +64,9 @@ def plan_content(made: ColocationPlanMade) -> dict[str, Any]:
     }
     if plan.least_servers is not None:
         predicted["least_servers"] = plan.least_servers
-    resources: dict[str, Any] = {
+    request = made.request
+    resources: dict[str, Any] = {} if made.server_type is None else {"server_type": made.server_type}
+    resources |= {
         "cores": server.cores,
         "cache_ways": server.cache_ways,
         "bandwidth_bytes_per_s": server.bandwidth_bytes_per_s,
@@ -72,8 +77,15 @@ def plan_content(made: ColocationPlanMade) -> dict[str, Any]:
         "kind": PLAN_KIND,
         "version": PLAN_VERSION,
         "written_by": f"hebe {hebe.__version__}",
-        "policy": made.request.policy,
-        "demand_qps": dict(plan.demand_qps),
+        "policy": request.policy,
+        "over_provision_rate": request.over_provision,
+        "made_from": {
+            "profiles": relative_to_plan(request.profiles, path),
+            "server": relative_to_plan(request.server, path),
+            "demand": relative_to_plan(request.demand, path),
+        },
+        "demand_qps": dict(made.demand_qps),
+        "planned_qps": dict(plan.demand_qps),
         "predicted": predicted,
         "server": resources,
         "group": [_group(group) for group in plan.groups],
@@ -125,15 +137,18 @@ def _group_rows(made: ColocationPlanMade) -> Rows:
 def _model_rows(made: ColocationPlanMade) -> Rows:
     tables, plan = made.tables, made.plan
     capacity, slopes = plan.capacity_qps, scalability_slope(tables)
+    raised = made.request.over_provision > 0
     rows = [
         [
             model, str(made.scalability[at]), f"{slopes[at]:.2f}", format_number(float(tables.alone[at])),
-            format_number(float(plan.demand_qps[model])), format_number(capacity[model]),
+            format_number(made.demand_qps[model]), *([format_number(plan.demand_qps[model])] if raised else []),
+            format_number(capacity[model]),
         ]
         for at, model in enumerate(tables.models)
         if model in plan.demand_qps
     ]  # fmt: skip
-    return ["model", "scalability", "slope", "queries/s alone", "demand", "capacity"], rows
+    planned = ["planned for"] if raised else []
+    return ["model", "scalability", "slope", "queries/s alone", "demand", *planned, "capacity"], rows
 
 
 def _policy_rows(made: ColocationPlanMade) -> Rows:
@@ -156,6 +171,11 @@ def _notes(made: ColocationPlanMade) -> list[str]:
             f"no plan with at most {made.request.most_models} models a server needs fewer than {plan.least_servers:,}"
         )
         notes.append(f"Proven: {bound} servers." if plan.servers > plan.least_servers else f"Proven optimal: {bound}.")
+    rate = made.request.over_provision
+    if rate:
+        notes.append(f"Planned for {100 * (1 + rate):.4g}% of the demand: an over-provision rate of {rate:g}.")
+    else:
+        notes.append("No headroom: at the demand a server may be at its limit; --over-provision leaves room.")
     estimated = [profile.model for profile in made.profiles if profile.estimated]
     if estimated:
         notes.append(f"{len(estimated)} of {len(made.profiles)} scalability profiles are estimated, not measured.")
@@ -171,7 +191,8 @@ def colocation_page(made: ColocationPlanMade) -> Page:
     page = Page(
         "Co-location plan",
         f"{len(plan.demand_qps)} models on servers of {server.cores} cores and {server.cache_ways} cache ways.",
-        f"hebe {hebe.__version__}; demand from {made.request.demand.name}",
+        f"hebe {hebe.__version__}; demand from {made.request.demand.name}, over-provision rate"
+        f" {made.request.over_provision:g}",
     )
     single = made.servers["one-model-a-server"]
     page.key_numbers(

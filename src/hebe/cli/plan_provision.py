@@ -44,6 +44,12 @@ class ProvisionRequest:
     time_limit_s: float
     baselines: bool
 
+    @property
+    def files(self) -> dict[str, Path]:
+        """What is read, by what it is."""
+        read = {"efficiency": self.efficiency, "servers": self.servers, "loads": self.loads, "history": self.history}
+        return {name: path for name, path in read.items() if path is not None}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProvisionPlanMade:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from rich.text import Text
 
 import hebe
 from hebe.cli.plan_provision import ProvisionPlanMade
+from hebe.cli.pool_plan_file import relative_to_plan
 from hebe.planning.provisioning import FleetOptions, Objective
 from hebe.planning.provisioning_day import DayPlan
 from hebe.planning.provisioning_program import Ints
@@ -60,8 +62,8 @@ def _saved(day: DayPlan, other: DayPlan) -> dict[str, dict[str, float]]:
     }
 
 
-def plan_content(made: ProvisionPlanMade) -> dict[str, Any]:
-    """The plan file: what to start when, in which configuration, and what is predicted of it."""
+def plan_content(made: ProvisionPlanMade, path: Path) -> dict[str, Any]:
+    """The plan file at `path`: what to start when, in which configuration, and what is predicted of it."""
     day, options, late = made.day, made.day.options, made.day.late
     predicted = {
         **_figures(day),
@@ -77,6 +79,7 @@ def plan_content(made: ProvisionPlanMade) -> dict[str, Any]:
         "interval_s": day.interval_s,
         "set_up_s": day.set_up_s,
         "over_provision_rates": dict(zip(options.models, made.rates.tolist(), strict=True)),
+        "made_from": {name: relative_to_plan(file, path) for name, file in made.request.files.items()},
         "predicted": predicted,
         "server": [
             {

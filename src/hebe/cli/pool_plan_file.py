@@ -47,8 +47,8 @@ class PoolPlanFile:
             "query_sizes": self.sizes,
             "budget_per_hour": self.budget_per_hour,
             "made_from": {
-                "service_times": [_relative(file, path) for file in self.service_times],
-                "prices": _relative(self.price_file, path),
+                "service_times": [relative_to_plan(file, path) for file in self.service_times],
+                "prices": relative_to_plan(self.price_file, path),
             },
             "sla": {"latency_ms": self.sla.latency_ms, "percentile": self.sla.percentile},
             "policy": self.policy.to_dict(),
@@ -136,7 +136,8 @@ def _check_parameters(path: Path, name: str, parameters: Mapping[str, Any], coun
             raise PlanFileError(f"{path}: policy: prices_qps: at least one must be more than 0")
 
 
-def _relative(file: Path, plan: Path) -> str:
+def relative_to_plan(file: Path, plan: Path) -> str:
+    """How a plan file at `plan` names another file."""
     return Path(os.path.relpath(file.resolve(), plan.resolve().parent)).as_posix()
 
 

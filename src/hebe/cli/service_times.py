@@ -3,8 +3,8 @@
 Service times come as samples in CSV (`model,instance,batch,ms_0,...`, several files are added: execution, loading), as
 latency profiles in TOML or JSON, or as profiles that `hebe profile` wrote. Faults name file, line and field.
 
-A server of samples or of a latency profile works at one query at a time. One that `hebe profile` measured works at as
-many as it has workers, and splits queries above its batch size.
+A server of samples or of a latency profile works at one query at a time, unless the latter says `workers`. One that
+`hebe profile` measured works at as many as it has workers, and splits queries above its batch size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hebe.cli.plan_files import PlanFileError, read_entries, reading
+from hebe.cli.plan_files import Entry, PlanFileError, read_entries, reading
 from hebe.cli.plan_profiles import ProfileFile, holds_profiles, read_profiles
 from hebe.profile import LatencyProfile, ProfileError
 from hebe.server_configuration import Placement
@@ -24,6 +24,8 @@ from hebe.simulation.service_table import ServiceTable, ServiceTableError, read_
 
 _FIRST_COLUMNS = ["model", "instance", "batch"]
 _PROFILE_FIELDS = ("model", "server_type", "batch_sizes", "service_s", "spread_s")
+_OTHER_FIELDS = ("workers", "estimated")
+_MOST_WORKERS = 768
 _LARGEST_SPLIT = 4096
 """Items up to which a query is told as the parts that a server splits it into."""
 
@@ -190,8 +192,16 @@ def _words(row: _Row) -> str:
 _Pair = tuple[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    """A latency profile of a file, and at how many queries such a server works at once."""
+
+    latency: LatencyProfile
+    workers: int
+
+
 def _from_profiles(
-    files: Sequence[Path], profiles: Mapping[_Pair, LatencyProfile | ProfileFile], model: str | None
+    files: Sequence[Path], profiles: Mapping[_Pair, _Stated | ProfileFile], model: str | None
 ) -> ServiceTimes:
     model = _only_model(files, sorted({of_model for of_model, _ in profiles}), model)
     of_types: dict[str, LatencyProfile] = {}
@@ -200,8 +210,8 @@ def _from_profiles(
     for (of_model, kind), profile in profiles.items():
         if of_model != model:
             continue
-        if isinstance(profile, LatencyProfile):
-            of_types[kind] = profile
+        if isinstance(profile, _Stated):
+            of_types[kind], workers[kind] = profile.latency, profile.workers
         elif reason := _why_not(profile):
             unusable[kind] = reason
         else:
@@ -213,12 +223,12 @@ def _from_profiles(
     return ServiceTimes(model, ServiceTable.from_profiles(of_types, largest), tuple(files), workers, unusable)
 
 
-def _profiles(files: Sequence[Path]) -> dict[_Pair, LatencyProfile | ProfileFile]:
+def _profiles(files: Sequence[Path]) -> dict[_Pair, _Stated | ProfileFile]:
     """By model and server type."""
-    profiles: dict[_Pair, LatencyProfile | ProfileFile] = {}
+    profiles: dict[_Pair, _Stated | ProfileFile] = {}
     places: dict[_Pair, str] = {}
 
-    def add(pair: _Pair, where: str, profile: LatencyProfile | ProfileFile) -> None:
+    def add(pair: _Pair, where: str, profile: _Stated | ProfileFile) -> None:
         if pair in profiles:
             raise PlanFileError(f"{where}: {pair[0]} on {pair[1]} is given twice, before in {places[pair]}")
         profiles[pair], places[pair] = profile, where
@@ -228,13 +238,24 @@ def _profiles(files: Sequence[Path]) -> dict[_Pair, LatencyProfile | ProfileFile
             for one in read_profiles(path):
                 add(one.pair, str(one.path), one)
             continue
-        for entry in read_entries(path, "profile", _PROFILE_FIELDS):
+        for entry in read_entries(path, "profile", _PROFILE_FIELDS, _OTHER_FIELDS):
             try:
                 profile = LatencyProfile.from_dict(entry.fields)
             except ProfileError as fault:
                 raise PlanFileError(f"{entry.where}: {str(fault).removeprefix('latency profile: ')}") from None
-            add((entry.text("model"), entry.text("server_type")), entry.where, profile)
+            entry.flag("estimated")  # whoever plans from estimates knows it; what stands there must be a flag
+            add((entry.text("model"), entry.text("server_type")), entry.where, _Stated(profile, _workers(entry)))
     return profiles
+
+
+def _workers(entry: Entry) -> int:
+    """At how many queries the server works at once; one where the entry does not say."""
+    if entry.fields.get("workers", "") == "":
+        return 1
+    workers = entry.whole("workers")
+    if not 1 <= workers <= _MOST_WORKERS:
+        raise PlanFileError(f"{entry.where}: workers is {workers:,}: must be 1 to {_MOST_WORKERS:,}")
+    return workers
 
 
 def _why_not(one: ProfileFile) -> str:

@@ -1,9 +1,9 @@
-"""`hebe simulate`: what a pool of servers does under a policy and a load, in virtual time."""
+"""`hebe simulate`: what a pool of servers, or a planned fleet of several models, does under a load, in virtual time."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +22,25 @@ from hebe.cli.options import (
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from rich.console import RenderableType
+
+    from hebe.cli.simulate_plan import FleetPlanRequest
+    from hebe.report.html import Page
+
 _FLEET = "Fleet"
+_OF_A_POOL = {
+    "--pool": "the plan says which servers there are",
+    "--partitions": "it is for a pool",
+    "--model": "all models of the plan are simulated",
+    "--rate": "the plan says each model's load: give --load-factor",
+    "--find-qps": "the plan says each model's load: give --load-factor",
+}
+"""Options that a plan of several models does not take, and why."""
+_SEEDS = {"pool": 3, "provisioning": 1, "colocation": 3}
+"""A day is many runs already."""
 
 
 def simulate(
@@ -36,98 +54,210 @@ def simulate(
     ] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(rich_help_panel=_FLEET, help="A plan file of hebe plan pool; the other options change it."),
+        typer.Option(rich_help_panel=_FLEET, help="A plan file of hebe plan pool, provision or colocate."),
     ] = None,
     pool: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_FLEET, help="TYPE=COUNT,TYPE=COUNT,...: the first type is the base and is preferred."
+            rich_help_panel=_FLEET,
+            help="TYPE=COUNT,TYPE=COUNT,...: the first type is the base and is preferred (default: the pool's plan).",
         ),
     ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
             rich_help_panel=_FLEET,
-            help="fcfs, threshold[:ITEMS], clockwork, matching or splitting (default: the plan's, or matching).",
+            help="fcfs, threshold[:ITEMS], clockwork, matching or splitting (default: a pool's plan's, or matching; of"
+            " several models fcfs). For hebe plan provision not splitting, and threshold with its items.",
         ),
     ] = None,
     partitions: Annotated[
         int | None,
         typer.Option(
             rich_help_panel=_FLEET,
-            help="Deal the pool into so many fleets that decide on their own (default: one, more from 200 workers on"
+            help="Deal a pool into so many fleets that decide on their own (default: one, more from 200 workers on"
             " where queries are matched or split).",
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(rich_help_panel=_FLEET, help="The model, if the service times are of several.")
+        str | None, typer.Option(rich_help_panel=_FLEET, help="A pool's model, if the service times are of several.")
+    ] = None,
+    load_factor: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=MEASURE,
+            help="Simulate the planned load times this: of plans of hebe plan provision and colocate, in place of"
+            " --rate and --find-qps (default: 1).",
+        ),
     ] = None,
     rate: RateOption = None,
     find_qps: FindQpsOption = False,
     sla_ms: Annotated[
-        float | None, typer.Option(rich_help_panel=MEASURE, help="Latency bound (default: the plan's).")
+        str | None,
+        typer.Option(
+            rich_help_panel=MEASURE,
+            metavar="MS",
+            help="Latency bound; of several models one for all, or MODEL=MS,MODEL=MS (default: the plan's, or as"
+            " profiled).",
+        ),
     ] = None,
     percentile: Annotated[
         float | None,
-        typer.Option(rich_help_panel=MEASURE, help="Percentile at which it must hold (default: the plan's, or 99)."),
+        typer.Option(
+            rich_help_panel=MEASURE, help="Percentile at which it must hold (default: as the bound's, or 99)."
+        ),
     ] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(rich_help_panel=QUERIES, help=f"{SIZE_FORMS} (default: the plan's, or production)."),
+        typer.Option(rich_help_panel=QUERIES, help=f"{SIZE_FORMS} (default: the plan's, as profiled, or production)."),
     ] = None,
     arrivals: ArrivalsOption = "poisson",
     queries: Annotated[
         int | None,
-        typer.Option(rich_help_panel=QUERIES, help="Queries per run (default: 10,000, more for a long SLA)."),
+        typer.Option(
+            rich_help_panel=QUERIES,
+            help="Queries per run (default: 10,000, of a pool more for a long SLA); of hebe plan provision for each"
+            " model in each interval.",
+        ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(rich_help_panel=QUERIES, help="Runs with other queries, for the confidence interval.")
-    ] = 3,
+        int | None,
+        typer.Option(
+            rich_help_panel=QUERIES,
+            help="Runs with other queries (default: 3, for the confidence interval; of hebe plan provision 1).",
+        ),
+    ] = None,
     seed: QuerySeedOption = 0,
     page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures, HTML.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a pool of servers in virtual time, with the router and the policies of the live system.
+    """Run a pool of servers, or a planned fleet, in virtual time, with the router and the policies of the live system.
 
     Servers take as long as was measured, with the measured spread. At a rate it tells latency, SLA attainment and how
-    busy each server type is; with --find-qps the largest rate at which the SLA target holds. The same seed sends the
-    same queries to every pool and policy, so that two runs differ by what you changed and not by chance.
+    busy each server type is; with --find-qps the largest rate at which the SLA target holds. A plan of hebe plan
+    provision or colocate is proven model by model, at the load that it was made for. The same seed sends the same
+    queries to every pool and policy, so that two runs differ by what you changed and not by chance.
 
     Example: hebe simulate times.csv --pool gpu=1,cpu=13 --policy splitting --sla-ms 25 --rate 1200 --page run.html
 
     Example: hebe simulate --plan plan.toml --find-qps
-    """
-    from hebe.cli.simulate_making import SimulationRequest, make_simulation
-    from hebe.cli.simulate_results import result_table, simulation_page, summary
 
-    check_rate_or_search(rate, find_qps)
-    if plan is None and pool is None:
-        raise typer.BadParameter("give a pool, or a plan by --plan", param_hint="--pool")
-    if plan is None and not service_times:
-        raise typer.BadParameter("give files of service times, or a plan by --plan", param_hint="SERVICE_TIMES")
-    if plan is None and sla_ms is None:
-        raise typer.BadParameter("give a latency bound, or a plan by --plan", param_hint="--sla-ms")
-    for option, value in (("--rate", rate), ("--sla-ms", sla_ms)):
+    Example: hebe simulate times.csv --plan day.toml --sla-ms ranker=25,filter=10 --load-factor 1.1 --page day.html
+    """
+    bound_ms = None if sla_ms is None else _bound_ms(sla_ms)
+    for option, value in (("--rate", rate), ("--load-factor", load_factor)):
         if value is not None:
             check_at_least(option, value, more_than=0.0)
     if percentile is not None:
         check_percentile(percentile)
     if partitions is not None:
         check_at_least("--partitions", partitions, least=1)
-    check_at_least("--seeds", seeds, least=1)
+    if seeds is not None:
+        check_at_least("--seeds", seeds, least=1)
     check_at_least("--seed", seed, least=0)
     if page is not None:
         check_written({"--page": page}, [*(service_times or []), *([plan] if plan is not None else [])])
+    files = tuple(service_times or ())
+    if plan is not None and (kind := _kind(plan)) != "pool":
+        from hebe.cli.simulate_plan import FleetPlanRequest
+
+        given = {"--pool": pool, "--partitions": partitions, "--model": model, "--rate": rate}
+        refused = [option for option, value in given.items() if value is not None] + ["--find-qps"] * find_qps
+        for option in refused:
+            raise typer.BadParameter(f"does not fit the plan in {plan}: {_OF_A_POOL[option]}", param_hint=option)
+        _simulate_fleet(
+            kind,
+            FleetPlanRequest(
+                files, plan, load_factor or 1.0, bound_ms, percentile, sizes, arrivals, queries,
+                seeds or _SEEDS[kind], seed, policy,
+            ),
+            page, as_json,
+        )  # fmt: skip
+        return
+    if load_factor is not None:
+        raise typer.BadParameter(
+            "is for plans of hebe plan provision and colocate: of a pool give --rate", param_hint="--load-factor"
+        )
+    if isinstance(bound_ms, dict):
+        raise typer.BadParameter(f"{sla_ms!r}: a pool has one model: give one number", param_hint="--sla-ms")
+    check_rate_or_search(rate, find_qps)
+    if plan is None and pool is None:
+        raise typer.BadParameter("give a pool, or a plan by --plan", param_hint="--pool")
+    if plan is None and not service_times:
+        raise typer.BadParameter("give files of service times, or a plan by --plan", param_hint="SERVICE_TIMES")
+    if plan is None and bound_ms is None:
+        raise typer.BadParameter("give a latency bound, or a plan by --plan", param_hint="--sla-ms")
+    from hebe.cli.simulate_making import SimulationRequest, make_simulation
+    from hebe.cli.simulate_results import result_table, simulation_page, summary
+
     request = SimulationRequest(
-        tuple(service_times or ()), plan, pool, policy, model, rate, sla_ms, percentile, sizes, arrivals, queries,
-        seeds, seed, partitions,
+        files, plan, pool, policy, model, rate, bound_ms, percentile, sizes, arrivals, queries,
+        seeds or _SEEDS["pool"], seed, partitions,
     )  # fmt: skip
     with make_progress() as progress:
         made = make_simulation(request, progress)
+    _show([result_table(made)], summary(made), page, lambda: simulation_page(made), as_json)
+
+
+def _simulate_fleet(kind: str, request: FleetPlanRequest, page: Path | None, as_json: bool) -> None:
+    """Run a plan of several models, and show the result."""
+    modules: tuple[Any, Any]
+    if kind == "provisioning":
+        from hebe.cli import simulate_provisioning, simulate_provisioning_results
+
+        modules = simulate_provisioning, simulate_provisioning_results
+    else:
+        from hebe.cli import simulate_colocation, simulate_colocation_results
+
+        modules = simulate_colocation, simulate_colocation_results
+    making, results = modules
+    with make_progress() as progress:
+        made = making.make(request, progress)
+    _show(results.tables(made), results.summary(made), page, lambda: results.page(made), as_json)
+
+
+def _show(
+    tables: Iterable[RenderableType],
+    figures: Mapping[str, Any],
+    page: Path | None,
+    drawn: Callable[[], Page],
+    as_json: bool,
+) -> None:
     console = make_console(as_json)
-    console.print(result_table(made), crop=False)
+    for table in tables:
+        console.print(table, crop=False)
     if page is not None:
-        simulation_page(made).write(page)
+        drawn().write(page)
         console.print(f"Page: {page}", soft_wrap=True)
     if as_json:
-        print_json({**summary(made), "page": page})
+        print_json({**figures, "page": page})
+
+
+def _kind(plan: Path) -> str:
+    from hebe.cli.simulate_plan import plan_kind
+
+    return plan_kind(plan)
+
+
+def _bound_ms(text: str) -> float | dict[str, float]:
+    """A latency bound of `--sla-ms` for all models, or one for each of some. Wrong usage if it is neither."""
+    if "=" not in text:
+        return _milliseconds(text, text)
+    bounds: dict[str, float] = {}
+    for entry in text.split(","):
+        name, _, number = (part.strip() for part in entry.rpartition("="))
+        if not name or name in bounds:
+            raise typer.BadParameter(f"{entry.strip()!r}: must be MODEL=MS, each model once", param_hint="--sla-ms")
+        bounds[name] = _milliseconds(number, entry.strip())
+    return bounds
+
+
+def _milliseconds(number: str, text: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r}: must be milliseconds, or MODEL=MS,MODEL=MS", param_hint="--sla-ms"
+        ) from None
+    check_at_least("--sla-ms", value, more_than=0.0)
+    return value

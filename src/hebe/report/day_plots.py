@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MultipleLocator
 
-from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
+from hebe.report.plot_style import LIMIT, SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
 
 _MOST_LAYERS = 2 * len(SERIES)
 """More cannot be told apart: the six colours, and the same paler."""
 _OTHERS = "others"
 _MOST_IN_A_LINE = 6
+_DASHES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
+"""Of lines in the same colour."""
 
 
 def stacked_over_day(edges_s: npt.ArrayLike, layers: Mapping[str, npt.ArrayLike], unit: str, title: str) -> str:
@@ -42,15 +44,31 @@ def stacked_over_day(edges_s: npt.ArrayLike, layers: Mapping[str, npt.ArrayLike]
         return to_svg(canvas, f"{title}: {', '.join(drawn)}")
 
 
-def lines_over_day(edges_s: npt.ArrayLike, lines: Mapping[str, npt.ArrayLike], unit: str, title: str) -> str:
-    """One line for each series, constant within an interval; the first one is drawn on top. Shapes as for a stack."""
+def lines_over_day(
+    edges_s: npt.ArrayLike,
+    lines: Mapping[str, npt.ArrayLike],
+    unit: str,
+    title: str,
+    *,
+    limits: Mapping[str, float] | None = None,
+    text: Callable[[float], str] = format_number,
+) -> str:
+    """One line for each series, constant within an interval; the first one is drawn on top. Shapes as for a stack; nan:
+    there is nothing to draw. `limits` are levels across the day by name; `text` writes the values at the axis."""
     edges_h = np.asarray(edges_s, dtype=np.float64) / 3600.0
     with drawing(height=4.2) as (canvas, axes):
         for number, (name, values) in enumerate(lines.items()):
             heights = _to_edges(np.asarray(values, dtype=np.float64))
-            colour = SERIES[number % len(SERIES)]
-            axes.step(edges_h, heights, where="post", color=colour, label=name, zorder=3 - 0.1 * number)
-        _day_axes(axes, edges_h, unit, title)
+            colour, dash = SERIES[number % len(SERIES)], _DASHES[number // len(SERIES) % len(_DASHES)]
+            order = 3 - 0.1 * number
+            axes.step(edges_h, heights, where="post", color=colour, linestyle=dash, label=name, zorder=order)
+        for name, level in (limits or {}).items():
+            axes.axhline(level, color=LIMIT, linewidth=1.2, linestyle=(0, (4, 3)))
+            axes.annotate(
+                name, (0.01, level), xycoords=("axes fraction", "data"), xytext=(0, -4), textcoords="offset points",
+                va="top", fontsize=9, color=LIMIT,
+            )  # fmt: skip
+        _day_axes(axes, edges_h, unit, title, text)
         _legend(canvas, len(lines))
         return to_svg(canvas, f"{title}: {', '.join(lines)}")
 
@@ -79,7 +97,13 @@ def _legend(canvas: Drawing, entries: int) -> None:
         canvas.legend(loc="outside lower center", ncols=math.ceil(entries / lines))
 
 
-def _day_axes(axes: Axes, edges_h: npt.NDArray[np.float64], unit: str, title: str) -> None:
+def _day_axes(
+    axes: Axes,
+    edges_h: npt.NDArray[np.float64],
+    unit: str,
+    title: str,
+    text: Callable[[float], str] = format_number,
+) -> None:
     span_h = float(edges_h[-1] - edges_h[0])
     for step in (0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0, 24.0):
         if span_h / step <= 9:
@@ -88,7 +112,7 @@ def _day_axes(axes: Axes, edges_h: npt.NDArray[np.float64], unit: str, title: st
     axes.set_xlim(edges_h[0], edges_h[-1])
     axes.set_ylim(bottom=0)
     plain_ticks(axes.xaxis, format_number)
-    plain_ticks(axes.yaxis, format_number)
+    plain_ticks(axes.yaxis, text)
     axes.set_xlabel("hours from the start")
     axes.set_ylabel(unit)
     axes.set_title(title)

@@ -150,6 +150,21 @@ class AnalyticServer:
                 seconds += at_items(stage_s, items)
         return LatencyProfile(tuple(batch_sizes), tuple(seconds.tolist()), (0.0,) * len(items))
 
+    def query_stage(self, lane: Lane, sizes: npt.ArrayLike | None = None) -> Stage:
+        """What queries of `sizes`, or of the server's own, take in a lane in which each has one stage.
+
+        That is one of workers that run the whole model, on the host or a query at a time on the accelerator. Raises
+        `PlanningError` for any other.
+        """
+        items = self._sizes if sizes is None else np.asarray(sizes, dtype=np.float64)
+        costs = self._costs(lane, _residents(lane), 1.0)
+        if costs is not None and costs.host_s is not None and costs.second_s is None:
+            return self._split_stage(costs.host_s, lane, items)
+        if costs is None or costs.host_s is not None or costs.second_s is None or lane.fused_items:
+            raise PlanningError(f"lane {lane.placement}: how long a query takes there is not one number by its size")
+        whole = at_items(costs.second_s, items)
+        return Stage(lane.dense_workers, whole, whole)
+
     def idle_share(self, lane: Lane, items: int) -> float:
         """Share of a host worker's core seconds in which a core waits for another, for one batch of `items`."""
         costs = self._costs(lane, _residents(lane), 1.0)
@@ -264,7 +279,7 @@ class AnalyticServer:
         stages: list[Stage] = []
         own, fused = np.zeros_like(self._sizes), None
         if costs.host_s is not None:
-            stages.append(self._split_stage(costs.host_s, lane))
+            stages.append(self._split_stage(costs.host_s, lane, self._sizes))
             own = stages[0].own_s
         if costs.device is not None and costs.second_s is not None:
             if lane.fused_items:
@@ -274,15 +289,16 @@ class AnalyticServer:
                 stages.append(Stage(lane.dense_workers, whole, whole))
                 own = own + whole
         elif costs.host_s is not None and costs.second_s is not None:
-            stages.append(self._split_stage(costs.second_s, replace(lane, workers=lane.dense_workers)))
+            stages.append(self._split_stage(costs.second_s, replace(lane, workers=lane.dense_workers), self._sizes))
             # Batches follow each other through both stages: the slower one sets the pace, the other adds one batch.
             batch = np.minimum(self._sizes, lane.batch_size)
             own = np.maximum(own + at_items(costs.second_s, batch), stages[1].own_s + at_items(costs.host_s, batch))
         return LaneTiming(self._sizes, own, tuple(stages), fused)
 
-    def _split_stage(self, seconds: Floats, lane: Lane) -> Stage:
+    @staticmethod
+    def _split_stage(seconds: Floats, lane: Lane, sizes: Floats) -> Stage:
         """Queries split into batches of `lane.batch_size`, the last one smaller, over `lane.workers`."""
-        whole, rest = np.divmod(self._sizes, lane.batch_size)
+        whole, rest = np.divmod(sizes, lane.batch_size)
         batch_s = float(at_items(seconds, lane.batch_size))
         rest_s = at_items(seconds, rest)
         rounds = np.ceil((whole + (rest > 0)) / lane.workers)

@@ -61,6 +61,17 @@ def best_configuration(server: AnalyticServer, sla: SlaTarget, grid: SearchGrid 
     return best
 
 
+def best_one_stage(server: AnalyticServer, sla: SlaTarget, grid: SearchGrid | None = None) -> Evaluation:
+    """The best configuration in which a query has one stage, so that one number by its size says how long it takes:
+    the whole model on the host, or on the accelerator a query at a time. `AnalyticServer.query_stage` tells it."""
+    return _best_alone(server, sla, _one_stage_lanes(server, grid or SearchGrid()))
+
+
+def least_latency_s(server: AnalyticServer, percentile: float, grid: SearchGrid = COARSE) -> float:
+    """The least tail latency without load of the configurations in which a query has one stage."""
+    return min(server.tail_latency_s(lane, 0.0, percentile) for lane in _one_stage_lanes(server, grid))
+
+
 def baseline_configuration(server: AnalyticServer, sla: SlaTarget, grid: SearchGrid | None = None) -> Evaluation:
     """Hercules' baseline: the whole model on every core with the best batch size (DeepRecSys); on an accelerator
     co-location without fusion (Baymax), and DeepRecSys on the cores that are left."""
@@ -127,6 +138,14 @@ def _model_lanes(cores: int, grid: SearchGrid) -> Iterator[Lane]:
         for workers in _counts(cores // each):
             for batch_size in grid.batch_sizes:
                 yield Lane(Placement.MODEL_ON_HOST, workers, each, batch_size)
+
+
+def _one_stage_lanes(server: AnalyticServer, grid: SearchGrid) -> list[Lane]:
+    lanes = list(_model_lanes(server.server.cores, grid))
+    if server.server.accelerator is not None:
+        placement = Placement.HOT_SPARSE_ON_ACCELERATOR
+        lanes += [Lane(placement, 0, dense_workers=k) for k in grid.co_located if k <= server.server.cores]
+    return lanes
 
 
 def _data_parallel_lanes(cores: int, grid: SearchGrid) -> list[Lane]:

@@ -162,8 +162,8 @@ def run_fleet(
     is `sla_s`. `changes` are told to the router at their times: instances that join, drain or are lost. The pool's
     instances have the ids from 0; one that comes back after it was lost needs a new id. `give_up_late`: stop once more
     than so many queries were answered after `sla_s`; the rest then count as not answered, which saves most of the time
-    that a fleet too small would take. Raises ValueError for a rate that is not positive, an empty pool, or one of
-    another length than the servers' types.
+    that a fleet too small would take. Raises ValueError for a rate that is not positive, an empty pool that nothing
+    joins, or one of another length than the servers' types.
     """
     if not rate_qps > 0:
         raise ValueError(f"rate_qps is {rate_qps}: must be positive")
@@ -179,7 +179,7 @@ def run_fleet(
             workers = (workers_per_instance or {}).get(name, 1)
             happenings.push(-math.inf, InstanceChanged(instances, name, Availability.UP, workers))
             instances += 1
-    if not instances:
+    if not instances and not changes:
         raise ValueError("the pool has no instance")
     for at_s, change in changes:
         happenings.push(at_s, change)

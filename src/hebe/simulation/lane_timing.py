@@ -22,6 +22,11 @@ class Stage:
     work_s: Floats
     own_s: Floats
 
+    @property
+    def queries_at_once(self) -> float:
+        """How many queries find room at once on average, as in `waiting.parallel_wait`; at least 1."""
+        return max(self.workers * float(self.own_s.mean()) / float(self.work_s.mean()), 1.0)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneTiming:

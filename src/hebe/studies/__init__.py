@@ -1,6 +1,7 @@
 """A paper's tables and figures, one file a study, run by `hebe study`."""
 
 STUDIES: dict[str, str] = {
+    "analytic-error": "hebe.studies.analytic_error",
     "hera-affinity": "hebe.studies.hera_affinity",
     "hera-cluster": "hebe.studies.hera_cluster",
     "hera-emu": "hebe.studies.hera_emu",

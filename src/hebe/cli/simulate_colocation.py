@@ -1,0 +1,211 @@
+"""How `hebe simulate` proves a plan of `hebe plan colocate`: each model's queries go through a router to the workers
+that it has on all servers of the plan.
+
+A group's servers are alike, and so are a model's workers on them: to the model's router a group is a server type. A
+query takes as long as was measured alone, times the slowdown that the plan predicts for the model in that group
+(`simulation.shared_slowdown`). The models meet nowhere else: what a neighbour does to a model is in that one factor,
+however busy the neighbour is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from rich.progress import Progress
+
+from hebe.cli.colocation_plan_file import ColocationPlanFile, read_colocation_plan
+from hebe.cli.fleet_simulation import FleetCase, QueryStream, RunResult, on_all_cores, queries_needed, run_case
+from hebe.cli.plan_files import PlanFileError
+from hebe.cli.pool_forms import MOST_INSTANCES, PolicyChoice, choose_policy
+from hebe.cli.simulate_making import Estimate
+from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan, read_models, service_time_files
+from hebe.planning.colocation import Tenant
+from hebe.planning.pool_problem import PoolProblem
+from hebe.scheduling.partitioning import partitions_for
+from hebe.simulation.service_table import ServiceTable
+from hebe.simulation.shared_slowdown import WorkersAtLimit, longest_stretch, service_classes
+
+_POLICY = "fcfs"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPart:
+    """A model on the servers of one group (numbered from 1), and how much longer its queries take than alone."""
+
+    group: int
+    servers: int
+    tenant: Tenant
+    slowdown: float
+
+    @property
+    def workers(self) -> int:
+        """The model's workers on all servers of the group."""
+        return self.servers * self.tenant.workers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelSimulated:
+    """One model: its parts, the fastest first, its load, and one run for each seed.
+
+    `alone` is the measured throughput that slowdowns start from, and `stretch_alone` by how much service times may grow
+    until it is at the limit of the SLA target: about 1 if both were measured on the same server, with the same queries.
+    """
+
+    model: str
+    known: ModelUnderPlan
+    demand_qps: float
+    alone: WorkersAtLimit
+    stretch_alone: float
+    parts: tuple[ModelPart, ...]
+    case: FleetCase
+    runs: tuple[RunResult, ...]
+
+    @property
+    def load_qps(self) -> float:
+        """The arrival rate that was simulated."""
+        return self.case.rate_qps
+
+    @property
+    def capacity_qps(self) -> float:
+        """What the plan predicts for all parts."""
+        return sum(part.servers * part.tenant.qps for part in self.parts)
+
+    @property
+    def attainment(self) -> Estimate:
+        """The share of queries that were answered in time."""
+        return Estimate.of([run.attainment(self.known.sla.latency_s) for run in self.runs])
+
+    @property
+    def tail_ms(self) -> Estimate:
+        """The latency at the SLA's percentile."""
+        return Estimate.of([1e3 * run.percentile_s(self.known.sla.percentile) for run in self.runs])
+
+    @property
+    def held(self) -> int:
+        """In how many runs the SLA target held."""
+        return sum(tail_ms <= self.known.sla.latency_ms for tail_ms in self.tail_ms.by_run)
+
+    @property
+    def throughput_qps(self) -> Estimate:
+        """Answers per second, until the last one."""
+        return Estimate.of([run.throughput_qps for run in self.runs])
+
+    @property
+    def utilisation(self) -> dict[int, Estimate]:
+        """The share of their time that the model's workers work, by group."""
+        shares = zip(*(run.utilisation for run in self.runs), strict=True)
+        return {part.group: Estimate.of(each) for part, each in zip(self.parts, shares, strict=True)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColocationSimulated:
+    """The plan, and what became of each model with a load."""
+
+    request: FleetPlanRequest
+    plan: ColocationPlanFile
+    models: tuple[ModelSimulated, ...]
+
+    @property
+    def all_held(self) -> bool:
+        """Whether every model kept its SLA target in every run."""
+        return all(model.held == len(model.runs) for model in self.models)
+
+
+def make(request: FleetPlanRequest, progress: Progress) -> ColocationSimulated:
+    """Read the files and run. Raises `PlanFileError`, `PlanningError`, `WorkloadError` or `SpecError`."""
+    plan = read_colocation_plan(request.plan)
+    files = service_time_files(request, plan.profiles)
+    loads_qps = {model: qps * request.load_factor for model, qps in plan.demand_qps.items() if qps}
+    kinds = None if plan.server_type is None else (plan.server_type,)
+    known = read_models(request, files, dict.fromkeys(loads_qps, kinds))
+    models = []
+    for model, qps in loads_qps.items():
+        alone, stretch_alone, parts = _parts(request, plan, model, known[model])
+        case = _case(request, known[model], parts, qps)
+        models.append(
+            ModelSimulated(model, known[model], plan.demand_qps[model], alone, stretch_alone, parts, case, ())
+        )
+    cases = [model.case.with_seed(request.seed + number) for model in models for number in range(request.seeds)]
+    queries = sum(case.stream.queries for case in cases)
+    runs = on_all_cores("simulating", run_case, cases, queries, progress)
+    simulated = [
+        replace(model, runs=tuple(runs[at * request.seeds : (at + 1) * request.seeds]))
+        for at, model in enumerate(models)
+    ]
+    return ColocationSimulated(request, plan, tuple(simulated))
+
+
+def _parts(
+    request: FleetPlanRequest, plan: ColocationPlanFile, model: str, known: ModelUnderPlan
+) -> tuple[WorkersAtLimit, float, tuple[ModelPart, ...]]:
+    """What the model does alone, how far service times stretch there, and where it is served, the fastest part first.
+
+    Raises `PlanFileError` if that cannot be told.
+    """
+    times = known.times
+    if len(times.table.types) > 1:
+        raise PlanFileError(
+            f"{times.named_files}: has service times of {model} on {', '.join(times.table.types)}, and {request.plan}"
+            " does not say of which type its servers are: give those of one type, or plan anew with server_type in the"
+            " server's file"
+        )
+    service_s = service_classes(times.table.quantiles_s[0], known.size_weights)
+    alone = _measured_alone(request, plan, model, times.workers_per_server[0])
+    stretch_alone = longest_stretch(service_s, known.sla, alone)
+    parts = [
+        ModelPart(
+            number,
+            group.servers,
+            tenant,
+            longest_stretch(service_s, known.sla, WorkersAtLimit(tenant.workers, tenant.qps)) / stretch_alone,
+        )
+        for number, group in enumerate(plan.groups, 1)
+        for tenant in group.tenants
+        if tenant.model == model and tenant.qps > 0
+    ]
+    return alone, stretch_alone, tuple(sorted(parts, key=lambda part: part.slowdown))
+
+
+def _measured_alone(request: FleetPlanRequest, plan: ColocationPlanFile, model: str, workers: int) -> WorkersAtLimit:
+    """What the scalability profile says of the workers that service times were measured on, with the whole server.
+
+    Where so few workers cannot keep the SLA target, the fewest that can.
+    """
+    whole = plan.scalability[model].qps_table()[:, -1]
+    workers = min(workers, len(whole) - 1)
+    able = np.flatnonzero(whole[workers:] > 0)
+    if not able.size:
+        raise PlanFileError(f"{request.plan}: scalability of {model}: qps is 0 throughout, but a group serves it")
+    workers += int(able[0])
+    return WorkersAtLimit(workers, float(whole[workers]))
+
+
+def _case(request: FleetPlanRequest, known: ModelUnderPlan, parts: Sequence[ModelPart], load_qps: float) -> FleetCase:
+    """The run of a model: a server type for each part."""
+    model, workers = known.times.model, tuple(part.workers for part in parts)
+    if sum(workers) > MOST_INSTANCES:
+        raise PlanFileError(
+            f"{request.plan}: {model} has {sum(workers):,} workers: at most {MOST_INSTANCES:,} are simulated"
+        )
+    quantiles_s = np.concatenate([part.slowdown * known.times.table.quantiles_s for part in parts])
+    table = ServiceTable(tuple(f"group {part.group}" for part in parts), quantiles_s)
+    policy = _policy(request, known, table, workers)
+    queries = queries_needed(request.queries, known.sla, load_qps, request.arrivals, search=False)
+    stream = QueryStream(request.arrivals, known.sizes, queries, request.seed)
+    partitions = partitions_for(workers) if policy.name in ("matching", "splitting") else 1
+    return FleetCase(table, workers, policy, known.sla, known.largest, stream, load_qps, partitions)
+
+
+def _policy(
+    request: FleetPlanRequest, known: ModelUnderPlan, table: ServiceTable, workers: tuple[int, ...]
+) -> PolicyChoice:
+    """As asked, with parameters that fit; by itself first come, first served, to the fastest part with an idle one."""
+    form = request.policy or _POLICY
+    if form == _POLICY:
+        return PolicyChoice(form)
+    any_price = np.ones(len(workers))  # what a policy's parameters depend on is time
+    service_s = table.mean_s[:, : known.largest]
+    problem = PoolProblem(table.types, any_price, service_s, known.size_weights, known.sla.latency_s)
+    return choose_policy(form, problem, workers)

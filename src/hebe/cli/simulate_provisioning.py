@@ -1,0 +1,242 @@
+"""How `hebe simulate` runs a plan of `hebe plan provision`: every model in every interval of the day, on all cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from rich.progress import Progress
+
+from hebe.cli.fleet_simulation import QueryStream, on_all_cores, queries_needed
+from hebe.cli.plan_files import PlanFileError
+from hebe.cli.pool_forms import MOST_INSTANCES, PolicyChoice
+from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan, read_models, service_time_files
+from hebe.cli.simulate_provisioning_plan import ProvisioningPlanFile, read_provisioning_plan
+from hebe.scheduling.distribution import DistributionPolicy
+from hebe.scheduling.partitioning import PartitionedRouter, partitions_for
+from hebe.simulation.fleet_run import QueryTrace, TableServers
+from hebe.simulation.partitioned_fleet import partitioned
+from hebe.simulation.provisioned_day import Draw, IntervalRun, PlannedServers, run_interval
+
+Floats = npt.NDArray[np.float64]
+
+QUERIES = 10_000
+"""Queries that are simulated of each model in each interval."""
+_POLICIES = ("fcfs", "threshold:ITEMS", "clockwork", "matching")
+_INTERVALS_A_CASE = 6
+"""Of one model: enough that sending its service times to another process does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class StretchCase:
+    """Some intervals of one model's day; `seeds` has one of each run for each interval."""
+
+    model: ModelUnderPlan
+    intervals: tuple[PlannedServers, ...]
+    seeds: tuple[tuple[int, ...], ...]
+    interval_s: float
+    set_up_s: float
+    policy: PolicyChoice
+    arrivals: str
+    queries: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DayMade:
+    """The result. `runs` by model, in the plan's order, and interval: None where there is no load."""
+
+    request: FleetPlanRequest
+    plan: ProvisioningPlanFile
+    models: dict[str, ModelUnderPlan]
+    policy: PolicyChoice
+    queries: int
+    runs: tuple[tuple[IntervalRun | None, ...], ...]
+
+    @property
+    def load_qps(self) -> Floats:
+        """What was simulated, float64 `[intervals, models]`."""
+        return self.plan.load_qps * self.request.load_factor
+
+    @property
+    def attainment(self) -> Floats:
+        """float64 `[intervals, models]`, nan where there is no load."""
+        return self._measure(lambda run: run.attainment)
+
+    @property
+    def tail_ms(self) -> Floats:
+        """Latency at each model's percentile, float64 `[intervals, models]`, nan where there is no load."""
+        return self._measure(lambda run: run.tail_s * 1e3)
+
+    @property
+    def missed(self) -> npt.NDArray[np.bool_]:
+        """Where a model's SLA target does not hold, bool `[intervals, models]`."""
+        bound_ms = np.array([model.sla.latency_ms for model in self.models.values()])
+        return np.asarray(self.tail_ms > bound_ms)  # false for nan
+
+    @property
+    def mean_attainment(self) -> Floats:
+        """Of all of a model's queries of the day, float64 `[models]`; nan for one that has none."""
+        load = self.load_qps.sum(axis=0)
+        served = np.nansum(self.attainment * self.load_qps, axis=0)
+        return np.asarray(np.divide(served, load, out=np.full(len(load), np.nan), where=load > 0))
+
+    @property
+    def utilisation(self) -> Floats:
+        """The share of their time that the servers of a type work, those of all models together, float64
+        `[intervals, types]`; nan where there are none. Of a model without load they stand idle."""
+        counts, types = self.plan.counts, self.plan.server_types
+        working = np.zeros(counts.shape)
+        for number, (model, runs) in enumerate(zip(self.models.values(), self.runs, strict=True)):
+            columns = [types.index(name) for name in model.times.table.types]
+            for at, run in enumerate(runs):
+                if run is not None:
+                    working[at, number, columns] = run.utilisation
+        servers = counts.sum(axis=1)
+        used = (working * counts).sum(axis=1)
+        return np.asarray(np.divide(used, servers, out=np.full(used.shape, np.nan), where=servers > 0))
+
+    @property
+    def sampled_slas(self) -> Floats:
+        """How many times its SLA each model's shortest sample lasts, float64 `[models]`: infinite where intervals are
+        simulated whole."""
+        load, bound_s = self.load_qps, np.array([model.sla.latency_s for model in self.models.values()])
+        most = load.max(axis=0)
+        sampled = most * self.plan.interval_s > self.queries
+        return np.where(sampled, self.queries / np.maximum(most, 1e-15) / bound_s, np.inf)
+
+    def _measure(self, measure: Callable[[IntervalRun], float]) -> Floats:
+        by_model = [[np.nan if run is None else measure(run) for run in runs] for runs in self.runs]
+        return np.array(by_model).T
+
+
+def make(request: FleetPlanRequest, progress: Progress) -> DayMade:
+    """Read the files and run. Raises `PlanFileError`, `WorkloadError` or `SpecError`."""
+    plan = read_provisioning_plan(request.plan).with_load()
+    policy = _policy(request.policy)
+    files = service_time_files(request, plan.made_from)
+    types = {model: plan.types_of(at) or None for at, model in enumerate(plan.models)}
+    models = {name: _fastest_first(model) for name, model in read_models(request, files, types).items()}
+    queries = request.queries or QUERIES
+    for at, model in enumerate(models.values()):
+        queries_needed(queries, model.sla, float(plan.load_qps[:, at].max()), request.arrivals, search=False)
+        _check_size(plan, at, model)
+    cases = [
+        case for at, model in enumerate(models.values()) for case in _cases(request, plan, at, model, policy, queries)
+    ]
+    work = sum(len(case.intervals) for case in cases) * queries * request.seeds
+    found = iter(on_all_cores("simulating the day", run_stretch, cases, work, progress))
+    runs = {
+        name: tuple(run for case in cases if case.model is model for run in next(found))
+        for name, model in models.items()
+    }
+    return DayMade(request, plan, models, policy, queries, tuple(runs.values()))
+
+
+def run_stretch(case: StretchCase) -> list[IntervalRun | None]:
+    """What becomes of each interval of a case."""
+    model, table = case.model, case.model.times.table
+    # Routers know the service times: a day's intervals follow each other, so that they have learned them before.
+    servers = TableServers(table, known=True)
+    workers = dict(zip(table.types, model.times.workers_per_server, strict=True))
+    runs = []
+    for planned, seeds in zip(case.intervals, case.seeds, strict=True):
+        pool = [count * workers[name] for name, count in zip(table.types, planned.counts, strict=True)]
+        partitions = partitions_for(pool) if case.policy.name == "matching" else 1
+
+        def policy(partitions: int = partitions) -> DistributionPolicy | PartitionedRouter:
+            return partitioned(servers, make_policy, model.sla.latency_s, partitions)
+
+        def make_policy() -> DistributionPolicy:
+            return case.policy.make(table.types, model.sla.latency_s, model.largest)
+
+        draws = [_draw(case, seed) for seed in seeds]
+        runs.append(
+            run_interval(
+                planned, case.interval_s, case.set_up_s, servers, policy, model.sla,
+                queries=case.queries, draws=draws, workers_per_instance=workers,
+            )
+        )  # fmt: skip
+    return runs
+
+
+def _draw(case: StretchCase, seed: int) -> Draw:
+    def draw(queries: int, rate_qps: float) -> QueryTrace:
+        return QueryStream(case.arrivals, case.model.sizes, queries, seed).trace(rate_qps)
+
+    return draw
+
+
+def _cases(
+    request: FleetPlanRequest,
+    plan: ProvisioningPlanFile,
+    at: int,
+    model: ModelUnderPlan,
+    policy: PolicyChoice,
+    queries: int,
+) -> list[StretchCase]:
+    """Those of the plan's model at place `at`."""
+    intervals = [
+        PlannedServers(
+            rate_qps * request.load_factor,
+            _of_types(counts, plan.server_types, model),
+            _of_types(late, plan.server_types, model) if late.any() else (),
+        )
+        for rate_qps, counts, late in zip(
+            plan.load_qps[:, at].tolist(), plan.counts[:, at], plan.late[:, at], strict=True
+        )
+    ]
+    seeds = [_seeds(request, at, interval) for interval in range(len(intervals))]
+    return [
+        StretchCase(
+            model, tuple(intervals[first:end]), tuple(seeds[first:end]), plan.interval_s, plan.set_up_s, policy,
+            request.arrivals, queries,
+        )
+        for first in range(0, len(intervals), _INTERVALS_A_CASE)
+        for end in (first + _INTERVALS_A_CASE,)
+    ]  # fmt: skip
+
+
+def _seeds(request: FleetPlanRequest, model: int, interval: int) -> tuple[int, ...]:
+    """Other queries for each model and interval, and for each of the runs asked for."""
+    return tuple(
+        int(np.random.SeedSequence([request.seed + number, model, interval]).generate_state(1)[0])
+        for number in range(request.seeds)
+    )
+
+
+def _of_types(counts: npt.NDArray[np.int64], types: tuple[str, ...], model: ModelUnderPlan) -> tuple[int, ...]:
+    """Counts `[types]` in the order of the model's service times."""
+    by_type = dict(zip(types, counts.tolist(), strict=True))
+    return tuple(by_type.get(name, 0) for name in model.times.table.types)
+
+
+def _fastest_first(model: ModelUnderPlan) -> ModelUnderPlan:
+    """The same with the server types in the order in which first come, first served prefers idle ones."""
+    mean_s = model.times.table.mean_s[:, : model.largest] @ model.size_weights
+    order = [model.times.table.types[at] for at in np.argsort(mean_s, kind="stable").tolist()]
+    return replace(model, times=model.times.of_types(order, "the plan uses"))
+
+
+def _policy(form: str | None) -> PolicyChoice:
+    """One whose parameters do not depend on the pool, which is another one in every interval."""
+    name, colon, items = (form or "fcfs").strip().partition(":")
+    if name == "threshold" and items.isascii() and items.isdigit() and len(items) <= 9:
+        return PolicyChoice(name, {"threshold_items": int(items)})
+    if colon or name not in _POLICIES:
+        raise PlanFileError(
+            f"--policy: {form!r}: must be one of {', '.join(_POLICIES)} for the plan of a day, in which a"
+            " model's servers are others in every interval"
+        )
+    return PolicyChoice(name)
+
+
+def _check_size(plan: ProvisioningPlanFile, at: int, model: ModelUnderPlan) -> None:
+    each = dict(zip(model.times.table.types, model.times.workers_per_server, strict=True))
+    workers = plan.counts[:, at] @ np.array([each.get(name, 1) for name in plan.server_types])
+    if workers.max() > MOST_INSTANCES:
+        raise PlanFileError(
+            f"{plan.path}: interval {int(workers.argmax()) + 1}: {plan.models[at]} has {int(workers.max()):,} workers:"
+            f" at most {MOST_INSTANCES:,} are simulated"
+        )

@@ -1,0 +1,297 @@
+"""What `hebe simulate` shows of a plan of `hebe plan provision`: tables, plain data, a page with pictures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
+
+import hebe
+from hebe.cli.simulate_provisioning import DayMade
+from hebe.report.day_plots import lines_over_day
+from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.html import KeyNumber, Page
+from hebe.report.tables import format_number
+
+_MOST_MISSED = 10
+"""Intervals that miss their SLA target and are shown; `--json` has them all."""
+_LEAST_SLAS = 20
+"""A sample should last so many times the SLA: overload by a twentieth then shows, as a queue of one SLA."""
+
+Rows = tuple[list[str], list[list[str]]]
+
+
+def summary(made: DayMade) -> dict[str, Any]:
+    """The results as plain data; null where there is no load, no server, or not enough answers."""
+    plan, request = made.plan, made.request
+    attainment, tail_ms, missed, used = made.attainment, made.tail_ms, made.missed, made.utilisation
+    servers = plan.counts.sum(axis=1)
+    return {
+        "kind": "provisioning",
+        "load_factor": request.load_factor,
+        "policy": made.policy.to_dict(),
+        "arrivals": request.arrivals,
+        "queries": made.queries,
+        "seeds": request.seeds,
+        "seed": request.seed,
+        "interval_s": plan.interval_s,
+        "intervals": len(plan.counts),
+        "intervals_met": float(1 - missed.sum() / np.count_nonzero(made.load_qps)),
+        "models": {
+            name: {
+                "sla_ms": model.sla.latency_ms,
+                "percentile": model.sla.percentile,
+                "sizes": model.sizes,
+                "attainment": {
+                    "mean": float(made.mean_attainment[at]),
+                    "least": _least(attainment[:, at]),
+                    "by_interval": attainment[:, at],
+                },
+                "tail_ms": tail_ms[:, at],
+                "intervals_missed": int(missed[:, at].sum()),
+                "load_qps": made.load_qps[:, at],
+                "capacity_qps": plan.capacity_qps[:, at],
+            }
+            for at, (name, model) in enumerate(made.models.items())
+        },
+        "server_types": {
+            kind: {"servers": servers[:, at], "utilisation": used[:, at], "mean_utilisation": _mean_used(made, at)}
+            for at, kind in enumerate(plan.server_types)
+            if servers[:, at].any()
+        },
+        "missed": [
+            {
+                "start_s": interval * plan.interval_s,
+                "model": plan.models[model],
+                "load_qps": float(made.load_qps[interval, model]),
+                "capacity_qps": float(plan.capacity_qps[interval, model]),
+                "attainment": float(attainment[interval, model]),
+                "tail_ms": float(tail_ms[interval, model]),
+                "late_servers": int(plan.late[interval, model].sum()),
+            }
+            for interval, model in np.argwhere(missed).tolist()
+        ],
+    }
+
+
+def tables(made: DayMade) -> list[RenderableType]:
+    """For the terminal: models, server types, intervals that miss their SLA target, and what it amounts to."""
+    shown: list[RenderableType] = []
+    for (headings, rows), spare in (
+        (_model_rows(made), {2: 1, 7: 2}),
+        (_type_rows(made), {}),
+        (_missed_rows(made), {7: 1}),
+    ):
+        if not rows:
+            continue
+        columns = [Column(name, right=at > 0, spare=spare.get(at, 0)) for at, name in enumerate(headings)]
+        table = FittingTable(*columns)
+        for row in rows:
+            table.add_row(Text(row[0], "bold"), *row[1:])
+        shown += [table, Text()]
+    return [*shown, Text(_verdict(made)), *(Text(note, "yellow") for note in _notes(made))]
+
+
+def page(made: DayMade) -> Page:
+    """The page, not yet written: key numbers, attainment and utilisation over the day, what misses its SLA target."""
+    plan = made.plan
+    drawn = Page(
+        "Simulation of a provisioning plan",
+        _verdict(made),
+        f"hebe {hebe.__version__}; {plan.path.name}, starting at {plan.start}; service times from {_files(made)}; seed"
+        f" {made.request.seed}",
+    )
+    drawn.key_numbers(_key_numbers(made))
+    drawn.heading("Models")
+    by_model = {name: made.attainment[:, at] for at, name in enumerate(made.models)}
+    levels = {
+        f"p{percentile:g}": percentile / 100 for percentile in sorted({m.sla.percentile for m in made.models.values()})
+    }
+    drawn.plot(
+        lines_over_day(
+            plan.edges_s,
+            by_model,
+            "queries in time",
+            "SLA attainment",
+            limits=levels,
+            text=lambda share: f"{share:.0%}",
+        ),
+        "The share of a model's queries that are answered within its bound, in each interval. An interval that is below"
+        " the dashed line, the percentile of its SLA target, misses it.",
+    )
+    drawn.table(*_model_rows(made))
+    drawn.heading("Servers")
+    servers = plan.counts.sum(axis=1)
+    used = {kind: made.utilisation[:, at] for at, kind in enumerate(plan.server_types) if servers[:, at].any()}
+    drawn.plot(
+        lines_over_day(
+            plan.edges_s, used, "utilisation", "Utilisation by server type", text=lambda share: f"{share:.0%}"
+        ),
+        "The share of their time that the servers of a type work, those of all models together.",
+    )
+    drawn.table(*_type_rows(made))
+    headings, rows = _missed_rows(made)
+    if rows:
+        drawn.heading("Intervals that miss their SLA target")
+        drawn.table(
+            headings,
+            rows,
+            "The worst first, at hours and minutes from the start. The load is what was simulated.",
+        )
+    for note in _notes(made):
+        drawn.paragraph(note)
+    return drawn
+
+
+def _model_rows(made: DayMade) -> Rows:
+    load, attainment, missed = made.load_qps, made.attainment, made.missed
+    rows = []
+    for at, (name, model) in enumerate(made.models.items()):
+        loaded = int(np.count_nonzero(load[:, at]))
+        tail_ms = made.tail_ms[:, at]
+        rows.append(
+            [
+                name,
+                f"p{model.sla.percentile:g} in {model.sla.latency_ms:g} ms",
+                format_number(float(load[:, at].max())),
+                _share(float(made.mean_attainment[at])),
+                _share(_least(attainment[:, at])),
+                _milliseconds(float(tail_ms[~np.isnan(tail_ms)].max())) if loaded else "",
+                f"{int(missed[:, at].sum()):,} of {loaded:,}",
+                format_number(float(_load_share(made)[:, at].max())) if loaded else "",
+            ]
+        )
+    return [
+        "model", "SLA", "peak qps", "in time", "least", "worst tail", "missed", "load/capacity"
+    ], rows  # fmt: skip
+
+
+def _type_rows(made: DayMade) -> Rows:
+    servers = made.plan.counts.sum(axis=1)
+    rows = [
+        [
+            kind,
+            format_number(int(servers[:, at].max())),
+            f"{float(servers[:, at].mean()):,.1f}",
+            _share(_mean_used(made, at)),
+            _share(float(np.nanmax(made.utilisation[:, at]))),
+        ]
+        for at, kind in enumerate(made.plan.server_types)
+        if servers[:, at].any()
+    ]
+    return ["server type", "most servers", "mean servers", "mean utilisation", "most"], rows
+
+
+def _missed_rows(made: DayMade) -> Rows:
+    """The worst intervals of all models."""
+    plan, attainment = made.plan, made.attainment
+    places = sorted(np.argwhere(made.missed).tolist(), key=lambda place: float(attainment[place[0], place[1]]))
+    rows = [
+        [
+            _clock(interval * plan.interval_s),
+            plan.models[model],
+            format_number(float(made.load_qps[interval, model])),
+            format_number(float(plan.capacity_qps[interval, model])),
+            format_number(float(_load_share(made)[interval, model])),
+            _share(float(attainment[interval, model])),
+            _milliseconds(float(made.tail_ms[interval, model])),
+            f"{late:,}" if (late := int(plan.late[interval, model].sum())) else "",
+        ]
+        for interval, model in places[:_MOST_MISSED]
+    ]
+    headings = ["missed at", "model", "load", "capacity", "load/capacity", "in time", "tail", "late servers"]
+    return headings, rows
+
+
+def _verdict(made: DayMade) -> str:
+    missed, loaded = int(made.missed.sum()), int(np.count_nonzero(made.load_qps))
+    times = "" if made.request.load_factor == 1 else f" times {made.request.load_factor:g}"
+    runs = "" if made.request.seeds == 1 else f", {made.request.seeds} times"
+    return (
+        f"The SLA target is met in {loaded - missed:,} of {loaded:,} intervals of a model ({1 - missed / loaded:.1%})."
+        f" Planned load{times}, {made.policy.name}, {made.request.arrivals} arrivals, {made.queries:,} queries for each"
+        f" model in each of {len(made.plan.counts):,} intervals{runs}."
+    )
+
+
+def _notes(made: DayMade) -> list[str]:
+    """What the figures do not show."""
+    notes = []
+    more = int(made.missed.sum()) - _MOST_MISSED
+    if more > 0:
+        notes.append(f"{more:,} more intervals miss their SLA target: --json has all of them.")
+    short = made.sampled_slas
+    if (short < _LEAST_SLAS).any():
+        at = int(short.argmin())
+        wanted = math.ceil(made.queries * _LEAST_SLAS / float(short[at]) / 1000) * 1000
+        lasting = format_number(float(short[at]))
+        notes.append(
+            f"At the peak {made.queries:,} queries of {made.plan.models[at]} last {lasting} times its SLA, so that a"
+            f" slight overload does not show: for {_LEAST_SLAS} times give --queries {wanted}."
+        )
+    if made.plan.late.any():
+        notes.append(
+            f"{int(made.plan.late.sum()):,} servers are late: they join {format_number(made.plan.set_up_s)} s after"
+            " their interval begins, and what waits for them until then counts."
+        )
+    return notes
+
+
+def _key_numbers(made: DayMade) -> list[KeyNumber]:
+    missed, loaded = int(made.missed.sum()), int(np.count_nonzero(made.load_qps))
+    load = made.load_qps.sum(axis=0)
+    overall = float(np.nansum(made.mean_attainment * load) / load.sum())
+    worst = int(np.nanargmin(made.mean_attainment))
+    numbers = [
+        KeyNumber(
+            "intervals that meet the SLA target", f"{1 - missed / loaded:.1%}", "", f"{missed:,} missed", not missed
+        ),
+        KeyNumber("queries in time", f"{overall:.2%}"),
+        KeyNumber("worst model", _share(float(made.mean_attainment[worst])), "", made.plan.models[worst]),
+    ]
+    used = {
+        kind: _mean_used(made, at) for at, kind in enumerate(made.plan.server_types) if made.plan.counts[:, :, at].any()
+    }
+    if used:
+        busiest = max(used, key=lambda kind: used[kind])
+        numbers.append(KeyNumber("busiest server type", f"{used[busiest]:.1%}", "", busiest))
+    return numbers
+
+
+def _load_share(made: DayMade) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Load over capacity, `[intervals, models]`; infinite without servers."""
+    capacity = made.plan.capacity_qps
+    none = np.where(made.load_qps > 0, np.inf, 0.0)
+    return np.asarray(np.divide(made.load_qps, capacity, out=none, where=capacity > 0))
+
+
+def _mean_used(made: DayMade, kind: int) -> float:
+    """Utilisation of a type over the day, each server counting alike."""
+    servers = made.plan.counts.sum(axis=1)[:, kind]
+    return float(np.nansum(made.utilisation[:, kind] * servers) / servers.sum())
+
+
+def _least(attainment: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    known = attainment[~np.isnan(attainment)]
+    return float(known.min()) if known.size else math.nan
+
+
+def _files(made: DayMade) -> str:
+    return next(iter(made.models.values())).times.named_files
+
+
+def _share(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.2%}"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{format_number(value)} ms" if math.isfinite(value) else "not answered"
+
+
+def _clock(seconds: float) -> str:
+    """Hours and minutes, and seconds where there are some, since the day's start."""
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours:02}:{rest // 60:02}" + (f":{rest % 60:02}" if rest % 60 else "")

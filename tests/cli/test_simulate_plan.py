@@ -1,0 +1,144 @@
+"""What `hebe simulate` knows of the models of a plan: their service times, SLA targets and query sizes."""
+
+from dataclasses import replace
+
+import pytest
+
+from hebe.cli.plan_files import PlanFileError
+from hebe.cli.simulate_plan import (
+    FleetPlanRequest,
+    file_made_from,
+    plan_kind,
+    read_models,
+    read_plan,
+    service_time_files,
+)
+from hebe.profiling.server_profile import write_server_profile
+from hebe.spec import SlaTarget
+
+from .pool_files import times_file
+from .server_profiles import profile_file, server_profile
+
+
+def request(plan="day.toml", **changes):
+    asked = FleetPlanRequest((), plan, 1.0, None, None, None, "poisson", None, 1, 0)
+    return replace(asked, **changes)
+
+
+def profiled(path, *, sla=None, load=None, **changes):
+    """A profile on disk, of another SLA target or load."""
+    made = server_profile(**changes)
+    subject = replace(made.subject, sla=sla or made.subject.sla, load=load or made.subject.load)
+    write_server_profile(path, replace(made, subject=subject))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["pool", "provisioning", "colocation"])
+def test_a_plan_says_its_kind(tmp_path, kind):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(f'\ufeffkind = "{kind}"\nversion = 1\n', encoding="utf-8")
+    assert plan_kind(plan) == kind
+    assert read_plan(plan, kind, 1) == {"kind": kind, "version": 1}
+    with pytest.raises(PlanFileError, match=rf"version 1: must be kind '{kind}', version 2, as hebe plan p?"):
+        read_plan(plan, kind, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('kind = "figures"', "kind is 'figures': must be a plan to simulate: 'pool' (hebe plan pool), 'provisioning'"),
+        ("a = 1", "kind is None: must be a plan"),
+        ('kind = ["pool"]', "kind is ['pool']: must be a plan"),
+        ("kind = ", "cannot be read"),
+    ],
+)
+def test_what_is_no_plan_is_refused(tmp_path, text, message):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(text)
+    with pytest.raises(PlanFileError) as fault:
+        plan_kind(plan)
+    assert message in str(fault.value)
+
+
+def test_a_plan_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(PlanFileError, match=r"gone\.toml: cannot be read: No such file"):
+        plan_kind(tmp_path / "gone.toml")
+
+
+def test_what_a_plan_was_made_from(tmp_path):
+    plan = tmp_path / "plans" / "day.toml"
+    assert file_made_from(plan, {}, "efficiency") is None
+    assert file_made_from(plan, {"made_from": {"loads": "x.csv"}}, "efficiency") is None
+    found = file_made_from(plan, {"made_from": {"efficiency": "../e.csv"}}, "efficiency")
+    assert found == tmp_path / "plans" / ".." / "e.csv"
+    for wrong, message in (([], r"made_from is \[\]"), ({"efficiency": 3}, "made_from: efficiency is 3")):
+        with pytest.raises(PlanFileError, match=message):
+            file_made_from(plan, {"made_from": wrong}, "efficiency")
+
+
+def test_service_times_are_those_given_or_the_profiles_that_the_plan_was_made_from(tmp_path):
+    folder = profile_file(tmp_path / "profiles" / "m.json").parent
+    times = times_file(tmp_path)
+    assert service_time_files(request(), folder) == (folder,)
+    assert service_time_files(request(service_times=(times,)), folder) == (times,)
+    with pytest.raises(
+        PlanFileError, match=r"times\.csv, which it was made from, has throughputs and no service times"
+    ):
+        service_time_files(request(), times)
+    with pytest.raises(PlanFileError, match=r"day\.toml: it does not say from what it was made: give files of service"):
+        service_time_files(request(), None)
+
+
+def test_of_profiles_sla_and_sizes_are_what_they_were_made_for(tmp_path):
+    load = "sizes quantiles:5,10,20, arrivals poisson, keys uniform, seed 0"
+    profiled(tmp_path / "a.json", model="a", sla=SlaTarget(30.0, 90.0), load=load)
+    profiled(tmp_path / "b.json", model="b", sla=SlaTarget(40.0, 95.0), load="as it comes")
+    known = read_models(request(), [tmp_path], {"a": ["cpu"], "b": None})
+    assert (known["a"].sla, known["a"].sizes) == (SlaTarget(30.0, 90.0), "quantiles:5,10,20")
+    assert (known["b"].sla, known["b"].sizes) == (SlaTarget(40.0, 95.0), "production")
+    assert known["a"].largest == len(known["a"].size_weights) == 20
+    assert known["a"].times.table.types == ("cpu",)
+    changed = read_models(
+        request(sla_ms={"a": 50.0}, percentile=80.0, sizes="fixed:7"), [tmp_path], {"a": ["cpu"], "b": ["cpu"]}
+    )
+    assert [one.sla for one in changed.values()] == [SlaTarget(50.0, 80.0), SlaTarget(40.0, 80.0)]
+    assert {one.sizes for one in changed.values()} == {"fixed:7"}
+
+
+def test_without_profiles_a_bound_is_needed(tmp_path):
+    times = times_file(tmp_path)
+    asked = request(sizes="fixed:10")
+    with pytest.raises(PlanFileError, match="no SLA target of m: give --sla-ms MS for all models, or MODEL=MS"):
+        read_models(asked, [times], {"m": ["gpu"]})
+    known = read_models(replace(asked, sla_ms=25.0), [times], {"m": ["cpu", "gpu"]})
+    assert known["m"].sla == SlaTarget(25.0, 99.0)
+    assert known["m"].times.table.types == ("cpu", "gpu")
+
+
+FAULTS = {
+    "SLA of no model": ({"sla_ms": {"x": 9.0}}, {"m": ["gpu"]}, "--sla-ms: the plan has no model x: there are m"),
+    "no such model": ({"sla_ms": 25.0}, {"x": ["gpu"]}, "holds no model x: there are m"),
+    "no such type": ({"sla_ms": 25.0}, {"m": ["tpu"]}, "no service times of m on tpu, which the plan uses for m"),
+    "sizes beyond": ({"sla_ms": 25.0, "sizes": "fixed:200"}, {"m": ["gpu"]}, "queries of 200 items, but service times"),
+    "SLA too short": ({"sla_ms": 1.0}, {"m": ["gpu"]}, "below the fastest service time of m"),
+}
+
+
+@pytest.mark.parametrize(("changes", "types", "message"), FAULTS.values(), ids=FAULTS)
+def test_what_does_not_fit_is_named(tmp_path, changes, types, message):
+    asked = replace(request(sizes="fixed:10"), **changes)
+    with pytest.raises(PlanFileError) as fault:
+        read_models(asked, [times_file(tmp_path)], types)
+    assert message in str(fault.value)
+
+
+def test_profiles_for_unlike_targets_need_one(tmp_path):
+    profiled(tmp_path / "cpu.json", sla=SlaTarget(30.0, 95.0))
+    profiled(tmp_path / "gpu.json", server="gpu", sla=SlaTarget(40.0, 95.0))
+    types = {"m": ["cpu", "gpu"]}
+    with pytest.raises(
+        PlanFileError, match="m was profiled for unlike SLA targets: p95 within 30 ms, p95 within 40 ms"
+    ):
+        read_models(request(sizes="fixed:10"), [tmp_path], types)
+    asked = request(sizes="fixed:10", sla_ms=35.0, percentile=95.0)
+    assert read_models(asked, [tmp_path], types)["m"].sla == SlaTarget(35.0, 95.0)
