@@ -279,3 +279,17 @@ def test_everything_in_memory_needs_no_directory(tables):
         assert not (Path(place) / "no").exists()
         opened.warm_up()
         opened.close()
+
+
+def test_kernels_are_there_before_tables_take_the_memory(tables, monkeypatch):
+    order = []
+    monkeypatch.setattr(hierarchy.kernel, "warm_up", lambda _row_format: order.append("kernels"))
+
+    def refuse(*_arguments):
+        order.append("tables")
+        raise StoreError("no memory")
+
+    monkeypatch.setattr(hierarchy, "TableMemory", refuse)
+    with pytest.raises(StoreError, match="no memory"):
+        EmbeddingHierarchy.open(SPEC, tables)
+    assert order == ["kernels", "tables"]

@@ -1,10 +1,13 @@
 """Rows that only Redis has: lost, half filled, filled by two at once, and whole again."""
 
+import logging
 import threading
+import time
 
 import numpy as np
 import pytest
 
+from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.redis_generations import RedisGenerations
 from hebe.embeddings.redis_layout import LayoutRule
 from hebe.embeddings.store import StoreError, StoreUnavailable
@@ -21,17 +24,19 @@ TIMEOUT_S = 60.0
 class Member:
     """A server, as far as this goes: its store, and how often it has filled one."""
 
-    def __init__(self, open_redis, redis, options=FOUR, before=lambda: None):
+    def __init__(self, open_redis, redis, options=FOUR, before=lambda: None, keys=KEYS):
         self.store = open_redis(redis, options, namespace="content", rule=LayoutRule.REQUIRED)
-        self.before = before
+        self.before, self.keys = before, keys
+        self.attempts = 0
         self.filled: list[str] = []
         self.changes = 0
         self.generations = RedisGenerations(self.store, self.store, "content", self._fill)
         self.generations.changed = self._changed
 
     def _fill(self, store, name, step):
+        self.attempts += 1
         for table in TABLES:
-            put(store, KEYS, table)
+            put(store, self.keys, table)
             self.before()
             step()
         self.filled.append(name)
@@ -41,7 +46,7 @@ class Member:
 
     def whole(self):
         try:
-            return all(fetched(self.store, KEYS, table).all() for table in TABLES)
+            return all(fetched(self.store, self.keys, table).all() for table in TABLES)
         except StoreUnavailable:
             return False
 
@@ -211,3 +216,123 @@ def test_rows_of_an_old_snapshot_are_filled_anew_and_answer_meanwhile(member, re
     assert answered == [True, True], "once each table"
     assert first.whole()
     assert len(first.filled) == 2
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """Sets the pauses between attempts, of members made from then on; they look a hundred times a second."""
+    monkeypatch.setattr("hebe.embeddings.redis_generations._LOOK_S", 0.01)
+
+    def shortest_and_longest(pause_s, longest_pause_s):
+        options = BreakerOptions(1, pause_s, longest_pause_s)
+        monkeypatch.setattr("hebe.embeddings.redis_generations._PAUSES", options)
+
+    return shortest_and_longest
+
+
+def looked(member, times):
+    """Wait until it has looked so often."""
+    looks = [0]
+    runs = member.store.runs
+
+    def counted():
+        looks[0] += 1
+        return runs()
+
+    member.store.runs = counted
+    wait_until(lambda: looks[0] >= times, TIMEOUT_S)
+    member.store.runs = runs
+
+
+MANY = np.arange(40_000)
+"""More of them than a Redis after `lose_all` has memory for."""
+
+
+def lose_all(client):
+    """Remove all rows, and leave 2 MB."""
+    client.flushall()
+    client.config_set("maxmemory", client.info("memory")["used_memory"] + (2 << 20))
+
+
+def test_a_redis_without_memory_is_not_filled_again_and_again(member, redis, pauses, caplog):
+    """Its reason is told once, and to those who ask; it is filled as soon as it has more."""
+    pauses(1000.0, 1000.0)
+    first = member(keys=MANY)
+    first.generations.join()
+    with redis.client() as client, caplog.at_level(logging.WARNING, "hebe.tiers"):
+        lose_all(client)
+        first.generations.start()
+        wait_until(lambda: first.attempts == 2, TIMEOUT_S)
+        looked(first, 50)
+        assert first.attempts == 2
+        with pytest.raises(StoreUnavailable, match=r"lost rows of table users, and they cannot.*no memory left.*OOM"):
+            fetched(first.store, KEYS)
+        assert [each.message for each in caplog.records if "cannot be filled" in each.message] == [
+            f"Redis cannot be filled: Redis {redis.address} has no memory left: raise its maxmemory, or set a smaller "
+            "overflow_margin (OOM)"
+        ]
+        client.config_set("maxmemory", 0)
+    wait_until(first.whole, TIMEOUT_S)
+    assert first.attempts == 3
+    assert first.store.refill_fault is None
+
+
+def test_a_redis_that_was_restarted_is_filled_at_once(member, redis, pauses):
+    pauses(1000.0, 1000.0)
+    first = member(keys=MANY)
+    first.generations.join()
+    with redis.client() as client:
+        lose_all(client)
+        first.generations.start()
+        wait_until(lambda: first.attempts == 2, TIMEOUT_S)
+    redis.restart()  # without a bound
+    wait_until(first.whole, TIMEOUT_S)
+    assert first.attempts == 3
+
+
+def test_what_heals_unseen_is_tried_again_after_longer_and_longer_pauses(member, redis, pauses, monkeypatch):
+    """Up to a bound."""
+    pauses(0.02, 0.08)
+    first = member()
+    first.generations.join()
+    begun_s, ended_s = [], []
+
+    def fail():
+        begun_s.append(time.monotonic())
+        raise StoreError("the rows cannot be read")
+
+    note = first.generations._note_failure
+
+    def noted(fault):
+        note(fault)
+        ended_s.append(time.monotonic())
+
+    monkeypatch.setattr(first.generations, "_note_failure", noted)
+    first.before = fail
+    with redis.client() as client:
+        client.flushall()
+    first.generations.start()
+    wait_until(lambda: first.attempts >= 6, TIMEOUT_S)
+    first.before = lambda: None
+    wait_until(first.whole, TIMEOUT_S)
+    waited_s = [begun - ended for ended, begun in zip(ended_s, begun_s[1:], strict=False)]
+    assert all(waited > pause for waited, pause in zip(waited_s, (0.019, 0.039, 0.079, 0.079), strict=False)), waited_s
+
+
+def test_a_follower_of_another_server_forgets_what_it_could_not_do(member, redis, pauses):
+    pauses(1000.0, 1000.0)
+    first, second = member(), member()
+    for each in (first, second):
+        each.generations.join()
+
+    def fail():
+        raise StoreError("the rows cannot be read")
+
+    first.before = fail
+    with redis.client() as client:
+        client.flushall()
+    first.generations.start()
+    wait_until(lambda: first.attempts == 2, TIMEOUT_S)
+    second.generations.start()
+    wait_until(lambda: first.whole() and first.store.refill_fault is None, TIMEOUT_S)
+    assert first.attempts == 2

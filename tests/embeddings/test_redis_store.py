@@ -194,3 +194,17 @@ def test_all_keys_are_told_once_while_others_write(open_redis, redis_server):
             assert np.isin(np.arange(20_000), keys).all()
         done.set()
         churning.result()
+
+
+def test_each_partition_tells_the_memory_bound_of_its_process(open_redis, redis, redis_cluster):
+    store = open_redis(redis)
+    assert store.memory_bounds() == [b"0"] * 8
+    with redis.client() as client:
+        client.config_set("maxmemory", 3 << 20)
+    assert store.memory_bounds() == [b"3145728"] * 8
+    many = open_redis(redis_cluster, VolatileOptions(9))
+    with redis_cluster.masters[0].client() as client:
+        client.config_set("maxmemory", 1 << 30)
+    assert sorted(many.memory_bounds()) == [b"0"] * 12 + [b"1073741824"] * 6
+    with redis_cluster.masters[0].client() as client:
+        client.config_set("maxmemory", 0)

@@ -11,7 +11,7 @@ from hebe.bench.server_process import ServerProcess
 from hebe.bench.update_producer import ProducerProcess
 from hebe.load_generator.session import run_load
 
-_TINY = embeddings_updates._Effort(scale=0.0002, turns=1, probe_s=0.1, rounds=2, resolution=0.5, visible_s=0.6)
+_TINY = embeddings_updates._Effort(scale=0.0002, turns=2, probe_s=0.1, rounds=2, resolution=0.5, visible_s=0.6)
 
 
 @pytest.fixture
@@ -51,15 +51,41 @@ def assert_gone(processes):
             os.kill(pid, 0)
 
 
-def one_load(target, workload, **_):
+class Trainer:
+    """Whether it sends now."""
+
+    def __init__(self, monkeypatch):
+        self.sends = False
+        start, stop = ProducerProcess.start, ProducerProcess.stop
+
+        def started(process):
+            start(process)
+            self.sends = True
+
+        def stopped(process):
+            self.sends = False
+            return stop(process)
+
+        monkeypatch.setattr(ProducerProcess, "start", started)
+        monkeypatch.setattr(ProducerProcess, "stop", stopped)
+
+
+def one_load(target, workload):
     """In place of the search, which has tests of its own and takes minutes."""
     run_load(target, workload, 20.0, 0.5)
     return SimpleNamespace(crossing=SimpleNamespace(qps=20.0))
 
 
 def test_measures_what_it_promises(processes, monkeypatch):
-    monkeypatch.setattr(embeddings_updates, "find_qps", one_load)
+    trainer, turns = Trainer(monkeypatch), []
+
+    def one_turn(target, workload, **_):
+        turns.append(trainer.sends)
+        return one_load(target, workload)
+
+    monkeypatch.setattr(embeddings_updates, "find_qps", one_turn)
     figures = measure()
+    assert turns == [False, True, True, False], "with and without updates, in an order that favours neither"
     assert {name: figure.target for name, figure in figures.items()} == {
         "updates.qps_kept": ">= 0.9",
         "updates.applied_over_sent": ">= 0.98",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -147,11 +148,33 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.parametrize("updates", [False, True], ids=["in the server", "in a process of its own"])
+def test_a_block_that_is_damaged_under_a_running_server(tmp_path: Path, stored: Path, updates: bool):
+    """A query that needs it gets no row that is none: default vectors, which the response tells, and the log says why.
+
+    Once the disk has the block again it is read again.
+    """
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
+    place = tmp_path / "rocksdb" / SPEC.name / "1"
+    with serving(tmp_path, tiers(tmp_path, tmp_path / "rocksdb", updates=updates)) as server:
+        damage(place, "rows")
+        with Load([server], SPEC, Versions(SPEC), items=32) as load:
+            load.wait_for(20, lambda answer: answer.told is not None and answer.told.defaulted > 0)
+            said = f"persistent_db is left alone until it answers again: persistent store {place}: "
+            eventually(lambda: said in server.log, "the log tells")
+            assert "Corruption: block checksum mismatch" in server.log
+            damage(place, "rows")  # which undoes it
+            load.wait_until_whole()
+        assert server.end(signal.SIGTERM) == 0
+        assert "Traceback" not in server.log
+
+
 def damage(place: Path, part: str) -> None:
-    """Change some bytes of a store: of its rows, or of the record beside them."""
+    """Change some bytes of a store, of its rows or of the record beside them: the second time they are as they were."""
     largest = max((place / "rows").glob("*.sst"), key=lambda file: file.stat().st_size)
     file = largest if part == "rows" else place / "store.json"
-    content = bytearray(file.read_bytes())
-    middle = len(content) // 2
-    content[middle : middle + 8] = bytes(byte ^ 0x5A for byte in content[middle : middle + 8])
-    file.write_bytes(content)
+    with file.open("r+b") as content:
+        content.seek(file.stat().st_size // 2)
+        wrong = bytes(byte ^ 0x5A for byte in content.read(8))
+        content.seek(-8, os.SEEK_CUR)
+        content.write(wrong)

@@ -48,14 +48,14 @@ SPEC: ModelSpec = small_dlrm("large", 300_000, 16)
 TABLE_MEMORY = "6M"
 
 
-def check_scores(server: HebeServe, reference: Reference) -> None:
+def check_scores(server: HebeServe, reference: Reference, spec: ModelSpec = SPEC) -> None:
     """Fixed and jagged queries of several sizes over both protocols; no key is answered with a default."""
     rng = np.random.default_rng(5)
     for module, url in ((tritonclient.http, server.http), (tritonclient.grpc, server.grpc)):
         with module.InferenceServerClient(url) as client:
             for items, jagged in ((1, ()), (40, ("history",)), (700, ())):
-                inputs = draw(SPEC, items, rng, jagged)
-                scores = client.infer(SPEC.name, triton_inputs(module, inputs)).as_numpy("score")
+                inputs = draw(spec, items, rng, jagged)
+                scores = client.infer(spec.name, triton_inputs(module, inputs)).as_numpy("score")
                 np.testing.assert_allclose(scores, reference.scores(inputs), rtol=0, atol=TOLERANCE)
     metrics = server.metrics()
     assert metrics.value("hebe_keys_total") > 0
@@ -100,6 +100,49 @@ def test_a_model_larger_than_its_table_memory(tmp_path: Path):
         again = record.stat()
         assert (again.st_ino, again.st_mtime_ns) == (written.st_ino, written.st_mtime_ns), "the rows were written again"
         assert server.end(signal.SIGTERM) == 0
+
+
+def data_bytes(server: HebeServe) -> int:
+    """What counts for its RLIMIT_DATA now: memory of its own, files aside, whether it was touched or not."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmData:"))
+
+
+def test_a_model_larger_than_the_memory_that_there_is(tmp_path: Path):
+    """Where the system gives the server no memory for all rows, it serves them from disk, and says so if it may not.
+
+    The limit is what it takes to serve a small model in the same way, and a fifth of the size of these tables.
+    """
+    spec, little = small_dlrm("huge", 700_000, 64), small_dlrm("huge", 60_000, 64)
+    size_bytes = sum(4 * table.rows * table.dim for table in spec.tables)  # 269 MB
+    store(tmp_path / "models", spec)
+    store(tmp_path / "little", little)
+    reference = Reference(tmp_path / "models", spec.name)
+    bounded = ["--table-memory", "16M", "--workers", "1", "--persistent-dir"]
+
+    for log in ("log1", "log2"):  # the first one may have kernels to compile, which takes more
+        with hebe_serve(tmp_path / "little", tmp_path / log, *bounded, str(tmp_path / "few")) as server:
+            server.wait_until_ready()
+            check_scores(server, Reference(tmp_path / "little", little.name), little)
+            limit_bytes = data_bytes(server) + size_bytes // 5
+
+    def limit(server: HebeServe) -> None:
+        resource.prlimit(server.process.pid, resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+    with hebe_serve(tmp_path / "models", tmp_path / "log3", "--workers", "1") as server:
+        limit(server)
+        assert server.process.wait(PATIENCE_S) == 1, server.log
+        (reason,) = [line for line in server.log.splitlines() if line.startswith("error: ")]
+        assert reason.startswith(f"error: model {spec.name}: cannot map ")
+        assert reason.endswith("or set a smaller table memory with a persistent directory for the rest")
+
+    with hebe_serve(tmp_path / "models", tmp_path / "log4", *bounded, str(tmp_path / "rows")) as server:
+        limit(server)
+        server.wait_until_ready()
+        check_scores(server, reference, spec)
+        assert data_bytes(server) <= limit_bytes
+        assert server.end(signal.SIGTERM) == 0
+        assert "Traceback" not in server.log
 
 
 def test_the_rows_of_versions_that_are_gone_go_with_the_next_load(tmp_path: Path):

@@ -38,7 +38,8 @@ SHARED = VolatileOptions(num_partitions=4)
 SERVER = """
 import sys, time
 from hebe.embeddings.redis_store import RedisStore
-from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
+from hebe.embeddings.updates.ingestion import UpdateIngestion
+from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from tests.integration.test_update_faults import DIM, SHARED, USERS, log_of
 
 store = RedisStore({"users": DIM}, sys.argv[2], SHARED, namespace="m")

@@ -2,6 +2,7 @@
 
 One server process reads all tables of a model through a cache, a hash map and RocksDB, and follows a log directory;
 another process sends to that log, or sends nothing, in turns. Each turn searches the latency-bounded throughput anew.
+From round to round the order of the two turns changes, so that a machine that becomes slower favours neither.
 The worker has a core of its own; front end, ingestion, RocksDB, the load generator and the trainer share the others, so
 that what the latter two take there counts against the server as well: the notes say how much the trainer took.
 """
@@ -132,23 +133,30 @@ class _Measurement:
         self._progress.advance(task)
         without, following = list[float](), list[float]()
         visible: list[Figure] = []
-        for _ in range(effort.turns):
-            self._wait_until_quiet()
-            without.append(self._throughput_qps("without updates"))
-            if not without[-1]:
-                raise RuntimeError(
-                    f"{MODEL} meets {SLA_MS:g} ms at no load, also without updates: is the machine busy?"
-                )
-            self._progress.advance(task)
-            if not visible:
-                visible = self._visible(_LOAD_OF_VISIBILITY * without[0])
+        for turn in range(effort.turns):
+            for updates in (False, True) if turn % 2 == 0 else (True, False):
+                self._wait_until_quiet()
+                if updates:
+                    following.append(self._throughput_with_updates_qps())
+                else:
+                    without.append(self._throughput_without_qps())
                 self._progress.advance(task)
-            self._wait_until_quiet()
-            self._producer.start()
-            following.append(self._throughput_qps("with updates"))
-            self._end_updates()
-            self._progress.advance(task)
+                if not visible:
+                    visible = self._visible(_LOAD_OF_VISIBILITY * without[0])
+                    self._progress.advance(task)
         return [*self._throughputs(without, following), *visible]
+
+    def _throughput_without_qps(self) -> float:
+        found_qps = self._throughput_qps("without updates")
+        if not found_qps:
+            raise RuntimeError(f"{MODEL} meets {SLA_MS:g} ms at no load, also without updates: is the machine busy?")
+        return found_qps
+
+    def _throughput_with_updates_qps(self) -> float:
+        self._producer.start()
+        found_qps = self._throughput_qps("with updates")
+        self._end_updates()
+        return found_qps
 
     def _throughput_qps(self, what: str) -> float:
         """The latency-bounded throughput, searched from nothing."""

@@ -134,6 +134,8 @@ class EmbeddingHierarchy:
                 )
             left_bytes = (table_memory_bytes or 0) - planned_bytes(resident, row_format)
             config = bounded_config(config, left_bytes, row_format, persistent_dir)
+        # Before the tables take what memory there is: libraries that lack it as they are loaded crash, or never return.
+        kernel.warm_up(row_format)
         memory = TableMemory(resident, row_format)
         tiers: Tiers | None = None
         try:

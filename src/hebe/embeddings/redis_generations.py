@@ -7,6 +7,9 @@ updates that the log has; then it seals every partition, and makes this generati
 seal has lost its rows: nobody answers from it, and the next generation is made. It is made too, while the current one
 answers, where another Redis process has come to have rows (`RedisStore.runs`): they may be older than they were.
 
+One that cannot be filled, for want of memory perhaps, is tried again after a pause, twice as long each time, since each
+attempt sends all rows; at once where another process has come to have the partitions, or its `maxmemory` has changed.
+
     hebe:{CONTENT}:generation    string: the name of the current one, whose rows are in namespace CONTENT.NAME
     hebe:{CONTENT}:generations   set: the names of those that may have rows
     hebe:{CONTENT}:filling       string: the name of the one that is being made; expires if its maker dies
@@ -21,6 +24,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import quote
 
+from hebe.embeddings.circuit_breaker import BreakerOptions, CircuitBreaker
 from hebe.embeddings.lookout import Lookout
 from hebe.embeddings.redis_command import Command, Reply
 from hebe.embeddings.redis_layout import LayoutRule
@@ -39,6 +43,8 @@ _RENEW_S = 5.0
 _LOOK_S = 1.0
 _CHECK_S = 10.0
 """So often all partitions are looked at; one that a query finds to have lost its rows is told at once."""
+_PAUSES = BreakerOptions(failures=1, pause_s=2.0, longest_pause_s=300.0)
+"""Between attempts to fill, unless Redis has changed."""
 
 _RENEW = b"""
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -78,6 +84,12 @@ class RedisGenerations:
         """Which processes had the rows when it was last looked."""
         self._renewed_s = 0.0
         self._checked_s = 0.0
+        self._attempts = CircuitBreaker(_PAUSES)
+        """Open while the last attempt to fill is one that failed."""
+        self._fault: StoreError | None = None
+        """Why it failed."""
+        self._attempted: tuple[list[bytes], list[bytes]] | None = None
+        """The Redis processes then, and their memory bounds."""
         self._lookout = Lookout("generations", _LOOK_S, self._look_again, "Redis cannot be filled")
 
     def join(self) -> None:
@@ -99,7 +111,8 @@ class RedisGenerations:
         self._lookout.close()
 
     def _look_again(self) -> None:
-        thoroughly = any(store.loss.is_set() for store in self._stores) or time.monotonic() > self._checked_s + _CHECK_S
+        due = not self._attempts.closed or time.monotonic() > self._checked_s + _CHECK_S
+        thoroughly = due or any(store.loss.is_set() for store in self._stores)
         self._look(thoroughly)
         if thoroughly:
             self._checked_s = time.monotonic()
@@ -120,13 +133,21 @@ class RedisGenerations:
             self._make(name)  # it answers meanwhile
         else:
             self._runs = runs
+            self._note_success()
         return True
 
     def _make(self, lost: str | None) -> bool:
-        """The next generation after `lost`, unless another server makes it; returns whether this one did."""
+        """The next generation after `lost`, unless another server makes it; returns whether this one did.
+
+        Raises what the last attempt did while it is too early for another one.
+        """
+        processes = self._store.runs(), self._store.memory_bounds()
+        if processes == self._attempted:
+            self._raise_if_too_early()
         name = secrets.token_hex(6)
         if self._ask(b"SET", self._claim, name, "NX", "PX", str(_EXPIRES_MS)) is None:
             return False
+        self._attempted = processes
         self._renewed_s = time.monotonic()
         new = self._store.beside(self._namespace(name), LayoutRule.AWAITED)
         try:
@@ -150,15 +171,39 @@ class RedisGenerations:
                     self._clear_other(lost)  # perhaps it is for memory that the next one cannot be made
             if isinstance(fault, _TakenOver):
                 return False
+            if isinstance(fault, Exception):
+                self._note_failure(fault)
             raise
         finally:
             new.close()
+        self._note_success()
         log.warning("Redis has all rows of %s", self._content)
         self._follow(name)
         for other in self._known():
             if other != name:
                 self._clear_other(other)
         return True
+
+    def _raise_if_too_early(self) -> None:
+        due_s, fault = self._attempts.probe_s, self._fault
+        if fault is not None and due_s is not None and time.monotonic() < due_s:
+            kind = StoreUnavailable if isinstance(fault, StoreUnavailable) else StoreError
+            raise kind(str(fault), fault.client_message)
+
+    def _note_failure(self, fault: Exception) -> None:
+        self._fault = fault if isinstance(fault, StoreError) else StoreError(str(fault))
+        now_s = time.monotonic()
+        if not self._attempts.failed(now_s, now_s):  # it was open
+            self._attempts.probe_failed(now_s)
+        for store in self._stores:
+            store.refill_fault = str(self._fault)
+
+    def _note_success(self) -> None:
+        """There is a generation that is whole and new, whoever has made it."""
+        self._attempts.succeeded(time.monotonic())
+        self._fault = None
+        for store in self._stores:
+            store.refill_fault = None
 
     def _follow(self, name: str) -> None:
         for store in self._stores:

@@ -131,6 +131,10 @@ class PartitionCommands:
         """What Redis tells of the process that has the partition, its `run_id` among it."""
         return self._command(b"INFO", b"server")
 
+    def read_memory(self) -> Command:
+        """What Redis tells of the memory of that process, its `maxmemory` among it."""
+        return self._command(b"INFO", b"memory")
+
     def read_run(self) -> Command:
         """The run that was noted, or None."""
         return self._command(b"GET", self._run_key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -79,6 +79,8 @@ class RedisStore:
         self.rule = rule
         self.loss = threading.Event()
         """Set when a partition proves to have lost its rows, with `LayoutRule.REQUIRED`; for who looks to clear."""
+        self.refill_fault: str | None = None
+        """Why rows that were lost are not there anew: told to who asks for them."""
         self.use(namespace)
         self._target = min(
             options.overflow_margin, max(1, int(options.overflow_margin * options.overflow_resolution_target))
@@ -143,12 +145,16 @@ class RedisStore:
         It is another one after a restart, from a snapshot perhaps, and after a replica has taken over, which may lack
         what was written last.
         """
-        partitions = self._all_partitions
-        owners = self._nodes.owners([partition.rows for partition in partitions])
-        asked = dict(zip(owners, partitions, strict=True))
-        replies = self._ask([[partition.read_process()] for partition in asked.values()])
-        found = {owner: self._run_of(reply) for owner, [reply] in zip(asked, replies, strict=True)}
-        return [found[owner] for owner in owners]
+        runs = self._told_by_processes(PartitionCommands.read_process, b"run_id")
+        if b"" in runs:
+            raise StoreError(f"Redis {self._where} does not tell its run_id", CLIENT_MESSAGE)
+        return runs
+
+    def memory_bounds(self) -> list[bytes]:
+        """The `maxmemory` (bytes, in decimal) of the process that has each partition, as in `runs`; b"" where it does
+        not tell.
+        """
+        return self._told_by_processes(PartitionCommands.read_memory, b"maxmemory")
 
     def note_runs(self, runs: Sequence[bytes]) -> None:
         """What these have is as new as it gets: `runs`, as they were before it was put there."""
@@ -337,12 +343,17 @@ class RedisStore:
         values += [bytes(size_bytes) if value is None else value for value in told]
         present += [value is not None for value in told]
 
-    def _run_of(self, told: Reply) -> bytes:
-        lines = told.split() if isinstance(told, bytes) else []
-        for line in lines:
-            if line.startswith(b"run_id:"):
-                return line.removeprefix(b"run_id:")
-        raise StoreError(f"Redis {self._where} does not tell its run_id", CLIENT_MESSAGE)
+    def _told_by_processes(self, asking: Callable[[PartitionCommands], Command], field: bytes) -> list[bytes]:
+        """By partition of each table, a field of what the process says that has it; b"" where it says nothing of it.
+
+        Each process is asked once.
+        """
+        partitions = self._all_partitions
+        owners = self._nodes.owners([partition.rows for partition in partitions])
+        asked = dict(zip(owners, partitions, strict=True))
+        replies = self._ask([[asking(partition)] for partition in asked.values()])
+        found = {owner: _field_of(reply, field) for owner, [reply] in zip(asked, replies, strict=True)}
+        return [found[owner] for owner in owners]
 
     @property
     def _all_partitions(self) -> list[PartitionCommands]:
@@ -351,7 +362,10 @@ class RedisStore:
     def _check_layout(self, share: Share, layout: Reply) -> None:
         if layout is None and self.rule is LayoutRule.REQUIRED:
             self.loss.set()
-            raise StoreUnavailable(f"Redis {self._where} has lost rows of table {share.table.name}", CLIENT_MESSAGE)
+            what = f"Redis {self._where} has lost rows of table {share.table.name}"
+            if (fault := self.refill_fault) is not None:
+                what += f", and they cannot be put there anew: {fault}"
+            raise StoreUnavailable(what, CLIENT_MESSAGE)
         self._check_same(share.table.name, share.partition, layout)
 
     def _check_same(self, table: str, partition: PartitionCommands, layout: Reply) -> None:
@@ -389,6 +403,12 @@ class RedisStore:
 def _alone(keys: KeyArray, rows: RowArray) -> tuple[KeyArray, KeyArray]:
     """`starts` and `bases` of a batch of one table."""
     return np.array([0, len(keys)]), np.array([0, rows.size])
+
+
+def _field_of(told: Reply, field: bytes) -> bytes:
+    """What an answer to INFO has as `field`; b"" if nothing."""
+    lines = told.split() if isinstance(told, bytes) else []
+    return next((line.removeprefix(field + b":") for line in lines if line.startswith(field + b":")), b"")
 
 
 def _count(replies: Sequence[Reply]) -> int:

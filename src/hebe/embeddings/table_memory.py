@@ -43,7 +43,7 @@ class HugeMapping:
         try:
             self._map = mmap.mmap(-1, size_bytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError, OverflowError) as fault:
-            raise StoreError(f"cannot map {size_bytes:,} bytes for {what}: {fault}") from fault
+            raise StoreError(f"cannot map {size_bytes:,} bytes for {what}: {fault}: {advice}") from fault
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without them: 4 KiB pages serve too
                 self._map.madvise(mmap.MADV_HUGEPAGE)

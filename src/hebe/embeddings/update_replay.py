@@ -11,7 +11,8 @@ from pathlib import Path
 from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
 from hebe.embeddings.store import EmbeddingStore, StoreUnavailable
 from hebe.embeddings.updates.contract import Topic
-from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
+from hebe.embeddings.updates.ingestion import UpdateIngestion
+from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.opening import open_configured_log
 
 log = logging.getLogger("hebe.updates")

@@ -13,7 +13,8 @@ import pytest
 
 from hebe.embeddings.updates.batching import UpdateCarrier
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition, UpdateLog, UpdateMessage, UpdateSource
-from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
+from hebe.embeddings.updates.ingestion import UpdateIngestion
+from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.message import encode
 
 from ..dict_store import DictStore

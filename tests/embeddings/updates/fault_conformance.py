@@ -14,7 +14,8 @@ import numpy as np
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.batching import UpdateCarrier
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog, UpdateMessage
-from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
+from hebe.embeddings.updates.ingestion import UpdateIngestion
+from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.message import encode
 
 from ..dict_store import DictStore

@@ -3,7 +3,8 @@
 import time
 
 from hebe.embeddings.updates.contract import TopicPartition
-from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
+from hebe.embeddings.updates.ingestion import UpdateIngestion
+from hebe.embeddings.updates.ingestion_options import IngestionOptions
 
 from .list_source import DIMS
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates import ingestion as module
 from hebe.embeddings.updates.contract import TopicPartition
-from hebe.embeddings.updates.ingestion import IngestionOptions
+from hebe.embeddings.updates.ingestion_options import IngestionOptions
 
 from ..dict_store import DictStore
 from .ingestions import AT, TIMEOUT_S, make_ingestion, rows_of, wait_until

@@ -26,7 +26,8 @@ SERVER = """
     from pathlib import Path
     from hebe.embeddings.rocksdb_store import RocksDbStore
     from hebe.embeddings.updates.contract import Topic
-    from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
+    from hebe.embeddings.updates.ingestion import UpdateIngestion
+    from hebe.embeddings.updates.ingestion_options import IngestionOptions
     from hebe.embeddings.updates.log_directory import LogDirectory
 
     log, store = LogDirectory(Path(sys.argv[1])), RocksDbStore(Path(sys.argv[2]), {"users": 3})

@@ -3,7 +3,8 @@
 import os
 from collections import defaultdict
 
-from hebe.embeddings.updates.ingestion import IngestionOptions, UpdateIngestion
+from hebe.embeddings.updates.ingestion import UpdateIngestion
+from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.log_directory import LogDirectory
 
 from ..dict_store import DictStore

@@ -5,7 +5,7 @@ import pytest
 
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.updates import sequence_check
-from hebe.embeddings.updates.ingestion import IngestionOptions
+from hebe.embeddings.updates.ingestion_options import IngestionOptions
 
 from .ingestions import AT, TIMEOUT_S, make_ingestion
 from .list_source import DIMS, ListSource

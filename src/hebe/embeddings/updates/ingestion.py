@@ -19,18 +19,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage, UpdateSource, data_bytes
 from hebe.embeddings.updates.incidents import Incidents
+from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.ingestion_statistics import IngestionCounter, IngestionStatistics
 from hebe.embeddings.updates.sequence_check import MOST_HELD, Gap, PartitionOrder
 from hebe.embeddings.updates.store_batches import StoreBatch, store_batches
+from hebe.embeddings.updates.updated_stores import UpdatedStores
 
 log = logging.getLogger("hebe.updates")
 
@@ -54,59 +55,6 @@ _HEARTBEAT_S = 1.0
 _LONGEST_BACKOFF = 64
 """Times `failure_backoff_ms`: the longest wait before a failed call is tried again."""
 _HELD_POLL_S = 0.1
-
-
-@runtime_checkable
-class PositionedStore(Protocol):
-    """A store that keeps with its rows how much of each log they include."""
-
-    def apply(self, table: str, keys: KeyArray, rows: RowArray | None, position: tuple[str, int] | None = None) -> bool:
-        """Put rows or delete keys, and note the position, all or nothing; False if it is there or past it already."""
-        ...
-
-    def positions(self) -> dict[str, int]:
-        """By log, the offset up to which its updates are in the store."""
-        ...
-
-
-@runtime_checkable
-class FixedStore(Protocol):
-    """A store that has no place for other keys than those that it was made with."""
-
-    @property
-    def refused_keys(self) -> Mapping[str, int]:
-        """By table, the keys of updates so far that it had no place for, and left out."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class IngestionOptions:
-    """How fast updates are applied; names and defaults are those of HPS' `update_source` block where it has them.
-
-    At most `max_rows_per_s` rows and deletes a second (None: as fast as it goes), as soon as they come but no oftener
-    than every `interval_s` seconds: what comes within an interval is applied together, of a key's rows the last one. A
-    store is given at most `max_batch_size` keys at once. Offsets are committed after `max_commit_interval` batches of a
-    partition, every second at least, and whenever nothing is left to do. Raises ValueError naming a field out of range.
-    """
-
-    max_rows_per_s: float | None = None
-    interval_s: float = 0.0
-    max_batch_size: int = 8192
-    max_commit_interval: int = 32
-    failure_backoff_ms: float = 50.0
-    poll_timeout_ms: float = 500.0
-
-    def __post_init__(self) -> None:
-        for name, value, least, most in (
-            ("max_rows_per_s", self.max_rows_per_s, 1e-3, 1e12),
-            ("interval_s", self.interval_s, 0, 86400),
-            ("max_batch_size", self.max_batch_size, 1, 1 << 24),
-            ("max_commit_interval", self.max_commit_interval, 1, 1 << 24),
-            ("failure_backoff_ms", self.failure_backoff_ms, 1, 600_000),
-            ("poll_timeout_ms", self.poll_timeout_ms, 1, 600_000),
-        ):
-            if value is not None and not least <= value <= most:
-                raise ValueError(f"{name} is {value}: must lie in [{least}, {most}]")
 
 
 class UpdateIngestion:
@@ -137,9 +85,7 @@ class UpdateIngestion:
         since_s: float | None = None,
     ) -> None:
         self.model, self.dims, self.options = model, dict(dims), options or IngestionOptions()
-        self._source, self._stores, self._listener = source, dict(stores), listener
-        self._positioned = {tier: store for tier, store in stores.items() if isinstance(store, PositionedStore)}
-        self._fixed = {tier: store for tier, store in stores.items() if isinstance(store, FixedStore)}
+        self._source, self._stores, self._listener = source, UpdatedStores(stores), listener
         self._since_s = -math.inf if since_s is None else since_s
         self._counter = IngestionCounter([*self._stores, *([] if listener is None else [LISTENER])])
         self._incidents = Incidents(model, self._counter, quarantine)
@@ -320,7 +266,7 @@ class UpdateIngestion:
         new = [at for at in self._source.assigned() if at not in self._orders]
         if not new:
             return
-        stored, identity = self._stored_positions(), self._source.log_identity()
+        stored, identity = self._stores.positions(), self._source.log_identity()
         for at in new:
             self._meet(at, stored, identity)
 
@@ -342,13 +288,6 @@ class UpdateIngestion:
             self._unjudged.add(at)
         self._orders[at] = PartitionOrder(at)
         self._ready.setdefault(at, deque())
-
-    def _stored_positions(self) -> dict[str, int] | None:
-        """What all stores that keep positions have; None if there is no such store."""
-        found = [store.positions() for store in self._positioned.values()]
-        if not found:
-            return None
-        return {name: min(known[name] for known in found) for name in found[0] if all(name in known for known in found)}
 
     def _take(self, delivery: Delivery) -> None:
         """Bring the next delivery into its order; it leaves `_deliveries` when all that can fail is done."""
@@ -385,7 +324,7 @@ class UpdateIngestion:
 
     def _begin_anew(self, at: TopicPartition, offset: int) -> None:
         """The log has gone back behind what it had handed over: it was emptied, restored or made anew."""
-        identity, stored, name = self._source.log_identity(), self._stored_positions(), self._position_names.get(at)
+        identity, stored, name = self._source.log_identity(), self._stores.positions(), self._position_names.get(at)
         log.warning(
             "online updates: partition %d of model %s, table %s begins anew, at offset %d, after offset %d of what was "
             "there before",
@@ -474,8 +413,8 @@ class UpdateIngestion:
             if not self._insist(at, order, tier, batch):
                 return False
             self._counter.visible(tier, batch.sent_s)
-            if tier in self._fixed:
-                self._incidents.refused(tier, at.table, self._fixed[tier].refused_keys.get(at.table, 0))
+            if (refused := self._stores.refused_keys(tier, at.table)) is not None:
+                self._incidents.refused(tier, at.table, refused)
         if batch.position is not None and at in self._position_names:
             self._positions[at] = max(batch.position, self._positions.get(at, -1))
         self._applied_s[at] = max(batch.sent_s, default=self._applied_s.get(at, -math.inf))
@@ -507,17 +446,11 @@ class UpdateIngestion:
         return False
 
     def _write(self, at: TopicPartition, tier: str, batch: StoreBatch) -> None:
-        if tier in self._positioned:
-            position = None
-            # A position that does not advance (of a message put back in its place) would be taken for a repetition.
-            if batch.position is not None and batch.position > self._positions.get(at, -1):
-                name = self._position_names.get(at)
-                position = None if name is None else (name, batch.position)
-            self._positioned[tier].apply(at.table, batch.keys, batch.rows, position)
-        elif batch.rows is None:
-            self._stores[tier].delete(at.table, batch.keys)
-        else:
-            self._stores[tier].insert(at.table, batch.keys, batch.rows)
+        name, position = self._position_names.get(at), None
+        # A position that does not advance (of a message put back in its place) would be taken for a repetition.
+        if name is not None and batch.position is not None and batch.position > self._positions.get(at, -1):
+            position = (name, batch.position)
+        self._stores.write(tier, at.table, batch, position)
 
     def _commit_if_due(self) -> None:
         most = max(self._batches.values(), default=0)

@@ -1,0 +1,53 @@
+"""How stores of each kind take updates: with positions, without new keys, or neither."""
+
+import numpy as np
+
+from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.updates.store_batches import StoreBatch
+from hebe.embeddings.updates.updated_stores import UpdatedStores
+
+from ..dict_store import DictStore
+from .list_source import DIMS
+
+KEYS = np.arange(3)
+
+
+class Fixed(DictStore):
+    @property
+    def refused_keys(self):
+        return {"users": 2}
+
+
+def batch(deletes=False):
+    rows = None if deletes else np.ones((3, DIMS["users"]), np.float32)
+    return StoreBatch(KEYS, rows, 3, None, ())
+
+
+def test_rows_are_put_and_keys_deleted_with_and_without_a_position(tmp_path):
+    plain, positioned = DictStore(DIMS), RocksDbStore(tmp_path, DIMS)
+    stores = UpdatedStores({"persistent_db": positioned, "volatile_db": plain})
+    assert list(stores) == ["persistent_db", "volatile_db"]
+    for deletes, size in ((False, 3), (True, 0)):
+        for tier in stores:
+            stores.write(tier, "users", batch(deletes), ("log", size) if deletes else None)
+        assert plain.size("users") == positioned.size("users") == size
+    assert stores.positions() == {"log": 0}
+    positioned.close()
+
+
+def test_positions_are_those_that_all_stores_have_reached(tmp_path):
+    assert UpdatedStores({"volatile_db": DictStore(DIMS)}).positions() is None
+    first, second = (RocksDbStore(tmp_path / name, DIMS) for name in ("first", "second"))
+    stores = UpdatedStores({"first": first, "second": second})
+    assert stores.positions() == {}
+    for tier, position in (("first", ("log", 7)), ("second", ("log", 5)), ("second", ("other", 1))):
+        stores.write(tier, "users", batch(), position)
+    assert stores.positions() == {"log": 5}
+    first.close()
+    second.close()
+
+
+def test_keys_without_a_place_are_known_of_stores_that_take_no_new_ones():
+    stores = UpdatedStores({"resident": Fixed(DIMS), "volatile_db": DictStore(DIMS)})
+    assert [stores.refused_keys("resident", table) for table in ("users", "items")] == [2, 0]
+    assert stores.refused_keys("volatile_db", "users") is None
