@@ -175,19 +175,52 @@ def test_list_names_what_is_damaged_and_lists_the_rest(answer, hebe, models):
     assert code == 1
     assert err == ""
     lines = out.splitlines()
-    assert [line.split()[:3] for line in lines[1:5]] == [
+    assert [line.split()[:3] for line in lines[1:4]] == [
         ["ncf", "1", "damaged"],
         ["ncf", "2", "ncf"],
-        ["ncf", "9", "damaged"],
         ["wnd", "1", "wide-and-deep"],
     ]
-    assert lines[5].startswith(f"damaged: {models}/ncf/1/model.toml: truncated, damaged or edited by hand")
-    assert lines[6].startswith(f"damaged: {models}/ncf/9/model.toml: missing")
+    assert lines[4].startswith(f"damaged: {models}/ncf/1/model.toml: truncated, damaged or edited by hand")
+    assert lines[5].startswith(f"passed over: {models}/ncf/9 has no model.toml and is no version")
     code, out, _ = hebe("list", "--repository", models, "--json")
     told = json.loads(out)
     assert code == 1
     assert [(model["name"], model["version"]) for model in told["models"]] == [("ncf", 2), ("wnd", 1)]
-    assert [(each["name"], each["version"]) for each in told["damaged"]] == [("ncf", 1), ("ncf", 9)]
+    assert [(each["name"], each["version"]) for each in told["damaged"]] == [("ncf", 1)]
+    assert told["passed_over"] == [str(models / "ncf" / "9")]
+
+
+def test_list_of_a_model_names_its_repository(answer, hebe, models):
+    answer("new", "ncf", "--scale", 0.001, "--repository", models)
+    told = " ".join(hebe("list", "--repository", models / "ncf")[1].split())
+    assert told == f"{models}/ncf is a model, not a repository of models; give {models}"
+
+
+def test_a_directory_that_is_no_version_is_no_damage(answer, hebe, models):
+    answer("new", "ncf", "--scale", 0.001, "--repository", models)
+    (models / "ncf" / "9").mkdir()
+    code, out, _ = hebe("list", "--repository", models)
+    assert code == 0
+    assert "passed over:" in out
+
+
+def test_list_names_a_model_that_cannot_be_listed_and_lists_the_rest(answer, hebe, models, monkeypatch):
+    answer("new", "ncf", "--scale", 0.001, "--repository", models)
+    (models / "secret").mkdir()
+    listed = Path.iterdir
+
+    def iterdir(path):
+        if path == models / "secret":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    code, out, _ = hebe("list", "--repository", models)
+    assert code == 1
+    assert f"damaged: {models}/secret: cannot be listed: Permission denied" in out
+    told = json.loads(hebe("list", "--repository", models, "--json")[1])
+    assert [model["name"] for model in told["models"]] == ["ncf"]
+    assert [(each["name"], each["version"]) for each in told["damaged"]] == [("secret", None)]
 
 
 def test_show_of_the_catalog(answer, hebe):

@@ -204,7 +204,7 @@ def test_what_was_measured_otherwise_is_measured_anew(capsys, repository, live, 
 
 
 @pytest.mark.parametrize(
-    ("option", "file"), [("--keys", "reuse:{}:table"), ("--arrivals", "trace:{}:2"), ("--key-trace", "{}")]
+    ("option", "file"), [("--keys", "reuse:{}:table"), ("--arrivals", "trace:{}:200"), ("--key-trace", "{}")]
 )
 def test_what_was_measured_by_a_file_that_was_rewritten_is_measured_anew(capsys, repository, live, option, file):
     hot = ("--placement", "hot-sparse-on-accelerator") if option == "--key-trace" else ()
@@ -494,6 +494,8 @@ def flat(words):
         (["--batch-sizes", "999999"], 2, "999999: must be at most 8192, the largest query"),
         (["--batch-sizes", "9000", "--sizes", "fixed:8999"], 2, "9000: must be at most 8999, the largest query"),
         (["--output", "profile.txt"], 2, "must end in .json"),
+        (["--arrivals", "burst"], 2, "burst repeats every 10 s, but a probe lasts 8 s at most, and only over whole"),
+        (["--arrivals", "burst"], 2, "let them repeat faster, as with burst:5:0.2:2 or"),
         (["--sizes", "huge"], 1, "huge"),
         (["--version", "9"], 1, "model tiny has no version 9"),
         (["--journal", "/dev/null/journal"], 1, "the journal cannot be written: Not a directory"),

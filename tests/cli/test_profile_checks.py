@@ -6,6 +6,7 @@ import pytest
 import typer
 
 from hebe.cli.profile_checks import (
+    check_arrivals,
     check_hot_rows,
     check_placements,
     chosen_strategy,
@@ -15,6 +16,7 @@ from hebe.cli.profile_checks import (
 from hebe.query import MOST_ITEMS
 from hebe.server_configuration import Placement
 from hebe.serving.model_host import HostOptions
+from hebe.workload.forms import arrivals
 
 MODEL, PIPELINE, SPARSE, HOT = Placement
 
@@ -26,6 +28,19 @@ def test_batches_are_as_large_as_a_server_takes_queries():
     assert parse_batch_sizes(None, 999) == ()
     with pytest.raises(typer.BadParameter, match="8193: must be at most 8192"):
         parse_batch_sizes("16,8193", 999)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("form", ["poisson", "constant", "burst:5:0.2:2"])
+def test_arrivals_that_repeat_within_a_probe_are_measured(form, quick):
+    check_arrivals(form, arrivals(form), quick=quick)
+
+
+def test_arrivals_that_repeat_too_slowly_for_the_probes_are_wrong_usage():
+    check_arrivals("burst:5:1:8", arrivals("burst:5:1:8"), quick=False)
+    for form, quick, longest_s in (("burst", False, 8), ("burst:5:1:8", True, 2.8)):
+        with pytest.raises(typer.BadParameter, match=rf"{form} repeats every .* lasts {longest_s:g} s at most"):
+            check_arrivals(form, arrivals(form), quick=quick)
 
 
 def test_placements_are_told_once_each():

@@ -70,6 +70,8 @@ def test_what_keeps_it_from_starting_is_raised(repository: Path, tmp_path: Path)
         ({"tls_key": Path("k.pem")}, "tls_key is given without tls_certificate: must be both, or neither"),
         ({"api_tokens": "secret"}, "api_tokens is a single text: must be a tuple of them"),
         ({"api_tokens": ("secret", " ")}, "an API token is empty"),
+        ({"grpc_port": 8000}, "grpc_port is 8000, as http_port is: must be another"),
+        ({"metrics_port": 8001}, "metrics_port is 8001, as grpc_port is: must be another"),
         ({"max_bytes_in_flight": 1000}, "max_bytes_in_flight is 1000: must be at least max_request_bytes, 67108864"),
     ],
 )

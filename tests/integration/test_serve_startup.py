@@ -102,11 +102,13 @@ def _no_tokens(root: Path) -> list[str]:
 FAILURES = {
     "no such directory": Failure(lambda root: [str(root / "nowhere")], "not a model repository: No such file"),
     "empty repository": Failure(lambda root: [str(root)], "has no models; make one with `hebe model new"),
-    "unreadable": Failure(_unreadable, "secret: not a model repository: "),
+    "unreadable": Failure(_unreadable, "/secret: "),
     "model.toml edited": Failure(_damaged(_edited), "model.toml: truncated, damaged or edited by hand"),
     "table truncated": Failure(_damaged(lambda v: _truncate(v / "tables" / "ads.safetensors")), "ads.safetensors: "),
     "table missing": Failure(_damaged(lambda v: (v / "tables" / "users.safetensors").unlink()), "users.safetensors: "),
-    "model.toml missing": Failure(_damaged(lambda v: (v / "model.toml").unlink()), "model.toml: missing; restore it"),
+    "model.toml missing": Failure(
+        _damaged(lambda v: (v / "model.toml").unlink()), "has no model.toml and is no version: restore it"
+    ),
     "dense damaged": Failure(_damaged(lambda v: _flip(v / "dense.safetensors")), "dense.safetensors: "),
     "row damaged": Failure(
         _damaged(lambda v: _flip(v / "tables" / "users.safetensors"), "--verify"),

@@ -33,6 +33,13 @@ def test_other_servers_need_the_largest_key():
     assert told.sla is None
 
 
+@pytest.mark.parametrize(("max_key", "rows"), [(9, 10), (4_000_000, 4_000_000), (10**9, 4_000_000)])
+def test_the_largest_key_bounds_what_the_server_tells(max_key, rows):
+    """To ask for the hot rows alone; keys that the server would refuse are not sent."""
+    target = Target(parse_endpoint("h:8000"), "dlrm", max_key=max_key)
+    assert model_inputs(target, [KEYS], {"rows.user": "4000000"}).inputs[0].rows == rows
+
+
 def test_keys_fit_their_datatype():
     target = Target(parse_endpoint("h:8000"), "m", max_key=10**9)
     told = model_inputs(target, [{"name": "k", "datatype": "INT16", "shape": [-1, 2]}], {})

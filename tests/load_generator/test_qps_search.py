@@ -14,6 +14,8 @@ from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe, QpsS
 from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.rate_search import Crossing, Phase
 from hebe.load_generator.sender import Outcome
+from hebe.load_generator.session import find_qps
+from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget
 from hebe.workload.arrivals import BurstArrivals, ConstantArrivals, TraceArrivals
 from hebe.workload.key_skew import UniformKeys
@@ -96,6 +98,12 @@ def test_probes_last_for_whole_periods(arrivals, probe_s, rate_qps, lasts_s):
 async def test_a_period_longer_than_any_probe_is_said():
     with pytest.raises(LoadError, match=r"arrivals repeat every 10 s, but a probe lasts 0\.4 s at most"):
         await search(FakeServer(), workload=replace(WORKLOAD, arrivals=BurstArrivals()))
+
+
+def test_a_period_longer_than_any_probe_is_said_before_the_server_is_asked():
+    nobody = Target(parse_endpoint("127.0.0.1:1"), "ranker")
+    with pytest.raises(LoadError, match=r"arrivals repeat every 10 s, but a probe lasts 4 s at most"):
+        find_qps(nobody, replace(WORKLOAD, arrivals=BurstArrivals()), SLA, probe_s=1.0)
 
 
 async def test_a_probe_in_which_nothing_arrives_says_nothing():

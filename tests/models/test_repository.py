@@ -11,6 +11,7 @@ import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -296,7 +297,8 @@ def read_everything(repository):
 def test_a_missing_file_is_an_error(repository, file):
     path = write_imported(repository).path / file
     path.unlink()
-    with pytest.raises(RepositoryError, match=rf"{file}: missing; restore it"):
+    said = f"{file}: missing" if file != "model.toml" else "has no model.toml and is no version: "
+    with pytest.raises(RepositoryError, match=f"{said}.*restore it"):
         repository.open("small")
 
 
@@ -464,6 +466,86 @@ def test_strangers_in_the_directory_are_not_models(repository):
     (repository.root / "small" / "01").mkdir()
     assert repository.names() == ("small",)
     assert repository.versions("small") == (1,)
+
+
+def test_a_directory_without_model_toml_is_no_version(repository):
+    write(repository)
+    newer = write(repository)
+    (repository.root / "small" / "9").mkdir()
+    (repository.root / "stray" / "1" / "tables").mkdir(parents=True)
+    assert repository.names() == ("small",)
+    assert repository.versions("small") == (1, 2)
+    assert repository.open("small") == newer
+    assert repository.incomplete("small") == (repository.root / "small" / "9",)
+    assert repository.incomplete() == (repository.root / "small" / "9", repository.root / "stray" / "1")
+    with pytest.raises(RepositoryError, match=r"no version 9; it has: 1, 2; .*/small/9 has no model.toml and is no"):
+        repository.open("small", 9)
+    with pytest.raises(RepositoryError, match=r"no model 'stray'; it has: small; .*/stray/1 has no model.toml"):
+        repository.open("stray")
+
+
+def test_a_model_is_told_from_a_repository(repository, monkeypatch):
+    stored = write(repository)
+    assert repository.repository_above() is None
+    assert ModelRepository(stored.path.parent).repository_above() == repository.root
+    assert ModelRepository(stored.path).repository_above() == repository.root
+    assert ModelRepository(repository.root / "absent").repository_above() is None
+    monkeypatch.chdir(stored.path)
+    assert ModelRepository(".").repository_above() == Path("../..")
+
+
+def test_the_number_of_a_directory_that_is_no_version_is_taken(repository):
+    write(repository)
+    (repository.root / "small" / "9").mkdir()
+    with pytest.raises(RepositoryError, match="9: exists and is never overwritten"):
+        write(repository, version=9)
+    assert write(repository).version == 10
+
+
+@pytest.fixture
+def forbid(monkeypatch):
+    """Directories that may not be listed, whoever asks: root may list all."""
+
+    def forbid(*directories) -> None:
+        listed = Path.iterdir
+
+        def iterdir(path):
+            if path in directories:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return listed(path)
+
+        monkeypatch.setattr(Path, "iterdir", iterdir)
+
+    return forbid
+
+
+def test_a_model_that_cannot_be_listed_hides_no_other(repository, forbid):
+    write(repository)
+    (repository.root / "secret").mkdir()
+    forbid(repository.root / "secret")
+    assert repository.names() == ("secret", "small")
+    assert repository.versions("small") == (1,)
+    assert repository.incomplete() == ()
+    for ask in (repository.versions, repository.open):
+        with pytest.raises(RepositoryError, match="/secret: cannot be listed: Permission denied"):
+            ask("secret")
+
+
+def test_a_repository_that_cannot_be_listed_is_not_said_to_be_none(repository, forbid):
+    write(repository)
+    forbid(repository.root)
+    with pytest.raises(RepositoryError, match="models: cannot be listed: Permission denied"):
+        repository.names()
+
+
+def test_a_version_that_may_not_be_looked_into_counts(repository, monkeypatch):
+    newer = write(repository, version=2)
+
+    def lstat(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    assert repository.versions("small") == (newer.version,)
 
 
 def test_a_root_that_cannot_be_made_is_an_error(tmp_path):

@@ -68,6 +68,14 @@ def test_no_token_is_empty(token):
         Gate(["secret", token])
 
 
+@pytest.mark.parametrize("token", ["schlüssel", "\ufeffsecret", "a\nb", "a\x00b"])
+def test_tokens_that_a_header_cannot_carry_are_refused(token):
+    """Nobody could ever send them; the message does not tell them."""
+    with pytest.raises(ServeError, match="must be printable ASCII") as error:
+        checked_tokens(["secret", token])
+    assert token not in str(error.value)
+
+
 def test_white_space_around_tokens_does_not_count():
     assert checked_tokens([" secret\n", "other"]) == ("secret", "other")
     Gate([" secret "]).admit("Bearer secret", 0.0)

@@ -15,6 +15,7 @@ from hebe.embeddings.store import StoreError
 from hebe.query import KeyCounts, Query
 from hebe.runtime.executor import BatchOutcome
 from hebe.runtime.pinning import PlacedLane, available_cores
+from hebe.scheduling.events import BatchFinished
 from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver, clock
@@ -35,15 +36,37 @@ class Echo:
             time.sleep(self.model.service_s)
         self.model.batches.append(batch)
         rows = [p.query.query_id + np.arange(p.start, p.stop) / 1000 for p in batch.sub_queries]
-        scores = np.concatenate(rows).astype(np.float32)[:, None]
+        scores = self.scores_of(np.concatenate(rows).astype(np.float32)[:, None])
         late = np.zeros((batch.items, 4), np.int32)
         late[:, :2] = 10, 1
         return BatchOutcome(scores, 0.001, 0.002, LookupReport(KeyCounts(10 * batch.items, batch.items), late))
 
     rehearse = run
 
+    def scores_of(self, scores):
+        return scores
+
 
 NO_KEYS = LookupReport(KeyCounts())
+
+
+class EchoSparse(Echo):
+    """Hands the scores on."""
+
+    def run(self, batch, handed=()) -> BatchOutcome:
+        outcome = super().run(batch, handed)
+        inputs = SimpleNamespace(
+            items=batch.items, sparse_s=0.001, lookup=outcome.lookup, scores=outcome.scores, put_back=lambda: None
+        )
+        return BatchOutcome(np.empty((0, 1), np.float32), 0.001, 0.0, outcome.lookup, handed=(inputs,))
+
+
+class EchoDense(Echo):
+    """Tells the scores that were handed on."""
+
+    def run(self, batch, handed=()) -> BatchOutcome:  # noqa: ARG002
+        scores = np.concatenate([each.scores for each in handed])
+        return BatchOutcome(scores, 0.0, 0.002, handed[0].lookup, handed=tuple(handed))
 
 
 class EchoModel:
@@ -58,6 +81,9 @@ class EchoModel:
 
     def new_executor(self, *_, **__) -> Echo:
         return Echo(self)
+
+    def new_pipeline(self, *_, **__) -> SimpleNamespace:
+        return SimpleNamespace(sparse=lambda: EchoSparse(self), dense=lambda: EchoDense(self))
 
     def warm_up(self, executor, batch_size):  # noqa: ARG002
         return [
@@ -180,6 +206,127 @@ async def test_a_failing_batch_fails_its_query_and_not_the_next(make_driver, mod
     model.fault = None
     await driver.infer(new_query(driver, 5))
     assert driver.healthy
+
+
+async def test_scores_of_another_shape_than_the_models_fail_their_batch(make_driver, monkeypatch):
+    driver = make_driver()
+    with monkeypatch.context() as patch:
+        patch.setattr(Echo, "scores_of", lambda _, scores: np.ones((len(scores), 3), np.float32))
+        with pytest.raises(QueryFailed, match="the batch failed on its worker: ValueError"):
+            await driver.infer(new_query(driver, 5))
+    assert (await driver.infer(new_query(driver, 5))).scores.shape == (5, 1)
+    assert driver.healthy
+
+
+async def test_what_ends_a_thread_fails_its_batch_only(make_driver, model):
+    driver = make_driver()
+    model.fault = SystemExit(3)
+    with pytest.raises(QueryFailed) as failure:
+        await driver.infer(new_query(driver, 5))
+    assert str(failure.value.__cause__) == "SystemExit: 3"
+    model.fault = None
+    await driver.infer(new_query(driver, 5))
+    assert driver.workers == 1
+
+
+async def test_memory_that_ends_while_scores_are_taken_in_fails_their_batch(make_driver, monkeypatch):
+    driver = make_driver()
+
+    def collect(_batch, _outcome):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "_collect", collect)
+        queries = (driver.infer(new_query(driver, 100)) for _ in range(5))
+        failures = await asyncio.gather(*queries, return_exceptions=True)
+    assert [type(failure) for failure in failures] == [QueryFailed] * 5
+    await driver.infer(new_query(driver, 5))
+    assert driver.healthy
+
+
+async def test_an_observer_that_fails_keeps_nobody_from_an_answer(make_driver):
+    driver = make_driver()
+
+    def count(*_):
+        raise MemoryError
+
+    driver.on_batch = count
+    for _ in range(2):
+        await driver.infer(new_query(driver, 5))
+    assert driver.healthy
+
+
+def fail_once(driver, monkeypatch, worker_id=None):
+    """The scheduler runs out of memory when a worker (this one, or the first) reports."""
+    handle, failed = driver._scheduler.handle, threading.Event()
+
+    def failing(event, now):
+        mine = isinstance(event, BatchFinished) and worker_id in (None, event.worker_id)
+        if mine and not failed.is_set():
+            failed.set()
+            raise MemoryError
+        return handle(event, now)
+
+    monkeypatch.setattr(driver._scheduler, "handle", failing)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_worker_that_is_lost_fails_its_batch_and_others_go_on(make_driver, model, monkeypatch):
+    driver = make_driver(workers=2, spread=False)
+    fail_once(driver, monkeypatch)
+    model.gate.clear()
+    asked = [asyncio.ensure_future(driver.infer(new_query(driver, 100))) for _ in range(6)]
+    await asyncio.sleep(0)
+    model.gate.set()
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    (failure,) = (outcome for outcome in outcomes if isinstance(outcome, Exception))
+    assert isinstance(failure, QueryFailed)
+    assert "lost" in str(failure)
+    async with asyncio.timeout(10):
+        while driver.healthy:
+            await asyncio.sleep(0.005)
+    assert driver.workers == 1
+    driver.reconfigure([lane(available_cores())])
+    assert driver.healthy
+    await driver.infer(new_query(driver, 5))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_without_its_last_worker_a_driver_refuses(make_driver, model, monkeypatch):
+    driver = make_driver()
+    fail_once(driver, monkeypatch)
+    model.gate.clear()
+    asked = [asyncio.ensure_future(driver.infer(new_query(driver, 100))) for _ in range(3)]
+    await asyncio.sleep(0)
+    model.gate.set()
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [QueryFailed, QueryRefused, QueryRefused]
+    with pytest.raises(QueryRefused, match="no worker is up"):
+        await driver.infer(new_query(driver, 5))
+
+
+@pytest.mark.parametrize("role", ["sparse", "dense"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_worker_of_a_pipeline_that_is_lost_fails_its_batch_and_others_go_on(model, monkeypatch, role):
+    cores = available_cores()
+    placed = PlacedLane(
+        Lane(Placement.PIPELINE_ON_HOST, 2, 1, 100, dense_workers=2, fused_items=0), (cores, cores), (cores, cores)
+    )
+    driver = NodeDriver(model, NodeConfig(batch_size=100, spread=False), [placed])
+    try:
+        workers = {worker.role.stage: id_ for id_, worker in driver._workers.items()}
+        fail_once(driver, monkeypatch, workers[role])
+        outcomes = []
+        async with asyncio.timeout(20):
+            while driver.healthy:
+                queries = (driver.infer(new_query(driver, 100)) for _ in range(6))
+                outcomes += await asyncio.gather(*queries, return_exceptions=True)
+            (failure,) = (outcome for outcome in outcomes if isinstance(outcome, Exception))
+            assert isinstance(failure, QueryFailed)
+            assert (await driver.infer(new_query(driver, 300))).scores.shape == (300, 1)
+        assert driver.workers == 3
+    finally:
+        driver.close(patience_s=1.0)
 
 
 async def test_a_cancelled_query_is_withdrawn(make_driver, model):

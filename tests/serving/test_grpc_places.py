@@ -1,4 +1,4 @@
-"""Places for calls, on a clock of the test's own; with gRPC itself, `test_grpc_server`."""
+"""Places for calls, on a clock of the test's own; with gRPC itself, `test_grpc_limits`."""
 
 from __future__ import annotations
 

@@ -2,53 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
-import time
-
 import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hebe.serving.auth import Gate
-from hebe.serving.byte_budget import ByteBudget
 from hebe.serving.errors import QueryFailed, QueryRefused
-from hebe.serving.grpc_server import GrpcLimits
 from hebe.serving.http_message import HttpLimits
 from hebe.serving.protocol import SERVICE, message, methods
 
-Code = grpc.StatusCode
-ITEMS = 3
-USER = np.arange(ITEMS)[:, None] * 7
-HISTORY = np.arange(3 * ITEMS).reshape(ITEMS, 3)
-DENSE = np.linspace(0, 1, 2 * ITEMS, dtype=np.float32).reshape(ITEMS, 2)
-ARRAYS = {"user": USER, "history": HISTORY, "dense": DENSE}
-
-
-class Client:
-    def __init__(self, url: str, metadata=()) -> None:
-        self.channel = grpc.insecure_channel(url)
-        self.metadata = metadata
-
-    def __call__(self, method, request=None, *, data=None, timeout=10.0, **options):
-        """Call `method` with a message, or with bytes."""
-        request_class, response_class = methods()[method]
-        data = (request or request_class()).SerializeToString() if data is None else data
-        call = self.channel.unary_unary(f"/{SERVICE}/{method}", response_deserializer=response_class.FromString)
-        return call(data, timeout=timeout, metadata=self.metadata, **options)
-
-    def stream(self, requests):
-        """Send messages or bytes on one stream; yields the responses."""
-        call = self.channel.stream_stream(
-            f"/{SERVICE}/ModelStreamInfer",
-            response_deserializer=message("ModelStreamInferResponse").FromString,
-        )
-        return call(
-            (r if isinstance(r, bytes) else r.SerializeToString() for r in requests),
-            timeout=10,
-            metadata=self.metadata,
-        )
+from .grpc_calls import ARRAYS, DENSE, ITEMS, USER, Client, Code, infer_request, refused, wait_until
 
 
 @pytest.fixture
@@ -56,26 +20,6 @@ def client(front_ends):
     client = Client(front_ends.grpc_url)
     yield client
     client.channel.close()
-
-
-def infer_request(arrays=None, *, raw=True, model="ranker", **fields):
-    request = message("ModelInferRequest")(model_name=model, **fields)
-    datatypes = {"int64": "INT64", "int32": "INT32", "float32": "FP32"}
-    for name, array in (ARRAYS if arrays is None else arrays).items():
-        entry = request.inputs.add(name=name, datatype=datatypes[array.dtype.name], shape=array.shape)
-        if raw:
-            request.raw_input_contents.append(array.tobytes())
-        else:
-            field = {"INT64": "int64_contents", "INT32": "int_contents", "FP32": "fp32_contents"}[entry.datatype]
-            getattr(entry.contents, field).extend(array.reshape(-1).tolist())
-    return request
-
-
-def refused(call, *arguments, **options):
-    """(status code, message) of a call that fails."""
-    with pytest.raises(grpc.RpcError) as error:
-        call(*arguments, **options)
-    return error.value.code(), error.value.details()
 
 
 def expected(front_ends, scores_of):
@@ -250,203 +194,6 @@ def test_unknown_methods_and_models(client):
     assert refused(client, "ModelInfer", infer_request(model="nothing"))[0] is Code.NOT_FOUND
 
 
-def test_oversized_messages(serve_with):
-    front_ends = serve_with(limits=HttpLimits(max_request_bytes=1000))
-    client = Client(front_ends.grpc_url)
-    for compression in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
-        code, _ = refused(client, "ModelInfer", data=bytes(3_000_000), compression=compression)
-        assert code is Code.RESOURCE_EXHAUSTED
-    assert client("ServerLive").live
-    client.channel.close()
-
-
-def test_calls_too_many_are_refused_and_the_rest_answered(serve_with):
-    front_ends = serve_with(limits=HttpLimits(max_connections=2))
-    front_ends.host.models["ranker"].delay_s = 0.3
-    client = Client(front_ends.grpc_url)
-    infer = client.channel.unary_unary(f"/{SERVICE}/ModelInfer")
-    calls = [infer.future(infer_request().SerializeToString(), timeout=10) for _ in range(6)]
-    codes = [call.code() for call in calls]
-    assert set(codes) == {Code.OK, Code.RESOURCE_EXHAUSTED}
-    assert client("ServerLive").live
-    client.channel.close()
-
-
-def flood(field):
-    """A request with far more fields than any model's inputs need."""
-    return infer_request().SerializeToString() + field * 300_000
-
-
-@pytest.mark.parametrize("field", [b"\x3a\x00", b"\x2a\x00", b"\xa0\x06\x00"])
-def test_requests_of_a_great_many_fields_are_refused_at_once(client, front_ends, field):
-    began_s = time.process_time()
-    code, text = refused(client, "ModelInfer", data=flood(field))
-    assert (code, "the message has more than 74 fields" in text) == (Code.INVALID_ARGUMENT, True)
-    assert time.process_time() - began_s < 0.3
-    assert front_ends.data_plane.statistics.refused == {"invalid": 1}
-    (answer,) = client.stream([flood(field)])
-    assert answer.error_message == text
-
-
-def test_what_is_not_a_raw_tensor_is_bounded_as_json_is(serve_with):
-    front_ends = serve_with(limits=HttpLimits(max_json_bytes=1000))
-    client = Client(front_ends.grpc_url)
-    arrays = {"user": np.zeros((60, 1), np.int64), "history": np.zeros((60, 3), np.int64)}
-    arrays["dense"] = np.zeros((60, 2), np.float32)
-    assert infer_request(arrays).ByteSize() > 2000
-    client("ModelInfer", infer_request(arrays))
-    arrays["history"] += 2**62
-    for method, request in (
-        ("ModelInfer", infer_request(arrays, raw=False)),
-        ("ModelInfer", infer_request(id="x" * 1000)),
-        ("ModelMetadata", message("ModelMetadataRequest")(name="x" * 1000)),
-    ):
-        code, text = refused(client, method, request)
-        assert code is Code.RESOURCE_EXHAUSTED
-        assert "without raw tensors exceed the maximum of 1000" in text
-    code, _ = refused(client, "ServerLive", data=b"\xfa\x01\x00" * 2000)
-    assert code is Code.RESOURCE_EXHAUSTED, "what needs no token has a tighter bound"
-    assert front_ends.data_plane.statistics.refused == {"too_large": 4}
-    client.channel.close()
-
-
-def test_more_elements_than_a_query_can_have_are_refused_unread(client):
-    arrays = ARRAYS | {"user": np.zeros((193, 1), np.int64)}
-    code, text = refused(client, "ModelInfer", infer_request(arrays, raw=False))
-    assert (code, "at most 192 are taken" in text) == (Code.INVALID_ARGUMENT, True)
-
-
-def never(event):
-    """Requests of which none comes before `event`."""
-    event.wait()
-    yield from ()
-
-
-@pytest.fixture
-def silence():
-    event = threading.Event()
-    yield lambda: never(event)
-    event.set()
-
-
-def open_calls(client, method, count, silence):
-    """So many calls whose message does not come, under way."""
-    call = client.channel.stream_unary(method)
-    return [call.future(silence(), timeout=60, metadata=client.metadata) for _ in range(count)]
-
-
-def test_a_message_that_does_not_come_ends_its_call(serve_with, silence):
-    front_ends = serve_with(grpc_limits=GrpcLimits(message_timeout_s=0.2))
-    client = Client(front_ends.grpc_url)
-    methods_ = [f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ServerLive", "/grpc.health.v1.Health/Watch"]
-    calls = [open_calls(client, method, 1, silence)[0] for method in methods_]
-    for call in calls:
-        assert call.code() is Code.DEADLINE_EXCEEDED
-        assert call.details() == "no message came within 0.2 s"
-    assert front_ends.data_plane.statistics.refused == {"timed_out": 3}
-    client("ModelInfer", infer_request())
-    client.channel.close()
-
-
-def test_calls_without_a_message_keep_nobody_out(serve_with, silence):
-    front_ends = serve_with(grpc_limits=GrpcLimits(max_calls=4, max_health_calls=2))
-    client = Client(front_ends.grpc_url)
-    idle = open_calls(client, f"/{SERVICE}/ModelInfer", 4, silence)
-    checks = open_calls(client, "/grpc.health.v1.Health/Check", 2, silence)
-
-    def answered():
-        try:
-            client("ModelInfer", infer_request())
-            return client("ServerLive").live
-        except grpc.RpcError:
-            return False
-
-    wait_until(answered)
-    for calls in (idle, checks):
-        wait_until(lambda calls=calls: any(call.done() for call in calls))
-        (ended,) = (call for call in calls if call.done())
-        assert ended.code() is Code.DEADLINE_EXCEEDED
-        assert "others need its place" in ended.details()
-    client.channel.close()
-
-
-def test_health_has_places_of_its_own(serve_with):
-    front_ends = serve_with(grpc_limits=GrpcLimits(max_calls=2))
-    front_ends.host.models["ranker"].delay_s = 30.0
-    client = Client(front_ends.grpc_url)
-    infer = client.channel.unary_unary(f"/{SERVICE}/ModelInfer")
-    calls = [infer.future(infer_request().SerializeToString()) for _ in range(2)]
-    wait_until(lambda: len(front_ends.host.models["ranker"].queries) == 2)
-    code, text = refused(client, "ServerMetadata")
-    assert (code, text) == (
-        Code.RESOURCE_EXHAUSTED,
-        "2 calls are under way, as many as may be; end some, or try again later",
-    )
-    assert client("ServerReady").ready
-    assert health_pb2_grpc.HealthStub(client.channel).Check(health_pb2.HealthCheckRequest()).status
-    for call in calls:
-        call.cancel()
-    wait_until(lambda: front_ends.host.models["ranker"].cancelled == 2)
-    assert client("ServerMetadata").name == "hebe"
-    client.channel.close()
-
-
-def test_watches_are_few_and_end(serve_with):
-    limits = GrpcLimits(max_watches=2, watch_age_s=1.0)
-    front_ends = serve_with(gate=Gate(["secret"]), grpc_limits=limits)
-    stranger = Client(front_ends.grpc_url)
-    health = health_pb2_grpc.HealthStub(stranger.channel)
-    watches = [health.Watch(health_pb2.HealthCheckRequest(), timeout=60) for _ in range(2)]
-    for watch in watches:
-        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
-    code, text = refused(next, health.Watch(health_pb2.HealthCheckRequest()))
-    assert (code, "2 watches without a token are under way" in text) == (Code.RESOURCE_EXHAUSTED, True)
-    known = health.Watch(health_pb2.HealthCheckRequest(), metadata=[("authorization", "Bearer secret")])
-    assert next(known).status == health_pb2.HealthCheckResponse.SERVING
-    for watch in watches:
-        assert list(watch) == []
-        assert watch.code() is Code.OK
-    watch = health.Watch(health_pb2.HealthCheckRequest())
-    assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
-    watch.cancel()
-    stranger.channel.close()
-
-
-def test_streams_leave_room_for_calls_and_end_when_idle(serve_with, silence):
-    front_ends = serve_with(grpc_limits=GrpcLimits(max_streams=1, stream_idle_s=3.0))
-    client = Client(front_ends.grpc_url)
-    call = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
-    idle = call(itertools.chain([infer_request().SerializeToString()], silence()), timeout=60)
-    next(idle)  # answered: it has the place
-    code, text = refused(lambda: list(client.stream([infer_request()])))
-    assert (code, "1 streams are under way" in text) == (Code.RESOURCE_EXHAUSTED, True)
-    client("ModelInfer", infer_request())
-    assert refused(next, idle) == (Code.DEADLINE_EXCEEDED, "no message came within 3 s")
-    (answer,) = client.stream([infer_request()])
-    assert not answer.error_message
-    client.channel.close()
-
-
-def test_nothing_is_received_from_who_has_no_token(serve_with):
-    budget = ByteBudget(16 << 20)
-    front_ends = serve_with(gate=Gate(["secret"]), budget=budget)
-    stranger = Client(front_ends.grpc_url)
-    budget.held_bytes = 16 << 20
-    assert refused(stranger, "ModelInfer", infer_request())[0] is Code.UNAUTHENTICATED
-    friend = Client(front_ends.grpc_url, [("authorization", "Bearer secret")])
-    code, text = refused(friend, "ModelInfer", infer_request())
-    assert (code, f"take {16 << 20} of at most {16 << 20} bytes" in text) == (Code.UNAVAILABLE, True)
-    (answer,) = friend.stream([infer_request()])
-    assert "of at most" in answer.error_message
-    budget.held_bytes = 0
-    friend("ModelInfer", infer_request())
-    (answer,) = friend.stream([infer_request()])
-    assert not answer.error_message
-    assert budget.held_bytes == 0
-    for client in (stranger, friend):
-        client.channel.close()
-
-
 def test_whatever_is_refused_is_counted_once_by_its_reason(serve_with):
     front_ends = serve_with(limits=HttpLimits(max_request_bytes=2000))
     client, refusals = Client(front_ends.grpc_url), front_ends.data_plane.statistics.refused
@@ -524,13 +271,6 @@ def test_timeout_priority_and_the_calls_own_deadline_reach_the_query(client, fro
     assert front_ends.host.models["ranker"].queries[-1].deadline_s == float("inf")
 
 
-def wait_until(condition):
-    end_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end_s, "did not happen within a minute"
-        time.sleep(0.005)
-
-
 def test_a_call_that_is_given_up_withdraws_its_query(client, front_ends):
     model = front_ends.host.models["ranker"]
     model.delay_s = 10.0
@@ -586,17 +326,6 @@ def test_tokens_guard_everything_but_health(serve_with):
     friend("ModelInfer", infer_request())
     assert len(list(friend.stream([infer_request()] * 3))) == 3
     friend.channel.close()
-
-
-def test_rates_are_limited_on_streams_too(serve_with):
-    front_ends = serve_with(gate=Gate(rate_limit_per_s=1.0))
-    client = Client(front_ends.grpc_url)
-    errors = [r.error_message for r in client.stream([infer_request()] * 3)]
-    assert not errors[0]
-    assert all("limit of 1 requests a second" in error for error in errors[1:])
-    code, _ = refused(client, "ServerMetadata")
-    assert code is Code.RESOURCE_EXHAUSTED
-    client.channel.close()
 
 
 def test_the_standard_health_service(client, front_ends):

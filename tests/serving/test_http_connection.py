@@ -13,7 +13,7 @@ import pytest
 
 from hebe.serving.byte_budget import ByteBudget
 from hebe.serving.errors import RequestError
-from hebe.serving.http_connection import HttpConnection, aligned_buffer
+from hebe.serving.http_connection import HttpConnection, _State, aligned_buffer
 from hebe.serving.http_message import HttpLimits, HttpRequest, HttpResponse
 from hebe.serving.http_server import HttpConnections, start_http
 
@@ -96,11 +96,11 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def serving(limits: HttpLimits = LIMITS, budget: ByteBudget | None = None):
+async def serving(limits: HttpLimits = LIMITS, budget: ByteBudget | None = None, clock=None):
     """An echo server and a function that connects to it."""
     echo = Echo()
-    loop = asyncio.get_running_loop()
-    server = await start_http(echo, "127.0.0.1", 0, clock=loop.time, limits=limits, budget=budget)
+    clock = clock or asyncio.get_running_loop().time
+    server = await start_http(echo, "127.0.0.1", 0, clock=clock, limits=limits, budget=budget)
     writers = []
 
     async def connect() -> Client:
@@ -560,7 +560,7 @@ async def test_a_body_that_does_not_come_whole_gives_its_memory_back():
 
 
 async def test_a_client_too_many_is_told_so():
-    async with serving() as (_, connect, _server):
+    async with serving(clock=lambda: 0.0) as (_, connect, _server):
         clients = [await connect() for _ in range(LIMITS.max_connections)]
         for client in clients:
             await client.send(b"GET / HTTP/1.1\r\n\r\n")
@@ -570,6 +570,38 @@ async def test_a_client_too_many_is_told_so():
         assert b"more than 5 connections" in body
         await clients[0].send(b"GET /still HTTP/1.1\r\n\r\n")
         assert (await clients[0].response())[2] == b"GET /still? "
+
+
+async def test_connections_that_wait_for_their_client_keep_nobody_out():
+    """Who has waited longest goes first; who is being answered, or sends a body, stays."""
+    now_s = 0.0
+    async with serving(clock=lambda: now_s) as (echo, connect, server):
+        busy, sending, silent, idle, begun = [await connect() for _ in range(LIMITS.max_connections)]
+        await busy.send(b"GET /slow?60 HTTP/1.1\r\n\r\n")
+        await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
+        await sending.send(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\na")
+        now_s = 1.0
+        await idle.send(b"GET / HTTP/1.1\r\n\r\n")
+        await idle.response()
+        now_s = 2.0
+        await begun.send(b"GET / HT")
+        states = {_State.ANSWERING, _State.BODY, _State.IDLE, _State.HEAD}
+        async with asyncio.timeout(PATIENCE_S):
+            while {connection._state for connection in server._connections.open} != states:
+                await asyncio.sleep(0.005)
+        now_s = 4.0
+        for ended in (silent, idle, begun):
+            newcomer = await connect()
+            await newcomer.send(b"GET / HTTP/1.1\r\n\r\n")
+            assert (await newcomer.response())[0] == 200
+            if ended is begun:
+                status, _, body = await ended.response()
+                assert (status, b"others need this connection's place" in body) == (408, True)
+            assert await ended.closed()
+        assert (await (await connect()).response())[0] == 503, "none has waited for a second"
+        await sending.send(b"bc")
+        assert (await sending.response())[2] == b"POST /? abc"
+        assert _State.ANSWERING in {connection._state for connection in server._connections.open}
 
 
 async def test_stopping_lets_what_is_under_way_finish():

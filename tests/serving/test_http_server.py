@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import ssl
 
 import pytest
@@ -29,10 +30,10 @@ def tls(tmp_path_factory):
     return certificate(tmp_path_factory.mktemp("tls"), "server")
 
 
-async def start(tls, **limits) -> HttpServer:
-    loop = asyncio.get_running_loop()
+async def start(tls, clock=None, **limits) -> HttpServer:
+    clock = clock or asyncio.get_running_loop().time
     options = HttpLimits(max_connections=MOST, **limits)
-    return await start_http(Hello(), "127.0.0.1", 0, clock=loop.time, tls=tls, limits=options)
+    return await start_http(Hello(), "127.0.0.1", 0, clock=clock, tls=tls, limits=options)
 
 
 async def connect(server, tls=None):
@@ -82,9 +83,27 @@ def run(request):
     return run
 
 
+@pytest.mark.parametrize("secure", [True, False])
+def test_many_connections_may_come_at_once(run, tls, secure):
+    """While the event loop is busy: where the system has no room for one, its client tries again a second later."""
+
+    async def main():
+        server = await start(tls if secure else None)
+        address = "127.0.0.1", server.port
+        try:
+            with contextlib.ExitStack() as clients:
+                for _ in range(300):
+                    clients.enter_context(socket.create_connection(address, timeout=0.5))
+            await until(lambda: server._connections.count == 0)
+        finally:
+            await server.stop(1.0)
+
+    run(main())
+
+
 def test_connections_count_from_when_they_are_accepted(run, tls):
     async def main():
-        server = await start(tls)
+        server = await start(tls, clock=lambda: 0.0)
         before = sockets()
         silent = [await connect(server) for _ in range(MOST)]
         await until(lambda: len(server._connections.handshakes) == MOST)
@@ -93,6 +112,34 @@ def test_connections_count_from_when_they_are_accepted(run, tls):
         await until(lambda: len(server._connections.handshakes) < MOST)
         assert await ask(server, tls) == b"HTTP/1.1 200 OK\r\n"
         for _, writer in silent:
+            writer.close()
+        await until(lambda: server._connections.count == 0)
+        await until(lambda: sockets() <= before)
+        await server.stop(1.0)
+
+    run(main())
+
+
+def test_who_does_not_shake_hands_or_does_not_ask_keeps_nobody_out(run, tls):
+    async def main():
+        now_s = 0.0
+        server = await start(tls, clock=lambda: now_s)
+        before = sockets()
+        _, idle = await connect(server, tls)
+        await until(lambda: server._connections.open)
+        now_s = 1.0
+        silent = [await connect(server) for _ in range(MOST - 1)]
+        await until(lambda: len(server._connections.handshakes) == MOST - 1)
+        now_s = 3.0
+        kept = []
+        for left in (MOST - 1, MOST - 2, 0):
+            reader, writer = await connect(server, tls)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 200 OK\r\n"
+            kept.append(writer)
+            assert len(server._connections.handshakes) == left
+        assert await ask(server, tls) == b"", "none has waited for a second"
+        for writer in (idle, *(each for _, each in silent), *kept):
             writer.close()
         await until(lambda: server._connections.count == 0)
         await until(lambda: sockets() <= before)

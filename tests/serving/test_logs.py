@@ -3,6 +3,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
+import sys
 
 import pytest
 import structlog
@@ -110,6 +112,24 @@ def test_tracebacks_do_not_show_local_variables(capsys, log_format):
     shown = capsys.readouterr().err
     assert "cause of 22" in shown
     assert "sekret" not in shown
+
+
+@pytest.mark.parametrize("where", ["a full disk", "a pipe that nobody reads"])
+def test_a_line_that_cannot_be_written_is_lost(monkeypatch, where):
+    if where == "a full disk":
+        stream = open("/dev/full", "w", buffering=1)  # noqa: SIM115
+    else:
+        reading, writing = os.pipe()
+        os.close(reading)
+        stream = os.fdopen(writing, "w", buffering=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        configure_logging("json")
+        for _ in range(3):
+            structlog.get_logger().info("model loaded", model="m" * 10_000)
+            logging.getLogger("hebe.below").warning("a store is slow")
+    with contextlib.suppress(OSError):
+        stream.close()
 
 
 def test_plain_loggers_lines_have_the_same_form(capsys):

@@ -174,6 +174,64 @@ async def test_a_model_that_goes_while_the_server_starts_is_a_load_that_failed(m
     assert [entry.state for entry in host.entries] == ["UNAVAILABLE"]
 
 
+async def test_a_model_that_cannot_be_listed_is_one_that_cannot_be_loaded(monkeypatch, tmp_path):
+    """And the others are served, as beside any that cannot be loaded."""
+    listed = Path.iterdir
+
+    def iterdir(path):
+        if path == tmp_path / "secret":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    for name in ("ranker", "secret"):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "model.toml").touch()
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    host = ModelHost(tmp_path, HostOptions())
+    assert [(each.name, each.version, each.state) for each in host.index()] == [
+        ("ranker", 1, "UNAVAILABLE"), ("secret", 0, "UNAVAILABLE"),
+    ]  # fmt: skip
+    for version in (None, 1):
+        with pytest.raises(LoadFailed, match=r"model secret: .*/secret: cannot be listed: Permission denied"):
+            await host.load("secret", version)
+    with pytest.raises(LoadFailed, match=r"model ranker: .*/ranker/1/model.toml: truncated"):
+        await host.load("ranker")
+    [_, told] = RepositoryControl(host).index(ready_only=False)
+    assert (told["name"], told["state"]) == ("secret", "UNAVAILABLE")
+    assert "cannot be listed" in told["reason"]
+
+
+@pytest.mark.parametrize("given", ["ranker", "ranker/1"])
+def test_a_model_in_the_place_of_its_repository_is_told(tmp_path, given):
+    (tmp_path / "ranker" / "1").mkdir(parents=True)
+    (tmp_path / "ranker" / "1" / "model.toml").touch()
+    with pytest.raises(LoadFailed, match=f"{given} is a model, not a repository of models; give {tmp_path}$"):
+        ModelHost(tmp_path / given, HostOptions()).check_repository()
+
+
+async def test_directories_that_are_no_versions_are_passed_over_and_told(monkeypatch, tmp_path):
+    asked = []
+
+    def load(_directory, name, version, *_, **__):
+        asked.append((name, version))
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "ranker" / "1").mkdir(parents=True)
+    (tmp_path / "ranker" / "9").mkdir()
+    host = ModelHost(tmp_path, HostOptions())
+    with pytest.raises(LoadFailed, match=r"has no models; make one .*; .*/ranker/1 has no model.toml and"):
+        host.check_repository()
+    (tmp_path / "ranker" / "1" / "model.toml").touch()
+    monkeypatch.setattr(model_host.LoadedModel, "load", load)
+    with capture_logs() as lines, pytest.raises(LoadFailed):
+        await host.load("ranker")
+    assert asked == [("ranker", 1)]
+    [told] = [line["reason"] for line in lines if line["event"] == "not a version"]
+    assert told.startswith(f"{tmp_path}/ranker/9 has no model.toml")
+    with pytest.raises(UnknownModel, match="model ranker has no version 9; the repository has 1"):
+        await host.load("ranker", 9)
+
+
 @pytest.mark.parametrize("threads", [0, 3])
 def test_no_more_than_two_threads_each(threads):
     with pytest.raises(ServeError, match=f"worker_threads is {threads}: must be 1 or 2"):

@@ -39,7 +39,19 @@ async def test_failures_reach_the_client(fake_host):
         await control.unload("nothing")
 
 
-@pytest.mark.parametrize("version", [0, -1, "0", "", "x", "²", 1.5, True, "9" * 5000, 2**31])
+@pytest.mark.parametrize("version", [20261123171500, "20261123171500", 10**18 - 1])
+async def test_a_version_may_be_a_time(fake_host, version):
+    asked = []
+
+    async def load(name, version):
+        asked.append((name, version))
+
+    fake_host.load = load
+    await RepositoryControl(fake_host).load("ranker", {"version": version})
+    assert asked == [("ranker", int(version))]
+
+
+@pytest.mark.parametrize("version", [0, -1, "0", "", "x", "²", 1.5, True, "9" * 5000, 10**18])
 async def test_a_version_is_a_whole_number(fake_host, version):
     with pytest.raises(InvalidInput, match="parameter 'version' is"):
         await RepositoryControl(fake_host).load("ranker", {"version": version})

@@ -73,7 +73,7 @@ def load(
     seed: QuerySeedOption = 0,
     max_key: Annotated[
         int | None,
-        typer.Option(rich_help_panel=QUERIES, help="Largest key, for servers that do not tell their tables' rows."),
+        typer.Option(rich_help_panel=QUERIES, help="Largest key to send (default: what the server's tables have)."),
     ] = None,
     pool_memory: Annotated[
         str | None,
@@ -85,10 +85,18 @@ def load(
         ),
     ] = None,
     timeout_ms: Annotated[
-        float | None, typer.Option(rich_help_panel=QUERIES, help="The requests' timeout parameter.")
+        float | None,
+        typer.Option(
+            rich_help_panel=QUERIES,
+            help="Milliseconds that each request gives the server, which refuses what cannot be in time (default: the"
+            " server decides).",
+        ),
     ] = None,
     priority: Annotated[
-        int, typer.Option(rich_help_panel=QUERIES, help="The requests' priority parameter; 0 leaves it out.")
+        int,
+        typer.Option(
+            rich_help_panel=QUERIES, help="Priority of each request: the larger, the less urgent; 0 sends none."
+        ),
     ] = 0,
     version: Annotated[str, typer.Option(rich_help_panel=_CONNECTION, help="Model version (default: any).")] = "",
     protocol: Annotated[

@@ -16,7 +16,11 @@ RUNNING = "How models run"
 """Heading in the help."""
 
 GraphOption = Annotated[
-    str, typer.Option(rich_help_panel=RUNNING, help="How the DenseNet runs: scripted, eager or compiled.")
+    str,
+    typer.Option(
+        rich_help_panel=RUNNING,
+        help="How the DenseNet runs: scripted, eager (op by op), or compiled (takes a C++ compiler and half a minute).",
+    ),
 ]
 TableMemoryOption = Annotated[
     str | None,

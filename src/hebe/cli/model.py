@@ -83,7 +83,7 @@ def list_models(
 
 
 def _list_stored(repository: Path, console: Console, as_json: bool) -> None:
-    from hebe.models.repository import ModelRepository, RepositoryError
+    from hebe.models.repository import ModelRepository, RepositoryError, no_version_words
 
     opened = ModelRepository(repository)
     table = FittingTable(
@@ -96,7 +96,13 @@ def _list_stored(repository: Path, console: Console, as_json: bool) -> None:
     models: list[dict[str, Any]] = []
     damaged: list[dict[str, Any]] = []
     for name in opened.names():
-        for version in opened.versions(name):
+        try:
+            versions = opened.versions(name)
+        except RepositoryError as fault:
+            damaged.append({"name": name, "version": None, "damaged": str(fault)})
+            table.add_row(name, "", "", Text("damaged", "bold red"), str(repository / name))
+            continue
+        for version in versions:
             try:
                 model = opened.open(name, version)
             except RepositoryError as fault:
@@ -108,11 +114,17 @@ def _list_stored(repository: Path, console: Console, as_json: bool) -> None:
             models.append(stored_summary(model))
             size = size_text(sum(model.file_bytes.values()))
             table.add_row(name, str(version), model.spec.architecture, size, str(model.path))
-    console.print(table if models or damaged else f"{escape(str(repository))}: no models yet", crop=False)
+    empty = f"{escape(str(repository))}: no models yet"
+    if not models and not damaged and (above := opened.repository_above()) is not None:
+        empty = f"{escape(str(repository))} is a model, not a repository of models; give {escape(str(above))}"
+    console.print(table if models or damaged else empty, crop=False)
     for each in damaged:
         console.print(f"[bold red]damaged:[/] {escape(each['damaged'])}", soft_wrap=True)
+    incomplete = opened.incomplete()
+    for path in incomplete:
+        console.print(f"[yellow]passed over:[/] {escape(no_version_words(path))}", soft_wrap=True)
     if as_json:
-        print_json({"models": models, "damaged": damaged})
+        print_json({"models": models, "damaged": damaged, "passed_over": incomplete})
     if damaged:
         raise typer.Exit(1)
 

@@ -28,6 +28,7 @@ from hebe.cli.options import (
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 from hebe.cli.profile_checks import (
+    check_arrivals,
     check_hot_rows,
     check_placements,
     chosen_strategy,
@@ -186,6 +187,8 @@ def profile(
     check_written({"--output": output, "--journal": journal}, [])
     query_sizes = forms.query_sizes(sizes)
     batches, usable = parse_batch_sizes(batch_sizes, query_sizes.largest), parse_cores(cores)
+    arriving = forms.arrivals(arrivals)
+    check_arrivals(arrivals, arriving, quick=quick)
     hot_bytes = None if accelerator_memory is None else parse_bytes(accelerator_memory, "--accelerator-memory")
 
     # What runs models takes seconds to import: not before it is known that there is something to do.
@@ -200,7 +203,7 @@ def profile(
         model=model,
         version=version,
         loading=load_options(graph, table_memory, persistent_dir, hierarchy, row_format),
-        workload=Workload(query_sizes, forms.arrivals(arrivals), forms.key_skew(keys), seed),
+        workload=Workload(query_sizes, arriving, forms.key_skew(keys), seed),
         keys=keys,
         load=f"sizes {sizes}, arrivals {form_words(arrivals)}, keys {form_words(keys)}, seed {seed}"
         f"{', quick' if quick else ''}",

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from hebe.query import MOST_ITEMS
 from hebe.server_configuration import Placement
+
+if TYPE_CHECKING:
+    from hebe.workload.arrivals import ArrivalProcess
 
 GUIDED, HERCULES, DEEPRECSYS, BAYMAX = "guided", "hercules", "deeprecsys", "baymax"
 STRATEGIES = (GUIDED, HERCULES, DEEPRECSYS, BAYMAX, "exhaustive", "random")
@@ -89,6 +93,26 @@ def check_placements(strategy: str, placements: Sequence[Placement]) -> None:
             f"--strategy {strategy} would not try {idle[0]}: leave it out, or choose another strategy",
             param_hint="--placement",
         )
+
+
+def check_arrivals(form: str, process: ArrivalProcess, *, quick: bool) -> None:
+    """Wrong usage for arrivals, `form` in words, that repeat too slowly for the probes of a measurement."""
+    if process.period_s is None:
+        return
+    from hebe.load_generator.error import LoadError
+    from hebe.load_generator.qps_search import LONGEST_PROBE, check_periods
+    from hebe.profiling.effort import QUICK, Effort
+
+    probe_s = (QUICK if quick else Effort()).probe_s
+    try:
+        check_periods(process, probe_s)
+    except LoadError:
+        raise typer.BadParameter(
+            f"{form} repeats every {process.period_s:g} s, but a probe lasts {LONGEST_PROBE * probe_s:g} s at most, "
+            "and only over whole periods is the mean the rate: let them repeat faster, as with burst:5:0.2:2 or a "
+            "larger SPEED of a trace",
+            param_hint="--arrivals",
+        ) from None
 
 
 def check_hot_rows(

@@ -35,13 +35,13 @@ def serve(
     context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The model repository.")],
     http_port: Annotated[
-        int, typer.Option(min=0, max=65535, rich_help_panel=_SERVING, help="0: any free port.")
+        int, typer.Option(min=0, max=65535, rich_help_panel=_SERVING, help="Of HTTP; 0: any free port.")
     ] = 8000,
     grpc_port: Annotated[
-        int, typer.Option(min=0, max=65535, rich_help_panel=_SERVING, help="0: any free port.")
+        int, typer.Option(min=0, max=65535, rich_help_panel=_SERVING, help="Of gRPC; 0: any free port.")
     ] = 8001,
     metrics_port: Annotated[
-        int, typer.Option(min=0, max=65535, rich_help_panel=_SERVING, help="0: any free port.")
+        int, typer.Option(min=0, max=65535, rich_help_panel=_SERVING, help="Of the metrics; 0: any free port.")
     ] = 8002,
     host: Annotated[
         str, typer.Option(rich_help_panel=_SERVING, help="Address to listen on; 0.0.0.0 is every interface.")
@@ -79,7 +79,7 @@ def serve(
     ] = True,
     max_wait_ms: Annotated[
         float,
-        typer.Option(min=0, rich_help_panel=RUNNING, help="How long a batch that is not full may wait for company."),
+        typer.Option(min=0, rich_help_panel=RUNNING, help="How long a batch that is not full may wait for others."),
     ] = 0.0,
     graph: GraphOption = "scripted",
     table_memory: TableMemoryOption = None,
@@ -93,14 +93,14 @@ def serve(
         ),
     ] = False,
     sla_ms: Annotated[
-        float | None, typer.Option(rich_help_panel=RUNNING, help="Latency bound instead of each model's own.")
+        float | None,
+        typer.Option(rich_help_panel=RUNNING, help="Latency bound in milliseconds (default: each model's own)."),
     ] = None,
     percentile: Annotated[
-        float | None, typer.Option(rich_help_panel=RUNNING, help="Percentile at which the bound must hold.")
+        float | None,
+        typer.Option(rich_help_panel=RUNNING, help="Percentile at which it must hold (default: each model's)."),
     ] = None,
-    admission: Annotated[
-        bool, typer.Option(rich_help_panel=RUNNING, help="Refuse at once what cannot meet its deadline.")
-    ] = True,
+    admission: Annotated[bool, typer.Option(rich_help_panel=RUNNING, help="Refuse at once what would be late.")] = True,
     max_queue: Annotated[
         int, typer.Option(min=1, rich_help_panel=_ACCESS, help="Most queries waiting, per model.")
     ] = 1024,
@@ -126,10 +126,14 @@ def serve(
     ] = None,
     api_token: Annotated[
         list[str] | None,
-        typer.Option(rich_help_panel=_ACCESS, envvar=_TOKEN_VARIABLE, help="Token that requests must carry."),
+        typer.Option(
+            rich_help_panel=_ACCESS,
+            envvar=_TOKEN_VARIABLE,
+            help="Token that requests must carry; once for each (default: none needed).",
+        ),
     ] = None,
     api_token_file: Annotated[
-        Path | None, typer.Option(rich_help_panel=_ACCESS, help="File with tokens, one a line.")
+        Path | None, typer.Option(rich_help_panel=_ACCESS, help="File with such tokens, one a line.")
     ] = None,
     rate_limit: Annotated[
         float, typer.Option(min=0, rich_help_panel=_ACCESS, help="Requests a second per token; 0: no limit.")

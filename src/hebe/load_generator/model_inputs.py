@@ -1,8 +1,8 @@
 """What a model wants to be sent, from what its server says about it.
 
 The server's metadata lists inputs (name, datatype, shape). Its configuration, where it has one, may tell `rows.INPUT`
-(keys of that input lie in 0..rows-1) and the model's SLA (`sla_ms`, `sla_percentile`) among its parameters, and as
-`max_batch_size` the largest query that it takes.
+(keys of that input lie in 0..rows-1, of which a target's `max_key` may leave less) and the model's SLA (`sla_ms`,
+`sla_percentile`) among its parameters, and as `max_batch_size` the largest query that it takes.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ def _input(target: Target, described: Mapping[str, Any], parameters: Mapping[str
         if not (told.isascii() and told.isdigit() and int(told) > 0):
             raise LoadError(f"{where}: the server's parameter rows.{name} is {told!r}: must be a positive number")
         rows = int(told)
+        if target.max_key is not None:
+            rows = min(rows, target.max_key + 1)
     elif target.max_key is not None:
         rows = target.max_key + 1
     else:

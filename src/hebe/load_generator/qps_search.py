@@ -143,6 +143,7 @@ class QpsSearch:
         Raises `LoadError` where a probe cannot hold a whole period of the arrivals, or none arrive in it, and when the
         server does not answer any more: a rate at which nothing is answered would look like one that is too high.
         """
+        check_periods(workload.arrivals, self.probe_s)
         sla = self.sla
         lowest_qps = min(FEWEST_ARRIVALS / (LONGEST_PROBE * self.probe_s), self.highest_qps)
         search = RateSearch(start_qps, lowest_qps, self.highest_qps, self.resolution, self.rounds)
@@ -186,12 +187,17 @@ class QpsSearch:
         if whole_s <= longest_s:
             return whole_s
         period_s = over_window(arrivals, window_s).period_s or whole_s
-        if period_s > longest_s:
-            raise LoadError(
-                f"arrivals repeat every {period_s:g} s, but a probe lasts {longest_s:g} s at most, and only over whole"
-                " periods is their mean the rate: ask for longer probes, or faster arrivals"
-            )
         return math.floor(longest_s / period_s) * period_s
+
+
+def check_periods(arrivals: ArrivalProcess, probe_s: float) -> None:
+    """Raise `LoadError` if the arrivals repeat more slowly than the longest probe that `probe_s` allows lasts."""
+    longest_s = LONGEST_PROBE * probe_s
+    if arrivals.period_s is not None and arrivals.period_s > longest_s:
+        raise LoadError(
+            f"arrivals repeat every {arrivals.period_s:g} s, but a probe lasts {longest_s:g} s at most, and only over"
+            " whole periods is their mean the rate: ask for longer probes, or faster arrivals"
+        )
 
 
 def _failures(report: LoadReport) -> int:

@@ -23,7 +23,7 @@ from hebe.load_generator.http_sender import HttpSender
 from hebe.load_generator.interruptible import run_interruptible
 from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.open_loop import OnProgress, RunPlan, run_open_loop
-from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, QpsSearch, Workload
+from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, QpsSearch, Workload, check_periods
 from hebe.load_generator.query_pool import POOL_BYTES, QueryPool
 from hebe.load_generator.request_body import request_body
 from hebe.load_generator.sender import Sender
@@ -86,8 +86,10 @@ def find_qps(
     """Search the largest arrival rate at which the SLA holds; see `rate_search` for how.
 
     Each probe is as `QpsSearch` says. `sla` defaults to what the server says is the model's; `pool_bytes` as for
-    `run_load`. Raises `LoadError` if there is no SLA, if the server cannot be driven, or if it dies.
+    `run_load`. Raises `LoadError` if there is no SLA, if the server cannot be driven, if it dies, or if the arrivals
+    repeat too slowly for the probes.
     """
+    check_periods(workload.arrivals, probe_s)
 
     async def run(stop: asyncio.Event) -> LatencyBoundedThroughput:
         async with _session(target, workload, pool_bytes) as session:

@@ -69,7 +69,7 @@ class Target:
     `timeout_ms`        the request's own `timeout` parameter: the server may refuse or drop it afterwards.
     `priority`          the request's `priority` parameter; 0 leaves it out.
     `connections`       the most HTTP connections at once, or the most gRPC calls.
-    `max_key`           largest key to send for inputs of which the server does not tell the number of rows.
+    `max_key`           largest key to send, of any input; needed where the server does not tell the number of rows.
     `answer_timeout_s`  after how long the generator gives a request up.
     """
 

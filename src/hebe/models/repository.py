@@ -7,7 +7,8 @@
         graph.json                  imported models only: the DenseNet's ops
 
 A version is written into a hidden directory beside its place, flushed, and renamed. What a crash leaves there
-is removed by the next write of that model. No file holds code or a pickle.
+is removed by the next write of that model. A directory without model.toml, such as one made by hand, is no version,
+whatever its name; its number is not given to another. No file holds code or a pickle.
 """
 
 from __future__ import annotations
@@ -190,25 +191,67 @@ class ModelRepository:
         self.root = Path(root)
 
     def names(self) -> tuple[str, ...]:
-        """Models that have at least one version. Raises `RepositoryError` where there is no directory."""
+        """Models that have at least one version, and those whose directory cannot be listed: `versions` says why.
+
+        Raises `RepositoryError` where there is no directory.
+        """
+        return tuple(name for name in self._entries() if self._may_have_versions(name))
+
+    def _entries(self) -> list[str]:
+        """What may be models, by name."""
         try:
-            entries = sorted(entry.name for entry in self.root.iterdir() if entry.is_dir())
-        except OSError as fault:
+            return sorted(entry.name for entry in self.root.iterdir() if NAME_PATTERN.match(entry.name))
+        except (FileNotFoundError, NotADirectoryError) as fault:
             raise RepositoryError(
                 f"{self.root}: not a model repository: {fault.strerror}; "
                 "`hebe model new NAME --repository DIR` starts one"
             ) from None
-        return tuple(name for name in entries if NAME_PATTERN.match(name) and self.versions(name))
+        except OSError as fault:
+            raise RepositoryError(f"{self.root}: cannot be listed: {fault.strerror}") from None
+
+    def _may_have_versions(self, name: str) -> bool:
+        try:
+            return bool(self.versions(name))
+        except RepositoryError:
+            return True
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """Versions of a model, oldest first; empty where there is none."""
+        """Versions of a model, oldest first; empty where there is none. One whose model.toml may not be looked for
+        counts: opening it says why. Raises `RepositoryError` where the model's directory cannot be listed.
+        """
+        return tuple(number for number, has_spec in self._numbered(name) if has_spec)
+
+    def incomplete(self, name: str | None = None) -> tuple[Path, ...]:
+        """Directories that are called as versions are, but have no model.toml: made by hand, or by a copy that was cut
+        short. Those of one model, or of all whose directory can be listed. Raises `RepositoryError` as `versions` does.
+        """
+        if name is not None:
+            return tuple(self.root / name / str(number) for number, has_spec in self._numbered(name) if not has_spec)
+        found: list[Path] = []
+        for each in self._entries():
+            with contextlib.suppress(RepositoryError):
+                found += self.incomplete(each)
+        return tuple(found)
+
+    def _numbered(self, name: str) -> list[tuple[int, bool]]:
+        """Directories called as versions are, by number, and whether each has a model.toml."""
         try:
-            entries = [e.name for e in (self.root / name).iterdir() if e.is_dir()]
+            entries = [entry for entry in (self.root / name).iterdir() if VERSION_PATTERN.match(entry.name)]
+            return sorted((int(entry.name), _has_spec(entry)) for entry in entries if entry.is_dir())
         except (FileNotFoundError, NotADirectoryError):
-            return ()
+            return []
         except OSError as fault:
-            raise RepositoryError(f"{self.root / name}: cannot be read: {fault.strerror}") from None
-        return tuple(sorted(int(entry) for entry in entries if VERSION_PATTERN.match(entry)))
+            raise RepositoryError(f"{self.root / name}: cannot be listed: {fault.strerror}") from None
+
+    def repository_above(self) -> Path | None:
+        """Where this directory is a model, or a version of one, rather than a repository: the repository above it."""
+        levels = 0
+        if _has_spec(self.root):
+            levels = 2
+        else:
+            with contextlib.suppress(OSError):
+                levels = any(VERSION_PATTERN.match(e.name) and _has_spec(e) for e in self.root.iterdir())
+        return Path(os.path.normpath(self.root.joinpath(*[".."] * levels))) if levels else None
 
     def open(self, name: str, version: int | None = None) -> StoredModel:
         """A version of a model, by default the latest.
@@ -219,13 +262,20 @@ class ModelRepository:
         versions = self.versions(name) if NAME_PATTERN.match(name) else ()
         if not versions:
             known = ", ".join(self.names()) or "none yet"
-            raise RepositoryError(f"{self.root}: has no model {name!r}; it has: {known}")
+            raise RepositoryError(f"{self.root}: has no model {name!r}; it has: {known}{self._beside(name)}")
         if version is None:
             version = versions[-1]
         elif version not in versions:
             known = ", ".join(map(str, versions))
-            raise RepositoryError(f"{self.root}: model {name} has no version {version}; it has: {known}")
+            raise RepositoryError(
+                f"{self.root}: model {name} has no version {version}; it has: {known}{self._beside(name)}"
+            )
         return _open_directory(self.root / name / str(version), name, version)
+
+    def _beside(self, name: str) -> str:
+        """What to say of directories that are no versions."""
+        incomplete = self.incomplete(name) if NAME_PATTERN.match(name) else ()
+        return f"; {no_version_words(incomplete[-1])}" if incomplete else ""
 
     def write(
         self,
@@ -257,7 +307,7 @@ class ModelRepository:
             with _writer_lock(directory):
                 for abandoned in directory.glob(".writing-*"):
                     shutil.rmtree(abandoned)
-                taken = self.versions(spec.name)
+                taken = [number for number, _ in self._numbered(spec.name)]
                 if version is None:
                     version = max(taken, default=0) + 1
                 elif version in taken:
@@ -286,6 +336,25 @@ def _writer_lock(directory: Path) -> Iterator[None]:
     with open(directory / ".lock", "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def no_version_words(directory: Path) -> str:
+    """What to say of a directory that is called as a version is and is none."""
+    return (
+        f"{directory} has no {_MODEL_FILE} and is no version: restore it from a backup, write the model again, or "
+        "remove the directory"
+    )
+
+
+def _has_spec(directory: Path) -> bool:
+    """Whether there is a model.toml in it, or may be one that this user may not see."""
+    try:
+        (directory / _MODEL_FILE).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _table_file(table: str) -> str:

@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.busy_service import busy_service_times
 from hebe.profiling.driver_sender import DriverSender, inputs_of
+from hebe.profiling.effort import QUICK, Effort
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.query_times import ask_alone, times_alone
@@ -56,24 +57,11 @@ from hebe.serving.errors import QueryFailed, QueryRefused
 from hebe.spec import ModelSpec, SlaTarget
 from hebe.workload.key_frequencies import key_frequencies
 
+__all__ = ["NOISE", "QUICK", "Effort", "LiveEvaluator", "live_evaluator"]
+
 NOISE = 0.06
 """Relative differences of throughput that say nothing, on a machine that is otherwise idle."""
 
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How thoroughly a configuration is measured; see `QpsSearch`. `longest_s`: after which it is ended, and given up
-    where there were fewer than two rounds by then, since those of one say nothing of their spread."""
-
-    probe_s: float = 2.0
-    warm_up_s: float = 0.3
-    rounds: int = 3
-    resolution: float = 0.03
-    longest_s: float = 180.0
-    highest_qps: float = 1e6
-
-
-QUICK = Effort(probe_s=0.7, warm_up_s=0.15, rounds=2, resolution=0.06, longest_s=60.0)
 
 _FEWEST_ROUNDS = 2
 _SIZES_DRAWN = 1000

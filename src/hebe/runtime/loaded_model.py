@@ -20,7 +20,7 @@ from hebe.embeddings.store_directory import remove
 from hebe.embeddings.table_memory import RowFormat
 from hebe.embeddings.tiers import TiersState
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
-from hebe.models.repository import VERSION_PATTERN, ModelRepository, StoredModel
+from hebe.models.repository import VERSION_PATTERN, ModelRepository, RepositoryError, StoredModel, no_version_words
 from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery, bring_into_range
 from hebe.runtime.dense_graph import DenseFunction, GraphMode, prepare
 from hebe.runtime.executor import BatchOutcome, ModelExecutor
@@ -76,9 +76,29 @@ class LoadOptions:
 
 
 def stored_versions(directory: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
-    """Models of a repository with their versions, oldest first. Raises `RepositoryError`."""
+    """Models of a repository with their versions, oldest first; none where a model's directory cannot be listed, of
+    which loading says why. Raises `RepositoryError`.
+    """
     repository = ModelRepository(directory)
-    return {name: repository.versions(name) for name in repository.names()}
+    versions: dict[str, tuple[int, ...]] = {}
+    for name in repository.names():
+        versions[name] = ()
+        with contextlib.suppress(RepositoryError):
+            versions[name] = repository.versions(name)
+    return versions
+
+
+def incomplete_versions(directory: str | os.PathLike[str], name: str | None = None) -> list[str]:
+    """What to say of the directories of a model, or of all models, that look like versions and are none.
+
+    Raises `RepositoryError`.
+    """
+    return [no_version_words(path) for path in ModelRepository(directory).incomplete(name)]
+
+
+def repository_above(directory: str | os.PathLike[str]) -> Path | None:
+    """Where `directory` is a model, or a version of one: the repository that it lies in."""
+    return ModelRepository(directory).repository_above()
 
 
 def stored_identity(directory: str | os.PathLike[str], name: str, version: int) -> str:

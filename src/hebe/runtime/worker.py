@@ -114,8 +114,10 @@ class Worker:
                 batch, handed = following
                 try:
                     outcome: BatchOutcome | Exception = runner.run(batch, handed)
-                except Exception as fault:  # a batch's fault is its queries', not the worker's
-                    outcome = fault
+                except BaseException as fault:  # a batch's fault is its queries', not the worker's
+                    outcome = (
+                        fault if isinstance(fault, Exception) else RuntimeError(f"{type(fault).__name__}: {fault}")
+                    )
                 following = finished(self.worker_id, batch, outcome)
                 for inputs in handed:
                     inputs.put_back()

@@ -3,6 +3,7 @@
     QueryArrived   -> refuse, or split and queue; start batches on idle workers
     BatchFinished  -> learn; complete the queries it ended; start the next batch
     WorkerChanged  -> take it in or out; a lost worker's batch is run again by another, a draining one's is finished
+                      (live, where workers are threads, a batch that raises fails its queries, and its worker goes on)
     QueryWithdrawn -> forget it
     TimerFired     -> start what waited for company
     ShutdownBegan  -> refuse what comes, finish what is here

@@ -37,8 +37,8 @@ class TokenBucket:
 def checked_tokens(tokens: Iterable[str]) -> tuple[str, ...]:
     """`tokens` without the white space around them.
 
-    Raises `ServeError` if they are one text, whose letters would all be tokens, or one of them is empty: whoever gives
-    a token wants one to be asked for.
+    Raises `ServeError` if they are one text, whose letters would all be tokens, if one of them is empty, since whoever
+    gives a token wants one to be asked for, or if one holds what clients cannot send in a header.
     """
     if isinstance(tokens, str | bytes):
         raise ServeError("api_tokens is a single text: must be a tuple of them, as in ('...',)")
@@ -46,6 +46,8 @@ def checked_tokens(tokens: Iterable[str]) -> tuple[str, ...]:
     for token in tokens:
         if not isinstance(token, str) or not token.strip():
             raise ServeError("an API token is empty: give one with letters, or none at all to let everybody in")
+        if not (token.strip().isascii() and token.strip().isprintable()):
+            raise ServeError("an API token has characters that a header cannot carry: must be printable ASCII")
         checked.append(token.strip())
     return tuple(checked)
 

@@ -3,11 +3,16 @@
 Events come from the event loop (arrivals, withdrawals, timers) and from worker threads (finished batches); a lock
 hands them to the scheduler one at a time. A worker that reports a batch takes its next one from the same call, so
 it does not idle while the event loop is busy decoding.
+
+Every query is answered: what raises in a batch, or while its scores are taken in, fails the batch's queries, and the
+worker goes on. Should the scheduler itself raise then, for want of memory, say, these fail as well, and the worker is
+lost: others go on, and the server is not ready any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 import time
@@ -15,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import structlog
 
 from hebe.profile import LatencyProfile
 from hebe.query import MOST_ITEMS, Batch, FloatArray, KeyCounts, Query, QueryResult
@@ -47,6 +53,8 @@ from hebe.scheduling.events import (
 from hebe.scheduling.node import NodeConfig, NodeScheduler
 from hebe.server_configuration import Placement
 from hebe.serving.errors import QueryFailed, QueryRefused
+
+log = structlog.get_logger("hebe.driver")
 
 clock = time.monotonic
 """The driver's clock, seconds; the event loop's as well, so timers agree with it."""
@@ -121,6 +129,8 @@ class NodeDriver:
         self._reconfiguring = threading.Lock()
         self._pending: dict[int, _Pending] = {}
         self._handed: dict[int, DenseInputs] = {}
+        self._taken: dict[int, dict[int, DenseInputs]] = {}
+        """Of what was handed on, by its batch, what each dense worker has taken."""
         self._ids = itertools.count(1)
         self._worker_ids = itertools.count()
         self._lane_numbers = itertools.count()
@@ -164,6 +174,9 @@ class NodeDriver:
             self._deliver(effects)
             for worker in before:
                 worker.thread.join()
+            with self._lock:
+                for worker in before:  # one that was lost is not let go of by the scheduler
+                    self._workers.pop(worker.thread.worker_id, None)
             self._keep_hot_rows()
 
     def _keep_hot_rows(self) -> None:
@@ -271,25 +284,63 @@ class NodeDriver:
     # Events
 
     def _batch_finished(self, worker_id: int, batch: Batch, outcome: BatchOutcome | Exception) -> Work | None:
-        """On the worker's thread."""
-        failed = isinstance(outcome, Exception)
-        self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
-        service_s = 0.0 if isinstance(outcome, Exception) else outcome.service_s
-        with self._lock:
-            sparse = self._workers[worker_id].role.stage is Stage.SPARSE
-            if isinstance(outcome, Exception):
-                self._blame(batch, outcome)
-            elif sparse:
-                (self._handed[batch.batch_id],) = outcome.handed
-            else:
-                self._collect(batch, outcome)
-            effects = self._handle(BatchFinished(worker_id, batch.batch_id, service_s, failed), worker_id=worker_id)
-        if self.on_batch is not None and not sparse and not isinstance(outcome, Exception):
-            # counted before anybody hears of it
-            sparse_s = outcome.sparse_s + sum(inputs.sparse_s for inputs in outcome.handed)
-            self.on_batch(batch.items, sparse_s, outcome.loading_s + outcome.dense_s)
+        """On the worker's thread, which ends if this raises."""
+        effects = _Effects()
+        try:
+            with self._lock:
+                sparse = self._workers[worker_id].role.stage is Stage.SPARSE
+                outcome = self._take_in(batch, outcome, sparse=sparse)
+                failed = isinstance(outcome, Exception)
+                self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
+                service_s = 0.0 if isinstance(outcome, Exception) else outcome.service_s
+                event = BatchFinished(worker_id, batch.batch_id, service_s, failed)
+                self._handle(event, effects, worker_id)
+        except BaseException as fault:
+            self._lose(worker_id, batch, fault, effects)
+            raise
+        if not sparse and not isinstance(outcome, Exception):
+            self._tell_observer(batch, outcome)  # counted before anybody hears of it
         self._deliver(effects)
         return effects.next_work
+
+    def _take_in(self, batch: Batch, outcome: BatchOutcome | Exception, *, sparse: bool) -> BatchOutcome | Exception:
+        """What came of a batch, for its queries or for the next worker; returns it, or why that failed. The lock is
+        held.
+        """
+        if not isinstance(outcome, Exception):
+            try:
+                if sparse:
+                    (self._handed[batch.batch_id],) = outcome.handed
+                else:
+                    self._collect(batch, outcome)
+            except Exception as fault:  # scores of another shape than the model says, for one
+                outcome = fault
+        if isinstance(outcome, Exception):
+            self._blame(batch, outcome)
+        return outcome
+
+    def _tell_observer(self, batch: Batch, outcome: BatchOutcome) -> None:
+        if self.on_batch is None:
+            return
+        sparse_s = outcome.sparse_s + sum(inputs.sparse_s for inputs in outcome.handed)
+        try:
+            self.on_batch(batch.items, sparse_s, outcome.loading_s + outcome.dense_s)
+        except Exception:
+            log.exception("a batch was not counted")
+
+    def _lose(self, worker_id: int, batch: Batch, fault: BaseException, effects: _Effects) -> None:
+        """A worker cannot go on: the queries of its batch fail, and what it was given next is run by others."""
+        log.error("worker lost: load the model again, or restart the server", worker=worker_id, exc_info=fault)
+        try:
+            with self._lock:
+                self._handed.update(self._taken.pop(worker_id, {}))
+                for query_id in dict.fromkeys(part.query.query_id for part in batch.sub_queries):
+                    if (pending := self._pending.pop(query_id, None)) is not None:
+                        effects.answers.append((pending, QueryFailed("the worker that ran it was lost")))
+                    self._handle(QueryWithdrawn(query_id), effects)
+                self._handle(WorkerChanged(worker_id, Availability.LOST), effects)
+        finally:
+            self._deliver(effects)
 
     def _blame(self, batch: Batch, fault: Exception) -> None:
         """Note why the queries of a batch fail. The lock is held."""
@@ -339,13 +390,17 @@ class NodeDriver:
                     pending = self._pending.get(part.query.query_id)
                     if pending is not None and not pending.started_s:
                         pending.started_s = now
-                work = Work(batch, tuple(self._handed.pop(each) for each in handed))
+                taken = {each: self._handed.pop(each) for each in handed}
+                if taken:
+                    self._taken[target] = taken
+                work = Work(batch, tuple(taken.values()))
                 if target == worker_id:
                     effects.next_work = work
                 else:
                     self._workers[target].thread.submit(work)
             case ReleaseWorker(target):
                 effects.released.append(self._workers.pop(target))
+                self._taken.pop(target, None)
             case CompleteQuery(query):
                 pending = self._pending.pop(query.query_id, None)
                 if pending is not None:
@@ -362,7 +417,7 @@ class NodeDriver:
                     effects.answers.append((pending, failure))
             case SetTimer(at_s):
                 loop = self._timer_loop
-                if loop is not None:
+                if loop is not None and not loop.is_closed():
                     loop.call_soon_threadsafe(self._set_timer, loop, at_s)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, at_s: float) -> None:
@@ -396,8 +451,9 @@ class NodeDriver:
         for pending, answer in effects.answers:
             if pending.loop is running:
                 _settle(pending.future, answer)
-            elif not pending.loop.is_closed():
-                pending.loop.call_soon_threadsafe(_settle, pending.future, answer)
+            else:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    pending.loop.call_soon_threadsafe(_settle, pending.future, answer)
 
 
 def _refusal(pending: _Pending, reason: RejectReason, retry_after_s: float = 0.0) -> QueryRefused:

@@ -3,7 +3,8 @@
 Written for few, large requests: a body of known length is read by the kernel straight into the buffer that its
 tensors will be views of, placed so that the binary section behind the JSON header is 8-byte aligned. The head is
 parsed by llhttp (`httptools`). Everything that a peer can draw out is bounded: size of head and body, the bodies of
-all connections together, time for head, body and response, number of connections.
+all connections together, time for head, body and response, number of connections, of which one that waits for its
+client gives its place to a newcomer.
 
     head -> handler.screen(head): answer now (no token, unknown path), or read the body
          -> body, at most `max_request_bytes`; once its JSON header is there and the rest is not,
@@ -96,8 +97,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
         shared = self._shared
         shared.open.add(self)
-        self.give_up_s = shared.clock() + self._limits.head_timeout_s
-        if len(shared.open) > self._limits.max_connections or shared.stopping:
+        self._arrival_s = shared.clock()
+        self.give_up_s = self._arrival_s + self._limits.head_timeout_s
+        too_many = len(shared.open) > self._limits.max_connections
+        if shared.stopping or (too_many and not shared.free_place()):
             most = self._limits.max_connections
             self._refuse(
                 RequestError(
@@ -441,7 +444,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._request is None or self._request.method != "HEAD":
             parts.append(response.body)
         self._state = _State.IDLE
-        self.give_up_s = self._shared.clock() + self._limits.idle_timeout_s
+        self._arrival_s = self._shared.clock()
+        self.give_up_s = self._arrival_s + self._limits.idle_timeout_s
         self._transport.write(b"".join(parts))
         self._release()
         if close:
@@ -531,6 +535,22 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(
                 RequestError(ErrorKind.TIMED_OUT, f"the request's body did not come within {limits.body_timeout_s:g} s")
             )
+
+    @property
+    def waits_since_s(self) -> float:
+        """Since when, on the server's clock, it has only waited for its client's next request, or for the rest of that
+        one's head; infinite if it does anything else.
+        """
+        waits = self._state in (_State.IDLE, _State.HEAD) and not self._pending and not self._writing_paused
+        return self._arrival_s if waits else float("inf")
+
+    def give_place(self) -> None:
+        """Another needs its place: end at once, with a word where a request has begun."""
+        self._shared.open.discard(self)
+        if self._state is _State.HEAD:
+            message = "the request's head did not come yet, and others need this connection's place"
+            self._refuse(RequestError(ErrorKind.TIMED_OUT, message))
+        self.abort()
 
     def finish(self) -> None:
         """The server stops: close now if idle, else after the answer under way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 import time
@@ -12,11 +13,13 @@ from email.utils import formatdate
 from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.http_connection import HttpConnection
 from hebe.serving.http_message import Handler, HttpLimits
-from hebe.serving.listening import TlsFiles, open_port
+from hebe.serving.listening import MOST_UNACCEPTED, TlsFiles, open_port
 
 _READ_BYTES = 64 * 1024
 _NO_SOCKETS_PAUSE_S = 0.5
 """How long none is accepted where the system has no room for another."""
+_UNDISTURBED_S = 1.0
+"""How long a connection may always wait for its client, or shake hands."""
 
 
 class HttpConnections:
@@ -28,8 +31,8 @@ class HttpConnections:
         self.clock = clock
         self.budget = budget
         self.open: set[HttpConnection] = set()
-        self.handshakes: set[asyncio.Task[None]] = set()
-        """Of connections that are not open yet, where there is TLS."""
+        self.handshakes: dict[asyncio.Task[None], float] = {}
+        """Of connections that are not open yet, where there is TLS, and since when, in this order."""
         self.stopping = False
         self.date_header = b""
         self.scratch = memoryview(bytearray(_READ_BYTES))
@@ -40,6 +43,27 @@ class HttpConnections:
     def count(self) -> int:
         """Connections that are open, or are being opened."""
         return len(self.open) + len(self.handshakes)
+
+    def free_place(self) -> bool:
+        """Where all places are taken, end what has waited longest for its client, if anything has for a while.
+
+        Else whoever opens connections and does nothing with them would keep everybody out.
+        """
+        longest = min(self.open, key=lambda connection: connection.waits_since_s, default=None)
+        since_s = math.inf if longest is None else longest.waits_since_s
+        handshake, begun_s = next(iter(self.handshakes.items()), (None, math.inf))
+        if self.clock() - min(since_s, begun_s) < _UNDISTURBED_S:
+            return False
+        if handshake is not None and begun_s < since_s:
+            del self.handshakes[handshake]
+            handshake.cancel()
+        elif longest is not None:
+            longest.give_place()
+        return True
+
+    def shaken(self, handshake: asyncio.Task[None]) -> None:
+        """A handshake is over, well or not."""
+        self.handshakes.pop(handshake, None)
 
     def start(self) -> None:
         """Begin watching the time; needs a running loop."""
@@ -56,10 +80,11 @@ class HttpConnections:
     async def stop(self, grace_s: float) -> None:
         """Let requests under way finish for at most `grace_s`, then close everything."""
         self.stopping = True
-        for handshake in self.handshakes:
+        handshakes = list(self.handshakes)
+        for handshake in handshakes:
             handshake.cancel()
-        if self.handshakes:
-            await asyncio.wait(self.handshakes)
+        if handshakes:
+            await asyncio.wait(handshakes)
         for connection in list(self.open):
             connection.finish()
         end_s = self.clock() + grace_s
@@ -80,7 +105,7 @@ class _TlsConnection(HttpConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake is over."""
-        self._shared.handshakes.discard(self._handshake)
+        self._shared.shaken(self._handshake)
         super().connection_made(transport)
 
 
@@ -106,12 +131,12 @@ class _TlsListener:
             except OSError:
                 await asyncio.sleep(_NO_SOCKETS_PAUSE_S)
                 continue
-            if connections.count >= connections.limits.max_connections:
+            if connections.count >= connections.limits.max_connections and not connections.free_place():
                 accepted.close()  # nothing can be said before the handshake
                 continue
             handshake = loop.create_task(self._shake_hands(accepted))
-            connections.handshakes.add(handshake)
-            handshake.add_done_callback(connections.handshakes.discard)
+            connections.handshakes[handshake] = connections.clock()
+            handshake.add_done_callback(connections.shaken)
 
     async def _shake_hands(self, accepted: socket.socket) -> None:
         limits = self._connections.limits
@@ -127,6 +152,9 @@ class _TlsListener:
             )
         except OSError:  # no TLS, too slow, or gone; ssl's errors are among them
             accepted.close()
+        except asyncio.CancelledError:  # another needs its place, or the server stops
+            accepted.close()
+            raise
 
     async def close(self) -> None:
         """Accept no more."""
@@ -179,6 +207,7 @@ async def start_http(
         server = _TlsListener(connections, listener, context)
     else:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: HttpConnection(connections), sock=listener)
+        # It listens anew, by default for a hundred.
+        server = await loop.create_server(lambda: HttpConnection(connections), sock=listener, backlog=MOST_UNACCEPTED)
     connections.start()
     return HttpServer(connections, server, bound)

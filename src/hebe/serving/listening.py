@@ -46,6 +46,11 @@ class TlsFiles:
         return context
 
 
+MOST_UNACCEPTED = 2048
+"""Connections that the system may hold for a listening socket. Of those that come beyond it, while the event loop is at
+something else, each would try again after a second only."""
+
+
 def _no_password() -> str:
     raise ValueError("the key is encrypted")
 
@@ -64,7 +69,7 @@ def open_port(what: str, host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(2048)
+        listener.listen(MOST_UNACCEPTED)
     except OSError as fault:
         listener.close()
         raise ServeError(f"{what} port {port} on {host}: {_advice(fault, what)}") from None

@@ -1,15 +1,17 @@
 """Structured logs: one line an event, JSON for machines or coloured columns for people.
 
 Requests that are refused or fail get a line each, up to a rate; how many more there were is on the next line.
+A line that cannot be written, since the disk is full or whoever read them has gone, is lost; no request fails for it.
 Neither payloads nor tokens are ever logged.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TextIO, cast
 
 import structlog
 import structlog.tracebacks
@@ -40,7 +42,7 @@ def configure_logging(log_format: LogFormat = "console", level: str = "info") ->
             *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Lossy(sys.stderr))),
         cache_logger_on_first_use=False,
     )
     plain = logging.getLogger("hebe")  # of the rooms below, which know no structlog
@@ -55,6 +57,23 @@ def configure_logging(log_format: LogFormat = "console", level: str = "info") ->
 
 def _is_ours(record: logging.LogRecord) -> bool:
     return record.name.partition(".")[0] == "hebe"
+
+
+class _Lossy:
+    """A stream to which lines are written if they can be."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write, or do not."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flush, or do not: what was not written is tried again with the next line, as far as it is kept."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 class _ToStructlog(logging.Handler):

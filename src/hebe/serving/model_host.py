@@ -21,7 +21,15 @@ import structlog
 from hebe.query import MOST_ITEMS
 from hebe.runtime.hierarchy_state import tier_kinds
 from hebe.runtime.large_allocations import give_back_freed
-from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_identity, stored_versions
+from hebe.runtime.loaded_model import (
+    LoadedModel,
+    LoadOptions,
+    incomplete_versions,
+    remove_old_stores,
+    repository_above,
+    stored_identity,
+    stored_versions,
+)
 from hebe.runtime.pinning import (
     PlacedLane,
     allot_cores,
@@ -97,7 +105,10 @@ class HostOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelIndexEntry:
-    """What the repository index shows of one version: READY, LOADING, UNLOADING or UNAVAILABLE, and why."""
+    """What the repository index shows of one version: READY, LOADING, UNLOADING or UNAVAILABLE, and why.
+
+    Version 0 is of a model whose versions are not known, since its directory cannot be listed.
+    """
 
     name: str
     version: int
@@ -203,11 +214,13 @@ class ModelHost:
         """Every model of the repository with its state, by name."""
         entries = dict(self._entries)
         for name, versions in self.stored().items():
-            entries.setdefault(name, ModelIndexEntry(name, versions[-1], "UNAVAILABLE", "not loaded"))
+            entries.setdefault(name, ModelIndexEntry(name, _newest(versions), "UNAVAILABLE", "not loaded"))
         return [entries[name] for name in sorted(entries)]
 
     def stored(self) -> dict[str, tuple[int, ...]]:
-        """The models of the repository with their versions, oldest first. Raises `LoadFailed` if it cannot be read."""
+        """The models of the repository with their versions, oldest first, none where a model's directory cannot be
+        listed. Raises `LoadFailed` if the repository cannot be.
+        """
         try:
             return stored_versions(self.directory)
         except Exception as fault:
@@ -216,8 +229,12 @@ class ModelHost:
     def check_repository(self) -> None:
         """Raise `LoadFailed` unless there is a model to load."""
         if not self.stored():
+            if (above := repository_above(self.directory)) is not None:
+                raise LoadFailed(f"{self.directory} is a model, not a repository of models; give {above}")
+            beside = "".join(f"; {words}" for words in incomplete_versions(self.directory)[:1])
             raise LoadFailed(
                 f"{self.directory} has no models; make one with `hebe model new NAME --repository {self.directory}`"
+                f"{beside}"
             )
 
     async def load_all(self) -> None:
@@ -233,13 +250,13 @@ class ModelHost:
                 log.warning("part of the hierarchy's configuration is for no model", reason=said)
         self._wanted.update(names)
         for name, versions in stored.items():  # those that wait for their turn as well
-            self._entries[name] = ModelIndexEntry(name, versions[-1], "LOADING")
+            self._entries[name] = ModelIndexEntry(name, _newest(versions), "LOADING")
         for name in names:
             try:
                 await self.load(name)
             except (LoadFailed, UnknownModel) as fault:
                 if self._entries[name].state == "LOADING":  # it has gone from the repository
-                    self._keep(name, None, stored[name][-1], str(fault))
+                    self._keep(name, None, _newest(stored[name]), str(fault))
                 if len(names) == 1:
                     raise LoadFailed(str(fault)) from fault
                 log.error("load failed", model=name, reason=str(fault))
@@ -256,10 +273,11 @@ class ModelHost:
             versions = self.stored().get(name)
             if versions is None:
                 raise UnknownModel(f"repository {self.directory} has no model {name!r}")
-            if version is not None and version not in versions:
+            if versions and version is not None and version not in versions:
                 known = ", ".join(str(each) for each in versions[-8:])
                 raise UnknownModel(f"model {name} has no version {version}; the repository has {known}")
-            version = version or versions[-1]
+            version = version or _newest(versions)
+            self._tell_incomplete(name)
             before = self._hosted.get(name)
             if before is not None and before.version == version and before.tiered and before.runs:
                 await self._refresh(before)
@@ -288,6 +306,14 @@ class ModelHost:
             seconds = round(self.clock() - started_s, 3)
             log.info("model loaded", model=name, version=model.version, workers=model.workers, seconds=seconds)
             self._in_background(self._replaced(before, model))
+
+    def _tell_incomplete(self, name: str) -> None:
+        """An operator who made a version that is none wonders why another is loaded."""
+        try:
+            for words in incomplete_versions(self.directory, name):
+                log.warning("not a version", model=name, reason=words)
+        except Exception as fault:
+            log.warning("the model's directory cannot be listed", model=name, reason=_reason(fault))
 
     async def _refresh(self, model: HostedModel) -> None:
         """Level 1 of the running version from the tiers below it, unless the repository has another version by now."""
@@ -474,7 +500,7 @@ class ModelHost:
         if before is None:
             self._entries[name] = ModelIndexEntry(name, version, "UNAVAILABLE", reason)
         else:
-            reason = f"version {version} failed to load: {reason}"
+            reason = f"{f'version {version}' if version else 'the newest version'} failed to load: {reason}"
             self._entries[name] = ModelIndexEntry(name, before.version, "READY", reason)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -502,6 +528,11 @@ class ModelHost:
         if self.on_unloaded is not None:
             self.on_unloaded(model)
         await asyncio.to_thread(model.close)
+
+
+def _newest(versions: tuple[int, ...]) -> int:
+    """As `ModelIndexEntry` has it."""
+    return versions[-1] if versions else 0
 
 
 def _speaks_for_itself(fault: Exception) -> bool:

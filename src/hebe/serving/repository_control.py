@@ -45,7 +45,7 @@ class RepositoryControl:
     def index(self, ready_only: bool) -> list[dict[str, str]]:
         """Every model version known to the repository, or those that are ready."""
         return [
-            {"name": entry.name, "version": str(entry.version), "state": entry.state, "reason": entry.reason}
+            {"name": entry.name, "version": str(entry.version or ""), "state": entry.state, "reason": entry.reason}
             for entry in self._host.index()
             if not ready_only or entry.state == "READY"
         ]
@@ -74,8 +74,10 @@ class RepositoryControl:
         version = parameters.get("version")
         if version is not None:
             text = str(version)
-            if isinstance(version, bool) or not (text.isascii() and text.isdigit() and 0 < int(text[:19]) < 2**31):
-                raise InvalidInput(f"parameter 'version' is {version!r:.60}; it must be a whole number of at least 1")
+            if isinstance(version, bool) or not (text.isascii() and text.isdigit() and 0 < int(text[:19]) < 10**18):
+                raise InvalidInput(
+                    f"parameter 'version' is {version!r:.60}; it must be a whole number from 1, of at most 18 digits"
+                )
             version = int(text)
         await self._to_the_end(self._host.load(name, version))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import math
 import os
 import signal
@@ -83,6 +84,10 @@ class ServerOptions:
                 f"max_bytes_in_flight is {self.max_bytes_in_flight}: must be at least max_request_bytes, "
                 f"{self.max_request_bytes}"
             )
+        ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "metrics_port": self.metrics_port}
+        for (name, port), (other, taken) in itertools.combinations(ports.items(), 2):
+            if port and port == taken:
+                raise ServeError(f"{other} is {taken}, as {name} is: must be another, or 0 for any free one")
         if not 0 <= self.rate_limit_per_s < math.inf:
             raise ServeError(f"rate_limit_per_s is {self.rate_limit_per_s}: must be 0 (no limit) or more")
         checked_tokens(self.api_tokens)
