@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hebe.embeddings.tiered_lookup import UPDATED_BY_OTHERS_S
 from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
 
 from ..redis_servers import RedisServer
@@ -79,8 +80,12 @@ class Fleet:
         return Load(servers or self.servers, SPEC, self.versions)
 
     def wait_until_level_2_is_newest(self) -> None:
-        """Redis has every row as it was sent last, and none that was deleted."""
-        deadline_s = time.monotonic() + VISIBLE_S
+        """Redis has every row as it was sent last, and none that was deleted.
+
+        One that was on its way there when an update overtook it is deleted, the update's own with it if that came first,
+        and is put there again by the next query that misses it from `UPDATED_BY_OTHERS_S` on.
+        """
+        deadline_s = time.monotonic() + UPDATED_BY_OTHERS_S + VISIBLE_S
         while wrong := self._wrong_in_level_2():
             assert time.monotonic() < deadline_s, f"level 2: {len(wrong)} rows are old, deleted or gone: {wrong[:5]}"
             time.sleep(0.1)
