@@ -3,7 +3,7 @@
 from rich.progress import Progress
 
 from hebe.planning.parallelism import Reached
-from hebe.profiling.live_evaluation import Effort as LiveEffort
+from hebe.profiling.effort import Effort as LiveEffort
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget

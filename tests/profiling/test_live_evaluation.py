@@ -14,8 +14,9 @@ from hebe.models.catalog import entry
 from hebe.models.ranking_model import initial_rows
 from hebe.models.repository import ModelRepository
 from hebe.profiling import live_evaluation
+from hebe.profiling.effort import Effort
 from hebe.profiling.error import ProfilingError
-from hebe.profiling.live_evaluation import Effort, live_evaluator
+from hebe.profiling.live_evaluation import live_evaluator
 from hebe.runtime.bandwidth_meter import CacheWays
 from hebe.runtime.cache_allocation import CacheAllocationError
 from hebe.runtime.pinning import available_cores

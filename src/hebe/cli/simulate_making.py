@@ -30,6 +30,7 @@ from hebe.cli.plan_files import PlanFileError
 from hebe.cli.pool_forms import MOST_INSTANCES, PolicyChoice, choose_policy, parse_counts
 from hebe.cli.pool_plan_file import PoolPlanFile, read_pool_plan
 from hebe.cli.service_times import ServiceTimes, read_service_times
+from hebe.cli.simulate_plan import DEFAULT_PERCENTILE, DEFAULT_SIZES
 from hebe.planning.pool_problem import PoolProblem
 from hebe.scheduling.partitioning import partitions_for
 from hebe.simulation.capacity import Capacity
@@ -38,8 +39,6 @@ from hebe.spec import SlaTarget
 from hebe.workload import forms
 
 Floats = npt.NDArray[np.float64]
-
-_DEFAULT_PERCENTILE = 99.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ def make_simulation(request: SimulationRequest, progress: Progress) -> Simulatio
     """Read the files and run. Raises `PlanFileError`, `PlanningError`, `WorkloadError` or `SpecError`."""
     plan = read_pool_plan(request.plan) if request.plan is not None else None
     sla = _sla(request, plan)
-    sizes = request.sizes or (plan.sizes if plan else "production")
+    sizes = request.sizes or (plan.sizes if plan else DEFAULT_SIZES)
     forms.arrivals(request.arrivals)
     counts = _counts(request, plan)
     times = _times(request, plan, list(counts))
@@ -182,7 +181,7 @@ def _shift(
 
 
 def _sla(request: SimulationRequest, plan: PoolPlanFile | None) -> SlaTarget:
-    planned_ms, planned_at = (plan.sla.latency_ms, plan.sla.percentile) if plan else (0.0, _DEFAULT_PERCENTILE)
+    planned_ms, planned_at = (plan.sla.latency_ms, plan.sla.percentile) if plan else (0.0, DEFAULT_PERCENTILE)
     return SlaTarget(
         planned_ms if request.sla_ms is None else request.sla_ms,
         planned_at if request.percentile is None else request.percentile,

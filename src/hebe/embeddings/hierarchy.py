@@ -193,8 +193,7 @@ class EmbeddingHierarchy:
         return LookupScratch(max_items if self._tiered_names else 0, self.spec.lookups_per_item)
 
     def warm_up(self) -> None:
-        """Compile the kernels, or load them from disk, so that no query waits for it."""
-        kernel.warm_up(self.memory.row_format)
+        """Compile the kernels that opening has not, or load them from disk, so that no query waits for it."""
         padding.warm_up()
         if self._tiered_names:
             deduplicate.warm_up()

@@ -57,8 +57,6 @@ from hebe.serving.errors import QueryFailed, QueryRefused
 from hebe.spec import ModelSpec, SlaTarget
 from hebe.workload.key_frequencies import key_frequencies
 
-__all__ = ["NOISE", "QUICK", "Effort", "LiveEvaluator", "live_evaluator"]
-
 NOISE = 0.06
 """Relative differences of throughput that say nothing, on a machine that is otherwise idle."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from hebe.profiling.live_evaluation import Effort
+from hebe.profiling.effort import Effort
 from hebe.profiling.query_times import QueryTimes, mean_times, times_alone, times_under_load
 from hebe.profiling.steady_machine import SteadyMachine
 from hebe.runtime.pinning import available_cores

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from hebe.profiling.live_evaluation import Effort
+from hebe.profiling.effort import Effort
 from hebe.studies import hercules_cpu
 from hebe.studies.hercules_cpu import ENTRY, Measured, Shape, lane, scaled
 from hebe.studies.hercules_live import (

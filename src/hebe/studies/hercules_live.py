@@ -21,8 +21,9 @@ from hebe.models import catalog
 from hebe.models.initial_model import write_initial_model
 from hebe.models.repository import ModelRepository
 from hebe.planning.parallelism import Configuration, Evaluate, Reached
+from hebe.profiling.effort import Effort
 from hebe.profiling.error import ProfilingError
-from hebe.profiling.live_evaluation import Effort, LiveEvaluator, live_evaluator
+from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.profiling.query_times import times_alone
 from hebe.profiling.steady_machine import SteadyMachine, steady_machine
 from hebe.runtime.pinning import available_cores

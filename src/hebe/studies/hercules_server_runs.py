@@ -13,7 +13,7 @@ from rich.progress import Progress
 from hebe.planning.gain_by_cause import gain_by_cause
 from hebe.planning.parallelism import Configuration, Evaluate, Limits, deeprecsys_search, gradient_search
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
-from hebe.profiling.live_evaluation import QUICK, Effort
+from hebe.profiling.effort import QUICK, Effort
 from hebe.profiling.steady_machine import SteadyMachine
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Placement
