@@ -108,6 +108,21 @@ def test_a_query_is_not_spread_where_that_would_not_pay(profile, config):
     assert [worker.batch.items for worker in node._workers.running] == [100]
 
 
+def test_what_spreading_is_wrongly_thought_to_cost_is_found_out():
+    """As after a warm-up in which small batches were held up."""
+    node = scheduler(workers=2, profile=LatencyProfile((16, 32), (0.001, 0.001), (0.0, 0.0)))
+    now, sizes = 0.0, []
+    for number in range(400):
+        actions = node.handle(QueryArrived(query(number, 32, now)), now)
+        begun = [(action.worker_id, action.batch) for action in actions if isinstance(action, StartBatch)]
+        sizes.append([batch.items for _, batch in begun])
+        now += 0.01
+        for worker_id, batch in begun:
+            node.handle(BatchFinished(worker_id, batch.batch_id, batch.items * 30e-6), now)
+    assert sizes[:32] == [[32]] * 31 + [[16, 16]]
+    assert sizes[-100:] == [[16, 16]] * 100
+
+
 def test_a_query_is_spread_over_places_not_over_the_workers_of_one():
     node = scheduler(threads=2)
     assert started(node.handle(QueryArrived(query(1, 100)), 0.0)) == [(0, [(1, 0, 100)])]
