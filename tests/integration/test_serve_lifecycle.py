@@ -307,7 +307,10 @@ def test_readiness_comes_once_and_means_that_queries_are_answered(small_reposito
         assert server.log.rstrip().splitlines()[-1].endswith("stopped")
 
 
-def test_sigterm_answers_what_was_admitted(small_repository: Path, tmp_path: Path, rng):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_answers_what_was_admitted(
+    small_repository: Path, tmp_path: Path, rng, number: signal.Signals
+):
     """Queries that wait for company, so that they are under way when the signal comes; then they wait no more."""
     reference = Reference(small_repository, "ranker")
     options = ["--max-wait-ms", "300000", "--workers", "1"]
@@ -315,22 +318,22 @@ def test_sigterm_answers_what_was_admitted(small_repository: Path, tmp_path: Pat
         server.wait_until_ready()
         asked = [draw(reference.spec, 4, rng) for _ in range(6)]
 
-        def ask(number: int) -> np.ndarray:
-            if number % 2:
+        def ask(place: int) -> np.ndarray:
+            if place % 2:
                 with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
-                    result = client.infer("ranker", triton_inputs(tritonclient.grpc, asked[number]))
+                    result = client.infer("ranker", triton_inputs(tritonclient.grpc, asked[place]))
                 return result.as_numpy("score")
             # Not by tritonclient.http, which is gevent's and must stay on one thread.
-            body, header_length = binary_body(asked[number])
+            body, header_length = binary_body(asked[place])
             headers = {"Inference-Header-Content-Length": str(header_length)}
             status, _, answer = post(server.http, "/v2/models/ranker/infer", body, headers)
             assert status == 200, answer
             return np.array(json.loads(answer)["outputs"][0]["data"], np.float32).reshape(-1, 1)
 
         with ThreadPoolExecutor(len(asked)) as pool:
-            answers = [pool.submit(ask, number) for number in range(len(asked))]
+            answers = [pool.submit(ask, place) for place in range(len(asked))]
             eventually(lambda: server.metrics().value("hebe_queue_depth") == len(asked), "all wait")
-            assert server.end(signal.SIGTERM) == 0
+            assert server.end(number) == 0
             for inputs, answer in zip(asked, answers, strict=True):
                 np.testing.assert_allclose(answer.result(), reference.scores(inputs), rtol=0, atol=TOLERANCE)
         assert "Traceback" not in server.log

@@ -158,8 +158,8 @@ class Server:
         self.stop()
 
     def run(self, announce: Callable[[Server], None] | None = None) -> None:
-        """Serve until SIGINT or SIGTERM, a second of which ends the process at once; `announce` is called once the
-        ports are open.
+        """Serve until SIGINT, SIGTERM or, unless it is ignored (`nohup`), SIGHUP, a second of which ends the process at
+        once; `announce` is called once the ports are open.
         """
 
         async def main() -> None:
@@ -171,7 +171,10 @@ class Server:
                 stop.set()
 
             loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
+            ending = [signal.SIGINT, signal.SIGTERM]
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+                ending.append(signal.SIGHUP)
+            for number in ending:
                 loop.add_signal_handler(number, end, number)
             await self._serve(stop, lambda: announce(self) if announce is not None else None, _settle_down)
 
