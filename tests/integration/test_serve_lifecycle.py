@@ -308,9 +308,7 @@ def test_readiness_comes_once_and_means_that_queries_are_answered(small_reposito
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_end_answers_what_was_admitted(
-    small_repository: Path, tmp_path: Path, rng, number: signal.Signals
-):
+def test_a_signal_to_end_answers_what_was_admitted(small_repository: Path, tmp_path: Path, rng, number: signal.Signals):
     """Queries that wait for company, so that they are under way when the signal comes; then they wait no more."""
     reference = Reference(small_repository, "ranker")
     options = ["--max-wait-ms", "300000", "--workers", "1"]
