@@ -24,7 +24,7 @@ def newer(tiers: Tiers, keys: list[int], value: float) -> None:
     """Update keys in level 3 (and 2), and say so."""
     for store in (tiers.volatile, tiers.persistent):
         store.insert("users", np.array(keys), np.full((len(keys), 3), value, np.float32))
-    tiers.lookup.outdated("users", np.array(keys))
+    tiers.lookup.outdated("users", np.array(keys), None)
 
 
 def test_stale_rows_are_replaced_and_deleted_ones_leave(tiers) -> None:

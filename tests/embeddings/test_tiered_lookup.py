@@ -350,7 +350,7 @@ def test_outdated_rows_are_stale_until_their_use_has_renewed_them(make_tiers) ->
     tiers.ask([1, 2, 3])
     tiers.persistent.insert("users", np.array([2]), np.full((1, 3), 22, np.float32))
     tiers.persistent.delete("users", np.array([3]))
-    tiers.lookup.outdated("users", np.array([2, 3, 4]))
+    tiers.lookup.outdated("users", np.array([2, 3, 4]), None)
     assert tiers.ask([1, 2, 3]) == ([1, 2, 3], [RowState.FOUND, RowState.STALE, RowState.STALE])
     tiers.background.drain()
     assert tiers.ask([1, 2]) == ([1, 22], None)
@@ -361,7 +361,7 @@ def test_outdated_rows_are_stale_until_their_use_has_renewed_them(make_tiers) ->
 def test_rows_stay_stale_while_no_tier_can_renew_them(make_tiers) -> None:
     tiers = make_tiers(volatile=False)
     tiers.ask([1])
-    tiers.lookup.outdated("users", np.array([1]))
+    tiers.lookup.outdated("users", np.array([1]), None)
     tiers.persistent.fault = StoreError("gone")
     for _ in range(2):
         assert tiers.ask([1]) == ([1], [RowState.STALE])
@@ -381,7 +381,7 @@ def test_an_update_that_overtakes_a_fetch_is_not_hidden(make_tiers) -> None:
     tiers.volatile.fault = StoreError("gone")  # nothing can renew it
     assert tiers.ask([1, 2])[1] == [RowState.FOUND, RowState.STALE]
     for key in range(300):
-        tiers.lookup.outdated("users", np.array([50 + key]))
+        tiers.lookup.outdated("users", np.array([50 + key]), None)
     tiers.lookup.put("users", np.array([9]), rows[:1], seen)
     assert tiers.ask([9])[1] == [RowState.STALE], "more updates than are remembered: taken for stale"
 
@@ -395,7 +395,7 @@ def test_a_refresh_never_puts_an_older_row_over_a_newer_one(make_tiers) -> None:
     tiers.lookup.put("users", np.array([1, 2]), np.full((2, 3), 3, np.float32), seen, present_only=True)
     assert tiers.ask([1, 2]) == ([3, 5], None)
     for key in range(300):
-        tiers.lookup.outdated("users", np.array([50 + key]))
+        tiers.lookup.outdated("users", np.array([50 + key]), None)
     tiers.lookup.put("users", np.array([1]), np.full((1, 3), 2, np.float32), seen, present_only=True)
     assert tiers.ask([1])[0] == [3], "more updates than are remembered: it may be the older one"
 
@@ -444,7 +444,7 @@ def test_each_table_waits_or_not_by_its_own_hit_rate(make_tiers) -> None:
     tiers = make_tiers(LookupOptions(hit_rate_threshold=0.5, default_values={"items": -1.0}))
     tiers.ask([1, 2, 3])
     tiers.ask([1, 2], "items")
-    tiers.lookup.outdated("users", np.array([2]))
+    tiers.lookup.outdated("users", np.array([2]), None)
     wanted = batch_of(("items", [2, 1, 9]), ("users", [2]), ("users", [50, 1, 60, 70]), ("items", []))
     tiers.lookup.look_up_tables(wanted)
     assert [wanted.rows_of(number, dim)[:, 0].tolist() for number, dim in enumerate((1, 3, 3, 1))] == [

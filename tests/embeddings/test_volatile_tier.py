@@ -53,13 +53,60 @@ def test_rows_that_an_update_has_overtaken_stay_out(answer, updates):
     assert first_numbers(store) == {"items": {1: 1}, "users": {4: 4}}
 
 
+def take_back(tier, updates, table, keys, rows=None):
+    keys = np.array(keys)
+    tier.take_back(table, keys, rows, updates[table].add(keys), updates[table])
+
+
 def test_an_update_takes_back_what_was_put_there(answer, updates):
     store = DictStore(DIMS)
     tier = VolatileTier.of_process(store)
     tier.fill(answer, [0, 0], updates)
-    tier.take_back("users", np.array([4, 7]), updates["users"])
-    tier.take_back("items", np.array([9]), updates["items"])
+    take_back(tier, updates, "users", [4, 7])
+    take_back(tier, updates, "items", [9])
     assert first_numbers(store) == {"items": {1: 1}, "users": {5: 5, 6: 6}}
+
+
+def test_an_update_leaves_its_own_rows_there(answer, updates):
+    """Those that have been written there since by whoever brings it up to date."""
+    store = DictStore(DIMS)
+    tier = VolatileTier.of_process(store)
+    tier.fill(answer, [0, 0], updates)
+    new = np.array([[0, np.nan, 1], [7, 7, 7], [-4, -4, -4], [5, 5, 6], [np.nan, -0.0, 2]], np.float32)
+    keys = np.array([4, 7, 5, 5, 4])  # the last of repeated ones wins
+    store.insert("users", np.array([4, 7]), new[[4, 1]])
+    take_back(tier, updates, "users", keys, new)
+    assert sorted(store.tables["users"]) == [4, 6, 7], "5 was the row from before"
+    assert np.array_equal(store.tables["users"][4], new[4], equal_nan=True)
+    assert updates["users"].filled_among(np.array([4, 5, 6])).tolist() == [6]
+    store.insert("users", np.array([4]), new[:1])
+    take_back(tier, updates, "users", [4], new[4:])
+    assert 4 in store.tables["users"], "it is nothing that was put there as a lower tier had it"
+
+
+def test_what_is_on_its_way_there_when_an_update_comes_stays_noted(answer, updates):
+    """It may be from a tier that has yet to be given that update, and takes it back when it is."""
+    store = DictStore(DIMS)
+    tier = VolatileTier.of_process(store)
+    new = np.full((1, 3), 44, np.float32)
+    serial = updates["users"].add(np.array([4]))
+    tier.fill(answer, [0, 1], updates)
+    tier.take_back("users", np.array([4]), new, serial, updates["users"])
+    assert 4 not in store.tables["users"]
+    assert updates["users"].filled_among(np.array([4])).tolist() == [4]
+
+
+def test_rows_that_cannot_be_compared_are_deleted_before_it_is_asked_again(answer, updates):
+    store = DictStore(DIMS)
+    tier = VolatileTier.of_process(store)
+    tier.fill(answer, [0, 0], updates)
+    store.fault = StoreError("gone")
+    take_back(tier, updates, "users", [5], np.full((1, 3), 5, np.float32))
+    assert tier.owes(updates)
+    store.fault = None
+    tier.settle(updates)
+    assert not tier.owes(updates)
+    assert first_numbers(store) == {"items": {1: 1}, "users": {4: 4, 6: 6}}
 
 
 def test_what_it_cannot_be_told_to_delete_is_deleted_before_it_is_asked_again(answer, updates):
@@ -67,7 +114,7 @@ def test_what_it_cannot_be_told_to_delete_is_deleted_before_it_is_asked_again(an
     tier = VolatileTier.of_process(store)
     tier.fill(answer, [0, 0], updates)
     store.fault = StoreError("gone")
-    tier.take_back("users", np.array([5]), updates["users"])
+    take_back(tier, updates, "users", [5])
     assert tier.owes(updates)
     tier.settle(updates)
     assert tier.owes(updates), "still not"
@@ -110,7 +157,7 @@ def test_one_that_is_left_alone_is_told_nothing(answer, updates):
     assert not tier.available
     tier.touch([("users", np.array([4]))])
     tier.fill(answer, [0, 0], updates)
-    tier.take_back("users", np.array([4]), updates["users"])
+    take_back(tier, updates, "users", [4])
     store.fault = None
     assert 4 in store.tables["users"]
     assert store.touched == [4, 1]

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
 from hebe.embeddings.resident_rows import ResidentRows
-from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
+from hebe.embeddings.store import EmbeddingStore, StoreError
 from hebe.embeddings.table_memory import TableMemory
 from hebe.embeddings.tiers import Tiers, group_name, shared_group
 from hebe.embeddings.update_replay import CATCH_UP_S, ingestion_options, quarantine_of
@@ -111,9 +111,6 @@ class OnlineUpdates:
         """Help to bring Redis up to date, in the group of its generation, now and when there is another one."""
         lookup, generations = tiers.lookup, tiers.generations
 
-        def outdated(table: str, keys: KeyArray, _rows: RowArray | None) -> None:
-            lookup.outdated(table, keys)
-
         followed: str | None = None
 
         def follow() -> None:
@@ -128,7 +125,7 @@ class OnlineUpdates:
                         self._log.forget_group(followed)
                     followed = None
                     tiers.refresh.ask()  # level 1 may have rows that had gone back before that was noticed
-                self._begin("volatile_db", group, lookup.dims, {"volatile_db": store}, quarantine, outdated)
+                self._begin("volatile_db", group, lookup.dims, {"volatile_db": store}, quarantine, lookup.outdated)
                 followed = group
 
         if generations is not None:

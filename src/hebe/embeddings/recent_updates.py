@@ -34,11 +34,12 @@ class RecentUpdates:
         self._forgot_until_s = -float("inf")
         self._lock = threading.Lock()
 
-    def add(self, keys: KeyArray) -> None:
-        """These have been updated: the next number is theirs."""
+    def add(self, keys: KeyArray) -> int:
+        """These have been updated: the next number is theirs. Returns the serial of the last note before."""
         with self._lock:
             self._keys.append(keys)
             self.number += 1
+            return self._serial
 
     def overtaken(self, keys: KeyArray, number: int) -> FoundMask:
         """Which of `keys` have had an update after `number`; all of them where some of those are forgotten."""
@@ -51,8 +52,8 @@ class RecentUpdates:
             updated = list(self._keys)[-missed:]
         return np.isin(keys, np.concatenate(updated))
 
-    def note_filled(self, keys: KeyArray) -> None:
-        """These are about to be put into level 2 as a lower tier had them a moment ago."""
+    def note_filled(self, keys: KeyArray) -> int:
+        """These are about to be put into level 2 as a lower tier had them a moment ago. Returns the note's serial."""
         with self._lock:
             self._serial += 1
             for key in keys.tolist():
@@ -61,6 +62,7 @@ class RecentUpdates:
             while len(self._filled) > _MOST_FILLED:
                 del self._filled[next(iter(self._filled))]
                 self._forgot_until_s = self._clock() + _LONGEST_LAG_S
+            return self._serial
 
     def filled_among(self, keys: KeyArray) -> KeyArray:
         """Those of `keys` that were put there, ascending; all of them where some that were are forgotten."""
@@ -92,7 +94,7 @@ class RecentUpdates:
         return self._serial
 
     def deleted(self, keys: KeyArray, serial: int) -> None:
-        """Level 2 has been told, after note `serial`, to delete these: what was noted until then is done with."""
+        """Level 2 has none of these that was put there at or before note `serial`: that is done with."""
         with self._lock:
             for notes in (self._filled, self._owed):
                 for key in keys.tolist():

@@ -145,19 +145,21 @@ class TieredLookup:
         if self._others_write_level_2:
             self._update_times.note(table, keys)  # first: who then knows of the update passes level 2 over
         with self._following[table]:
-            self._updates[table].add(keys)
+            serial = self._updates[table].add(keys)
             if rows is None:
                 self.cache.delete(table, keys)
             else:
                 self.cache.update(table, keys, rows)
-        self._take_back(table, keys)
+        self._take_back(table, keys, rows, serial)
 
-    def outdated(self, table: str, keys: KeyArray) -> None:
-        """A lower tier has newer rows of `keys`, or has deleted them: level 1's are stale until they are renewed."""
+    def outdated(self, table: str, keys: KeyArray, rows: RowArray | None) -> None:
+        """Level 2 has newer rows of `keys`, these, or has deleted them (None): level 1's are stale until they are
+        renewed.
+        """
         with self._following[table]:
-            self._updates[table].add(keys)
+            serial = self._updates[table].add(keys)
             self.cache.mark_stale(table, keys)
-        self._take_back(table, keys)
+        self._take_back(table, keys, rows, serial)
 
     def renew(self, table: str, keys: KeyArray) -> tuple[int, int, int]:
         """Bring those rows of level 1 up to date that have these keys. Returns how many were, how many are gone since
@@ -295,10 +297,10 @@ class TieredLookup:
                 mine = slice(wanted.starts[number], wanted.starts[number + 1])
                 self._mark_overtaken(table, wanted.keys[mine][chosen[mine]], seen[number])
 
-    def _take_back(self, table: str, keys: KeyArray) -> None:
+    def _take_back(self, table: str, keys: KeyArray, rows: RowArray | None, serial: int) -> None:
         """Level 2 gives back what it was given of `keys` before this update of them."""
         if self.volatile is not None:
-            self.volatile.take_back(table, keys, self._updates[table])
+            self.volatile.take_back(table, keys, rows, serial, self._updates[table])
 
     def _mark_overtaken(self, table: str, keys: KeyArray, seen: int) -> None:
         """Those of `keys`, just put into level 1, are stale there that have had an update since `seen`."""
