@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,6 +84,16 @@ def test_scores_for_who_has_a_token(guarded: Guarded, rng, protocol: str, token:
         assert client.get_server_metadata(headers=bearer(token))
         result = client.infer("ranker", triton_inputs(module, inputs), headers=bearer(token))
     np.testing.assert_allclose(result.as_numpy("score"), guarded.reference.scores(inputs), rtol=0, atol=TOLERANCE)
+
+
+def test_metrics_are_for_who_has_a_token(guarded: Guarded):
+    url, trusting = guarded.process.metrics_url, ssl.create_default_context(cafile=str(guarded.certificate))
+    assert url.startswith("https://")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(url, timeout=PATIENCE_S, context=trusting)
+    asked = urllib.request.Request(url, headers=bearer(OTHER_TOKEN))
+    with urllib.request.urlopen(asked, timeout=PATIENCE_S, context=trusting) as answer:
+        assert "hebe_ready 1.0" in answer.read().decode()
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

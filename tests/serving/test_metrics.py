@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hebe.query import KeyCounts, QueryResult
+from hebe.serving.auth import Gate
 from hebe.serving.http_message import HttpRequest
 from hebe.serving.metrics import MetricsPage
 from hebe.serving.statistics import LATENCY_BOUNDS_S, Statistics
@@ -86,6 +87,17 @@ def test_counters_and_gauges(page, fake_host):
 def test_other_paths_and_methods(page):
     assert page.screen(HttpRequest("GET", "/", "", {}, 0.0, "")).status == 404
     assert page.screen(HttpRequest("POST", "/metrics", "", {}, 0.0, "")).status == 405
+
+
+def test_where_tokens_are_asked_for_only_who_has_one_reads_it(fake_host):
+    page = MetricsPage(fake_host, Statistics(), Gate(["secret"], rate_limit_per_s=0.1))
+    for headers in ({}, {b"authorization": b"Bearer guess"}):
+        response = page.screen(HttpRequest("GET", "/metrics", "", headers, 0.0, ""))
+        assert (response.status, response.headers) == (401, ((b"www-authenticate", b"Bearer"),))
+        assert b"hebe_" not in response.body
+    for _ in range(5):
+        known = HttpRequest("GET", "/metrics", "", {b"authorization": b"Bearer secret"}, 0.0, "")
+        assert page.screen(known).status == 200, "a scrape is none of its requests"
 
 
 def test_the_page_is_served(front_ends):

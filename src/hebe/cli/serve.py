@@ -217,7 +217,7 @@ def serve(
         address = {
             "http": f"{scheme}://{name}:{server.http_port}",
             "grpc": f"{name}:{server.grpc_port}",
-            "metrics": f"http://{name}:{server.metrics_port}/metrics",
+            "metrics": f"{scheme}://{name}:{server.metrics_port}/metrics",
         }
         console.print(
             f"[bold]Hebe[/] serves [bold]{escape(str(directory))}[/]  "

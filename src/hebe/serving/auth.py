@@ -69,6 +69,13 @@ class Gate:
         """Whether requests need a token."""
         return bool(self._digests)
 
+    def check(self, authorization: str | None) -> None:
+        """Raise `RequestError` unless the header value `authorization` carries a token, if one is asked for; takes
+        nothing of its rate.
+        """
+        if self._digests:
+            self._holder(authorization)
+
     def admit(self, authorization: str | None, now: float) -> None:
         """Raise `RequestError` unless the header value `authorization` carries a token with requests left."""
         holder = 0
@@ -87,9 +94,10 @@ class Gate:
     def knows(self, authorization: str | None) -> bool:
         """Whether the header value `authorization` would be admitted, if there are requests left."""
         try:
-            return not self._digests or self._holder(authorization) >= 0
+            self.check(authorization)
         except RequestError:
             return False
+        return True
 
     def _holder(self, authorization: str | None) -> int:
         if authorization is None:

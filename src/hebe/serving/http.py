@@ -8,7 +8,6 @@ server's status and prefetching. Everything but health needs a token where token
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +28,7 @@ from hebe.serving.http_infer import (
     parse_infer_document,
     parse_json_object,
 )
-from hebe.serving.http_message import JSON_LENGTH_HEADER, HttpLimits, HttpRequest, HttpResponse
+from hebe.serving.http_message import JSON_LENGTH_HEADER, HttpLimits, HttpRequest, HttpResponse, refusal_headers
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
 from hebe.serving.repository_control import RepositoryControl
@@ -359,14 +358,7 @@ def _json(document: Any, status: int = 200, headers: tuple[tuple[bytes, bytes], 
 
 
 def _refusal(error: RequestError) -> HttpResponse:
-    headers: list[tuple[bytes, bytes]] = []
-    if error.retry_after_s > 0:
-        headers.append((b"retry-after", str(math.ceil(min(error.retry_after_s, 3600.0))).encode()))
-    if error.kind is ErrorKind.UNAUTHENTICATED:
-        headers.append((b"www-authenticate", b"Bearer"))
-    if error.kind is ErrorKind.WRONG_METHOD:
-        headers.append((b"allow", error.message.rpartition("use ")[2].encode()))
-    return _json({"error": error.message}, error.kind.http_status, tuple(headers))
+    return _json({"error": error.message}, error.kind.http_status, refusal_headers(error))
 
 
 def _compressed(request: HttpRequest, response: HttpResponse) -> HttpResponse:

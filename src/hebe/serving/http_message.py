@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hebe.serving.errors import RequestError
+from hebe.serving.errors import ErrorKind, RequestError
 
 JSON_LENGTH_HEADER = b"inference-header-content-length"
 """How many bytes at the start of a body are JSON; raw tensors follow."""
@@ -64,6 +65,18 @@ class HttpResponse:
     body: bytes = b""
     content_type: bytes = b"application/json"
     headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def refusal_headers(error: RequestError) -> tuple[tuple[bytes, bytes], ...]:
+    """The headers that the answer to what is refused needs."""
+    headers: list[tuple[bytes, bytes]] = []
+    if error.retry_after_s > 0:
+        headers.append((b"retry-after", str(math.ceil(min(error.retry_after_s, 3600.0))).encode()))
+    if error.kind is ErrorKind.UNAUTHENTICATED:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if error.kind is ErrorKind.WRONG_METHOD:
+        headers.append((b"allow", error.message.rpartition("use ")[2].encode()))
+    return tuple(headers)
 
 
 class Handler(Protocol):

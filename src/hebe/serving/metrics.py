@@ -29,8 +29,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hebe.serving.auth import Gate
 from hebe.serving.errors import ErrorKind, RequestError
-from hebe.serving.http_message import HttpRequest, HttpResponse
+from hebe.serving.http_message import HttpRequest, HttpResponse, refusal_headers
 from hebe.serving.profile_metrics import profile_metrics
 from hebe.serving.statistics import Histogram, ModelStatistics, Statistics
 from hebe.serving.tier_metrics import tier_metrics, update_metrics
@@ -131,9 +132,10 @@ def _counters(models: list[ModelStatistics], statistics: Statistics) -> Iterator
 
 
 class MetricsPage:
-    """Serves `GET /metrics`; a `http_message.Handler`."""
+    """Serves `GET /metrics` to whom `gate` knows (None: to everybody); a `http_message.Handler`."""
 
-    def __init__(self, host: ModelHost, statistics: Statistics) -> None:
+    def __init__(self, host: ModelHost, statistics: Statistics, gate: Gate | None = None) -> None:
+        self._gate = gate or Gate()
         self.registry = CollectorRegistry()
         self.registry.register(StatisticsCollector(host, statistics))
         ProcessCollector(registry=self.registry)
@@ -144,6 +146,10 @@ class MetricsPage:
             return self.refuse(RequestError(ErrorKind.NOT_FOUND, "metrics are at /metrics"), head)
         if head.method not in ("GET", "HEAD"):
             return self.refuse(RequestError(ErrorKind.WRONG_METHOD, "use GET"), head)
+        try:
+            self._gate.check(head.header(b"authorization"))
+        except RequestError as error:
+            return self.refuse(error, head)
         return HttpResponse(200, generate_latest(self.registry), CONTENT_TYPE_LATEST.encode())
 
     def preview(self, request: HttpRequest, start: memoryview) -> HttpResponse | None:  # noqa: ARG002
@@ -156,4 +162,5 @@ class MetricsPage:
 
     def refuse(self, error: RequestError, head: HttpRequest | None) -> HttpResponse:  # noqa: ARG002
         """The answer to what is not a request for metrics."""
-        return HttpResponse(error.kind.http_status, f"{error.message}\n".encode(), b"text/plain; charset=utf-8")
+        body = f"{error.message}\n".encode()
+        return HttpResponse(error.kind.http_status, body, b"text/plain; charset=utf-8", refusal_headers(error))

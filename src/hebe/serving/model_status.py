@@ -40,7 +40,7 @@ def model_status(model: HostedModel, counted: ModelStatistics) -> dict[str, Any]
         "sla": {
             "latency_ms": model.sla_s * 1e3,
             "percentile": model.percentile,
-            "attainment": counted.within_sla / answered if answered else None,
+            "attainment": _number(counted.sla_attainment),
         },
         "queries": {
             "answered": answered,

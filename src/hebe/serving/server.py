@@ -235,8 +235,8 @@ class Server:
             calls = GrpcLimits(options.max_request_bytes, options.max_json_bytes)
             grpc = await start_grpc(plane, gate, request_log, options.host, options.grpc_port, tls, calls, budget)
             running.push_async_callback(grpc.stop, options.grace_s)
-            page = MetricsPage(host, statistics)
-            metrics = await start_http(page, options.host, options.metrics_port, clock=clock, what="metrics")
+            page = MetricsPage(host, statistics, gate)
+            metrics = await start_http(page, options.host, options.metrics_port, clock=clock, tls=tls, what="metrics")
             running.push_async_callback(metrics.stop, 0.0)
             self.http_port, self.grpc_port, self.metrics_port = http.port, grpc.port, metrics.port
             on_listening()

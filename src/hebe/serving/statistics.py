@@ -124,6 +124,14 @@ class ModelStatistics:
         stages["dense"].add(result.dense_s)
         self.query_items.add(items)
 
+    @property
+    def sla_attainment(self) -> float:
+        """Of the queries that had the latency bound's time at least, the share that was answered within it: those that
+        were refused since they would be late, or too many, missed it. NaN before the first.
+        """
+        arrived = self.success.count + self.refused_late
+        return self.within_sla / arrived if arrived else math.nan
+
     def answer_encoded(self, encode_s: float) -> None:
         """Turning an answer into bytes took `encode_s`."""
         self.encode.add(encode_s)
