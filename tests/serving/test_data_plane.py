@@ -50,9 +50,12 @@ async def test_an_answer_is_counted_with_its_batch(plane, scores_of):
         (5.0, {"timeout": 2_000_000}, 2.0),
         (5.0, {"timeout": 9_000_000}, 5.0),
         (5.0, {}, 5.0),
+        (50.0, {}, math.inf),
+        (50.0, {"timeout": 20_000_000}, 20.0),
     ],
 )
 async def test_the_nearer_deadline_counts(plane, transport_s, parameters, deadline_s):
+    plane.host.models["lone"].sla_s = 10.0
     asked = request(plane, parameters=parameters)
     asked.deadline_s = asked.arrival_s + transport_s
     await plane.infer(asked)

@@ -261,14 +261,32 @@ def test_timeout_priority_and_the_calls_own_deadline_reach_the_query(client, fro
     request.parameters["timeout"].int64_param = 2_000_000
     request.parameters["priority"].uint64_param = 2
     client("ModelInfer", request, timeout=10)
-    query = front_ends.host.models["ranker"].queries[-1]
+    model = front_ends.host.models["ranker"]
+    query = model.queries[-1]
     assert query.deadline_s - query.arrival_s == pytest.approx(2.0)
     assert query.priority == 2
+    model.sla_s = 5.0
     client("ModelInfer", infer_request(), timeout=1)
-    query = front_ends.host.models["ranker"].queries[-1]
+    query = model.queries[-1]
     assert 0.5 < query.deadline_s - query.arrival_s < 1.5
     client("ModelInfer", infer_request(), timeout=None)
-    assert front_ends.host.models["ranker"].queries[-1].deadline_s == float("inf")
+    assert model.queries[-1].deadline_s == float("inf")
+
+
+def test_a_calls_own_deadline_gives_no_more_time_than_the_models_bound(client, front_ends):
+    """Clients set one of half a minute for safety; who wants to wait that long says so with `timeout`."""
+    model = front_ends.host.models["ranker"]
+    model.sla_s = 0.5
+    for parameters in ({}, {"priority": 1}):
+        request = infer_request()
+        for name, value in parameters.items():
+            request.parameters[name].uint64_param = value
+        client("ModelInfer", request, timeout=30)
+        assert model.queries[-1].deadline_s == float("inf"), "none of its own: the bound holds"
+    request.parameters["timeout"].int64_param = 60_000_000
+    client("ModelInfer", request, timeout=30)
+    query = model.queries[-1]
+    assert 25 < query.deadline_s - query.arrival_s < 30.5, "the nearer one"
 
 
 def test_a_call_that_is_given_up_withdraws_its_query(client, front_ends):

@@ -117,7 +117,7 @@ class DataPlane:
         Raises `RequestError`, uncounted, where the request is wrong: reading it whole will tell.
         """
         model = self.host.find(request.model, request.version or None)
-        priority, deadline_s, _ = _options(request)
+        priority, deadline_s, _ = _options(request, model.sla_s)
         if items > model.max_items:
             return None
         refused = model.refusal(Query(0, items, request.arrival_s, deadline_s, priority))
@@ -186,7 +186,7 @@ class DataPlane:
         spec = model.spec
         if request.outputs is not None:
             _check_outputs(request.outputs)
-        priority, deadline_s, max_defaulted_fraction = _options(request)
+        priority, deadline_s, max_defaulted_fraction = _options(request, model.sla_s)
         decoded = endpoint.decoder.decode(request.tensors)
         decoded_s = self.clock()
         if decoded_s >= deadline_s:
@@ -263,15 +263,18 @@ def _check_outputs(outputs: Sequence[str]) -> None:
         raise InvalidInput(f"output {SCORE!r} is requested {len(outputs)} times; request it once")
 
 
-def _options(request: InferRequest) -> tuple[int, float, float]:
+def _options(request: InferRequest, sla_s: float) -> tuple[int, float, float]:
     """Priority, deadline (the transport's or the request's own `timeout`, whichever is nearer; `inf` if neither) and
     the largest share of defaulted keys.
 
-    The sequence parameters are refused where they would matter; those of other servers are ignored.
+    The transport's deadline alone can only be nearer than `sla_s` after the arrival: clients set one of half a minute
+    for safety, and that asks for no queue of half a minute. The sequence parameters are refused where they would
+    matter; those of other servers are ignored.
     """
     parameters = request.parameters
+    transport_s = request.deadline_s if request.deadline_s - request.arrival_s < sla_s else math.inf
     if not parameters:
-        return 0, request.deadline_s, 1.0
+        return 0, transport_s, 1.0
     priority = _whole_number(parameters, "priority", 2**32 - 1)
     timeout_us = _whole_number(parameters, "timeout", 2**63 - 1)
     if parameters.get("sequence_id") not in (None, 0, ""):
@@ -279,8 +282,8 @@ def _options(request: InferRequest) -> tuple[int, float, float]:
     most = parameters.get(MAX_DEFAULTED, 1.0)
     if isinstance(most, bool) or not isinstance(most, int | float) or not 0 <= most <= 1:
         raise InvalidInput(f"parameter {MAX_DEFAULTED!r} is {most!r:.100}; it must be a number in 0..1")
-    own_deadline_s = request.arrival_s + timeout_us / 1e6 if timeout_us else math.inf
-    return priority, min(request.deadline_s, own_deadline_s), float(most)
+    deadline_s = min(request.deadline_s, request.arrival_s + timeout_us / 1e6) if timeout_us else transport_s
+    return priority, deadline_s, float(most)
 
 
 def _allowed_s(request: InferRequest) -> float:
