@@ -177,6 +177,11 @@ def test_an_operator_splits_a_server_anew_by_triton_s_own_request(tmp_path):
                 with pytest.raises(InferenceServerException, match="unknown setting 'speed'"):
                     operator.load_model("ranker", config=json.dumps({"speed": 11}))
             assert configuration_of(server) == to_dict(ways[-1])
+            store(tmp_path / "models", spec)
+            with tritonclient.http.InferenceServerClient(server.http) as operator:
+                operator.load_model("ranker")
+                assert operator.get_model_metadata("ranker")["versions"] == ["2"]
+            assert configuration_of(server) == to_dict(ways[-1]), "a new version is run as the one before was"
         finally:
             over.set()
         for each in asking:

@@ -287,7 +287,7 @@ class ModelHost:
             started_s = self.clock()
             log.info("loading model", model=name, version=version)
             try:
-                model = await asyncio.to_thread(self._open, name, version)
+                model = await asyncio.to_thread(self._open, name, version, before)
                 try:
                     await self._answer_one(model)
                 except BaseException:
@@ -386,12 +386,16 @@ class ModelHost:
         models, self._hosted = list(self._hosted.values()), {}
         await asyncio.gather(*self._closing, *(self._close_model(model) for model in models))
 
-    def _open(self, name: str, version: int) -> HostedModel:
-        """Everything about a load that takes time; not on the event loop."""
+    def _open(self, name: str, version: int, before: HostedModel | None) -> HostedModel:
+        """Everything about a load that takes time; not on the event loop. If the server was split anew for the version
+        `before`, it stays so.
+        """
         options = self.options
         served = options.configurations.get(name)
         placed = self._placed
-        if served is not None:
+        if before is not None and before.splits > 1:
+            placed = beside_front_end(place_lanes(before.configuration, self.cores), self.cores, self.front_end)
+        elif served is not None:
             placed = beside_front_end(self._own_lanes[name], self.cores, self.front_end)
         loaded = self._read(name, version, len(placed.workers) * placed.threads)
         give_back_freed()  # several times the DenseNet's weights: what reading and scripting it copied
