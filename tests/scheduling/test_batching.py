@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import gc
+import math
+import weakref
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +42,7 @@ def test_the_queue_keeps_order_and_counts_through_drops(entries, dropped):
     left = [query for query in queries if query.query_id not in dropped]
     assert queue.queries == len(left)
     assert queue.items == sum(query.items for query in left)
-    assert queue.items_ahead(1) == sum(query.items for query in left if query.priority <= 1)
+    assert queue.items_ahead(1, math.inf) == sum(query.items for query in left if query.priority <= 1)
     popped = []
     while queue:
         popped.append(queue.pop())
@@ -74,3 +78,75 @@ def test_a_part_is_cut_and_the_rest_of_it_is_next():
     assert not queue
     with pytest.raises(ValueError, match="more than 30 items"):
         queue.cut(30)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.floats(0, 10), st.booleans(), st.booleans()), min_size=1, max_size=300),
+)
+def test_what_was_dropped_is_let_go_of_wherever_it_stood(entries):
+    queue, held = WaitingQueue(), {}
+    for number, (priority, deadline_s, dropped, popped) in enumerate(entries):
+        query = Query(number, 10, 0.0, deadline_s, priority, {"user": np.zeros((10, 1), np.int64)})
+        held[number] = weakref.ref(query.features["user"])
+        for part in split(query, 2):
+            queue.push(part)
+        if dropped:
+            queue.drop(query)
+            queue.drop(query)
+            del held[number]
+            assert weakref.ref(query.features["user"])() is not None
+        del query, part
+        if popped and queue:
+            before = queue.popped_items
+            part = queue.pop()
+            assert queue.popped_items == before + part.items
+            queue.drop(part.query)
+            del held[part.query.query_id], part
+    gc.collect()
+    assert sorted(queue.query_ids) == sorted(held)
+    assert all(one() is not None for one in held.values())
+    live = [one for one in gc.get_objects() if isinstance(one, Query) and one.features and "user" in one.features]
+    assert len(live) == len(held)
+
+
+def test_places_of_what_was_dropped_do_not_pile_up():
+    queue = WaitingQueue()
+    queue.push(SubQuery(Query(0, 1, 0.0, priority=0), 0, 1))
+    for number in range(1, 10_000):
+        query = Query(number, 1, 0.0, priority=9)
+        queue.push(SubQuery(query, 0, 1))
+        queue.drop(query)
+        assert sum(map(len, queue._heaps.values())) < 100
+    assert queue.peek().query.query_id == 0
+
+
+def test_what_is_late_behind_the_most_urgent_and_who_is_least_urgent():
+    queue = WaitingQueue()
+    assert (queue.late_behind(9.0), queue.least_urgent()) == ([], None)
+    queries = [Query(n, 1, 0.0, deadline_s, priority) for n, (priority, deadline_s) in enumerate(
+        [(0, 1.0), (0, 2.0), (3, 5.0), (3, 1.5), (7, 1.0), (7, 8.0)]
+    )]  # fmt: skip
+    for query in queries[:2]:
+        queue.push(SubQuery(query, 0, 1))
+    assert queue.late_behind(9.0) == [], "the next batch finds those"
+    for query in queries[2:]:
+        queue.push(SubQuery(query, 0, 1))
+    assert queue.late_behind(1.0) == []
+    assert queue.late_behind(1.2) == [queries[4]]
+    assert queue.late_behind(9.0) == [queries[3], queries[4]], "of each priority the next one"
+    assert queue.least_urgent() is queries[5]
+    queue.drop(queries[5])
+    assert queue.least_urgent() is queries[4]
+
+
+def test_who_has_more_than_the_usual_time_is_ahead_of_its_like_only():
+    queue = WaitingQueue(usual_s=1.0)
+    queue.push(SubQuery(Query(1, 30, 0.1, 1.1), 0, 30))
+    queue.push(SubQuery(Query(2, 50, 0.2, 60.0), 0, 50))
+    queue.push(SubQuery(Query(3, 700, 0.3, 1.0, priority=1), 0, 700))
+    assert queue.items_ahead(0, 1.0) == 30
+    assert queue.items_ahead(0, 0.1) == 30
+    assert queue.items_ahead(0, 8.6) == 80
+    assert queue.items_ahead(1, 1.0) == 780
+    queue.drop(Query(2, 50, 0.2, 60.0))
+    assert queue.items_ahead(0, 8.6) == 30

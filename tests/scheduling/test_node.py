@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -272,6 +274,77 @@ def test_work_of_lower_priority_does_not_count_as_ahead():
     assert node.handle(QueryArrived(query(50, 100, deadline_s=0.3)), 0.0) == []
     (action,) = node.handle(QueryArrived(query(51, 100, priority=9, deadline_s=0.3)), 0.0)
     assert isinstance(action, RejectQuery)
+
+
+def test_a_query_behind_more_urgent_ones_is_rejected_when_its_time_has_run_out():
+    """However long these keep coming: its own turn never comes."""
+    node = scheduler(sla_s=5.0)
+    actions, now, answers = node.handle(QueryArrived(query(1, 100)), 0.0), 0.0, []
+    node.handle(QueryArrived(query(2, 100)), 0.0)
+    patient, hurried = query(3, 100, priority=9), query(4, 10, priority=9, deadline_s=0.5)
+    assert node.handle(QueryArrived(patient), 0.0) + node.handle(QueryArrived(hurried), 0.0) == []
+    for number in range(5, 30):
+        now += 0.1
+        actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.1), now)
+        answers += [(now, a) for a in actions if isinstance(a, RejectQuery)]
+        node.handle(QueryArrived(query(number, 100, now)), now)
+    [(at_s, rejected)] = answers
+    assert (rejected.query, rejected.reason) == (hurried, RejectReason.EXPIRED)
+    assert at_s == pytest.approx(0.5)
+    assert node.queue_depth == 2, "the patient one waits on"
+
+
+def test_less_urgent_queries_give_their_places_in_a_full_queue_to_more_urgent_ones():
+    node = scheduler(max_queue=3, sla_s=1000.0)
+    node.handle(QueryArrived(query(1, 100)), 0.0)
+    waiting = [query(number, 100, priority=5) for number in (2, 3, 4)]
+    for one in waiting:
+        assert node.handle(QueryArrived(one), 0.0) == []
+    assert node.refusal(query(9, 1, priority=5), 0.0).reason is RejectReason.QUEUE_FULL
+    assert node.refusal(query(9, 1, priority=4), 0.0) is None
+    [given_up] = node.handle(QueryArrived(query(5, 100, priority=4)), 0.0)
+    assert given_up.reason is RejectReason.QUEUE_FULL
+    assert given_up.query in waiting
+    [given_up] = node.handle(QueryArrived(query(6, 100, priority=9)), 0.0)
+    assert given_up.query.query_id == 6
+    assert node.queue_depth == 3
+
+
+def _urgent_in_time(batch_rate_qps: float, **batch_class) -> float:
+    """The share of queries with 0.2 s that are answered in time, in virtual time: 40 a second arrive, one worker takes
+    50, and others that have 10 s arrive beside them.
+    """
+    random = np.random.default_rng(7)
+    node = scheduler(sla_s=0.2, batch_size=20)
+    now, free_s, running, urgent, in_time = 0.0, math.inf, None, 0, 0
+    while urgent < 4000:
+        at_s = now + random.exponential(1 / (40.0 + batch_rate_qps))
+        while free_s <= at_s:
+            now, ended = free_s, running
+            actions = node.handle(BatchFinished(0, ended.batch_id, ended.items * 1e-3), now)
+            done = (a.query for a in actions if isinstance(a, CompleteQuery))
+            in_time += sum(one.deadline_s - one.arrival_s < 1.0 and now <= one.deadline_s for one in done)
+            running = next((a.batch for a in actions if isinstance(a, StartBatch)), None)
+            free_s = math.inf if running is None else now + running.items * 1e-3
+        now, of_batch = at_s, random.random() * (40.0 + batch_rate_qps) > 40.0
+        urgent += not of_batch
+        more = {**batch_class, "deadline_s": now + 10.0} if of_batch else {}
+        for action in node.handle(QueryArrived(query(next(_IDS), 20, now, **more)), now):
+            if isinstance(action, StartBatch):
+                running, free_s = action.batch, now + action.batch.items * 1e-3
+    return in_time / urgent
+
+
+_IDS = itertools.count()
+
+
+@pytest.mark.parametrize(("batch_class", "least"), [({"priority": 5}, 0.98), ({}, 0.8)])
+def test_queries_with_much_time_that_are_overtaken_take_no_chance_from_those_with_little(batch_class, least):
+    """Their latency would be learned as how far off predictions are, and half of the others refused. At the same
+    priority they are as urgent as any when their own time runs out: a fifth more arrives than can be served.
+    """
+    assert _urgent_in_time(0.0) > 0.98
+    assert _urgent_in_time(20.0, **batch_class) > least
 
 
 def test_the_queue_is_bounded():

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.models.catalog import entry
+from hebe.query import Query
 from hebe.runtime.loaded_model import LoadOptions
 from hebe.runtime.pinning import available_cores, pinned
 from hebe.serving import model_host
@@ -123,6 +124,40 @@ async def test_a_long_load_says_how_far_it_has_come(monkeypatch):
     assert told == ["20% of 100 B", "50% of 100 B", "80% of 100 B"]
 
 
+async def test_a_model_whose_batches_fail_is_tried_until_one_runs(monkeypatch):
+    """A balancer sends it no query that could."""
+    monkeypatch.setattr(model_host, "_TRY_FAILING_S", 0.01)
+    monkeypatch.setattr(model_host, "_ANSWER_PATIENCE_S", 0.05)
+    healed = asyncio.Event()
+
+    class Failing:
+        spec, version, fails, asked = entry("wnd", scale=1e-4), 1, True, 0
+
+        def warm_up_query(self):
+            return Query(1, 1, 0.0)
+
+        async def infer(self, query):
+            assert query.deadline_s > query.arrival_s > 0
+            self.asked += 1
+            if self.asked == 1:
+                raise OSError(5, "Input/output error")
+            if self.asked == 2:
+                await asyncio.sleep(100.0)
+            self.fails = False
+            healed.set()
+
+    class Well(Failing):
+        fails = False
+
+    host, failing, well = ModelHost(Path("models"), HostOptions()), Failing(), Well()
+    host._hosted = {"failing": failing, "well": well}
+    trying = asyncio.ensure_future(host.try_failing())
+    await asyncio.wait_for(healed.wait(), 30.0)
+    await asyncio.sleep(0.05)
+    trying.cancel()
+    assert (failing.asked, well.asked) == (3, 0), "one that runs needs no query of ours"
+
+
 async def test_what_works_beside_queries_may_run_on_all_cores(monkeypatch):
     cores, seen = available_cores(), []
 
@@ -163,6 +198,46 @@ async def test_what_is_not_there_can_neither_be_loaded_nor_unloaded(monkeypatch)
         with pytest.raises(UnknownModel, match=said):
             await asked
     assert not host.entries
+
+
+async def test_of_names_that_clients_invent_nothing_is_kept(monkeypatch):
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,)})
+    host = ModelHost(Path("models"), HostOptions())
+    for number in range(100):
+        for asked in (host.load, host.unload, lambda name: host.split_anew(name, PIPELINE)):
+            with pytest.raises(UnknownModel):
+                await asked(f"nobody {number}")
+    assert not host._locks
+    assert not host._locks_in_use
+
+
+async def test_work_on_a_model_is_done_one_after_another_however_it_ends():
+    """Also where one that waits gives up, and where the last has ended as the next comes."""
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    at_work = []
+    most = 0
+
+    async def work(fails):
+        nonlocal most
+        async with host._alone("ranker"):
+            at_work.append(fails)
+            most = max(most, len(at_work))
+            assert host.loading
+            await asyncio.sleep(0)
+            at_work.remove(fails)
+            if fails:
+                raise LoadFailed("as it was to")
+
+    tasks = []
+    for number in range(12):
+        tasks.append(asyncio.ensure_future(work(number % 3 == 0)))
+        if number % 2:
+            await asyncio.sleep(0)
+        if number % 4 == 3:
+            tasks[-1].cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {type(None), LoadFailed, asyncio.CancelledError}
+    assert (most, host.loading, host._locks) == (1, False, {})
 
 
 async def test_a_model_that_goes_while_the_server_starts_is_a_load_that_failed(monkeypatch):

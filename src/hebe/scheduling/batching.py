@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import insort
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -29,76 +30,92 @@ def cut(part: SubQuery, items: int) -> tuple[SubQuery, SubQuery]:
 
 @dataclass(order=True, slots=True)
 class _Waiting:
-    priority: int
     deadline_s: float
     order: float
-    sub_query: SubQuery = field(compare=False)
+    sub_query: SubQuery | None = field(compare=False)
+    """None once it was dropped: its place in the heap is found later, its tensors go at once."""
+
+
+_MOST_DROPPED = 64
+"""Places of dropped parts that are left where they are, however few parts wait."""
 
 
 class WaitingQueue:
     """Sub-queries in the order in which they will run: priority, then deadline, then arrival.
 
-    Withdrawn queries are dropped when they come up.
+    `usual_s`: how long after its arrival a query's deadline usually is.
     """
 
-    def __init__(self) -> None:
-        self._heap: list[_Waiting] = []
+    def __init__(self, usual_s: float = math.inf) -> None:
+        self._patient_s = 1.01 * usual_s
+        self._heaps: dict[int, list[_Waiting]] = {}
+        """By priority; none is empty."""
+        self._priorities: list[int] = []
+        """Of the heaps, ascending."""
+        self._parts: dict[int, list[_Waiting]] = {}
+        """By query."""
         self._order = 0
-        self._dropped: dict[int, int] = {}
-        self._waiting: dict[int, int] = {}
-        self.items_by_priority: dict[int, int] = {}
-        """Items waiting at each priority."""
+        self._dropped = 0
+        """Places in heaps of parts that were dropped."""
+        self._items: dict[tuple[int, bool], int] = {}
+        """Items waiting by priority, and of queries that have more than the usual time or not."""
+        self.popped_items = 0
+        """Items that ever left it to be run."""
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._parts)
 
     @property
     def items(self) -> int:
         """Items waiting."""
-        return sum(self.items_by_priority.values())
+        return sum(self._items.values())
 
     @property
     def queries(self) -> int:
         """Queries of which at least one part waits."""
-        return len(self._waiting)
+        return len(self._parts)
 
     @property
     def query_ids(self) -> list[int]:
         """Queries of which at least one part waits, by id."""
-        return list(self._waiting)
+        return list(self._parts)
 
-    def items_ahead(self, priority: int) -> int:
-        """Items that would run before a query of this priority that arrives now with the usual deadline."""
-        return sum(items for level, items in self.items_by_priority.items() if level <= priority)
+    def items_ahead(self, priority: int, allowed_s: float) -> int:
+        """About how many items would run before a query that arrives now and has `allowed_s` until its deadline: of its
+        own priority those that have more than the usual time do so only if it has that too.
+        """
+        own = (priority, allowed_s > self._patient_s)
+        return sum(items for level, items in self._items.items() if level <= own)
 
     def push(self, sub_query: SubQuery) -> None:
         """Add a part to the queue."""
         query = sub_query.query
-        heapq.heappush(self._heap, _Waiting(query.priority, query.deadline_s, self._order, sub_query))
+        waiting = _Waiting(query.deadline_s, self._order, sub_query)
         self._order += 1
-        self._waiting[query.query_id] = self._waiting.get(query.query_id, 0) + 1
-        self._count(query.priority, sub_query.items)
+        heap = self._heaps.get(query.priority)
+        if heap is None:
+            self._heaps[query.priority] = [waiting]
+            insort(self._priorities, query.priority)
+        else:
+            heapq.heappush(heap, waiting)
+        self._parts.setdefault(query.query_id, []).append(waiting)
+        self._count(query, sub_query.items)
 
     def drop(self, query: Query) -> None:
         """Forget all waiting parts of a query."""
-        parts = self._waiting.pop(query.query_id, 0)
-        if not parts:
-            return
-        self._dropped[query.query_id] = parts
-        for waiting in self._heap:  # rare: a withdrawn or expired query
-            if waiting.sub_query.query is query:
-                self._count(query.priority, -waiting.sub_query.items)
+        for waiting in self._parts.pop(query.query_id, ()):
+            assert waiting.sub_query is not None
+            self._count(query, -waiting.sub_query.items)
+            waiting.sub_query = None
+            self._dropped += 1
+        if self._dropped > _MOST_DROPPED and 2 * self._dropped > sum(map(len, self._heaps.values())):
+            self._close_up()
 
     def peek(self) -> SubQuery | None:
         """The part that is next, or None."""
-        while self._heap:
-            query_id = self._heap[0].sub_query.query.query_id
-            if query_id not in self._dropped:
-                return self._heap[0].sub_query
-            heapq.heappop(self._heap)
-            self._dropped[query_id] -= 1
-            if not self._dropped[query_id]:
-                del self._dropped[query_id]
+        while self._priorities:
+            if (head := self._head(self._priorities[0])) is not None:
+                return head.sub_query
         return None
 
     def pop(self) -> SubQuery:
@@ -106,12 +123,14 @@ class WaitingQueue:
         sub_query = self.peek()
         if sub_query is None:
             raise IndexError("pop from an empty waiting queue")
-        heapq.heappop(self._heap)
         query = sub_query.query
-        self._waiting[query.query_id] -= 1
-        if not self._waiting[query.query_id]:
-            del self._waiting[query.query_id]
-        self._count(query.priority, -sub_query.items)
+        waiting = self._pop_head(query.priority)
+        parts = self._parts[query.query_id]
+        parts.remove(waiting)
+        if not parts:
+            del self._parts[query.query_id]
+        self._count(query, -sub_query.items)
+        self.popped_items += sub_query.items
         return sub_query
 
     def cut(self, items: int) -> None:
@@ -119,15 +138,60 @@ class WaitingQueue:
         part = self.peek()
         if part is None or part.items <= items:
             raise ValueError(f"no part of more than {items} items is next")
-        head = self._heap[0]
-        head.sub_query, rest = cut(part, items)
+        heap = self._heaps[part.query.priority]
+        head = heap[0]
+        head.sub_query, remainder = cut(part, items)
         # Of what is equally urgent it is the next one: a fraction behind what it was cut from, before all others.
-        heapq.heappush(self._heap, _Waiting(head.priority, head.deadline_s, math.nextafter(head.order, math.inf), rest))
-        self._waiting[part.query.query_id] += 1
+        rest = _Waiting(head.deadline_s, math.nextafter(head.order, math.inf), remainder)
+        heapq.heappush(heap, rest)
+        self._parts[part.query.query_id].append(rest)
 
-    def _count(self, priority: int, items: int) -> None:
-        left = self.items_by_priority.get(priority, 0) + items
+    def late_behind(self, now: float) -> list[Query]:
+        """Of each priority but the most urgent one, the query that is next, if its deadline has passed."""
+        if len(self._priorities) < 2:
+            return []
+        heads = [self._head(priority) for priority in self._priorities[1:]]
+        return [head.sub_query.query for head in heads if head and head.sub_query and head.deadline_s < now]
+
+    def least_urgent(self) -> Query | None:
+        """A query of the least urgent priority that waits, one with much time among these."""
+        for priority in reversed(self._priorities):
+            for waiting in reversed(self._heaps[priority]):
+                if waiting.sub_query is not None:
+                    return waiting.sub_query.query
+        return None
+
+    def _head(self, priority: int) -> _Waiting | None:
+        """What is next of a priority; None, and the priority is gone, if all of it was dropped."""
+        heap = self._heaps[priority]
+        while heap[0].sub_query is None:
+            self._dropped -= 1
+            self._pop_head(priority)
+            if not heap:
+                return None
+        return heap[0]
+
+    def _pop_head(self, priority: int) -> _Waiting:
+        heap = self._heaps[priority]
+        waiting = heapq.heappop(heap)
+        if not heap:
+            del self._heaps[priority]
+            self._priorities.remove(priority)
+        return waiting
+
+    def _close_up(self) -> None:
+        """Take the places of dropped parts out."""
+        heaps = {level: [one for one in heap if one.sub_query is not None] for level, heap in self._heaps.items()}
+        self._heaps = {level: heap for level, heap in heaps.items() if heap}
+        for heap in self._heaps.values():
+            heapq.heapify(heap)
+        self._priorities = sorted(self._heaps)
+        self._dropped = 0
+
+    def _count(self, query: Query, items: int) -> None:
+        level = (query.priority, query.deadline_s - query.arrival_s > self._patient_s)
+        left = self._items.get(level, 0) + items
         if left:
-            self.items_by_priority[priority] = left
+            self._items[level] = left
         else:
-            self.items_by_priority.pop(priority, None)
+            self._items.pop(level, None)

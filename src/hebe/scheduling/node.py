@@ -93,7 +93,10 @@ class _Admitted:
     unfinished_items: int
     arrived_s: float
     predicted_s: float
+    items_before: int
+    """What the queue will have let go of when this one's turn comes, if nothing overtakes it."""
     started: bool = False
+    overtaken: bool = False
 
 
 class NodeScheduler:
@@ -102,7 +105,7 @@ class NodeScheduler:
     def __init__(self, config: NodeConfig, profile: LatencyProfile | None = None) -> None:
         self.config = config
         self._admission = DeadlineAdmission(config.percentile)
-        self._waiting = WaitingQueue()
+        self._waiting = WaitingQueue(config.sla_s)
         self._admitted: dict[int, _Admitted] = {}
         self._workers = PlacedWorkers()
         self._hand_over = HandOver()
@@ -142,6 +145,7 @@ class NodeScheduler:
                 self._shutting_down = True
         self._start_dense(now, actions)
         self._start_batches(now, actions)
+        self._expire_behind(now, actions)
         self._release(actions)
         return actions
 
@@ -156,7 +160,7 @@ class NodeScheduler:
         if self._finds_idle_place:
             return None
         predicted_s = self._predicted_completion_s(query, self._parts(query.items), now)
-        reason = self._reason_to_refuse(self._deadline_s(query), predicted_s, now)
+        reason = self._reason_to_refuse(query, self._deadline_s(query), predicted_s, now)
         return None if reason is None else RejectQuery(query, reason, retry_after_s=predicted_s)
 
     def _arrive(self, query: Query, now: float, actions: list[Action]) -> None:
@@ -166,11 +170,17 @@ class NodeScheduler:
             self._not_spread += 1
             parts = most if self._not_spread % _TRY_SPREADING == 0 else parts
         predicted_s = self._predicted_completion_s(query, parts, now)
-        reason = self._reason_to_refuse(query.deadline_s, predicted_s, now)
+        reason = self._reason_to_refuse(query, query.deadline_s, predicted_s, now)
         if reason is not None:
             actions.append(RejectQuery(query, reason, retry_after_s=predicted_s))
             return
-        self._admitted[query.query_id] = _Admitted(query, query.items, now, predicted_s)
+        waiting = self._waiting
+        if waiting.queries >= self.config.max_queue and (least := self._gives_way_to(query)) is not None:
+            self._forget(least.query_id)
+            actions.append(RejectQuery(least, RejectReason.QUEUE_FULL))
+        ahead = waiting.items_ahead(query.priority, query.deadline_s - query.arrival_s) if waiting else 0
+        items_before = waiting.popped_items + ahead + query.items
+        self._admitted[query.query_id] = _Admitted(query, query.items, now, predicted_s, items_before)
         for part in split(query, parts):
             self._waiting.push(part)
 
@@ -178,16 +188,23 @@ class NodeScheduler:
         """The query's own deadline, or the SLA's if it names none."""
         return query.deadline_s if query.deadline_s != float("inf") else query.arrival_s + self.config.sla_s
 
-    def _reason_to_refuse(self, deadline_s: float, predicted_s: float, now: float) -> RejectReason | None:
+    def _reason_to_refuse(self, query: Query, deadline_s: float, predicted_s: float, now: float) -> RejectReason | None:
         if self._shutting_down:
             return RejectReason.SHUTTING_DOWN
         if not self._workers.up or not self._workers.take_queries:
             return RejectReason.NO_WORKER
-        if self._waiting.queries >= self.config.max_queue:
+        if self._waiting.queries >= self.config.max_queue and self._gives_way_to(query) is None:
             return RejectReason.QUEUE_FULL
         if not self.config.admission or self._admission.admits(predicted_s, deadline_s - now, self._finds_idle_place):
             return None
         return RejectReason.DEADLINE
+
+    def _gives_way_to(self, query: Query) -> Query | None:
+        """Which of the queries that wait gives its place in a full queue to a more urgent one."""
+        least = self._waiting.least_urgent()
+        if least is None or least.priority <= query.priority or self._admitted[least.query_id].started:
+            return None
+        return least
 
     def _predicted_completion_s(self, query: Query, parts: int, now: float) -> float:
         """Seconds from now until the query is done: work ahead shared by the places, then its own `parts`.
@@ -203,7 +220,7 @@ class NodeScheduler:
         own_s = time_s(part) * -(-parts // len(places))
         if self._finds_idle_place and not self._hand_over:
             return own_s + times.dense_s(part)
-        items_ahead = self._waiting.items_ahead(query.priority)
+        items_ahead = self._waiting.items_ahead(query.priority, self._deadline_s(query) - query.arrival_s)
         full, rest = divmod(items_ahead, size)
         ahead_s = full * time_s(size) + (time_s(rest) if rest else 0.0) + sum(place.left_s(now) for place in places)
         beside, batch = len(self._workers.up) / len(places) - 1, part + rest if part + rest <= size else part
@@ -333,7 +350,8 @@ class NodeScheduler:
             if self.config.max_wait_s > 0 and not gathered and self._should_wait(role, most, now, actions):
                 break
             part = self._waiting.pop()
-            self._admitted[part.query.query_id].started = True
+            admitted = self._admitted[part.query.query_id]
+            admitted.started, admitted.overtaken = True, self._was_overtaken(admitted)
             gathered.append(part)
             items += part.items
             if not fuse:
@@ -349,10 +367,35 @@ class NodeScheduler:
             waited = now > admitted.arrived_s
             if not (self.config.admission and too_late and waited and not admitted.started):
                 return part
-            self._forget(query.query_id)
-            self._admission.observe(admitted.predicted_s, query.deadline_s - admitted.arrived_s)
-            actions.append(RejectQuery(query, RejectReason.EXPIRED))
+            self._expire(admitted, actions)
         return None
+
+    def _expire_behind(self, now: float, actions: list[Action]) -> None:
+        """Reject what has run out of time behind more urgent queries, for as long as these keep coming: its turn, when
+        the others that cannot be in time are found, may never come.
+        """
+        if not self.config.admission:
+            return
+        while late := [self._admitted[query.query_id] for query in self._waiting.late_behind(now)]:
+            for admitted in late:
+                if not admitted.started:
+                    self._expire(admitted, actions)
+            if any(admitted.started for admitted in late):
+                return
+
+    def _expire(self, admitted: _Admitted, actions: list[Action]) -> None:
+        """Reject a query that was admitted and cannot be in time any more."""
+        query = admitted.query
+        if not self._was_overtaken(admitted):
+            self._admission.observe(admitted.predicted_s, query.deadline_s - admitted.arrived_s)
+        self._forget(query.query_id)
+        actions.append(RejectQuery(query, RejectReason.EXPIRED))
+
+    def _was_overtaken(self, admitted: _Admitted) -> bool:
+        """Whether more than a batch has run before it that came later, which its prediction could not know: of how far
+        predictions are off, and with that of others' chances, its latency says nothing.
+        """
+        return self._waiting.popped_items > admitted.items_before + self._batch_size
 
     def _should_wait(self, role: WorkerRole, batch_size: int, now: float, actions: list[Action]) -> bool:
         if self._shutting_down or self._waiting.items >= batch_size:
@@ -395,7 +438,8 @@ class NodeScheduler:
             admitted.unfinished_items -= part.items
             if admitted.unfinished_items == 0:
                 del self._admitted[part.query.query_id]
-                self._admission.observe(admitted.predicted_s, now - admitted.arrived_s)
+                if not admitted.overtaken:
+                    self._admission.observe(admitted.predicted_s, now - admitted.arrived_s)
                 actions.append(CompleteQuery(part.query))
 
     def _change_worker(self, event: WorkerChanged, now: float, actions: list[Action]) -> None:

@@ -223,6 +223,7 @@ class Server:
             if tracer is not None:
                 running.callback(tracer.close)
             running.push_async_callback(host.close)
+            running.callback(asyncio.ensure_future(host.try_failing()).cancel)
             if options.models.configurations:
                 correction = ProfileCorrection(host, statistics, PowerMeter(cores=host.cores))
                 running.push_async_callback(correction.close)
