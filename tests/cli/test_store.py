@@ -61,6 +61,46 @@ def test_load_fills_the_store_that_a_server_looks_for(tmp_path, capsys):
     assert sum(table["rows"] for table in again["tables"]) == 10_000
 
 
+@pytest.fixture
+def din(tmp_path, capsys):
+    """Arguments of `hebe store load` for a model of which a memory of 8 MiB leaves the two large tables to a store."""
+    models, stores = tmp_path / "models", tmp_path / "stores"
+    run(capsys, "model", "new", "din", "--scale", "0.05", "--repository", models)
+    return ["store", "load", models, "din", "--persistent-dir", stores, "--json"]
+
+
+def test_what_was_loaded_suits_a_server_with_a_bound_of_its_memory(tmp_path, din, capsys):
+    """Rows that are there stay, with their updates."""
+    loaded = result_of(run(capsys, *din))
+    assert {table["name"] for table in loaded["tables"]} == {"user", "item", "category"}
+    with contextlib.closing(RocksDbStore(tmp_path / "stores/din/1")) as store:
+        for table in ("user", "category"):
+            store.apply(table, np.array([5]), np.full((1, 32), 7, np.float32), (table, 12))
+    options = LoadOptions(table_memory_bytes=8 << 20, persistent_dir=tmp_path / "stores")
+    model = LoadedModel.load(tmp_path / "models", "din", None, options)
+    row = np.empty((1, 32), np.float32)
+    model.hierarchy.tiers.lookup.look_up("user", np.array([5]), row)
+    wanted = set(model.hierarchy.tiers.lookup.dims)
+    model.close()
+    assert wanted == {"user", "item"}
+    assert row[0, 0] == 7, "it was not loaded again"
+    again = result_of(run(capsys, *din, "--table-memory", "8M"))
+    assert again["tables"] == loaded["tables"]
+    assert again["positions"] == {"user": 12, "category": 12}
+
+
+def test_load_adds_what_a_store_lacks(tmp_path, din, capsys):
+    some = result_of(run(capsys, *din, "--table-memory", "8M"))["tables"]
+    assert {table["name"] for table in some} == {"user", "item"}
+    with contextlib.closing(RocksDbStore(tmp_path / "stores/din/1")) as store:
+        store.apply("user", np.array([5]), np.full((1, 32), 7, np.float32), ("user", 12))
+    result = result_of(run(capsys, *din))
+    assert [table for table in result["tables"] if table["name"] != "category"] == some
+    assert (len(result["tables"]), result["positions"]) == (3, {"user": 12})
+    verified = run(capsys, "store", "verify", tmp_path / "stores/din/1").out
+    assert f"is whole: {sum(table['rows'] for table in result['tables']):,} rows in 3 tables" in verified
+
+
 def test_load_of_what_does_not_fit(tmp_path, capsys):
     models, stores = tmp_path / "models", tmp_path / "stores"
     run(capsys, "model", "new", "dlrm-rmc1", "--scale", "0.01", "--repository", models)

@@ -1,12 +1,18 @@
+import math
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hebe.embeddings import online_updates
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.online_updates import OnlineUpdates
+from hebe.embeddings.redis_store import RedisStore
+from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.log_directory import LogDirectory
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
@@ -225,6 +231,124 @@ def test_a_redis_that_is_filled_has_all_updates_before_it_answers(make_node, tmp
         volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
         node = make_node(tmp_path, {"volatile_db": volatile})
         assert [node.look_up(user, 0)[0] for user in (0, 49, 50)] == [3, 3, 1]
+
+
+@pytest.fixture
+def over_rocks(tmp_path):
+    """The tiers of servers, each with a RocksDB over one Redis, by their name; and that Redis."""
+    with RedisServer() as redis:
+        volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
+        yield lambda name: {**rocks(tmp_path, name), "volatile_db": volatile}
+
+
+def in_redis(node: Node, key: int) -> float | None:
+    """The first number of a user's row there."""
+    rows, found = np.empty((1, 4), np.float32), np.empty(1, np.bool_)
+    node.hierarchy.tiers.lookup.volatile.store.query("users", np.array([key]), rows, found)
+    return float(rows[0, 0]) if found[0] else None
+
+
+def is_filled(node: Node) -> bool:
+    store = node.hierarchy.tiers.lookup.volatile.store
+    return store.size("users") == 200 and store.size("items") == 50
+
+
+def test_a_server_that_starts_puts_no_old_rows_over_what_others_have_written(
+    make_node, tmp_path, over_rocks, monkeypatch
+) -> None:
+    """A start may take minutes, and the others write updates to the same Redis meanwhile."""
+    insert, starts, go_on = RedisStore.insert, threading.Event(), threading.Event()
+    late = threading.Thread(target=lambda: make_node(tmp_path, over_rocks("late"), name="late"))
+
+    def held_up(store, table, keys, rows):
+        if threading.current_thread() is late:
+            starts.set()
+            assert go_on.wait(TIMEOUT_S)
+        insert(store, table, keys, rows)
+
+    monkeypatch.setattr(RedisStore, "insert", held_up)
+    late.start()
+    wait_until(lambda: starts.is_set() or not late.is_alive(), TIMEOUT_S)
+    node = make_node(tmp_path, over_rocks("node"))
+    with LogDirectory(tmp_path / "log").producer() as producer:
+        producer.send("model", "users", np.array([150]), rows_of(5, "users", 1))
+        producer.delete("model", "users", np.array([151]))
+    assert node.updates.drain(TIMEOUT_S)
+    wait_until(lambda: in_redis(node, 150) == 5, TIMEOUT_S)
+    go_on.set()
+    late.join()
+    store = node.hierarchy.tiers.lookup.volatile.store
+    wait_until(lambda: store.size("users") == 199, TIMEOUT_S)
+    assert (in_redis(node, 150), in_redis(node, 151), in_redis(node, 152)) == (5, None, 1)
+
+
+def test_redis_is_given_nothing_of_a_level_3_that_lacks_updates(make_node, tmp_path, over_rocks, monkeypatch) -> None:
+    for name in ("_LOOK_S", "_CURRENT_S"):
+        monkeypatch.setattr(online_updates, name, 0.05)
+    apply, full, refused = RocksDbStore.apply, threading.Event(), threading.Semaphore(0)
+
+    def applied(*arguments, **more):
+        if full.is_set():
+            refused.release()
+            raise StoreError("the disk is full")
+        return apply(*arguments, **more)
+
+    monkeypatch.setattr(RocksDbStore, "apply", applied)
+    full.set()
+    with LogDirectory(tmp_path / "log").producer() as producer:
+        producer.send("model", "users", np.array([7]), rows_of(5, "users", 1))
+        producer.flush()
+        node = make_node(tmp_path, over_rocks("node"))
+        lookup = node.hierarchy.tiers.lookup
+        wait_until(lambda: in_redis(node, 7) == 5, TIMEOUT_S)
+        for _ in range(5):
+            assert refused.acquire(timeout=TIMEOUT_S)
+        assert not lookup.level_3_is_current
+        full.clear()
+        wait_until(lambda: is_filled(node), TIMEOUT_S)
+        assert lookup.level_3_is_current
+        assert (in_redis(node, 7), in_redis(node, 8)) == (5, 1)
+        full.set()
+        producer.send("model", "users", np.array([7]), rows_of(6, "users", 1))
+        producer.flush()
+        wait_until(lambda: not lookup.level_3_is_current, TIMEOUT_S)
+        full.clear()
+        wait_until(lambda: lookup.level_3_is_current, TIMEOUT_S)
+    assert node.updates.drain(TIMEOUT_S)
+    assert in_redis(node, 7) == 6
+
+
+def test_redis_is_asked_as_soon_as_all_updates_are_there(make_node, tmp_path, over_rocks, monkeypatch) -> None:
+    """At the start it may lack some, which level 3 was given in the last run: the log tells how many."""
+    monkeypatch.setattr(online_updates, "_LOOK_S", 0.05)
+    insert, away = RedisStore.insert, threading.Event()
+
+    def inserted(*arguments):
+        if away.is_set():
+            raise StoreError("no memory left")
+        insert(*arguments)
+
+    monkeypatch.setattr(RedisStore, "insert", inserted)
+    first = Node(tmp_path, over_rocks("node"))
+    wait_until(lambda: is_filled(first), TIMEOUT_S)
+    away.set()
+    log = LogDirectory(tmp_path / "log")
+    with log.producer() as producer:
+        producer.send("model", "users", np.array([7]), rows_of(5, "users", 1))
+    wait_until(lambda: first.updates.statistics()["tiers"].rows == 1, TIMEOUT_S)
+    first.close()
+    node = make_node(tmp_path, over_rocks("node"))
+    tiers = node.hierarchy.tiers
+    tiers.start()
+    wait_until(lambda: tiers.lookup.level_2_lag.waits, TIMEOUT_S)
+    assert node.look_up(7, 3)[0] == 5
+    assert in_redis(node, 7) is None, "the row of before was taken back, as far as this server had put it there"
+    assert not node.updates._has_all(tiers)
+    assert tiers.lookup.counts.volatile_hits == 0
+    assert tiers.lookup.level_2_lag.since_s == -math.inf
+    away.clear()
+    wait_until(lambda: tiers.lookup.level_2_lag.since_s > 0, TIMEOUT_S / 2)
+    assert in_redis(node, 7) == 5
 
 
 def test_poison_goes_where_it_is_told_to(make_node, tmp_path) -> None:

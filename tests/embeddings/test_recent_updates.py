@@ -1,7 +1,9 @@
+import contextlib
+
 import numpy as np
 
-from hebe.embeddings import recent_updates
 from hebe.embeddings.recent_updates import RecentUpdates
+from hebe.embeddings.store import StoreError
 
 
 def test_keys_are_overtaken_by_later_updates_alone():
@@ -25,42 +27,67 @@ def test_where_updates_are_forgotten_all_keys_are_overtaken():
     assert updates.overtaken(keys, 200).tolist() == [False, True, False]
 
 
-def test_what_was_put_into_level_2_is_remembered_until_it_is_deleted():
-    updates = RecentUpdates()
+def test_what_was_put_into_level_2_is_remembered_for_as_long_as_it_may_matter():
+    now = [10.0]
+    updates = RecentUpdates(lambda: now[0])
     assert updates.filled_among(np.array([1])).size == 0
     updates.note_filled(np.array([5, 6]))
     for number in range(1000):
         updates.note_filled(np.array([8, 1000 + number]))
-    asked = np.array([8, 7, 6, 8])
-    assert updates.filled_among(asked).tolist() == [6, 8]
-    serial = updates.serial
-    updates.note_filled(np.array([8]))  # while the tier is being told to delete them
-    updates.deleted(np.array([6, 7, 8]), serial)
-    assert updates.filled_among(asked).tolist() == [8]
-    updates.deleted(np.array([8]), updates.serial)
-    assert updates.filled_among(asked).size == 0
+    assert updates.filled_among(np.array([8, 7, 6, 8])).tolist() == [6, 8]
+    now[0] += 200.0
+    updates.note_filled(np.array([6]))
+    now[0] += 200.0
+    assert updates.filled_among(np.array([8, 7, 6, 8])).tolist() == [6]
+    now[0] += 200.0
+    assert updates.filled_among(np.array([8, 7, 6, 8])).size == 0
 
 
-def test_where_too_much_was_put_there_all_that_is_updated_counts_for_as_long_as_it_may_matter(monkeypatch):
-    monkeypatch.setattr(recent_updates, "_MOST_FILLED", 3)
-    now = [10.0]
-    updates = RecentUpdates(lambda: now[0])
-    updates.note_filled(np.array([1, 2, 3]))
-    assert updates.filled_among(np.array([9, 1])).tolist() == [1]
-    updates.note_filled(np.array([4]))  # the oldest one is forgotten
-    assert updates.filled_among(np.array([9, 1, 4, 9])).tolist() == [1, 4, 9]
-    now[0] += 300.0
-    assert updates.filled_among(np.array([9, 1, 4])).tolist() == [4]
+def test_however_much_was_put_there_none_of_it_is_missed():
+    updates, keys = RecentUpdates(), np.arange(0, 3_000_000, 3)
+    updates.note_filled(keys)
+    asked = keys[-5000:]
+    assert np.array_equal(updates.filled_among(asked), asked)
 
 
-def test_what_could_not_be_deleted_is_owed():
+def owed(updates, *, fails=False, meanwhile=()):
+    """What is being paid; while it is, more is owed."""
+    told = None
+    with contextlib.suppress(StoreError), updates.paying() as keys:
+        told = None if keys is None else keys.tolist()
+        assert updates.owes, "it is not done yet"
+        if meanwhile:
+            updates.owe(np.array(meanwhile))
+        if fails:
+            raise StoreError("away")
+    return told
+
+
+def test_what_could_not_be_deleted_is_owed_until_it_is():
     updates = RecentUpdates()
     assert not updates.owes
     updates.owe(np.array([4, 2]))
+    assert owed(updates, fails=True, meanwhile=[5, 4]) == [2, 4]
     assert updates.owes
-    serial = updates.serial
-    updates.owe(np.array([4]))
-    updates.deleted(np.array([2, 4]), serial)
-    assert updates.owed().tolist() == [4], "it is owed anew"
-    updates.deleted(np.array([4]), updates.serial)
+    assert owed(updates, meanwhile=[4]) == [2, 4, 5]
+    assert updates.owes, "it is owed anew"
+    assert owed(updates) == [4]
     assert not updates.owes
+
+
+def test_of_a_table_that_owes_too_much_all_is_owed():
+    updates = RecentUpdates()
+    for first in range(0, 1 << 20, 1 << 18):
+        updates.owe(np.arange(first, first + (1 << 18)))
+    assert sum(keys.size for keys in updates._owed) <= 1 << 17
+    assert owed(updates, fails=True, meanwhile=[1]) is None
+    assert owed(updates) is None
+    assert not updates.owes
+
+
+def test_of_keys_that_are_owed_again_and_again_each_is_owed_once():
+    updates = RecentUpdates()
+    for _ in range(1000):
+        updates.owe(np.arange(1000))
+    assert sum(keys.size for keys in updates._owed) <= 1 << 17
+    assert owed(updates) == list(range(1000))

@@ -1,8 +1,9 @@
 import pytest
 from redis import exceptions
 
+from hebe.embeddings.redis_connection import RedisFull
 from hebe.embeddings.redis_faults import is_no_cluster, is_no_connection, store_error
-from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.store import StoreUnavailable
 
 
 def said(kind, code, text):
@@ -43,7 +44,8 @@ def test_what_may_heal(fault, message):
 )
 def test_what_does_not_heal(fault, message):
     error = store_error("h:1", fault, 0.5)
-    assert type(error) is StoreError
+    assert not isinstance(error, StoreUnavailable)
+    assert isinstance(error, RedisFull) is ("no memory left" in message)
     assert str(error).startswith(message)
 
 

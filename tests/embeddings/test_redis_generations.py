@@ -218,6 +218,121 @@ def test_rows_of_an_old_snapshot_are_filled_anew_and_answer_meanwhile(member, re
     assert len(first.filled) == 2
 
 
+def stray(redis, generation, partitions="*"):
+    """As if another process had come to have partitions of a generation, with all of its rows."""
+    with redis.client() as client:
+        for key in client.keys(f"*{generation}{partitions}:run"):
+            client.set(key, "another")
+
+
+def generation_keys(redis, generation):
+    with redis.client() as client:
+        return client.keys(f"*{generation}*")
+
+
+def test_a_generation_that_another_server_makes_is_not_cleaned_up(member, redis):
+    """The first has published its own, whose rows another process has come to have meanwhile, and is held up."""
+    first, second = member(), member()
+    published, halfway, cleaned = (threading.Event() for _ in range(3))
+
+    def held_up():
+        published.set()
+        assert halfway.wait(TIMEOUT_S)
+
+    def wait_for_the_first():
+        second.before = lambda: None
+        halfway.set()
+        assert cleaned.wait(TIMEOUT_S)
+
+    first.generations.changed, second.before = held_up, wait_for_the_first
+    joins = [threading.Thread(target=each.generations.join) for each in (first, second)]
+    joins[0].start()
+    assert published.wait(TIMEOUT_S)
+    stray(redis, first.generations.current)
+    joins[1].start()
+    joins[0].join()
+    cleaned.set()
+    joins[1].join()
+    assert second.filled == [second.generations.current]
+    assert second.whole()
+    assert names_of(redis) == set(second.filled)
+    assert not generation_keys(redis, first.filled[0])
+
+
+@pytest.mark.parametrize("lost", ["everything", "one partition", "what another process has not got"])
+def test_rows_that_are_lost_while_they_are_put_in_are_never_answered_from(member, redis, lost):
+    def lose():
+        first.before = lambda: None
+        if "process" in lost:
+            [name] = names_of(redis)
+            stray(redis, name, "/users/2.*")
+            return
+        with redis.client() as client:
+            keys = client.keys("*users/2.*")
+            assert len(keys) == 2, "rows and the run"
+            client.delete(*(keys if lost == "one partition" else client.keys("*}:r*")))
+
+    first, second = member(before=lose), member()
+    with pytest.raises(StoreUnavailable, match="may have lost rows while they were put there"):
+        first.generations.join()
+    assert first.generations.current is None
+    second.generations.join()
+    assert second.whole()
+    assert names_of(redis) == set(second.filled)
+
+
+def test_a_generation_that_answers_stays_where_the_next_one_cannot_be_read(member, redis):
+    """As when the log of updates may not be read by this server."""
+
+    def fail():
+        raise StoreError("the log cannot be read")
+
+    first, second = member(), member(before=fail)
+    first.generations.join()
+    stray(redis, first.generations.current)
+    with pytest.raises(StoreError, match="the log cannot be read"):
+        second.generations.join()
+    assert second.whole()
+    assert first.whole()
+    assert names_of(redis) == {first.generations.current}
+    assert not generation_keys(redis, "filling")
+    first.generations.join()
+    assert len(first.filled) == 2
+    assert first.whole()
+
+
+def test_what_a_lost_generation_has_still_answers_where_the_next_one_cannot_be_read(member, redis):
+    def fail():
+        raise StoreError("the log cannot be read")
+
+    first = member()
+    first.generations.join()
+    with redis.client() as client:
+        client.delete(*client.keys("*users/2.*"))
+    first.before = fail
+    with pytest.raises(StoreError, match="the log cannot be read"):
+        first.generations.join()
+    assert fetched(first.store, KEYS, "items").all()
+
+
+def test_a_generation_gives_way_to_the_next_one_where_there_is_no_memory_for_both(member, redis, pauses):
+    pauses(1000.0, 1000.0)
+    first = member(keys=MANY)
+    first.generations.join()
+    before = first.generations.current
+    stray(redis, before)
+    with redis.client() as client:
+        bound = client.info("memory")["used_memory"] + (2 << 20)
+        client.config_set("maxmemory", bound)
+        with pytest.raises(StoreError, match="no memory left"):
+            first.generations.join()
+        assert not generation_keys(redis, before)
+        wait_until(lambda: client.info("memory")["used_memory"] < bound - (4 << 20), TIMEOUT_S)  # freed in background
+        client.config_set("maxmemory", bound + 1)  # so that it is tried at once
+    first.generations.join()
+    assert first.whole()
+
+
 @pytest.fixture
 def pauses(monkeypatch):
     """Sets the pauses between attempts, of members made from then on; they look a hundred times a second."""

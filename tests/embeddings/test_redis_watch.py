@@ -41,6 +41,7 @@ def test_rows_of_an_old_snapshot_are_not_answered(watched, redis):
     one, other = make(), make()
     for watch in (one, other):
         watch.look()
+        told[watch] = 0
     store = one._store
     put(store, KEYS)
     with redis.client() as client:
@@ -66,6 +67,7 @@ def test_it_looks_by_itself(watched, redis):
     make, told = watched
     watch = make()
     watch.look()
+    told[watch] = 0
     watch.start()
     redis.restart()
     wait_until(lambda: told[watch] == 1, TIMEOUT_S)
@@ -77,7 +79,42 @@ def test_rows_that_nobody_has_watched_are_not_answered(watched):
     put(watch._store, KEYS)
     watch.look()
     assert not fetched(watch._store, KEYS).any()
-    assert told[watch] == 0, "nobody has read them"
+    assert told[watch] == 1, "they may have been read before the first look that was answered"
+
+
+def test_rows_that_another_server_has_cleared_may_have_been_read_before_the_first_look(watched):
+    make, told = watched
+    late, other = make(), make()
+    put(late._store, KEYS)
+    other.look()
+    assert not fetched(late._store, KEYS).any()
+    late.look()
+    assert told[late] == 1
+
+
+def test_whether_redis_takes_writes_is_told_with_each_look(watched, redis):
+    """What it refuses of one server it refuses of all: level 2 may lack updates then."""
+    make, _ = watched
+    watch, taking = make(), []
+    watch.taking = lambda: taking.append(True)
+    put(watch._store, KEYS)
+    for looks in (1, 2):
+        watch.look()
+        assert len(taking) == looks
+    put(watch._store, KEYS)
+    with redis.client() as client:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(StoreError, match="OOM"):
+            watch.look()
+        assert fetched(watch._store, KEYS).all(), "it answers"
+        assert len(taking) == 2
+        client.config_set("maxmemory", 0)
+    watch.look()
+    assert len(taking) == 3
+    redis.kill()
+    with pytest.raises(StoreUnavailable):
+        watch.look()
+    assert len(taking) == 3
 
 
 def test_of_a_cluster_those_go_that_a_replica_has_now(open_redis):
@@ -112,7 +149,8 @@ def test_a_user_who_may_not_ask_is_told_once(open_redis, caplog, monkeypatch):
         store = open_redis(redis, access=access)
         watch = RedisWatch(store)
         looks = 0
-        runs = store.runs
+        runs, taking = store.runs, []
+        watch.taking = lambda: taking.append(True)
 
         def counted():
             nonlocal looks
@@ -124,6 +162,7 @@ def test_a_user_who_may_not_ask_is_told_once(open_redis, caplog, monkeypatch):
             watch.start()
             wait_until(lambda: looks > 3, TIMEOUT_S)
             watch.close()
-        assert [record.message.startswith("Redis is not watched, so") for record in caplog.records] == [True]
+        assert [record.message.startswith("Redis cannot be looked after, so") for record in caplog.records] == [True]
+        assert taking, "nobody can tell that it takes no writes"
         put(store, KEYS)
         assert fetched(store, KEYS).all()

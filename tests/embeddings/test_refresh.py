@@ -4,6 +4,7 @@ import time
 import numpy as np
 import pytest
 
+from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.refresh import CacheRefresh, RefreshOptions
 from hebe.embeddings.store import StoreError
 
@@ -62,6 +63,24 @@ def test_what_no_tier_answers_for_stays_as_it_is(tiers) -> None:
     report = refresh.refresh()
     assert (report.replaced, report.unreachable) == (0, 60)
     assert tiers.ask([1, 2]) == ([1, 2], None)
+    refresh.close()
+
+
+def test_who_asks_for_a_refresh_doubts_what_there_is(tiers) -> None:
+    """As when rows of level 2 have gone back: those that no tier answers for are renewed when they are used."""
+    tiers.volatile.fault = tiers.persistent.fault = StoreError("gone")
+    refresh = CacheRefresh(tiers.lookup, RefreshOptions())
+    refresh.start()
+    refresh.ask()
+    _wait_until(lambda: refresh.iterations == 1)
+    assert tiers.ask([1, 2])[1] == [RowState.STALE] * 2
+    tiers.volatile.fault = tiers.persistent.fault = None
+
+    def renewed() -> bool:
+        tiers.background.drain()
+        return tiers.ask([1, 2])[1] is None
+
+    _wait_until(renewed)
     refresh.close()
 
 

@@ -3,6 +3,7 @@ import itertools
 import json
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hebe.embeddings import rocksdb_load
+from hebe.embeddings import rocksdb_load, rocksdb_store
 from hebe.embeddings.rocksdb_load import disk_bytes
 from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.rocksdb_store import RocksDbStore
@@ -170,6 +171,34 @@ class TestOnlineUpdates:
             assert store.apply("users", np.array([2]), np.zeros((1, 1), np.float32))
             assert store.positions() == {"log": 6, "another log": 0}
             assert all_values(store, "users", key) == [60]
+
+    def test_a_position_says_which_message_it_is_and_is_put_back_if_the_log_went_back(self, tmp_path):
+        with contextlib.closing(RocksDbStore(tmp_path, {"users": 1})) as store:
+            key = np.array([1])
+            assert store.apply("users", key, np.full((1, 1), 9, np.float32), ("log", 9), mark="p/3")
+            assert store.apply("users", key, None, ("another log", 2))
+            assert not store.apply("users", key, np.full((1, 1), 4, np.float32), ("log", 4), mark="q/0")
+            assert store.apply("users", key, np.full((1, 1), 5, np.float32), ("log", 5), mark="q/1", anew=True)
+            assert (store.positions(), store.marks()) == (
+                {"log": 5, "another log": 2},
+                {"log": "q/1", "another log": ""},
+            )
+        with contextlib.closing(RocksDbStore(tmp_path, read_only=True)) as store:
+            assert (store.positions()["log"], store.marks()["log"]) == (5, "q/1")
+            assert all_values(store, "users", key) == [5]
+
+    def test_positions_of_an_older_version_have_no_mark(self, tmp_path, monkeypatch):
+        with monkeypatch.context() as older, contextlib.closing(RocksDbStore(tmp_path, {"users": 1})) as store:
+            older.setattr(
+                rocksdb_store,
+                "position_note",
+                lambda position: (b"position:" + position.log.encode(), struct.pack(">q", position.offset)),
+            )
+            assert store.apply("users", np.array([1]), None, ("log", 2), mark="p/3")
+        with contextlib.closing(RocksDbStore(tmp_path)) as store:
+            assert (store.positions(), store.marks()) == ({"log": 2}, {"log": ""})
+            assert store.apply("users", np.array([1]), None, ("log", 3), mark="p/4")
+            assert store.marks() == {"log": "p/4"}
 
     def test_a_position_alone(self, tmp_path):
         """A message may have nothing for a store, and its position is to be noted all the same."""

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from hebe.embeddings import store_process
+from hebe.embeddings import store_process, store_wire
 from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError, StoreUnavailable
@@ -79,7 +79,11 @@ def test_it_takes_over_and_gives_back(tmp_path, threads_begun) -> None:
     assert found.tolist() == [True, True, True, False, True]
     assert np.array_equal(rows[found], rows_of(5)[::-1][found])
     assert not rows[~found].any()
-    assert store.positions() == {"log": 4}
+    assert (store.positions(), store.marks()) == ({"log": 4}, {"log": ""})
+    assert store.apply("users", keys[:0], rows_of(0), ("log", 2), mark="p/7", anew=True)
+    assert (store.positions(), store.marks()) == ({"log": 2}, {"log": "p/7"})
+    assert not store.apply("users", keys, rows_of(5, 1), ("log", 1), mark="p/8")
+    assert store.apply("users", keys[:0], rows_of(0), ("log", 4), mark="p/9")
     assert np.concatenate(list(store.dump_keys("users", 2))).tolist() == [-(2**63), 0, 7, 2**63 - 1]
     with pytest.raises(StoreError, match=r"rows float32 \[2, 3\] for 1 keys of table users"):
         store.insert("users", keys[:1], rows_of(2))
@@ -161,6 +165,49 @@ def test_one_that_does_not_answer_is_ended(tmp_path, monkeypatch) -> None:
         os.kill(store.process_id, signal.SIGSTOP)
         stopped = store.process_id
     assert not lives(stopped), "nor does it keep a store from being closed"
+
+
+@pytest.mark.parametrize("fault", [MemoryError, KeyboardInterrupt])
+def test_a_call_that_is_broken_off_leaves_no_answer_for_the_next_one(tmp_path, monkeypatch, fault, caplog) -> None:
+    receive = store_process.receive
+
+    def breaks_off(_connection):
+        monkeypatch.setattr(store_process, "receive", receive)
+        raise fault
+
+    with contextlib.closing(started(tmp_path / "store", readers=1)) as store:
+        store.insert("users", np.arange(4), rows_of(4))
+        first = store.process_id
+        monkeypatch.setattr(store_process, "receive", breaks_off)
+        with pytest.raises(fault):
+            queried(store, np.array([0]))
+        assert f"a call was broken off ({fault.__name__}) and its process ended; it is started anew" in caplog.text
+        rows, found = retried(lambda: queried(store, np.array([3])))
+        assert found.all()
+        assert np.array_equal(rows, rows_of(4)[3:])
+        assert not lives(first)
+
+
+def test_a_connection_with_half_a_message_is_nobody_elses(tmp_path) -> None:
+    """Not even of one who waits for it."""
+    with contextlib.closing(started(tmp_path / "store", readers=1)) as store:
+        child = store._child
+        with pytest.raises(MemoryError), child.connection(writes=False):
+            raise MemoryError
+        with pytest.raises(EOFError), child.connection(writes=False):
+            pass
+        assert retried(lambda: store.size("users")) == 0
+
+
+def test_one_that_cannot_take_a_call_ends(tmp_path, monkeypatch) -> None:
+    """It would not know where the next one begins."""
+    with contextlib.closing(started(tmp_path / "store")) as store:
+        huge = store_wire._SIZES.pack(2, 2**60)
+        with monkeypatch.context() as patch:
+            patch.setattr(store_process, "send", lambda connection, *_: connection.sendall(huge))
+            with pytest.raises(StoreUnavailable, match=r"its process ended \(1\)"):
+                queried(store, np.array([0]))
+        assert retried(lambda: store.size("users")) == 0
 
 
 def test_it_ends_with_its_parent(tmp_path) -> None:

@@ -238,6 +238,92 @@ def test_level_2_is_not_believed_where_another_server_has_yet_to_write_an_update
     assert tiers.ask([5]) == ([10], None)
 
 
+class Outages:
+    """Tiers whose level 2 other servers write to, as who watches it sees it, and their clock."""
+
+    def __init__(self, make_tiers, **options) -> None:
+        self.now_s = 1000.0
+        self.tiers = make_tiers(clock=lambda: self.now_s, **options)
+        self.tiers.lookup.level_2_lag.watch()
+
+    def pass_s(self, seconds: float, *, taking: bool = True) -> None:
+        """Time passes, and level 2 takes writes or does not."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.now_s += 2.0
+            if taking:
+                self.tiers.lookup.level_2_lag.taking()
+
+
+def row_of(value: float) -> np.ndarray:
+    return np.full((1, 3), value, np.float32)
+
+
+def test_what_level_2_lacks_after_an_outage_is_asked_of_level_3_until_others_have_written_it(make_tiers) -> None:
+    outages = Outages(make_tiers)
+    tiers, lookup, keys = outages.tiers, outages.tiers.lookup, np.array([5])
+    tiers.volatile.insert("users", keys, row_of(50))
+    tiers.volatile.insert("users", np.array([6]), row_of(60))
+    outages.pass_s(100.0)
+    outages.pass_s(10.0, taking=False)
+    tiers.persistent.insert("users", keys, row_of(55))
+    lookup.updated("users", keys, row_of(55))
+    outages.pass_s(80.0, taking=False)
+    tiers.volatile.fault = StoreError("away")
+    for _ in range(3):
+        lookup.fetch("users", np.array([7]), 1.0)
+    assert tiers.ask([5]) == ([55], None)
+    tiers.volatile.fault = None
+    _wait_until(lambda: lookup.volatile.available)
+    tiers.cache.delete("users", keys)
+    outages.pass_s(80.0)
+    assert tiers.ask([5]) == ([55], None), "longer ago than an update takes, but for the outage"
+    assert tiers.ask([6]) == ([60], None), "it had no update"
+    tiers.cache.delete("users", keys)
+    tiers.volatile.insert("users", keys, row_of(56))  # by another server, some time
+    outages.pass_s(20.0)
+    assert tiers.ask([5]) == ([56], None)
+
+
+def test_what_level_2_lacked_before_the_start_nobody_knows(make_tiers) -> None:
+    outages = Outages(make_tiers)
+    tiers, keys = outages.tiers, np.array([5])
+    tiers.volatile.insert("users", keys, row_of(50))  # of before an update that level 3 was given in the last run
+    outages.pass_s(500.0, taking=False)
+    assert tiers.ask([5]) == ([5], None)
+    assert not tiers.volatile.queries
+    tiers.cache.delete("users", keys)
+    outages.pass_s(50.0)
+    assert tiers.ask([5]) == ([5], None)
+    tiers.cache.delete("users", keys)
+    tiers.volatile.insert("users", keys, row_of(51))
+    outages.pass_s(20.0)
+    assert tiers.ask([5]) == ([51], None)
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_level_2_is_given_no_rows_of_a_level_3_that_lacks_updates_where_others_share_it(make_tiers, local) -> None:
+    """They have seen these updates, and would take what it had before for new once that is a minute ago."""
+    tiers = make_tiers(local=local)
+    tiers.lookup.level_3_is_current = False
+    tiers.ask([5])
+    tiers.background.drain()
+    assert (5 in tiers.volatile.tables["users"]) == local
+    tiers.lookup.level_3_is_current = True
+    tiers.ask([6])
+    tiers.background.drain()
+    assert 6 in tiers.volatile.tables["users"]
+
+
+def test_level_2_is_filled_with_what_it_lacks(make_tiers) -> None:
+    tiers = make_tiers()
+    tiers.volatile.insert("users", np.array([4]), row_of(44))
+    tiers.lookup.fill_level_2("users", np.array([3, 4, 1000]))
+    assert {key: row[0] for key, row in tiers.volatile.tables["users"].items()} == {3: 3, 4: 44}
+    tiers.lookup.updated("users", np.array([3]), row_of(33))
+    assert 3 not in tiers.volatile.tables["users"], "it was noted, and taken back"
+
+
 @pytest.mark.parametrize("local", [False, True])
 def test_what_level_2_is_told_is_in_no_querys_way(make_tiers, monkeypatch, local) -> None:
     tiers, on, calls = make_tiers(local=local), threading.Event(), []
@@ -273,7 +359,13 @@ def test_level_2_is_believed_when_level_3_cannot_be_asked(make_tiers) -> None:
     for _ in range(3):
         tiers.ask([6])
     assert not tiers.lookup.persistent.available
-    assert tiers.ask([5]) == ([8], None)
+    tiers.volatile.insert("users", np.array([7]), np.full((1, 3), 7, np.float32))
+    for _ in range(2):
+        assert tiers.ask([5, 7]) == ([8, 7], None)
+        assert list(tiers.cache.tables["users"]) == [7], "only what is not older than what level 3 may have is kept"
+    tiers.lookup.cache.insert("users", np.array([5]), np.full((1, 3), 9, np.float32))
+    assert tiers.lookup.renew("users", np.array([5, 7])) == (1, 0, 1)
+    assert tiers.ask([5]) == ([9], None)
 
 
 def test_a_stalled_level_2_leaves_level_3_a_part_of_the_callers_time(make_tiers) -> None:
@@ -345,6 +437,25 @@ def test_level_2_is_not_asked_while_it_has_an_old_row_that_it_could_not_be_told_
     assert len(tiers.persistent.queries) == asked, "level 2 was asked again, and has the new row"
 
 
+def test_one_settles_what_level_2_is_owed_however_many_ask(make_tiers) -> None:
+    tiers = make_tiers(LookupOptions(cache_missed_embeddings=False), capacity=1)
+    tiers.volatile.insert("users", np.array([7]), np.full((1, 3), 70, np.float32))
+    tiers.lookup._updates["users"].owe(np.array([7]))
+    hold = threading.Event()
+    tiers.background.submit(lambda: hold.wait(30.0))
+    submitted, submit = [], tiers.background.submit
+    tiers.background.submit = lambda work: submitted.append(work) or submit(work)
+    for key in range(100):
+        assert tiers.ask([key])[0] == [key]
+    assert len(submitted) == 1
+    hold.set()
+    tiers.background.drain()
+    assert not tiers.volatile.tables["users"]
+    tiers.lookup._updates["users"].owe(np.array([8]))
+    tiers.ask([50])
+    assert len(submitted) == 2, "another one may"
+
+
 def test_outdated_rows_are_stale_until_their_use_has_renewed_them(make_tiers) -> None:
     tiers = make_tiers(volatile=False)
     tiers.ask([1, 2, 3])
@@ -369,6 +480,15 @@ def test_rows_stay_stale_while_no_tier_can_renew_them(make_tiers) -> None:
     tiers.persistent.fault = None
     assert tiers.lookup.renew("users", np.array([1])) == (1, 0, 0)
     assert tiers.ask([1]) == ([1], None)
+
+
+def test_rows_that_are_doubted_and_cannot_be_renewed_are_stale(make_tiers) -> None:
+    tiers = make_tiers(volatile=False)
+    tiers.ask([1, 2])
+    tiers.persistent.fault = StoreError("gone")
+    assert tiers.lookup.renew("users", np.array([1]), doubted=True) == (0, 0, 1)
+    assert tiers.lookup.renew("users", np.array([2])) == (0, 0, 1)
+    assert tiers.ask([1, 2]) == ([1, 2], [RowState.STALE, RowState.FOUND])
 
 
 def test_an_update_that_overtakes_a_fetch_is_not_hidden(make_tiers) -> None:

@@ -272,6 +272,58 @@ def test_what_is_written_to_redis_takes_no_connection_from_queries(open_tiers) -
         writer.join()
 
 
+@pytest.fixture
+def shared():
+    """A configuration with a Redis to which other servers write too."""
+    with RedisServer() as redis:
+        volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
+        yield config_of(volatile_db=volatile, update_source={"type": "log_directory", "address": "log"})
+
+
+def test_a_restart_does_not_believe_what_redis_may_not_have_been_given_yet(open_tiers, shared) -> None:
+    """Level 3 had updates in the last run that other servers have yet to write there."""
+    first = open_tiers(shared)
+    keys = np.array([0, 2999])
+    first.lookup.volatile.store.insert("users", keys, np.full((2, 4), 5, np.float32))
+    first.lookup.persistent.store.insert("users", keys, np.full((2, 4), 7, np.float32))
+    first.close()
+    tiers = open_tiers(shared)
+    assert 0 in held(tiers)
+    assert 2999 not in held(tiers)
+    tiers.start()
+    assert ask(tiers, [0, 2999]) == [7, 7]
+    tiers.background.drain()
+    assert tiers.lookup.volatile.store.size("users") == 2, "level 3 may lack updates as well"
+    lag = tiers.lookup.level_2_lag
+    wait_until(lambda: lag._taking_s > 0, 60.0)
+    assert lag.since_s == -math.inf, "it has not taken writes for long"
+
+
+def test_redis_that_others_write_to_is_filled_once_level_3_has_all_updates(open_tiers, shared) -> None:
+    tiers = open_tiers(shared)
+    level_2 = tiers.lookup.volatile.store
+    tiers.start()
+    assert level_2.size("users") == level_2.size("items") == 0
+    level_2.insert("users", np.array([5]), np.full((1, 4), -5, np.float32))
+    steps = iter([True, False])
+    tiers.fill_level_2(lambda: next(steps))
+    assert level_2.size("users") == 2048
+    tiers.fill_level_2(lambda: True)
+    assert (level_2.size("users"), level_2.size("items")) == (3000, 600)
+    rows, found = np.empty((3000, 4), np.float32), np.empty(3000, np.bool_)
+    level_2.query("users", np.arange(3000), rows, found)
+    assert rows[:, 0].tolist() == [*range(5), -5, *range(6, 3000)]
+    level_2.delete("users", np.arange(1, 3000))
+    level_2.delete("items", np.arange(600))
+    tiers.fill_level_2(lambda: True)
+    assert (level_2.size("users"), level_2.size("items")) == (1, 0), "that was for the start"
+    tiers.close()
+    again = open_tiers(shared)
+    again.fill_level_2(lambda: True)
+    level_2 = again.lookup.volatile.store
+    assert (level_2.size("users"), level_2.size("items")) == (1, 600), "others fill what has some rows"
+
+
 def test_groups_of_models_with_long_names_have_names_too() -> None:
     assert group_name("hebe", "ads", "1") == "hebe.ads.1"
     long = [group_name("hebe", "m" * 128, last) for last in "ab"]

@@ -19,6 +19,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from hebe.embeddings.redis_store import RedisStore
+from hebe.embeddings.tiered_lookup import UPDATED_BY_OTHERS_S
 from hebe.embeddings.updates.log_directory import LogDirectory
 
 from ..redis_servers import RedisCluster, RedisServer
@@ -96,6 +97,7 @@ def redis() -> Iterator[RedisServer]:
 def over_rocksdb(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Redis, and level 3 below it."""
     with served(tmp_path_factory.mktemp("redis"), redis.address, "redis", level_3=True) as running:
+        wait_until_asked(running, redis)
         yield running
 
 
@@ -122,9 +124,17 @@ def is_asked(redis: RedisServer, load: Load) -> bool:
         return bool(client.info("stats")["total_commands_processed"] - before > 50)
 
 
+def wait_until_asked(running: Served, redis: RedisServer) -> None:
+    """As it is once it is known to have all updates."""
+    with running.load() as load:
+        eventually(lambda: is_asked(redis, load), "level 2 is asked", UPDATED_BY_OTHERS_S + HEALED_S)
+
+
 def test_redis_is_killed_and_restarted_empty(over_rocksdb: Served, redis: RedisServer):
     level_2 = over_rocksdb.level_2
-    assert level_2.size(TABLE) == SPEC.tables[0].rows
+    eventually(
+        lambda: level_2.size(TABLE) == SPEC.tables[0].rows, "it is filled, since level 3 has all updates", HEALED_S
+    )
     with over_rocksdb.load() as load, over_rocksdb.updates():
         settled(load)
         killed_s = time.monotonic()
@@ -201,15 +211,16 @@ def test_a_node_of_the_cluster_is_killed_and_failed_over(tmp_path: Path):
     with (
         RedisCluster(replicas=1) as cluster,
         served(tmp_path, ";".join(cluster.addresses), "redis_cluster", level_3=True) as running,
-        running.load() as load,
-        running.updates(),
     ):
-        settled(load)
         victim = cluster.masters[0]
-        killed_s = time.monotonic()
-        victim.kill()
-        load.wait_for(200)
-        cluster.wait_until_whole()
-        load.wait_until_whole(HEALED_S)
-        check_level_3_answered(load, killed_s)
-        eventually(lambda: running.level_2.size(TABLE) > 0.9 * SPEC.tables[0].rows, "level 2 is filled", HEALED_S)
+        wait_until_asked(running, victim)
+        with running.load() as load, running.updates():
+            settled(load)
+            killed_s = time.monotonic()
+            victim.kill()
+            load.wait_for(200)
+            cluster.wait_until_whole()
+            load.wait_until_whole(HEALED_S)
+            check_level_3_answered(load, killed_s)
+            rows = SPEC.tables[0].rows
+            eventually(lambda: running.level_2.size(TABLE) > 0.9 * rows, "level 2 is filled", HEALED_S)

@@ -50,7 +50,7 @@ def load(
 ) -> None:
     """Write a model's tables into the store where a server will look for them, so that it starts at once.
 
-    What is loaded already from the same files is left as it is, with its updates.
+    What is loaded already from the same files is left as it is, with its updates; tables that are missing are added.
     """
     from hebe.embeddings.hierarchy import resident_shapes
     from hebe.embeddings.rocksdb_store import RocksDbStore

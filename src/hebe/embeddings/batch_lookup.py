@@ -99,6 +99,8 @@ class BatchFetch:
     def __init__(self, wanted: BatchLookup, missing: FoundMask, count: int, seen: Sequence[int]) -> None:
         self.wanted, self.seen, self.left = wanted, seen, count
         self.found = np.zeros(len(wanted.keys), np.bool_)
+        self.doubted: FoundMask | None = None
+        """Which of them may be older than they should be, since a tier that has newer ones could not be asked."""
         self._missing = missing
         self._answered = False
         """The last tier that was asked has said which it has."""
@@ -112,6 +114,11 @@ class BatchFetch:
     def rest(self) -> FoundMask:
         """Which keys are left."""
         return self._missing & ~self.found
+
+    @property
+    def to_keep(self) -> FoundMask:
+        """Which rows level 1 may keep."""
+        return self.found if self.doubted is None else self.found & ~self.doubted
 
     def found_parts(self) -> list[tuple[str, KeyArray]]:
         """A copy of the keys that were found, with their tables."""

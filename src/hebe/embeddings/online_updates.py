@@ -8,7 +8,8 @@ Each log of updates is read by as many ingestions as there are stores of a diffe
     resident       table memory, in no group: it is read from the oldest message at each start, as `tiers` is without
                    level 3
 
-Level 1 takes the rows of updates that come past, and hears from `volatile_db` which of its rows are outdated. Where
+Level 1 takes the rows of updates that come past, and hears from `volatile_db` which of its rows are outdated. Redis is
+given rows of level 3 only while that has all updates: what an older one had would be new to other servers. Where
 there is neither level 3 nor a hash map, `tiers` only listens, so that it still hears of what other servers write.
 """
 
@@ -24,6 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
+from hebe.embeddings.lookout import Lookout
 from hebe.embeddings.resident_rows import ResidentRows
 from hebe.embeddings.store import EmbeddingStore, StoreError
 from hebe.embeddings.table_memory import TableMemory
@@ -36,6 +38,11 @@ from hebe.embeddings.updates.opening import open_configured_log
 
 log = logging.getLogger("hebe.updates")
 
+_LOOK_S = 2.0
+_CURRENT_S = 5.0
+"""What was sent so long ago is in a level 3 that has all updates."""
+_FILL_S = 10.0
+
 
 class OnlineUpdates:
     """Made by `open`. Close it before the tiers and the table memory."""
@@ -44,6 +51,7 @@ class OnlineUpdates:
         self._model, self._log, self._source, self._since_s = model, update_log, source, since_s
         self._ingestions: dict[str, UpdateIngestion] = {}
         self._forgetful: set[str] = set()
+        self._lookout: Lookout | None = None
         self._changing = threading.Lock()
         self._closed = False
 
@@ -78,6 +86,8 @@ class OnlineUpdates:
                 updates._begin("tiers", group, lookup.dims, own, quarantine, lookup.updated)
                 if lookup.volatile is not None and lookup.volatile.guard is not None:
                     updates._follow(tiers, lookup.volatile.store, quarantine)
+                    if "persistent_db" in own:
+                        updates._watch_levels(tiers)
         except BaseException:
             updates.close()
             raise
@@ -132,6 +142,32 @@ class OnlineUpdates:
             generations.changed = follow
         follow()
 
+    def _watch_levels(self, tiers: Tiers) -> None:
+        """Tell `tiers` from now on whether level 3 has all updates, and when a level 2 that may not has them."""
+        ingestion = self._ingestions["tiers"]
+
+        def current() -> bool:
+            return not (lookout.closing.is_set() or ingestion.statistics().is_failing)
+
+        def look() -> None:
+            lookup = tiers.lookup
+            lookup.level_3_is_current = current() and (lookup.level_3_is_current or ingestion.drain(_CURRENT_S))
+            end_s = time.monotonic() + _FILL_S
+            tiers.fill_level_2(lambda: lookup.level_3_is_current and time.monotonic() < end_s and current())
+            if lookup.level_2_lag.waits and self._has_all(tiers):
+                lookup.level_2_lag.caught_up()
+
+        self._lookout = lookout = Lookout("levels-watch", _LOOK_S, look, "level 2 is not filled")
+        with contextlib.suppress(StoreError):  # it is told by the looks that follow
+            look()  # what takes no longer than that is done before the model is ready
+        lookout.start()
+
+    def _has_all(self, tiers: Tiers) -> bool:
+        """Whether the servers that put updates into Redis have put all there that there are. Raises `StoreError`."""
+        topics = {Topic(self._model, table) for table in tiers.lookup.dims} & set(self._log.topics())
+        lag = self._log.group_lag(shared_group(self._source, tiers.content, None))
+        return topics <= {at.topic for at in lag} and not any(left for at, left in lag.items() if at.topic in topics)
+
     def catch_up(self, timeout_s: float = CATCH_UP_S) -> bool:
         """Wait until tables in memory have what the log holds: they begin with the model's own rows at each start.
 
@@ -156,6 +192,8 @@ class OnlineUpdates:
         """Finish the batches that are being applied, leave the groups. Closing twice is harmless."""
         with self._changing:
             self._closed = True
+        if self._lookout is not None:
+            self._lookout.close()
         for ingestion in self._ingestions.values():
             ingestion.close()
         self._log.close()

@@ -9,12 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hebe.embeddings.store import StoreError
+
 if TYPE_CHECKING:
     from hebe.embeddings.redis_nodes import RedisNodes
 
 NEEDS_REDIS = "Redis needs redis-py: pip install 'hebe-serve[redis]'"
 CLIENT_MESSAGE = "the volatile store of embedding rows is not available"
 _UNIX = "unix:"
+
+
+class RedisFull(StoreError):
+    """Redis has no memory left for what it was sent."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

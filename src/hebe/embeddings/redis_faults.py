@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from hebe.embeddings.redis_connection import CLIENT_MESSAGE, NEEDS_REDIS
+from hebe.embeddings.redis_connection import CLIENT_MESSAGE, NEEDS_REDIS, RedisFull
 from hebe.embeddings.store import StoreError, StoreUnavailable
 
 try:
@@ -42,7 +42,7 @@ _NO_CONNECTION = "No connection available"
 def store_error(where: object, fault: BaseException, timeout_s: float) -> StoreError:
     """The error for what the server at `where` said, or for what happened to its connection.
 
-    `StoreUnavailable` where it may heal by itself.
+    `StoreUnavailable` where it may heal by itself, `RedisFull` where it lacks memory.
     """
     fault = _reason(fault)
     certificate = _certificate_fault(fault)
@@ -58,7 +58,7 @@ def store_error(where: object, fault: BaseException, timeout_s: float) -> StoreE
         return StoreUnavailable(said, CLIENT_MESSAGE)
     if isinstance(fault, OutOfMemoryError) or "-OOM" in str(fault):
         what = f"Redis {where} has no memory left: raise its maxmemory, or set a smaller overflow_margin (OOM)"
-        return StoreError(what, CLIENT_MESSAGE)
+        return RedisFull(what, CLIENT_MESSAGE)
     if isinstance(fault, ConnectionError | OSError) and not isinstance(fault, AuthenticationError | AuthorizationError):
         return StoreUnavailable(f"Redis {where} cannot be reached: {fault}", CLIENT_MESSAGE)
     return StoreError(said, CLIENT_MESSAGE)

@@ -5,7 +5,8 @@ restarted empty, or a fill that died halfway, would leave keys without rows, whi
 So rows come to Redis in generations, each in a namespace of its own. One server puts in the rows of the model, then all
 updates that the log has; then it seals every partition, and makes this generation the current one. A partition without
 seal has lost its rows: nobody answers from it, and the next generation is made. It is made too, while the current one
-answers, where another Redis process has come to have rows (`RedisStore.runs`): they may be older than they were.
+answers, where another Redis process has come to have rows (`RedisStore.runs`): they may be older than they were. The
+current one goes when the next one is whole, or where Redis has no memory for both.
 
 One that cannot be filled, for want of memory perhaps, is tried again after a pause, twice as long each time, since each
 attempt sends all rows; at once where another process has come to have the partitions, or its `maxmemory` has changed.
@@ -27,6 +28,7 @@ from urllib.parse import quote
 from hebe.embeddings.circuit_breaker import BreakerOptions, CircuitBreaker
 from hebe.embeddings.lookout import Lookout
 from hebe.embeddings.redis_command import Command, Reply
+from hebe.embeddings.redis_connection import RedisFull
 from hebe.embeddings.redis_layout import LayoutRule
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.store import StoreError, StoreUnavailable
@@ -157,18 +159,21 @@ class RedisGenerations:
             if lost is not None or self.current is not None:
                 log.warning("Redis may have lost rows of %s: they are put there anew", self._content)
             self._ask(b"SADD", self._names, name)
-            runs = new.runs()
+            new.note_runs(new.runs())
             self._fill(new, name, lambda: self._keep_claim(name))
-            new.note_runs(runs)
+            if new.strayed(new.runs()):  # notes have gone, and so have rows; or another process may lack some
+                raise StoreUnavailable("Redis may have lost rows while they were put there")
             new.seal()
+            # While nobody else makes one: what others begin to make from here on is theirs.
+            over = [other for other in self._known() if other != name]
             if self._run_script(_PUBLISH, [self._claim, self._pointer], name) != 1:
                 raise _TakenOver
         except BaseException as fault:
             self._clear(new, name)
             with contextlib.suppress(StoreError):
                 self._run_script(_LET_GO, [self._claim], name)
-                if lost is not None and isinstance(fault, StoreError) and not isinstance(fault, StoreUnavailable):
-                    self._clear_other(lost)  # perhaps it is for memory that the next one cannot be made
+                if lost is not None and isinstance(fault, RedisFull):
+                    self._clear_other(lost)  # to make room for the next one
             if isinstance(fault, _TakenOver):
                 return False
             if isinstance(fault, Exception):
@@ -179,9 +184,8 @@ class RedisGenerations:
         self._note_success()
         log.warning("Redis has all rows of %s", self._content)
         self._follow(name)
-        for other in self._known():
-            if other != name:
-                self._clear_other(other)
+        for other in over:
+            self._clear_other(other)
         return True
 
     def _raise_if_too_early(self) -> None:

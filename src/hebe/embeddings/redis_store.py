@@ -160,6 +160,13 @@ class RedisStore:
         """What these have is as new as it gets: `runs`, as they were before it was put there."""
         self._ask([[part.note_run(run)] for part, run in zip(self._all_partitions, runs, strict=True)])
 
+    def claim(self, chosen: Sequence[int]) -> None:
+        """Have the partitions that are `chosen`, numbered as in `runs`, take a write, which changes no row. Raises
+        where they do not take any.
+        """
+        partitions = self._all_partitions
+        self._ask([partitions[number].claim() for number in chosen])
+
     def strayed(self, runs: Sequence[bytes]) -> list[int]:
         """The partitions that were noted for other runs than `runs`, or for none: their rows may be older."""
         noted = self._ask([[partition.read_run()] for partition in self._all_partitions])

@@ -79,11 +79,15 @@ class CacheRefresh:
         self._thread.start()
 
     def ask(self) -> None:
-        """Refresh all of level 1 soon, in the background."""
+        """Refresh all of level 1 soon, in the background: its rows may be old. Those that no tier can be asked for then
+        are stale until their use has renewed them.
+        """
         self._asked.set()
 
-    def refresh(self, share: float = 1.0) -> RefreshReport:
-        """Refresh this share of level 1's rows, on the calling thread. Raises `StoreError` after `close`."""
+    def refresh(self, share: float = 1.0, *, doubted: bool = False) -> RefreshReport:
+        """Refresh this share of level 1's rows, on the calling thread; if `doubted`, those that cannot be are stale.
+        Raises `StoreError` after `close`.
+        """
         with self._one_at_a_time:
             started_s = time.monotonic()
             wanted = math.ceil(share * sum(self._lookup.cache.size(table) for table in self._lookup.dims))
@@ -96,7 +100,7 @@ class CacheRefresh:
                     self._batches = self._dump()
                     rounds += 1
                     continue
-                done = self._lookup.renew(*batch)
+                done = self._lookup.renew(*batch, doubted=doubted)
                 rows += len(batch[1])
                 replaced, dropped, unreachable = replaced + done[0], dropped + done[1], unreachable + done[2]
             self.last = RefreshReport(rows, replaced, dropped, unreachable, time.monotonic() - started_s)
@@ -131,7 +135,7 @@ class CacheRefresh:
             if not (asked or once or by_period):
                 continue
             try:
-                self.refresh(1.0 if asked or once else share)
+                self.refresh(1.0 if asked or once else share, doubted=asked)
             except StoreError as fault:
                 if self._on_fault is not None and not self._closing.is_set():
                     self._on_fault(fault)

@@ -80,9 +80,10 @@ class Gate:
 class Database:
     """The database of the store in `path`, with one column family for each of `tables`.
 
-    `creates`: it is made new, or else must be there; `known` are the tables that it must have then. `seal` is what its
-    last writer left (`store_directory.StoreRecord`). Raises `StoreError` when it is missing, damaged or cannot be
-    opened. A database that may not be written on a disk that cannot be is opened by links from elsewhere.
+    `creates`: it is made new, or else must be there; `known` are the tables that it must have then. Others that a load
+    has begun and not finished are removed, unless `read_only`. `seal` is what its last writer left
+    (`store_directory.StoreRecord`). Raises `StoreError` when it is missing, damaged or cannot be opened. A database
+    that may not be written on a disk that cannot be is opened by links from elsewhere.
     """
 
     def __init__(
@@ -205,9 +206,14 @@ class Database:
             self._family(self._tables[0]) if self._tables else None
             rocksdict.Checkpoint(self._database).create_checkpoint(str(rows))
 
-    def families(self) -> dict[str, Any]:
-        """The column families by table, for a load that nobody else sees yet."""
-        return self._families
+    def add(self, table: str) -> Any:
+        """The column family of a new table, for a load that nobody else sees yet."""
+        self._families[table] = self._database.create_column_family(
+            family_name(table), database_options(self._block_cache_bytes)
+        )
+        self._tables.append(table)
+        self._known.append(table)
+        return self._families[table]
 
     def close(self) -> str | None:
         """Close it when nobody reads any more. Returns its fingerprint, None if it was read-only or not closed well."""
@@ -251,12 +257,17 @@ class Database:
             {name: options for name in existing if name != "default"},
             access.read_only(error_if_log_file_exist=False) if read_only else access.read_write(),
         )
+        known = {family_name(table) for table in self._known}
+        for name in existing:
+            if name not in known and name != "default" and not read_only:
+                self._database.drop_column_family(name)
         for table in self._tables:
             name = family_name(table)
-            if name in existing:
+            if name in known:
                 self._families[table] = self._database.get_column_family(name)
             else:
                 self._families[table] = self._database.create_column_family(name, options)
+        self._known = list(self._tables)
 
     def _close(self) -> bool:
         """Let go of the database; what is in memory is flushed if it can be (else it is in the log). Was it?"""

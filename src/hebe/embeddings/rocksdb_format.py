@@ -2,7 +2,8 @@
 
 A key is its eight bytes, big-endian, with the sign bit flipped, so that RocksDB's order is that of the numbers. A row
 is its float32 bytes, little-endian. Each table has a column family `table:NAME`; the default one holds the notes: how
-many rows a table has, and up to which position of which log of updates they are.
+many rows a table has, and up to which position of which log of updates they are. A position is its offset, eight bytes
+big-endian, and the mark of the message there, which stores of older versions do not have.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hebe.embeddings.store import KeyArray, RowArray
 
 _SIGN = np.uint64(1 << 63)
 _COUNT, _POSITION = b"rows:", b"position:"
+_OFFSET = struct.Struct(">q")
 _LOG_FILES_KEPT = 4
 _UNWRITTEN_BYTES = 256 << 20
 """The most memory that updates take before they go to files: RocksDB would take 128 MiB for each table."""
@@ -52,20 +54,30 @@ def count_note(table: str, count: RowCount) -> tuple[bytes, bytes]:
     return _COUNT + table.encode(), struct.pack(">qq", count.rows, count.dense)
 
 
-def position_note(position: tuple[str, int]) -> tuple[bytes, bytes]:
+@dataclass(frozen=True, slots=True)
+class Position:
+    """An offset in the log of updates `log`, and the mark of the message there; "" if that is not known."""
+
+    log: str
+    offset: int
+    mark: str = ""
+
+
+def position_note(position: Position) -> tuple[bytes, bytes]:
     """Key and value of the note of a position."""
-    return _POSITION + position[0].encode(), struct.pack(">q", position[1])
+    return _POSITION + position.log.encode(), _OFFSET.pack(position.offset) + position.mark.encode()
 
 
-def read_notes(notes: list[tuple[bytes, bytes]]) -> tuple[dict[str, RowCount], dict[str, int]]:
-    """Rows by table, and positions by name. Raises ValueError for notes that are not ours."""
+def read_notes(notes: list[tuple[bytes, bytes]]) -> tuple[dict[str, RowCount], dict[str, Position]]:
+    """Rows by table, and positions by log. Raises ValueError for notes that are not ours."""
     counts, positions = {}, {}
     try:
         for key, value in notes:
             if key.startswith(_COUNT):
                 counts[key[len(_COUNT) :].decode()] = RowCount(*struct.unpack(">qq", value))
             elif key.startswith(_POSITION):
-                (positions[key[len(_POSITION) :].decode()],) = struct.unpack(">q", value)
+                log, (offset,) = key[len(_POSITION) :].decode(), _OFFSET.unpack_from(value)
+                positions[log] = Position(log, offset, value[_OFFSET.size :].decode())
             else:
                 raise ValueError("its key is not ours")
     except (struct.error, ValueError) as fault:

@@ -9,6 +9,7 @@ from typing import Any
 import rocksdict
 
 from hebe.embeddings.keyed_rows import KeyedSource, keyed_chunks
+from hebe.embeddings.rocksdb_database import Database
 from hebe.embeddings.rocksdb_format import database_options, encode_keys, encode_rows
 from hebe.embeddings.store import KeyArray, RowArray, StoreError
 from hebe.embeddings.store_directory import faults, load_file_path
@@ -27,12 +28,12 @@ def disk_bytes(tables: Sequence[EmbeddingTableSpec]) -> int:
 
 def load_tables(
     path: Path,
-    families: Mapping[str, Any],
+    database: Database,
     tables: Sequence[EmbeddingTableSpec],
     sources: Mapping[str, KeyedSource],
     progress: Progress | None,
 ) -> None:
-    """Write all rows of `tables` under their keys into the empty column families of the store in `path`.
+    """Write all rows of `tables`, which `database` of the store in `path` lacks, under their keys into it.
 
     `progress(bytes done, bytes in all)`. Raises `StoreError` for a table that is missing, wrong or cannot be written.
     """
@@ -42,7 +43,7 @@ def load_tables(
             raise StoreError(f"table {table.name} is missing")
         with (
             faults(path, f"cannot load table {table.name}"),
-            _SortedFiles(load_file_path(path), families[table.name]) as files,
+            _SortedFiles(load_file_path(path), database.add(table.name)) as files,
         ):
             for keys, chunk in keyed_chunks(table, sources[table.name], table.rows):
                 files.write(keys, chunk)

@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from hebe.embeddings.rocksdb_database import Database
 from hebe.embeddings.rocksdb_format import (
+    Position,
     RowCount,
     count_note,
     decode_keys,
@@ -44,6 +46,7 @@ from hebe.embeddings.store_copy import copy_files, new_store
 from hebe.embeddings.store_directory import (
     StoreRecord,
     clear,
+    clear_load,
     database_path,
     faults,
     read_record,
@@ -64,9 +67,10 @@ _KEYS_WORTH_A_THREAD = 512
 class RocksDbStore:
     """An `EmbeddingStore` in directory `path`.
 
-    `dims` gives the embedding dim by table name; tables that the directory lacks are added. Without `dims` the
-    directory must hold a store. Raises `StoreError`, naming the path and the cause, when the directory is not ours, is
-    corrupted, of another format, in use by another writer, full, or not permitted.
+    `dims` gives the embedding dim by table name; tables that the directory lacks are added without rows, unless it was
+    loaded: then `load` alone adds any. Without `dims` the directory must hold a store. Raises `StoreError`, naming the
+    path and the cause, when the directory is not ours, is corrupted, of another format, in use by another writer, full,
+    or not permitted.
 
     A write that fails, as on a full disk, is an error and leaves the store as it was; queries go on, and so do writes
     once there is room again.
@@ -89,23 +93,27 @@ class RocksDbStore:
         with faults(self.path, "cannot be opened"):
             if dims is not None and not read_only:
                 self.path.mkdir(parents=True, exist_ok=True)
-            record = read_record(self.path)
-            if record is None and (dims is None or read_only):
+            must_exist = dims is None or read_only
+            if read_record(self.path) is None and must_exist:
                 raise store_error(self.path, "there is none")
-            known = dict(record.dims) if record else {}
-            self.dims = dict(known)
-            for table, dim in (dims or {}).items():
-                if self.dims.setdefault(table, dim) != dim:
-                    raise store_error(self.path, f"table {table} has embedding dim {self.dims[table]}, not {dim}")
-            if read_only and self.dims != known:
-                raise store_error(self.path, f"no table {min(self.dims.keys() - known)}; there are {', '.join(known)}")
             self._lock = take_lock(self.path, exclusive=not read_only)
             try:
+                record = read_record(self.path)  # as it stays, now that nobody else writes
+                if record is None and must_exist:
+                    raise store_error(self.path, "there is none")
+                known = dict(record.dims) if record else {}
+                self.dims = {**known, **(dims or {})}
+                for table, dim in known.items():
+                    if self.dims[table] != dim:
+                        raise store_error(self.path, f"table {table} has embedding dim {dim}, not {self.dims[table]}")
+                new = self.dims.keys() - known
+                if new and (read_only or (record is not None and record.identity is not None)):
+                    raise store_error(self.path, f"no table {min(new)}; there are {', '.join(known)}")
                 if record is None:
                     clear(self.path)
-                else:
-                    record = read_record(self.path) or record  # its seal, now that nobody else writes
-                self._record = record or StoreRecord(self.dims, None)
+                elif not read_only:
+                    clear_load(self.path)
+                self._record = record or StoreRecord({}, None)
                 self._database = Database(
                     self.path,
                     self.dims,
@@ -117,7 +125,9 @@ class RocksDbStore:
                 )
                 self._take_notes()
                 if not read_only:
-                    self._write_record(StoreRecord(self.dims, self.identity))
+                    for table in new:  # what was noted of one that a load has left unfinished
+                        self._write(table, np.empty(0, np.int64), [], RowCount(), None)
+                    self._write_record(self.identity)
             except BaseException:
                 self._let_go()
                 raise
@@ -138,8 +148,8 @@ class RocksDbStore:
         """A store of all rows of `tables`: the one in `path` if it was loaded under `identity`, else anew.
 
         Keys are row numbers, or those of a source that has keys. A store of that identity is taken as it is, with all
-        updates that it has had since. What an earlier identity left in `path`, or a load that did not finish, is
-        replaced, its updates and positions too.
+        updates that it has had since, other tables too; tables that it lacks are loaded into it. What an earlier
+        identity left in `path`, or a load that did not finish, is replaced, its updates and positions too.
         `verify`: read every row of a store that was there already, and refuse it if one is damaged.
         Raises `StoreError` as the constructor does, and before writing if the disk has too little room; a load that
         fails removes what it wrote.
@@ -147,17 +157,18 @@ class RocksDbStore:
         path, dims = Path(path), {table.name: table.dim for table in tables}
         with faults(path, "cannot be read"):
             record = read_record(path)
-        found = record is not None and record.holds(dims, identity)
-        if not found:
-            if record is not None:
-                with faults(path, "cannot be replaced"), take_lock(path, exclusive=True):
-                    clear(path)
+        found = record is not None and record.fits(dims, identity)
+        if record is not None and not found:
+            with faults(path, "cannot be replaced"), take_lock(path, exclusive=True):
+                clear(path)
+        if record is None or not found or not dims.keys() <= record.dims.keys():
             try:
-                with contextlib.closing(cls(path, dims)) as store:
+                with contextlib.closing(cls(path, {})) as store:
                     store._load(tables, sources, identity, progress)
             except BaseException:
                 with contextlib.suppress(StoreError):
                     remove(path, unless_loaded=True)
+                    cls(path).close()  # which removes what was begun, where the rest stays
                 raise
         store = cls(path, read_only=read_only, options=options)
         if verify and found:
@@ -219,12 +230,22 @@ class RocksDbStore:
         with self._writing:
             return self._remove(table, keys)
 
-    def apply(self, table: str, keys: KeyArray, rows: RowArray | None, position: tuple[str, int] | None = None) -> bool:
+    def apply(
+        self,
+        table: str,
+        keys: KeyArray,
+        rows: RowArray | None,
+        position: tuple[str, int] | None = None,
+        *,
+        mark: str = "",
+        anew: bool = False,
+    ) -> bool:
         """Put `rows` `[n, dim]` under `keys`, or delete these keys (None), and note `position` with them.
 
-        A position is the name of an ordered log of updates and an offset in it. Keys, rows and position are written as
-        one: whatever happens, the store has all of them or none. Returns False, having written nothing, if the store
-        is at that offset of that log or past it already.
+        A position is the name of an ordered log of updates and an offset in it; `mark`, which is noted too, says which
+        message is there. Keys, rows and position are written as one: whatever happens, the store has all of them or
+        none. Returns False, having written nothing, if the store is at that offset of that log or past it already;
+        unless `anew`, for a log that went back: then the position is the new one, larger or not.
         """
         _, dim = self._open(table)
         if rows is None:
@@ -233,18 +254,25 @@ class RocksDbStore:
             check_rows(table, keys, rows, dim)
         with self._writing:
             self._recover()
-            if position is not None and self._positions.get(position[0], position[1] - 1) >= position[1]:
+            noted = None if position is None else Position(*position, mark)
+            known = None if noted is None else self._positions.get(noted.log)
+            if noted is not None and known is not None and known.offset >= noted.offset and not anew:
                 return False
             if rows is None:
-                self._remove(table, keys, position)
+                self._remove(table, keys, noted)
             else:
-                self._put(table, keys, rows, position)
+                self._put(table, keys, rows, noted)
             return True
 
     def positions(self) -> dict[str, int]:
         """The offset of each log up to which its updates are in the store, by name, as `apply` was given them."""
         self._open(None)
-        return dict(self._positions)
+        return {log: position.offset for log, position in self._positions.items()}
+
+    def marks(self) -> dict[str, str]:
+        """Of each log which message is at its position, as `apply` was given it; "" where it was not."""
+        self._open(None)
+        return {log: position.mark for log, position in self._positions.items()}
 
     def dump_keys(self, table: str, batch_size: int, *, after: int | None = None) -> Iterator[KeyArray]:
         """See `EmbeddingStore.dump_keys`. In ascending order, those above `after`."""
@@ -325,7 +353,7 @@ class RocksDbStore:
             seal = database.close()
             if seal is not None:
                 with contextlib.suppress(OSError):  # without a seal more is checked when it is opened
-                    self._write_record(StoreRecord(self.dims, self.identity, seal))
+                    write_record(self.path, replace(self._record, seal=seal))
         if self._readers is not None:
             self._readers.shutdown(wait=False)
             self._readers = None
@@ -365,14 +393,14 @@ class RocksDbStore:
             present[part] = np.fromiter((value is not None for value in values), np.bool_, len(values))
         return present
 
-    def _put(self, table: str, keys: KeyArray, rows: RowArray, position: tuple[str, int] | None = None) -> None:
+    def _put(self, table: str, keys: KeyArray, rows: RowArray, position: Position | None = None) -> None:
         self._recover()
         chosen = last_of_each(keys)  # and in ascending order, in which they are written faster
         keys, count = keys[chosen], self._counts.get(table, RowCount())
         new = np.count_nonzero(~self._present(table, keys))
         self._write(table, keys, encode_rows(rows[chosen]), RowCount(count.rows + int(new), count.dense), position)
 
-    def _remove(self, table: str, keys: KeyArray, position: tuple[str, int] | None = None) -> int:
+    def _remove(self, table: str, keys: KeyArray, position: Position | None = None) -> int:
         self._recover()
         count = self._counts.get(table, RowCount())
         gone = np.unique(keys[self._present(table, keys)])
@@ -386,7 +414,7 @@ class RocksDbStore:
         keys: KeyArray,
         rows: list[bytes] | None,
         count: RowCount,
-        position: tuple[str, int] | None,
+        position: Position | None,
     ) -> None:
         """One batch of rows and notes. The caller has `_writing`."""
         database, _ = self._open(table)
@@ -399,7 +427,7 @@ class RocksDbStore:
             database.write(table, encode_keys(keys), rows, notes)
         self._counts[table] = count
         if position is not None:
-            self._positions[position[0]] = position[1]
+            self._positions[position.log] = position
 
     def _recover(self) -> None:
         database, _ = self._open(None)
@@ -422,22 +450,28 @@ class RocksDbStore:
         identity: str,
         progress: Progress | None,
     ) -> None:
-        """Write every table into a store that has none, then record the identity."""
+        """Write those tables that the store lacks, then record that it has them, and under which identity."""
         from hebe.embeddings.keyed_rows import dense_rows
         from hebe.embeddings.rocksdb_load import disk_bytes, load_tables
 
+        if self.identity != identity and (self.dims or self.identity is not None):  # since it was looked at
+            raise store_error(self.path, "is in use by another process or model")
+        tables = [table for table in tables if table.name not in self.dims]
         needed, free = disk_bytes(tables), shutil.disk_usage(self.path).free
         if free < needed:
             raise store_error(self.path, f"needs {needed:,} bytes of disk, {free:,} are free")
         database, _ = self._open(None)
-        load_tables(self.path, database.families(), tables, sources, progress)
+        load_tables(self.path, database, tables, sources, progress)
         with self._writing, faults(self.path, "cannot be written"):
+            self.dims |= {table.name: table.dim for table in tables}
             for table in tables:
                 count = RowCount(table.rows, dense_rows(table, sources[table.name]))
                 self._write(table.name, np.empty(0, np.int64), [], count, None)
             database.flush()
-            self._write_record(StoreRecord(self.dims, identity))
+            self._write_record(identity)
 
-    def _write_record(self, record: StoreRecord) -> None:
-        self._record = record
+    def _write_record(self, identity: str | None) -> None:
+        """Record that the rows of all tables are there."""
+        record = StoreRecord(dict(self.dims), identity)
         write_record(self.path, record)
+        self._record = record

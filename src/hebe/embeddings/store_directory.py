@@ -50,6 +50,7 @@ _DATABASE_FILE = re.compile(
 class StoreRecord:
     """What a store says of itself: embedding dim by table, and the identity of what was loaded, None until it is.
 
+    A table that is being loaded into a store is not among them until all of its rows are there.
     `seal` tells the database's list of files as its writer left it; None while there is a writer, or if it was killed.
     """
 
@@ -57,9 +58,9 @@ class StoreRecord:
     identity: str | None
     seal: str | None = None
 
-    def holds(self, dims: dict[str, int], identity: str) -> bool:
-        """Whether it was loaded with these tables under this identity."""
-        return self.identity == identity and self.dims == dims
+    def fits(self, dims: Mapping[str, int], identity: str) -> bool:
+        """Whether it was loaded under this identity, and those of these tables that it has are as wide there."""
+        return self.identity == identity and all(self.dims.get(table, dim) == dim for table, dim in dims.items())
 
 
 def database_path(path: Path) -> Path:
@@ -150,6 +151,14 @@ def clear(path: Path) -> None:
     _clear_databases(path, _DATABASES)
     for name in _FILES:
         (path / name).unlink(missing_ok=True)
+
+
+def clear_load(path: Path) -> None:
+    """Remove the file of a load that did not finish: it may be a link to one of the database's, and is written anew.
+
+    The caller has the lock for itself.
+    """
+    load_file_path(path).unlink(missing_ok=True)
 
 
 def clear_unfinished(path: Path) -> None:

@@ -111,19 +111,32 @@ class StoreProcess:
         check_keys(table, keys)
         return self._result(int, {"call": "delete", "table": table}, keys, writes=True)
 
-    def apply(self, table: str, keys: KeyArray, rows: RowArray | None, position: tuple[str, int] | None = None) -> bool:
+    def apply(
+        self,
+        table: str,
+        keys: KeyArray,
+        rows: RowArray | None,
+        position: tuple[str, int] | None = None,
+        *,
+        mark: str = "",
+        anew: bool = False,
+    ) -> bool:
         """See `RocksDbStore.apply`."""
         dim = self._dim(table)
         if rows is None:
             check_keys(table, keys)
         else:
             check_rows(table, keys, rows, dim)
-        noted = {} if position is None else {"log": position[0], "offset": position[1]}
+        noted = {} if position is None else {"log": position[0], "offset": position[1], "mark": mark, "anew": anew}
         return self._result(bool, {"call": "apply", "table": table, **noted}, keys, rows, writes=True)
 
     def positions(self) -> dict[str, int]:
         """See `RocksDbStore.positions`."""
         return self._result(dict[str, int], {"call": "positions"})
+
+    def marks(self) -> dict[str, str]:
+        """See `RocksDbStore.marks`."""
+        return self._result(dict[str, str], {"call": "marks"})
 
     def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
         """See `EmbeddingStore.dump_keys`. In ascending order."""
@@ -186,15 +199,21 @@ class StoreProcess:
             with child.connection(writes=writes) as connection:
                 send(connection, head, *arrays)
                 answer, body = receive(connection)
-        except (OSError, EOFError) as fault:
+        except BaseException as fault:
             status = child.end()
-            silent = isinstance(fault, BlockingIOError)
-            what = f"its process did not answer within {_ANSWER_S:g} s" if silent else f"its process ended ({status})"
+            if isinstance(fault, BlockingIOError):
+                what = f"its process did not answer within {_ANSWER_S:g} s"
+            elif isinstance(fault, OSError | EOFError):
+                what = f"its process ended ({status})"
+            else:
+                what = f"a call was broken off ({type(fault).__name__}) and its process ended"
             with self._starting:
                 if self._child is child:
                     self._child = None
                     log.warning("persistent store %s: %s; it is started anew when it is needed", self.path, what)
-            raise self._unavailable(what) from fault
+            if isinstance(fault, OSError | EOFError):
+                raise self._unavailable(what) from fault
+            raise
         raise_fault(answer)
         return answer, body
 
@@ -259,7 +278,10 @@ class _Child:
 
     @contextlib.contextmanager
     def connection(self, *, writes: bool) -> Iterator[socket.socket]:
-        """A connection for this thread alone. Raises EOFError if the process was ended."""
+        """A connection for this thread alone. Raises EOFError if the process was ended.
+
+        Whatever the block raises, half a message may be on its way then: the process is ended.
+        """
         idle = self._writer if writes else self._readers
         with self._changed:
             self._changed.wait_for(lambda: idle or self._ended)
@@ -268,6 +290,9 @@ class _Child:
             mine = idle.pop()
         try:
             yield mine
+        except BaseException:
+            self.end()
+            raise
         finally:
             with self._changed:
                 idle.append(mine)

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -76,6 +77,9 @@ def _serve(store: RocksDbStore, connection: socket.socket) -> None:
                 os._exit(0)
     except (OSError, EOFError):
         os._exit(0)  # the parent is gone; other threads may be in RocksDB
+    except BaseException:  # half a message may have been read: no later one could be made out
+        traceback.print_exc()
+        os._exit(1)
 
 
 def _answer(store: RocksDbStore, head: Mapping[str, Any], body: memoryview) -> Answer:
@@ -88,8 +92,10 @@ def _answer(store: RocksDbStore, head: Mapping[str, Any], body: memoryview) -> A
         case "query":
             return _query(store, table, keys)
         case "apply":
-            position = (head["log"], head["offset"]) if "log" in head else None
-            return {"result": store.apply(table, keys, rows, position)}, ()
+            if "log" not in head:
+                return {"result": store.apply(table, keys, rows)}, ()
+            position, mark, anew = (head["log"], head["offset"]), head["mark"], head["anew"]
+            return {"result": store.apply(table, keys, rows, position, mark=mark, anew=anew)}, ()
         case "insert":
             assert rows is not None
             store.insert(table, keys, rows)
@@ -101,6 +107,8 @@ def _answer(store: RocksDbStore, head: Mapping[str, Any], body: memoryview) -> A
             return {"result": store.delete(table, keys)}, ()
         case "positions":
             return {"result": store.positions()}, ()
+        case "marks":
+            return {"result": store.marks()}, ()
         case "size":
             return {"result": store.size(table)}, ()
         case "dump_keys":

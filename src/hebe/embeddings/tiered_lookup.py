@@ -23,13 +23,14 @@ from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.recent_updates import RecentUpdates
 from hebe.embeddings.store import EmbeddingCache, FoundMask, KeyArray, RowArray
 from hebe.embeddings.tier_guard import TierGuard
-from hebe.embeddings.update_times import UpdateTimes
+from hebe.embeddings.update_times import UpdateLag, UpdateTimes
 from hebe.embeddings.volatile_tier import VolatileTier
 from hebe.kernels import table_batch
 
 UPDATED_BY_OTHERS_S = 60.0
 """So long after an update level 3 of this server, which has it, is asked for the key rather than a shared level 2: the
-row there is for another server to write, which may be behind, or gone, and its partitions others' a while later."""
+row there is for another server to write, which may be behind, or gone, and its partitions others' a while later. Longer
+after level 2 was away (`UpdateLag`)."""
 _SHARE_OF_LEVEL_2 = 0.5
 """Of a caller's time, where level 3 can still answer if level 2 does not."""
 
@@ -61,6 +62,12 @@ class TieredLookup:
         self._counting = threading.Lock()
         self._updates = {table: RecentUpdates() for table in dims}
         self._update_times = UpdateTimes(dims, clock)
+        self.level_2_lag = UpdateLag(UPDATED_BY_OTHERS_S, clock)
+        """Of what other servers write there; where it is watched, by who watches."""
+        self.level_3_is_current = True
+        """Whether level 3 has the updates that there are: only then level 2, where it is shared, is given rows of it.
+        Older ones would be new to other servers, which have seen their updates long ago."""
+        self._settling = threading.Lock()
         self._following = {table: threading.Lock() for table in dims}
         """Held while rows of level 1 are brought up to date, in no query's way: an older one never replaces a newer."""
         table_batch.warm_up()
@@ -113,13 +120,15 @@ class TieredLookup:
         return np.float32(self.options.default_values.get(table, 0.0))
 
     def fetch(self, table: str, keys: KeyArray, timeout_s: float, *, note: bool = True) -> tuple[RowArray, StateArray]:
-        """Rows float32 `[n, dim]` and states of distinct `keys` from level 2, then level 3, within `timeout_s`.
+        """Rows float32 `[n, dim]` and states of distinct `keys` from level 2, then level 3, within `timeout_s`. Those
+        that level 2 had and that may be older than level 3's, which could not be asked, are DEFAULTED.
 
         `note`: level 2 hears of it afterwards: what it had was used, and what it lacked is put into it.
         """
         fetch = self._fetch_parts([(table, keys)], timeout_s, LookupCounts(), note=note)
         states = np.full(len(keys), fetch.state, np.uint8)
-        states[fetch.found] = FOUND
+        states[fetch.found] = DEFAULTED
+        states[fetch.to_keep] = FOUND
         return fetch.wanted.rows_of(0, self.dims[table]), states
 
     def updates_seen(self, table: str) -> int:
@@ -145,25 +154,25 @@ class TieredLookup:
         if self._others_write_level_2:
             self._update_times.note(table, keys)  # first: who then knows of the update passes level 2 over
         with self._following[table]:
-            serial = self._updates[table].add(keys)
+            self._updates[table].add(keys)
             if rows is None:
                 self.cache.delete(table, keys)
             else:
                 self.cache.update(table, keys, rows)
-        self._take_back(table, keys, rows, serial)
+        self._take_back(table, keys, rows)
 
     def outdated(self, table: str, keys: KeyArray, rows: RowArray | None) -> None:
         """Level 2 has newer rows of `keys`, these, or has deleted them (None): level 1's are stale until they are
         renewed.
         """
         with self._following[table]:
-            serial = self._updates[table].add(keys)
+            self._updates[table].add(keys)
             self.cache.mark_stale(table, keys)
-        self._take_back(table, keys, rows, serial)
+        self._take_back(table, keys, rows)
 
-    def renew(self, table: str, keys: KeyArray) -> tuple[int, int, int]:
+    def renew(self, table: str, keys: KeyArray, *, doubted: bool = False) -> tuple[int, int, int]:
         """Bring those rows of level 1 up to date that have these keys. Returns how many were, how many are gone since
-        no lower tier has them any more, and how many could not be asked for.
+        no lower tier has them any more, and how many could not be asked for: they are stale from now on if `doubted`.
         """
         seen = self.updates_seen(table)
         rows, states = self.fetch(table, keys, math.inf, note=False)
@@ -171,7 +180,18 @@ class TieredLookup:
         self.put(table, keys[found], rows[found], seen, present_only=True)
         if gone.any():
             self.cache.delete(table, keys[gone])
-        return int(found.sum()), int(gone.sum()), int((states == DEFAULTED).sum())
+        left = states == DEFAULTED
+        if doubted and left.any():
+            self.cache.mark_stale(table, keys[left])
+        return int(found.sum()), int(gone.sum()), int(left.sum())
+
+    def fill_level_2(self, table: str, keys: KeyArray) -> None:
+        """Put what level 3 has of distinct `keys` into level 2, unless it has them. Raises `StoreError`."""
+        if self.volatile is not None and self.persistent is not None:
+            batch = BatchLookup.of([(table, keys)], self.dims)
+            seen, found = self.updates_seen(table), np.zeros(len(keys), np.bool_)
+            self.persistent.store.query(table, keys, batch.rows_of(0, self.dims[table]), found)
+            self.volatile.fill(Answer(batch, found), [seen], self._updates)
 
     def close(self) -> None:
         """Give memory and files back. Call it when no lookup runs any more, and the background work has ended."""
@@ -244,11 +264,13 @@ class TieredLookup:
         volatile = self.volatile
         if volatile is not None:
             if volatile.owes(self._updates):
-                self.background.submit(lambda: volatile.settle(self._updates))
+                self._settle_later(volatile)
             elif volatile.guard is None:
                 fetch.fill_from(volatile.store)
             else:
                 behind = self._behind_in_level_2(wanted)
+                if self.persistent is not None and not self.persistent.available:
+                    fetch.doubted, behind = behind, None
                 fetch.ask(volatile.guard, timeout_s * (1 if self.persistent is None else _SHARE_OF_LEVEL_2), behind)
             counts.volatile_hits += count - fetch.left
             if note and fetch.left < count:
@@ -258,7 +280,7 @@ class TieredLookup:
             left = fetch.left
             answer = fetch.ask(self.persistent, give_up_s - self._clock())
             counts.persistent_hits += left - fetch.left
-            if answer is not None and note and volatile is not None and self.options.cache_missed_embeddings:
+            if answer is not None and note and volatile is not None and self._fills_level_2:
                 lacked, seen = self._lacked_by_level_2(answer), fetch.seen
                 self.background.submit(lambda: volatile.fill(lacked, seen, self._updates))
         if fetch.left:
@@ -270,21 +292,37 @@ class TieredLookup:
         """While level 3 has the updates that this server knows of."""
         return self.persistent is not None and self.volatile is not None and self.volatile.guard is not None
 
+    @property
+    def _fills_level_2(self) -> bool:
+        """Whether rows that it lacks are put there."""
+        return self.options.cache_missed_embeddings and (self.level_3_is_current or not self._others_write_level_2)
+
     def _behind_in_level_2(self, wanted: BatchLookup) -> FoundMask | None:
-        """Keys of which level 2 may have an older row than level 3, if that can be asked; None if there are none."""
-        if self.persistent is None or not self.persistent.available:
+        """Keys of which level 2 may have an older row than level 3; None if there are none."""
+        if self.persistent is None:
             return None
-        return self._update_times.within(UPDATED_BY_OTHERS_S, wanted.tables, wanted.keys, wanted.starts)
+        return self._update_times.since(self.level_2_lag.since_s, wanted.tables, wanted.keys, wanted.starts)
 
     def _lacked_by_level_2(self, answer: Answer) -> Answer:
         """Level 3's answer without the keys for which level 2 was not asked."""
-        batch = answer.batch
-        behind = self._update_times.within(UPDATED_BY_OTHERS_S, batch.tables, batch.keys, batch.starts)
-        return answer if behind is None else Answer(batch, answer.found & ~behind)
+        behind = self._behind_in_level_2(answer.batch)
+        return answer if behind is None else Answer(answer.batch, answer.found & ~behind)
+
+    def _settle_later(self, volatile: VolatileTier) -> None:
+        """In the background, one at a time, have level 2 delete what it could not be told to delete."""
+
+        def act() -> None:
+            try:
+                volatile.settle(self._updates)
+            finally:
+                self._settling.release()
+
+        if volatile.available and self._settling.acquire(blocking=False) and not self.background.submit(act):
+            self._settling.release()
 
     def _put(self, fetch: BatchFetch) -> None:
-        """`put` of what was found."""
-        wanted, chosen = fetch.wanted, fetch.found
+        """`put` of what was found, but for rows that may be older than they should be."""
+        wanted, chosen = fetch.wanted, fetch.to_keep
         seen = [self.updates_seen(table) for table in wanted.tables]
         if seen != list(fetch.seen):
             chosen = chosen.copy()
@@ -297,10 +335,10 @@ class TieredLookup:
                 mine = slice(wanted.starts[number], wanted.starts[number + 1])
                 self._mark_overtaken(table, wanted.keys[mine][chosen[mine]], seen[number])
 
-    def _take_back(self, table: str, keys: KeyArray, rows: RowArray | None, serial: int) -> None:
+    def _take_back(self, table: str, keys: KeyArray, rows: RowArray | None) -> None:
         """Level 2 gives back what it was given of `keys` before this update of them."""
         if self.volatile is not None:
-            self.volatile.take_back(table, keys, rows, serial, self._updates[table])
+            self.volatile.take_back(table, keys, rows, self._updates[table])
 
     def _mark_overtaken(self, table: str, keys: KeyArray, seen: int) -> None:
         """Those of `keys`, just put into level 1, are stale there that have had an update since `seen`."""

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +58,8 @@ from hebe.spec import NAME_PATTERN, EmbeddingTableSpec
 log = logging.getLogger("hebe.tiers")
 
 _WARM_UP_ROWS = 16384
+_FILLED_ROWS = 2048
+"""At once while queries go on."""
 _WARM_UP_STEPS = 64
 """So finely are the keys of a table that level 1 begins with told apart by how hot they are, at least."""
 _IDENTITY_DIGITS = 12
@@ -98,10 +101,13 @@ class Tiers:
         directory: Path | None,
         content: str,
         keeper: RedisGenerations | RedisWatch | None = None,
+        lacking: Sequence[tuple[str, int]] = (),
     ) -> None:
+        """`lacking`: how many rows level 2 is to be given of which tables, once level 3 has all updates."""
         self.lookup = lookup
         self.content = content
         self._keeper = keeper
+        self._filling = self._fill_level_2(lacking)
         self.cache = cache
         self.background = lookup.background
         self.refresh = CacheRefresh(lookup, config.refresh_options(), _told("a refresh failed"))
@@ -145,6 +151,7 @@ class Tiers:
             alone = persistent is None
             volatile = _open_volatile(content, dims, config.volatile_db, alone)
             keeper: RedisGenerations | RedisWatch | None = None
+            lacking: list[tuple[str, int]] = []
             if volatile is not None:
                 opened.callback(volatile.close)
                 if alone and isinstance(volatile.store, RedisStore):
@@ -157,6 +164,9 @@ class Tiers:
                     keeper = RedisGenerations(volatile.store, _asked_by_queries(volatile), content, fill)
                     opened.callback(keeper.close)
                     keeper.join()
+                elif isinstance(volatile.store, RedisStore) and config.update_source.type is not UpdateType.NULL:
+                    keeper = _watched(volatile.store)
+                    lacking = list(_lacking(volatile.store, tables, config.volatile_db, StoreError))
                 else:
                     if isinstance(volatile.store, RedisStore):
                         keeper = _watched(volatile.store)
@@ -175,9 +185,12 @@ class Tiers:
             opened.callback(background.close)
             options = own.lookup_options(cache_missed_embeddings=config.volatile_db.cache_missed_embeddings)
             lookup = TieredLookup(dims, cache, volatile, persistent, options, background)
+            if isinstance(keeper, RedisWatch) and config.update_source.type is not UpdateType.NULL:
+                lookup.level_2_lag.watch()  # before level 1 is filled
+                lookup.level_3_is_current = False
             directory = persistent_dir if persistent is not None else None
             known = read_keys(_key_files(directory, own)) if own.init_ec else {}
-            tiers = cls(lookup, own, cache, directory, content, keeper)
+            tiers = cls(lookup, own, cache, directory, content, keeper, lacking)
             opened.callback(tiers.refresh.close)
             if own.init_ec:
                 tiers.warm_up(tables, sources, known)
@@ -198,10 +211,38 @@ class Tiers:
         self.refresh.start()
         if isinstance(self._keeper, RedisWatch):
             self._keeper.cleared = self.refresh.ask
+            self._keeper.taking = self.lookup.level_2_lag.taking
+            with contextlib.suppress(StoreError):  # it is told by the looks that follow
+                self._keeper.look()
         if self._keeper is not None:
             self._keeper.start()
         if self._keys_file is not None:
             self._keys_file.start()
+
+    def fill_level_2(self, while_current: Callable[[], bool]) -> None:
+        """Put rows into a level 2 that other servers write to as well, of a level 3 that has all updates and goes on to
+        have them `while_current`. Queries have half of the time; with the next call it goes on where it was.
+        """
+        while while_current():
+            began_s = time.monotonic()
+            if next(self._filling, None) is None:
+                return
+            time.sleep(time.monotonic() - began_s)
+
+    def _fill_level_2(self, lacking: Sequence[tuple[str, int]]) -> Iterator[bool]:
+        """Put the first rows of each table in, some with each step."""
+        for table, left in lacking:
+            assert self.lookup.persistent is not None
+            for keys in self.lookup.persistent.store.dump_keys(table, _FILLED_ROWS):
+                try:
+                    self.lookup.fill_level_2(table, keys[:left])
+                except StoreError as fault:
+                    log.warning("level 2 is not filled with table %s: %s", table, fault)
+                    break
+                left -= len(keys)
+                yield True
+                if left <= 0:
+                    break
 
     @property
     def generations(self) -> RedisGenerations | None:
@@ -407,6 +448,24 @@ def _watched(store: RedisStore) -> RedisWatch:
     return watch
 
 
+def _lacking(
+    store: VolatileStore,
+    tables: Sequence[EmbeddingTableSpec],
+    config: VolatileConfig,
+    tolerated: type[StoreError] | tuple[()],
+) -> Iterator[tuple[str, int]]:
+    """Tables with how many rows of each are to be put into a store that has none of it: where it has some, others fill
+    it, or have.
+    """
+    for table in tables:
+        wanted = min(math.ceil(config.initial_cache_rate * table.rows), config.num_partitions * config.overflow_margin)
+        try:
+            if wanted and not store.size(table.name):
+                yield table.name, wanted
+        except tolerated as fault:
+            log.warning("level 2 is not filled with table %s: %s", table.name, fault)
+
+
 def _fill_volatile(
     store: VolatileStore,
     tables: Sequence[EmbeddingTableSpec],
@@ -415,26 +474,19 @@ def _fill_volatile(
     config: VolatileConfig,
     step: Callable[[], None] = lambda: None,
 ) -> None:
-    """Put the first rows of each table in, unless the store has some of it: others fill it, or have. `step` is called
-    after some of them.
+    """Put the first rows of each table in that nobody else writes to. `step` is called after some of them.
 
     Where level 3 has the rows, a store that does not take them is no matter; rows that cannot be read always are.
     """
-    for table in tables:
-        wanted = min(math.ceil(config.initial_cache_rate * table.rows), config.num_partitions * config.overflow_margin)
-        tolerated = StoreError if persistent is not None else ()
-        try:
-            if not wanted or store.size(table.name):
-                continue
-        except tolerated as fault:
-            log.warning("level 2 is not filled with table %s: %s", table.name, fault)
-            continue
-        for keys, rows in _rows_of(table, sources, persistent, wanted):
+    tolerated = StoreError if persistent is not None else ()
+    specs = {table.name: table for table in tables}
+    for name, wanted in _lacking(store, tables, config, tolerated):
+        for keys, rows in _rows_of(specs[name], sources, persistent, wanted):
             try:
-                store.insert(table.name, keys, rows)
+                store.insert(name, keys, rows)
                 step()
             except tolerated as fault:
-                log.warning("level 2 is not filled with table %s: %s", table.name, fault)
+                log.warning("level 2 is not filled with table %s: %s", name, fault)
                 break
 
 

@@ -1,7 +1,9 @@
-"""When keys were last updated, for a server whose Redis another server may not have brought up to date yet."""
+"""When keys were last updated, for a server whose Redis other servers may not have brought up to date yet."""
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -14,12 +16,14 @@ _SLOTS = 1 << 21
 """8 MiB; a tenth of it is taken when 3,500 distinct keys a second are updated for a minute."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 """2^64 by the golden ratio: its multiples' upper bits are spread evenly (Knuth, TAOCP 6.4)."""
+_SHORTEST_OUTAGE_S = 10.0
+"""What lasts less is made good well before an update counts as written."""
 
 
 class UpdateTimes:
-    """Times by key of `tables`, in a table without chains: a key may have the time of another one that was updated
+    """Times by key of `tables`, in a table without chains: a key may have the time of another one that was noted
     later, never an earlier time than its own. Memory is taken by the first note. Any number of threads may ask while
-    one notes.
+    others note.
     """
 
     def __init__(self, tables: Iterable[str], clock: Callable[[], float] = time.monotonic, slots: int = _SLOTS) -> None:
@@ -28,21 +32,25 @@ class UpdateTimes:
         self._shift = np.uint64(65 - slots.bit_length())
         self._slots = slots
         self._seconds: npt.NDArray[np.float32] | None = None
-        self._last_s = -np.inf
+        self._last_s = -math.inf
+        self._beginning = threading.Lock()
 
     def note(self, table: str, keys: KeyArray) -> None:
         """These have been updated now."""
-        if self._seconds is None:
-            self._seconds = np.full(self._slots, -np.inf, np.float32)
+        with self._beginning:
+            if self._seconds is None:
+                self._seconds = np.full(self._slots, -np.inf, np.float32)
         now_s = self._clock() - self._began_s
         self._seconds[self._places(keys, self._salts[table])] = now_s
         self._last_s = now_s
 
-    def within(self, last_s: float, tables: Sequence[str], keys: KeyArray, starts: KeyArray) -> FoundMask | None:
-        """Which of `keys`, those of `tables` as in a `BatchLookup`, had an update in the last `last_s` seconds; None if
-        none had.
+    def since(self, since_s: float, tables: Sequence[str], keys: KeyArray, starts: KeyArray) -> FoundMask | None:
+        """Which of `keys`, those of `tables` as in a `BatchLookup`, may have had an update at or after `since_s`, a
+        time of the clock; None if none had. All may have had one in an infinite past.
         """
-        since_s = self._clock() - self._began_s - last_s
+        if since_s == -math.inf:
+            return np.ones(len(keys), np.bool_)
+        since_s -= self._began_s
         if self._seconds is None or self._last_s < since_s:
             return None
         salts = np.repeat(np.array([self._salts[table] for table in tables]), np.diff(starts))
@@ -51,3 +59,51 @@ class UpdateTimes:
     def _places(self, keys: KeyArray, salts: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64]:
         mixed = (keys.view(np.uint64) ^ salts) * _MIX
         return mixed >> self._shift
+
+
+class UpdateLag:
+    """How far back level 2 may lack updates that level 3 has, since other servers have yet to write them there.
+
+    An update counts as written `usual_s` after it. Where level 2 is watched (`watch`), that is so only while it is
+    known to take writes (`taking`, again and again): after an outage, what came in it and `usual_s`
+    before counts as written once as much time has passed again, `usual_s` at least, or with `caught_up`. Before the
+    watch may have been one.
+    """
+
+    def __init__(self, usual_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._usual_s, self._clock = usual_s, clock
+        self._since_s: float | None = None
+        self._taking_s = -math.inf
+        self._caught_up_s = -math.inf
+
+    @property
+    def since_s(self) -> float:
+        """Level 2 has all updates that level 3 had before this time of the clock."""
+        since_s = self._since_s
+        return self._clock() - self._usual_s if since_s is None else since_s
+
+    def watch(self) -> None:
+        """From now on `taking` tells; nobody knows what level 2 lacks."""
+        self._since_s = -math.inf
+
+    @property
+    def waits(self) -> bool:
+        """Whether level 2 takes writes, and others may have yet to write there what came while it did not."""
+        return self._clock() < self._caught_up_s
+
+    def caught_up(self) -> None:
+        """All updates that there are have been written to level 2, a moment ago."""
+        self._caught_up_s = now_s = self._clock()
+        if now_s - self._taking_s <= _SHORTEST_OUTAGE_S:
+            self._since_s = now_s - self._usual_s
+
+    def taking(self) -> None:
+        """Level 2 takes writes now."""
+        now_s = self._clock()
+        outage_s = now_s - self._taking_s
+        if outage_s > _SHORTEST_OUTAGE_S:
+            lasts_s = max(outage_s, self._usual_s) if math.isfinite(outage_s) else self._usual_s
+            self._caught_up_s = max(self._caught_up_s, now_s + lasts_s)
+        self._taking_s = now_s
+        if now_s >= self._caught_up_s:
+            self._since_s = now_s - self._usual_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,8 @@ from hebe.embeddings.batch_lookup import Answer
 from hebe.embeddings.recent_updates import RecentUpdates
 from hebe.embeddings.store import KeyArray, RowArray, StoreError, VolatileStore, last_of_each
 from hebe.embeddings.tier_guard import TierGuard
+
+_DELETED_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +54,14 @@ class VolatileTier:
         The keys are noted first and looked at again last: an update that comes in between either finds them noted, and
         deletes them, or is found here.
         """
-        if not self.available:
+        if not self.available or not answer.found.any():
             return
         batch, chosen = answer.batch, answer.found.copy()
         spans = [(table, slice(*batch.starts[number : number + 2])) for number, table in enumerate(batch.tables)]
-        serials = []
         for (table, own), number in zip(spans, seen, strict=True):
             keys = batch.keys[own][answer.found[own]]
-            serials.append(updates[table].note_filled(keys) if keys.size else 0)
             if keys.size:
+                updates[table].note_filled(keys)
                 chosen[own] &= ~updates[table].overtaken(batch.keys[own], number)
         there = np.zeros(len(chosen), np.bool_)
         self.store.fill_tables(
@@ -70,20 +71,17 @@ class VolatileTier:
         try:
             self.store.insert_tables(batch.tables, batch.keys, batch.starts, batch.rows, batch.bases, chosen)
         finally:  # some of the rows may be there when it fails
-            for (table, own), number, serial in zip(spans, seen, serials, strict=True):
+            for (table, own), number in zip(spans, seen, strict=True):
                 overtaken = chosen[own] & updates[table].overtaken(batch.keys[own], number)
-                self._delete(table, batch.keys[own][overtaken], serial, updates[table])
+                self._delete(table, batch.keys[own][overtaken], updates[table])
 
-    def take_back(self, table: str, keys: KeyArray, rows: RowArray | None, serial: int, updates: RecentUpdates) -> None:
+    def take_back(self, table: str, keys: KeyArray, rows: RowArray | None, updates: RecentUpdates) -> None:
         """Delete what was put there of `keys` before this update of them was known, unless it is the update's `rows`:
         then who brings the store up to date has overwritten it. None: the update has deleted them.
-
-        `serial` is that of the last note before the update: what is on its way there and was noted later stays noted,
-        since the tier that it comes from may not have the update yet.
         """
         filled = updates.filled_among(keys)
         if rows is None or not filled.size or not self.available:
-            self._delete(table, filled, serial, updates)
+            self._delete(table, filled, updates)
             return
         last = last_of_each(keys)
         newest = rows[last[np.isin(keys[last], filled)]]
@@ -94,27 +92,27 @@ class VolatileTier:
             updates.owe(filled)
             return
         older = found & (there.view(np.uint32) != newest.view(np.uint32)).any(1)
-        updates.deleted(filled[~older], serial)
-        self._delete(table, filled[older], serial, updates)
+        self._delete(table, filled[older], updates)
 
     def owes(self, updates: Mapping[str, RecentUpdates]) -> bool:
         """Whether it still has rows that it should have been told to delete: then it is not to be asked."""
         return any(each.owes for each in updates.values())
 
     def settle(self, updates: Mapping[str, RecentUpdates]) -> None:
-        """Have it delete what it could not be told to delete. For the background."""
+        """Have it delete what it could not be told to delete. For the background; one at a time."""
         for table, each in updates.items():
-            serial = each.serial
-            self._delete(table, each.owed(), serial, each)
+            if each.owes and self.available:
+                with contextlib.suppress(StoreError), each.paying() as owed:  # it is said where the tier is asked
+                    for keys in self.store.dump_keys(table, _DELETED_AT_ONCE) if owed is None else _pieces(owed):
+                        self.store.delete(table, keys)
 
-    def _delete(self, table: str, keys: KeyArray, serial: int, updates: RecentUpdates) -> None:
-        """Now, or, if it cannot be told, before it is asked again; with it, notes of `keys` up to `serial` are done."""
+    def _delete(self, table: str, keys: KeyArray, updates: RecentUpdates) -> None:
+        """Now, or, if it cannot be told, before it is asked again."""
         if not keys.size:
             return
         if self.available:
             with contextlib.suppress(StoreError):  # it is said where the tier is asked
                 self.store.delete(table, keys)
-                updates.deleted(keys, serial)
                 return
         updates.owe(keys)
 
@@ -123,3 +121,7 @@ class VolatileTier:
         if self.guard is not None:
             self.guard.close()
         self.store.close()
+
+
+def _pieces(keys: KeyArray) -> Iterator[KeyArray]:
+    return (keys[first : first + _DELETED_AT_ONCE] for first in range(0, keys.size, _DELETED_AT_ONCE))

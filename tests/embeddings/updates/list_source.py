@@ -77,6 +77,9 @@ class ListSource:
     def lost_beginning(self, at):
         return self.lost.get(at)
 
+    def last_offset(self, at):
+        return len(self.log[at]) - 1
+
     def log_identity(self):
         return self.identity
 

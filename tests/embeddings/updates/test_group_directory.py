@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 from hypothesis import given
@@ -64,6 +65,25 @@ def test_a_partition_is_held_by_one(tmp_path):
     other.close()
     assert one.take(AT)
     one.close()
+
+
+def test_a_member_whose_directory_was_cleared_has_its_partition_again(tmp_path):
+    one, other = GroupMember(tmp_path / "g", [USERS], 2), GroupMember(tmp_path / "g", [USERS], 2)
+    assert one.take(AT)
+    assert one.keeps(AT, None)
+    assert committed_offset(tmp_path / "g", AT) is None
+    shutil.rmtree(tmp_path / "g")
+    assert len(one.targets()) == 2
+    assert len(other.targets()) == 1
+    assert one.keeps(AT, 7)
+    assert committed_offset(tmp_path / "g", AT) == 7
+    assert not other.take(AT)
+    shutil.rmtree(tmp_path / "g")
+    assert other.take(AT), "nobody holds the lock that is there now"
+    assert not one.keeps(AT, 7)
+    assert not one.keeps(AT, 7)
+    one.close()
+    other.close()
 
 
 def test_offsets_are_kept_and_damage_means_from_the_beginning(tmp_path):

@@ -50,6 +50,18 @@ def test_poison_is_told_with_where_it_is(tmp_path, caplog):
     assert counter.read().poison == 2
 
 
+def test_a_log_that_went_back_is_told_as_what_cannot_be_applied_is(caplog):
+    counter = IngestionCounter([])
+    Incidents("m", counter, None).went_back(AT, 9, "it ends with offset 3")
+    told = (
+        "partition 0 of model m, table t: the log went back behind offset 9, up to which the store has its updates: it "
+        "ends with offset 3; what it holds is applied anew, and updates that it had before may be lost"
+    )
+    assert texts(caplog) == [f"online updates: {told}"]
+    assert (counter.read().poison, counter.read().last_poison) == (1, (told,))
+    assert counter.read().last_error in told
+
+
 def test_a_fault_is_told_when_it_is_news_and_when_it_is_over(caplog):
     caplog.set_level(logging.INFO, "hebe.updates")
     counter = IngestionCounter([])

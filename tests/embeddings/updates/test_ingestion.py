@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -301,6 +302,45 @@ def test_more_than_is_kept_in_memory_is_not_waited_for(monkeypatch):
     with make_ingestion(source, store, IngestionOptions(interval_s=3600, poll_timeout_ms=5)) as ingestion:
         wait_until(lambda: ingestion.statistics().rows == 300)
     assert not pauses.seconds
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_of_poison_and_of_small_messages_little_is_kept_in_memory(monkeypatch, size):
+    """A backlog that nobody can read, of a newer trainer, has no rows, and takes as much memory all the same."""
+    monkeypatch.setattr(module, "_WAITING_BYTES", 10 * (1024 + size))
+    source, store, kept = ListSource(), DictStore(DIMS), []
+    poll = source.poll
+
+    def poll_little(most, timeout_s):
+        if not source.log:
+            return []
+        kept.append(len(ingestion._deliveries))
+        return poll(min(most, 3), timeout_s)
+
+    monkeypatch.setattr(source, "poll", poll_little)
+    with make_ingestion(source, store, IngestionOptions(interval_s=1, poll_timeout_ms=5)) as ingestion:
+        with source.lock:
+            for number in range(1000):
+                source.put(Delivery(AT, number, None, "of a newer version", b"x" * size))
+            source.add(0, [7])
+        assert ingestion.drain(TIMEOUT_S)
+    assert max(kept) < 10 + 3
+    assert (ingestion.statistics().poison, store.size("users")) == (1000, 1)
+
+
+def test_close_does_not_wait_for_the_end_of_a_backlog(monkeypatch):
+    source, polls = ListSource(), []
+
+    def poll_without_end(most, _timeout_s):
+        polls.append(most)
+        if len(polls) == 10:
+            ingestion._closing.set()
+        return [Delivery(AT, len(polls), None, "broken", b"x")]
+
+    with make_ingestion(source, DictStore(DIMS), IngestionOptions(interval_s=3600, poll_timeout_ms=5)) as ingestion:
+        monkeypatch.setattr(source, "poll", poll_without_end)
+        wait_until(lambda: source.closed)
+    assert [most for most in polls if most] == [64] * 10
 
 
 def test_between_batches_of_an_interval_others_have_their_turn(monkeypatch):

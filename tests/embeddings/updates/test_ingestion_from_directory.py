@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
+from hebe.embeddings.updates.group_directory import committed_offset
 from hebe.embeddings.updates.ingestion import UpdateIngestion
-from hebe.embeddings.updates.log_directory import DirectoryCarrier, LogDirectory
+from hebe.embeddings.updates.log_directory import DirectoryCarrier, LogDirectory, LogDirectoryOptions
+from hebe.embeddings.updates.segment_files import segment_path
 
 from ..dict_store import DictStore
 from .ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
@@ -129,3 +132,40 @@ def test_a_closed_log_fails_no_more_than_a_poll(tmp_path):
     assert "closed" in ingestion.statistics().last_error
     with pytest.raises(StoreError, match="closed"):
         take_rows(source, 1)
+
+
+def test_a_log_that_is_emptied_under_trainer_and_server_is_gone_on_with(tmp_path):
+    log, store = LogDirectory(tmp_path / "log"), DictStore(DIMS)
+    with make_ingestion(log.source("g", [USERS]), store) as ingestion, log.producer(SMALL) as producer:
+        keys = np.arange(100)
+        producer.send("m", "users", keys, rows_for(keys, 1.0))
+        producer.flush()
+        assert ingestion.drain(TIMEOUT_S)
+        shutil.rmtree(tmp_path / "log" / "topics")
+        keys = np.arange(50, 80)
+        producer.send("m", "users", keys, rows_for(keys, 2.0))
+        producer.flush()
+        expected = dict(zip(keys.tolist(), rows_for(keys, 2.0).tolist(), strict=True))
+        wait_until(lambda: expected.items() <= rows_of(store).items())
+        assert ingestion.drain(TIMEOUT_S)
+        assert "went back" in ingestion.statistics().last_poison[0]
+        assert not any(log.group_lag("g").values())
+
+
+def test_a_log_that_lost_its_end_while_the_server_was_down_is_applied_anew(tmp_path):
+    """What was committed is beyond its end, as after a power cut: what came since has smaller offsets."""
+    log, store = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1)), DictStore(DIMS)
+    push(log, range(50), 1.0)
+    segment = segment_path(log.partition_path(AT), 0)
+    size = segment.stat().st_size
+    push(log, range(50, 100), 1.0)
+    with make_ingestion(log.source("g", [USERS]), store) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+    os.truncate(segment, size)
+    expected = push(log, range(200, 220), 2.0)
+    with make_ingestion(log.source("g", [USERS]), store) as ingestion:
+        wait_until(lambda: expected.items() <= rows_of(store).items())
+        assert ingestion.drain(TIMEOUT_S)
+        assert "went back" in ingestion.statistics().last_poison[0]
+    assert log.group_lag("g") == {AT: 0}
+    assert committed_offset(log.group_path("g"), AT) == 13

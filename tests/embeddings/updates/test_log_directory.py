@@ -1,12 +1,17 @@
+import contextlib
 import itertools
 import os
+import shutil
+import time
 
 import numpy as np
 import pytest
 
-from hebe.embeddings.store import StoreError
+from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.updates import log_directory as module
 from hebe.embeddings.updates.batching import BatchingOptions
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage
+from hebe.embeddings.updates.group_directory import committed_offset
 from hebe.embeddings.updates.log_directory import DirectoryCarrier, Fsync, LogDirectory, LogDirectoryOptions
 from hebe.embeddings.updates.message import encode
 from hebe.embeddings.updates.segment_files import segment_path, segments
@@ -47,10 +52,14 @@ def append(log, count, first=0):
     """Messages of one key each, about 6 a segment of `SMALL_SEGMENTS`."""
     carrier = DirectoryCarrier(log)
     carrier.partitions(USERS)
-    for number in range(first, first + count):
+    append_to(carrier, range(first, first + count))
+    carrier.close()
+
+
+def append_to(carrier, numbers):
+    for number in numbers:
         rows = np.full((1, 24), number, np.float32)
         carrier.append(AT, encode(UpdateMessage("p", number, 0.0, np.array([number]), rows), AT))
-    carrier.close()
 
 
 def read(source):
@@ -83,6 +92,159 @@ def test_a_group_is_told_what_retention_took_from_it(tmp_path):
         source = log.source(group, [USERS], newest=newest)
         assert read(source) == ([] if newest else expected[1:])
         source.close()
+
+
+def follow(source, keys):
+    """(offset, key, fault) until the last of these keys has come."""
+    found = []
+    for news in iter_polls(source):
+        found += [(d.offset, None if d.message is None else int(d.message.keys[0]), d.fault) for d in news]
+        if found and found[-1][1] == keys[-1]:
+            return found
+    raise AssertionError(found)
+
+
+def iter_polls(source, timeout_s=60.0):
+    end_s = time.monotonic() + timeout_s
+    while time.monotonic() < end_s:
+        with contextlib.suppress(StoreUnavailable):
+            yield source.poll(50, 0.05)
+
+
+@pytest.mark.parametrize("group", ["g", None])
+def test_a_log_that_was_emptied_under_all_of_them_is_told_and_gone_on_with(tmp_path, group):
+    """The messages alone, not log.json: the trainer goes on, and so do those who read."""
+    log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
+    carrier = DirectoryCarrier(log)
+    carrier.partitions(USERS)
+    source = log.source(group, [USERS])
+    append_to(carrier, range(10))
+    assert len(follow(source, range(10))) == 10
+    source.commit({AT: 9})
+    shutil.rmtree(log.path / "topics")
+    append_to(carrier, range(10, 15))
+    carrier.flush(1.0)
+    told, *found = follow(source, range(10, 15))
+    assert told[1] is None
+    assert "it was emptied or went back" in told[2]
+    assert found == [(number - 10, number, None) for number in range(10, 15)]
+    source.commit({AT: told[0]})
+    source.commit({AT: 4})
+    assert not any(source.lag().values())
+    if group is not None:
+        assert not any(log.group_lag(group).values())
+        assert committed_offset(log.group_path(group), AT) == 4
+    fresh = log.source(None, [USERS])
+    assert [key for _, key, _ in read(fresh)] == list(range(10, 15))
+    for each in (fresh, source, carrier):
+        each.close()
+
+
+@pytest.mark.parametrize("group", ["g", None])
+@pytest.mark.parametrize("newest", [False, True])
+def test_a_log_that_was_made_anew_is_another_one(tmp_path, group, newest):
+    log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
+    carrier = DirectoryCarrier(log)
+    carrier.partitions(USERS)
+    append_to(carrier, [0])
+    source = log.source(group, [USERS], newest=newest)
+    read(source)
+    append_to(carrier, range(1, 10))
+    follow(source, range(1, 10))
+    source.commit({AT: 9})
+    before = source.log_identity()
+    shutil.rmtree(tmp_path / "log")
+    for call in (
+        lambda: append_to(carrier, [10]),
+        lambda: carrier.partitions(USERS),
+        lambda: carrier.flush(1.0),
+        lambda: source.poll(10, 0.0),
+    ):
+        with pytest.raises(StoreUnavailable, match=r"its log\.json is gone: put the log back, or start one that"):
+            call()
+    assert not (tmp_path / "log").exists(), "nobody makes half a log"
+    LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
+    append_to(carrier, range(20, 23))
+    carrier.flush(1.0)
+    told, *found = follow(source, range(20, 23))
+    assert told[1:] == (None, "the log directory was made anew: what it held and was not applied yet is lost")
+    assert found == [(number - 20, number, None) for number in range(20, 23)]
+    assert source.log_identity() != before
+    source.commit({AT: 2})
+    assert not any(source.lag().values())
+    source.close()
+    carrier.close()
+
+
+def test_a_producer_does_not_go_on_in_a_log_of_other_partitions(tmp_path):
+    log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
+    carrier = DirectoryCarrier(log)
+    append_to(carrier, range(3))
+    shutil.rmtree(tmp_path / "log")
+    LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=2))
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"had 1 partitions a topic, now it has 2.*start the producer anew too"):
+            append_to(carrier, [3])
+    carrier.close()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_offsets_beyond_the_end_of_the_log_are_told_and_the_log_is_read_anew(tmp_path, live, caplog):
+    """The machine lost power: what was committed was on its disk, and the end of the log was not."""
+    log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
+    append(log, 50)
+    file = segment_path(log.partition_path(AT), 0)
+    size = file.stat().st_size
+    append(log, 50, first=50)
+    source = log.source("g", [USERS])
+    assert len(follow(source, range(100))) == 100
+    source.commit({AT: 99})
+    if not live:
+        source.close()
+    os.truncate(file, size)
+    append(log, 30, first=200)
+    assert log.group_lag("g") == {AT: 80}
+    if not live:
+        source = log.source("g", [USERS])
+    told, *found = follow(source, range(200, 230))
+    assert told[1] is None
+    assert "went back" in told[2]
+    assert "went back" in caplog.text
+    expected = [*range(50), *range(200, 230)]
+    assert found == [(number, key, None) for number, key in enumerate(expected)]
+    source.commit({AT: 60})
+    source.close()
+    source = log.source("g", [USERS])
+    assert [key for _, key, _ in read(source)] == expected[61:]
+    source.close()
+
+
+def test_a_seek_beyond_the_end_of_the_log_is_told(tmp_path):
+    log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
+    append(log, 20)
+    source = log.source("g", [USERS])
+    assert len(follow(source, range(20))) == 20
+    source.seek(AT, 30)
+    told, *found = follow(source, range(20))
+    assert told[1] is None
+    assert [key for _, key, _ in found] == list(range(20))
+    source.close()
+
+
+def test_a_group_whose_directory_was_cleared_keeps_its_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "REBALANCE_S", 0.0)
+    log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
+    append(log, 10)
+    source = log.source("g", [USERS])
+    assert len(follow(source, range(10))) == 10
+    source.commit({AT: 7})
+    shutil.rmtree(log.path / "groups")
+    assert not source.poll(10, 0.0)
+    assert log.group_lag("g") == {AT: 2}
+    source.commit({AT: 9})
+    append(log, 5, first=10)
+    assert follow(source, range(10, 15)) == [(number, number, None) for number in range(10, 15)]
+    source.close()
 
 
 def test_a_beginning_that_is_damaged_is_no_lost_one(tmp_path):

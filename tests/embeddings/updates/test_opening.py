@@ -52,6 +52,17 @@ def test_redis_by_its_url(url, addresses, user_name, password, tls):
         log.close()
 
 
+def test_how_much_a_log_in_redis_keeps_is_said_by_its_url():
+    query = "most_bytes=5000&most_entries=7&most_age_s=2.5&num_partitions=3"
+    for url in (f"redis://cache?{query}", f"rediss://cache?{query}", f"unix:///run/redis.sock?{query}"):
+        for log in (open_update_log(url), open_configured_log(UpdateConfig(UpdateType.REDIS_STREAMS, url))):
+            assert isinstance(log, RedisStreamsLog)
+            options = log.options
+            assert (options.most_bytes, options.most_entries) == (5000, 7)
+            assert (options.most_age_s, options.num_partitions) == (2.5, 3)
+            log.close()
+
+
 def test_kafka_by_its_url():
     security = {"security.protocol": "ssl", "ssl.ca.location": "/ca.pem"}
     log = open_update_log("kafka://one:9092,other:9093", security=security)
@@ -69,9 +80,12 @@ def test_kafka_by_its_url():
         ("amqp://me:secret@x", "there is no such kind"),
         ("redis://me:secret@cache:7000/3", "redis://cache:7000: no database"),
         ("redis://me:secret@cache:70000", "HOST:PORT"),
-        ("redis://me:secret@cache:7000?tls_client_key=x", "and only after rediss://"),
-        ("unix:///run/redis.sock?tls_client_key=x", "and only after rediss://"),
-        ("rediss://me:secret@cache:7000?tls_key=x", "a query has tls_ca_certificate, tls_client_certificate"),
+        ("redis://me:secret@cache:7000?tls_client_key=x", "and, only after rediss://"),
+        ("unix:///run/redis.sock?tls_client_key=x", "and, only after rediss://"),
+        ("rediss://me:secret@cache:7000?tls_key=x", "a query has num_partitions, most_entries, most_bytes, most_age_s"),
+        ("redis://me:secret@cache:7000?most_bytes=1G", "most_bytes is '1G': must be a whole number"),
+        ("redis://me:secret@cache:7000?most_bytes=-1", "most_bytes is -1: must lie in [0, "),
+        ("unix:///run/redis.sock?most_age_s=", "most_age_s is '': must be a number"),
         ("rediss://me:secret@cache:7000?tls_client_key=", "each with its value"),
         ("rediss://me:secret@cache:7000?tls_client_key=x", "tls_client_certificate and tls_client_key go together"),
         ("rediss://me:secret@cache:7000?tls_ca_certificate=/nowhere", "tls_ca_certificate /nowhere: "),

@@ -12,8 +12,9 @@ import pytest
 
 from hebe.embeddings.redis_command import Command
 from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.updates.batching import UpdateCarrier
-from hebe.embeddings.updates.contract import Delivery, UpdateLog, UpdateSource
+from hebe.embeddings.updates.batching import BatchingOptions, UpdateCarrier
+from hebe.embeddings.updates.contract import Delivery, UpdateLog, UpdateMessage, UpdateSource
+from hebe.embeddings.updates.message import encode
 from hebe.embeddings.updates.redis_partition import PartitionCommands
 from hebe.embeddings.updates.redis_streams import RedisCarrier, RedisStreamsLog, RedisStreamsOptions
 
@@ -143,8 +144,10 @@ def test_a_log_that_was_emptied_is_told_and_gone_on_with(own: RedisServer, group
     log.close()
 
 
-def test_a_log_that_went_back_to_an_older_copy_is_told(own: RedisServer) -> None:
-    """As a snapshot that was restored: the same identity, and other messages in the place of lost ones."""
+@pytest.mark.parametrize("rows", [5, 25])
+def test_a_log_that_went_back_to_an_older_copy_is_told(own: RedisServer, rows: int) -> None:
+    """As a snapshot that was restored: the same identity, and other messages in the place of lost ones, so few that it
+    ends before where it was, or more."""
     log = quick(own)
     push(log, range(10))
     client = own.client()
@@ -158,11 +161,145 @@ def test_a_log_that_went_back_to_an_older_copy_is_told(own: RedisServer) -> None
     client.flushall()
     for name, content in copy.items():
         client.restore(name, 0, content)
-    expected = push(log, range(50, 75), 2.0)
-    found = come(source, lambda found: {50, 74} <= set(tables_of(d for d in found if d.message).get("users", {})))
-    assert [d.fault for d in found if d.message is None], "it must say that something was lost"
+    expected = push(log, range(50, 50 + rows), 2.0)
+    last = 49 + rows
+    found = come(source, lambda found: {50, last} <= set(tables_of(d for d in found if d.message).get("users", {})))
+    [told] = [d for d in found if d.message is None]
+    assert told.fault is not None, "it must say that something was lost"
+    assert "went back" in told.fault
+    assert all(told.offset < d.offset for d in found if d.message)
     users = tables_of(d for d in found if d.message)["users"]
     assert {key: users.get(key) for key in expected} == expected
+    source.commit(last_offsets([told]))
+    assert sum(log.group_lag("g").values()) > 0, "to have told of it is not to have applied what came since"
+    source.commit(last_offsets(found))
+    assert not any(source.lag().values())
+    assert not any(log.group_lag("g").values())
+    source.close()
+    again = log.source("g", [USERS])
+    assert not again.poll(10, 0.3), "all of it is committed"
+    again.close()
+    log.close()
+
+
+def test_an_offset_that_the_log_does_not_have_is_not_committed(own: RedisServer) -> None:
+    log = quick(own)
+    push(log, range(10))
+    source = log.source("g", [USERS])
+    found = take_rows(source, 10)
+    part, last = source._parts[AT], found[-1].offset
+    for offset, answer in ((last + 1, 2), (last - 1, 1), (last, 1), (last - 1, 1)):
+        assert log._nodes.execute([part.commands.commit(b"g", part.token, offset, b"")]) == [answer]
+    part.last = last + 1  # as if it had been handed over
+    source.commit({AT: last + 1})
+    assert part.committed < last
+    source.commit({AT: last})
+    assert (part.committed, source.lag(), log.group_lag("g")) == (last, {AT: 0}, {AT: 0})
+    source.close()
+    log.close()
+
+
+def payload_of(size: int) -> bytes:
+    return encode(UpdateMessage("p", 0, 0.0, np.arange(size // 8), None), AT)
+
+
+def append(log: RedisStreamsLog, payload: bytes, count: int) -> None:
+    carrier = RedisCarrier(log.options)
+    carrier.partitions(USERS)
+    for _ in range(count):
+        carrier.append(AT, payload)
+    carrier.close()
+
+
+def test_a_partition_is_bounded_in_bytes(own: RedisServer) -> None:
+    payload = payload_of(1000)
+    log = quick(own, most_bytes=10 * len(payload))
+    append(log, payload, 35)
+    assert own.client().xlen(LOG_OF_USERS) == 10
+    append(log, payload_of(4000), 1)
+    assert own.client().xlen(LOG_OF_USERS) == 7, "six of the old ones have the place that is left"
+    source = log.source("g", [USERS])
+    found = take(source, lambda found: len(found) >= 7)
+    source.commit({AT: found[1].offset})
+    append(log, payload, 30)
+    assert own.client().xlen(LOG_OF_USERS) == 36, "what a group has yet to commit is kept, and what it committed last"
+    own.client().xtrim(LOG_OF_USERS, maxlen=5, approximate=False)
+    source.commit({AT: found[-1].offset})
+    append(log, payload, 5)
+    assert own.client().xlen(LOG_OF_USERS) == 10, "what somebody else has removed is not counted"
+    source.close()
+    log.close()
+
+
+def test_messages_from_before_bytes_were_counted_are_the_first_to_go(own: RedisServer) -> None:
+    payload = payload_of(1000)
+    log = quick(own, most_bytes=10 * len(payload))
+    append(log, payload, 1)
+    client = own.client()
+    client.delete(LOG_OF_USERS)
+    last = int(client.hget("hebe:updates:{m/users/0}:end", "last"))
+    client.hdel("hebe:updates:{m/users/0}:end", "bytes", "gone")
+    for number in range(last + 1, last + 6):
+        client.xadd(LOG_OF_USERS, {"p": payload, "d": "x", "t": "0"}, id=f"0-{number}")
+    client.hset("hebe:updates:{m/users/0}:end", "last", last + 5)
+    append(log, payload, 10)
+    assert client.xlen(LOG_OF_USERS) == 15
+    append(log, payload, 1)
+    assert client.xlen(LOG_OF_USERS) == 10
+    log.close()
+
+
+@pytest.fixture
+def small() -> Iterator[RedisServer]:
+    with RedisServer(options=["maxmemory 12mb", "maxmemory-policy noeviction"]) as server:
+        yield server
+
+
+def test_a_full_redis_takes_messages_again_once_groups_have_applied_others(small: RedisServer) -> None:
+    """Nothing of it is beyond the log's own bounds: what is committed makes room."""
+    log = quick(small)
+    payload = payload_of(400_000)
+    with pytest.raises(StoreUnavailable, match=r"no message that all groups have applied is left to make.*\(OOM\)"):
+        append(log, payload, 100)
+    held = small.client().xlen(LOG_OF_USERS)
+    assert held > 10, "nothing goes that nobody has applied, while there is no group"
+    source = log.source("g", [USERS])
+    found = take(source, lambda found: len(found) >= held)
+    with pytest.raises(StoreUnavailable, match="no message that all groups have applied"):
+        append(log, payload, 1)
+    source.commit(last_offsets(found))
+    assert log.group_lag("g") == {AT: 0}
+    for _ in range(3):
+        append(log, payload, 20)
+        assert held - 2 <= small.client().xlen(LOG_OF_USERS) <= held + 4
+        found = take(source, lambda found: len(found) >= 20)
+        assert not [d for d in found if d.message is None]
+        source.commit(last_offsets(found))
+    source.close()
+    again = log.source("g", [USERS])
+    assert not again.poll(10, 0.3)
+    again.close()
+    log.close()
+
+
+def test_a_producer_waits_while_redis_is_full(small: RedisServer) -> None:
+    log = quick(small)
+    source = log.source("g", [USERS])
+    append(log, payload_of(400_000), 1)
+    take(source, lambda found: len(found) >= 1, commit=True)
+    with pytest.raises(StoreUnavailable):
+        append(log, payload_of(400_000), 100)
+    producer = log.producer(BatchingOptions(max_rows=50_000))
+    producer.delete("m", "users", np.arange(50_000))
+    with pytest.raises(StoreUnavailable, match="its memory is used up"):
+        producer.flush(0.3)
+    held = small.client().xlen(LOG_OF_USERS)
+    source.commit(last_offsets(take(source, lambda found: len(found) >= held - 1)))
+    producer.flush(TIMEOUT_S)
+    [deletes] = take(source, lambda found: len(found) >= 1)
+    assert deletes.message is not None
+    assert deletes.message.producer == producer.name
+    producer.close()
     source.close()
     log.close()
 

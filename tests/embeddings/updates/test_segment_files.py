@@ -1,6 +1,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import threading
 import time
 
@@ -139,6 +140,98 @@ def test_a_reader_of_a_segment_that_goes_reads_it_to_its_end(tmp_path):
     segment_path(tmp_path, first).unlink()
     assert good(reader.read(100, 1 << 20)) == list(enumerate(payloads))[2:]
     assert good(read(tmp_path)) == list(enumerate(payloads))[second:]
+    reader.close()
+
+
+@pytest.mark.parametrize("anew", [0, 3])
+def test_a_writer_goes_on_in_what_is_there_when_its_segment_was_removed(tmp_path, anew):
+    """Whoever emptied the directory; another writer may have begun it anew meanwhile."""
+    writer = PartitionWriter(tmp_path / "p", 1 << 20, **FOREVER)
+    for number in range(5):
+        writer.append(b"old %d" % number)
+    shutil.rmtree(tmp_path / "p")
+    write(tmp_path / "p", [b"other"] * anew) if anew else None
+    assert [writer.append(b"new %d" % number) for number in range(5)] == list(range(anew, anew + 5))
+    writer.sync()
+    expected = [b"other"] * anew + [b"new %d" % number for number in range(5)]
+    assert good(read(tmp_path / "p")) == list(enumerate(expected))
+    writer.close()
+
+
+def test_the_end_of_a_partition_goes_back_with_it(tmp_path):
+    write(tmp_path / "p", [bytes(100)] * 20, 500)
+    end = PartitionEnd(tmp_path / "p")
+    assert end.next_offset() == 20
+    newest = segment_path(tmp_path / "p", segments(tmp_path / "p")[-1])
+    os.truncate(newest, 0)
+    assert end.next_offset() == segments(tmp_path / "p")[-1] < 20
+    shutil.rmtree(tmp_path / "p")
+    assert end.next_offset() == 0
+    write(tmp_path / "p", [b"x"] * 3)
+    assert end.next_offset() == 3
+    end.close()
+
+
+@pytest.mark.parametrize("how", ["emptied", "made anew", "put back", "cut off"])
+def test_a_reader_says_that_the_log_went_back(tmp_path, how):
+    directory = tmp_path / "p"
+    write(directory, [bytes(100)] * 10)
+    begins = PartitionReader(directory, 9)
+    assert not begins.read(100, 1 << 20)
+    follows = PartitionReader(directory, -1)
+    assert len(follows.read(100, 1 << 20)) == 10
+    assert not follows.read(100, 1 << 20)
+    assert not follows.went_back
+    if how == "cut off":
+        os.truncate(segment_path(directory, 0), 500)
+    elif how == "put back":
+        shutil.copytree(directory, tmp_path / "copy")
+        shutil.rmtree(directory)
+        shutil.copytree(tmp_path / "copy", directory)
+    else:
+        shutil.rmtree(directory)
+    if how == "made anew":
+        write(directory, [b"x"] * 30)
+    for reader in (follows, begins):
+        assert not reader.read(100, 1 << 20)
+        assert reader.went_back
+        assert not reader.read(100, 1 << 20)
+        reader.close()
+    later = PartitionReader(directory, 9)
+    records = later.read(100, 1 << 20)
+    assert ([record.offset for record in records], later.went_back) == {
+        "emptied": ([], True),
+        "cut off": ([], True),
+        "put back": ([], False),
+        "made anew": (list(range(10, 30)), False),
+    }[how]
+    later.close()
+
+
+def test_a_log_that_ends_with_what_a_writer_has_not_finished_has_not_gone_back(tmp_path):
+    write(tmp_path, [b"first", b"second"])
+    file = segment_path(tmp_path, 0)
+    reader = PartitionReader(tmp_path, 1)
+    with open(file, "ab") as opened:
+        opened.write(b"HREC unfinished")
+    assert not reader.read(100, 1 << 20)
+    assert not reader.went_back
+    assert write(tmp_path, [b"third"]) == [2]
+    assert good(reader.read(100, 1 << 20)) == [(2, b"third")]
+    reader.close()
+
+
+def test_what_retention_took_is_nothing_that_went_back(tmp_path):
+    write(tmp_path, [bytes(100)] * 30, 500)
+    reader = PartitionReader(tmp_path, -1)
+    assert len(reader.read(2, 1 << 20)) == 2
+    for first in segments(tmp_path)[:4]:
+        segment_path(tmp_path, first).unlink()
+    offsets = [record.offset for record in reader.read(100, 1 << 20)]
+    assert offsets[-1] == 29
+    assert len(offsets) < 28
+    assert not reader.read(100, 1 << 20)
+    assert not reader.went_back
     reader.close()
 
 

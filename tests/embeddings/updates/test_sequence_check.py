@@ -41,6 +41,7 @@ def test_what_was_seen_is_dropped():
     release = order.release(0.0)
     assert released(release) == [0, 1, 2]
     assert release.positions == [1, 4, 6], "what is dropped is done with too"
+    assert release.marks == ["p/0", "p/1", "p/2"]
     assert order.duplicates == 4
     assert order.position == 6
 
@@ -51,6 +52,7 @@ def test_what_was_swapped_is_put_back():
     release = order.release(0.0)
     assert released(release) == [0, 1, 2, 3, 4, 5]
     assert release.positions == [-1, 1, 1, 2, 4, 5]
+    assert release.marks == ["", "p/0", "p/0", "p/3", "p/2", "p/5"], "of what came there, whatever is done with"
     assert order.reordered == 2
     assert not release.gaps
 
@@ -174,6 +176,8 @@ def test_any_mixture_of_swaps_and_repetitions_is_put_right(producers, swaps, rep
             got.append((delivery.message.producer, delivery.message.sequence))
             done.add(got[-1])
             assert set(sent[: position + 1]) <= done
+        for position, mark in zip(release.positions, release.marks, strict=True):
+            assert mark == ("" if position < 0 else "{}/{}".format(*sent[position]))
     assert not order.held
     assert sorted(got) == sorted(numbers)
     for name in "pq":
@@ -193,12 +197,35 @@ def test_one_message_missing_is_one_gap(count):
 def test_numbers_that_are_learnt_make_duplicates_and_gaps():
     order = PartitionOrder(AT)
     [three, one] = (UpdateMessage("p", number, 0.0, np.array([0]), None) for number in (3, 1))
-    order.learn(three)
-    order.learn(one)
+    order.learn(0, three)
+    order.learn(1, one)
     deliver(order, [3, 6], 10)
     release = order.release(0.0)
     assert (release.deliveries, order.duplicates) == ([], 1)
     assert order.release(10.0).gaps == [Gap(AT, "p", 4, 5)]
+
+
+def test_a_mark_is_that_of_the_last_message_there_was_of_those_learnt_too():
+    order = PartitionOrder(AT)
+    assert order.mark_at(100) == ""
+    for offset in (3, 4):
+        order.learn(offset, UpdateMessage("p", offset, 0.0, np.array([0]), None))
+    assert (order.mark_at(100), order.mark_at(3)) == ("p/4", "")
+    deliver(order, [POISON, ("q", 0), POISON, ("q", 1)], 5)
+    release = order.release(0.0)
+    assert (release.positions, release.marks) == ([5, 6, 7, 8], ["p/4", "q/0", "q/0", "q/1"])
+    deliver(order, [("q", 5)], 9)  # which waits for others
+    assert order.release(0.0).marks == []
+    deliver(order, [("q", 2)], 10)
+    assert order.release(0.0).marks == ["q/1"]
+
+
+def test_the_marks_of_many_messages_are_not_kept():
+    order = PartitionOrder(AT)
+    for begin in range(0, 20_000, 5000):
+        deliver(order, range(begin, begin + 5000), begin)
+        assert order.release(0.0).marks == [f"p/{number}" for number in range(begin, begin + 5000)]
+        assert len(order._marks) == 1
 
 
 def test_a_gap_says_where_it_is():

@@ -13,7 +13,7 @@ def messages_of(shapes):
     for number, (goes, count) in enumerate(shapes):
         keys = np.arange(key, key + count)
         rows = None if goes else np.stack([keys, keys + 0.5], 1).astype(np.float32)
-        messages.append((UpdateMessage("p", number, float(number), keys, rows), 10 * number))
+        messages.append((UpdateMessage("p", number, float(number), keys, rows), 10 * number, f"p/{number}"))
         key += count
     return messages
 
@@ -40,6 +40,7 @@ def test_a_position_comes_when_all_up_to_it_is_there(shapes, most):
         applied += len(batch.keys)
         if batch.position is not None:
             assert applied == ends[batch.position // 10]
+            assert batch.mark == f"p/{batch.position // 10}"
         else:
             assert applied not in ends
     assert applied == (ends or [0])[-1]
@@ -57,7 +58,7 @@ def test_small_messages_are_joined():
 def test_of_a_key_in_several_messages_the_last_row_counts():
     def message(number, keys):
         rows = np.array([[number, key] for key in keys], np.float32)
-        return UpdateMessage("p", number, float(number), np.array(keys), rows), number
+        return UpdateMessage("p", number, float(number), np.array(keys), rows), number, ""
 
     (batch,) = store_batches([message(0, [7, 3, 9]), message(1, [3, 5]), message(2, [9, 3])], 8)
     assert batch.keys.tolist() == [3, 5, 7, 9]
@@ -67,6 +68,6 @@ def test_of_a_key_in_several_messages_the_last_row_counts():
 
 
 def test_of_a_key_that_goes_several_times_one_is_left():
-    messages = [(UpdateMessage("p", number, float(number), np.array([4, 2]), None), number) for number in range(2)]
+    messages = [(UpdateMessage("p", number, float(number), np.array([4, 2]), None), number, "") for number in range(2)]
     (batch,) = store_batches(messages, 8)
     assert (batch.keys.tolist(), batch.rows, batch.count) == ([2, 4], None, 4)

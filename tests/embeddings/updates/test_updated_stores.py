@@ -4,7 +4,7 @@ import numpy as np
 
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.updates.store_batches import StoreBatch
-from hebe.embeddings.updates.updated_stores import UpdatedStores
+from hebe.embeddings.updates.updated_stores import StoredPosition, UpdatedStores
 
 from ..dict_store import DictStore
 from .list_source import DIMS
@@ -20,7 +20,7 @@ class Fixed(DictStore):
 
 def batch(deletes=False):
     rows = None if deletes else np.ones((3, DIMS["users"]), np.float32)
-    return StoreBatch(KEYS, rows, 3, None, ())
+    return StoreBatch(KEYS, rows, 3, None, (), "p/7")
 
 
 def test_rows_are_put_and_keys_deleted_with_and_without_a_position(tmp_path):
@@ -31,7 +31,7 @@ def test_rows_are_put_and_keys_deleted_with_and_without_a_position(tmp_path):
         for tier in stores:
             stores.write(tier, "users", batch(deletes), ("log", size) if deletes else None)
         assert plain.size("users") == positioned.size("users") == size
-    assert stores.positions() == {"log": 0}
+    assert stores.positions() == {"log": StoredPosition(0, "p/7")}
     positioned.close()
 
 
@@ -42,7 +42,11 @@ def test_positions_are_those_that_all_stores_have_reached(tmp_path):
     assert stores.positions() == {}
     for tier, position in (("first", ("log", 7)), ("second", ("log", 5)), ("second", ("other", 1))):
         stores.write(tier, "users", batch(), position)
-    assert stores.positions() == {"log": 5}
+    assert stores.positions() == {"log": StoredPosition(5, "p/7")}
+    first.apply("users", KEYS, None, ("log", 4), mark="q/0", anew=True)
+    assert stores.positions() == {"log": StoredPosition(4, "q/0")}
+    stores.write("first", "users", batch(), ("log", 3), anew=True)
+    assert stores.positions() == {"log": StoredPosition(3, "p/7")}
     first.close()
     second.close()
 

@@ -303,6 +303,22 @@ class UpdateLogConformance:
         source.close()
         source.close()
 
+    def test_it_says_how_far_a_partition_goes_whatever_was_read_of_it(self, make_log: Callable[[], UpdateLog]) -> None:
+        log = make_log()
+        push(log, range(1))
+        source = log.source("g", [USERS])
+        [first] = take_rows(source, 1)
+        assert source.last_offset(first.at) == first.offset
+        others = source.assigned() - {first.at}
+        assert others
+        assert all(source.last_offset(at) < first.offset for at in others), "there is nothing in them"
+        push(log, range(100))
+        ends = {at: source.last_offset(at) for at in source.assigned()}
+        assert ends == last_offsets(take_rows(source, 100))
+        source.seek(first.at, first.offset)
+        assert source.last_offset(first.at) == ends[first.at]
+        source.close()
+
     def test_a_log_has_a_name(self, make_log: Callable[[], UpdateLog]) -> None:
         log = make_log()
         push(log, range(3))

@@ -57,6 +57,11 @@ class UpdateMessage:
     keys: KeyArray
     rows: RowArray | None
 
+    @property
+    def mark(self) -> str:
+        """By which it is known again, and told from any other of its partition."""
+        return f"{self.producer}/{self.sequence}"
+
 
 def data_bytes(keys: KeyArray, rows: RowArray | None) -> int:
     """What keys and rows, or keys that go, take."""
@@ -147,6 +152,13 @@ class UpdateSource(Protocol):
 
         None where nothing was removed, where that cannot be known, and where the partition was begun elsewhere: after
         what the group has committed, after the newest message, or where `seek` said.
+        """
+        ...
+
+    def last_offset(self, at: TopicPartition) -> int:
+        """The offset of the newest message that the log has of an assigned partition; less than any if it has none.
+
+        A position beyond it is one of another log, or of one that went back since.
         """
         ...
 

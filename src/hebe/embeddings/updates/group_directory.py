@@ -88,7 +88,6 @@ class GroupMember:
         """By partition, the file that holds its lock."""
         self._name = secrets.token_hex(8)
         with file_faults(group, "cannot join the group"):
-            (group / _MEMBERS).mkdir(parents=True, exist_ok=True)
             self._file = self._register()
 
     def targets(self) -> set[TopicPartition]:
@@ -111,6 +110,24 @@ class GroupMember:
                 os.close(lock)
                 raise
         self.held[at] = lock
+        return True
+
+    def keeps(self, at: TopicPartition, committed: int | None) -> bool:
+        """Whether a partition that was taken is still this member's.
+
+        Whoever cleared the directory took the lock's file with it: then the partition is had again, with what was
+        `committed`, unless another member was first.
+        """
+        path = _offset_path(self._group, at).with_suffix(".lock")
+        if at in self.held:
+            with file_faults(self._group, "cannot keep a partition"), contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self.held[at]), os.stat(path)):
+                    return True
+            self.give_back(at)
+        if not self.take(at):
+            return False
+        if committed is not None:
+            self.commit(at, committed)
         return True
 
     def give_back(self, at: TopicPartition) -> None:
@@ -150,6 +167,7 @@ class GroupMember:
     def _register(self) -> int:
         content = json.dumps([[topic.model, topic.table] for topic in self._topics]).encode()
         while True:
+            self._path().parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self._path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -166,8 +184,9 @@ class GroupMember:
     def _alive(self) -> dict[str, list[Topic]]:
         """All members, and what they are subscribed to."""
         if not self._path().exists():  # whoever cleared the directory: be seen again
+            file = self._register()
             os.close(self._file)
-            self._file = self._register()
+            self._file = file
         return {self._name: list(self._topics), **_alive(self._group / _MEMBERS, besides=self._name)}
 
 

@@ -45,6 +45,18 @@ class Incidents:
             "rows, or let the log keep more",
         )
 
+    def went_back(self, at: TopicPartition, offset: int, found: str) -> None:
+        """The log is not the one, or not as far, as when a store took from it what was up to `offset`: `found` says
+        what there is instead.
+        """
+        fault = (
+            f"the log went back behind offset {offset}, up to which the store has its updates: {found}; what it holds "
+            "is applied anew, and updates that it had before may be lost"
+        )
+        place = f"partition {at.partition} of model {at.model}, table {at.table}"
+        self._counter.poison(fault, f"{place}: {fault}")
+        log.warning("online updates: %s: %s", place, fault)
+
     def poison(self, delivery: Delivery, fault: str) -> None:
         """A message can never be applied."""
         at, where = delivery.at, self._quarantine.put(delivery, fault)

@@ -5,9 +5,11 @@
                                                                                         source.commit
 
 Offsets are committed after all stores have the rows. A store that has `apply` (`PositionedStore`) keeps the offset with
-the rows, and is believed about it rather than the group: one that knows nothing of a log is given all that it holds. A
-store or log that fails is tried again for as long as it takes. Nothing is passed over but what can never be applied;
-that is put aside and named.
+the rows, and is believed about it rather than the group: one that knows nothing of a log is given all that it holds. So
+is one whose position is not the log's: with the offset it keeps which message was there (`mark`), and that is compared
+with what the log has there now, as the log may have gone back, and grown again, while nobody read it. A store or log
+that fails is tried again for as long as it takes. Nothing is passed over but what can never be applied; that is put
+aside and named.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.ingestion_statistics import IngestionCounter, IngestionStatistics
 from hebe.embeddings.updates.sequence_check import MOST_HELD, Gap, PartitionOrder
 from hebe.embeddings.updates.store_batches import StoreBatch, store_batches
-from hebe.embeddings.updates.updated_stores import UpdatedStores
+from hebe.embeddings.updates.updated_stores import StoredPosition, UpdatedStores
 
 log = logging.getLogger("hebe.updates")
 
@@ -43,7 +45,9 @@ LISTENER = "cache"
 
 _POLL_MESSAGES = 64
 _WAITING_BYTES = 64 << 20
-"""So much of an interval's keys and rows is kept in memory; then it is applied, and all that follows at once."""
+"""So much of an interval is kept in memory; then it is applied, and all that follows at once."""
+_DELIVERY_BYTES = 1 << 10
+"""What a delivery takes beside its keys and rows, or the bytes of a poison message."""
 _LOOK_S = 0.1
 """Within an interval news are taken so often: all at its end would hold up queries for as long as that takes."""
 _LEISURE = 4.0
@@ -91,7 +95,11 @@ class UpdateIngestion:
         self._incidents = Incidents(model, self._counter, quarantine)
         self._orders: dict[TopicPartition, PartitionOrder] = {}
         self._positions: dict[TopicPartition, int] = {}
-        """By partition, the offset up to which the stores are known to have all, where one keeps positions."""
+        """By partition, the offset up to which the stores are known to have all, where one keeps positions. What they
+        keep of a partition that is not here counts no more: the next position takes its place.
+        """
+        self._marks: dict[TopicPartition, str] = {}
+        """By partition, the mark of the message there, until the log has shown that this is the one it has."""
         self._position_names: dict[TopicPartition, str] = {}
         self._handed: dict[TopicPartition, int] = {}
         """By partition, the offset that the source handed over last, or was told to begin after."""
@@ -228,8 +236,8 @@ class UpdateIngestion:
             self._poll(timeout_s)
 
     def _take_all(self, timeout_s: float) -> None:
-        """Ask the source for messages until it has no more, or as many as are kept."""
-        while self._poll(timeout_s) and self._waiting_bytes < _WAITING_BYTES:
+        """Ask the source for messages until it has no more, or as many as are kept, or all is to end."""
+        while self._poll(timeout_s) and self._waiting_bytes < _WAITING_BYTES and not self._closing.is_set():
             timeout_s = 0.0
 
     def _poll(self, timeout_s: float) -> bool:
@@ -237,8 +245,7 @@ class UpdateIngestion:
         news = self._source.poll(_POLL_MESSAGES, timeout_s)
         self._polled_s = time.monotonic()
         self._deliveries.extend(news)
-        messages = (delivery.message for delivery in news)
-        self._waiting_bytes += sum(data_bytes(each.keys, each.rows) for each in messages if each is not None)
+        self._waiting_bytes += sum(map(_bytes_of, news))
         self._forget_lost()  # before the next poll, which tells only of what is lost from then on
         return bool(news)
 
@@ -257,7 +264,8 @@ class UpdateIngestion:
         self._ready.pop(at, None)
         for known in (self._handed, self._pending, self._positions, self._applied_s):
             known.pop(at, None)
-        self._position_names.pop(at, None)
+        for named in (self._position_names, self._marks):
+            named.pop(at, None)
         self._sought.discard(at)
         self._unjudged.discard(at)
 
@@ -270,24 +278,39 @@ class UpdateIngestion:
         for at in new:
             self._meet(at, stored, identity)
 
-    def _meet(self, at: TopicPartition, stored: Mapping[str, int] | None, identity: str) -> None:
-        if stored is not None:
-            name = f"{identity}/{at.model}/{at.table}/{at.partition}"
-            self._position_names[at] = name
-            position = stored.get(name)
-            # The group may be ahead of a store that was made anew, and then it is the store that counts. A little that
-            # is applied already is read again, for the numbers that its producers had reached.
-            begin = -1 if position is None else max(-1, position - MOST_HELD)
-            self._source.seek(at, begin)
-            self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at != at)
-            self._handed[at] = begin
-            if position is not None:
-                self._positions[at] = self._pending[at] = position
-                self._sought.add(at)
-        if at not in self._sought:
+    def _meet(self, at: TopicPartition, stored: Mapping[str, StoredPosition] | None, identity: str) -> None:
+        if stored is None:
             self._unjudged.add(at)
+        else:
+            name = self._position_names[at] = f"{identity}/{at.model}/{at.table}/{at.partition}"
+            position = stored.get(name)
+            if position is not None and (last := self._source.last_offset(at)) < position.offset:
+                self._incidents.went_back(at, position.offset, f"it ends with offset {last}")
+                position = None
+            self._begin(at, position)
         self._orders[at] = PartitionOrder(at)
         self._ready.setdefault(at, deque())
+
+    def _begin(self, at: TopicPartition, position: StoredPosition | None) -> None:
+        """Have a partition read from where the stores are in it: with None, from its oldest message."""
+        # The group may be ahead of a store that was made anew, and then it is the store that counts. A little that is
+        # applied already is read again, for the numbers that its producers had reached, and to know the log by.
+        begin = -1 if position is None else max(-1, position.offset - MOST_HELD)
+        self._source.seek(at, begin)
+        self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at != at)
+        self._handed[at] = begin
+        if position is None:
+            self._unjudged.add(at)
+            self._sought.discard(at)
+            for known in (self._positions, self._marks):
+                known.pop(at, None)
+            return
+        self._positions[at] = position.offset
+        self._sought.add(at)
+        if position.mark:
+            self._marks[at] = position.mark
+        else:
+            self._pending[at] = position.offset
 
     def _take(self, delivery: Delivery) -> None:
         """Bring the next delivery into its order; it leaves `_deliveries` when all that can fail is done."""
@@ -296,6 +319,8 @@ class UpdateIngestion:
             self._begin_anew(at, delivery.offset)
             if not self._deliveries or self._deliveries[0] is not delivery:
                 return  # the store knows that log too, and where to go on in it
+        if not self._is_known(delivery):
+            return  # all of the partition comes anew
         self._judge_beginning(delivery)
         self._deliveries.popleft()
         order, position = self._orders[at], self._positions.get(at)
@@ -308,9 +333,30 @@ class UpdateIngestion:
         if position is None or delivery.offset > position:
             order.push(delivery)
             return
-        self._pending[at] = position  # some sources take a commit only of what they have handed over since
+        if at not in self._marks:
+            self._pending[at] = position  # some sources take a commit only of what they have handed over since
         if delivery.message is not None:
-            order.learn(delivery.message)
+            order.learn(delivery.offset, delivery.message)
+
+    def _is_known(self, delivery: Delivery) -> bool:
+        """With the first delivery at the position of the stores, or beyond: whether the log has there what they took
+        from it. If not, all that it holds is asked for: how far it went back is not known, nor what came since.
+
+        Of what retention has removed nothing can be known.
+        """
+        at = delivery.at
+        if at not in self._marks or delivery.offset < (position := self._positions[at]):
+            return True
+        message = delivery.message if delivery.offset == position else None
+        found = self._orders[at].mark_at(position) if message is None else message.mark
+        mark = self._marks[at]
+        if found in ("", mark):
+            del self._marks[at]
+            return True
+        self._begin(at, None)
+        self._orders[at] = PartitionOrder(at)  # without the numbers of what comes anew now
+        self._incidents.went_back(at, position, f"it has message {found} there, which was {mark}")
+        return False
 
     def _judge_beginning(self, delivery: Delivery) -> None:
         """With the first message of a partition: tell of a beginning that is gone, unless the model's rows have it."""
@@ -336,8 +382,11 @@ class UpdateIngestion:
         self._forget(at)
         self._ready[at] = left
         known_by_this_name = name is not None and name.startswith(f"{identity}/")
-        # Under the old name the store's position is that of the old log: then the group alone says how far it is.
+        # Under the old name the store's position is that of the old log: then the group alone says how far it is, and
+        # the next position takes that one's place.
         self._meet(at, None if known_by_this_name else stored, identity)
+        if name is not None and known_by_this_name:
+            self._position_names[at] = name
 
     def _apply_ready(self, at: TopicPartition) -> None:
         order = self._orders.get(at)
@@ -381,8 +430,8 @@ class UpdateIngestion:
         self._counter.add(duplicates=order.duplicates - duplicates, reordered=order.reordered - reordered)
         for gap in release.gaps:
             self._incidents.gap(gap)
-        messages: list[tuple[UpdateMessage, int]] = []
-        for delivery, position in zip(release.deliveries, release.positions, strict=True):
+        messages: list[tuple[UpdateMessage, int, str]] = []
+        for delivery, position, mark in zip(release.deliveries, release.positions, release.marks, strict=True):
             message = delivery.message
             if message is None:
                 self._incidents.poison(delivery, delivery.fault or "no message")
@@ -391,7 +440,7 @@ class UpdateIngestion:
             elif (fault := self._fault(at, message)) is not None:
                 self._incidents.poison(delivery, fault)
             else:
-                messages.append((message, position))
+                messages.append((message, position, mark))
         self._ready[at].extend(store_batches(messages, self.options.max_batch_size))
 
     def _fault(self, at: TopicPartition, message: UpdateMessage) -> str | None:
@@ -415,8 +464,8 @@ class UpdateIngestion:
             self._counter.visible(tier, batch.sent_s)
             if (refused := self._stores.refused_keys(tier, at.table)) is not None:
                 self._incidents.refused(tier, at.table, refused)
-        if batch.position is not None and at in self._position_names:
-            self._positions[at] = max(batch.position, self._positions.get(at, -1))
+        if (position := self._new_position(at, batch)) is not None:
+            self._positions[at] = position[1]
         self._applied_s[at] = max(batch.sent_s, default=self._applied_s.get(at, -math.inf))
         applied = {"deletes": batch.count} if batch.rows is None else {"rows": batch.count}
         self._counter.add(messages=len(batch.sent_s), **applied)
@@ -433,7 +482,8 @@ class UpdateIngestion:
         backoff_s = self.options.failure_backoff_ms / 1000
         while self._orders.get(at) is order and at in self._source.assigned():
             try:
-                self._write(at, tier, batch)
+                position = self._new_position(at, batch)
+                self._stores.write(tier, at.table, batch, position, anew=at not in self._positions)
             except Exception as fault:  # whatever it is: going on without these rows would lose them
                 self._incidents.failed(f"writing table {at.table} to the {tier} store", fault)
             else:
@@ -445,12 +495,13 @@ class UpdateIngestion:
                 return False
         return False
 
-    def _write(self, at: TopicPartition, tier: str, batch: StoreBatch) -> None:
-        name, position = self._position_names.get(at), None
-        # A position that does not advance (of a message put back in its place) would be taken for a repetition.
+    def _new_position(self, at: TopicPartition, batch: StoreBatch) -> tuple[str, int] | None:
+        """The position of stores that keep one, once they have a batch; None where it does not advance."""
+        name = self._position_names.get(at)
+        # One that does not (of a message put back in its place) would be taken for a repetition.
         if name is not None and batch.position is not None and batch.position > self._positions.get(at, -1):
-            position = (name, batch.position)
-        self._stores.write(tier, at.table, batch, position)
+            return name, batch.position
+        return None
 
     def _commit_if_due(self) -> None:
         most = max(self._batches.values(), default=0)
@@ -488,3 +539,10 @@ class UpdateIngestion:
 
     def _longer(self, backoff_s: float) -> float:
         return min(2 * backoff_s, _LONGEST_BACKOFF * self.options.failure_backoff_ms / 1000)
+
+
+def _bytes_of(delivery: Delivery) -> int:
+    """What a delivery takes in memory, about."""
+    message = delivery.message
+    data = len(delivery.payload) if message is None else data_bytes(message.keys, message.rows)
+    return _DELIVERY_BYTES + data

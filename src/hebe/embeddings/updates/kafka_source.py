@@ -160,6 +160,11 @@ class KafkaSource:
         oldest = min(part.oldest, self._watermarks(at)[0])  # what is between are no messages, as of transactions
         return (0, oldest - 1) if oldest else None
 
+    def last_offset(self, at: TopicPartition) -> int:
+        """See `UpdateSource.last_offset`."""
+        self._check_open()
+        return self._watermarks(at)[1] - 1
+
     def log_identity(self) -> str:
         """See `UpdateSource.log_identity`: the cluster's own identity."""
         self._check_open()
@@ -343,7 +348,10 @@ class KafkaSource:
             marks = self._consumer.get_watermark_offsets(self._place(at), timeout=self._options.request_timeout_s)
         except self._kafka.KafkaException as fault:
             raise unavailable("no answer about offsets", reason_of(fault)) from None
-        return marks if marks is not None else (0, 0)
+        if marks is None:
+            raise unavailable("no answer about offsets", self._last_error)
+        low, high = marks
+        return int(low), int(high)
 
     def _learn_committed(self) -> None:
         unknown = [at for at, part in self._assigned.items() if part.committed is None]

@@ -6,11 +6,16 @@
 
 What was appended survives a crash of any process at once, and one of the machine after `flush` (`fsync` says so). The
 disk must be local: the locks are the system's.
+
+A log that does not have what was read of it, or committed, is told by a delivery with a fault, and read from its oldest
+message on: it was emptied, put back from a copy, or the machine lost power before it was on the disk. While there is no
+log.json there is no log: trainers and servers wait for it, or for one that is made anew.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import threading
@@ -20,7 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from hebe.embeddings.store import StoreError
+from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
 from hebe.embeddings.updates.group_directory import GroupMember, committed_offset, committed_topics, forget_group
@@ -35,12 +40,16 @@ from hebe.embeddings.updates.segment_files import (
 )
 from hebe.spec import check_name
 
+log = logging.getLogger("hebe.updates")
+
 FORMAT = 1
 _RECORD = "log.json"
 REBALANCE_S = 0.5
 """How often a member looks who else is there."""
 _POLL_S = 0.02
 _MOST_POLL_BYTES = 64 << 20
+_WENT_BACK = "the log directory does not have what was read of it: it was emptied or went back; updates may be lost"
+_MADE_ANEW = "the log directory was made anew: what it held and was not applied yet is lost"
 
 
 class Fsync(StrEnum):
@@ -85,6 +94,53 @@ def is_log_directory(path: Path) -> bool:
     return (path / _RECORD).is_file()
 
 
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """What log.json says: another identity is another log."""
+
+    identity: str
+    partitions: int
+
+
+class RecordFile:
+    """log.json of the log in directory `path`, looked at as often as one likes. For one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: tuple[tuple[int, ...], LogRecord] | None = None
+
+    def read(self) -> LogRecord:
+        """What it says now. Raises `StoreUnavailable` while there is none, `StoreError` where it is corrupted."""
+        file = self._path / _RECORD
+        try:
+            with file_faults(self._path, "cannot be read"):
+                stat = os.stat(file)
+                look = stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
+                if self._known is None or self._known[0] != look:
+                    self._known = look, _parsed(self._path, file.read_bytes()[:10_000])
+        except StoreUnavailable as fault:
+            if not isinstance(fault.__cause__, FileNotFoundError):
+                raise
+            raise StoreUnavailable(
+                f"update log {self._path}: its {_RECORD} is gone: put the log back, or start one that writes to it "
+                "anew, which makes another log",
+                "update log: gone",
+            ) from None
+        return self._known[1]
+
+
+def _parsed(path: Path, content: bytes) -> LogRecord:
+    try:
+        record = json.loads(content)
+        if record["format"] != FORMAT:
+            raise StoreError(f"update log {path}: has format {record['format']}, this version reads {FORMAT}")
+        check_name("identity", record["identity"])
+        LogDirectoryOptions(partitions=record["partitions"])
+        return LogRecord(record["identity"], record["partitions"])
+    except (ValueError, KeyError, TypeError) as fault:
+        raise StoreError(f"update log {path}: {_RECORD} is corrupted: {fault}") from fault
+
+
 class LogDirectory:
     """An `UpdateLog` in directory `path`, which is made if it is missing.
 
@@ -96,7 +152,9 @@ class LogDirectory:
         self.options = options or LogDirectoryOptions()
         with file_faults(self.path, "cannot be opened"):
             self.path.mkdir(parents=True, exist_ok=True)
-            self.identity, self.partitions = self._read_record()
+            self._make_record()
+        record = RecordFile(self.path).read()
+        self.identity, self.partitions = record.identity, record.partitions
 
     def producer(self, options: BatchingOptions | None = None) -> BatchingProducer:
         """See `UpdateLog.producer`."""
@@ -154,26 +212,19 @@ class LogDirectory:
         directory = self.partition_path(at)
         with file_faults(self.path, "cannot be read"):
             oldest = next(iter(segments(directory)), 0)
-            return max(0, end.next_offset() - max(oldest, 0 if committed is None else committed + 1))
+            following = end.next_offset()
+            if committed is None or committed >= following:  # none, or of a log that went back: all of it comes anew
+                committed = -1
+            return max(0, following - max(oldest, committed + 1))
 
-    def _read_record(self) -> tuple[str, int]:
-        """Identity and partitions, which the first to come writes."""
+    def _make_record(self) -> None:
+        """The first to come writes it."""
         file = self.path / _RECORD
         if not file.exists():
             strangers = [name for name in os.listdir(self.path) if not name.startswith(f".{_RECORD}")]
             if strangers and not file.exists():
                 raise StoreError(f"update log {self.path}: is not empty and holds no log: give another directory")
             self._write_record(file)
-        try:
-            record = json.loads(file.read_bytes()[:10_000])
-            if record["format"] != FORMAT:
-                raise StoreError(f"update log {self.path}: has format {record['format']}, this version reads {FORMAT}")
-            identity, partitions = record["identity"], record["partitions"]
-            check_name("identity", identity)
-            LogDirectoryOptions(partitions=partitions)
-        except (ValueError, KeyError, TypeError) as fault:
-            raise StoreError(f"update log {self.path}: {_RECORD} is corrupted: {fault}") from fault
-        return identity, partitions
 
     def _write_record(self, file: Path) -> None:
         temporary = self.path / f".{_RECORD}.{secrets.token_hex(4)}"
@@ -195,10 +246,13 @@ class DirectoryCarrier:
 
     def __init__(self, log: LogDirectory) -> None:
         self._log = log
+        self._file = RecordFile(log.path)
+        self._record = LogRecord(log.identity, log.partitions)
         self._writers: dict[TopicPartition, PartitionWriter] = {}
 
     def partitions(self, topic: Topic) -> int:
         """See `UpdateCarrier.partitions`."""
+        self._check_log()
         with file_faults(self._log.path, "cannot make a topic"):
             self._log.partition_path(TopicPartition(topic.model, topic.table, 0)).parent.mkdir(
                 parents=True, exist_ok=True
@@ -207,6 +261,7 @@ class DirectoryCarrier:
 
     def append(self, at: TopicPartition, payload: bytes) -> None:
         """See `UpdateCarrier.append`. When it returns, readers see the message."""
+        self._check_log()
         writer = self._writers.get(at)
         if writer is None:
             options = self._log.options
@@ -219,6 +274,7 @@ class DirectoryCarrier:
 
     def flush(self, timeout_s: float) -> None:  # noqa: ARG002  (a disk cannot be hurried)
         """See `UpdateCarrier.flush`."""
+        self._check_log()
         if self._log.options.fsync is not Fsync.NEVER:
             for writer in self._writers.values():
                 writer.sync()
@@ -228,6 +284,19 @@ class DirectoryCarrier:
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
+
+    def _check_log(self) -> None:
+        """Raise unless there is the log; go over to one that was made anew."""
+        record = self._file.read()
+        if record == self._record:
+            return
+        if record.partitions != self._record.partitions:
+            raise StoreError(
+                f"update log {self._log.path}: had {self._record.partitions} partitions a topic, now it has "
+                f"{record.partitions}: it was made anew; start the producer anew too"
+            )
+        self.close()
+        self._record = record
 
 
 @dataclass(slots=True)
@@ -245,6 +314,8 @@ class _Assigned:
     leaving: bool = False
     oldest: int | None = None
     """The offset with which the log began, where it was read from there on, once something of it was."""
+    fault: str | None = None
+    """What is to be told of the log before any message."""
 
     @property
     def done(self) -> int:
@@ -274,7 +345,11 @@ class DirectorySource:
         self._log, self._topics, self._newest = log, sorted(set(topics)), newest
         self._group = None if group is None else log.group_path(group)
         self._member = None if self._group is None else GroupMember(self._group, self._topics, log.partitions)
+        self._file = RecordFile(log.path)
+        self._record = LogRecord(log.identity, log.partitions)
         self._assigned: dict[TopicPartition, _Assigned] = {}
+        self._lost: set[TopicPartition] = set()
+        """Partitions of a log that is no more, until the new log's is ours."""
         self._rebalanced_s = float("-inf")
         self._turn = 0
         self._closed = False
@@ -291,6 +366,7 @@ class DirectorySource:
         while True:
             with self._lock:
                 self._check_open()
+                self._check_log()
                 self._rebalance()
                 deliveries = self._read(max_messages)
             left_s = end_s - time.monotonic()
@@ -303,15 +379,21 @@ class DirectorySource:
         with self._lock:
             if at in self._assigned:
                 self._go_on_after(at, offset)
+                self._assigned[at].begun = offset
                 self._assigned[at].last = self._assigned[at].oldest = None
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """See `UpdateSource.commit`. The offsets outlive this process, see `GroupMember.commit`."""
+        """See `UpdateSource.commit`. The offsets outlive this process, see `GroupMember.commit`.
+
+        Those that were not handed over since the partition was begun say nothing of this log, and are passed over.
+        """
         with self._lock:
             self._check_open()
             for at, offset in offsets.items():
                 assigned = self._assigned.get(at)
-                if assigned is None or assigned.committed == offset:
+                if assigned is None or not assigned.begun < offset <= assigned.delivered:
+                    continue
+                if assigned.committed == offset:
                     continue
                 if self._member is not None:
                     self._member.commit(at, offset)
@@ -335,9 +417,16 @@ class DirectorySource:
             assigned = self._assigned.get(at)
             return (0, assigned.oldest - 1) if assigned is not None and assigned.oldest else None
 
+    def last_offset(self, at: TopicPartition) -> int:
+        """See `UpdateSource.last_offset`."""
+        with self._lock, file_faults(self._log.path, "cannot be read"):
+            self._check_open()
+            return self._assigned[at].end.next_offset() - 1
+
     def log_identity(self) -> str:
         """See `UpdateSource.log_identity`."""
-        return self._log.identity
+        with self._lock:
+            return self._record.identity
 
     def close(self) -> None:
         """See `UpdateSource.close`. Closing twice is harmless."""
@@ -352,6 +441,21 @@ class DirectorySource:
         if self._closed:
             raise StoreError("the update source is closed")
 
+    def _check_log(self) -> None:
+        """Raise unless there is the log; of one that was made anew everything begins anew."""
+        record = self._file.read()
+        if record == self._record:
+            return
+        if self._group is not None and self._member is not None:
+            member = GroupMember(self._group, self._topics, record.partitions)
+            self._member.close()
+            self._member = member
+        for assigned in self._assigned.values():
+            assigned.close()
+        self._assigned.clear()
+        self._lost = self._all_partitions()
+        self._record, self._rebalanced_s = record, float("-inf")
+
     def _read(self, max_messages: int) -> list[Delivery]:
         deliveries: list[Delivery] = []
         bytes_left = _MOST_POLL_BYTES
@@ -363,11 +467,16 @@ class DirectorySource:
             at = places[(self._turn + index) % len(places)]
             assigned = self._assigned[at]
             try:
-                records = assigned.reader.read(max_messages - len(deliveries), bytes_left)
+                if assigned.reader.went_back:
+                    self._begin_anew(at)
+                fault, assigned.fault = assigned.fault, None
+                records = [] if fault else assigned.reader.read(max_messages - len(deliveries), bytes_left)
             except StoreError:
                 if not deliveries:
                     raise
                 break  # hand over what there is; the next call meets the fault again
+            if fault is not None:  # at the smallest offset: what was handed over before, and what comes, have no less
+                deliveries.append(Delivery(at, 0, None, fault))
             if records and assigned.last is None and assigned.delivered < 0:
                 assigned.oldest = assigned.reader.oldest
             for record in records:
@@ -388,6 +497,17 @@ class DirectorySource:
         assigned.reader = PartitionReader(self._log.partition_path(at), offset)
         assigned.delivered = assigned.last = offset
 
+    def _begin_anew(self, at: TopicPartition) -> None:
+        """The log does not have what was read last. What it has is read from the oldest message on: where it parted
+        from what was read is not known."""
+        assigned = self._assigned[at]
+        if self._member is not None:
+            self._member.commit(at, -1)  # or else who comes after us would go on in the middle
+            assigned.committed = -1
+        log.warning("update log %s: %s", self._log.partition_path(at), _WENT_BACK)
+        self._go_on_after(at, -1)
+        assigned.begun, assigned.last, assigned.oldest, assigned.fault = -1, None, None, _WENT_BACK
+
     def _rebalance(self) -> None:
         """Give back, and take, what the members alive call for."""
         now_s = time.monotonic()
@@ -397,6 +517,9 @@ class DirectorySource:
         targets = self._targets()
         for at in list(self._assigned):
             assigned = self._assigned[at]
+            if self._member is not None and not self._member.keeps(at, assigned.committed):
+                self._assigned.pop(at).close()
+                continue
             assigned.leaving = at not in targets
             if assigned.leaving and not assigned.is_outstanding():
                 self._assigned.pop(at).close()
@@ -407,9 +530,10 @@ class DirectorySource:
                 self._assign(at)
 
     def _targets(self) -> set[TopicPartition]:
-        if self._member is not None:
-            return self._member.targets()
-        parts = range(self._log.partitions)
+        return self._all_partitions() if self._member is None else self._member.targets()
+
+    def _all_partitions(self) -> set[TopicPartition]:
+        parts = range(self._record.partitions)
         return {TopicPartition(topic.model, topic.table, part) for topic in self._topics for part in parts}
 
     def _assign(self, at: TopicPartition) -> None:
@@ -417,13 +541,15 @@ class DirectorySource:
         begin = self._begin(at, committed)
         directory = self._log.partition_path(at)
         reader, end = PartitionReader(directory, begin), PartitionEnd(directory)
-        self._assigned[at] = _Assigned(reader, end, committed, begin, begin, committed)
+        fault = _MADE_ANEW if at in self._lost else None
+        self._lost.discard(at)
+        self._assigned[at] = _Assigned(reader, end, committed, begin, begin, committed, fault=fault)
 
     def _begin(self, at: TopicPartition, committed: int | None) -> int:
         """The offset after which a partition is read."""
         if committed is not None:
             return committed
-        if not self._newest:
+        if not self._newest or at in self._lost:
             return -1
         end = PartitionEnd(self._log.partition_path(at))
         try:

@@ -1,7 +1,7 @@
 """A partition of an update log in Redis: its keys, and the steps on them that must not be torn, as Lua scripts.
 
-    hebe:updates:{MODEL/TABLE/PARTITION}:log         stream; an entry has p payload, d digest, t milliseconds
-                                        :end         hash; number and digest of the last entry, number of the first
+    hebe:updates:{MODEL/TABLE/PARTITION}:log         stream; an entry has p payload, d digest, t milliseconds, b bytes
+                                        :end         hash; last entry's number, digest and b, first's number, gone b
                                         :bell        stream of the last number alone: members block on it
                                         :committed   hash; offset by group, which trimming goes by
                                         :group:GROUP hash; offset, digest, and the lease: token, until
@@ -10,6 +10,11 @@ The braces put all keys of a partition into one slot of a cluster. Entry `0-N` h
 begin with the microseconds of the clock, so that those of a log that was lost and made anew are larger. Whoever reads
 on shows the digest of the last entry that it read: a log that went back (restored from an older copy, emptied) is
 found out even when it has grown again. Numbers stay below 2**53, which Lua's are exact to.
+
+An entry's b counts the payloads' bytes of it and all before it, so that what a partition keeps is a difference.
+
+A Redis whose memory is used up refuses what may take more, but neither what removes something nor what follows that in
+a script: so scripts of those who read begin with an HDEL. They take next to nothing, and only they make room again.
 """
 
 from __future__ import annotations
@@ -35,29 +40,54 @@ local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 _APPEND = (
     _NOW
     + b"""
-local last = redis.call('HGET', KEYS[2], 'last')
+local size, most, most_bytes, age_ms = #ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local log_end = redis.call('HMGET', KEYS[2], 'last', 'bytes', 'gone')
+local last, bytes, gone = log_end[1], tonumber(log_end[2] or 0) + size, tonumber(log_end[3] or 0)
 local id = last and string.format('%.0f', last + 1) or clock[1] .. string.format('%06d', clock[2])
-redis.call('XADD', KEYS[1], '0-' .. id, 'p', ARGV[1], 'd', ARGV[2], 't', string.format('%.0f', now_ms))
-redis.call('HSET', KEYS[2], 'last', id, 'digest', ARGV[2])
-if not last then redis.call('HSET', KEYS[2], 'first', id) end
-redis.call('XADD', KEYS[3], 'MAXLEN', '1', '0-' .. id, 'b', '1')
-local most, age_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
-if (most > 0 or age_ms > 0) and id % 16 == 0 then
-    local free = tonumber(id)
-    if ARGV[5] ~= '1' then
-        for _, offset in ipairs(redis.call('HVALS', KEYS[4])) do free = math.min(free, tonumber(offset)) end
+local free, groups = tonumber(id), redis.call('HVALS', KEYS[4])
+if ARGV[6] ~= '1' then
+    for _, offset in ipairs(groups) do free = math.min(free, tonumber(offset)) end
+end
+local function trim(steps, must_go)
+    local freed = 0
+    for _ = 1, steps do
+        local entry = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
+        if not entry then break end
+        local number, fields = tonumber(string.match(entry[1], '%d+$')), {}
+        for place = 1, #entry[2], 2 do fields[entry[2][place]] = entry[2][place + 1] end
+        local own = #(fields.p or '')
+        gone = math.max(gone, (tonumber(fields.b) or 0) - own)
+        if number >= free or not must_go(tonumber(fields.t) or 0, freed) then break end
+        redis.call('XTRIM', KEYS[1], 'MINID', string.format('0-%.0f', number + 1))
+        gone, freed = math.max(gone, tonumber(fields.b) or 0), freed + own
     end
+    return freed
+end
+if id % 16 == 0 then
     if most > 0 then
         local oldest = math.max(0, math.min(free, id - most + 1))
         redis.call('XTRIM', KEYS[1], 'MINID', '~', string.format('0-%.0f', oldest))
     end
-    for _ = 1, age_ms > 0 and 64 or 0 do
-        local entry = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
-        local number = tonumber(string.match(entry[1], '%d+$'))
-        if number >= free or now_ms - tonumber(entry[2][6]) < age_ms then break end
-        redis.call('XTRIM', KEYS[1], 'MINID', string.format('0-%.0f', number + 1))
-    end
+    if age_ms > 0 then trim(64, function(sent_ms) return now_ms - sent_ms >= age_ms end) end
 end
+if most_bytes > 0 and bytes - gone > most_bytes then
+    trim(1000, function() return bytes - gone > most_bytes end)
+end
+local bytes_text = string.format('%.0f', bytes)
+local function add(call)
+    return call('XADD', KEYS[1], '0-' .. id, 'p', ARGV[1], 'd', ARGV[2], 't', string.format('%.0f', now_ms), 'b',
+        bytes_text)
+end
+local added = add(redis.pcall)
+if type(added) == 'table' and added.err then
+    if not string.find(added.err, 'OOM', 1, true) then return added end
+    if #groups == 0 and ARGV[6] ~= '1' then return 2 end
+    if trim(1000, function(_, freed) return freed < size end) == 0 then return 2 end
+    add(redis.call)
+end
+redis.call('HSET', KEYS[2], 'last', id, 'digest', ARGV[2], 'bytes', bytes_text, 'gone', string.format('%.0f', gone))
+if not last then redis.call('HSET', KEYS[2], 'first', id) end
+redis.call('XADD', KEYS[3], 'MAXLEN', '1', '0-' .. id, 'b', '1')
 return last and 0 or 1
 """
 )
@@ -67,6 +97,7 @@ _READ = (
     + b"""
 if ARGV[1] ~= '' then
     if redis.call('HGET', KEYS[3], 'token') ~= ARGV[1] then return {'lost'} end
+    redis.call('HDEL', KEYS[3], 'until')
     redis.call('HSET', KEYS[3], 'until', string.format('%.0f', now_ms + ARGV[2]))
 end
 local log_end = redis.call('HMGET', KEYS[2], 'last', 'digest')
@@ -105,9 +136,10 @@ _CLAIM = (
     + b"""
 local lease = redis.call('HMGET', KEYS[1], 'token', 'until')
 if lease[1] and lease[1] ~= ARGV[2] and tonumber(lease[2]) > now_ms then return {0, '', ''} end
+redis.call('HDEL', KEYS[1], 'token', 'until')
 redis.call('HSET', KEYS[1], 'token', ARGV[2], 'until', string.format('%.0f', now_ms + ARGV[3]))
 local begin, log_end = redis.call('HMGET', KEYS[1], 'offset', 'digest'), redis.call('HMGET', KEYS[3], 'last', 'digest')
-if begin[1] and tonumber(begin[1]) > tonumber(log_end[1] or 0) then
+if begin[1] and (begin[1] == ARGV[5] or tonumber(begin[1]) > tonumber(log_end[1] or 0)) then
     redis.call('HDEL', KEYS[1], 'offset', 'digest')
     redis.call('HSET', KEYS[2], ARGV[1], '0')
     return {2, '', ''}
@@ -124,7 +156,9 @@ return {1, begin[1] or '', begin[2] or ''}
 _COMMIT = b"""
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[2] then return 0 end
 local last, old = redis.call('HGET', KEYS[3], 'last'), redis.call('HGET', KEYS[1], 'offset')
-if last and tonumber(ARGV[3]) <= tonumber(last) and (not old or tonumber(old) < tonumber(ARGV[3])) then
+if not last or tonumber(ARGV[3]) > tonumber(last) then return 2 end
+if not old or tonumber(old) < tonumber(ARGV[3]) then
+    redis.call('HDEL', KEYS[1], 'offset')
     redis.call('HSET', KEYS[1], 'offset', ARGV[3], 'digest', ARGV[4])
     redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
 end
@@ -135,6 +169,7 @@ _RENEW = (
     _NOW
     + b"""
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
+redis.call('HDEL', KEYS[1], 'until')
 redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now_ms + ARGV[2]))
 return 1
 """
@@ -143,6 +178,13 @@ return 1
 _RELEASE = b"""
 if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then redis.call('HDEL', KEYS[1], 'token', 'until') end
 return 1
+"""
+
+_IDENTITY = b"""
+local known = redis.call('GET', KEYS[1])
+if known then return known end
+redis.call('SET', KEYS[1], ARGV[1])
+return ARGV[1]
 """
 
 _JOIN = (
@@ -177,9 +219,13 @@ class PartitionCommands:
         self._log, self._end, self.bell = prefix + b"log", prefix + b"end", prefix + b"bell"
         self._committed, self._group = prefix + b"committed", prefix + b"group:"
 
-    def append(self, payload: bytes, most_entries: int, most_age_ms: int, trim_uncommitted: bool) -> Command:
-        """1 if it is the first of the log, else 0."""
-        limits = b"%d" % most_entries, b"%d" % most_age_ms, b"1" if trim_uncommitted else b"0"
+    def append(
+        self, payload: bytes, most_entries: int, most_bytes: int, most_age_ms: int, trim_uncommitted: bool
+    ) -> Command:
+        """1 if it is the first of the log, else 0; 2 if Redis has no memory left for it, and there is nothing that all
+        groups have committed to make room.
+        """
+        limits = b"%d" % most_entries, b"%d" % most_bytes, b"%d" % most_age_ms, b"1" if trim_uncommitted else b"0"
         keys = self._log, self._end, self.bell, self._committed
         return self._eval(_APPEND, keys, payload, digest_of(payload), *limits)
 
@@ -195,16 +241,18 @@ class PartitionCommands:
         keys = self._log, self._end, self._group + group
         return self._eval(_READ, keys, token, b"%d" % lease_ms, b"%d" % position, digest, *limits)
 
-    def claim(self, group: bytes, token: bytes, lease_ms: int, newest: bool) -> Command:
+    def claim(self, group: bytes, token: bytes, lease_ms: int, newest: bool, gone: int | None = None) -> Command:
         """`[1, offset, digest]` committed by the group, both empty if none is; `[0, ...]` while it is another's.
 
-        `[2, ...]` if it is ours now, but the log does not have what was committed: it went back.
+        `[2, "", ""]` if it is ours now, but the log does not have what was committed: it went back, and the group has
+        committed nothing now. `gone` is an offset at which the log is known to have something else.
         """
         keys = self._group + group, self._committed, self._end
-        return self._eval(_CLAIM, keys, group, token, b"%d" % lease_ms, b"1" if newest else b"0")
+        gone_text = b"" if gone is None else b"%d" % gone
+        return self._eval(_CLAIM, keys, group, token, b"%d" % lease_ms, b"1" if newest else b"0", gone_text)
 
     def commit(self, group: bytes, token: bytes, offset: int, digest: bytes) -> Command:
-        """0 if the lease is not ours. Offsets that the log has not, or behind the committed one, change nothing."""
+        """0 if the lease is not ours, 2 if the log does not have that offset, else 1: that, or more, is committed."""
         keys = self._group + group, self._committed, self._end
         return self._eval(_COMMIT, keys, group, token, b"%d" % offset, digest)
 
@@ -287,10 +335,14 @@ class LogCommands:
     _IDENTITY, _TOPICS = _PREFIX + b"{log}:identity", _PREFIX + b"{log}:topics"
 
     @classmethod
-    def identity(cls, proposed: bytes) -> list[Command]:
-        """Two commands; the second one answers the log's identity, which is the proposed one if it had none."""
-        set_it = Command(cls._IDENTITY, (b"SET", cls._IDENTITY, proposed, b"NX"))
-        return [set_it, Command(cls._IDENTITY, (b"GET", cls._IDENTITY))]
+    def identity(cls, proposed: bytes) -> Command:
+        """The log's identity, which is the proposed one if it had none."""
+        return Command(cls._IDENTITY, (b"EVAL", _IDENTITY, b"1", cls._IDENTITY, proposed))
+
+    @classmethod
+    def has_topic(cls, topic: Topic) -> Command:
+        """1 if it is among `topics`, else 0."""
+        return Command(cls._TOPICS, (b"SISMEMBER", cls._TOPICS, f"{topic.model}/{topic.table}".encode()))
 
     @classmethod
     def add_topic(cls, topic: Topic) -> Command:

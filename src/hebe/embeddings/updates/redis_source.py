@@ -102,8 +102,6 @@ class RedisSource:
         self._parts: dict[TopicPartition, _Partition] = {}
         self._lease_s, self._most_poll_gap_s, self._longest_wait_s = lease_s, most_poll_gap_s, longest_wait_s
         self._identity: bytes | None = None
-        self._last_read: dict[TopicPartition, int] = {}
-        """Offsets, of partitions that are others' now too: a fault is told with one that is not smaller."""
         self._emptied: set[TopicPartition] = set()
         self._due: deque[Delivery] = deque()
         """What the next poll hands over before it reads."""
@@ -167,6 +165,7 @@ class RedisSource:
             for (at, part, _), answer in zip(due, answers, strict=True):
                 if answer == 0:
                     self._lose(at, part)
+            due = [each for each, answer in zip(due, answers, strict=True) if answer == 1]
         for _, part, offset in due:
             part.committed = offset
             for done in [each for each in part.digests if each <= offset]:
@@ -189,6 +188,12 @@ class RedisSource:
             return None
         first = int_of(self._nodes.execute([part.commands.first()])[0])
         return (first, part.oldest - 1) if 0 < first < part.oldest else None
+
+    def last_offset(self, at: TopicPartition) -> int:
+        """See `UpdateSource.last_offset`: offsets begin with 1."""
+        self._check_open()
+        [end] = self._nodes.execute([PartitionCommands(at).end()])
+        return int_of(end[0]) if isinstance(end, list) and end else 0
 
     def log_identity(self) -> str:
         """See `UpdateSource.log_identity`."""
@@ -229,7 +234,7 @@ class RedisSource:
         self._round_s = time.monotonic() + min(_LONGEST_ROUND_S, self._lease_s / 3)
 
     def _ask_identity(self) -> bytes:
-        identity = self._nodes.execute(LogCommands.identity(secrets.token_hex(8).encode()))[1]
+        [identity] = self._nodes.execute([LogCommands.identity(secrets.token_hex(8).encode())])
         if not isinstance(identity, bytes):
             raise StoreError("the update log in Redis is damaged: it has no identity")
         return identity
@@ -296,7 +301,7 @@ class RedisSource:
         self._begin(part, answer[1:])
         self._own(at, part)
         if answer[0] == 2:
-            self._report(at, part, _WENT_BACK)
+            self._report(at, _WENT_BACK)
         return True
 
     def _begin(self, part: _Partition, offset_and_digest: Sequence[Any]) -> None:
@@ -307,7 +312,7 @@ class RedisSource:
     def _own(self, at: TopicPartition, part: _Partition) -> None:
         if at in self._emptied:
             self._emptied.discard(at)
-            self._report(at, part, _EMPTIED)
+            self._report(at, _EMPTIED)
         self._parts[at] = part
 
     def _lose(self, at: TopicPartition, part: _Partition) -> None:
@@ -315,10 +320,8 @@ class RedisSource:
             del self._parts[at]
         self._round_s = float("-inf")
 
-    def _report(self, at: TopicPartition, part: _Partition, what: str) -> None:
-        offset = max(self._last_read.get(at, 0), part.position)
-        part.handed_over(offset, b"")
-        self._due.append(Delivery(at, offset, None, what))
+    def _report(self, at: TopicPartition, what: str) -> None:
+        self._due.append(_told(at, what))
 
     def _read(self, max_messages: int) -> list[Delivery]:
         found = [self._due.popleft() for _ in range(min(max_messages, len(self._due)))]
@@ -369,7 +372,6 @@ class RedisSource:
             part.oldest = number if not part.position else part.oldest
             part.handed_over(number, entry[1])
             part.position, part.digest = number, entry[1]
-        self._last_read[at] = part.position
         return found
 
     def _gap(self, at: TopicPartition, part: _Partition, last: int) -> Delivery:
@@ -379,22 +381,19 @@ class RedisSource:
 
     def _went_back(self, at: TopicPartition, part: _Partition) -> list[Delivery]:
         """The log does not have what we read last. Begin anew where the group stands there, and say so."""
-        told = self._last_read.get(at, part.position)
         begin: Sequence[Any] = []
         if self._group is not None:
-            [answer] = self._nodes.execute([part.commands.claim(self._group, part.token, self._lease_ms(), False)])
+            claim = part.commands.claim(self._group, part.token, self._lease_ms(), False, part.position)
+            [answer] = self._nodes.execute([claim])
             if not isinstance(answer, list) or answer[0] == 0:
                 self._lose(at, part)
                 return []
             begin = answer[1:]
-        same = bool(begin) and int_of(begin[0]) == part.position
         part.position, part.digest, part.digests = 0, b"", {}
         part.first = part.last = None
         part.committed = 0
-        if begin and not same:
-            self._begin(part, begin)
-        part.handed_over(told, b"")
-        return [Delivery(at, told, None, _WENT_BACK)]
+        self._begin(part, begin)
+        return [_told(at, _WENT_BACK)]
 
     def _delivery(self, at: TopicPartition, number: int, payload: bytes, size: int) -> Delivery:
         if size < 0:
@@ -447,3 +446,11 @@ class RedisSource:
     def _check_open(self) -> None:
         if self._closed.is_set():
             raise StoreError("the update source is closed")
+
+
+def _told(at: TopicPartition, what: str) -> Delivery:
+    """What is to be told of the log, at an offset that no message has: all are larger, and to commit it does nothing.
+
+    Not at that of the message read last: those that come now may be smaller.
+    """
+    return Delivery(at, 0, None, what)

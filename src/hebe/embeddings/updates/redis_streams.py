@@ -2,6 +2,9 @@
 
 Needs Redis 6.2 or later, one instance or a cluster. How safe what it has taken is, is a matter of its `appendonly` and
 `appendfsync`. A log that went back to an older state, or was emptied, is told by a delivery with a fault.
+
+Where Redis' memory is used up (`maxmemory` with `noeviction`), messages that all groups have applied make room for new
+ones; where there are none, producers wait until groups have caught up.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from hebe.embeddings.redis_connection import RedisAccess, open_nodes, parse_addresses
-from hebe.embeddings.store import StoreError
+from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
 from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.message import MOST_PARTITIONS
@@ -35,6 +38,12 @@ _TLS_KINDS: Mapping[str, type[Path] | type[str]] = {
     "tls_client_key": Path,
     "tls_server_name_identification": str,
 }
+_LIMIT_KINDS: Mapping[str, type[int] | type[float]] = {
+    "num_partitions": int,
+    "most_entries": int,
+    "most_bytes": int,
+    "most_age_s": float,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +51,17 @@ class RedisStreamsOptions:
     """Where Redis is, and how its logs are kept. Raises ValueError naming a field that is out of range.
 
     `addresses` are HOST:PORT or unix:PATH, several of a cluster with ";" between them. `num_partitions` are those of
-    topics that a producer makes. A partition keeps about `most_entries` messages (0: all) for `most_age_s` seconds
-    (0: for ever), but always those that a group has yet to commit, unless `trim_uncommitted`: what a group misses then
-    is told. A member that is silent for `lease_s`, or does not poll for `most_poll_gap_s`, loses its partitions.
+    topics that a producer makes. A partition keeps about `most_entries` messages (0: all) of `most_bytes` together (0:
+    all) for `most_age_s` seconds (0: for ever), but always those that a group has yet to commit, unless
+    `trim_uncommitted`: what a group misses then is told. Each producer trims what it appends to by its own options. A
+    member that is silent for `lease_s`, or does not poll for `most_poll_gap_s`, loses its partitions.
     """
 
     addresses: str = "127.0.0.1:6379"
     access: RedisAccess = field(default_factory=RedisAccess)
     num_partitions: int = 16
     most_entries: int = 10_000
+    most_bytes: int = 1 << 30
     most_age_s: float = 0.0
     trim_uncommitted: bool = False
     lease_s: float = 10.0
@@ -61,6 +72,7 @@ class RedisStreamsOptions:
         for name, value, least, most in (
             ("num_partitions", self.num_partitions, 1, MOST_PARTITIONS),
             ("most_entries", self.most_entries, 0, 1 << 40),
+            ("most_bytes", self.most_bytes, 0, 1 << 50),
             ("most_age_s", self.most_age_s, 0, 1e9),
             ("lease_s", self.lease_s, 0.1, 3600),
             ("most_poll_gap_s", self.most_poll_gap_s, self.lease_s, 1e6),
@@ -72,7 +84,8 @@ class RedisStreamsOptions:
     def of_url(cls, url: str) -> RedisStreamsOptions:
         """Of `redis://[USER:PASSWORD@]HOST:PORT`, `rediss://` (TLS) or `unix:///PATH`. Raises ValueError.
 
-        After rediss:// a query `?tls_ca_certificate=FILE&...` sets those fields of `RedisAccess`.
+        A query `?most_bytes=N&most_entries=N&most_age_s=S&num_partitions=N` sets these, each where it is given, and
+        after rediss:// `tls_ca_certificate=FILE&...` those fields of `RedisAccess`.
         """
         parts = urlsplit(url)
         user, password = unquote(parts.username or "default"), unquote(parts.password or "")
@@ -80,19 +93,32 @@ class RedisStreamsOptions:
         if parts.fragment or (parts.scheme != "unix" and parts.path.strip("/") not in ("", "0")):
             raise ValueError(f"update log {parts.scheme}://{where}: no database or fragment is understood")
         tls: dict[str, Any] = {"enable_tls": True} if parts.scheme == "rediss" else {}
+        limits: dict[str, Any] = {}
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if not tls or name not in _TLS_KINDS or not value:
+            if name in _LIMIT_KINDS:
+                limits[name] = _number(name, value, f"{parts.scheme}://{where}")
+            elif not tls or name not in _TLS_KINDS or not value:
                 raise ValueError(
-                    f"update log {parts.scheme}://{where}: a query has {', '.join(_TLS_KINDS)}, each with its value, "
-                    "and only after rediss://"
+                    f"update log {parts.scheme}://{where}: a query has {', '.join(_LIMIT_KINDS)}, and, only after "
+                    f"rediss://, {', '.join(_TLS_KINDS)}, each with its value"
                 )
-            tls[name] = _TLS_KINDS[name](value)
+            else:
+                tls[name] = _TLS_KINDS[name](value)
         if parts.scheme == "unix":
-            return cls(f"unix:{unquote(parts.path)}", RedisAccess(user, password))
+            return cls(f"unix:{unquote(parts.path)}", RedisAccess(user, password), **limits)
         if parts.scheme not in ("redis", "rediss"):
             raise ValueError(f"update log {parts.scheme}://{where}: must be redis://, rediss:// or unix://")
         where = where if where.rpartition(":")[1] and where.rpartition(":")[2].isdigit() else f"{where}:6379"
-        return cls(where.replace(",", ";"), RedisAccess(user, password, **tls))
+        return cls(where.replace(",", ";"), RedisAccess(user, password, **tls), **limits)
+
+
+def _number(name: str, value: str, where: str) -> int | float:
+    kind = _LIMIT_KINDS[name]
+    try:
+        return kind(value)
+    except ValueError:
+        must = "a whole number" if kind is int else "a number"
+        raise ValueError(f"update log {where}: {name} is {value[:40]!r}: must be {must}") from None
 
 
 class RedisStreamsLog:
@@ -189,9 +215,13 @@ class RedisCarrier:
     def partitions(self, topic: Topic) -> int:
         """See `UpdateCarrier.partitions`."""
         commands = TopicCommands(topic)
-        wanted = [commands.set_partitions(self._options.num_partitions), commands.partitions()]
-        wanted += [LogCommands.add_topic(topic), *LogCommands.identity(secrets.token_hex(8).encode())]
-        count = count_of(self._nodes.execute(wanted)[1])
+        wanted = [commands.partitions(), LogCommands.has_topic(topic)]
+        wanted += [LogCommands.identity(secrets.token_hex(8).encode())]
+        count, is_known, _ = self._nodes.execute(wanted)
+        if count is None or not is_known:  # only then, as a Redis without memory left refuses it
+            made = [commands.set_partitions(self._options.num_partitions), commands.partitions()]
+            count = self._nodes.execute([*made, LogCommands.add_topic(topic)])[1]
+        count = count_of(count)
         self._unsure.discard(topic)
         known = self._counts.setdefault(topic, count)
         if known != count:
@@ -208,7 +238,15 @@ class RedisCarrier:
             part = self._parts[at] = PartitionCommands(at)
         options = self._options
         age_ms = round(1000 * options.most_age_s)
-        [first] = self._nodes.execute([part.append(payload, options.most_entries, age_ms, options.trim_uncommitted)])
+        limits = options.most_entries, options.most_bytes, age_ms, options.trim_uncommitted
+        [first] = self._nodes.execute([part.append(payload, *limits)])
+        if first == 2:
+            raise StoreUnavailable(
+                f"Redis {options.addresses}: its memory is used up, and no message that all groups have applied is "
+                "left to make room: let servers catch up, forget groups that are no more (`hebe update forget`), or "
+                "raise its maxmemory (OOM)",
+                "the update log is full",
+            )
         if first == 1:  # Redis may have been emptied: then the topic's number of partitions went with the rest
             self._unsure.add(at.topic)
         while self._unsure:

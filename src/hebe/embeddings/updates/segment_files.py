@@ -136,6 +136,15 @@ class _Walk:
     def size(self) -> int:
         return os.fstat(self.file).st_size
 
+    def is_there(self) -> bool:
+        """Whether the file is still the segment that stands there: nobody has removed, replaced or shortened it."""
+        own = os.fstat(self.file)
+        try:
+            there = os.stat(segment_path(self.directory, self.first))
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(own, there) and own.st_size >= self.place
+
     def step(self, parsed: tuple[int, int, int]) -> None:
         self.place += _HEADER.size + parsed[0]
         self.next_offset = max(self.next_offset, parsed[1] + 1)
@@ -158,9 +167,12 @@ class PartitionEnd:
         """See above; 0 if there is no such partition. Raises OSError."""
         walk = self._walk
         newest = segments(walk.directory)[-1:]
+        if not newest or newest[0] != walk.first or not walk.is_there():
+            walk.close()  # the first look, a new segment, or somebody has emptied the log or made it anew
+            walk.place = walk.next_offset = 0
         if not newest:
             return 0
-        if newest[0] != walk.first:
+        if walk.first < 0:
             walk.open(newest[0])
         while walk.place < walk.size():
             parsed = walk.header()
@@ -174,6 +186,10 @@ class PartitionEnd:
     def place(self) -> tuple[int, int]:
         """The newest segment's first offset, and where its last whole record ends."""
         return self._walk.first, self._walk.place
+
+    def is_of(self, file: int) -> bool:
+        """Whether that open file is the newest segment, which must exist."""
+        return os.path.samestat(os.fstat(self._walk.file), os.fstat(file))
 
     def close(self) -> None:
         """Close the file."""
@@ -269,7 +285,7 @@ class PartitionWriter:
         return offset
 
     def _open(self, first: int) -> None:
-        if first != self._first:
+        if first != self._first or not self._end.is_of(self._file):
             file = os.open(segment_path(self._directory, first), os.O_RDWR | os.O_CLOEXEC)
             self._take(file, first)
 
@@ -304,13 +320,17 @@ class PartitionWriter:
 class PartitionReader:
     """Reads a partition from the message after `offset` on; -1 begins with the oldest.
 
-    `oldest` is the first offset of the segment with which it began, None before it has.
+    `oldest` is the first offset of the segment with which it began, None before it has. `went_back` says that the log
+    does not have what was read last: it ends before that, or was emptied or replaced. Then nothing more is read.
     """
 
     def __init__(self, directory: Path, offset: int) -> None:
         self.oldest: int | None = None
+        self.went_back = False
         self._walk = _Walk(directory)
         self._walk.next_offset = offset + 1
+        self._reached = 0
+        """The offset after the last that was seen in the log; at its end no less than the one that is wanted next."""
         self._unfinished = (-1, 0, 0)
         """A segment, and the place and size at which it was found to end with what is no record."""
         self._listed_s = 0.0
@@ -336,7 +356,7 @@ class PartitionReader:
     def _next(self) -> Record | None:
         walk = self._walk
         wanted = walk.next_offset
-        if walk.first < 0 and not self._open():
+        if self.went_back or (walk.first < 0 and not self._open()):
             return None
         while True:
             record = self._here(wanted)
@@ -354,9 +374,11 @@ class PartitionReader:
         walk = self._walk
         known = segments(walk.directory)
         if not known:
+            self.went_back = walk.next_offset > 0
             return False
         with contextlib.suppress(FileNotFoundError):  # removed between; the next call finds another
             walk.open(max((first for first in known if first <= walk.next_offset), default=known[0]))
+            self._reached = walk.first
             self.oldest = walk.first if self.oldest is None else self.oldest
         return walk.first >= 0
 
@@ -367,6 +389,7 @@ class PartitionReader:
         if parsed is None:
             return None
         size, offset, check = parsed
+        self._reached = offset + 1
         if offset < wanted:
             walk.step(parsed)
             return Record(offset, b"")
@@ -405,6 +428,7 @@ class PartitionReader:
             payload = _read(walk.file, min(walk.place - begin, MOST_BYTES), begin)
         fault = f"bytes {begin} to {walk.place} of segment {walk.first} are no message: damaged on disk"
         walk.next_offset = max(walk.next_offset, offset + 1)
+        self._reached = offset + 1
         return Record(max(offset, wanted), payload, fault)
 
     def _still(self) -> contextlib.AbstractContextManager[bool]:
@@ -414,9 +438,13 @@ class PartitionReader:
     def _move_on(self) -> bool:
         """Go to the next segment, if this one is at its end and will not grow."""
         walk = self._walk
-        if os.fstat(walk.file).st_nlink == 0:  # removed by retention while it was read: what follows it is there
-            walk.close()
-            return self._open()
+        if not walk.is_there():
+            known = segments(walk.directory)
+            if known and known[0] > walk.first:  # removed by retention while it was read: what follows it is there
+                walk.close()
+                return self._open()
+            self.went_back = True
+            return False
         following = walk.next_offset
         if following == walk.first or not segment_path(walk.directory, following).exists():
             # The usual case: nothing has come. Somebody may have removed the segment that follows, though.
@@ -425,9 +453,18 @@ class PartitionReader:
             self._listed_s = time.monotonic()
             newer = [first for first in segments(walk.directory) if first > walk.first]
             if not newer:
+                self.went_back = self._ends_too_soon()
                 return False
             following = newer[0]
         if walk.header() is None:  # else it grew before the new one was begun
             with contextlib.suppress(FileNotFoundError):
                 walk.open(following)
+                self._reached = following
         return True
+
+    def _ends_too_soon(self) -> bool:
+        """Whether the newest segment, to whose end it has come, ends before the offset that is wanted."""
+        walk = self._walk
+        size = walk.size()
+        is_end = walk.place == size or self._unfinished == (walk.first, walk.place, size)
+        return is_end and self._reached < walk.next_offset

@@ -45,11 +45,12 @@ class Release:
     """What may be applied now, in this order.
 
     `positions[i]` is the offset up to which nothing of the partition is outstanding once `deliveries[:i + 1]` are
-    applied. `gaps` were found on the way.
+    applied, and `marks[i]` that of the last message up to there, "" if none came. `gaps` were found on the way.
     """
 
     deliveries: list[Delivery]
     positions: list[int]
+    marks: list[str]
     gaps: list[Gap]
 
 
@@ -65,6 +66,8 @@ class PartitionOrder:
         self._next: OrderedDict[str, int] = OrderedDict(known or {})
         self._queue: deque[Delivery] = deque()
         self._pushed: int | None = None
+        self._marks: deque[tuple[int, str]] = deque()
+        """Offsets and marks of messages: the last one up to the position, and all that came after it."""
         self._held_until_s: float | None = None
 
     @property
@@ -87,10 +90,18 @@ class PartitionOrder:
         """Take in what the source handed over next. Poison messages have no number and keep their place."""
         self._queue.append(delivery)
         self._pushed = delivery.offset
+        if delivery.message is not None:
+            self._marks.append((delivery.offset, delivery.message.mark))
 
-    def learn(self, message: UpdateMessage) -> None:
-        """Take note of the number of a message that was applied before."""
+    def learn(self, offset: int, message: UpdateMessage) -> None:
+        """Take note of the number of a message that was applied before. Before anything is pushed."""
         self._next[message.producer] = max(self._next.get(message.producer, 0), message.sequence + 1)
+        self._marks.clear()
+        self._marks.append((offset, message.mark))
+
+    def mark_at(self, position: int) -> str:
+        """The mark of the last message up to that offset, which is not behind `position`; "" if none came."""
+        return next((mark for offset, mark in reversed(self._marks) if offset <= position), "")
 
     def release(self, now_s: float) -> Release:
         """What is in order by now, or has waited long enough."""
@@ -120,7 +131,11 @@ class PartitionOrder:
                 if expected is not None:  # of a producer met in the middle of its life nothing is known to be missing
                     gaps.append(Gap(self.at, message.producer, expected, message.sequence - 1))
                 self._next[message.producer] = message.sequence
-        return Release(deliveries, self._positions(deliveries), gaps)
+        positions = self._positions(deliveries)
+        release = Release(deliveries, positions, self._marks_at(positions), gaps)
+        while (done := self.position) is not None and len(self._marks) > 1 and self._marks[1][0] <= done:
+            self._marks.popleft()
+        return release
 
     def _release(self, delivery: Delivery, message: UpdateMessage, deliveries: list[Delivery]) -> None:
         deliveries.append(delivery)
@@ -148,6 +163,15 @@ class PartitionOrder:
             return True
         self._held_until_s = None
         return False
+
+    def _marks_at(self, positions: list[int]) -> list[str]:
+        """`mark_at` of each, in one walk: they ascend."""
+        following, mark, marks = deque(self._marks), "", []
+        for position in positions:
+            while following and following[0][0] <= position:
+                mark = following.popleft()[1]
+            marks.append(mark)
+        return marks
 
     def _positions(self, deliveries: list[Delivery]) -> list[int]:
         outstanding = self.position

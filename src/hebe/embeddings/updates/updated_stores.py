@@ -5,6 +5,7 @@ new keys, and those that do neither.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray
@@ -15,12 +16,28 @@ from hebe.embeddings.updates.store_batches import StoreBatch
 class PositionedStore(Protocol):
     """A store that keeps with its rows how much of each log they include."""
 
-    def apply(self, table: str, keys: KeyArray, rows: RowArray | None, position: tuple[str, int] | None = None) -> bool:
-        """Put rows or delete keys, and note the position, all or nothing; False if it is there or past it already."""
+    def apply(
+        self,
+        table: str,
+        keys: KeyArray,
+        rows: RowArray | None,
+        position: tuple[str, int] | None = None,
+        *,
+        mark: str = "",
+        anew: bool = False,
+    ) -> bool:
+        """Put rows or delete keys, and note position and mark, all or nothing.
+
+        False if it is there or past it already, unless `anew`: then the log went back, and this is the position now.
+        """
         ...
 
     def positions(self) -> dict[str, int]:
         """By log, the offset up to which its updates are in the store."""
+        ...
+
+    def marks(self) -> dict[str, str]:
+        """By log, which message is there; "" where that was not noted."""
         ...
 
 
@@ -34,6 +51,16 @@ class FixedStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPosition:
+    """How much of a log stores have: up to offset `offset`. `mark` is that of the last message up to there, "" where it
+    is not known: older versions did not keep it.
+    """
+
+    offset: int
+    mark: str = ""
+
+
 class UpdatedStores:
     """Stores by tier name, iterated in the order in which they are written."""
 
@@ -45,17 +72,29 @@ class UpdatedStores:
     def __iter__(self) -> Iterator[str]:
         return iter(self._stores)
 
-    def positions(self) -> dict[str, int] | None:
-        """By log, the offset up to which all stores that keep positions have its updates; None if none of them does."""
-        found = [store.positions() for store in self._positioned.values()]
+    def positions(self) -> dict[str, StoredPosition] | None:
+        """By log, up to where all stores that keep positions have its updates; None if none of them does."""
+        found = [
+            {name: StoredPosition(offset, marks.get(name, "")) for name, offset in offsets.items()}
+            for offsets, marks in ((store.positions(), store.marks()) for store in self._positioned.values())
+        ]
         if not found:
             return None
-        return {name: min(known[name] for known in found) for name in found[0] if all(name in known for known in found)}
+        return {
+            name: min((known[name] for known in found), key=lambda position: position.offset)
+            for name in found[0]
+            if all(name in known for known in found)
+        }
 
-    def write(self, tier: str, table: str, batch: StoreBatch, position: tuple[str, int] | None) -> None:
-        """Put a batch into one store, and `position` with it if that keeps positions. Raises what the store does."""
+    def write(
+        self, tier: str, table: str, batch: StoreBatch, position: tuple[str, int] | None, *, anew: bool = False
+    ) -> None:
+        """Put a batch into one store, with `position`, and the batch's mark, if that keeps positions.
+
+        `anew`: the position need not be beyond the one that the store has. Raises what the store does.
+        """
         if tier in self._positioned:
-            self._positioned[tier].apply(table, batch.keys, batch.rows, position)
+            self._positioned[tier].apply(table, batch.keys, batch.rows, position, mark=batch.mark, anew=anew)
         elif batch.rows is None:
             self._stores[tier].delete(table, batch.keys)
         else:
