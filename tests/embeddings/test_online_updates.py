@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hebe.embeddings import online_updates
+from hebe.embeddings import tiers as tiers_module
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.online_updates import OnlineUpdates
@@ -221,6 +222,29 @@ def test_what_redis_alone_has_and_loses_comes_back_with_all_updates(make_node, t
             producer.send("model", "users", np.array([0]), rows_of(6, "users", 1))
         for node in (*nodes, third):
             wait_until(lambda node=node: node.look_up(0, 0)[0] == 6, TIMEOUT_S)
+
+
+def test_a_log_keeps_nothing_for_rows_that_redis_was_to_have(make_node, tmp_path, monkeypatch) -> None:
+    """Each attempt to fill it replays the log in a group of its own."""
+    with LogDirectory(tmp_path / "log").producer() as producer:
+        producer.send("model", "users", np.array([7]), rows_of(5, "users", 1))
+    log = LogDirectory(tmp_path / "log")
+    replayed = tiers_module.replay
+
+    def fails(*arguments):
+        replayed(*arguments)
+        assert len(log.groups()) == 1
+        raise StoreError("not sealed")
+
+    with RedisServer() as redis:
+        volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
+        with monkeypatch.context() as patch:
+            patch.setattr(tiers_module, "replay", fails)
+            with pytest.raises(StoreError, match="not sealed"):
+                make_node(tmp_path, {"volatile_db": volatile})
+        assert log.groups() == []
+        assert make_node(tmp_path, {"volatile_db": volatile}).look_up(7, 0)[0] == 5
+        assert len(log.groups()) == 1
 
 
 def test_a_redis_that_is_filled_has_all_updates_before_it_answers(make_node, tmp_path) -> None:

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from hebe.embeddings import redis_generations
 from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.redis_generations import RedisGenerations
 from hebe.embeddings.redis_layout import LayoutRule
@@ -30,7 +31,10 @@ class Member:
         self.attempts = 0
         self.filled: list[str] = []
         self.changes = 0
-        self.generations = RedisGenerations(self.store, self.store, "content", self._fill)
+        self.forgotten: list[str] = []
+        self.keeps = ""
+        """Of a generation with this name something cannot be forgotten yet."""
+        self.generations = RedisGenerations(self.store, self.store, "content", self._fill, self._forget)
         self.generations.changed = self._changed
 
     def _fill(self, store, name, step):
@@ -40,6 +44,11 @@ class Member:
             self.before()
             step()
         self.filled.append(name)
+
+    def _forget(self, name):
+        if name == self.keeps:
+            raise StoreError("its group has a member")
+        self.forgotten.append(name)
 
     def _changed(self):
         self.changes += 1
@@ -82,6 +91,36 @@ def test_the_first_fills_it_and_others_find_it_whole(member):
     assert not fetched(second.store, [1000]).any(), "an unknown key is one"
     put(second.store, [1000])
     assert fetched(first.store, [1000]).all()
+
+
+def test_of_a_generation_that_is_over_nothing_is_kept(member, redis, monkeypatch):
+    """What cannot be forgotten at once is, later; until then its name stays, for who makes the next one."""
+    monkeypatch.setattr(redis_generations, "_CHECK_S", 0.1)
+    monkeypatch.setattr(redis_generations, "_LOOK_S", 0.1)
+    first = member()
+    first.generations.join()
+    before = first.keeps = first.generations.current
+    with redis.client() as client:
+        client.flushall()
+        client.sadd("hebe:{content}:generations", before)
+    first.generations._look(thoroughly=True)
+    now = first.generations.current
+    assert now != before
+    assert (names_of(redis), first.forgotten) == ({before, now}, [])
+    first.generations.start()
+    wait_until(lambda: first.generations._left == [before], TIMEOUT_S)
+    first.keeps = ""
+    wait_until(lambda: names_of(redis) == {now}, TIMEOUT_S)
+    assert first.forgotten == [before]
+    assert first.whole()
+
+
+def test_of_a_generation_that_could_not_be_filled_nothing_is_kept(member, redis):
+    failing = member(before=lambda: (_ for _ in ()).throw(StoreError("a table cannot be read")))
+    with pytest.raises(StoreError, match="cannot be read"):
+        failing.generations.join()
+    assert len(failing.forgotten) == 1
+    assert names_of(redis) == set()
 
 
 def test_who_comes_while_it_is_filled_waits(member):

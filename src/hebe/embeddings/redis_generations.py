@@ -66,17 +66,20 @@ return 0
 
 class RedisGenerations:
     """Keeps `store`, and `asked`, which answers queries, at the current generation of `content`, and makes one where
-    none is whole: `fill` puts the rows in. `join` once, then `start`.
+    none is whole: `fill` puts the rows in, and `forget` has nothing kept elsewhere for a generation of this name that
+    is no more (it raises `StoreError` where that has to be tried again). `join` once, then `start`.
 
     The stores, which may be one, begin without rows, with `LayoutRule.REQUIRED`; they are not closed here.
     """
 
-    def __init__(self, store: RedisStore, asked: RedisStore, content: str, fill: Fill) -> None:
+    def __init__(
+        self, store: RedisStore, asked: RedisStore, content: str, fill: Fill, forget: Callable[[str], None]
+    ) -> None:
         self.current: str | None = None
         """The name of the generation that the stores have."""
         self.changed: Callable[[], None] | None = None
         """Called when it has come to another one."""
-        self._store, self._content, self._fill = store, content, fill
+        self._store, self._content, self._fill, self._forget = store, content, fill, forget
         self._stores = (store, asked)
         tag = quote(content, safe="").encode()
         self._pointer, self._names, self._claim = (
@@ -84,6 +87,8 @@ class RedisGenerations:
         )
         self._runs: list[bytes] | None = None
         """Which processes had the rows when it was last looked."""
+        self._left: list[str] = []
+        """Generations that are over, of which something is left."""
         self._renewed_s = 0.0
         self._checked_s = 0.0
         self._attempts = CircuitBreaker(_PAUSES)
@@ -117,6 +122,9 @@ class RedisGenerations:
         thoroughly = due or any(store.loss.is_set() for store in self._stores)
         self._look(thoroughly)
         if thoroughly:
+            left, self._left = self._left, []
+            for name in left:
+                self._clear_other(name)
             self._checked_s = time.monotonic()
 
     def _look(self, thoroughly: bool) -> bool:
@@ -237,12 +245,14 @@ class RedisGenerations:
             other.close()
 
     def _clear(self, store: RedisStore, name: str) -> None:
-        """Remove the rows of a generation, as far as Redis lets us: who makes the next one tries again."""
+        """Remove a generation, as far as that can be now; what is left is tried again, by who makes the next one too."""
         try:
             store.clear()
+            self._forget(name)
             self._ask(b"SREM", self._names, name)
         except StoreError as fault:
-            log.debug("rows of generation %s stay in Redis for now: %s", name, fault)
+            self._left.append(name)
+            log.debug("something of generation %s stays for now: %s", name, fault)
 
     def _namespace(self, name: str) -> str:
         return f"{self._content}.{name}"

@@ -50,7 +50,7 @@ from hebe.embeddings.store_process import StoreProcess
 from hebe.embeddings.table_memory import Progress
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard, TierState
 from hebe.embeddings.tiered_lookup import TieredLookup
-from hebe.embeddings.update_replay import replay
+from hebe.embeddings.update_replay import forget_group, replay
 from hebe.embeddings.volatile_tier import VolatileTier
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import NAME_PATTERN, EmbeddingTableSpec
@@ -161,7 +161,10 @@ class Tiers:
                         group = shared_group(config.update_source, content, name)
                         replay(model, dims, config.update_source, group, into, rows_as_of_s, step)
 
-                    keeper = RedisGenerations(volatile.store, _asked_by_queries(volatile), content, fill)
+                    def forget(name: str) -> None:
+                        forget_group(config.update_source, shared_group(config.update_source, content, name))
+
+                    keeper = RedisGenerations(volatile.store, _asked_by_queries(volatile), content, fill, forget)
                     opened.callback(keeper.close)
                     keeper.join()
                 elif isinstance(volatile.store, RedisStore) and config.update_source.type is not UpdateType.NULL:

@@ -41,6 +41,16 @@ def quarantine_of(source: UpdateConfig, model: str, place: Path | None) -> Path 
     return None if place is None else place.with_name(f"{place.name}.quarantine")
 
 
+def forget_group(source: UpdateConfig, group: str) -> None:
+    """Have the log of `source` keep nothing for `group`, which was to follow a replay and is no more. Raises
+    `StoreError` while it has a member, or the log cannot be reached.
+    """
+    if source.type is not UpdateType.NULL:
+        with contextlib.closing(open_configured_log(source)) as update_log:
+            if group in update_log.groups():
+                update_log.forget_group(group)
+
+
 def replay(
     model: str,
     dims: Mapping[str, int],
