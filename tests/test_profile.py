@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -151,12 +152,18 @@ SCALABILITY = ScalabilityProfile(
     qps_by_cache_ways=((), (10.0, 20.0, 40.0), (40.0, 60.0, 80.0)),
     memory_bytes=(3e9, 4e9, 6e9),
     estimated=True,
+    cores_per_worker=2,
 )
 
 
 def test_a_scalability_profile_survives_the_way_to_disk_and_back():
     assert ScalabilityProfile.from_dict(json.loads(json.dumps(SCALABILITY.to_dict()))) == SCALABILITY
     assert hash(pickle.loads(pickle.dumps(SCALABILITY))) == hash(SCALABILITY)
+
+
+def test_workers_have_one_core_where_nothing_is_said():
+    older = {name: value for name, value in SCALABILITY.to_dict().items() if name != "cores_per_worker"}
+    assert ScalabilityProfile.from_dict(older) == replace(SCALABILITY, cores_per_worker=1)
 
 
 def test_a_scalability_profile_is_linear_between_what_was_measured():
@@ -220,6 +227,9 @@ def test_more_workers_and_more_ways_never_serve_less(data):
         ({"qps_by_cache_ways": [[], [], []]}, "qps_by_cache_ways has no row"),
         ({"qps_by_cache_ways": [[], [], [40.0, 60.0, 70.0]]}, "at 8 workers: the last, 70.0, must be qps"),
         ({"estimated": "no"}, "estimated is 'no'"),
+        ({"cores_per_worker": 0}, "cores_per_worker is 0: must be a whole number of at least 1"),
+        ({"cores_per_worker": 1.5}, "cores_per_worker is 1.5: must be a whole number of at least 1"),
+        ({"cores_per_worker": True}, "cores_per_worker is True: must be a whole number of at least 1"),
         ({"colour": "red"}, "unknown field 'colour'"),
     ],
 )

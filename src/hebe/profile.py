@@ -155,9 +155,10 @@ class EfficiencyTuple:
 class ScalabilityProfile:
     """What one model, alone on a server, does with some of its cores and some of its cache ways.
 
-    `workers` are counts, strictly increasing; at each of them, with the whole cache: `qps`, the latency-bounded
-    throughput (0: the SLA target is out of reach), `bandwidth_bytes_per_s`, the memory traffic at that load, and
-    `memory_bytes`, what is resident (all of it empty if not known). The last count is the largest that fits.
+    `workers` are counts, strictly increasing, of workers with `cores_per_worker` cores each; at each count, with the
+    whole cache: `qps`, the latency-bounded throughput (0: the SLA target is out of reach), `bandwidth_bytes_per_s`, the
+    memory traffic at that load, and `memory_bytes`, what is resident (all of it empty if not known). The last count is
+    the largest that fits.
     `cache_ways` are counts, strictly increasing, the last one the whole cache. `qps_by_cache_ways` has one row for
     each worker count: the qps with each count of ways, or nothing where that was not measured; at least one row was.
     `estimated`: computed from a model of the server, not measured on one.
@@ -171,6 +172,7 @@ class ScalabilityProfile:
     qps_by_cache_ways: tuple[tuple[float, ...], ...]
     memory_bytes: tuple[float, ...] = ()
     estimated: bool = False
+    cores_per_worker: int = 1
 
     def __post_init__(self) -> None:
         _check_text("scalability profile", "model", self.model)
@@ -207,6 +209,9 @@ class ScalabilityProfile:
         object.__setattr__(self, "qps_by_cache_ways", tuple(checked))
         if not isinstance(self.estimated, bool):
             raise ProfileError(f"{where}: estimated is {self.estimated!r}: must be true or false")
+        cores = self.cores_per_worker
+        if not isinstance(cores, int) or isinstance(cores, bool) or cores < 1:
+            raise ProfileError(f"{where}: cores_per_worker is {cores!r}: must be a whole number of at least 1")
 
     @staticmethod
     def _checked_row(where: str, name: str, row: object, count: int, *, may_be_empty: bool) -> tuple[float, ...]:
@@ -266,6 +271,7 @@ class ScalabilityProfile:
             "qps_by_cache_ways": [list(row) for row in self.qps_by_cache_ways],
             "memory_bytes": list(self.memory_bytes),
             "estimated": self.estimated,
+            "cores_per_worker": self.cores_per_worker,
         }
 
     @classmethod

@@ -61,14 +61,14 @@ def set_at(table, place, value):
         table[last] = value
 
 
-TENANT = {"model": "filter", "workers": 1, "cache_ways": 1, "qps": 1.0}
+TENANT = {"model": "filter", "workers": 1, "cores_per_worker": 1, "cache_ways": 1, "qps": 1.0}
 
 
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (["kind"], "pool", "kind 'pool', version 1: must be kind 'colocation', version 1, as hebe plan colocate"),
-        (["version"], 2, "kind 'colocation', version 2: must be"),
+        (["kind"], "pool", "kind 'pool', version 2: must be kind 'colocation', version 2, as hebe plan colocate"),
+        (["version"], 1, "kind 'colocation', version 1: must be kind 'colocation', version 2, as hebe plan colocate"),
         (["demand_qps"], None, "[demand_qps] is missing"),
         (["demand_qps", "ranker"], "many", "demand_qps: ranker is 'many': must be a number"),
         (["demand_qps", "ranker"], -1.0, "demand_qps: ranker is -1.0: must be a finite number of at least 0"),
@@ -76,7 +76,13 @@ TENANT = {"model": "filter", "workers": 1, "cache_ways": 1, "qps": 1.0}
         (["demand_qps", "other"], 5.0, "demand_qps of other is 5, but no group has it with qps above 0"),
         (["server"], None, "[server] is missing"),
         (["server", "cores"], 0, "server: cores is 0: must be at least 1"),
-        (["server", "cores"], 1, "group 1: workers add up to 2: the server has 1 cores"),
+        (["server", "cores"], 1, "group 1: workers x cores_per_worker add up to 2: the server has 1 cores"),
+        (["group", 0, "tenant", 0, "cores_per_worker"], 2, "group 1: workers x cores_per_worker add up to 3: the"),
+        (["group", 0, "tenant", 0, "cores_per_worker"], None, "group 1: tenant 1: cores_per_worker is missing"),
+        (
+            ["scalability", 0, "cores_per_worker"], 2,
+            "group 1: cores_per_worker of filter is 1: its scalability is of workers with 2",
+        ),
         (["server", "cache_ways"], 1, "group 1: cache_ways add up to 2: the server has 1 cache_ways"),
         (["server", "server_type"], 3, "server: server_type is 3: must be a name"),
         (["group"], None, "[[group]] is missing"),

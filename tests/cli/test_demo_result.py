@@ -93,6 +93,24 @@ def test_the_page_shows_all_of_it_and_escapes_what_others_named(tmp_path):
     assert not re.search(r'(src|href)="(?!#)', page)
 
 
+def test_limits_and_remarks_are_on_the_page_and_in_the_json_if_there_are_any(tmp_path):
+    result = measured_result()
+    write_page(result, [], tmp_path / "index.html")
+    page = (tmp_path / "index.html").read_text()
+    assert "itself a limit" not in page
+    assert "A remark" not in page
+    assert (result.to_dict()["generator_limits"], result.to_dict()["remarks"]) == ([], [])
+    result.limits, result.remarks = ("sent <late>", "too few connections"), ("few keys", "short probes")
+    write_page(result, [], tmp_path / "index.html")
+    page = (tmp_path / "index.html").read_text()
+    assert "itself a limit: sent &lt;late&gt;; too few connections." in page
+    assert "few keys" in page
+    assert "short probes" in page
+    document = result.to_dict()
+    assert document["generator_limits"] == ["sent <late>", "too few connections"]
+    assert document["remarks"] == ["few keys", "short probes"]
+
+
 def test_a_page_of_a_server_too_slow_for_its_sla_shows_what_there_is(tmp_path):
     result = demo_result(0.5)
     result.denied_share = 0.42

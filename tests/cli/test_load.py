@@ -40,7 +40,8 @@ def server(monkeypatch):
 
     def find_qps(target, workload, sla, **options):
         asked.update(target=target, workload=workload, sla=sla, **options)
-        probes = (Probe(Phase.RAMP, 100.0, True, report()), Probe(Phase.ROUND, 200.0, False, report(refused=3)))
+        failed = replace(report(refused=3), cpu_share=asked.get("cpu_share", 0.1))
+        probes = (Probe(Phase.RAMP, 100.0, True, report()), Probe(Phase.ROUND, 200.0, False, failed))
         crossing = asked.get("crossing", Crossing(150.0, 140.0, 160.0))
         return LatencyBoundedThroughput(SLA, crossing, probes, False, options["rounds"], ("caches look warm",))
 
@@ -91,6 +92,16 @@ def test_a_search_is_a_table_of_probes_and_a_result(server, capsys):
     assert "caches look warm" in out
     assert "arrived/s" in out
     assert "a rough one" not in out
+
+
+def test_what_limited_a_search_is_in_the_table_and_in_the_json(server, capsys):
+    _, out, _ = run(capsys, "h:8000", "--model", "m", "--find-qps")
+    assert "bottleneck" not in out
+    server["cpu_share"] = 0.97
+    _, out, err = run(capsys, "h:8000", "--model", "m", "--find-qps", "--json")
+    assert "itself a bottleneck: the generator used 97% of a core" in " ".join(err.split())
+    found = json.loads(out)["find_qps"]
+    assert (found["bottlenecks"], found["remarks"]) == (["the generator used 97% of a core"], ["caches look warm"])
 
 
 @pytest.mark.usefixtures("server")

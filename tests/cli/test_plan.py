@@ -11,6 +11,7 @@ import pytest
 from hebe.cli.main import main
 from hebe.profile import EfficiencyTuple
 from hebe.profiling.server_profile import write_server_profile
+from hebe.spec import SlaTarget
 
 from ..profiling.profiles import SERVER, profile
 
@@ -287,6 +288,63 @@ def test_profiles_in_a_directory_are_efficiency_tuples(files, capsys, tmp_path):
     assert "twice.json: kind None, format None: must be kind 'server profile'" in fault(capsys, files=named)
     (tmp_path / "empty").mkdir()
     assert "empty: holds no profile" in fault(capsys, files=("empty", "servers.csv", "loads.csv"))
+
+
+def two_profiles(folder, **changes):
+    """Of dlrm on two server types, the second one's subject changed."""
+    one, spec = profile(), replace(SERVER, name="large")
+    write_server_profile(folder / "a.json", one)
+    efficiency = replace(one.efficiency, server_type="large")
+    subject = replace(one.subject, server="large", **changes)
+    write_server_profile(folder / "b.json", replace(one, subject=subject, server=spec, efficiency=efficiency))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"sla": SlaTarget(100.0)},
+            "dlrm was profiled for unlike SLA targets, whose throughputs do not compare: profiles/a.json p95 within"
+            " 20 ms, profiles/b.json p95 within 100 ms: profile one of them again",
+        ),
+        (
+            {"version": 4},
+            "in unlike versions, whose throughputs do not compare: profiles/a.json version 3 (files ab12)",
+        ),
+        ({"identity": "cd34"}, "profiles/b.json version 3 (files cd34): profile one of them again"),
+    ],
+)
+def test_throughputs_that_do_not_compare_are_not_planned_with(files, capsys, tmp_path, changes, told):
+    two_profiles(tmp_path / "profiles", **changes)
+    files("servers.csv", f"server_type,available\n{SERVER.name},70\nlarge,5\n")
+    files("loads.csv", "time_s,dlrm\n0,1000\n600,1400\n")
+    named = ("profiles", "servers.csv", "loads.csv")
+    assert told in fault(capsys, files=named)
+    files("servers.csv", f"server_type,available\n{SERVER.name},70\n")  # the other one is not on offer
+    planned(capsys, "--over-provision", "0", files=named)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"load": "sizes fixed:10, seed 0"},
+            "dlrm was not profiled alike on all server types, so that its throughputs may not compare: a.json with"
+            " sizes production, b.json with sizes fixed:10.",
+        ),
+        ({"load": "sizes production, seed 0, quick"}, "b.json with sizes production, quick."),
+        ({"loaded": "scripted, int8"}, "b.json with the model loaded so: scripted, int8."),
+        ({"load": "sizes production, seed 7, 500 bytes of hot rows by these keys"}, None),
+    ],
+)
+def test_what_was_unlike_when_throughputs_were_measured_is_told(files, capsys, tmp_path, changes, told):
+    two_profiles(tmp_path / "profiles", **changes)
+    files("servers.csv", f"server_type,available\n{SERVER.name},70\nlarge,5\n")
+    files("loads.csv", "time_s,dlrm\n0,1000\n600,1400\n")
+    code, out, _ = run(capsys, "--over-provision", "0", "--json", files=("profiles", "servers.csv", "loads.csv"))
+    assert code == 0
+    remarks = json.loads(out.splitlines()[-1])["remarks"]
+    assert [remark.endswith(told) for remark in remarks] == ([] if told is None else [True])
 
 
 def test_a_single_moment_can_be_planned(files, capsys):

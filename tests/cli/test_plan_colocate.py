@@ -2,15 +2,17 @@
 
 import json
 import tomllib
+from dataclasses import replace
 
 import pytest
 
+from hebe.cli.colocation_plan_file import read_colocation_plan
 from hebe.cli.main import main
 from hebe.planning.colocation import hera
 from hebe.planning.colocation_server import ScalabilityTables, ServerResources
 from hebe.profile import ScalabilityProfile
 
-from .server_profiles import profile_file, scaling
+from .server_profiles import ON_HOST, profile_file, scaling
 
 SERVER = "cores,cache_ways,bandwidth_bytes_per_s,memory_bytes\n4,3,1e9,4e9\n"
 DEMAND = "model,qps\nncf,9000\nrm,70\ndin,400\n"
@@ -89,7 +91,7 @@ def test_prints_tables_and_writes_plan_and_page(capsys, tmp_path):
 def test_the_plan_file_says_what_to_start_and_what_is_predicted(capsys, tmp_path):
     answer = planned(capsys, "--most-models", 3)
     plan = tomllib.loads((tmp_path / "plan.toml").read_text())
-    assert (plan["kind"], plan["version"], plan["policy"]) == ("colocation", 1, "optimal")
+    assert (plan["kind"], plan["version"], plan["policy"]) == ("colocation", 2, "optimal")
     capacity = dict.fromkeys(plan["demand_qps"], 0.0)
     for group in plan["group"]:
         assert sum(tenant["workers"] for tenant in group["tenant"]) <= plan["server"]["cores"] == 4
@@ -236,6 +238,82 @@ def test_profiles_that_hebe_profile_wrote(files, capsys, tmp_path):
     assert "scalability profile of m: cache_ways go up to 2: the server has 11" in fault(
         capsys, files=("p/m.json", "server.csv", "demand.csv")
     )
+
+
+def in_steps(model, *, memory=(1e9, 1e9, 1e9), cores_per_worker=4):
+    """As `hebe profile` measures it with workers of four cores, on 16."""
+    workers, qps = (1, 2, 4), (100.0, 200.0, 400.0)
+    return ScalabilityProfile(
+        model, workers, qps, (1e8, 2e8, 4e8), (1, 2), ((), (), (400.0, 400.0)), memory, False, cores_per_worker
+    )
+
+
+@pytest.mark.parametrize("written", [4, 1], ids=["now", "before"])
+def test_workers_of_several_cores_take_them_all(files, capsys, tmp_path, written):
+    """Files of before do not say how many cores the workers had that scalability was measured with."""
+    files("server.csv", "cores,cache_ways,bandwidth_bytes_per_s,memory_bytes\n16,2,1e10,1e11\n")
+    files("demand.csv", "model,qps\nm,4000\nn,4000\n")
+    lane = replace(ON_HOST, workers=4, cores_per_worker=4)
+    for model in ("m", "n"):
+        scalability = in_steps(model, cores_per_worker=written)
+        profile_file(tmp_path / "p" / f"{model}.json", model=model, lanes=(lane,), scalability=scalability)
+    answer = planned(capsys, files=("p", "server.csv", "demand.csv"))
+    assert answer["servers"] == answer["least_servers"] == 20
+    assert answer["worker_scalability"] == {"m": "high", "n": "high"}
+    plan = tomllib.loads((tmp_path / "plan.toml").read_text())
+    assert [one["cores_per_worker"] for one in plan["scalability"]] == [4, 4]
+    for group in plan["group"]:
+        assert sum(each["workers"] * each["cores_per_worker"] for each in group["tenant"]) <= 16
+    _, shown, _ = run(capsys, files=("p", "server.csv", "demand.csv"))
+    assert "4 x 4 / 2" in shown or "2 x 4 / 1" in shown
+    assert read_colocation_plan(tmp_path / "plan.toml").servers == 20
+
+    files("scalability.json", json.dumps([in_steps(model).to_dict() for model in ("m", "n")]))
+    assert planned(capsys, files=("scalability.json", "server.csv", "demand.csv"))["servers"] == 20
+
+
+def test_a_model_whose_worker_takes_more_cores_than_are_left_is_not_on_that_server(files, capsys, tmp_path):
+    """Three workers of n do as well beside nobody as beside two idle cores that m can do nothing with."""
+    files("server.csv", "cores,cache_ways,bandwidth_bytes_per_s,memory_bytes\n6,2,1e10,1e11\n")
+    files("demand.csv", "model,qps\nm,1\nn,1000\n")
+    large = ScalabilityProfile("m", (1,), (1.0,), (0.0,), (1, 2), ((1.0, 1.0),), (8e10,), False, 4)
+    rows = ((), (30.0, 30.0))
+    small = ScalabilityProfile("n", (1, 3), (10.0, 30.0), (0.0, 0.0), (1, 2), rows, (8e10, 8e10))
+    files("scalability.json", json.dumps([large.to_dict(), small.to_dict()]))
+    for policy in ("optimal", "hera"):
+        planned(capsys, "--policy", policy, files=("scalability.json", "server.csv", "demand.csv"))
+        plan = read_colocation_plan(tmp_path / "plan.toml")
+        assert plan.servers == 35
+        assert all(tenant.workers for group in plan.groups for tenant in group.tenants)
+
+
+def test_a_model_whose_memory_is_not_known_does_not_share_a_server_whose_memory_is(files, capsys, tmp_path):
+    files("server.csv", "cores,cache_ways,bandwidth_bytes_per_s,memory_bytes\n2,2,1e10,128e9\n")
+    files("demand.csv", "model,qps\nm,40\nn,90\n")
+    profile_file(tmp_path / "p" / "m.json", model="m", scalability=scaling("m", (20.0, 25.0)))
+    known = replace(scaling("n", (30.0, 60.0)), memory_bytes=(80e9, 80e9))
+    profile_file(tmp_path / "p" / "n.json", model="n", scalability=known)
+    assert fault(capsys, files=("p", "server.csv", "demand.csv")) == (
+        "p: scalability profile of m: memory_bytes is not known, but the server's is, 1.28e+11: profile the model"
+        " again, or leave out the server's, and memory is no limit"
+    )
+    profile_file(tmp_path / "p" / "m.json", model="m", scalability=replace(known, model="m"))
+    answer = planned(capsys, files=("p", "server.csv", "demand.csv"))
+    assert all(len(group["tenant"]) == 1 for group in answer["groups"]), "80 GB and 80 GB do not fit 128 GB"
+    _, shown, _ = run(capsys, files=("p", "server.csv", "demand.csv"))
+    assert "Memory is no limit" not in shown
+    files("server.csv", "cores,cache_ways,bandwidth_bytes_per_s\n2,2,1e10\n")
+    _, shown, _ = run(capsys, files=("p", "server.csv", "demand.csv"))
+    assert "Memory is no limit here: server.csv has no memory_bytes." in shown
+
+
+def test_lines_without_memory_are_refused_where_the_server_s_is_given(files, capsys):
+    files("m.csv", "model,workers,cache_ways,qps,bandwidth_bytes_per_s\nm,1,3,1000,1e7\n")
+    files("demand.csv", "model,qps\nm,1500\n")
+    message = fault(capsys, files=("m.csv", "server.csv", "demand.csv"))
+    assert message.startswith("m.csv: scalability profile of m: memory_bytes is not known, but the server's is, 4e+09")
+    files("m.csv", "model,workers,cache_ways,qps,bandwidth_bytes_per_s,memory_bytes\nm,1,3,1000,1e7,0\n")
+    assert planned(capsys, files=("m.csv", "server.csv", "demand.csv"))["servers"] == 2, "told to be none"
 
 
 @pytest.mark.parametrize("kind", ["csv", "json"])

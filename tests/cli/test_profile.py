@@ -76,6 +76,9 @@ class Seeming:
         qps = 1000.0 / (1 + far + 5 * here.dense_workers)
         return Reached(qps, 20.0 + here.cores, 10.0, **said, bandwidth_bytes_per_s=self.traffic)
 
+    def remarks(self, found_qps):
+        return (f"{found_qps:g} is a round number",) if self.late is None else ()
+
     def latency_profiles(self, configuration):
         self.asked_latency = configuration
         return {"whole": LATENCY}
@@ -294,9 +297,21 @@ def test_batches_that_were_timed_are_not_timed_again(capsys, repository, live):
     assert run_as_typed(capsys, repository, *SMALL)[0] == 130
     timed, live.fault_at = list(live.timed), None
     assert run_as_typed(capsys, repository, *SMALL)[0] == 0
-    assert live.timed == timed
+    assert live.timed[:-1] == timed  # and the winner
+    assert run_as_typed(capsys, repository, *SMALL)[0] == 0
+    assert live.timed[:-1] == timed
     assert run_as_typed(capsys, repository, *SMALL, "--fresh")[0] == 0
-    assert live.timed == 2 * timed
+    assert live.timed == 2 * live.timed[: len(timed) + 1]
+
+
+def test_the_winner_is_timed_while_all_its_workers_are_at_it(capsys, repository, live):
+    _, shown = profiled(capsys, repository)
+    assert live.timed == [(BEST, (16, 64))]
+    made = read_server_profile(Path("profiles/tiny.json"))
+    assert made.busy_latency == {"whole": LATENCY}
+    assert "while all workers are at it, whole: plans go by these times" in shown
+    profiled(capsys, repository, "--placement", "pipeline-on-host")
+    assert read_server_profile(Path("profiles/tiny.json")).busy_latency == {}
 
 
 @pytest.mark.parametrize(("end", "code", "how"), [(SystemExit(143), 143, "Terminated"), (SystemExit(129), 129, "Term")])
@@ -326,6 +341,21 @@ def test_of_some_cores_it_is_told_how_to_serve(capsys, repository, monkeypatch, 
     _, shown = profiled(capsys, repository, "--cores", "0-3")
     assert "taskset" not in shown
     assert read_server_profile(tmp_path / "profiles" / "tiny.json").cores is None
+
+
+def test_cores_that_lie_otherwise_are_measured_anew(capsys, repository, live, monkeypatch, tmp_path):
+    monkeypatch.setattr("hebe.runtime.pinning.available_cores", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr("hebe.cli.profile_making.steady_machine", lambda *_: None)  # there may be fewer cores here
+    monkeypatch.setattr("hebe.cli.profile_making.core_layout", lambda cores: f"lie {cores[1] - cores[0]} apart")
+    first, _ = profiled(capsys, repository, "--cores", "0,1")
+    asked = len(live.asked)
+    like, _ = profiled(capsys, repository, "--cores", "2,3")
+    assert (first["answered_by_journal"], like["answered_by_journal"]) == (0, like["evaluations"])
+    assert len(live.asked) == asked
+    other, _ = profiled(capsys, repository, "--cores", "0,2")
+    assert other["answered_by_journal"] == 0
+    assert len(live.asked) == 2 * asked
+    assert read_server_profile(tmp_path / "profiles" / "tiny.json").subject.layout == "lie 2 apart"
 
 
 @pytest.mark.usefixtures("live")
@@ -434,7 +464,8 @@ def test_what_may_win_by_the_times_of_batches_is_measured(capsys, repository, li
     assert told["evaluations"] == len(live.asked) <= 3
     assert live.asked[0][0].workers == 4, "its batches take as long on two cores as on one"
     lanes = [(lane.workers, lane.cores_per_worker) for lane, _ in live.timed]
-    assert lanes == [(1, 1), (4, 1), (1, 2), (2, 2), (1, 3), (1, 4)], "one worker of each kind, and all that fit"
+    kinds = [(1, 1), (4, 1), (1, 2), (2, 2), (1, 3), (1, 4)]
+    assert lanes[: len(kinds)] == kinds, "one worker of each kind, and all that fit"
     assert {tuple(batch_sizes) for _, batch_sizes in live.timed} == {(16, 64)}
 
 
@@ -520,6 +551,14 @@ def test_an_unknown_model_is_told(capsys, repository):
     code, _, err = run(capsys, repository, "--model", "large")
     assert code == 1
     assert "large" in err
+
+
+def test_what_else_to_know_of_the_throughput_is_told(capsys, repository, live):
+    assert profiled(capsys, repository)[0]["remarks"] == []
+    live.late = None
+    told, shown = profiled(capsys, repository)
+    assert told["remarks"] == ["1000 is a round number"]
+    assert "1000 is a round number" in shown
 
 
 @pytest.mark.usefixtures("live")

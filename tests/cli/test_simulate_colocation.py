@@ -131,7 +131,7 @@ def test_what_waits_is_what_theory_says(capsys, example):
 
     def alone(content):
         content["demand_qps"] = {"ranker": 12.0}
-        tenant = {"model": "ranker", "workers": 1, "cache_ways": 2, "qps": 10.0}
+        tenant = {"model": "ranker", "workers": 1, "cores_per_worker": 1, "cache_ways": 2, "qps": 10.0}
         content["group"] = [{"servers": 1, "utilization": 1.0, "tenant": [tenant]}]
 
     changed(example, alone)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from hebe.cli import fleet_simulation, simulate_provisioning
 from hebe.cli.main import main
 
 from .pool_files import write
@@ -159,6 +160,20 @@ def test_servers_that_are_missing_or_late_leave_queries_unanswered(capsys, day, 
     assert ("servers are late" in shown) == (spoil is late)
 
 
+def test_servers_that_are_late_for_longer_than_an_interval_are_late_in_the_next_one_too(capsys, day):
+    """The second interval's servers of model a are set up 30 s into the third one, in which no more are started."""
+    content = tomllib.loads(day.read_text())
+    late(content)
+    content["set_up_s"] = 90.0
+    content["interval"][2]["servers"]["a"] = content["interval"][1]["servers"]["a"]
+    day.write_text(tomli_w.dumps(content))
+    result, shown = simulated(capsys, "times.csv", "--plan", day, *LOAD, "--queries", 2000)
+    assert result["models"]["a"]["attainment"]["by_interval"] == pytest.approx([1.0, 0.0, 0.5], abs=0.02)
+    servers = sum(content["interval"][1]["servers"]["a"].values())
+    assert [(one["start_s"], one["late_servers"]) for one in result["missed"]] == [(60, servers), (120, servers)]
+    assert f"{servers} servers are late: they join 90 s after their interval begins" in shown
+
+
 def test_a_model_that_never_has_a_server_is_answered_by_nobody(capsys, day):
     content = tomllib.loads(day.read_text())
     for interval in content["interval"]:
@@ -167,6 +182,24 @@ def test_a_model_that_never_has_a_server_is_answered_by_nobody(capsys, day):
     result, _ = simulated(capsys, "times.csv", "--plan", day, *LOAD, "--queries", 300)
     assert result["models"]["b"]["attainment"]["mean"] == 0.0
     assert result["models"]["a"]["attainment"]["mean"] > 0.99
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "constant"])
+def test_a_query_that_is_too_large_is_told_before_the_day_is_simulated(capsys, day, monkeypatch, arrivals):
+    """Those that the share of sizes is told from are many, and the queries of a day more."""
+
+    def never(_case):
+        raise AssertionError("nothing is simulated")
+
+    monkeypatch.setattr(fleet_simulation, "SIZE_DRAWS", 1)
+    sizes = ",".join(["10"] * 99 + ["101"])
+    options = ["times.csv", "--plan", day, *LOAD[:-1], f"quantiles:{sizes}", "--queries", 500, "--arrivals", arrivals]
+    with monkeypatch.context() as patched:
+        patched.setattr(simulate_provisioning, "run_stretch", never)
+        code, _, err = run(capsys, *options)
+    assert code == 1
+    assert "has queries of 101 items, but service times reach to 100 items" in " ".join(err.split())
+    assert simulated(capsys, *options[:7], "--sizes", "normal:40:13", "--queries", 500)[0]["intervals_met"] == 1.0
 
 
 def test_a_sample_that_is_too_short_for_overload_is_said(capsys, day):

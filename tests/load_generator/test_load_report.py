@@ -66,7 +66,40 @@ def test_it_says_when_the_generator_is_the_bottleneck():
     assert behind.generator_limits == ("9,000,001 of 9,000,101 queries could not be sent in time",)
     waited = report(lag=[0.5] * 100, waited=50)
     assert waited.generator_limits == ()
-    assert "50 of 100 queries waited for one of 8 connections" in waited.bottlenecks[0]
+    assert "50 of 100 queries waited for a free connection (gRPC: call)" in waited.bottlenecks[0]
+
+
+def test_a_wait_for_connections_does_not_hide_that_the_generator_was_late():
+    behind = LatencyRecorder()
+    behind.record_many([0.02] * 100)
+    late = report(lag=[0.5] * 100, waited=50, behind=behind)
+    assert late.generator_limits == ("1% of queries were sent over 20 ms late (bound 5 ms)",)
+    # Without such a wait, opening a connection is the generator's as well.
+    assert (
+        report(lag=[0.5] * 100, behind=behind).generator_limits[0].startswith("1% of queries were sent over 5e+02 ms")
+    )
+
+
+def test_the_servers_time_is_from_the_send():
+    assert report(latencies=[0.07] * 100, lag=[0.05] * 100).server_s == pytest.approx(0.02)
+    assert report(latencies=[0.02] * 100, lag=[0.05] * 100).server_s == 0
+    assert math.isnan(report(latencies=()).server_s)
+    assert math.isnan(report(latencies=(), lag=()).server_s)
+
+
+def test_connections_limit_a_run_that_would_have_met_the_sla_without_the_wait():
+    late = {"latencies": [0.04] * 80 + [0.14] * 20, "lag": [0.02] * 100}
+    limit = report(**late, waited=40).connection_limit
+    assert limit is not None
+    assert (limit.kind, limit.weight) == ("connections", 0.4)
+    assert "40 of 100 queries waited" in limit.text
+    assert report(**late, waited=40).generator_limits == (), "one run does not tell it from an overloaded server"
+    assert report(**late, waited=0).connection_limit is None
+    assert report(**late, waited=10).connection_limit is None, "ten others were late as well"
+    slow = report(latencies=[0.15] * 100, lag=[0.02] * 100, waited=100)
+    assert slow.connection_limit is None, "the server alone takes longer than 100 ms"
+    assert report(**late, sla=None, waited=40).connection_limit is None
+    assert report(latencies=(), lag=(), waited=0).connection_limit is None
 
 
 def test_of_few_queries_the_last_one_is_not_a_percentile():

@@ -201,6 +201,32 @@ async def test_the_generators_share_of_a_core_is_by_the_clock_of_its_library():
     assert report.cpu_share > 1000
 
 
+async def test_a_run_that_ends_at_its_first_tick_tells_no_share_of_a_core():
+    # All is refused, and there is no warm-up: at the first tick the SLA is out of reach.
+    server = FakeServer(delay_s=0.0, verdict=lambda _: (Outcome.REFUSED, "503"))
+    server.cpu_clock = lambda: 10 * time.monotonic()  # as if ten threads had worked all the time
+    plan = replace(PLAN, rate_qps=2000.0, duration_s=0.3, warm_up_s=0.0, sla=SlaTarget(1e4, 99.0))
+    report = await run_open_loop(replace(plan, stop_when_failing=True), POOL, server)
+    assert report.cut_short == FAILING
+    assert math.isnan(report.cpu_share)
+    assert {limit.kind for limit in report.limits} <= {"late"}
+    report = await run_open_loop(plan, POOL, server)
+    assert report.cpu_share > 5
+    assert "cpu" in {limit.kind for limit in report.limits}
+
+
+async def test_what_the_schedule_was_behind_is_the_generators_own():
+    class Slow(FakeServer):
+        def send(self, index, items, offset):
+            if index == 40:
+                time.sleep(0.05)
+            super().send(index, items, offset)
+
+    report = await run_open_loop(PLAN, POOL, Slow())
+    assert report.behind.answers == 60
+    assert report.behind.percentile_s(100) > 0.03
+
+
 async def test_waiting_for_a_connection_is_noticed():
     server = Saturated()
     plan = replace(PLAN, answer_timeout_s=0.2)
@@ -208,7 +234,9 @@ async def test_waiting_for_a_connection_is_noticed():
     assert report.waited == 60
     assert report.latencies.failed.total() == 60
     assert any("--connections" in reason for reason in report.bottlenecks)
-    assert report.generator_limits == ()
+    # Somebody else may have had the core for a moment.
+    assert {limit.kind for limit in report.limits} <= {"late"}
+    assert (report.lag.answers, report.behind.answers) == (0, 60)
 
 
 async def test_unsent_queries_of_a_failing_run_are_withdrawn():
@@ -217,7 +245,7 @@ async def test_unsent_queries_of_a_failing_run_are_withdrawn():
     report = await asyncio.wait_for(run_open_loop(plan, POOL, server), 20)
     assert report.cut_short == FAILING
     assert set(report.latencies.failed) == {WITHDRAWN}
-    assert report.generator_limits == ()
+    assert {limit.kind for limit in report.limits} <= {"late"}
     assert len(server.given_up) == len(server.sent)
 
 

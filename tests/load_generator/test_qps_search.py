@@ -1,6 +1,8 @@
 import asyncio
+import heapq
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,11 +10,12 @@ import pytest
 
 from hebe.latency import LatencyRecorder
 from hebe.load_generator.error import LoadError
-from hebe.load_generator.load_report import NOT_SENT, LoadReport
+from hebe.load_generator.load_report import FAILING, NOT_SENT, LoadReport
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
+from hebe.load_generator.open_loop import WITHDRAWN
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe, QpsSearch, Workload
 from hebe.load_generator.query_pool import QueryPool
-from hebe.load_generator.rate_search import Crossing, Phase
+from hebe.load_generator.rate_search import Crossing, Phase, RateSearch
 from hebe.load_generator.sender import Outcome
 from hebe.load_generator.session import find_qps
 from hebe.load_generator.target import Target, parse_endpoint
@@ -137,6 +140,169 @@ def test_each_limit_of_the_generator_is_said_once_with_the_worst_number():
         "the generator used 93% of a core",
     )
     assert found([report()]).bottlenecks == ()
+
+
+def loaded(rate_qps, passed, server_s, waited_s=0.0, waited=0.0):
+    """A probe of a hundred queries, of which the share `waited` waited for a connection for so long."""
+    latencies, lag = LatencyRecorder(HALF), LatencyRecorder()
+    waits_s = np.where(np.arange(100) < 100 * waited, waited_s, 0.0)
+    latencies.record_many(server_s + waits_s)
+    lag.record_many(waits_s)
+    waits = int(np.count_nonzero(waits_s))
+    report = LoadReport(rate_qps, 1.0, 0.0, latencies, 100, 100, lag, 0.1, waits, 8, "", {})
+    assert report.sla_met is passed
+    return Probe(Phase.ROUND, rate_qps, passed, report)
+
+
+HALF = SlaTarget(100.0, 50.0)
+LIGHT = (loaded(10.0, True, 0.02), loaded(50.0, True, 0.02))
+ALIKE = (loaded(105.0, False, 0.022, 0.1, 0.9), loaded(98.0, False, 0.024, 0.2, 0.8))
+
+
+def connection_limits(probes, found_qps=100.0):
+    crossing = Crossing(found_qps, 0.9 * found_qps, 1.1 * found_qps)
+    result = LatencyBoundedThroughput(HALF, crossing, tuple(probes), False)
+    return [reason for reason in result.bottlenecks if "--connections" in reason]
+
+
+def test_too_few_connections_for_a_server_that_is_as_fast_as_before_are_said():
+    assert connection_limits([*LIGHT, *ALIKE]) == [
+        "90 of 100 queries waited for a free connection (gRPC: call) while the server answered in time: more"
+        " --connections may find more, at worst of 2 probes"
+    ]
+    # Even where only a rate close to the one found has held.
+    assert connection_limits([loaded(90.0, True, 0.02), *ALIKE])
+    # Where no rate held, a server that answers in time is not what takes so long.
+    assert connection_limits([loaded(1.0, False, 0.02, 0.1, 0.9), loaded(2.0, False, 0.02, 0.1, 0.9)], found_qps=0.0)
+
+
+def test_connections_that_an_overloaded_server_has_in_use_are_not_the_limit():
+    # Twice the load, and it takes four times as long: with eight queries at once, it answers no more than with four.
+    busy = [loaded(105.0, False, 0.08, 0.1, 0.9), loaded(98.0, False, 0.08, 0.2, 0.8)]
+    assert connection_limits([*LIGHT, *busy]) == []
+
+
+def test_connections_are_not_the_limit_of_probes_that_mostly_failed_otherwise():
+    slow = [loaded(rate, False, 0.2) for rate in (101.0, 102.0, 104.0)]
+    assert connection_limits([*LIGHT, *ALIKE, *slow]) == []
+    assert connection_limits([*LIGHT, *slow]) == []
+    assert connection_limits([loaded(1.0, False, 0.2)], found_qps=0.0) == []
+    # Nor of those far above.
+    assert connection_limits([*LIGHT, loaded(160.0, False, 0.02, 0.1, 0.9)]) == []
+
+
+def simulated(rng, sla, rate_qps, duration_s, service, connections, workers):
+    """The report of a run to a server of so many workers over so many connections, in arithmetic instead of time;
+    `service(queries)` is the seconds that one takes as the server has so many. Ends early as the open loop does."""
+    due_s = np.cumsum(rng.exponential(1 / rate_qps, round(rate_qps * duration_s)))
+    in_use, busy, free = [], [], [0.0] * workers
+    sent_s, done_s = np.empty_like(due_s), np.empty_like(due_s)
+    for index, now in enumerate(due_s.tolist()):
+        sent = now if len(in_use) < connections else max(now, heapq.heappop(in_use))
+        while busy and busy[0] <= sent:
+            heapq.heappop(busy)
+        done = max(sent, heapq.heappop(free)) + service(len(busy) + 1)
+        for heap in (in_use, busy, free):
+            heapq.heappush(heap, done)
+        sent_s[index], done_s[index] = sent, done
+    late_s = np.sort(due_s[done_s - due_s > sla.latency_s]) + sla.latency_s
+    most = int((1 - sla.percentile / 100) * (len(due_s) + 3 * math.sqrt(len(due_s)))) + 1
+    end_s = late_s[most] if len(late_s) > most else math.inf
+    sent, unsent = (due_s < end_s) & (sent_s < end_s), (due_s < end_s) & (sent_s >= end_s)
+    latencies, lag = LatencyRecorder(sla), LatencyRecorder()
+    latencies.record_many((done_s - due_s)[sent])
+    latencies.fail(WITHDRAWN, int(unsent.sum()))
+    lag.record_many((sent_s - due_s)[sent])
+    waited = int(np.count_nonzero((sent_s > due_s) & (due_s < end_s)))
+    cut_short = FAILING if math.isfinite(end_s) else ""
+    return LoadReport(rate_qps, duration_s, 0.0, latencies, 0, 0, lag, 0.1, waited, connections, cut_short, {})
+
+
+MANY = 1000
+
+
+@pytest.mark.parametrize(
+    ("connections", "workers", "service_s", "said"),
+    [
+        # As many at once as there are connections, and it takes no longer, or a little.
+        (2, MANY, lambda _, __: 0.02, True),
+        (1, MANY, lambda _, __: 0.09, True),
+        (16, MANY, lambda rng, _: rng.exponential(0.03), True),
+        (16, MANY, lambda _, queries: 0.02 + 0.001 * queries, True),
+        (64, MANY, lambda _, queries: 0.02 + 0.0002 * queries, True),
+        # Fewer at once than there are connections, all of which may be in use and all in time.
+        (4, 1, lambda rng, _: rng.exponential(0.005), False),
+        (16, 1, lambda _, __: 0.005, False),
+        (16, 1, lambda rng, _: rng.exponential(0.005), False),
+        (16, 4, lambda rng, _: rng.exponential(0.01), False),
+        (32, 16, lambda rng, _: rng.exponential(0.02), False),
+        (256, 1, lambda rng, _: rng.exponential(0.005), False),
+        # Slower than the SLA allows, whatever is asked.
+        (8, 1, lambda _, __: 0.11, False),
+        (1, 1, lambda _, __: 0.11, False),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_searches_tell_too_few_connections_from_overloaded_servers(connections, workers, service_s, said, seed):
+    rng, sla = np.random.default_rng(seed), SlaTarget(100.0)
+    rates, probes = RateSearch(20.0, lowest_qps=2.0), []
+    while (rate_qps := rates.next_rate()) is not None:
+        duration_s = max(200 / rate_qps, 1.0)
+        report = simulated(rng, sla, rate_qps, duration_s, lambda n: service_s(rng, n), connections, workers)
+        probes.append(Probe(rates.phase, rate_qps, report.sla_met, report))
+        rates.record(report.sla_met)
+    found = LatencyBoundedThroughput(sla, rates.result(), tuple(probes), False)
+    assert any("--connections" in reason for reason in found.bottlenecks) is said
+
+
+async def test_no_probe_begins_after_the_time_of_the_search():
+    found = await search(FakeServer(), replace(QUICK, longest_s=0.0))
+    assert (found.crossing, found.probes, found.interrupted) == (None, (), True)
+    seen = []
+    stopped = replace(QUICK, longest_s=0.05)
+    found = await search(FakeServer(), stopped, on_probe=lambda *probe: seen.append(probe))
+    assert (len(found.probes), len(seen), found.interrupted) == (1, 1, True), "of a tenth of a second"
+    assert not (await search(FakeServer())).interrupted
+
+
+@pytest.mark.parametrize(
+    ("percentile", "rate_qps", "remark"),
+    [
+        (99.9, 10.0, "for p99.9: of the 200 queries of one at this rate 0.2 may miss it,.* --duration 250 or more"),
+        (95.0, 3.0, "for p95: of the 60 queries of one at this rate 3 may miss it,.* --duration 17 or more"),
+        (95.0, 9.0, "of the 180 queries"),
+        (95.0, 9.9, None),
+        (95.0, 10.0, None),
+        (95.0, 1000.0, None),
+        (99.9, 500.0, None),
+        (95.0, 0.0, None),
+    ],
+)
+def test_probes_too_short_for_their_percentile_are_remarked_on(percentile, rate_qps, remark):
+    remarks = QpsSearch(SlaTarget(20.0, percentile), 5.0).remarks(ConstantArrivals(), rate_qps)
+    if remark is None:
+        assert remarks == ()
+    else:
+        (text,) = remarks
+        assert re.search(remark, text)
+
+
+@pytest.mark.parametrize("arrivals", [ConstantArrivals(), BurstArrivals(5.0, 1.0, 7.0)])
+@pytest.mark.parametrize(("percentile", "rate_qps"), [(99.9, 10.0), (95.0, 3.0), (99.0, 7.3)])
+def test_the_duration_that_is_said_to_be_long_enough_is(arrivals, percentile, rate_qps):
+    settings = QpsSearch(SlaTarget(20.0, percentile), 5.0)
+    (remark,) = settings.remarks(arrivals, rate_qps)
+    enough_s = float(re.search(r"--duration (\S+) or more", remark).group(1))
+    assert enough_s > 5.0
+    assert replace(settings, probe_s=enough_s).remarks(arrivals, rate_qps) == ()
+
+
+@pytest.mark.parametrize(("percentile", "said"), [(99.9, True), (80.0, False)])
+async def test_a_search_of_few_queries_says_so(percentile, said):
+    settings = QpsSearch(SlaTarget(5000.0, percentile), 0.1, 0.0, 2, 0.3, highest_qps=250)
+    found = await search(FakeServer(), settings)
+    assert found.crossing.qps == 250
+    assert any("--duration" in remark for remark in found.remarks) is said
 
 
 def test_plain_data():

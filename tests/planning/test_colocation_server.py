@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hebe.planning.colocation import share_server
 from hebe.planning.colocation_server import (
     ScalabilityTables,
     ServerResources,
@@ -139,6 +141,29 @@ def test_a_server_with_less_memory_has_room_for_fewer_workers():
     assert made.alone[0] == 20
 
 
+def test_a_worker_takes_all_of_its_cores():
+    """As the same model measured with workers of one core, at those counts at which a worker is whole."""
+    fine = profile("m", 10.0, one_way=0.5)
+    at = [3, 7, 11, 15]
+    rows = [fine.qps_by_cache_ways[place] for place in at]
+    qps, traffic, memory = ([part[place] for place in at] for part in (fine.qps, fine.bandwidth_bytes_per_s, fine.qps))
+    coarse = ScalabilityProfile("m", (1, 2, 3, 4), qps, traffic, fine.cache_ways, rows, memory, cores_per_worker=4)
+    made = tables(coarse, COMPUTE_BOUND)
+    assert made.workers[0].tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4 + [4]
+    assert made.cores_per_worker.tolist() == [4, 1]
+    of_one_core = tables(fine, COMPUTE_BOUND)
+    whole = [0, 4, 8, 12, 16]
+    np.testing.assert_allclose(made.qps[0, whole], of_one_core.qps[0, whole])
+    np.testing.assert_allclose(made.qps[0, 7], made.qps[0, 4])
+    np.testing.assert_allclose(made.contention.share[:, whole], of_one_core.contention.share[:, whole])
+    only = made.only(np.array([1]))
+    assert only.cores_per_worker.tolist() == [1]
+    shared = share_server(tables(coarse, replace(coarse, model="n")), ("m", "n"))
+    assert sum(tenant.cores for tenant in shared.tenants) == 16
+    assert [tenant.cores_per_worker for tenant in shared.tenants] == [4, 4]
+    assert shared.utilization <= 1 + 1e-9, "neither cache nor cores are there twice"
+
+
 @given(st.integers(1, 7), st.integers(1, 4))
 def test_every_set_once(count, size):
     sets = all_sets(count, size)
@@ -156,6 +181,16 @@ def test_every_set_once(count, size):
             [ScalabilityProfile("huge", (10**12,), (1.0,), (1.0,), (11,), ((1.0,),))],
             SERVER,
             "huge: workers go up to 1000000000000: the server has 16 cores",
+        ),
+        (
+            [ScalabilityProfile("m", (1, 4), (1.0, 4.0), (1.0, 4.0), (11,), ((), (4.0,)), cores_per_worker=5)],
+            SERVER,
+            "m: workers go up to 4 of 5 cores each: the server has 16 cores",
+        ),
+        (
+            [ScalabilityProfile("m", (16,), (1.0,), (1.0,), (11,), ((1.0,),))],
+            SERVER,
+            r"m: memory_bytes is not known, but the server's is, 2e\+11: profile the model again, or leave out",
         ),
         (
             [ScalabilityProfile("huge", (16,), (1.0,), (1.0,), (10**12,), ((1.0,),))],

@@ -148,6 +148,16 @@ def test_servers_that_serve_until_then_are_late():
     assert day.covered_share(finer, 60).tolist() == pytest.approx([1 - 1 / 50, 1 - 4 * 0.5 / 5])
 
 
+def test_servers_that_are_set_up_for_longer_than_an_interval_are_late_in_several():
+    day = plan_day(same_servers(10), MOVED, 600, set_up_s=900)
+    assert day.late[:, :, 0].tolist() == [[0, 0], [0, 2], [0, 2], [0, 2], [0, 2]]
+    # in the second interval b lacks two of its three, from the third on four at first, then two: never enough
+    assert day.covered_share(np.array(MOVED), 600).tolist() == pytest.approx([1.0, 0.2])
+    level = np.array([[900.0, 100.0], [700.0, 300.0], [700.0, 300.0]])
+    day = plan_day(same_servers(10), level, 600, set_up_s=900)
+    assert day.covered_share(level, 600).tolist() == pytest.approx([1.0, 0.5])
+
+
 def test_free_servers_are_set_up_before():
     for available, set_up_s, late in ((12, 300, 0), (12, 600, 0), (12, 601, 6), (14, 1200, 0), (11, 300, 4)):
         day = plan_day(same_servers(available), MOVED, 600, set_up_s=set_up_s)

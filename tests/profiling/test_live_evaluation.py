@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from hebe.load_generator.qps_search import Workload
+from hebe.load_generator.qps_search import QpsSearch, Workload
+from hebe.load_generator.query_pool import QueryPool
+from hebe.load_generator.rate_search import Phase
 from hebe.models.architectures import build_dense_net
 from hebe.models.catalog import entry
 from hebe.models.ranking_model import initial_rows
@@ -16,13 +20,16 @@ from hebe.models.repository import ModelRepository
 from hebe.profiling import live_evaluation
 from hebe.profiling.effort import Effort
 from hebe.profiling.error import ProfilingError
-from hebe.profiling.live_evaluation import live_evaluator
+from hebe.profiling.evaluator import ScalabilityPoint
+from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.runtime.bandwidth_meter import CacheWays
 from hebe.runtime.cache_allocation import CacheAllocationError
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.errors import QueryFailed
-from hebe.spec import SlaTarget
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
+from hebe.workload.arrivals import PoissonArrivals
+from hebe.workload.key_skew import UniformKeys
 from hebe.workload.query_sizes import FixedSizes
 
 WHOLE = (Lane(Placement.MODEL_ON_HOST, 1, 1, 32),)
@@ -82,6 +89,28 @@ def test_configurations_are_measured_one_after_the_other(repository):
         assert profile.workers[0] == 1
         assert profile.workers[-1] == len(available_cores())
         assert all(qps > 0 for qps in profile.qps)
+        assert profile.cores_per_worker == 1
+        tables = sum(table.size_bytes for table in evaluator.spec.tables)
+        assert list(profile.memory_bytes) == sorted(profile.memory_bytes), "more workers need as much at least"
+        assert tables < profile.memory_bytes[0] < tables + 64e6, "what the process takes by itself is left out"
+
+
+@pytest.mark.usefixtures("moment")
+def test_scalability_says_how_many_cores_its_workers_have(repository):
+    """Those of the configuration that it goes by, and of the memory that is resident."""
+    point = ScalabilityPoint(10.0, 1e6, True)
+    asked = []
+
+    def measure(configuration, _ways):
+        asked.append(configuration[0])
+        return point
+
+    with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH, cores=(0, 0, 0, 0, 0)) as evaluator:
+        profile = evaluator.scalability((replace(WHOLE[0], cores_per_worker=2),), measure)
+        resident = evaluator.scalability(WHOLE, measure).memory_bytes
+    assert (profile.workers, profile.cores_per_worker) == ((1, 2), 2)
+    assert [lane.cores_per_worker for lane in asked[:2]] == [2, 2]
+    assert len(resident) == 4
 
 
 @pytest.mark.usefixtures("moment")
@@ -181,3 +210,56 @@ def test_service_times_are_measured_by_stage_alone_and_while_all_workers_are_bus
     for profile in busy.values():
         assert profile.batch_sizes == (4, 16, 32)
         assert min(profile.service_s) > 0
+
+
+class SmallPool:
+    """A `Workload` whose queries are drawn from so few keys that caches soon know all of them."""
+
+    sizes, arrivals = FixedSizes(8), PoissonArrivals()
+
+    def pool(self, inputs):
+        return QueryPool(inputs, UniformKeys(), 8, np.random.default_rng(0), pool_bytes=1 << 20)
+
+
+def seeming_evaluator(tiers):
+    spec = ModelSpec("m", "dlrm", (EmbeddingTableSpec("t", 10**8, 4),), (FeatureSpec("f", "t", 1, Pooling.SUM),))
+    model = SimpleNamespace(spec=spec, hierarchy=SimpleNamespace(tiers=tiers))
+    evaluator = LiveEvaluator(model, SmallPool(), SlaTarget(50, 95), (0,), MOMENT, None)
+    return evaluator, evaluator._pool.items
+
+
+def probe_of(items):
+    report = SimpleNamespace(items_sent=items)
+    return SimpleNamespace(phase=Phase.RAMP, report=report, rate_qps=100.0, passed=True)
+
+
+def test_probes_that_name_the_same_keys_again_are_told_of_together(monkeypatch):
+    evaluator, items = seeming_evaluator(tiers=object())
+    evaluator._best_qps = 100.0  # which a search begins at
+
+    async def nothing():
+        pass
+
+    async def probes(_search, _workload, _pool, _sender, _start_qps, _stop, on_probe):
+        on_probe(probe_of(items), None)
+
+    monkeypatch.setattr(LiveEvaluator, "driver", SimpleNamespace())
+    monkeypatch.setattr(live_evaluation, "DriverSender", lambda *_: SimpleNamespace(close=nothing))
+    monkeypatch.setattr(QpsSearch, "run", probes)
+    evaluator._search()
+    assert evaluator.remarks(1e6) == (), "of one probe as many as it sent"
+    for _ in range(9):
+        evaluator._search()
+    (remark,) = evaluator.remarks(1e6)
+    assert remark.startswith("f: the queries of all probes named at most ")
+    assert "hebe load --find-qps --pool-memory" in remark
+    resident, _ = seeming_evaluator(tiers=None)
+    resident._items_sent = evaluator._items_sent
+    assert resident.remarks(1e6) == ()
+
+
+def test_probes_that_were_too_short_for_the_percentile_are_told_of():
+    evaluator, _ = seeming_evaluator(tiers=None)
+    (remark,) = evaluator.remarks(10.0)
+    assert remark.startswith("probes were too short for p95")
+    assert remark.endswith("(hebe load --find-qps has that option)")

@@ -27,6 +27,8 @@ def test_a_profile_survives_the_way_to_disk_and_back(tmp_path):
         PROFILE,
         replace(PROFILE, scalability=None, server=replace(SERVER, accelerator=None)),
         replace(PROFILE, cores=(0, 1, 5)),
+        replace(PROFILE, subject=replace(PROFILE.subject, layout="cores 1x2, sockets 1x2, last-level caches 1x2")),
+        replace(PROFILE, busy_latency={"whole": PROFILE.latency["whole"]}),
         replace(PROFILE, measured=replace(PROFILE.efficiency, qps=500.0), measured_at="2026-05-05T00:00:00+00:00"),
     ):
         write_server_profile(path, written)
@@ -178,6 +180,18 @@ def test_a_profile_of_something_else_is_refused(place, value, message):
     asked[place] = value
     with pytest.raises(ProfileError, match=f"^(the profile )?{message}"):
         check_fits(PROFILE, *asked)
+
+
+def test_a_profile_of_cores_that_lie_otherwise_is_refused():
+    siblings, apart = "cores 1x2, sockets 1x2, last-level caches 1x2", "cores 2x1, sockets 1x2, last-level caches 1x2"
+    made = replace(PROFILE, subject=replace(PROFILE.subject, layout=siblings), cores=(0, 1))
+    check_fits(made, *FITTING, siblings)
+    check_fits(made, *FITTING)
+    check_fits(PROFILE, *FITTING, apart)  # of an older version: it is not known
+    with pytest.raises(
+        ProfileError, match=f"on cores 0-1 that lie otherwise .*: {siblings}; and these lie so: {apart}"
+    ):
+        check_fits(made, *FITTING, apart)
 
 
 def test_a_profile_is_its_own():

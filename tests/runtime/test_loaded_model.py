@@ -19,6 +19,7 @@ from hebe.embeddings.hierarchy_config import CacheConfig, HierarchyConfig, Volat
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.table_memory import RowFormat
 from hebe.models.architectures import build_dense_net
+from hebe.models.catalog import entry
 from hebe.models.ranking_model import RankingModel
 from hebe.models.repository import ModelRepository, RepositoryError
 from hebe.query import Batch, JaggedKeys, SubQuery
@@ -45,6 +46,24 @@ def reference_scores(repository, name: str, query) -> np.ndarray:
     }
     with torch.no_grad():
         return model(None if query.dense is None else torch.from_numpy(query.dense), features).numpy()
+
+
+def test_what_serving_takes_is_told_of_the_way_in_which_it_is_loaded(tmp_path):
+    """Larger than the pieces in which memory is given out; not what the process takes by itself."""
+    spec = entry("peers-dlrm", scale=0.1)
+    rows = {table.name: np.zeros((table.rows, table.dim), np.float32) for table in spec.tables}
+    ModelRepository(tmp_path).write(spec, rows, build_dense_net(spec).state_dict())
+    table_bytes = sum(table.size_bytes for table in spec.tables)
+    taken = {}
+    for row_format in (RowFormat.FP32, RowFormat.FP16):
+        loaded = LoadedModel.load(tmp_path, spec.name, options=LoadOptions(row_format=row_format))
+        taken[row_format] = loaded.serving_bytes(1, 32, 1)
+        assert loaded.serving_bytes(4, 32, 1) > taken[row_format]
+        assert loaded.serving_bytes(2, 32, 2) == loaded.serving_bytes(4, 32, 1)
+        assert loaded.serving_bytes(1, 64, 1) > taken[row_format]
+        loaded.close()
+    assert table_bytes < taken[RowFormat.FP32] < 2 * table_bytes
+    assert taken[RowFormat.FP32] - taken[RowFormat.FP16] == pytest.approx(table_bytes / 2, rel=0.2)
 
 
 def test_how_a_model_is_loaded_in_words(tmp_path):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hebe.runtime.pinning import available_cores
-from hebe.runtime.this_server import CORE_WATTS, IDLE_SHARE, MEMORY_WATTS_PER_GB, this_server
+from hebe.runtime.this_server import CORE_WATTS, IDLE_SHARE, MEMORY_WATTS_PER_GB, core_layout, this_server
 from hebe.spec import SpecError
 
 GIB = 1 << 30
@@ -28,6 +28,7 @@ class Machine:
         for core in range(8):
             pair, half = core // 2 * 2, "0-3" if core < 4 else "4-7"
             self.core(core, "topology/thread_siblings_list", f"{pair}-{pair + 1}")
+            self.core(core, "topology/physical_package_id", "0")
             for index, (level, size, shared) in enumerate(
                 [(1, "32K", f"{pair}-{pair + 1}"), (2, "1024K", f"{pair}-{pair + 1}"), (3, "16M", half)]
             ):
@@ -60,6 +61,36 @@ def test_what_the_system_tells(machine):
     assert (spec.cores, spec.clock_hz, spec.llc_bytes) == (8, 2.0e9, 32 << 20)
     assert 63 * GIB < spec.memory_bytes < 64 * GIB
     assert (spec.accelerator, spec.memory_bandwidth_bytes_per_s, spec.price_per_hour) == (None, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("cores", "told"),
+    [
+        (range(8), "cores 4x2, sockets 1x8, last-level caches 2x4"),
+        ((0, 1), "cores 1x2, sockets 1x2, last-level caches 1x2"),
+        ((0, 2), "cores 2x1, sockets 1x2, last-level caches 1x2"),
+        ((1, 3), "cores 2x1, sockets 1x2, last-level caches 1x2"),
+        ((0, 4), "cores 2x1, sockets 1x2, last-level caches 2x1"),
+        ((0, 1, 2), "cores 1x2 1x1, sockets 1x3, last-level caches 1x3"),
+        ((0, 9), ""),
+        ((), ""),
+    ],
+)
+def test_how_cores_lie_to_each_other(machine, cores, told):
+    assert core_layout(tuple(cores), sys=machine.sys) == told
+
+
+def test_two_sockets_are_not_one(machine):
+    for core in range(4, 8):
+        machine.core(core, "topology/physical_package_id", "1")
+    assert core_layout((0, 2), sys=machine.sys) == "cores 2x1, sockets 1x2, last-level caches 1x2"
+    assert core_layout((0, 4), sys=machine.sys) == "cores 2x1, sockets 2x1, last-level caches 2x1"
+
+
+def test_where_the_system_does_not_tell_it_nothing_is_said_of_the_cores(machine):
+    (machine.sys / "devices/system/cpu/cpu2/topology/physical_package_id").unlink()
+    assert core_layout((0, 2), sys=machine.sys) == ""
+    assert core_layout(sys=machine.sys / "none") == ""
 
 
 def test_what_is_estimated(machine):

@@ -15,6 +15,7 @@ import uvloop
 
 from hebe.query import FloatArray, JaggedKeys, KeyArray, KeyCounts, Query, QueryResult
 from hebe.runtime.hierarchy_state import IngestionStatistics, TiersState
+from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.auth import Gate
 from hebe.serving.byte_budget import ByteBudget
@@ -87,6 +88,7 @@ class FakeModel:
         self.splits = 1
         self.workers = 1
         self.queue_depth = 0
+        self.worked_s: dict[tuple[int, Stage], float] = {}
         self.trouble = ""
         self.tiers: TiersState | None = None
         self.tier_kinds: dict[str, str] = {}

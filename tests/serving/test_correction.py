@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,13 +24,42 @@ ESTIMATED = EfficiencyTuple("m", "s", 100.0, 50.0, {"workers": 2}, estimated=Tru
     ],
 )
 def test_what_serving_shows_corrects_the_tuple(before, load, after):
-    told = corrected(before, load)
+    told = corrected(before, load, 100.0)
     assert (told.qps, told.power_watts, told.estimated) == after
     assert told.configuration == before.configuration
 
 
-@given(st.floats(0, 1e6), st.booleans(), st.floats(0, 1e3), st.booleans(), st.sampled_from([READ, ESTIMATED]))
-def test_a_load_that_was_seen_before_says_nothing_new(qps, kept, watts, estimated, before):
-    load = MeasuredLoad(qps, kept, watts + 1.0, estimated)
-    once = corrected(before, load)
-    assert corrected(once, load) is once
+@pytest.mark.parametrize(
+    ("load", "qps"),
+    [
+        (MeasuredLoad(60.0, True, 50.0, False, 0.15), 300.0),  # there is time for 400
+        (MeasuredLoad(55.0, True, 50.0, False, 0.15), 300.0),  # about as much as it has
+        (MeasuredLoad(60.0, True, 50.0, False, 0.4), 0.8 * 150.0),
+        (MeasuredLoad(61.0, True, 50.0, False, 0.9), 61.0),
+        (MeasuredLoad(61.0, True, 50.0, False, 0.0), 300.0),
+        (MeasuredLoad(61.0, True, 50.0, False, None), 61.0),
+        (MeasuredLoad(20.0, True, 50.0, False, 0.01), 60.0),  # what it does with little says little
+        (MeasuredLoad(59.0, False, 50.0, False, 0.1), 59.0),
+    ],
+)
+def test_what_was_lowered_comes_back_as_far_as_the_workers_have_time(load, qps):
+    assert corrected(replace(READ, qps=60.0), load, 300.0).qps == pytest.approx(qps)
+
+
+def test_what_was_not_lowered_is_raised_only_to_what_was_served():
+    assert corrected(READ, MeasuredLoad(120.0, True, 50.0, False, 0.1), 100.0).qps == 120.0
+
+
+@given(
+    st.floats(0, 1e6),
+    st.booleans(),
+    st.floats(0, 1e3),
+    st.booleans(),
+    st.none() | st.floats(0, 1),
+    st.sampled_from([READ, ESTIMATED]),
+    st.floats(1, 1e3),
+)
+def test_a_load_that_was_seen_before_says_nothing_new(qps, kept, watts, estimated, busy, before, profile_qps):
+    load = MeasuredLoad(qps, kept, watts + 1.0, estimated, busy)
+    once = corrected(before, load, profile_qps)
+    assert corrected(once, load, profile_qps) is once

@@ -15,7 +15,7 @@ from hebe.embeddings.store import StoreError
 from hebe.query import KeyCounts, Query
 from hebe.runtime.executor import BatchOutcome
 from hebe.runtime.pinning import PlacedLane, available_cores
-from hebe.scheduling.events import BatchFinished
+from hebe.scheduling.events import BatchFinished, Stage
 from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver, clock
@@ -203,9 +203,11 @@ async def test_a_failing_batch_fails_its_query_and_not_the_next(make_driver, mod
         assert failure.value.__cause__ is model.fault, "the log has all of it"
         assert "/var" not in str(failure.value)
     assert not driver.healthy
+    assert driver.fails
     model.fault = None
     await driver.infer(new_query(driver, 5))
     assert driver.healthy
+    assert not driver.fails
 
 
 async def test_scores_of_another_shape_than_the_models_fail_their_batch(make_driver, monkeypatch):
@@ -423,3 +425,14 @@ async def test_a_worker_that_cannot_warm_up_fails_the_driver(model):
     model.warm_up = lambda *_: (_ for _ in ()).throw(ValueError("scores are not finite"))
     with pytest.raises(ValueError, match="not finite"):
         NodeDriver(model, NodeConfig(batch_size=8), [lane(available_cores())])
+
+
+async def test_it_tells_how_long_a_worker_of_each_kind_has_worked(make_driver):
+    driver = make_driver(workers=2)
+    ((kind, none_s),) = driver.worked_s.items()
+    assert (kind[1], none_s) == (Stage.WHOLE, 0.0)
+    for _ in range(4):
+        await driver.infer(new_query(driver, 5))
+    assert driver.worked_s[kind] == pytest.approx(4 * 0.003 / 2)  # as the executor tells, of two workers
+    driver.reconfigure([lane(available_cores())])
+    assert list(driver.worked_s.values()) == [0.0], "of another way to split the server"

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hebe.query import QueryResult
+from hebe.scheduling.events import Stage
 from hebe.serving.load_window import LoadWindow, WindowCounter
 from hebe.serving.statistics import ModelStatistics
 
@@ -26,8 +27,20 @@ def test_a_window_counts_what_came_while_it_was_open():
     counter.drew(20.0, estimated=False)
     counter.drew(15.0, estimated=True)
     window = counter.window(110.0)
-    assert window == LoadWindow(10.0, 37, 7, 95.0, 20.0, True)
-    assert window.qps == 3.7
+    assert window == LoadWindow(10.0, 37, 7, 95.0, 20.0, True, refused=3)
+    assert (window.qps, window.answered) == (3.7, 34)
+
+
+def test_the_busiest_stage_counts():
+    counted = ModelStatistics("ranker", 1, 0.05)
+    sparse, dense = (0, Stage.SPARSE), (0, Stage.DENSE)
+    counter = WindowCounter(counted, 95.0, 100.0, {sparse: 3.0, dense: 5.0})
+    assert counter.window(110.0, {sparse: 12.0, dense: 6.0}).busy_share == pytest.approx(0.9)
+    assert counter.window(110.0).busy_share is None
+    assert counter.window(100.0, {sparse: 3.0}).busy_share is None
+    assert not counter.window(110.0).disturbed
+    counter.disturbed = True
+    assert counter.window(110.0).disturbed
 
 
 def test_a_request_that_gives_less_time_than_the_bound_says_nothing_of_it():

@@ -7,12 +7,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from hebe.runtime.power_meter import PowerMeterError, PowerReading, PowerUse
+from hebe.runtime.processor_meter import ProcessorMeterError, ProcessorUse
+from hebe.scheduling.events import Stage
 from hebe.serving.profile_correction import ProfileCorrection
 from hebe.serving.profile_in_use import ProfileInUse
 from hebe.serving.statistics import Statistics
 
 from .profiled import TUPLE, served
 from .test_load_window import answer
+from .tier_states import tiers_state
 
 
 class Meter:
@@ -36,6 +39,15 @@ class Meter:
         self.ended += 1
 
 
+class Processors:
+    steal, fault = 0.0, None
+
+    def read(self):
+        if self.fault is not None:
+            raise self.fault
+        return ProcessorUse(0.5, 0.5, 0.5, self.steal, 100)
+
+
 @dataclass
 class Host:
     hosted: tuple = ()
@@ -52,6 +64,7 @@ class Serving:
 
     host: Host
     meter: Meter
+    processors: Processors = field(default_factory=Processors)
     statistics: Statistics = field(default_factory=Statistics)
     now_s: float = 0.0
     kept: list = field(default_factory=list)
@@ -65,6 +78,7 @@ class Serving:
             self.host,
             self.statistics,
             self.meter,
+            processors=self.processors,
             every_s=0.001,
             time_s=lambda: self.now_s,
             time_of_day=lambda: f"at {self.now_s:g}",
@@ -85,8 +99,10 @@ class Serving:
         answer(counted, model.sla_s / 2, in_time)
         answer(counted, model.sla_s * 2, late)
 
-    async def after(self, seconds, in_time=0, late=0):
+    async def after(self, seconds, in_time=0, late=0, busy=0.2):
         self.now_s += seconds
+        worked_s = self.ranker.worked_s.get((0, Stage.WHOLE), 0.0) + busy * seconds
+        self.ranker.worked_s = {(0, Stage.WHOLE): worked_s}
         self.count(in_time, late)
         await self.correction.look()
 
@@ -109,11 +125,48 @@ async def test_a_window_corrects_the_tuple(serving):
     assert serving.profile.measured == replace(TUPLE, qps=150.0, power_watts=40.0)
     assert serving.profile.measured_at == "at 20"
     assert serving.profile.efficiency == TUPLE
-    await serving.after(10.0, 900, 900)
-    await serving.after(10.0, 500, 700)
+    for _ in range(18):
+        await serving.after(10.0, 900, 900, busy=0.9)
     assert serving.profile.measured.qps == 150.0  # more came, too late
-    await serving.after(10.0, 500, 600)
-    assert serving.profile.measured.qps == 120.0
+    for _ in range(18):
+        await serving.after(10.0, 500, 600, busy=0.9)
+    assert serving.profile.measured.qps == pytest.approx(110.0)
+
+
+async def late_for_minutes(serving, seconds=180.0, busy=0.9):
+    await begin(serving)
+    for _ in range(round(seconds / 10)):
+        await serving.after(10.0, 100, 400, busy)
+
+
+async def test_a_server_that_is_too_slow_is_told_by_its_busy_workers(serving):
+    await late_for_minutes(serving)
+    assert serving.profile.measured.qps == 50.0
+    assert serving.profile.window.busy_share == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("why", ["idle", "for some tens of seconds", "denied", "a tier is left alone"])
+async def test_what_is_late_for_another_reason_changes_nothing(serving, why):
+    serving.processors.steal = 0.2 if why == "denied" else 0.0
+    if why == "a tier is left alone":
+        serving.ranker.tiers = tiers_state(redis=False)
+    await late_for_minutes(serving, 30.0 if "tens" in why else 180.0, 0.2 if why == "idle" else 0.9)
+    assert serving.profile.measured is None
+    assert serving.profile.window.disturbed == (why in ("denied", "a tier is left alone"))
+
+
+async def test_where_the_host_does_not_tell_what_it_denies_nothing_is_disturbed(serving):
+    serving.processors.fault = ProcessorMeterError("no /proc")
+    await late_for_minutes(serving)
+    assert serving.profile.measured.qps == 50.0
+
+
+async def test_minutes_with_a_pause_are_none(serving):
+    await late_for_minutes(serving, 120.0)
+    await serving.after(60.0, 10)
+    for _ in range(12):
+        await serving.after(10.0, 100, 400, 0.9)
+    assert serving.profile.measured is None
 
 
 async def test_a_window_in_which_the_server_was_split_away_and_back_says_nothing(serving):

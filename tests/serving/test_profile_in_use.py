@@ -2,13 +2,16 @@ from dataclasses import replace
 
 import pytest
 
+from hebe.profile import EfficiencyTuple
 from hebe.serving.load_window import LoadWindow
 from hebe.serving.profile_in_use import ProfileInUse
 
 from .profiled import TUPLE, served
 
 IN_TIME = LoadWindow(10.0, 1200, 0, 95.0, 25.0)
-LATE = LoadWindow(10.0, 800, 700, 95.0, 25.0)
+LATE = LoadWindow(60.0, 4800, 4500, 95.0, 25.0, busy_share=0.95)
+NIGHT = LoadWindow(10.0, 600, 400, 95.0, 25.0, busy_share=0.25)
+DAY = EfficiencyTuple("ranker", "small-2-cores", 300.0, 30.0, TUPLE.configuration, estimated=True)
 
 
 def test_a_load_that_was_kept_raises_the_tuple_and_the_profile_stays():
@@ -21,14 +24,66 @@ def test_a_load_that_was_kept_raises_the_tuple_and_the_profile_stays():
     assert profile.measured_at == "now"
 
 
-def test_one_late_window_is_a_hiccup_and_two_are_not():
+def see(profile, *windows):
+    return [profile.see(window, str(at)) for at, window in enumerate(windows)]
+
+
+def test_what_is_late_for_minutes_with_busy_workers_lowers_the_tuple_to_what_was_answered():
     profile = ProfileInUse(served())
-    assert not profile.see(LATE, "1")
-    assert not profile.see(replace(IN_TIME, queries=500), "2")
-    assert not profile.see(LATE, "3")
+    assert see(profile, LATE, replace(LATE, queries=5400, refused=600), replace(LATE, queries=3600)) == [0, 0, 1]
+    assert profile.measured.qps == (80 + 80 + 60) / 3
+    # as far below the profile as it is
+    assert see(profile, *[replace(LATE, queries=1200)] * 3) == [0, 0, 1]
+    assert profile.measured.qps == 20.0
+
+
+def test_more_than_the_tuple_came_and_less_than_that_was_answered():
+    profile = ProfileInUse(served())
+    see(profile, *[replace(LATE, queries=9000, refused=6000)] * 3)
+    assert profile.measured.qps == 50.0
+
+
+@pytest.mark.parametrize("between", [replace(IN_TIME, queries=500), None])
+def test_what_is_late_with_time_between_is_a_hiccup(between):
+    profile = ProfileInUse(served())
+    see(profile, LATE, LATE)
+    if between is None:
+        profile.saw_too_few()
+    else:
+        profile.see(between, "between")
+    assert see(profile, LATE, LATE) == [0, 0]
     assert profile.measured is None
-    assert profile.see(replace(LATE, queries=700), "4")
-    assert profile.measured.qps == 80.0  # the more of the two
+    assert see(profile, LATE) == [1]
+
+
+@pytest.mark.parametrize("window", [NIGHT, replace(NIGHT, busy_share=None), replace(LATE, disturbed=True)])
+def test_what_is_late_for_another_reason_than_the_load_lowers_nothing(window):
+    profile = ProfileInUse(served(efficiency=DAY))
+    assert not any(see(profile, *[window] * 100))
+    assert profile.measured is None
+
+
+def test_a_few_tens_of_seconds_lower_nothing_even_with_busy_workers():
+    profile = ProfileInUse(served(efficiency=DAY))
+    assert not any(see(profile, *[replace(NIGHT, busy_share=0.9)] * 3, replace(IN_TIME, queries=600)))
+    assert profile.measured is None
+
+
+def test_close_to_what_the_profile_says_workers_need_not_be_busy():
+    profile = ProfileInUse(served())
+    idle = replace(LATE, busy_share=0.3)
+    assert see(profile, *[idle] * 3) == [0, 0, 1]
+    assert profile.measured.qps == 80.0
+    see(profile, *[replace(idle, queries=3600)] * 100)
+    assert profile.measured.qps == 80.0  # by the profile, not by what it was lowered to
+
+
+def test_what_was_lowered_wrongly_comes_back_at_a_load_far_below_the_profile():
+    profile = ProfileInUse(served(efficiency=DAY))
+    see(profile, *[replace(NIGHT, seconds=180.0, queries=180 * 60, late=9000, busy_share=0.9)])
+    assert profile.measured.qps == 60.0
+    assert see(profile, replace(NIGHT, late=0, busy_share=0.17)) == [1]
+    assert profile.measured.qps == 300.0
 
 
 def test_a_window_at_the_edge_says_nothing():

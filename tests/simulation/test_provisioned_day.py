@@ -7,7 +7,7 @@ import pytest
 
 from hebe.scheduling.distribution import FirstComeFirstServed
 from hebe.simulation.fleet_run import QueryTrace, TableServers
-from hebe.simulation.provisioned_day import PlannedServers, run_interval
+from hebe.simulation.provisioned_day import LateServers, PlannedServers, run_interval
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import FixedSizes
@@ -26,11 +26,16 @@ def even(queries, rate_qps):
     return QueryTrace(np.ones(queries), np.ones(queries, dtype=np.int64), np.zeros(queries))
 
 
-def run(planned, draw=even, *, interval_s=100.0, set_up_s=10.0, queries=1000, times=1, **options):
+def run(planned, draw=even, *, interval_s=100.0, queries=1000, times=1, **options):
     return run_interval(
-        planned, interval_s, set_up_s, fast_and_slow(), FirstComeFirstServed, SLA,
+        planned, interval_s, fast_and_slow(), FirstComeFirstServed, SLA,
         queries=queries, draws=[draw] * times, **options,
     )  # fmt: skip
+
+
+def late(count, after_s=10.0):
+    """So many fast servers that join then."""
+    return (LateServers(after_s, (count, 0)),)
 
 
 def test_enough_servers_answer_all_in_their_service_time_and_work_their_share():
@@ -65,7 +70,7 @@ def test_no_load_is_no_run_and_a_load_without_servers_is_answered_by_nobody():
 
 def test_a_late_server_serves_when_it_is_set_up():
     """Until then nobody is there: of 100 s the first 10."""
-    found = run(PlannedServers(20.0, (1, 0), (1, 0)))
+    found = run(PlannedServers(20.0, (1, 0), late(1)))
     assert found.attainment == pytest.approx(0.9, abs=0.01)
     assert math.isinf(found.tail_s)
     assert run(PlannedServers(20.0, (1, 0))).attainment == 1.0
@@ -74,15 +79,33 @@ def test_a_late_server_serves_when_it_is_set_up():
 def test_what_waits_for_a_late_server_counts_until_it_is_answered():
     """Of 150 queries/s one server answers 100: after 10 s 500 wait, and two answer them within another 10 s. All but
     those of the first moments are late until then: a fifth of the interval."""
-    found = run(PlannedServers(150.0, (2, 0), (1, 0)))
+    found = run(PlannedServers(150.0, (2, 0), late(1)))
     assert found.attainment == pytest.approx(0.8, abs=0.02)
     assert not found.meets(SLA)
     assert found.utilisation[0] < 0.8
 
 
 def test_servers_that_are_set_up_only_after_the_interval_do_not_serve_in_it():
-    assert run(PlannedServers(20.0, (1, 0), (1, 0)), set_up_s=100.0).attainment == 0.0
-    assert run(PlannedServers(20.0, (2, 0), (1, 0)), set_up_s=500.0).attainment == 1.0
+    assert run(PlannedServers(20.0, (1, 0), late(1, 100.0))).attainment == 0.0
+    assert run(PlannedServers(20.0, (2, 0), late(1, 500.0))).attainment == 1.0
+
+
+def test_servers_join_each_at_its_own_time():
+    """200 queries/s, and a server answers 100. Who comes waits longer and longer until the second one joins, as long as
+    the others then, 5 s, and less and less after the third has joined: for more than 4 s if it is from the 4th to the
+    28th second that he comes. Did both join first, or last, that were to the 8th, or the 48th."""
+    delayed = (*late(1, 10.0), *late(1, 30.0))
+
+    def simulated(planned):
+        within_4_s = SlaTarget(4000.0, 95.0)
+        return run_interval(
+            planned, 100.0, fast_and_slow(), FirstComeFirstServed, within_4_s, queries=1000, draws=[even]
+        )
+
+    assert simulated(PlannedServers(200.0, (3, 0), delayed)).attainment == pytest.approx(0.76, abs=0.01)
+    one_never_joins = simulated(PlannedServers(200.0, (3, 1), (*delayed, LateServers(100.0, (0, 1)))))
+    assert one_never_joins.attainment == pytest.approx(0.76, abs=0.01)
+    assert one_never_joins.utilisation[1] == 0.0
 
 
 def test_few_queries_are_simulated_whole_and_many_as_a_sample():
@@ -95,8 +118,8 @@ def test_few_queries_are_simulated_whole_and_many_as_a_sample():
     run(PlannedServers(5.0, (1, 0)), noting)
     run(PlannedServers(50.0, (1, 0)), noting)
     run(PlannedServers(0.001, (1, 0)), noting)
-    run(PlannedServers(50.0, (2, 0), (1, 0)), noting)  # 20 s in real time, then a sample of the other 80 s
-    run(PlannedServers(2000.0, (50, 0), (1, 0)), noting)  # of 40,000 queries in 20 s, 20 samples' worth
+    run(PlannedServers(50.0, (2, 0), late(1)), noting)  # 20 s in real time, then a sample of the other 80 s
+    run(PlannedServers(2000.0, (50, 0), late(1)), noting)  # of 40,000 queries in 20 s, 20 samples' worth
     assert asked == [500, 1000, 1, 1000, 1000, 20_000, 1000]
 
 
@@ -107,7 +130,7 @@ def test_several_draws_count_alike():
     planned = PlannedServers(90.0, (1, 0))
     first, second = (run(planned, drawn(seed)) for seed in (0, 1))
     both = run_interval(
-        planned, 100.0, 10.0, fast_and_slow(), FirstComeFirstServed, SLA, queries=1000, draws=[drawn(0), drawn(1)]
+        planned, 100.0, fast_and_slow(), FirstComeFirstServed, SLA, queries=1000, draws=[drawn(0), drawn(1)]
     )
     assert first.attainment != second.attainment
     assert both.attainment == pytest.approx((first.attainment + second.attainment) / 2)
@@ -118,6 +141,6 @@ def test_several_draws_count_alike():
 def test_a_server_of_several_workers_is_as_good_as_so_many_servers():
     two = run(PlannedServers(150.0, (1, 0)), workers_per_instance={"fast": 2})
     assert two == run(PlannedServers(150.0, (2, 0)))
-    late = run(PlannedServers(150.0, (2, 0), (1, 0)), workers_per_instance={"fast": 2})
-    assert late.attainment == 1.0
-    assert late.utilisation[0] < two.utilisation[0]
+    delayed = run(PlannedServers(150.0, (2, 0), late(1)), workers_per_instance={"fast": 2})
+    assert delayed.attainment == 1.0
+    assert delayed.utilisation[0] < two.utilisation[0]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hebe.workload.error import WorkloadError
-from hebe.workload.rate_trace import RateTrace, read_rate_trace
+from hebe.workload.rate_trace import RateTrace, parse_time_s, read_rate_trace
 
 LOADS = Path(__file__).parents[3] / "shared" / "data" / "load"
 
@@ -23,6 +23,21 @@ def test_counts_become_rates(tmp_path):
     np.testing.assert_allclose(trace.edges_s, [0, 60, 120])
     np.testing.assert_allclose(trace.rates_qps, [2, 1])
     assert trace.duration_s == 120
+
+
+def test_a_moment_with_an_offset_is_in_utc_and_one_without_is_of_the_wall():
+    for text in ("1970-01-01T02:00+02:00", "1969-12-31T23:00-01:00", "1970-01-01T00:00Z", "1970-01-01 00:00", "0"):
+        assert parse_time_s(text, "") == 0.0
+    assert parse_time_s("1970-01-01T00:00:30.5+01:00", "") == 30.5 - 3600
+
+
+@pytest.mark.parametrize("hours", [("T01:00+01:00", "T03:00+02:00"), ("T02:00+02:00", "T02:00+01:00")])
+def test_an_hour_in_which_clocks_change_is_an_hour(tmp_path, hours):
+    """In spring they skip one, in autumn they have one twice."""
+    first, second = (f"2026-03-29{hour}" for hour in hours)
+    trace = read_rate_trace(written(tmp_path, f"time,count\n{first},7200\n{second},3600\n"))
+    np.testing.assert_allclose(trace.edges_s, [0, 3600, 7200])
+    np.testing.assert_allclose(trace.rates_qps, [2, 1])
 
 
 def test_rates_stay_rates_and_seconds_are_seconds(tmp_path):

@@ -269,7 +269,7 @@ def intervals_met(stretch: Stretch) -> list[bool]:
             return QueryTrace.draw(queries, ProductionSizes(), seed)
 
         run = run_interval(
-            planned, _INTERVAL_S, 0.0, servers, FirstComeFirstServed, _DAY_SLA, queries=stretch.queries, draws=[draw]
+            planned, _INTERVAL_S, servers, FirstComeFirstServed, _DAY_SLA, queries=stretch.queries, draws=[draw]
         )
         met.append(run is None or run.meets(_DAY_SLA))
     return met

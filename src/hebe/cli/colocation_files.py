@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,8 @@ def read_scalability(path: Path, all_ways: int) -> list[ScalabilityProfile]:
 
     They are those of a profile that `hebe profile` wrote, or of a directory of them, all of one type of server. Other
     TOML and JSON hold whole profiles, as `ScalabilityProfile.to_dict` gives them. CSV holds one line for every point
-    that was measured: `model,workers,cache_ways,qps,bandwidth_bytes_per_s[,memory_bytes][,estimated]`. Each worker
+    that was measured, of workers with one core each:
+    `model,workers,cache_ways,qps,bandwidth_bytes_per_s[,memory_bytes][,estimated]`. Each worker
     count needs the line with `all_ways`, whose bandwidth and memory count; with fewer ways it has either no line or
     one for each count of ways that the model was measured with.
     """
@@ -63,7 +65,7 @@ def read_scalability(path: Path, all_ways: int) -> list[ScalabilityProfile]:
     from hebe.profile import ProfileError, ScalabilityProfile
 
     profiles: dict[str, ScalabilityProfile] = {}
-    for entry in read_entries(path, "scalability", _PROFILE, ("memory_bytes", "estimated")):
+    for entry in read_entries(path, "scalability", _PROFILE, ("memory_bytes", "estimated", "cores_per_worker")):
         try:
             profile = ScalabilityProfile.from_dict(entry.fields)
         except ProfileError as fault:
@@ -75,7 +77,8 @@ def read_scalability(path: Path, all_ways: int) -> list[ScalabilityProfile]:
 
 
 def _measured(files: list[ProfileFile]) -> list[ScalabilityProfile]:
-    """The scalability that `hebe profile` measured."""
+    """The scalability that `hebe profile` measured, with workers of as many cores as those of the winner's first lane
+    have: what earlier versions wrote does not say so."""
     profiles = []
     for one in files:
         (model, server), (_, other) = one.pair, files[0].pair
@@ -86,7 +89,8 @@ def _measured(files: list[ProfileFile]) -> list[ScalabilityProfile]:
             )
         if one.profile.scalability is None:
             raise PlanFileError(f"{one.path}: scalability is null: it was not measured; profile {model} again")
-        profiles.append(_checked(str(one.path), one.profile.scalability))
+        cores_per_worker = one.profile.configuration[0].cores_per_worker
+        profiles.append(_checked(str(one.path), replace(one.profile.scalability, cores_per_worker=cores_per_worker)))
     return profiles
 
 
@@ -151,7 +155,7 @@ def _profile(path: Path, model: str, points: Points, all_ways: int) -> Scalabili
     traffic = [entry.number("bandwidth_bytes_per_s") for entry in whole]
     memory = [entry.number("memory_bytes", 0.0) for entry in whole]
     untold = [entry for entry in whole if entry.fields.get("memory_bytes", "") == ""]
-    if any(memory) and untold:
+    if untold and len(untold) < len(whole):
         raise PlanFileError(f"{untold[0].where}: memory_bytes is missing, which {model} has with other workers")
     try:
         profile = ScalabilityProfile(
@@ -161,7 +165,7 @@ def _profile(path: Path, model: str, points: Points, all_ways: int) -> Scalabili
             tuple(traffic),
             tuple(ways),
             tuple(rows),
-            tuple(memory) if any(memory) else (),
+            () if untold else tuple(memory),
             any(entry.flag("estimated") for entry in points.values()),
         )
     except ProfileError as fault:

@@ -13,7 +13,8 @@ from hebe.planning.colocation import ServerGroup, Tenant
 from hebe.profile import ProfileError, ScalabilityProfile
 
 PLAN_KIND = "colocation"
-PLAN_VERSION = 1
+PLAN_VERSION = 2
+"""Plans of version 1 do not say how many cores a worker has: they took all workers for those of one core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,12 @@ class ColocationPlanFile:
     def servers(self) -> int:
         """All servers."""
         return sum(group.servers for group in self.groups)
+
+
+def workers_words(tenant: Tenant) -> str:
+    """`12`, or `3 x 4` where each worker has 4 cores."""
+    each = tenant.cores_per_worker
+    return f"{tenant.workers}" + (f" x {each}" if each > 1 else "")
 
 
 def read_colocation_plan(path: Path) -> ColocationPlanFile:
@@ -72,25 +79,34 @@ def _group(entry: Entry, cores: int, ways: int) -> ServerGroup:
         model = each.text("model")
         if any(tenant.model == model for tenant in tenants):
             raise PlanFileError(f"{each.where}: model {model} is on this server already")
-        tenants.append(Tenant(model, _count(each, "workers"), _count(each, "cache_ways"), each.number("qps")))
-    for field, used, most in (
-        ("workers", sum(tenant.workers for tenant in tenants), cores),
-        ("cache_ways", sum(tenant.cache_ways for tenant in tenants), ways),
+        counts = (_count(each, name) for name in ("workers", "cache_ways", "cores_per_worker"))
+        workers, of_cache, cores_per_worker = counts
+        tenants.append(Tenant(model, workers, of_cache, each.number("qps"), cores_per_worker))
+    for field, used, most, has in (
+        ("workers x cores_per_worker", sum(tenant.cores for tenant in tenants), cores, "cores"),
+        ("cache_ways", sum(tenant.cache_ways for tenant in tenants), ways, "cache_ways"),
     ):
         if used > most:
-            has = "cores" if field == "workers" else field
             raise PlanFileError(f"{entry.where}: {field} add up to {used}: the server has {most} {has}")
     return ServerGroup(tuple(tenants), _count(entry, "servers"), entry.number("utilization", 0.0))
 
 
 def _check_models(path: Path, plan: ColocationPlanFile) -> None:
-    """Every model in demand is served somewhere, and what it does alone is known."""
+    """Every model in demand is served somewhere, and what it does alone is known, of the same workers."""
     served = {tenant.model for group in plan.groups for tenant in group.tenants if tenant.qps > 0}
     for model, qps in plan.demand_qps.items():
         if qps and model not in served:
             raise PlanFileError(f"{path}: demand_qps of {model} is {qps:g}, but no group has it with qps above 0")
         if qps and model not in plan.scalability:
             raise PlanFileError(f"{path}: scalability of {model} is missing: what it does alone is needed")
+    for number, group in enumerate(plan.groups, 1):
+        for tenant in group.tenants:
+            measured = plan.scalability.get(tenant.model)
+            if measured is not None and measured.cores_per_worker != tenant.cores_per_worker:
+                raise PlanFileError(
+                    f"{path}: group {number}: cores_per_worker of {tenant.model} is {tenant.cores_per_worker}: its"
+                    f" scalability is of workers with {measured.cores_per_worker}"
+                )
 
 
 def _table(path: Path, content: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import shlex
@@ -11,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,10 +51,6 @@ _MADE_UP_DATA = "made-up.tsv"
 _MADE_UP_ROWS = 100_000
 _ITEMS_PER_QUERY = 256
 _SHARES = (0.3, 0.6, 0.9)
-
-
-class _TimeUp(Exception):
-    """The search has had its time."""
 
 
 def demo(
@@ -139,6 +134,11 @@ def _run(data: Path | None, out: Path, effort: Effort, skip_bad_lines: bool, con
         with _timed(seconds, "search of the throughput"):
             _search(server, result, effort)
         console.print(f"4  {_bound(result)}", soft_wrap=True)
+        for remark in (
+            *(f"the load generator was itself a limit: {limit}" for limit in result.limits),
+            *result.remarks,
+        ):
+            console.print(f"   [yellow]{escape(remark)}[/]", soft_wrap=True)
         with _timed(seconds, "runs at known loads"):
             _load(server, result, effort)
         result.denied_share = host.denied_share()
@@ -192,20 +192,15 @@ def _search(server: ServerProcess, result: DemoResult, effort: Effort) -> None:
     with make_progress() as bar:
         task = bar.add_task("finding the latency-bounded throughput (s)", total=effort.search_s)
 
-        def on_probe(probe: Probe, crossing: Crossing | None) -> None:
+        def on_probe(probe: Probe, _: Crossing | None) -> None:
             result.probes.append(probe)
-            result.crossing = crossing
             held = "held" if probe.passed else "missed"
             bar.update(task, description=f"finding the throughput: {probe.rate_qps:.0f} queries/s {held} the SLA (s)")
-            if time.perf_counter() - started_s > effort.search_s:
-                if crossing is None:
-                    result.crossing, result.search_cut_short = bracketed(result.probes), True
-                raise _TimeUp
 
         def on_progress(_: object) -> None:
             bar.update(task, completed=min(int(time.perf_counter() - started_s), effort.search_s))
 
-        with _explained(server), contextlib.suppress(_TimeUp):
+        with _explained(server):
             found = find_qps(
                 Target(parse_endpoint(server.http_url), result.spec.name),
                 Workload(),
@@ -216,8 +211,11 @@ def _search(server: ServerProcess, result: DemoResult, effort: Effort) -> None:
                 resolution=effort.resolution,
                 on_probe=on_probe,
                 on_progress=on_progress,
+                longest_s=effort.search_s,
             )
-            result.crossing, result.limits = found.crossing, found.bottlenecks
+    if found.crossing is None:
+        found, result.search_cut_short = replace(found, crossing=bracketed(found.probes)), True
+    result.crossing, result.limits, result.remarks = found.crossing, found.bottlenecks, found.remarks
 
 
 def bracketed(probes: Sequence[Probe]) -> Crossing | None:

@@ -92,8 +92,10 @@ def _throughput(page: Page, result: DemoResult) -> None:
     if result.limits:
         page.paragraph(
             f"The load generator shares this machine with the server, and near this rate it was itself a limit: "
-            f"{result.limits[-1]}. With a machine of its own it may find more."
+            f"{'; '.join(result.limits)}. With a machine of its own it may find more."
         )
+    for remark in result.remarks:
+        page.paragraph(f"A remark on the search: {remark}.")
     if warning := denied_words(result.denied_share):
         page.paragraph(warning)
 

@@ -36,7 +36,8 @@ class LoadedRun:
 
 @dataclass(slots=True, eq=False)
 class DemoResult:
-    """Filled step by step. `scored` are the held-out rows with the server's scores.
+    """Filled step by step. `scored` are the held-out rows with the server's scores. `limits`: how the load generator
+    was itself one near `crossing`; `remarks`: what else to know about that.
 
     With `search_cut_short` the interval of `crossing` is from a rate that held to one that did not; else it is a 95%
     confidence interval. `denied_share` is what the host gave to others meanwhile, of the cores' time.
@@ -52,6 +53,7 @@ class DemoResult:
     search_cut_short: bool = False
     probes: list[Probe] = field(default_factory=list)
     limits: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     runs: list[LoadedRun] = field(default_factory=list)
     denied_share: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -115,6 +117,7 @@ class DemoResult:
             "latency_bounded_throughput_high_qps": None if crossing is None else crossing.high_qps,
             "search_cut_short": self.search_cut_short,
             "generator_limits": list(self.limits),
+            "remarks": list(self.remarks),
             "denied_share": self.denied_share,
             "probes": [
                 {

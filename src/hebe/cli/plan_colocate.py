@@ -18,8 +18,8 @@ def colocate(
     profiles: Annotated[
         Path,
         typer.Argument(
-            help="Scalability profiles. CSV, a line a measurement: model, workers, cache_ways, qps, "
-            "bandwidth_bytes_per_s; optional are memory_bytes and estimated. TOML, JSON: whole profiles. Or a "
+            help="Scalability profiles. CSV, a line a measurement, workers of one core: model, workers, cache_ways, "
+            "qps, bandwidth_bytes_per_s; optional are memory_bytes and estimated. TOML, JSON: whole profiles. Or a "
             "profile that hebe profile wrote, or a directory of them, of one type of server.",
         ),
     ],
@@ -27,7 +27,7 @@ def colocate(
         Path,
         typer.Argument(
             help="The server to share: cores, cache_ways, bandwidth_bytes_per_s (what memory sustains); optional is "
-            "memory_bytes."
+            "memory_bytes, without which memory is no limit."
         ),
     ],
     demand: Annotated[Path, typer.Argument(help="Demand in queries/s: model, qps.")],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,15 @@ from rich.progress import Progress
 from hebe.cli.colocation_files import read_demand, read_scalability, read_shared_server, shared_server_type
 from hebe.cli.plan_files import PlanFileError
 from hebe.planning.affinity import WorkerScalability, affinity_matrix, contended_affinity, worker_scalability
-from hebe.planning.colocation import ColocationPlan, demand_array, hera, hera_random, one_model_a_server, random_pairs
+from hebe.planning.colocation import (
+    ColocationPlan,
+    ServerGroup,
+    demand_array,
+    hera,
+    hera_random,
+    one_model_a_server,
+    random_pairs,
+)
 from hebe.planning.colocation_optimum import optimal_colocation
 from hebe.planning.colocation_server import ScalabilityTables
 from hebe.planning.error import PlanningError
@@ -114,8 +122,13 @@ def make_colocation_plan(request: ColocateRequest, progress: Progress) -> Coloca
         tuple(profiles),
         tables,
         tuple(worker_scalability(tables, request.least_slope)),
-        ColocationPlan(plan.policy, plan.demand_qps, plan.groups, least),
+        ColocationPlan(plan.policy, plan.demand_qps, tuple(map(_that_run, plan.groups)), least),
         contended_affinity(tables) if shareable else None,
         affinity_matrix(tables).system if shareable else None,
         {policy: servers[policy] for policy in order if policy in servers},
     )
+
+
+def _that_run(group: ServerGroup) -> ServerGroup:
+    """The same without models that have no worker there, since their cores are fewer than one takes."""
+    return replace(group, tenants=tuple(tenant for tenant in group.tenants if tenant.workers))

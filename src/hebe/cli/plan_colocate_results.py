@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 import hebe
-from hebe.cli.colocation_plan_file import PLAN_KIND, PLAN_VERSION
+from hebe.cli.colocation_plan_file import PLAN_KIND, PLAN_VERSION, workers_words
 from hebe.cli.plan_colocate_making import ColocationPlanMade
 from hebe.cli.pool_plan_file import relative_to_plan
 from hebe.planning.affinity import scalability_slope
@@ -98,7 +98,13 @@ def _group(group: ServerGroup) -> dict[str, Any]:
         "servers": group.servers,
         "utilization": group.utilization,
         "tenant": [
-            {"model": tenant.model, "workers": tenant.workers, "cache_ways": tenant.cache_ways, "qps": tenant.qps}
+            {
+                "model": tenant.model,
+                "workers": tenant.workers,
+                "cores_per_worker": tenant.cores_per_worker,
+                "cache_ways": tenant.cache_ways,
+                "qps": tenant.qps,
+            }
             for tenant in group.tenants
         ],
     }
@@ -127,7 +133,7 @@ def colocation_tables(made: ColocationPlanMade) -> list[RenderableType]:
 def _group_rows(made: ColocationPlanMade) -> Rows:
     rows = []
     for group in made.plan.groups:
-        shares = ", ".join(f"{tenant.workers} / {tenant.cache_ways}" for tenant in group.tenants)
+        shares = ", ".join(f"{workers_words(tenant)} / {tenant.cache_ways}" for tenant in group.tenants)
         served = ", ".join(format_number(tenant.qps) for tenant in group.tenants)
         models = " + ".join(tenant.model for tenant in group.tenants)
         rows.append([models, format_number(group.servers), shares, served, f"{100 * group.utilization:.0f}%"])
@@ -179,6 +185,8 @@ def _notes(made: ColocationPlanMade) -> list[str]:
     estimated = [profile.model for profile in made.profiles if profile.estimated]
     if estimated:
         notes.append(f"{len(estimated)} of {len(made.profiles)} scalability profiles are estimated, not measured.")
+    if not math.isfinite(made.tables.server.memory_bytes):
+        notes.append(f"Memory is no limit here: {made.request.server.name} has no memory_bytes.")
     if made.affinity is None:
         notes.append("A server with a single core or cache way is not shared.")
     return notes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +13,7 @@ from hebe.cli.plan_files import PlanFileError, reading
 
 if TYPE_CHECKING:
     from hebe.profiling.server_profile import ServerProfile
+    from hebe.profiling.subject import ProfileSubject
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,12 @@ class ProfileFile:
     def pair(self) -> tuple[str, str]:
         """The model, and the type of the server."""
         return self.profile.subject.model, self.profile.server.name
+
+
+def sizes_of(subject: ProfileSubject) -> str | None:
+    """The form of the query sizes that were sent (`hebe.workload.forms`); None if the load does not say."""
+    words = re.match(r"sizes (\S+?)(?:, |$)", subject.load)  # as hebe profile words its load
+    return words[1] if words else None
 
 
 def holds_profiles(path: Path) -> bool:
@@ -54,3 +63,51 @@ def read_profiles(path: Path) -> list[ProfileFile]:
     if not found:
         raise PlanFileError(f"{path}: holds no profile (*.json) of hebe profile")
     return list(found.values())
+
+
+def check_throughputs_compare(path: Path, pairs: Collection[tuple[str, str]]) -> list[str]:
+    """Raise `PlanFileError` unless the profiles that `path` holds, if it holds such, are for each model of the same
+    files and for one SLA target: throughputs for another one are no throughputs to plan with. Of `pairs`, models and
+    server types, alone. Returns what was else unlike when they were made, a sentence for each model.
+    """
+    if not holds_profiles(path):
+        return []
+    by_model: dict[str, list[ProfileFile]] = {}
+    for one in read_profiles(path):
+        if one.pair in pairs:
+            by_model.setdefault(one.pair[0], []).append(one)
+    remarks = []
+    for model, (first, *others) in by_model.items():
+        for one in others:
+            _check_same(model, first, one)
+        for words in (_load_words, _loaded):
+            here = words(first)
+            unlike = next((one for one in others if words(one) != here), None)
+            if unlike is not None:
+                remarks.append(
+                    f"{model} was not profiled alike on all server types, so that its throughputs may not compare:"
+                    f" {first.path.name} with {here}, {unlike.path.name} with {words(unlike)}."
+                )
+    return remarks
+
+
+def _check_same(model: str, first: ProfileFile, other: ProfileFile) -> None:
+    subjects = first.profile.subject, other.profile.subject
+    targets = [f"p{one.sla.percentile:g} within {one.sla.latency_ms:g} ms" for one in subjects]
+    files = [f"version {one.version} (files {one.identity[:12]})" for one in subjects]
+    for what, (here, there) in (("for unlike SLA targets", targets), ("in unlike versions", files)):
+        if here != there:
+            raise PlanFileError(
+                f"{model} was profiled {what}, whose throughputs do not compare: {first.path} {here}, {other.path}"
+                f" {there}: profile one of them again"
+            )
+
+
+def _load_words(one: ProfileFile) -> str:
+    """What was sent and how long, without the seed, and without what only an accelerator wants to know."""
+    parts = one.profile.subject.load.split(", ")
+    return ", ".join(part for part in parts if not part.startswith("seed ") and " bytes of hot rows " not in part)
+
+
+def _loaded(one: ProfileFile) -> str:
+    return f"the model loaded so: {one.profile.subject.loaded}"

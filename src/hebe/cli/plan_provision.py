@@ -12,6 +12,7 @@ from rich.progress import Progress
 
 from hebe.cli.plan_files import PlanFileError, read_efficiency, read_servers
 from hebe.cli.plan_loads import Loads, read_loads
+from hebe.cli.plan_profiles import check_throughputs_compare
 from hebe.planning.error import PlanningError
 from hebe.planning.over_provision import over_provision_rate
 from hebe.planning.provisioning import FleetOptions, InfeasibleDemandError, Objective
@@ -56,7 +57,8 @@ class ProvisionPlanMade:
     """The plan of a day, what it rests on, and what others would have done.
 
     `rates` float64 `[models]`, the over-provision rates; `covered` `[models]`, the share of the time in which servers
-    that are set up can serve the load. `baselines` by name: a day, or why there is none.
+    that are set up can serve the load. `baselines` by name: a day, or why there is none. `remarks` say what was unlike
+    when the tuples were measured.
     """
 
     request: ProvisionRequest
@@ -66,6 +68,7 @@ class ProvisionPlanMade:
     day: DayPlan
     covered: Floats
     baselines: dict[str, DayPlan | str]
+    remarks: tuple[str, ...] = ()
 
     @property
     def days(self) -> dict[str, DayPlan]:
@@ -88,6 +91,7 @@ def make_provision_plan(request: ProvisionRequest, progress: Progress) -> Provis
     loads = read_loads(request.loads, tuple(dict.fromkeys(one.model for one in tuples)))
     used = tuple(one for one in tuples if one.model in loads.models and one.server_type in offers)
     _check_pairs(request.efficiency, used, loads.models, tuple(offers))
+    remarks = check_throughputs_compare(request.efficiency, {(one.model, one.server_type) for one in used})
     prices = {kind: offer.price_per_hour for kind, offer in offers.items() if offer.price_per_hour is not None}
     if request.objective is Objective.PRICE and not prices:
         raise PlanFileError(f"{request.servers}: price_per_hour is missing: it is to be minimised")
@@ -116,7 +120,7 @@ def make_provision_plan(request: ProvisionRequest, progress: Progress) -> Provis
         raise PlanFileError(_too_much(loads, stride, rates, fault)) from None
     covered = day.covered_share(loads.qps, interval_s / stride)
     others = _baselines(options, demand, day, rates) if request.baselines else {}
-    return ProvisionPlanMade(request, used, loads, rates, day, covered, others)
+    return ProvisionPlanMade(request, used, loads, rates, day, covered, others, tuple(remarks))
 
 
 def _too_much(loads: Loads, stride: int, rates: Floats, fault: InfeasibleDemandError) -> str:

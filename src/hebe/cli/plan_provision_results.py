@@ -35,6 +35,7 @@ def summary(made: ProvisionPlanMade) -> dict[str, Any]:
         "gap": day.gap,
         "over_provision_rates": dict(zip(made.loads.models, made.rates.tolist(), strict=True)),
         "covered": dict(zip(made.loads.models, made.covered.tolist(), strict=True)),
+        "remarks": list(made.remarks),
         "baselines": {
             name: {"error": other} if isinstance(other, str) else {**_figures(other), "saved": _saved(day, other)}
             for name, other in made.baselines.items()
@@ -197,6 +198,7 @@ def _verdict(made: ProvisionPlanMade) -> Text:
 def _notes(made: ProvisionPlanMade) -> list[Text]:
     """Why a baseline is missing, and what the plan rests on that was not measured."""
     notes = [Text(f"{name}: {day}", "yellow") for name, day in made.baselines.items() if isinstance(day, str)]
+    notes += [Text(remark, "yellow") for remark in made.remarks]
     late = made.day.late
     if late.any():
         begins = int(late.any(axis=(1, 2)).sum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ from hebe.planning.parallelism import (
     random_search,
 )
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
-from hebe.profile import EfficiencyTuple
+from hebe.profile import EfficiencyTuple, LatencyProfile
 from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.journal import Journal, open_journal
@@ -42,7 +42,8 @@ from hebe.report.tables import format_number
 from hebe.runtime.accelerator import default_memory_bytes
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import BusyMachine, busy_machine
-from hebe.runtime.this_server import this_server
+from hebe.runtime.this_server import core_layout, this_server
+from hebe.scheduling.events import Stage
 from hebe.server_configuration import Placement, to_dict
 from hebe.spec import ModelSpec, ServerSpec, SlaTarget
 
@@ -103,7 +104,7 @@ class ProfileRequest:
 class ProfileMade:
     """What came of it; `profile` is None where no configuration keeps the limits. `busy` is what others took of the
     machine before it began, `disturbance` what disturbed its measurements, `bandwidth_source` where memory traffic is
-    from."""
+    from. `remarks`: what else to know of the throughput, a sentence each."""
 
     subject: ProfileSubject
     server: ServerSpec
@@ -116,6 +117,7 @@ class ProfileMade:
     busy: BusyMachine
     disturbance: Disturbance
     bandwidth_source: str
+    remarks: tuple[str, ...] = ()
 
 
 def busy_words(busy: BusyMachine) -> str:
@@ -232,6 +234,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         server.name,
         _sla(request, stored.spec.sla),
         load,
+        core_layout(request.cores),
     )
     watched: _Watched | None = None
     try:
@@ -251,8 +254,9 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
                 return _predicting(request, space, subject.sla, time_batches, progress)
 
             search = SEARCHES[request.strategy](_Task(request, space, watched, limits, predict))
-            profile = _profile(request, subject, server, search, live, journal, use, progress)
+            profile = _profile(request, subject, server, search, live, journal, time_batches, use, progress)
             disturbance, bandwidth_source = live.disturbance, live.bandwidth_source
+            remarks = live.remarks(search.reached.qps)
     except (KeyboardInterrupt, SystemExit) as end:
         code = end.code if isinstance(end, SystemExit) else INTERRUPTED
         if not isinstance(code, int):
@@ -261,7 +265,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         raise ProfileInterrupted(request.journal, evaluations, best, code) from None
     return ProfileMade(
         subject, server, space, limits, request.strategy, search, journal.answered, profile, busy, disturbance,
-        bandwidth_source,
+        bandwidth_source, remarks,
     )  # fmt: skip
 
 
@@ -356,6 +360,7 @@ def _profile(
     search: SearchResult,
     live: ServerEvaluator,
     journal: Journal,
+    time_batches: TimeBatches,
     use: AcceleratorUse,
     progress: Progress,
 ) -> ServerProfile | None:
@@ -366,6 +371,7 @@ def _profile(
     task = progress.add_task("measuring service times, and fewer workers", total=None)
     _note(progress, "measuring service times, and fewer workers")
     latency = live.latency_profiles(best)
+    busy_latency = _busy_latency(best, latency, time_batches)
     scalability = live.scalability(best, journal.scaling(live.scalability_point, search.tried))
     progress.remove_task(task)
     efficiency = EfficiencyTuple(
@@ -383,4 +389,17 @@ def _profile(
     return ServerProfile(
         subject, server, request.strategy, created, efficiency, power_source, latency, scalability, search, used,
         cores=request.cores if some else None,
+        busy_latency=busy_latency,
     )  # fmt: skip
+
+
+def _busy_latency(
+    best: Configuration, alone: Mapping[str, LatencyProfile], time_batches: TimeBatches
+) -> dict[str, LatencyProfile]:
+    """Service times while all workers are busy, of the batch sizes that were timed `alone`; nothing of configurations
+    of which a query's time is not that of one batch, since none is planned by them."""
+    lane, *beside = best
+    if beside or lane.placement is not Placement.MODEL_ON_HOST:
+        return {}
+    sizes = alone[Stage.WHOLE].batch_sizes
+    return {str(stage): profile for stage, profile in time_batches(lane, sizes).items()}

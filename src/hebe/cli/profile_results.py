@@ -48,11 +48,15 @@ def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
     disturbance = made.disturbance
     denied = denied_words(disturbance.denied, "profile anew with --fresh")
     warnings = busy_words(made.busy), denied, speed_words(disturbance.slowest_share)
-    for warning in filter(None, warnings):
+    for warning in filter(None, (*warnings, *made.remarks)):
         yield Text(warning, style="yellow")
     for stage, latency in made.profile.latency.items():
         yield Text()
         yield Text(f"Service time of a batch on one worker, {stage}", style="bold")
+        yield _latency(latency)
+    for stage, latency in made.profile.busy_latency.items():
+        yield Text()
+        yield Text(f"The same while all workers are at it, {stage}: plans go by these times", style="bold")
         yield _latency(latency)
     if made.profile.scalability is not None:
         yield Text()
@@ -111,6 +115,7 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
         "busy_share": made.busy.share,
         "denied_share": made.disturbance.denied,
         "slowest_share": made.disturbance.slowest_share,
+        "remarks": list(made.remarks),
         "repeated": made.disturbance.repeated,
         "waited_s": made.disturbance.waited_s,
         "closest": {"configuration": to_dict(search.closest), **_reached(search, search.closest)},

@@ -39,6 +39,6 @@ def profiled_configurations(
     if not paths:
         return {}
     from hebe.profiling.profile_to_serve import configurations_to_serve
-    from hebe.runtime.this_server import this_server
+    from hebe.runtime.this_server import core_layout, this_server
 
-    return configurations_to_serve(directory, paths, load.words(), this_server().name)
+    return configurations_to_serve(directory, paths, load.words(), this_server().name, core_layout())

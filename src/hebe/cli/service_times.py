@@ -11,23 +11,20 @@ from __future__ import annotations
 
 import csv
 import re
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hebe.cli.plan_files import Entry, PlanFileError, read_entries, reading
 from hebe.cli.plan_profiles import ProfileFile, holds_profiles, read_profiles
+from hebe.cli.profiled_service_times import times_of_queries, why_no_times
 from hebe.profile import LatencyProfile, ProfileError
-from hebe.server_configuration import Placement
 from hebe.simulation.service_table import ServiceTable, ServiceTableError, read_service_tables
 
 _FIRST_COLUMNS = ["model", "instance", "batch"]
 _PROFILE_FIELDS = ("model", "server_type", "batch_sizes", "service_s", "spread_s")
 _OTHER_FIELDS = ("workers", "estimated")
 _MOST_WORKERS = 768
-_LARGEST_SPLIT = 4096
-"""Items up to which a query is told as the parts that a server splits it into."""
 
 _Row = tuple[str, str, int]
 
@@ -37,7 +34,8 @@ class ServiceTimes:
     """Of one model: the `table`, and the `files` it was read from.
 
     `workers` is how many queries a server works at at once, by type (one where it says nothing); `unusable` says of
-    further types why their profiles tell no service times.
+    further types why their profiles tell no service times; `remarked` says of types whose times are not as they were
+    measured what was done.
     """
 
     model: str
@@ -45,6 +43,12 @@ class ServiceTimes:
     files: tuple[Path, ...]
     workers: Mapping[str, int] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
+    remarked: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What must be said of the table's types."""
+        return [self.remarked[name] for name in self.table.types if name in self.remarked]
 
     @property
     def named_files(self) -> str:
@@ -207,20 +211,24 @@ def _from_profiles(
     of_types: dict[str, LatencyProfile] = {}
     workers: dict[str, int] = {}
     unusable: dict[str, str] = {}
+    remarked: dict[str, str] = {}
     for (of_model, kind), profile in profiles.items():
         if of_model != model:
             continue
         if isinstance(profile, _Stated):
             of_types[kind], workers[kind] = profile.latency, profile.workers
-        elif reason := _why_not(profile):
+        elif reason := why_no_times(profile):
             unusable[kind] = reason
         else:
-            of_types[kind], workers[kind] = _by_query_size(profile)
+            times = times_of_queries(profile)
+            of_types[kind], workers[kind] = times.latency, times.workers
+            if times.remark:
+                remarked[kind] = times.remark
     if not of_types:
         raise PlanFileError(next(iter(unusable.values())))
     # No farther than all of them are known.
     largest = min(profile.batch_sizes[-1] for profile in of_types.values())
-    return ServiceTimes(model, ServiceTable.from_profiles(of_types, largest), tuple(files), workers, unusable)
+    return ServiceTimes(model, ServiceTable.from_profiles(of_types, largest), tuple(files), workers, unusable, remarked)
 
 
 def _profiles(files: Sequence[Path]) -> dict[_Pair, _Stated | ProfileFile]:
@@ -256,43 +264,3 @@ def _workers(entry: Entry) -> int:
     if not 1 <= workers <= _MOST_WORKERS:
         raise PlanFileError(f"{entry.where}: workers is {workers:,}: must be 1 to {_MOST_WORKERS:,}")
     return workers
-
-
-def _why_not(one: ProfileFile) -> str:
-    """Why the service time of a query on this server is not that of one batch on one worker; empty where it is."""
-    (lane, *beside), where = one.profile.configuration, f"{one.path}: {' on '.join(one.pair)}"
-    what = ""
-    if beside:
-        what = "runs in two lanes, with service times of their own"
-    elif lane.placement is not Placement.MODEL_ON_HOST:
-        what = f"runs as {lane.placement}, in stages that work side by side or fuse queries"
-    elif "whole" not in one.profile.latency:
-        return f"{where}: latency: whole is missing: it was not measured how long a batch takes"
-    if not what:
-        return ""
-    return (
-        f"{where} {what}: how long a query takes there is not one number by its size; profile it with --placement"
-        f" {Placement.MODEL_ON_HOST}, or plan by its throughput: hebe plan provision"
-    )
-
-
-def _by_query_size(one: ProfileFile) -> tuple[LatencyProfile, int]:
-    """Service time of a query on one worker by its size, and how many workers the server has.
-
-    A query above the batch size is split. Its parts are told one after another on one worker: as much work as there is,
-    and the latest that it can be done, since parts run side by side where workers are idle.
-    """
-    (lane,), measured = one.profile.configuration, one.profile.latency["whole"]
-    sizes, service_s, spread_s = list(measured.batch_sizes), list(measured.service_s), list(measured.spread_s)
-    part, part_s, part_spread_s = sizes[-1], service_s[-1], spread_s[-1]
-    within = [1, *(size for size in sizes if size > 1)]
-    for whole in range(1, _LARGEST_SPLIT // part):
-        # Spreads of parts that are slow or fast by chance add up as deviations do.
-        sizes += [whole * part + size for size in within]
-        service_s += [whole * part_s + measured.service_time_s(size) for size in within]
-        spread_s += [(whole * part_spread_s**2 + _spread_s(measured, size) ** 2) ** 0.5 for size in within]
-    return LatencyProfile(tuple(sizes), tuple(service_s), tuple(spread_s)), lane.workers
-
-
-def _spread_s(measured: LatencyProfile, items: int) -> float:
-    return measured.spread_s[max(bisect_right(measured.batch_sizes, items) - 1, 0)]

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 import hebe
+from hebe.cli.colocation_plan_file import workers_words
 from hebe.cli.simulate_colocation import ColocationSimulated, ModelPart, ModelSimulated
 from hebe.cli.simulate_making import Estimate
 from hebe.report.fitting_table import Column, FittingTable
@@ -74,6 +75,7 @@ def _tenant(model: ModelSimulated, part: ModelPart) -> dict[str, Any]:
     return {
         "model": tenant.model,
         "workers": tenant.workers,
+        "cores_per_worker": tenant.cores_per_worker,
         "cache_ways": tenant.cache_ways,
         "predicted_qps": tenant.qps,
         "slowdown": part.slowdown,
@@ -100,7 +102,9 @@ def tables(made: ColocationSimulated) -> list[RenderableType]:
         for row in rows:
             table.add_row(Text(row[0], "bold"), *row[1:])
         shown += [table, Text()]
-    unfit = [Text(told, "yellow") for model in made.models if (told := _unfit(model))]
+    unfit = [
+        Text(told, "yellow") for model in made.models for told in (*model.known.times.remarks, _unfit(model)) if told
+    ]
     return [*shown, Text(_verdict(made), "" if made.all_held else "yellow"), *unfit, Text(_runs(made))]
 
 
@@ -138,7 +142,7 @@ def _group_rows(made: ColocationSimulated) -> Rows:
                     str(number),
                     format_number(group.servers),
                     model.model,
-                    f"{tenant.workers} / {tenant.cache_ways}",
+                    f"{workers_words(tenant)} / {tenant.cache_ways}",
                     format_number(tenant.qps),
                     f"{part.slowdown:.2f}",
                     f"{model.utilisation[number].value:.0%}",
@@ -209,7 +213,7 @@ def page(made: ColocationSimulated) -> Page:
         ]
     )
     for model in made.models:
-        if words := _unfit(model):
+        for words in filter(None, (*model.known.times.remarks, _unfit(model))):
             drawn.paragraph(words)
     drawn.paragraph(_runs(made))
     drawn.heading("Models")

@@ -7,7 +7,6 @@ A plan of `hebe plan provision` is simulated in `simulate_provisioning`, one of 
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import numpy.typing as npt
 
 from hebe.cli.fleet_simulation import check_largest, check_sla, largest_drawn
 from hebe.cli.plan_files import PlanFileError, reading
-from hebe.cli.plan_profiles import holds_profiles, read_profiles
+from hebe.cli.plan_profiles import holds_profiles, read_profiles, sizes_of
 from hebe.cli.service_times import ServiceTimes, read_service_times
 from hebe.spec import SlaTarget
 from hebe.workload import forms
@@ -190,7 +189,6 @@ def _profiled(files: Sequence[Path]) -> dict[str, list[_ProfiledFor]]:
         if holds_profiles(path):
             for one in read_profiles(path):
                 subject = one.profile.subject
-                words = re.match(r"sizes (\S+?)(?:, |$)", subject.load)  # as hebe profile words its load
-                sizes = words[1] if words else DEFAULT_SIZES
+                sizes = sizes_of(subject) or DEFAULT_SIZES
                 found.setdefault(subject.model, []).append(_ProfiledFor(subject.sla, sizes))
     return found

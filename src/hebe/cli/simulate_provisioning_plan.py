@@ -13,6 +13,7 @@ import numpy.typing as npt
 from hebe.cli.plan_files import Entry, PlanFileError
 from hebe.cli.plan_provision_results import PLAN_KIND, PLAN_VERSION
 from hebe.cli.simulate_plan import file_made_from, read_plan
+from hebe.planning.provisioning_set_up import joining
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -42,6 +43,11 @@ class ProvisioningPlanFile:
     def edges_s(self) -> Floats:
         """Where intervals begin, and where the last one ends: float64 `[intervals + 1]`."""
         return np.asarray(np.arange(len(self.counts) + 1) * self.interval_s, dtype=np.float64)
+
+    def joining(self, interval: int, model: int) -> list[tuple[float, Ints]]:
+        """A model's servers [types] that are not set up when an interval begins, late in it or in those before, with
+        how many seconds later they are, which may be after it ends."""
+        return joining(self.counts[:, model], self.late[:, model], interval, self.interval_s, self.set_up_s)
 
     def types_of(self, model: int) -> tuple[str, ...]:
         """The server types that a model has a server of in any interval."""

@@ -70,7 +70,7 @@ def summary(made: DayMade) -> dict[str, Any]:
                 "capacity_qps": float(plan.capacity_qps[interval, model]),
                 "attainment": float(attainment[interval, model]),
                 "tail_ms": float(tail_ms[interval, model]),
-                "late_servers": int(plan.late[interval, model].sum()),
+                "late_servers": _late(made, interval, model),
             }
             for interval, model in np.argwhere(missed).tolist()
         ],
@@ -198,7 +198,7 @@ def _missed_rows(made: DayMade) -> Rows:
             format_number(float(_load_share(made)[interval, model])),
             _share(float(attainment[interval, model])),
             _milliseconds(float(made.tail_ms[interval, model])),
-            f"{late:,}" if (late := int(plan.late[interval, model].sum())) else "",
+            f"{late:,}" if (late := _late(made, interval, model)) else "",
         ]
         for interval, model in places[:_MOST_MISSED]
     ]
@@ -219,7 +219,7 @@ def _verdict(made: DayMade) -> str:
 
 def _notes(made: DayMade) -> list[str]:
     """What the figures do not show."""
-    notes = []
+    notes = [remark for model in made.models.values() for remark in model.times.remarks]
     more = int(made.missed.sum()) - _MOST_MISSED
     if more > 0:
         notes.append(f"{more:,} more intervals miss their SLA target: --json has all of them.")
@@ -259,6 +259,11 @@ def _key_numbers(made: DayMade) -> list[KeyNumber]:
         busiest = max(used, key=lambda kind: used[kind])
         numbers.append(KeyNumber("busiest server type", f"{used[busiest]:.1%}", "", busiest))
     return numbers
+
+
+def _late(made: DayMade, interval: int, model: int) -> int:
+    """How many servers of a model are not set up when an interval begins."""
+    return sum(int(servers.sum()) for _, servers in made.plan.joining(interval, model))
 
 
 def _load_share(made: DayMade) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -21,6 +21,9 @@ still to be sent at the end."""
 NOT_SENT = "not sent in time"
 """The kind of failure that is the generator's own."""
 
+_ROOM_LEFT = 0.5
+"""Of the share of queries that may miss the SLA, the queries that did not wait for a connection may take so much."""
+
 _FEW = 100
 """Of fewer queries, the 99th percentile is the last one."""
 
@@ -43,7 +46,9 @@ class LoadReport:
     `latencies`         all arrivals of the window: answers with latency from the *scheduled* send, refusals, failures.
     `answered_in_window` answers that came within the window.
     `lag`               by how much sends were late, waiting for a free connection included.
-    `cpu_share`         of one core, used by the generator (over gRPC by all of its threads, so it may exceed 1).
+    `behind`            by how much they were taken up late, before any wait for a connection: the generator's own part.
+    `cpu_share`         of one core, used by the generator (over gRPC by all of its threads, so it may exceed 1); nan
+                        for a run too short to tell.
     `waited`            queries that found no connection free.
     `connections`       open at the end.
     `cut_short`         "" or why the run ended early: "interrupted", "the SLA is out of reach".
@@ -70,6 +75,7 @@ class LoadReport:
     items_in_time: int = 0
     items_sent: int = 0
     remarks: tuple[str, ...] = ()
+    behind: LatencyRecorder = field(default_factory=LatencyRecorder)
 
     @property
     def sla(self) -> SlaTarget | None:
@@ -120,10 +126,11 @@ class LoadReport:
         bound_s = MOST_LAG_S
         if self.sla is not None:
             bound_s = min(bound_s, self.sla.latency_s * MOST_LAG_SHARE_OF_SLA)
-        late_s = self.lag.percentile_s(99)
         # Queries that wait for a connection are late as well, but for want of a connection.
-        if late_s > bound_s and not self._waited_much:
-            some = "1% of queries were" if self.lag.answers >= _FEW else f"one of {self.lag.answers} queries was"
+        lag = self.behind if self._waited_much else self.lag
+        late_s = lag.percentile_s(99)
+        if late_s > bound_s:
+            some = "1% of queries were" if lag.answers >= _FEW else f"one of {lag.answers} queries was"
             text = f"{some} sent over {late_s * 1e3:.2g} ms late (bound {bound_s * 1e3:.2g} ms)"
             found.append(Limit("late", late_s, text))
         if self.cpu_share > MOST_CPU_SHARE:
@@ -140,8 +147,32 @@ class LoadReport:
         """`generator_limits`, and whether the bound on connections was reached, which is mostly the server's doing."""
         if not self._waited_much:
             return self.generator_limits
-        waited = f"{self.waited} of {self.latencies.arrivals} queries waited for one of {self.connections} connections"
-        return (*self.generator_limits, f"{waited}: the server is overloaded, or the run needs more --connections")
+        return (*self.generator_limits, f"{self._waits}: the server is overloaded, or the run needs more --connections")
+
+    @property
+    def connection_limit(self) -> Limit | None:
+        """That a missed SLA may have been for want of connections: so many queries waited for one that the others
+        alone would have met it. None otherwise, and where the server took longer than the SLA allows even so.
+
+        That the server is overloaded looks the same in one run: see `LatencyBoundedThroughput.bottlenecks`.
+        """
+        arrivals, sla = self.latencies.arrivals, self.sla
+        if sla is None or not arrivals or not self.waited or not self.server_s <= sla.latency_s:
+            return None
+        missed_otherwise = arrivals * (1 - self.latencies.sla_attainment) - self.waited
+        if missed_otherwise > _ROOM_LEFT * (1 - sla.percentile / 100) * arrivals:
+            return None
+        text = f"{self._waits} while the server answered in time: more --connections may find more"
+        return Limit("connections", self.waited / arrivals, text)
+
+    @property
+    def server_s(self) -> float:
+        """Mean seconds from a query's send to its answer; nan without answers."""
+        return max(self.latencies.summary().mean_s - self.lag.summary().mean_s, 0.0) if self.lag.answers else math.nan
+
+    @property
+    def _waits(self) -> str:
+        return f"{self.waited:,} of {self.latencies.arrivals:,} queries waited for a free connection (gRPC: call)"
 
     @property
     def _waited_much(self) -> bool:

@@ -31,6 +31,9 @@ TICK_S = 0.05
 MOST_SENDS_IN_A_ROW = 32
 """A generator that is behind sends at most so many queries before it looks at what has arrived."""
 
+LEAST_CPU_WINDOW_S = 0.2
+"""Over less, the share of a core says nothing: what ends a run at once is itself all of the work in it."""
+
 MOST_BEHIND_S = 1.0
 """So long after the end of a run a generator that is behind may still send; what is left counts as failed."""
 
@@ -88,6 +91,7 @@ class _Run:
         self._latencies = LatencyRecorder(plan.sla)
         self._refusals = LatencyRecorder()
         self._lag = LatencyRecorder()
+        self._behind = LatencyRecorder()
         self._answered_in_window = 0
         self._items_in_window = 0
         self._items_in_time = 0
@@ -131,7 +135,8 @@ class _Run:
                         )
                     )
             now = time.monotonic()
-            cpu_share = (cpu_clock() - cpu_s) / (now - wall_s) if wall_s and now > wall_s else math.nan
+            long_enough = wall_s and now - wall_s >= LEAST_CPU_WINDOW_S
+            cpu_share = (cpu_clock() - cpu_s) / (now - wall_s) if long_enough else math.nan
         finally:
             self._timer.close()
         self._window_end_s = min(self._window_end_s, now)
@@ -153,6 +158,7 @@ class _Run:
             refusals=self._refusals,
             items_in_time=self._items_in_time,
             items_sent=self._schedule.items_of(self._index),
+            behind=self._behind,
         )
 
     # -- sending
@@ -164,9 +170,12 @@ class _Run:
             if query is None or self._cut_short:
                 return
             due_s = self._start_s + query[0]
-            if due_s > time.monotonic():
+            behind_s = time.monotonic() - due_s
+            if behind_s < 0:
                 self._timer.arm(due_s)
                 return
+            if due_s >= self._window_start_s:
+                self._behind.record(behind_s)
             index, self._index = self._index, self._index + 1
             self._next = next(self._queries, None)
             self._in_flight[index] = (due_s, query[1])

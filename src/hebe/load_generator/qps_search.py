@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,17 @@ QUERIES_TO_MISS = 10
 
 LONGEST_PROBE = 4
 """How many times as long as asked for a probe may last for that."""
+
+LIGHTER_LOAD = 0.8
+"""Of the rate found: the server's time at up to that is what its time with all connections in use is held against."""
+
+LEAST_GAIN = 2 / 3
+"""A server takes more if asked for more at once, where its throughput has grown at least as this power of how much was
+asked of it at once. That of an overloaded one has grown as a power of 0.5 at most, unless there are fewer than two
+connections for each query that it works on at once, and mostly of 0.3."""
+
+MOST_CHANCE = 1.25
+"""By so much the server's time may differ from probe to probe."""
 
 FEWEST_ARRIVALS = 20
 """Rates at which not even so many queries arrive in the longest probe are not tried."""
@@ -60,9 +72,9 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LatencyBoundedThroughput:
-    """What `find_qps` found: `crossing` is None if it was interrupted before there was an estimate; `rounds` are those
-    that it was found by, of which there may be none where the rates that can be tried all hold, or all do not.
-    `remarks`: what else to know about the result.
+    """What `find_qps` found: `crossing` is None if it was interrupted, or out of time, before there was an estimate;
+    `rounds` are those that it was found by, of which there may be none where the rates that can be tried all hold, or
+    all do not. `remarks`: what else to know about the result.
     """
 
     sla: SlaTarget
@@ -77,11 +89,39 @@ class LatencyBoundedThroughput:
         """The generator's own limits in runs that failed near the result: the server may take more than was found."""
         if self.crossing is None:
             return ()
-        near = [p for p in self.probes if not p.passed and p.rate_qps < 1.5 * self.crossing.qps]
+        near = self._failed_near(self.crossing.qps)
         found: dict[str, list[Limit]] = {}
         for limit in (limit for probe in near for limit in probe.report.limits):
             found.setdefault(limit.kind, []).append(limit)
+        if limits := self._connection_limits(self.crossing.qps):
+            found["connections"] = limits
         return tuple(_worst(limits) for limits in found.values())
+
+    def _failed_near(self, qps: float) -> list[Probe]:
+        return [probe for probe in self.probes if not probe.passed and probe.rate_qps < 1.5 * qps]
+
+    def _connection_limits(self, found_qps: float) -> list[Limit]:
+        """Of the runs that failed near the result, where most did for the bound on connections.
+
+        All connections are in use where there are too few of them, and where the server is overloaded. But only in the
+        second case does it take the longer for a query the more of them it has. It answers x = n / s queries a second,
+        of n at once that take s seconds each, and x = n ** gain makes s = x ** (1 / gain - 1): so much, at most, s may
+        have grown since the load was lighter. Where no rate held there is none to compare with, and no server that
+        answers in time is overloaded.
+        """
+        near = self._failed_near(found_qps or min((probe.rate_qps for probe in self.probes), default=0.0))
+        held_up = [(limit, p.report.server_s) for p in near if (limit := p.report.connection_limit) is not None]
+        if not held_up or 2 * len(held_up) < len(near):
+            return []
+        limits = [limit for limit, _ in held_up]
+        passed = sorted((probe for probe in self.probes if probe.passed), key=lambda probe: probe.rate_qps)
+        if not passed:
+            return limits
+        lighter = [probe for probe in passed if probe.rate_qps <= LIGHTER_LOAD * found_qps] or passed[:1]
+        most_s = min(
+            p.report.server_s * max((found_qps / p.rate_qps) ** (1 / LEAST_GAIN - 1), MOST_CHANCE) for p in lighter
+        )
+        return limits if np.median([server_s for _, server_s in held_up]) <= most_s else []
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -117,7 +157,7 @@ class QpsSearch:
 
     Each probe is a run of its own with its own arrivals, of `probe_s` (up to `LONGEST_PROBE` times that at low rates,
     so that the percentile means something), and of whole periods of the arrivals; it ends early once the SLA is out of
-    reach.
+    reach. No probe begins once the search has taken `longest_s`.
     """
 
     sla: SlaTarget
@@ -126,6 +166,7 @@ class QpsSearch:
     rounds: int = 5
     resolution: float = 0.03
     highest_qps: float = 1e6
+    longest_s: float = math.inf
 
     async def run(
         self,
@@ -138,7 +179,7 @@ class QpsSearch:
         on_progress: OnProgress | None = None,
         answer_timeout_s: float = 30.0,
     ) -> LatencyBoundedThroughput:
-        """What it finds from `start_qps` on; `stop` interrupts it.
+        """What it finds from `start_qps` on; `stop` interrupts it, and so does the end of its time.
 
         Raises `LoadError` where a probe cannot hold a whole period of the arrivals, or none arrive in it, and when the
         server does not answer any more: a rate at which nothing is answered would look like one that is too high.
@@ -148,7 +189,8 @@ class QpsSearch:
         lowest_qps = min(FEWEST_ARRIVALS / (LONGEST_PROBE * self.probe_s), self.highest_qps)
         search = RateSearch(start_qps, lowest_qps, self.highest_qps, self.resolution, self.rounds)
         probes: list[Probe] = []
-        while (rate := search.next_rate()) is not None and not stop.is_set():
+        end_s = time.monotonic() + self.longest_s
+        while (rate := search.next_rate()) is not None and not stop.is_set() and time.monotonic() < end_s:
             plan = RunPlan(
                 rate_qps=rate,
                 duration_s=self._duration_s(workload.arrivals, rate),
@@ -176,7 +218,26 @@ class QpsSearch:
             search.record(probe.passed)
             if on_probe is not None:
                 on_probe(probe, search.result())
-        return LatencyBoundedThroughput(sla, search.result(), tuple(probes), stop.is_set(), search.rounds_done)
+        crossing, interrupted = search.result(), stop.is_set() or search.next_rate() is not None
+        remarks = () if crossing is None else self.remarks(workload.arrivals, crossing.qps)
+        return LatencyBoundedThroughput(sla, crossing, tuple(probes), interrupted, search.rounds_done, remarks)
+
+    def remarks(self, arrivals: ArrivalProcess, found_qps: float) -> tuple[str, ...]:
+        """That so few queries of a probe at the rate found may miss the SLA that most hold by chance, if so.
+
+        Queries are late together, those behind a long one: where 5 of 100 may miss, half of the probes to a queue hold
+        at a rate at which in the long run over four times as many do, and where 20 of 400 may, 1.4 times as many.
+        """
+        missing = 1 - self.sla.percentile / 100
+        queries = self._duration_s(arrivals, found_qps) * found_qps if found_qps > 0 else 0.0
+        if not queries or round(queries * missing) >= QUERIES_TO_MISS:
+            return ()
+        enough_s = whole_periods_s(arrivals, QUERIES_TO_MISS / missing / found_qps) / LONGEST_PROBE
+        return (
+            f"probes were too short for p{self.sla.percentile:g}: of the {queries:,.0f} queries of one at this rate"
+            f" {queries * missing:.2g} may miss it, and with fewer than {QUERIES_TO_MISS} the rate found is mostly too"
+            f" high; --duration {_rounded_up(enough_s):g} or more would be long enough",
+        )
 
     def _duration_s(self, arrivals: ArrivalProcess, rate_qps: float) -> float:
         """How long a probe at this rate lasts."""
@@ -188,6 +249,12 @@ class QpsSearch:
             return whole_s
         period_s = over_window(arrivals, window_s).period_s or whole_s
         return math.floor(longest_s / period_s) * period_s
+
+
+def _rounded_up(seconds: float) -> float:
+    """To two digits."""
+    step = 10.0 ** (math.floor(math.log10(seconds)) - 1)
+    return float(f"{math.ceil(seconds / step - 1e-9) * step:.6g}")
 
 
 def check_periods(arrivals: ArrivalProcess, probe_s: float) -> None:

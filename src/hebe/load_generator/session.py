@@ -8,6 +8,7 @@ found = find_qps(target, Workload(), SlaTarget(100, 95))
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -82,12 +83,13 @@ def find_qps(
     on_progress: OnProgress | None = None,
     catch_interrupt: bool = False,
     pool_bytes: int | None = None,
+    longest_s: float = math.inf,
 ) -> LatencyBoundedThroughput:
     """Search the largest arrival rate at which the SLA holds; see `rate_search` for how.
 
-    Each probe is as `QpsSearch` says. `sla` defaults to what the server says is the model's; `pool_bytes` as for
-    `run_load`. Raises `LoadError` if there is no SLA, if the server cannot be driven, if it dies, or if the arrivals
-    repeat too slowly for the probes.
+    Each probe is as `QpsSearch` says, and so is `longest_s`. `sla` defaults to what the server says is the model's;
+    `pool_bytes` as for `run_load`. Raises `LoadError` if there is no SLA, if the server cannot be driven, if it dies,
+    or if the arrivals repeat too slowly for the probes.
     """
     check_periods(workload.arrivals, probe_s)
 
@@ -97,13 +99,14 @@ def find_qps(
             if bound is None:
                 raise LoadError(f"the server does not tell an SLA for {target.model}: give --sla-ms")
             start_qps = 0.5 / await session.one_at_a_time_s()
-            search = QpsSearch(bound, probe_s, warm_up_s, rounds, resolution, highest_qps)
+            search = QpsSearch(bound, probe_s, warm_up_s, rounds, resolution, highest_qps, longest_s)
             timeout_s = session.target.answer_timeout_s
             found = await search.run(
                 session.workload, session.pool, session.sender, start_qps, stop, on_probe, on_progress, timeout_s
             )
-            most_items = max((probe.report.items_sent for probe in found.probes), default=0)
-            return replace(found, remarks=session.remarks(most_items))
+            # What one probe brings into the server's caches the next ones find there, and all are slices of one pool.
+            items = sum(probe.report.items_sent for probe in found.probes)
+            return replace(found, remarks=(*found.remarks, *session.remarks(items)))
 
     return run_interruptible(run, catch_interrupt)
 
@@ -148,7 +151,7 @@ class _Session:
             raise LoadError(f"{target.endpoint.url} does not answer a query to {target.model}: {answer.fault}")
 
     def remarks(self, items: int) -> tuple[str, ...]:
-        """What to say of a run that sent so many items."""
+        """What to say of a run, or of all probes of a search, that sent so many items together."""
         shortages = self.pool.key_shortages(items)
         if not shortages:
             return ()

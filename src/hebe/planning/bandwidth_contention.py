@@ -1,9 +1,9 @@
 """How much models that share a memory slow each other down, told from how each slows itself down alone.
 
 A model that moves much memory shows the memory's latency in its own profile: each further worker serves less than the
-one before, long before the bandwidth is used up. The model that moves the most gives the curve, by how much a worker
+one before, long before the bandwidth is used up. The model that moves the most gives the curve, by how much a core
 is slowed down at a given traffic. Every model follows it as far as it depends on memory: in the proportion of what
-its worker moves to what a worker moves at most. (Hera's Algorithm 1 knows no slowdown below the full bandwidth.)
+its core moves to what a core moves at most. (Hera's Algorithm 1 knows no slowdown below the full bandwidth.)
 
     factor of a model     1 + share * (slowdown - 1)
     demand of a model     its traffic alone * its factor alone: what it would move were memory unloaded
@@ -22,9 +22,9 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BandwidthContention:
-    """For some models, each with 0..cores workers, float64 `[models, cores + 1]` each.
+    """For some models, each with 0..cores cores, float64 `[models, cores + 1]` each.
 
-    `demand`: bytes/s were memory unloaded; `share`: how far a worker depends on memory, 0 to 1; `alone`: the factor by
+    `demand`: bytes/s were memory unloaded; `share`: how far a core depends on memory, 0 to 1; `alone`: the factor by
     which its own traffic slows each down. `demands` and `slowdowns` are the knots of the memory's curve.
     """
 
@@ -36,13 +36,14 @@ class BandwidthContention:
     slowdowns: FloatArray
 
     @classmethod
-    def of(cls, qps: FloatArray, traffic: FloatArray, workers: FloatArray, bandwidth: float) -> BandwidthContention:
-        """From what each model serves and moves alone with so many workers, float64 `[models, cores + 1]` each."""
-        moved, slowdowns = _curve(qps, traffic, workers)
+    def of(cls, qps: FloatArray, traffic: FloatArray, busy: FloatArray, bandwidth: float) -> BandwidthContention:
+        """From what each model serves and moves alone, and how many of the cores are then `busy` with it, float64
+        `[models, cores + 1]` each."""
+        moved, slowdowns = _curve(qps, traffic, busy)
         factor = np.interp(traffic, moved, slowdowns)
-        a_worker = np.divide(traffic * factor, workers, out=np.zeros_like(traffic), where=workers > 0)
-        most = float(a_worker.max(initial=0.0))
-        share = a_worker / most if most > 0 else a_worker
+        a_core = np.divide(traffic * factor, busy, out=np.zeros_like(traffic), where=busy > 0)
+        most = float(a_core.max(initial=0.0))
+        share = a_core / most if most > 0 else a_core
         alone = 1.0 + share * (factor - 1.0)
         last = float(slowdowns[-1])
         # Beyond what was measured nothing is known but that the bandwidth is the end: from there on all wait in turn.
@@ -70,16 +71,16 @@ class BandwidthContention:
         return np.asarray(np.minimum(alone / factor, 1.0) * fit)
 
 
-def _curve(qps: FloatArray, traffic: FloatArray, workers: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _curve(qps: FloatArray, traffic: FloatArray, busy: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The memory's slowdown by what is moved, both increasing, from (0, 1): of the model that moves the most."""
     hungriest = int(traffic.max(axis=1).argmax())
-    served, moved, counts = qps[hungriest], traffic[hungriest], workers[hungriest]
-    a_worker = np.divide(served, counts, out=np.zeros_like(served), where=counts > 0)
-    best = int(a_worker.argmax())
-    # Fewer workers than serve best each are short of something else: queries wait for one of them.
+    served, moved, counts = qps[hungriest], traffic[hungriest], busy[hungriest]
+    a_core = np.divide(served, counts, out=np.zeros_like(served), where=counts > 0)
+    best = int(a_core.argmax())
+    # Fewer cores than serve best each are short of something else: queries wait for a worker.
     used = np.arange(len(counts)) > best
-    used &= (a_worker > 0) & (moved > moved[best])
-    slowdowns = np.maximum.accumulate(a_worker[best] / a_worker[used])
+    used &= (a_core > 0) & (moved > moved[best])
+    slowdowns = np.maximum.accumulate(a_core[best] / a_core[used])
     rising = np.maximum.accumulate(moved[used])
     knots, at = np.unique(np.concatenate([[0.0, moved[best]], rising]), return_index=True)
     return knots, np.concatenate([[1.0, 1.0], slowdowns])[at]

@@ -43,12 +43,19 @@ _MOST_SERVERS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One model's part of a shared server: its workers, its cache ways, and the rate that it serves there."""
+    """One model's part of a shared server: its workers, its cache ways, the rate that it serves there, and how many
+    cores each worker has."""
 
     model: str
     workers: int
     cache_ways: int
     qps: float
+    cores_per_worker: int = 1
+
+    @property
+    def cores(self) -> int:
+        """Those of all its workers."""
+        return self.workers * self.cores_per_worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +288,15 @@ class Fleet:
 def tenants_of(
     tables: ScalabilityTables, models: Iterable[int], cores: Iterable[int], ways: Iterable[int], qps: Iterable[float]
 ) -> tuple[Tenant, ...]:
-    """The members of a shared server, with the workers that each of them really uses of its cores."""
+    """The members of a shared server, with the workers that each of them really has on its cores."""
     return tuple(
-        Tenant(tables.models[model], int(tables.workers[model, share]), int(part), float(rate))
+        Tenant(
+            tables.models[model],
+            int(tables.workers[model, share]),
+            int(part),
+            float(rate),
+            int(tables.cores_per_worker[model]),
+        )
         for model, share, part, rate in zip(models, cores, ways, qps, strict=True)
     )
 

@@ -2,7 +2,8 @@
 
 What a model does alone is measured (`ScalabilityProfile`); what a set of models does together is predicted:
 
-- cores and cache ways are partitioned, so a model with w workers and k ways can serve `qps[w, k]`, as alone;
+- cores and cache ways are partitioned, so a model with w workers and k ways can serve `qps[w, k]`, as alone; a worker
+  takes as many cores as it had when the model was profiled;
 - memory bandwidth cannot be partitioned: of that, each keeps what `BandwidthContention` says with all of them at work;
 - what is resident must fit into the server's memory.
 
@@ -37,7 +38,7 @@ _CHUNK_CELLS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class ServerResources:
-    """What the models on one server share: cores (one a worker), cache ways, memory bandwidth, memory.
+    """What the models on one server share: cores, cache ways, memory bandwidth, memory.
 
     `memory_bytes` may be infinite where memory is no limit.
     """
@@ -62,12 +63,12 @@ class ServerResources:
 
 @dataclass(frozen=True)
 class ScalabilityTables:
-    """Profiles of several models on one kind of server as arrays, over 0..cores workers and 0..cache_ways ways.
+    """Profiles of several models on one kind of server as arrays, over 0..cores cores and 0..cache_ways ways.
 
     `qps` is float64 `[models, cores + 1, ways + 1]`, `traffic` (bytes/s at that qps) and `memory` (bytes) float64
-    `[models, cores + 1]`, `workers` the workers that are really used out of so many cores, `[models, cores + 1]`;
-    `alone` is what each model serves with the whole server, `[models]`. All models fit the server alone. `contention`
-    says how they slow each other down.
+    `[models, cores + 1]`, `workers` the workers that are really used on so many cores, `[models, cores + 1]`, none
+    where one worker takes more; `cores_per_worker` is what each takes, `[models]`; `alone` is what each model serves
+    with the whole server, `[models]`. All models fit the server alone. `contention` says how they slow each other down.
     """
 
     server: ServerResources
@@ -76,6 +77,7 @@ class ScalabilityTables:
     traffic: FloatArray
     memory: FloatArray
     workers: IntArray
+    cores_per_worker: IntArray
     alone: FloatArray
     contention: BandwidthContention
 
@@ -90,25 +92,27 @@ class ScalabilityTables:
         shape = (len(profiles), server.cores + 1)
         qps = np.zeros((*shape, server.cache_ways + 1))
         traffic, memory, workers = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.intp)
+        each = np.array([profile.cores_per_worker for profile in profiles], dtype=np.intp)
         for row, profile in enumerate(profiles):
             check_memory(profile)
             _check_measured_on(server, profile)
             table, resident = profile.qps_table(), profile.memory_table()
-            used = _workers_used(profile.model, table, resident, server)
+            used = _workers_used(profile, table, resident, server)
             workers[row] = used
             qps[row] = table[used]
             traffic[row] = profile.bandwidth_table()[used]
             memory[row] = resident[used]
-        contention = BandwidthContention.of(
-            qps[:, :, -1], traffic, workers.astype(np.float64), server.bandwidth_bytes_per_s
-        )
-        return cls(server, names, qps, traffic, memory, workers, qps[:, -1, -1].copy(), contention)
+        busy_cores = (workers * each[:, None]).astype(np.float64)
+        contention = BandwidthContention.of(qps[:, :, -1], traffic, busy_cores, server.bandwidth_bytes_per_s)
+        return cls(server, names, qps, traffic, memory, workers, each, qps[:, -1, -1].copy(), contention)
 
     def only(self, rows: IntArray) -> ScalabilityTables:
         """The tables of some of the models."""
         names = tuple(self.models[row] for row in rows)
-        arrays = (self.qps[rows], self.traffic[rows], self.memory[rows], self.workers[rows], self.alone[rows])
-        return ScalabilityTables(self.server, names, *arrays, self.contention.only(rows))
+        tables = (self.qps[rows], self.traffic[rows], self.memory[rows], self.workers[rows])
+        return ScalabilityTables(
+            self.server, names, *tables, self.cores_per_worker[rows], self.alone[rows], self.contention.only(rows)
+        )
 
     def index_of(self, model: str) -> int:
         """The row of a model; raises `PlanningError`."""
@@ -238,8 +242,10 @@ def _compositions(total: int, parts: int) -> IntArray:
 def _check_measured_on(server: ServerResources, profile: ScalabilityProfile) -> None:
     """Raise `PlanningError` for a profile that this server cannot have given, before tables of its counts are made."""
     where = f"scalability profile of {profile.model}"
-    if profile.workers[-1] > server.cores:
-        raise PlanningError(f"{where}: workers go up to {profile.workers[-1]}: the server has {server.cores} cores")
+    most, each = profile.workers[-1], profile.cores_per_worker
+    if most * each > server.cores:
+        of_several = f" of {each} cores each" if each > 1 else ""
+        raise PlanningError(f"{where}: workers go up to {most}{of_several}: the server has {server.cores} cores")
     if profile.cache_ways[-1] != server.cache_ways:
         raise PlanningError(
             f"{where}: cache_ways go up to {profile.cache_ways[-1]}: the server has {server.cache_ways};"
@@ -250,16 +256,26 @@ def _check_measured_on(server: ServerResources, profile: ScalabilityProfile) -> 
             f"{where}: bandwidth_bytes_per_s goes up to {max(profile.bandwidth_bytes_per_s):g}: the server has"
             f" {server.bandwidth_bytes_per_s:g}; give the server's as it was when the model was profiled"
         )
+    if math.isfinite(server.memory_bytes) and not profile.memory_bytes:
+        raise PlanningError(
+            f"{where}: memory_bytes is not known, but the server's is, {server.memory_bytes:g}: profile the model"
+            " again, or leave out the server's, and memory is no limit"
+        )
 
 
-def _workers_used(model: str, qps: FloatArray, memory: FloatArray, server: ServerResources) -> IntArray:
-    """For 0..cores cores the fewest workers that serve as much with any number of ways: intp `[cores + 1]`."""
+def _workers_used(
+    profile: ScalabilityProfile, qps: FloatArray, memory: FloatArray, server: ServerResources
+) -> IntArray:
+    """For 0..cores cores the fewest workers that serve as much with any number of ways: intp `[cores + 1]`.
+
+    `qps` and `memory` are the profile's tables, over workers.
+    """
     most = int(np.flatnonzero(memory <= server.memory_bytes)[-1])
     if most == 0:
         raise PlanningError(
-            f"scalability profile of {model}: memory_bytes is {memory[1]:g} with one worker:"
+            f"scalability profile of {profile.model}: memory_bytes is {memory[1]:g} with one worker:"
             f" the server has {server.memory_bytes:g}"
         )
-    counts = np.minimum(np.arange(server.cores + 1), most)
+    counts = np.minimum(np.arange(server.cores + 1) // profile.cores_per_worker, most)
     rises = np.append(False, (np.diff(qps, axis=0) > 0).any(axis=1))
     return np.maximum.accumulate(np.where(rises, np.arange(len(qps)), 0))[counts]

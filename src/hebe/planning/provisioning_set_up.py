@@ -104,6 +104,23 @@ def late_starts(available: Ints, counts: Ints, previous: Ints | None, ahead: int
     return late
 
 
+def joining(counts: Ints, late: Ints, interval: int, interval_s: float, set_up_s: float) -> list[tuple[float, Ints]]:
+    """The servers that are not set up when an interval begins, with how many seconds later each of them is, the first
+    ones first.
+
+    `counts` and of them the `late`, both `[intervals, ...]`, are those of all intervals; what is told is `[...]`. A
+    set-up may last beyond its own interval, into further ones. Of servers that are given up, those go first that have
+    served.
+    """
+    left, found = counts[interval], []
+    for before in range(min(intervals_ahead(interval_s, set_up_s), interval + 1)):  # the last to join at first
+        missing = np.minimum(late[interval - before], left)
+        if missing.any():
+            found.append((set_up_s - before * interval_s, missing))
+            left = left - missing
+    return found[::-1]
+
+
 def _shared_out(wanted: Ints, free: Ints) -> Ints:
     """How many of `wanted` `[models, types]` are had of `free` `[types]`: in proportion, the largest rests first."""
     got = np.zeros_like(wanted)
@@ -123,21 +140,18 @@ def covered_share(
 
     `loads_qps` `[n, models]` are so from one step of `step_s` to the next, the first when the first interval begins.
     """
-    ahead = intervals_ahead(interval_s, set_up_s)
     covered, lasting = np.zeros(loads_qps.shape), np.zeros(len(loads_qps))
     begins_s = np.arange(len(loads_qps)) * step_s
-    late_until_s = np.arange(len(counts)) * interval_s + set_up_s
     last = 0
     for interval, now in enumerate(counts):
         first, last = last, int(np.searchsorted(begins_s, (interval + 1) * interval_s * (1 - 1e-9)))
         if first == last:
             break
         begin_s, end_s = interval * interval_s, begins_s[last - 1] + step_s
-        waiting = [at for at in range(max(interval - ahead, 0), interval + 1) if late[at].any()]
-        edges_s = sorted({begin_s, *(late_until_s[at] for at in waiting if begin_s < late_until_s[at] < end_s), end_s})
-        for from_s, to_s in pairwise(edges_s):
-            missing = sum((late[at] for at in waiting if late_until_s[at] > from_s), np.zeros_like(now))
-            capacity = (np.maximum(now - missing, 0) * qps).sum(axis=1)
+        waiting = [(begin_s + after_s, some) for after_s, some in joining(counts, late, interval, interval_s, set_up_s)]
+        for from_s, to_s in pairwise(sorted({begin_s, *(joins_s for joins_s, _ in waiting if joins_s < end_s), end_s})):
+            missing = sum((some for joins_s, some in waiting if joins_s > from_s), np.zeros_like(now))
+            capacity = ((now - missing) * qps).sum(axis=1)
             starts, ends = begins_s[first:last], begins_s[first:last] + step_s
             seconds = np.clip(np.minimum(ends, to_s) - np.maximum(starts, from_s), 0.0, None)
             covered[first:last] += (capacity >= COVERED * loads_qps[first:last]) * seconds[:, None]

@@ -57,6 +57,9 @@ class ServerEvaluator(Protocol):
     def disturbance(self) -> Disturbance:
         """What disturbed the measurements so far."""
 
+    def remarks(self, found_qps: float) -> tuple[str, ...]:
+        """What to know of a throughput that was found, a sentence each."""
+
     def __call__(self, configuration: Configuration) -> Reached:
         """What the configuration reaches within the SLA target."""
 

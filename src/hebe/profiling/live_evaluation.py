@@ -100,6 +100,7 @@ class LiveEvaluator:
         self._driver: NodeDriver | None = None
         self._pool = workload.pool(inputs_of(model.spec, sla))
         self._best_qps = 0.0
+        self._items_sent = 0
         self._bandwidth = BandwidthMeter()
 
     @property
@@ -137,6 +138,23 @@ class LiveEvaluator:
     def disturbance(self) -> Disturbance:
         """What disturbed the measurements so far."""
         return self.machine.disturbance
+
+    def remarks(self, found_qps: float) -> tuple[str, ...]:
+        """What to know of a throughput that was found, a sentence each: whether probes at that rate were long enough,
+        and where tables have caches, whether these are warmer than other queries would find them."""
+        too_short = self._qps_search().remarks(self._workload.arrivals, found_qps)
+        remarks = [f"{words} (hebe load --find-qps has that option)" for words in too_short]
+        tiered = self._model.hierarchy.tiers is not None
+        if tiered and (shortages := self._pool.key_shortages(self._items_sent)):
+            worst = min(shortages, key=lambda shortage: shortage.drawn / shortage.wanted)
+            others = f" (and {len(shortages) - 1} more inputs)" if len(shortages) > 1 else ""
+            remarks.append(
+                f"{worst.name}{others}: the queries of all probes named at most {worst.drawn:,.0f} different keys,"
+                f" where independent ones would have named {worst.wanted:,.0f}, and what one configuration brought into"
+                " the tables' caches the next ones found there: the throughput may be too high, and not alike for the"
+                " first ones; measure it by hebe load --find-qps --pool-memory, on a server that was just started"
+            )
+        return tuple(remarks)
 
     @property
     def driver(self) -> NodeDriver:
@@ -227,11 +245,14 @@ class LiveEvaluator:
             max_items=self._workload.sizes.largest, accelerator=self._accelerator,
         )  # fmt: skip
 
-    def _search(self) -> LatencyBoundedThroughput:
-        effort, driver = self._effort, self.driver
-        search = QpsSearch(
+    def _qps_search(self) -> QpsSearch:
+        effort = self._effort
+        return QpsSearch(
             self.sla, effort.probe_s, effort.warm_up_s, effort.rounds, effort.resolution, effort.highest_qps
         )
+
+    def _search(self) -> LatencyBoundedThroughput:
+        effort, driver, search = self._effort, self.driver, self._qps_search()
         phase = Phase.RAMP
 
         def on_probe(probe: Probe, crossing: Crossing | None) -> None:
@@ -240,6 +261,7 @@ class LiveEvaluator:
                 self._power.read()  # from here on the load is close to what is found
                 self._bandwidth.read()
             phase = probe.phase
+            self._items_sent += probe.report.items_sent
             if self._on_probe is not None:
                 self._on_probe(probe, crossing)
 
@@ -321,6 +343,7 @@ class LiveEvaluator:
     def scalability(self, configuration: Configuration, measure: MeasurePoint | None = None) -> ScalabilityProfile:
         """Latency-bounded throughput of 1, 2, 4, ... workers that run the whole model, with the cores per worker and
         the batch size of the first lane, and memory traffic: by `measure`, which is `scalability_point` unless given.
+        What is resident meanwhile is estimated.
 
         Most workers are measured with fewer ways of the last-level cache too, where that can be shared out.
         """
@@ -336,7 +359,15 @@ class LiveEvaluator:
         ways, by_ways = _by_cache_ways(by_workers[-1], qps[-1], measure)
         rows = ((),) * (len(counts) - 1) + (by_ways,)
         estimated = any(point.estimated for point in points)
-        return ScalabilityProfile(self.spec.name, counts, qps, traffic, ways, rows, estimated=estimated)
+        resident = [
+            float(self._model.serving_bytes(workers, lane.batch_size, self._placed(each).threads))
+            for workers, each in zip(counts, by_workers, strict=True)
+        ]
+        # Few workers may have more threads each than many.
+        memory = tuple(itertools.accumulate(resident, max))
+        return ScalabilityProfile(
+            self.spec.name, counts, qps, traffic, ways, rows, memory, estimated, lane.cores_per_worker
+        )
 
     def close(self) -> None:
         """Stop the workers."""

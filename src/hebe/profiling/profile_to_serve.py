@@ -25,13 +25,14 @@ from hebe.spec import ModelSpec
 
 
 def configurations_to_serve(
-    directory: Path, paths: Sequence[Path], loaded: str, server: str
+    directory: Path, paths: Sequence[Path], loaded: str, server: str, layout: str = ""
 ) -> dict[str, ServedConfiguration]:
     """How to run the models that the profiles in these files are of, by name.
 
     Raises `ProfileError`, which names the file and says what to do, unless each is of the newest version of another
-    model of the repository at `directory`, `loaded` in that way (`LoadOptions.words`), and of this kind of `server`
-    (`this_server().name`, of all cores that will serve); and what the repository raises.
+    model of the repository at `directory`, `loaded` in that way (`LoadOptions.words`), of this kind of `server`
+    (`this_server().name`, of all cores that will serve), and of cores that lie to each other in this `layout`
+    (`core_layout()`, of the same); and what the repository raises.
     """
     repository = ModelRepository(directory)
     names = repository.names()
@@ -47,7 +48,7 @@ def configurations_to_serve(
             raise ProfileError(f"{path}: the profile is of {name}, which {directory} does not have; it has: {known}")
         stored = repository.open(name)
         try:
-            check_fits(profile, name, stored.version, stored.identity, loaded, server)
+            check_fits(profile, name, stored.version, stored.identity, loaded, server, layout)
         except ProfileError as fault:
             raise ProfileError(
                 f"{path}: {fault} ({_profile_command(directory, name)})"

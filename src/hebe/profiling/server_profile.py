@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,7 +33,7 @@ _FIELDS = (
     "kind", "format", "created", "subject", "server", "strategy", "efficiency", "power_source", "latency",
     "scalability", "search", "accelerator", "measured", "measured_at",
 )  # fmt: skip
-_LATER_FIELDS = ("cores",)
+_LATER_FIELDS = ("cores", "busy_latency")
 """Which files of older versions lack."""
 
 
@@ -43,7 +43,9 @@ class ServerProfile:
 
     `created` says when, in ISO 8601. `efficiency` is the tuple of the winning configuration, `search` the way to it;
     `power_source` says where the tuple's power is from, and the tuple is `estimated` where that could not be read.
-    `latency` is by stage ("whole", or "sparse" and "dense"; of a second lane "beside_whole"...).
+    `latency` is by stage ("whole", or "sparse" and "dense"; of a second lane "beside_whole"...), of a worker that
+    nothing runs beside. `busy_latency` is the same while all workers are busy, by which throughput is planned; empty
+    where it was not measured.
     `scalability` is of workers that run the whole model on the host, whatever the configuration is; None where it was
     not measured.
     `accelerator` says which one the configuration uses, None where it uses none.
@@ -64,6 +66,7 @@ class ServerProfile:
     measured: EfficiencyTuple | None = None
     measured_at: str | None = None
     cores: tuple[int, ...] | None = None
+    busy_latency: Mapping[str, LatencyProfile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("strategy", "created", "power_source"):
@@ -86,7 +89,8 @@ class ServerProfile:
         numbers = [core for core in self.cores or () if isinstance(core, int) and not isinstance(core, bool)]
         if self.cores is not None and (not numbers or len(numbers) < len(self.cores) or min(numbers) < 0):
             raise ProfileError(f"cores is {list(self.cores)}: must be numbers of cores, or null")
-        object.__setattr__(self, "latency", MappingProxyType(dict(self.latency)))
+        for name in ("latency", "busy_latency"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property
     def configuration(self) -> Configuration:
@@ -105,7 +109,8 @@ class ServerProfile:
             "strategy": self.strategy,
             "efficiency": self.efficiency.to_dict(),
             "power_source": self.power_source,
-            "latency": {stage: profile.to_dict() for stage, profile in self.latency.items()},
+            "latency": _latency_to_dict(self.latency),
+            "busy_latency": _latency_to_dict(self.busy_latency),
             "scalability": None if self.scalability is None else self.scalability.to_dict(),
             "search": _search_to_dict(self.search),
             "accelerator": None if self.accelerator is None else self.accelerator.to_dict(),
@@ -131,10 +136,7 @@ class ServerProfile:
                 told["created"],
                 _efficiency("efficiency", told["efficiency"]),
                 told["power_source"],
-                {
-                    stage: LatencyProfile.from_dict(checked_object(f"latency: {stage}", profile))
-                    for stage, profile in checked_object("latency", told["latency"]).items()
-                },
+                _latency("latency", told["latency"]),
                 None
                 if told["scalability"] is None
                 else ScalabilityProfile.from_dict(checked_object("scalability", told["scalability"])),
@@ -143,6 +145,7 @@ class ServerProfile:
                 None if told["measured"] is None else _efficiency("measured", told["measured"]),
                 told["measured_at"],
                 None if told.get("cores") is None else tuple(checked_list("cores", told["cores"])),
+                _latency("busy_latency", told.get("busy_latency", {})),
             )
         except SpecError as fault:
             raise ProfileError(str(fault)) from None
@@ -191,9 +194,12 @@ def core_list(cores: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def check_fits(profile: ServerProfile, model: str, version: int, identity: str, loaded: str, server: str) -> None:
+def check_fits(
+    profile: ServerProfile, model: str, version: int, identity: str, loaded: str, server: str, layout: str = ""
+) -> None:
     """Raise `ProfileError`, which says what differs, unless the profile is of this model, as it lies on disk with that
-    `identity`, `loaded` in that way (`LoadOptions.words`), and of this kind of `server` (`this_server().name`)."""
+    `identity`, `loaded` in that way (`LoadOptions.words`), of this kind of `server` (`this_server().name`), and of
+    cores that lie to each other in this `layout` (`core_layout()`), where both are known."""
     of = profile.subject
     if of.model != model:
         raise ProfileError(f"the profile is of model {of.model}, not of {model}: profile that one")
@@ -212,6 +218,12 @@ def check_fits(profile: ServerProfile, model: str, version: int, identity: str, 
         raise ProfileError(
             f"the profile was made on a server {of.server}, and this one is {server}: what is best there need not be"
             " best here. Profile it on this server"
+        )
+    if of.layout and layout and of.layout != layout:
+        own = "" if profile.cores is None else f" {core_list(profile.cores)}"
+        raise ProfileError(
+            f"the profile was made on cores{own} that lie otherwise to each other: {of.layout}; and these lie so:"
+            f" {layout}. Serve on cores like those (taskset -c), or profile it on these"
         )
 
 
@@ -256,6 +268,17 @@ def _search(data: object) -> SearchResult:
         raise ProfileError(f"search: evaluations is {evaluations!r}: must be a whole number of at least {len(tried)}")
     best = at("search: best", told["best"])
     return SearchResult(best, tried[best], best, tried, tuple(steps), evaluations)
+
+
+def _latency_to_dict(stages: Mapping[str, LatencyProfile]) -> dict[str, Any]:
+    return {stage: profile.to_dict() for stage, profile in stages.items()}
+
+
+def _latency(where: str, data: object) -> dict[str, LatencyProfile]:
+    return {
+        stage: LatencyProfile.from_dict(checked_object(f"{where}: {stage}", profile))
+        for stage, profile in checked_object(where, data).items()
+    }
 
 
 def _server(data: object) -> ServerSpec:

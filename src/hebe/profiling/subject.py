@@ -17,7 +17,8 @@ class ProfileSubject:
     `identity` is the checksum of the model's files (`StoredModel.identity`); `loaded` says how they are brought into
     memory (`LoadOptions.words`); `server` says in words what this machine
     is (processor, cores, memory, accelerator), equal on machines that are alike; `load` says what the queries are like
-    and how thoroughly they were measured.
+    and how thoroughly they were measured. `layout` says how the cores lie to each other (`core_layout`), empty where it
+    is not known, as in what older versions wrote.
     """
 
     model: str
@@ -27,12 +28,15 @@ class ProfileSubject:
     server: str
     sla: SlaTarget
     load: str
+    layout: str = ""
 
     def __post_init__(self) -> None:
         for name in ("model", "identity", "loaded", "server", "load"):
             text = getattr(self, name)
             if not isinstance(text, str) or not text.strip() or not text.isprintable():
                 raise ProfileError(f"subject: {name} is {text!r}: must be one line of text")
+        if not isinstance(self.layout, str) or (self.layout and not self.layout.isprintable()):
+            raise ProfileError(f"subject: layout is {self.layout!r}: must be one line of text, or empty")
         if not isinstance(self.version, int) or isinstance(self.version, bool) or self.version < 1:
             raise ProfileError(f"subject: version is {self.version!r}: must be a whole number from 1")
 
@@ -46,12 +50,14 @@ class ProfileSubject:
             "server": self.server,
             "sla": {"latency_ms": self.sla.latency_ms, "percentile": self.sla.percentile},
             "load": self.load,
+            "layout": self.layout,
         }
 
     @classmethod
     def from_dict(cls, data: object) -> ProfileSubject:
         """The inverse of `to_dict`; raises `ProfileError` naming a missing, unknown or ill-typed field."""
-        fields = checked_fields("subject", data, ("model", "version", "identity", "loaded", "server", "sla", "load"))
+        names = ("model", "version", "identity", "loaded", "server", "sla", "load")
+        fields = checked_fields("subject", data, names, ("layout",))
         sla = checked_fields("subject: sla", fields["sla"], ("latency_ms", "percentile"))
         try:
             target = SlaTarget(**sla)

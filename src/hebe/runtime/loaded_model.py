@@ -20,6 +20,7 @@ from hebe.embeddings.store_directory import remove
 from hebe.embeddings.table_memory import RowFormat
 from hebe.embeddings.tiers import TiersState
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
+from hebe.models.memory_estimate import estimate_memory
 from hebe.models.repository import VERSION_PATTERN, ModelRepository, RepositoryError, StoredModel, no_version_words
 from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery, bring_into_range
 from hebe.runtime.dense_graph import DenseFunction, GraphMode, prepare
@@ -142,6 +143,7 @@ class LoadedModel:
         self.identity = stored.identity
         self.hierarchy = hierarchy
         self.updates: OnlineUpdates | None = None
+        self._stored, self._options = stored, LoadOptions()
         self._open_updates: Callable[[], OnlineUpdates | None] | None = None
         self._dense: DenseFunction | None = dense
         self._idle: list[ModelExecutor] = []
@@ -185,6 +187,7 @@ class LoadedModel:
             rows_as_of_s=stored.rows_as_of_s,
         )
         model = cls(stored, hierarchy, dense)
+        model._options = options
         model._open_updates = lambda: _open_updates(stored, hierarchy, options)
         try:
             hierarchy.warm_up()
@@ -208,6 +211,18 @@ class LoadedModel:
             self.updates = opening()
             if self.updates is not None:
                 self.updates.catch_up()
+
+    def serving_bytes(self, workers: int, batch_size: int, threads: int) -> int:
+        """What the model takes of a server's memory, served by so many workers with so many threads each, in batches of
+        `batch_size` items: as `estimate_memory` of the way in which it is loaded.
+
+        Raises `RepositoryError` if it is not stored any more.
+        """
+        options = self._options
+        return estimate_memory(
+            self.spec, self._stored.dense_net(), workers, batch_size, options.table_memory_bytes, threads,
+            options.row_format, options.hierarchy,
+        ).model_bytes  # fmt: skip
 
     @property
     def can_answer(self) -> bool:

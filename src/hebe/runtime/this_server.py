@@ -6,6 +6,7 @@ import contextlib
 import math
 import platform
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -72,6 +73,44 @@ def this_server(
     )
 
 
+def core_layout(cores: Sequence[int] | None = None, *, sys: Path = Path("/sys")) -> str:
+    """How `cores`, by default those that the calling thread may run on, lie to each other: ``cores 2x2, sockets 1x4,
+    last-level caches 2x2`` are two cores of two of their threads each, one socket with four, two caches with two each.
+
+    The same on sets of cores that should be as fast; empty where the system does not tell all of it.
+    """
+    usable = tuple(cores) if cores is not None else available_cores()
+    places = [(_siblings(sys, core), _socket(sys, core), _last_level_cache(sys, core)) for core in usable]
+    if not places or not all(all(place) for place in places):
+        return ""
+    told = zip(("cores", "sockets", "last-level caches"), zip(*places, strict=True), strict=True)
+    return ", ".join(f"{name} {_shares(of_cores)}" for name, of_cores in told)
+
+
+def _shares(places: Sequence[str]) -> str:
+    """How many places have how many of the cores: ``1x4 2x1``, those with most first."""
+    by_size = Counter(Counter(places).values())
+    return " ".join(f"{count}x{size}" for size, count in sorted(by_size.items(), reverse=True))
+
+
+def _siblings(sys: Path, core: int) -> str:
+    return _text(sys / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list").strip()
+
+
+def _socket(sys: Path, core: int) -> str:
+    return _text(sys / f"devices/system/cpu/cpu{core}/topology/physical_package_id").strip()
+
+
+def _last_level_cache(sys: Path, core: int) -> str:
+    """Whose it is."""
+    found = []
+    for place in (sys / f"devices/system/cpu/cpu{core}/cache").glob("index*"):
+        level, shared = _text(place / "level").strip(), _text(place / "shared_cpu_list").strip()
+        if level.isdecimal():
+            found.append((int(level), shared))
+    return max(found, default=(0, ""))[1]
+
+
 def _processor(proc: Path) -> dict[str, str]:
     """The first core's lines of /proc/cpuinfo."""
     fields: dict[str, str] = {}
@@ -118,7 +157,7 @@ def _threads_per_core(sys: Path, cores: Sequence[int]) -> int:
     """Hardware threads of the first core."""
     for core in cores[:1]:
         with contextlib.suppress(ValueError):  # it is not told
-            siblings = listed_ranges(_text(sys / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list"))
+            siblings = listed_ranges(_siblings(sys, core))
             return max(1, sum(last - first + 1 for first, last in siblings))
     return 1
 

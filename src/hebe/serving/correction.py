@@ -7,33 +7,45 @@ from dataclasses import dataclass, replace
 from hebe.profile import EfficiencyTuple
 
 NEAR = 0.9
-"""Power at a load of this share of the latency-bounded throughput stands for power at all of it."""
+"""A load of this share of the latency-bounded throughput is as good as all of it: for power, and to show that a figure
+was too low."""
+
+COUNTED_ON = 0.8
+"""Of the load that workers would have time for, counted on where that is less than what the profile says: queries wait
+for each other before the workers are busy all the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLoad:
     """Some time of serving, long enough for its tail latency to mean something.
 
-    `qps` arrived, `kept` says whether the SLA target held, `power_watts` is the peak that was drawn meanwhile; it is
-    `power_estimated` where it could not be read.
+    `kept` says whether the SLA target held; `qps` arrived, and where it did not hold, were answered at all.
+    `power_watts` is the peak that was drawn meanwhile; it is `power_estimated` where it could not be read.
+    `busy_share` of their time the workers of the busiest stage were at work; None where that is not known.
     """
 
     qps: float
     kept: bool
     power_watts: float
     power_estimated: bool
+    busy_share: float | None = None
 
 
-def corrected(efficiency: EfficiencyTuple, load: MeasuredLoad) -> EfficiencyTuple:
-    """The tuple after `load` was seen; the same one if it says nothing new.
+def corrected(efficiency: EfficiencyTuple, load: MeasuredLoad, profile_qps: float) -> EfficiencyTuple:
+    """The tuple after `load` was seen, of which the profile says `profile_qps`; the same one if it says nothing new.
 
-    More queries within the SLA than it has: it has so many. Fewer, and too late: it has no more than those. Power
-    rises to the highest seen; an estimate of it gives way to what was read near the full load, and never the other way
-    round.
+    More queries within the SLA than it has: it has so many. About as many as it has, where it was lowered before: it
+    has what the workers' time would suffice for, up to what the profile says. Fewer, and too late: it has no more than
+    those. Power rises to the highest seen; an estimate of it gives way to what was read near the full load, and never
+    the other way round.
     """
     qps, power, estimated = efficiency.qps, efficiency.power_watts, efficiency.estimated
-    if load.qps > qps if load.kept else load.qps < qps:
-        qps = load.qps
+    if not load.kept:
+        qps = min(qps, load.qps)
+    elif qps < profile_qps and load.qps >= NEAR * qps:
+        qps = max(qps, load.qps, _would_serve(load, profile_qps))
+    else:
+        qps = max(qps, load.qps)
     if estimated and not load.power_estimated and load.qps >= NEAR * qps:
         power, estimated = load.power_watts, False
     elif estimated == load.power_estimated:
@@ -41,3 +53,11 @@ def corrected(efficiency: EfficiencyTuple, load: MeasuredLoad) -> EfficiencyTupl
     if (qps, power, estimated) == (efficiency.qps, efficiency.power_watts, efficiency.estimated):
         return efficiency
     return replace(efficiency, qps=qps, power_watts=power, estimated=estimated)
+
+
+def _would_serve(load: MeasuredLoad, profile_qps: float) -> float:
+    """Up to what the profile says, by the workers' time that this load took."""
+    if load.busy_share is None:
+        return load.qps
+    has_time_for = load.qps / max(load.busy_share, 1e-6)
+    return profile_qps if has_time_for >= profile_qps else COUNTED_ON * has_time_for

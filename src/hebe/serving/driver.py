@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -137,6 +138,7 @@ class NodeDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_loop: asyncio.AbstractEventLoop | None = None
         self._failures_in_a_row = 0
+        self._busy_s: defaultdict[tuple[int, Stage], float] = defaultdict(float)
         self._workers: dict[int, LaneWorker] = {}
         self.reconfigure(lanes, threads=threads, gives_way=gives_way)
 
@@ -177,6 +179,9 @@ class NodeDriver:
             with self._lock:
                 for worker in before:  # one that was lost is not let go of by the scheduler
                     self._workers.pop(worker.thread.worker_id, None)
+                left = {(worker.role.lane, worker.role.stage) for worker in self._workers.values()}
+                for kind in self._busy_s.keys() - left:
+                    del self._busy_s[kind]
             self._keep_hot_rows()
 
     def _keep_hot_rows(self) -> None:
@@ -205,6 +210,15 @@ class NodeDriver:
         return sum(threads.values())
 
     @property
+    def worked_s(self) -> dict[tuple[int, Stage], float]:
+        """Seconds that a worker has been running batches so far, by lane and stage: the mean of those of one kind. It
+        counts on from 0 with each way that the server is split.
+        """
+        with self._lock:
+            counts = Counter((worker.role.lane, worker.role.stage) for worker in self._workers.values())
+            return {kind: self._busy_s[kind] / count for kind, count in counts.items()}
+
+    @property
     def configured_workers(self) -> int:
         """Workers that should run."""
         return sum(len(placed.all_workers) for placed in self.lanes)
@@ -216,7 +230,12 @@ class NodeDriver:
     @property
     def healthy(self) -> bool:
         """Whether every worker runs and the last batches did not all fail."""
-        return self.workers >= self.configured_workers and self._failures_in_a_row < 3
+        return self.workers >= self.configured_workers and not self.fails
+
+    @property
+    def fails(self) -> bool:
+        """Whether the last batches all failed."""
+        return self._failures_in_a_row >= 3
 
     def new_query_id(self) -> int:
         """An id that no other query of this driver has."""
@@ -288,11 +307,13 @@ class NodeDriver:
         effects = _Effects()
         try:
             with self._lock:
-                sparse = self._workers[worker_id].role.stage is Stage.SPARSE
+                role = self._workers[worker_id].role
+                sparse = role.stage is Stage.SPARSE
                 outcome = self._take_in(batch, outcome, sparse=sparse)
                 failed = isinstance(outcome, Exception)
                 self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
                 service_s = 0.0 if isinstance(outcome, Exception) else outcome.service_s
+                self._busy_s[role.lane, role.stage] += service_s
                 event = BatchFinished(worker_id, batch.batch_id, service_s, failed)
                 self._handle(event, effects, worker_id)
         except BaseException as fault:

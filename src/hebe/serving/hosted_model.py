@@ -9,6 +9,7 @@ from hebe.query import KeyArray, Query, QueryResult
 from hebe.runtime.hierarchy_state import IngestionStatistics, RefreshReport, TiersState, row_format
 from hebe.runtime.large_allocations import give_back_freed
 from hebe.runtime.pinning import PlacedServer
+from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane
 from hebe.serving.driver import BatchObserver, NodeDriver
 from hebe.serving.errors import QueryRefused
@@ -72,6 +73,11 @@ class HostedModel:
         return self._driver.workers
 
     @property
+    def worked_s(self) -> Mapping[tuple[int, Stage], float]:
+        """Seconds that a worker has been running batches so far, by lane and stage, since the server was split."""
+        return self._driver.worked_s
+
+    @property
     def queue_depth(self) -> int:
         """Queries waiting for a worker."""
         return self._driver.queue_depth
@@ -90,6 +96,11 @@ class HostedModel:
     def runs(self) -> bool:
         """Whether all workers run, and the last batches did not all fail."""
         return self._driver.healthy
+
+    @property
+    def fails(self) -> bool:
+        """Whether its last batches all failed."""
+        return self._driver.fails
 
     @property
     def trouble(self) -> str:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hebe.scheduling.events import Stage
 from hebe.serving.statistics import ModelStatistics
+
+Worked = Mapping[tuple[int, Stage], float]
+"""Seconds that a worker of each lane and stage has been at work so far, their mean (`NodeDriver.worked_s`)."""
 
 LEAST_LATE = 20
 """As many late queries an SLA target must allow in a window for its tail latency to mean something."""
@@ -16,9 +21,12 @@ CERTAIN_DEVIATIONS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class LoadWindow:
-    """`queries` arrived in `seconds`, of which `late` were answered beyond the latency bound, or refused.
+    """`queries` arrived in `seconds`, of which `late` were answered beyond the latency bound, or were among the
+    `refused`.
 
-    `peak_watts` was drawn at most, None where that is not known; `power_estimated` unless it was read.
+    `busy_share` of their time the workers of the busiest stage were at work, None where that is not known. `disturbed`:
+    something else than the load hindered them at times. `peak_watts` was drawn at most, None where that is not known;
+    `power_estimated` unless it was read.
     """
 
     seconds: float
@@ -27,6 +35,14 @@ class LoadWindow:
     percentile: float
     peak_watts: float | None = None
     power_estimated: bool = True
+    refused: int = 0
+    busy_share: float | None = None
+    disturbed: bool = False
+
+    @property
+    def answered(self) -> int:
+        """Queries that were not refused."""
+        return self.queries - self.refused
 
     @property
     def qps(self) -> float:
@@ -48,13 +64,16 @@ class LoadWindow:
 
 
 class WindowCounter:
-    """The window of one version's counters that begins now."""
+    """The window of one version's counters that begins now; its workers have `worked` so far."""
 
-    def __init__(self, counted: ModelStatistics, percentile: float, now_s: float) -> None:
+    def __init__(self, counted: ModelStatistics, percentile: float, now_s: float, worked: Worked | None = None) -> None:
         self.counted = counted
+        self.disturbed = False
+        """Whether something else than the load hindered the workers at times."""
         self._percentile = percentile
         self._began_s = now_s
-        self._queries, self._late = self._counts()
+        self._worked = worked or {}
+        self._queries, self._late, self._refused = self._counts()
         self._peak_watts: float | None = None
         self._estimated = False
 
@@ -63,19 +82,24 @@ class WindowCounter:
         self._peak_watts = max(peak_watts, self._peak_watts or 0.0)
         self._estimated |= estimated
 
-    def window(self, now_s: float) -> LoadWindow:
-        """What the window is by now."""
-        queries, late = self._counts()
+    def window(self, now_s: float, worked: Worked | None = None) -> LoadWindow:
+        """What the window is by now, when the workers have `worked`."""
+        queries, late, refused = self._counts()
+        seconds = now_s - self._began_s
+        since_s = [worked_s - self._worked.get(kind, 0.0) for kind, worked_s in (worked or {}).items()]
         return LoadWindow(
-            now_s - self._began_s,
+            seconds,
             queries - self._queries,
             late - self._late,
             self._percentile,
             self._peak_watts,
             self._peak_watts is None or self._estimated,
+            refused - self._refused,
+            min(max(since_s) / seconds, 1.0) if since_s and seconds > 0 else None,
+            self.disturbed,
         )
 
-    def _counts(self) -> tuple[int, int]:
+    def _counts(self) -> tuple[int, int, int]:
         counted = self.counted
         answered, refused = counted.success.count, counted.refused_late
-        return answered + refused, answered - counted.within_sla + refused
+        return answered + refused, answered - counted.within_sla + refused, refused

@@ -8,8 +8,10 @@ changes nothing but the reason that the index shows.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,6 +53,8 @@ from hebe.serving.served_configuration import ServedConfiguration
 
 log = structlog.get_logger("hebe.models")
 
+_TRY_FAILING_S, _ANSWER_PATIENCE_S = 2.0, 10.0
+"""How often a model whose batches fail is given a query of our own, and how long that may take."""
 _TELL_EVERY_S = 5.0
 """How often the log says how far a load has come."""
 _LOADING_NICENESS = 19
@@ -130,6 +134,7 @@ class ModelHost:
         self._entries: dict[str, ModelIndexEntry] = {}
         self._wanted: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
+        self._locks_in_use: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
         self.cores = cores = available_cores()
         workers = options.workers if options.workers is not None else max(len(cores) // options.worker_cores, 1)
@@ -182,6 +187,19 @@ class ModelHost:
     def profiles(self) -> tuple[ProfileInUse, ...]:
         """Those that models run by, or ran."""
         return tuple(self._profiles.values())
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, name: str) -> AsyncIterator[None]:
+        """One at a time for each name. Names are the clients', so of one that nobody is at work on nothing is kept."""
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        self._locks_in_use[name] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._locks_in_use[name] -= 1
+            if not self._locks_in_use[name]:
+                del self._locks[name], self._locks_in_use[name]
 
     def find(self, name: str, version: str | None = None) -> HostedModel:
         """The model that answers for `name` (and `version`, as a client wrote it; None or empty: any).
@@ -269,7 +287,7 @@ class ModelHost:
         Where that version runs and its tables are tiered, level 1 is brought up to date instead: a second one beside it
         would find the persistent store taken.
         """
-        async with self._locks.setdefault(name, asyncio.Lock()):
+        async with self._alone(name):
             versions = self.stored().get(name)
             if versions is None:
                 raise UnknownModel(f"repository {self.directory} has no model {name!r}")
@@ -306,6 +324,18 @@ class ModelHost:
             seconds = round(self.clock() - started_s, 3)
             log.info("model loaded", model=name, version=model.version, workers=model.workers, seconds=seconds)
             self._in_background(self._replaced(before, model))
+
+    async def try_failing(self) -> None:
+        """Give models whose last batches all failed a query of our own, every two seconds, until one is answered: a
+        balancer sends a server that is not ready none which could show that it can answer again. Ends when cancelled.
+        """
+        while True:
+            await asyncio.sleep(_TRY_FAILING_S)
+            for model in self.hosted:
+                if model.fails:
+                    with contextlib.suppress(Exception):
+                        await asyncio.wait_for(self._answer_one(model), _ANSWER_PATIENCE_S)
+                        log.info("batches run again", model=model.spec.name, version=model.version)
 
     def _tell_incomplete(self, name: str) -> None:
         """An operator who made a version that is none wonders why another is loaded."""
@@ -344,7 +374,7 @@ class ModelHost:
         """Run a model that is loaded in another configuration, without losing a query. Raises `UnknownModel`, or
         `LoadFailed` saying why that cannot be; it then runs as before.
         """
-        async with self._locks.setdefault(name, asyncio.Lock()):
+        async with self._alone(name):
             model = self._hosted.get(name)
             if model is None:
                 raise UnknownModel(f"model {name!r} is not loaded")
@@ -364,7 +394,7 @@ class ModelHost:
 
     async def unload(self, name: str) -> None:
         """Take a model out and free its memory; returns when it is free. Raises `UnknownModel` if it is not loaded."""
-        async with self._locks.setdefault(name, asyncio.Lock()):
+        async with self._alone(name):
             model = self._hosted.pop(name, None)
             self._wanted.discard(name)
             if model is None:

@@ -2,7 +2,8 @@
 
 Nothing of it is on a query's way. A model's window goes on until it holds enough queries for its percentile. One in
 which other models were asked, a model was loaded, workers were missing, or the server was split anew says nothing of
-the model alone and as the profile says, and is dropped.
+the model alone and as the profile says, and is dropped. One in which the host of this virtual machine gave its cores to
+others, or a tier of the tables could not be asked, is marked as disturbed: it does not count against the profile.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from hebe.runtime.power_meter import PowerMeter, PowerUse
+from hebe.runtime.processor_meter import ProcessorMeter, ProcessorMeterError
 from hebe.serving.driver import clock
 from hebe.serving.load_window import WindowCounter
 from hebe.serving.profile_in_use import ProfileInUse
@@ -39,6 +41,9 @@ KEEP_EVERY_S = 60.0
 
 OTHERS_SHARE = 0.01
 """Queries of other models that disturb a window, over its own."""
+
+MOST_DENIED = 0.05
+"""Of the cores' time between two looks: where the host gave more to others, queries may be late for that."""
 
 
 def now_text() -> str:
@@ -64,12 +69,14 @@ class ProfileCorrection:
         statistics: Statistics,
         meter: PowerMeter,
         *,
+        processors: ProcessorMeter | None = None,
         every_s: float = EVERY_S,
         time_s: Callable[[], float] = clock,
         time_of_day: Callable[[], str] = now_text,
     ) -> None:
         self._host, self._statistics, self._meter = host, statistics, meter
         self._every_s, self._time_s, self._time_of_day = every_s, time_s, time_of_day
+        self._processors = processors or _processors_of(host)
         self._metered = False
         self._windows: dict[str, _Window] = {}
         self._kept_s = -math.inf
@@ -106,29 +113,33 @@ class ProfileCorrection:
 
     async def look(self) -> None:
         """Look at the counters and the meter once."""
-        power = await self._power()
+        power, denied = await self._power(), await self._denied_share() > MOST_DENIED
         now_s = self._time_s()
         for model in self._host.hosted:
             if model.profile is not None:
-                self._look_at(model, model.profile, power, now_s)
+                self._look_at(model, model.profile, power, now_s, denied=denied)
             else:
                 self._windows.pop(model.spec.name, None)
         if now_s - self._kept_s >= KEEP_EVERY_S and any(profile.unkept for profile in self._host.profiles):
             self._kept_s = now_s
             await self._keep()
 
-    def _look_at(self, model: HostedModel, profile: ProfileInUse, power: PowerUse | None, now_s: float) -> None:
+    def _look_at(
+        self, model: HostedModel, profile: ProfileInUse, power: PowerUse | None, now_s: float, *, denied: bool
+    ) -> None:
         name = model.spec.name
         counted = self._statistics.of(name, model.version, model.sla_s)
         others = sum(each.success.count for each in self._statistics.find() if each.name != name)
-        begun = _Window(WindowCounter(counted, model.percentile, now_s), others, model.splits)
+        worked_s = model.worked_s
+        begun = _Window(WindowCounter(counted, model.percentile, now_s, worked_s), others, model.splits)
         before = None if self._host.loading or not model.ready else self._windows.get(name)
         if before is None or before.counter.counted is not counted or before.splits != model.splits:
             self._windows[name] = begun
             return
         if power is not None:
             before.counter.drew(power.peak.watts, estimated=power.peak.estimated)
-        load = before.counter.window(now_s)
+        before.counter.disturbed |= denied or bool(model.degraded)
+        load = before.counter.window(now_s, worked_s)
         if others - before.queries_of_others > OTHERS_SHARE * load.queries:
             self._windows[name] = begun
         elif load.tells:
@@ -137,6 +148,7 @@ class ProfileCorrection:
                 log.info("profile corrected", model=name, qps=round(told.qps, 3), watts=round(told.power_watts, 3))
             self._windows[name] = begun
         elif load.seconds >= LONGEST_S:
+            profile.saw_too_few()
             self._windows[name] = begun
 
     async def _power(self) -> PowerUse | None:
@@ -148,6 +160,15 @@ class ProfileCorrection:
             self._metered = False
             log.warning("power cannot be measured any more: the profile's stays as it is", reason=str(fault))
             return None
+
+    async def _denied_share(self) -> float:
+        """Of the cores' time since the last look, what the host gave to others; 0 where that is not told."""
+        if self._processors is None:
+            return 0.0
+        try:
+            return (await asyncio.to_thread(self._processors.read)).steal
+        except ProcessorMeterError:
+            return 0.0
 
     async def _keep(self) -> None:
         for profile in self._host.profiles:
@@ -161,3 +182,10 @@ class ProfileCorrection:
             if reason and reason != self._told.get(model):
                 log.warning("what was measured cannot be kept in the profile", model=model, reason=reason)
             self._told[model] = reason
+
+
+def _processors_of(host: ModelHost) -> ProcessorMeter | None:
+    try:
+        return ProcessorMeter(host.cores)
+    except ProcessorMeterError:
+        return None

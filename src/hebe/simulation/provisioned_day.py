@@ -4,9 +4,9 @@ An interval lasts minutes and a server answers hundreds of queries a second, so 
 some thousands that arrive at the interval's load, one after another, at servers that are idle at first. Where servers
 are late, the interval is simulated in two parts, each weighted by its share of the interval:
 
-    opening   as long again as the set-up takes, in real time: late servers join when they are set up, and serve what
-              has piled up until then
-    the rest  a sample, with all servers
+    opening   until the last of them is set up and as long again, in real time: late servers join when they are set up,
+              and serve what has piled up until then
+    the rest  a sample, with all servers but those that are set up after the interval only
 
 The router and its policy are those of the live system, as in `fleet_run`.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,8 @@ from hebe.spec import SlaTarget
 
 Floats = npt.NDArray[np.float64]
 
-_OPENING_SET_UPS = 2.0
+_OPENING_WAITS = 2.0
+"""How long an opening lasts, by how long the last late server takes to join."""
 _MOST_OF_AN_OPENING = 20
 """An opening has at most so many times the queries of a sample. A longer one is simulated as a shorter one, in which
 servers join earlier, so that less piles up than would."""
@@ -38,15 +39,25 @@ Draw = Callable[[int, float], QueryTrace]
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedServers:
-    """What a plan gives a model in an interval: `counts` [types] servers for `rate_qps`.
+class LateServers:
+    """`counts` [types] servers that join `after_s` after an interval begins, which may be after it ends."""
 
-    `late` [types] of them (none where it is empty) serve only when they are set up, in the midst of the interval.
-    """
+    after_s: float
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedServers:
+    """What a plan gives a model in an interval: `counts` [types] servers for `rate_qps`, some of them `late`."""
 
     rate_qps: float
     counts: tuple[int, ...]
-    late: tuple[int, ...] = ()
+    late: tuple[LateServers, ...] = ()
+
+    def in_time(self, until_s: float) -> tuple[int, ...]:
+        """Those that have joined after so many seconds of the interval, [types]."""
+        missing = [late.counts for late in self.late if late.after_s > until_s]
+        return tuple(count - sum(of_type) for count, *of_type in zip(self.counts, *missing, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +77,17 @@ class IntervalRun:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some seconds of the interval, of which `queries` are simulated; late servers join at `join_s` of these."""
+    """Some seconds of the interval, of which `queries` are simulated; `late` servers join at their times of these."""
 
     share: float
     queries: int
     pool: tuple[int, ...]
-    late: tuple[int, ...]
-    join_s: float
+    late: tuple[LateServers, ...] = ()
 
 
 def run_interval(
     planned: PlannedServers,
     interval_s: float,
-    set_up_s: float,
     servers: ServiceModel,
     make_policy: Callable[[], DistributionPolicy | PartitionedRouter],
     sla: SlaTarget,
@@ -99,7 +108,7 @@ def run_interval(
     latency_s: list[Floats] = []
     weights: list[Floats] = []
     busy = np.zeros(len(planned.counts))
-    for part in _parts(planned, interval_s, set_up_s, queries):
+    for part in _parts(planned, interval_s, queries):
         for draw in draws:
             run = _run(part, planned.rate_qps, servers, make_policy(), sla, draw, workers_per_instance or {})
             latency_s.append(np.nan_to_num(run.latency_s, nan=np.inf))
@@ -120,19 +129,26 @@ def run_interval(
     )
 
 
-def _parts(planned: PlannedServers, interval_s: float, set_up_s: float, queries: int) -> list[_Part]:
-    nobody = (0,) * len(planned.counts)
-    opening_s = min(_OPENING_SET_UPS * set_up_s, interval_s) if any(planned.late) else 0.0
+def queries_drawn(planned: PlannedServers, interval_s: float, queries: int) -> tuple[int, ...]:
+    """How many queries `run_interval` asks of each draw, one time after the other."""
+    if planned.rate_qps <= 0 or not any(planned.counts):
+        return ()
+    return tuple(part.queries for part in _parts(planned, interval_s, queries))
+
+
+def _parts(planned: PlannedServers, interval_s: float, queries: int) -> list[_Part]:
+    joining = [late for late in planned.late if 0 < late.after_s < interval_s]
+    opening_s = min(_OPENING_WAITS * max((late.after_s for late in joining), default=0.0), interval_s)
     parts = []
     if opening_s:
-        in_time = tuple(count - late for count, late in zip(planned.counts, planned.late, strict=True))
         arriving = planned.rate_qps * opening_s
         simulated = _whole(min(arriving, _MOST_OF_AN_OPENING * queries))
-        join_s = set_up_s * min(simulated / arriving, 1.0) if set_up_s < interval_s else math.inf
-        parts.append(_Part(opening_s / interval_s, simulated, in_time, planned.late, join_s))
+        pace = min(simulated / arriving, 1.0)
+        late = tuple(replace(each, after_s=pace * each.after_s) for each in joining)
+        parts.append(_Part(opening_s / interval_s, simulated, planned.in_time(0.0), late))
     if opening_s < interval_s:
         simulated = _whole(min(planned.rate_qps * (interval_s - opening_s), queries))
-        parts.append(_Part(1 - opening_s / interval_s, simulated, planned.counts, nobody, math.inf))
+        parts.append(_Part(1 - opening_s / interval_s, simulated, planned.in_time(opening_s)))
     return parts
 
 
@@ -149,14 +165,18 @@ def _run(
     draw: Draw,
     workers_per_instance: Mapping[str, int],
 ) -> FleetRun:
-    joins = part.late if math.isfinite(part.join_s) else ()
-    joining = [name for name, late in zip(servers.types, joins, strict=False) for _ in range(late)]
+    joining = [
+        (late.after_s, name)
+        for late in part.late
+        for name, count in zip(servers.types, late.counts, strict=True)
+        for _ in range(count)
+    ]
     trace = draw(part.queries, rate_qps)
     if not any(part.pool) and not joining:
         return FleetRun(np.full(len(trace), np.nan), (0.0,) * len(part.pool), 1.0)
     changes = [
-        (part.join_s, InstanceChanged(number, name, Availability.UP, workers_per_instance.get(name, 1)))
-        for number, name in enumerate(joining, sum(part.pool))
+        (after_s, InstanceChanged(number, name, Availability.UP, workers_per_instance.get(name, 1)))
+        for number, (after_s, name) in enumerate(joining, sum(part.pool))
     ]
     return run_fleet(
         trace, rate_qps, part.pool, servers, policy, sla.latency_s,

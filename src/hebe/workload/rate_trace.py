@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import math
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +90,8 @@ def _is_number(text: str) -> bool:
 
 
 def parse_time_s(text: str, where: str) -> float:
-    """Seconds, or a date and time in ISO 8601 as seconds since 1970. A `WorkloadError` begins with `where`."""
+    """Seconds, or a date and time in ISO 8601 as seconds since 1970: in UTC where it has an offset, else as if all days
+    had 24 hours. A `WorkloadError` begins with `where`."""
     try:
         seconds = float(text)
     except ValueError:
@@ -98,8 +99,8 @@ def parse_time_s(text: str, where: str) -> float:
             moment = datetime.fromisoformat(text.strip())
         except ValueError:
             raise WorkloadError(f"{where} is {text!r}: must be seconds or an ISO 8601 date and time") from None
-        # Without a zone, wall-clock arithmetic: local daylight saving must not bend the trace.
-        start = datetime(1970, 1, 1, tzinfo=moment.tzinfo)
+        # Without an offset, wall-clock arithmetic: local daylight saving must not bend the trace.
+        start = datetime(1970, 1, 1, tzinfo=None if moment.tzinfo is None else UTC)
         return (moment - start).total_seconds()
     if not math.isfinite(seconds):
         raise WorkloadError(f"{where} is {text!r}: must be finite")

@@ -1,0 +1,122 @@
+"""Service times of a query on one server, of a profile that `hebe profile` wrote: what pools are planned from.
+
+Workers that are all at work hinder each other: they compete for memory and the interpreter lock. So those times count
+that were measured while all were busy. Profiles of before have only times of a worker that nothing runs beside; these
+are stretched until the server's workers keep the SLA target at no more than the throughput that was measured.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hebe.cli.plan_profiles import ProfileFile, sizes_of
+from hebe.planning.query_size_monitor import size_weights
+from hebe.profile import LatencyProfile
+from hebe.server_configuration import Placement
+from hebe.simulation.service_table import ServiceTable
+from hebe.simulation.shared_slowdown import WorkersAtLimit, longest_stretch, service_classes
+from hebe.workload import forms
+from hebe.workload.error import WorkloadError
+
+_LARGEST_SPLIT = 4096
+"""Items up to which a query is told as the parts that a server splits it into."""
+_SIZE_DRAWS = 50_000
+_TOLD_STRETCH = 1.05
+"""By less, nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimesOfQueries:
+    """Service time of a query on one worker by its size; how many `workers` a server has; and what must be said of how
+    the times were come by, empty where they are as measured."""
+
+    latency: LatencyProfile
+    workers: int
+    remark: str
+
+
+def why_no_times(one: ProfileFile) -> str:
+    """Why the service time of a query on this server is not that of one batch on one worker; empty where it is."""
+    (lane, *beside), where = one.profile.configuration, f"{one.path}: {' on '.join(one.pair)}"
+    what = ""
+    if beside:
+        what = "runs in two lanes, with service times of their own"
+    elif lane.placement is not Placement.MODEL_ON_HOST:
+        what = f"runs as {lane.placement}, in stages that work side by side or fuse queries"
+    elif "whole" not in one.profile.latency:
+        return f"{where}: latency: whole is missing: it was not measured how long a batch takes"
+    if not what:
+        return ""
+    return (
+        f"{where} {what}: how long a query takes there is not one number by its size; profile it with --placement"
+        f" {Placement.MODEL_ON_HOST}, or plan by its throughput: hebe plan provision"
+    )
+
+
+def times_of_queries(one: ProfileFile) -> TimesOfQueries:
+    """Of a profile that has such times (`why_no_times`)."""
+    (lane,), profile = one.profile.configuration, one.profile
+    busy = profile.busy_latency.get("whole")
+    if busy is not None:
+        return TimesOfQueries(_by_query_size(busy), lane.workers, "")
+    alone = _by_query_size(profile.latency["whole"])
+    if lane.workers == 1:
+        return TimesOfQueries(alone, lane.workers, "")  # none hinders it
+    where = f"{one.path}: {' on '.join(one.pair)}: the service times are of one worker alone"
+    again = f"profile {one.pair[0]} again, and they are measured while all {lane.workers} are busy"
+    stretch = _stretch(one, alone, lane.workers)
+    if stretch is None:
+        remark = f"{where}, and how the workers hinder each other cannot be told from its load: {again}."
+        return TimesOfQueries(alone, lane.workers, remark)
+    stretched = replace(
+        alone,
+        service_s=tuple(stretch * time_s for time_s in alone.service_s),
+        spread_s=tuple(stretch * time_s for time_s in alone.spread_s),
+    )
+    remark = (
+        f"{where}. They are taken {stretch:.2f} times as long, by which one server serves about the"
+        f" {profile.efficiency.qps:,.4g} queries/s that were measured: {again}."
+    )
+    return TimesOfQueries(stretched, lane.workers, remark if stretch >= _TOLD_STRETCH else "")
+
+
+def _stretch(one: ProfileFile, alone: LatencyProfile, workers: int) -> float | None:
+    """By how much times must grow for the server to serve what was measured, 1 where it serves no more anyway; None if
+    it cannot be told what queries were sent."""
+    subject = one.profile.subject
+    form = sizes_of(subject)
+    if form is None:
+        return None
+    try:
+        drawn = forms.query_sizes(form).draw(_SIZE_DRAWS, np.random.default_rng(0))
+    except (WorkloadError, OSError):  # of a file that is elsewhere
+        return None
+    largest = min(int(drawn.max()), alone.batch_sizes[-1])
+    weights = size_weights(np.minimum(drawn, largest), largest)
+    table = ServiceTable.from_profiles({"": alone}, largest)
+    service_s = service_classes(table.quantiles_s[0], weights)
+    return max(longest_stretch(service_s, subject.sla, WorkersAtLimit(workers, one.profile.efficiency.qps)), 1.0)
+
+
+def _by_query_size(measured: LatencyProfile) -> LatencyProfile:
+    """Of a query by its size, from times of batches.
+
+    A query above the batch size is split. Its parts are told one after another on one worker: as much work as there is,
+    and the latest that it can be done, since parts run side by side where workers are idle.
+    """
+    sizes, service_s, spread_s = list(measured.batch_sizes), list(measured.service_s), list(measured.spread_s)
+    part, part_s, part_spread_s = sizes[-1], service_s[-1], spread_s[-1]
+    within = [1, *(size for size in sizes if size > 1)]
+    for whole in range(1, _LARGEST_SPLIT // part):
+        # Spreads of parts that are slow or fast by chance add up as deviations do.
+        sizes += [whole * part + size for size in within]
+        service_s += [whole * part_s + measured.service_time_s(size) for size in within]
+        spread_s += [(whole * part_spread_s**2 + _spread_s(measured, size) ** 2) ** 0.5 for size in within]
+    return LatencyProfile(tuple(sizes), tuple(service_s), tuple(spread_s))
+
+
+def _spread_s(measured: LatencyProfile, items: int) -> float:
+    return measured.spread_s[max(bisect_right(measured.batch_sizes, items) - 1, 0)]

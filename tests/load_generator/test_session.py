@@ -1,0 +1,74 @@
+"""What is said of a search as a whole; that it finds anything is `tests/integration/test_load_generator.py`."""
+
+import pytest
+
+from hebe.latency import LatencyRecorder
+from hebe.load_generator import session
+from hebe.load_generator.load_report import LoadReport
+from hebe.load_generator.model_inputs import ModelInput, ModelInputs
+from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe, Workload
+from hebe.load_generator.rate_search import Crossing, Phase
+from hebe.load_generator.session import find_qps
+from hebe.load_generator.target import Target, parse_endpoint
+from hebe.spec import SlaTarget
+from hebe.workload.query_sizes import FixedSizes
+
+from .fake_server import FakeServer
+
+SLA = SlaTarget(20.0)
+POOL_ITEMS = 1000
+MODEL = ModelInputs((ModelInput("feature", "INT64", (1,), 1_000_000),), SLA)
+
+
+def probe(items_sent):
+    report = LoadReport(
+        100.0, 1.0, 0.0, LatencyRecorder(SLA), 0, 0, LatencyRecorder(), 0.1, 0, 1, "", {}, items_sent=items_sent
+    )
+    return Probe(Phase.ROUND, 100.0, True, report)
+
+
+@pytest.fixture
+def search(monkeypatch):
+    """A search of probes that sent so many items: what it finds, and how it was set up."""
+    asked = {}
+
+    class Search:
+        def __init__(self, *settings):
+            asked["settings"] = settings
+
+        async def run(self, *_):
+            probes = tuple(probe(items) for items in asked["items"])
+            return LatencyBoundedThroughput(SLA, Crossing(100, 90, 110), probes, False, 5, asked.get("remarks", ()))
+
+    monkeypatch.setattr(session, "discover", lambda _: MODEL)
+    monkeypatch.setattr(session, "HttpSender", lambda *_: FakeServer(delay_s=0.0))
+    monkeypatch.setattr(session, "QpsSearch", Search)
+
+    def run(*items, remarks=(), **options):
+        asked.update(items=items, remarks=remarks)
+        target = Target(parse_endpoint("127.0.0.1:1"), "ranker")
+        pool_bytes = POOL_ITEMS * MODEL.item_bytes
+        return find_qps(target, Workload(FixedSizes(10)), pool_bytes=pool_bytes, **options), asked["settings"]
+
+    return run
+
+
+def test_the_keys_of_all_probes_count_together(search):
+    enough = search(POOL_ITEMS)[0]
+    assert enough.remarks == ()
+    found, _ = search(*[POOL_ITEMS] * 10)
+    (remark,) = found.remarks
+    assert "feature: the queries named at most 999 different keys" in remark
+    assert "would have named 9,950:" in remark
+    assert search(*[POOL_ITEMS // 10] * 10)[0].remarks == ()
+
+
+def test_what_the_search_remarks_itself_is_kept(search):
+    found, _ = search(POOL_ITEMS, remarks=("probes too short",))
+    assert found.remarks == ("probes too short",)
+    found, _ = search(*[POOL_ITEMS] * 10, remarks=("probes too short",))
+    assert len(found.remarks) == 2
+
+
+def test_a_search_has_as_long_as_it_is_told(search):
+    assert search(10, longest_s=7.0)[1][-1] == 7.0
