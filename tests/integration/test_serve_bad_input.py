@@ -23,6 +23,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from ..serving.http2_messages import HalfMessages
 from .conftest import Served
 from .served import (
     PATIENCE_S,
@@ -229,7 +230,10 @@ BODIES: dict[str, tuple[tuple[bytes, dict[str, str]], int, str]] = {
     "no such datatype": ((json_body(datatype="KEYS"), {}), 400, "datatype 'KEYS' is not supported"),
     "no data": ((json_body(data=None), {}), 400, "input 'user'"),
     "damaged gzip": ((b"\x1f\x8b\x08 not gzip", {"Content-Encoding": "gzip"}), 400, "gzip"),
-    "gzip bomb": ((BOMB, {"Content-Encoding": "gzip"}), 413, str(MAX_REQUEST_BYTES)),
+    "gzip bomb": (
+        (BOMB, {"Content-Encoding": "gzip", "Inference-Header-Content-Length": "100"}), 413, str(MAX_REQUEST_BYTES)
+    ),
+    "gzip bomb of JSON": ((BOMB, {"Content-Encoding": "gzip"}), 413, f"the maximum of {8 << 20} bytes; send tensors"),
     "unknown coding": ((BODY, {"Content-Encoding": "br"}), 415, "'br' is not supported; use gzip, deflate or identity"),
 }  # fmt: skip
 
@@ -530,6 +534,21 @@ def test_large_bad_requests_leave_no_memory_behind(served: Served, what: str):
     for _ in range(20):
         ask()
     assert served.process.resident_bytes < before + (80 << 20)
+
+
+def test_half_messages_over_grpc_take_no_more_memory_than_is_meant_for_messages(served: Served):
+    """Sixty that stop before their end: a window's length of each is there, and all of sixteen that are received."""
+    before = served.process.resident_bytes
+    most_bytes = 16 * MAX_REQUEST_BYTES + 60 * (256 << 10) + (80 << 20)
+    with HalfMessages(served.grpc, MAX_REQUEST_BYTES - 1000) as half:
+        half.begin("/inference.GRPCInferenceService/ModelInfer", 60)
+
+        def turns_went_on() -> bool:
+            assert served.process.resident_bytes < before + most_bytes
+            return half.ended >= 3
+
+        half.go_on_until(turns_went_on)
+        assert sum(half.sent.values()) > 8 * MAX_REQUEST_BYTES
 
 
 def test_idle_connections_disturb_nobody(served: Served):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import gzip
 import zlib
 
@@ -44,9 +45,27 @@ async def test_identity_leaves_the_body_alone(coding):
 
 async def test_a_bomb_is_refused_at_the_limit():
     bomb = gzip.compress(bytes(50_000_000))
-    with pytest.raises(RequestError, match="more than the maximum request size of 1000000 bytes") as error:
-        await decompress(memoryview(bomb), "gzip", 1_000_000)
-    assert error.value.kind is ErrorKind.TOO_LARGE
+    for most_bytes in (1000, 65_535, 65_536, 1_000_000):
+        with pytest.raises(RequestError, match=f"more than the maximum of {most_bytes} bytes; try less") as error:
+            await decompress(memoryview(bomb), "gzip", most_bytes, "; try less")
+        assert error.value.kind is ErrorKind.TOO_LARGE
+
+
+@pytest.mark.parametrize("size", [65_536, 65_537, 62 << 20])
+async def test_what_is_short_and_unfolds_to_much_does_so_in_a_thread(monkeypatch, size):
+    """So that nobody else waits for it: a bomb of 62 MiB has 63 KB."""
+    packed = gzip.compress(bytes(size))
+    assert len(packed) < 65_536
+    loop = asyncio.get_running_loop()
+    in_threads = []
+
+    async def run_in_executor(_executor, work, *arguments):
+        in_threads.append(arguments)
+        return work(*arguments)
+
+    monkeypatch.setattr(loop, "run_in_executor", run_in_executor)
+    assert len(await decompress(memoryview(packed), "gzip", 62 << 20)) == size
+    assert len(in_threads) == (size > 65_536)
 
 
 @pytest.mark.parametrize(

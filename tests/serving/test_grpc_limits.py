@@ -18,6 +18,7 @@ from hebe.serving.http_message import HttpLimits
 from hebe.serving.protocol import SERVICE, message
 
 from .grpc_calls import ARRAYS, Client, Code, infer_request, refused, wait_until
+from .http2_messages import HalfMessages
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def open_calls(client, method, count, silence):
 
 
 def test_a_message_that_does_not_come_ends_its_call(serve_with, silence):
-    front_ends = serve_with(grpc_limits=GrpcLimits(message_timeout_s=0.2))
+    front_ends = serve_with(grpc_limits=GrpcLimits(1 << 20, message_timeout_s=0.2, health_timeout_s=0.2))
     client = Client(front_ends.grpc_url)
     methods_ = [f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ServerLive", "/grpc.health.v1.Health/Watch"]
     calls = [open_calls(client, method, 1, silence)[0] for method in methods_]
@@ -126,7 +127,7 @@ def test_a_message_that_does_not_come_ends_its_call(serve_with, silence):
 
 
 def test_calls_without_a_message_keep_nobody_out(serve_with, silence):
-    front_ends = serve_with(grpc_limits=GrpcLimits(max_calls=4, max_health_calls=2))
+    front_ends = serve_with(grpc_limits=GrpcLimits(1 << 20, max_calls=4, max_health_calls=2))
     client = Client(front_ends.grpc_url)
     idle = open_calls(client, f"/{SERVICE}/ModelInfer", 4, silence)
     checks = open_calls(client, "/grpc.health.v1.Health/Check", 2, silence)
@@ -148,7 +149,7 @@ def test_calls_without_a_message_keep_nobody_out(serve_with, silence):
 
 
 def test_health_has_places_of_its_own(serve_with):
-    front_ends = serve_with(grpc_limits=GrpcLimits(max_calls=2))
+    front_ends = serve_with(grpc_limits=GrpcLimits(1 << 20, max_calls=2))
     front_ends.host.models["ranker"].delay_s = 30.0
     client = Client(front_ends.grpc_url)
     infer = client.channel.unary_unary(f"/{SERVICE}/ModelInfer")
@@ -169,7 +170,7 @@ def test_health_has_places_of_its_own(serve_with):
 
 
 def test_watches_are_few_and_end(serve_with):
-    limits = GrpcLimits(max_watches=2, watch_age_s=1.0)
+    limits = GrpcLimits(1 << 20, max_watches=2, watch_age_s=1.0)
     front_ends = serve_with(gate=Gate(["secret"]), grpc_limits=limits)
     stranger = Client(front_ends.grpc_url)
     health = health_pb2_grpc.HealthStub(stranger.channel)
@@ -190,7 +191,7 @@ def test_watches_are_few_and_end(serve_with):
 
 
 def test_streams_leave_room_for_calls_and_end_when_idle(serve_with, silence):
-    front_ends = serve_with(grpc_limits=GrpcLimits(max_streams=1, stream_idle_s=3.0))
+    front_ends = serve_with(grpc_limits=GrpcLimits(1 << 20, max_streams=1, stream_idle_s=3.0))
     client = Client(front_ends.grpc_url)
     call = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
     idle = call(itertools.chain([infer_request().SerializeToString()], silence()), timeout=60)
@@ -222,6 +223,74 @@ def test_nothing_is_received_from_who_has_no_token(serve_with):
     assert budget.held_bytes == 0
     for client in (stranger, friend):
         client.channel.close()
+
+
+MESSAGE_BYTES = 1 << 20
+WINDOW_BYTES = 256 << 10
+"""Of a call that is not read."""
+
+
+def serve_few(serve_with):
+    """Front ends with memory for two of the largest messages."""
+    limits, calls = HttpLimits(MESSAGE_BYTES), GrpcLimits(MESSAGE_BYTES)
+    return serve_with(limits=limits, budget=ByteBudget(2 * MESSAGE_BYTES), grpc_limits=calls)
+
+
+@pytest.mark.parametrize(("method", "at_once"), [(f"/{SERVICE}/ModelInfer", 2), ("/grpc.health.v1.Health/Check", 1)])
+def test_half_messages_take_no_more_memory_than_there_is_for_them(serve_with, method, at_once):
+    """The rest wait for their turn, which those lose that do not go on; who sends a whole one has it in turn."""
+    front_ends = serve_few(serve_with)
+    client = Client(front_ends.grpc_url)
+    # What an ended call sent is freed by the server before it says so, or just after.
+    most_bytes = 30 * WINDOW_BYTES + (at_once + 1) * MESSAGE_BYTES
+    with HalfMessages(front_ends.grpc_url, MESSAGE_BYTES - 100) as half:
+        half.begin(method, 30)
+
+        def turns_went_on():
+            assert sum(half.sent.values()) <= most_bytes
+            read = sum(sent > WINDOW_BYTES for sent in half.sent_ever.values())
+            return half.ended >= 2 and read > at_once
+
+        half.go_on_until(turns_went_on)
+    client("ModelInfer", infer_request())
+    assert client("ServerLive").live
+    client.channel.close()
+
+
+def test_no_more_streams_are_read_than_there_is_memory_for(serve_with):
+    """One that has waited for its message makes room, be the message none or a half."""
+    front_ends = serve_few(serve_with)
+    with HalfMessages(front_ends.grpc_url, MESSAGE_BYTES - 100) as half:
+        half.begin(f"/{SERVICE}/ModelStreamInfer", 30)
+        half.go_on_until(lambda: half.ended == 22 and min(half.sent.values()) == MESSAGE_BYTES - 96)
+        client = Client(front_ends.grpc_url)
+
+        def answered():
+            half.go_on()
+            try:
+                (answer,) = client.stream([infer_request()])
+                return not answer.error_message
+            except grpc.RpcError as error:
+                if error.code() is not Code.RESOURCE_EXHAUSTED:
+                    raise
+                return False
+
+        wait_until(answered)
+        half.go_on_until(lambda: half.ended == 23)
+        client.channel.close()
+
+
+def test_calls_that_do_not_go_on_hold_up_the_others_for_a_second(serve_with, silence):
+    front_ends = serve_few(serve_with)
+    client = Client(front_ends.grpc_url)
+    idle = open_calls(client, f"/{SERVICE}/ModelInfer", 2, silence)
+    infer = client.channel.unary_unary(f"/{SERVICE}/ModelInfer")
+    calls = [infer.future(infer_request().SerializeToString(), timeout=60) for _ in range(50)]
+    assert {call.code() for call in calls} == {Code.OK}
+    (ended,) = (call for call in idle if call.done())
+    assert ended.code() is Code.DEADLINE_EXCEEDED
+    assert "others wait to send theirs" in ended.details()
+    client.channel.close()
 
 
 def test_rates_are_limited_on_streams_too(serve_with):

@@ -24,10 +24,10 @@ class Call:
 
 
 class Places(CallPlaces):
-    def __init__(self, most=2):
+    def __init__(self, most=2, most_receiving=None, patience_s=30.0):
         self.now = 0.0
         self.ended: list[tuple[Call, RequestError]] = []
-        super().__init__("calls", most, 30.0, lambda: self.now, self.end)
+        super().__init__("calls", most, patience_s, lambda: self.now, self.end, most_receiving)
 
     async def end(self, call, error):
         self.ended.append((call, error))
@@ -116,6 +116,90 @@ async def test_calls_that_are_being_answered_make_no_room():
     places.now = 100.0
     with pytest.raises(RequestError):
         places.take()
+
+
+async def settled():
+    """Until all that can go on has gone on."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_only_so_many_messages_are_received_at_once_and_the_others_in_turn():
+    places = Places(10, most_receiving=2)
+    calls = [await begin(places) for _ in range(6)]
+    assert list(places._waiting) == [calls[0][0], calls[1][0]]
+    calls[3][1].cancel()
+    calls[1][0].coming.set_result(b"one")
+    assert await calls[1][1] == b"one"
+    await settled()
+    assert list(places._waiting) == [calls[0][0], calls[2][0]]
+    calls[0][0].coming.set_exception(grpc.aio.AbortError("gone"))
+    calls[2][0].coming.set_result(b"two")
+    await settled()
+    assert list(places._waiting) == [calls[4][0], calls[5][0]]
+    for call, task in calls[4:]:
+        call.coming.set_result(b"last")
+        assert await task == b"last"
+    with pytest.raises(grpc.aio.AbortError):
+        await calls[0][1]
+    _, task = await begin(places)
+    assert len(places._waiting) == 1, "every turn was given back"
+    task.cancel()
+
+
+async def test_a_call_that_is_cancelled_as_its_turn_comes_gives_it_to_the_next():
+    places = Places(10, most_receiving=1)
+    calls = [await begin(places) for _ in range(3)]
+    calls[0][1].cancel()
+    await asyncio.sleep(0)
+    calls[1][1].cancel()
+    await settled()
+    assert list(places._waiting) == [calls[2][0]]
+    calls[2][1].cancel()
+
+
+async def test_a_call_that_gets_no_turn_is_told_to_come_again():
+    places = Places(10, most_receiving=1, patience_s=0.01)
+    _, first = await begin(places)
+    _, second = await begin(places)
+    with pytest.raises(RequestError) as error:
+        await asyncio.wait_for(second, PATIENCE_S)
+    assert (error.value.kind, error.value.reason) == (ErrorKind.OVERLOADED, "bytes_in_flight")
+    assert error.value.message.startswith("the messages of 1 other calls are being received")
+    assert places.taken == 1
+    first.cancel()
+
+
+async def test_where_no_turn_comes_free_for_a_second_the_longest_one_ends():
+    """One a second; as long as messages come, however slowly, none does."""
+    places = Places(10, most_receiving=2)
+    calls = [await begin(places) for _ in range(2)]
+    places.now = 20.0
+    places.end_late()
+    assert not places.ended, "nobody waits"
+    calls += [await begin(places) for _ in range(3)]
+    places.now = 20.9
+    places.end_late()
+    calls[1][0].coming.set_result(b"slow")
+    await settled()
+    places.now = 21.8
+    places.end_late()
+    await settled()
+    assert not places.ended
+    places.now = 21.9
+    places.end_late()
+    places.end_late()
+    await settled()
+    ((ended, error),) = places.ended
+    assert (ended, error.kind) == (calls[0][0], ErrorKind.TIMED_OUT)
+    assert error.message == "the message did not come within 21.9 s, and others wait to send theirs"
+    assert list(places._waiting) == [calls[2][0], calls[3][0]]
+    places.now = 22.8
+    places.end_late()
+    assert len(places.ended) == 1
+    for _, task in calls:
+        task.cancel()
+    await asyncio.gather(*(task for _, task in calls), return_exceptions=True)
 
 
 async def test_a_call_without_a_message():

@@ -235,20 +235,20 @@ def test_oversized_requests(front_ends):
     assert "maximum request size of 1048576 bytes" in json.loads(body)["error"]
     bomb = gzip.compress(bytes(4 << 20))
     message = error_of(call(front_ends, "POST", "/v2/models/ranker/infer", bomb, {"Content-Encoding": "gzip"}), 413)
-    assert "unfolds to more than the maximum request size" in message
+    assert "unfolds to more than the maximum of 1048576 bytes" in message
     assert error_of(call(front_ends, "POST", "/v2/models/ranker/infer", b"x", {"Content-Encoding": "br"}), 415)
 
 
 def test_json_is_bounded_more_tightly_than_tensors(serve_with):
     front_ends = serve_with(limits=HttpLimits(max_json_bytes=1000))
     path = "/v2/models/ranker/infer"
-    for body, headers in (
-        (bytes(1001), {}),
-        (gzip.compress(b" " * 5000), {"Content-Encoding": "gzip"}),
-        (b" " * 1001, {"Inference-Header-Content-Length": "1001"}),
+    for body, headers, says in (
+        (bytes(1001), {}, "1001 bytes of JSON exceed the maximum of 1000"),
+        (gzip.compress(b" " * 5000), {"Content-Encoding": "gzip"}, "unfolds to more than the maximum of 1000 bytes"),
+        (b" " * 1001, {"Inference-Header-Content-Length": "1001"}, "1001 bytes of JSON exceed the maximum of 1000"),
     ):
         message = error_of(call(front_ends, "POST", path, body, headers), 413)
-        assert "bytes of JSON exceed the maximum of 1000; send tensors as binary data" in message
+        assert f"{says}; send tensors as binary data" in message
     items = 50
     arrays = {"user": np.zeros((items, 1), np.int64), "history": np.zeros((items, 3), np.int64)}
     arrays["dense"] = np.zeros((items, 2), np.float32)

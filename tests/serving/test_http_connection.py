@@ -454,10 +454,17 @@ class Transport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1)})
         self.written = b""
+        self.reading = True
         self.closing = self.aborted = False
 
     def write(self, data) -> None:
         self.written += data
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def can_write_eof(self) -> bool:
         return True
@@ -475,9 +482,11 @@ class Transport(asyncio.Transport):
         self.aborted = True
 
 
-def connected(limits: HttpLimits = LIMITS) -> tuple[HttpConnection, Transport, Callable[[bytes], None]]:
+def connected(
+    limits: HttpLimits = LIMITS, clock: Callable[[], float] | None = None
+) -> tuple[HttpConnection, Transport, Callable[[bytes], None]]:
     """A connection, its transport, and a function that sends to it at once."""
-    clock = asyncio.get_running_loop().time
+    clock = clock or asyncio.get_running_loop().time
     connection = HttpConnection(HttpConnections(Echo(), limits, clock, ByteBudget(100_000)))
     transport = Transport()
     connection.connection_made(transport)
@@ -505,6 +514,99 @@ async def test_the_end_of_what_is_sent_amid_a_request_is_the_end():
         if start:
             send(start)
         assert not connection.eof_received()
+
+
+REFUSED = b"GET /refused HTTP/1.1\r\nX: " + b"x" * 969 + b"\r\n\r\n"
+"""A thousand bytes, which are answered as soon as they have come."""
+
+
+async def test_no_more_is_kept_of_pipelined_requests_than_their_turn_comes_for():
+    """Requests that are answered at once, faster than the loop comes to them; all are answered all the same."""
+    connection, transport, send = connected()
+    sent = 0
+    while sent < 20:
+        while transport.reading and sent < 20:
+            send(REFUSED * 60)
+            sent += 1
+        assert len(connection._pending) <= 128 * 1024
+        if sent < 20:
+            paused_at = transport.written.count(b"HTTP/1.1 403")
+            async with asyncio.timeout(PATIENCE_S):
+                while not transport.reading:
+                    await asyncio.sleep(0)
+            assert transport.written.count(b"HTTP/1.1 403") > paused_at
+            assert len(connection._pending) <= 64 * 1024
+    async with asyncio.timeout(PATIENCE_S):
+        while transport.written.count(b"HTTP/1.1 403") < 20 * 60:
+            await asyncio.sleep(0)
+    assert (len(connection._pending), transport.reading) == (0, True)
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 90000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n15f90\r\n"])
+async def test_a_body_behind_much_that_was_pipelined_is_read(framing):
+    """Where reading was paused with the body's beginning pending."""
+    connection, transport, send = connected()
+    send(REFUSED * 40)
+    send(b"POST /a HTTP/1.1\r\n" + framing + b"z" * 60_000)
+    assert not transport.reading
+    async with asyncio.timeout(PATIENCE_S):
+        while connection._state not in (_State.BODY, _State.CHUNKED):
+            await asyncio.sleep(0)
+    assert transport.reading
+    if connection._state is _State.BODY:
+        connection.get_buffer(-1)[:30_000] = b"z" * 30_000
+        connection.buffer_updated(30_000)
+    else:
+        send(b"z" * 30_000 + b"\r\n0\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        while b"POST /a? " + b"z" * 90_000 not in transport.written:
+            await asyncio.sleep(0)
+
+
+async def test_who_does_not_read_the_answers_gets_no_more_of_them_and_no_more_time():
+    now_s = 0.0
+    connection, transport, send = connected(clock=lambda: now_s)
+    connection.pause_writing()
+    assert connection.give_up_s == LIMITS.write_timeout_s
+    for _ in range(19):
+        now_s += 1.0
+        send(REFUSED)
+        await asyncio.sleep(0)
+    assert (transport.written, connection.give_up_s) == (b"", LIMITS.write_timeout_s)
+    while transport.reading:
+        send(REFUSED * 60)
+    assert len(connection._pending) <= 128 * 1024
+    connection.resume_writing()
+    assert connection.give_up_s == now_s + LIMITS.idle_timeout_s
+    async with asyncio.timeout(PATIENCE_S):
+        while connection._pending:
+            await asyncio.sleep(0)
+    assert transport.reading
+    assert transport.written.count(b"HTTP/1.1 403") > 19
+
+
+async def test_who_asks_on_and_on_and_never_reads_is_left():
+    async with serving(HASTY) as (_, connect, server):
+        client = await connect()
+        client.writer.transport.pause_reading()
+        (connection,) = server._connections.open
+        async with asyncio.timeout(PATIENCE_S):
+            while server._connections.open:
+                client.writer.write(b"GET /a HTTP/1.1\r\n\r\n" * 100)
+                assert len(connection._pending) <= 128 * 1024
+                await asyncio.sleep(0.001)
+
+
+async def test_an_answer_that_is_the_last_has_as_long_to_be_read_as_any():
+    now_s = 0.0
+    connection, transport, send = connected(replace(LIMITS, linger_s=2.0), clock=lambda: now_s)
+    transport.write = lambda _data: connection.pause_writing()
+    send(b"POST /refused HTTP/1.1\r\nContent-Length: 9\r\n\r\n")
+    assert connection._state is _State.DRAINING
+    assert connection.give_up_s == LIMITS.write_timeout_s
+    now_s = 20.0
+    connection.resume_writing()
+    assert connection.give_up_s == 22.0
 
 
 async def test_a_connection_that_does_not_close_is_aborted():

@@ -10,14 +10,16 @@ from hebe.serving.errors import ErrorKind, InvalidInput, RequestError
 MIN_COMPRESS_BYTES = 1024
 """Shorter answers go out as they are."""
 
-_THREAD_BYTES = 64 * 1024
+_AT_ONCE_BYTES = 64 * 1024
+"""What is longer, packed or unfolded, is decoded in a thread: the packed may be a thousandth of the unfolded."""
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 
-async def decompress(body: memoryview, coding: str, max_bytes: int) -> memoryview:
-    """`body` decoded. Raises `RequestError`: unknown coding, damaged data, or more than `max_bytes` of it.
+async def decompress(body: memoryview, coding: str, max_bytes: int, advice: str = "") -> memoryview:
+    """`body` decoded. Raises `RequestError`: unknown coding, damaged data, or more than `max_bytes` of it, to which
+    `advice` is added.
 
-    Long bodies are decoded in a thread, so that the event loop goes on.
+    What is long, packed or unfolded, is decoded in a thread, so that the event loop goes on.
     """
     coding = coding.lower()
     if coding in ("", "identity"):
@@ -26,12 +28,19 @@ async def decompress(body: memoryview, coding: str, max_bytes: int) -> memoryvie
         raise RequestError(
             ErrorKind.WRONG_CODING, f"Content-Encoding {coding!r:.60} is not supported; use gzip, deflate or identity"
         )
-    if len(body) < _THREAD_BYTES:
-        return _decompress(body, coding, max_bytes)
-    return await asyncio.get_running_loop().run_in_executor(None, _decompress, body, coding, max_bytes)
+    data = None
+    if len(body) <= _AT_ONCE_BYTES:
+        data = _decompress(body, coding, min(max_bytes, _AT_ONCE_BYTES))
+    if data is None:
+        data = await asyncio.get_running_loop().run_in_executor(None, _decompress, body, coding, max_bytes)
+    if data is None:
+        message = f"the {coding} body unfolds to more than the maximum of {max_bytes} bytes{advice}"
+        raise RequestError(ErrorKind.TOO_LARGE, message)
+    return data
 
 
-def _decompress(body: memoryview, coding: str, max_bytes: int) -> memoryview:
+def _decompress(body: memoryview, coding: str, max_bytes: int) -> memoryview | None:
+    """As `decompress`, but None if it is more than `max_bytes`."""
     # "deflate" means zlib's format, but raw deflate is sent under that name too (RFC 9110, 8.4.1.2).
     raw = coding == "deflate" and len(body) > 1 and (body[0] & 15 != 8 or (body[0] * 256 + body[1]) % 31)
     decoder = zlib.decompressobj(-zlib.MAX_WBITS if raw else _GZIP_OR_ZLIB)
@@ -40,9 +49,7 @@ def _decompress(body: memoryview, coding: str, max_bytes: int) -> memoryview:
     except zlib.error as fault:
         raise InvalidInput(f"the {coding} body is damaged: {fault}") from None
     if len(data) > max_bytes:
-        raise RequestError(
-            ErrorKind.TOO_LARGE, f"the {coding} body unfolds to more than the maximum request size of {max_bytes} bytes"
-        )
+        return None
     if not decoder.eof:
         raise InvalidInput(f"the {coding} body is cut off")
     if decoder.unused_data:

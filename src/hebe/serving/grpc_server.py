@@ -6,6 +6,10 @@ Each method is a conversion to and from what the HTTP front end uses too. Errors
 To gRPC all methods are such that take a stream: it calls those as soon as a call has begun, so that whoever has no
 token, and calls beyond their number, are refused before the message is received, and a message that does not come has
 an end (`grpc_places`). What gRPC's core refuses by itself is not told to anybody: broken frames, failed handshakes.
+
+gRPC's core keeps messages that it receives where nobody can count them: `_WINDOW_BYTES` of each call that is not read,
+and all that has come of one that is. So as many calls are read at once as there could be of the largest in the budget
+for requests under way, four times as many streams (one is read all its life), and half as many health checks.
 """
 
 from __future__ import annotations
@@ -47,6 +51,10 @@ from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY
 _HEALTH = "grpc.health.v1.Health"
 _OPEN_METHODS = ("ServerLive", "ServerReady", "Check")
 _POLL_S = 0.25
+_WINDOW_BYTES = 256 * 1024
+"""How much of a call's message may come before it is read. By itself gRPC raises this to tens of megabytes."""
+_STREAMS = 4
+"""Streams for each call that is read at once: all of them are, but most of them wait for their client."""
 _MOST_OPEN_BYTES = 4096
 """Of a message to a method that needs no token: they hold a name at most."""
 
@@ -56,9 +64,11 @@ class GrpcLimits:
     """What calls may cost. Times in seconds.
 
     `max_json_bytes` bounds a message without its raw tensors, which takes as long to read as JSON. Beyond `max_calls`
-    calls and `max_streams` streams under way, further ones are refused with RESOURCE_EXHAUSTED; health checks and
-    watches have places of their own, watches those with a token and those without each. A stream is ended when nothing
-    came on it for `stream_idle_s`, a watch when it is `watch_age_s` old: its client begins another.
+    calls and `max_streams` streams under way, or as many streams as messages can be received at once, further ones are
+    refused with RESOURCE_EXHAUSTED; health checks and watches have places of their own, watches those with a token and
+    those without each. A message must have come `message_timeout_s` after its turn, that to a health check or watch
+    sooner (`health_timeout_s`). A stream is ended when nothing came on it for `stream_idle_s`, a watch when it is
+    `watch_age_s` old: its client begins another.
     """
 
     max_request_bytes: int = 64 * 1024 * 1024
@@ -68,6 +78,7 @@ class GrpcLimits:
     max_health_calls: int = 64
     max_watches: int = 64
     message_timeout_s: float = 30.0
+    health_timeout_s: float = 2.0
     stream_idle_s: float = 3600.0
     watch_age_s: float = 3600.0
 
@@ -98,15 +109,18 @@ class GrpcFrontEnd:
         self._gate = gate
         self._log = log
 
-        def places(what: str, most: int, patience_s: float = limits.message_timeout_s) -> CallPlaces:
-            return CallPlaces(what, most, patience_s, self._clock, self._end_late)
+        def places(what: str, most: int, patience_s: float, most_receiving: int | None = None) -> CallPlaces:
+            return CallPlaces(what, most, patience_s, self._clock, self._end_late, most_receiving)
 
-        self._calls = places("calls", limits.max_calls)
-        self._streams = places("streams", limits.max_streams, limits.stream_idle_s)
-        self._health_calls = places("health checks", limits.max_health_calls)
+        at_once = max(self._budget.most_bytes // limits.max_request_bytes, 1)
+        self._calls = places("calls", limits.max_calls, limits.message_timeout_s, at_once)
+        most_streams = min(limits.max_streams, _STREAMS * at_once)
+        self._streams = places("streams", most_streams, limits.stream_idle_s)
+        health_s = limits.health_timeout_s
+        self._health_calls = places("health checks", limits.max_health_calls, health_s, max(at_once // 2, 1))
         self._watches = {
-            True: places("watches", limits.max_watches),
-            False: places("watches without a token", limits.max_watches),
+            True: places("watches", limits.max_watches, health_s),
+            False: places("watches without a token", limits.max_watches, health_s),
         }
         self.places = [self._calls, self._streams, self._health_calls, *self._watches.values()]
 
@@ -246,7 +260,7 @@ class GrpcFrontEnd:
 
         async def read() -> None:
             first = True
-            with contextlib.suppress(grpc.aio.BaseError):  # the stream has been ended meanwhile
+            with contextlib.suppress(grpc.aio.BaseError, RequestError):  # ended meanwhile, or without a turn
                 while (data := await self._streams.next_message(context)) is not None:
                     task = asyncio.ensure_future(self._stream_answer(data, context, admitted=first))
                     first = False
@@ -360,7 +374,7 @@ class GrpcFrontEnd:
             await self._abort(context, "Watch", error)
         try:
             try:
-                data = await places.message(context)
+                data = await self._health_calls.message(context)
                 service = _parse(health_pb2.HealthCheckRequest, data, _MOST_OPEN_BYTES).service
             except RequestError as error:
                 await self._abort(context, "Watch", error)
@@ -484,6 +498,8 @@ async def start_grpc(
         options=[
             ("grpc.max_receive_message_length", limits.max_request_bytes),
             ("grpc.max_send_message_length", -1),
+            ("grpc.http2.bdp_probe", 0),  # which would raise the windows of all calls that are not read
+            ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
             ("grpc.so_reuseport", 0),
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),

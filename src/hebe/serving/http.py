@@ -35,6 +35,7 @@ from hebe.serving.repository_control import RepositoryControl
 from hebe.serving.server_status import ServerStatus
 from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY, trace_settings
 
+_AS_BINARY = "send tensors as binary data behind a JSON header, whose size header Inference-Header-Content-Length tells"
 _SHARED_MEMORY = ("systemsharedmemory", "cudasharedmemory")
 
 _Action = Callable[[HttpRequest, "_Route"], Awaitable[HttpResponse]]
@@ -112,8 +113,7 @@ class HttpFrontEnd:
         if size_bytes > self._max_json_bytes:
             raise RequestError(
                 ErrorKind.TOO_LARGE,
-                f"{size_bytes} bytes of JSON exceed the maximum of {self._max_json_bytes}; send tensors as binary data "
-                "behind a JSON header, whose size header Inference-Header-Content-Length tells",
+                f"{size_bytes} bytes of JSON exceed the maximum of {self._max_json_bytes}; {_AS_BINARY}",
             )
 
     def preview(self, request: HttpRequest, start: memoryview) -> HttpResponse | None:
@@ -136,8 +136,12 @@ class HttpFrontEnd:
         held_bytes = 0
         try:
             if (coding := request.header(b"content-encoding")) is not None and len(request.body):
-                most = self._max_bytes if route.tensors else self._max_json_bytes
-                request.body = await decompress(request.body, coding, most)
+                if route.tensors and JSON_LENGTH_HEADER in request.headers:
+                    request.body = await decompress(request.body, coding, self._max_bytes)
+                else:
+                    advice = f"; {_AS_BINARY}" if route.tensors else ""
+                    most = min(self._max_bytes, self._max_json_bytes)
+                    request.body = await decompress(request.body, coding, most, advice)
                 self._budget.take(len(request.body))
                 held_bytes = len(request.body)
             response = await route.act(request, route)

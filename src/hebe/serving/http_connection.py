@@ -3,8 +3,8 @@
 Written for few, large requests: a body of known length is read by the kernel straight into the buffer that its
 tensors will be views of, placed so that the binary section behind the JSON header is 8-byte aligned. The head is
 parsed by llhttp (`httptools`). Everything that a peer can draw out is bounded: size of head and body, the bodies of
-all connections together, time for head, body and response, number of connections, of which one that waits for its
-client gives its place to a newcomer.
+all connections together, what it sends before it is asked to or has read its answers, time for head, body and response,
+number of connections, of which one that waits for its client gives its place to a newcomer.
 
     head -> handler.screen(head): answer now (no token, unknown path), or read the body
          -> body, at most `max_request_bytes`; once its JSON header is there and the rest is not,
@@ -19,6 +19,7 @@ its system alone, when it is sent something: an interim response, 100 Continue, 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Mapping
 from enum import Enum
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from hebe.serving.http_server import HttpConnections
 
 _PIPELINED_BYTES = 64 * 1024
+"""How much is kept of what comes before its turn; beyond that the connection is not read."""
 _ALIGNMENT = 8
 _MAX_HEADER_LINES = 100
 _LOOK_AFTER_PEER_S = 0.25
@@ -65,8 +67,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._state = _State.IDLE
         self._scratch = shared.scratch
-        self._head = bytearray()
-        self._pending = bytearray()
+        self._pending = bytearray()  # what has come and has not had its turn, among it a head that is not whole
         self._parser: httptools.HttpRequestParser | None = None
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
@@ -138,7 +139,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         request = self._request
         if request is not None and request.version != "1.0":  # which knows no interim responses
             self._transport.write(_CONTINUE)
-            self.give_up_s = self._shared.clock() + _LOOK_AFTER_PEER_S
+            self._allow(_LOOK_AFTER_PEER_S)
 
     def _peer_is_gone(self) -> bool:
         """Whether the client's system has answered that nobody reads there any more."""
@@ -165,7 +166,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if not self._skip:
                 self._skipped()
             return
-        self._take(bytearray(self._scratch[:nbytes]))
+        self._take(self._scratch[:nbytes])
 
     def pause_writing(self) -> None:
         """The client does not read its answer: give it a limited time."""
@@ -177,51 +178,57 @@ class HttpConnection(asyncio.BufferedProtocol):
         """The answer is on its way: go on."""
         self._writing_paused = False
         if self._state is _State.IDLE:
-            self.give_up_s = self._shared.clock() + self._limits.idle_timeout_s
+            self._allow(self._limits.idle_timeout_s)
+        elif self._state is _State.DRAINING:
+            self._allow(self._limits.linger_s)
         self._next_request()
+
+    def _allow(self, seconds: float) -> None:
+        """Give what the connection does now so much time; but who must first read its answers gets none by asking."""
+        if not self._writing_paused:
+            self.give_up_s = self._shared.clock() + seconds
 
     # -- bytes in
 
-    def _take(self, data: bytearray) -> None:
+    def _take(self, data: memoryview) -> None:
         """Bytes that are not the body of known length, according to the state."""
-        if self._state is _State.IDLE:
-            if self._pending:
-                self._pending += data
-                return
-            self._state = _State.HEAD
-            self._arrival_s = self._shared.clock()
-            self.give_up_s = self._arrival_s + self._limits.head_timeout_s
-        if self._state is _State.HEAD:
-            self._take_head(data)
-        elif self._state is _State.CHUNKED:
+        if self._state is _State.CHUNKED:
             self._take_chunks(bytes(data))
-        elif self._state is _State.ANSWERING:
-            self._pending += data
-            if len(self._pending) > _PIPELINED_BYTES and not self._reading_paused:
-                self._reading_paused = True
-                self._transport.pause_reading()
-
-    def _take_head(self, data: bytearray) -> None:
-        searched = max(0, len(self._head) - 3)
-        self._head += data
-        if searched == 0:
-            # Empty lines before a request line are allowed (RFC 9112, 2.2).
-            stripped = self._head.lstrip(b"\r\n")
-            if len(stripped) != len(self._head):
-                self._head = stripped
-        end = self._head.find(b"\r\n\r\n", searched)
-        if end < 0 or end + 4 > self._limits.max_head_bytes:
-            if len(self._head) > self._limits.max_head_bytes:
-                self._refuse(
-                    RequestError(
-                        ErrorKind.HEAD_TOO_LARGE,
-                        f"request line and headers exceed {self._limits.max_head_bytes} bytes",
-                    )
-                )
             return
-        rest = self._head[end + 4 :]
-        head = bytes(memoryview(self._head)[: end + 4])
-        self._head = bytearray()
+        if self._state not in (_State.IDLE, _State.HEAD, _State.ANSWERING):
+            return
+        before = len(self._pending)
+        self._pending += data
+        if self._state is _State.HEAD:
+            self._take_head(before)
+        elif self._state is _State.IDLE and not before and not self._writing_paused:
+            self._start_head()
+        elif len(self._pending) > _PIPELINED_BYTES and not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _start_head(self) -> None:
+        """The next request begins with what is pending."""
+        self._state = _State.HEAD
+        self._arrival_s = self._shared.clock()
+        self._allow(self._limits.head_timeout_s)
+        self._take_head(0)
+
+    def _take_head(self, before: int) -> None:
+        """Go on if the head is whole; so many bytes of what is pending have been looked at."""
+        pending, most_bytes = self._pending, self._limits.max_head_bytes
+        searched = max(0, before - 3)
+        if searched == 0 and pending.startswith((b"\r", b"\n")):
+            # Empty lines before a request line are allowed (RFC 9112, 2.2).
+            del pending[: len(pending) - len(pending.lstrip(b"\r\n"))]
+        end = pending.find(b"\r\n\r\n", searched, most_bytes)
+        if end < 0:
+            if len(pending) > most_bytes:
+                message = f"request line and headers exceed {most_bytes} bytes"
+                self._refuse(RequestError(ErrorKind.HEAD_TOO_LARGE, message))
+            return
+        head = bytes(memoryview(pending)[: end + 4])
+        del pending[: end + 4]  # moves nothing, as no deletion at the front of a bytearray does
         self._url = b""
         self._headers = {}
         self._header_lines = 0
@@ -238,7 +245,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 RequestError(ErrorKind.HEAD_TOO_LARGE, f"the request has more than {_MAX_HEADER_LINES} headers")
             )
             return
-        self._head_complete(rest)
+        self._head_complete()
 
     def on_url(self, url: bytes) -> None:
         """Called by the parser."""
@@ -258,7 +265,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         assert self._parser is not None
         self._keep_alive = self._parser.should_keep_alive()
 
-    def _head_complete(self, rest: bytearray) -> None:
+    def _head_complete(self) -> None:
         parser = self._parser
         assert parser is not None
         headers = self._headers
@@ -304,35 +311,37 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         early = self._shared.handler.screen(request)
         if early is not None:
-            self._pending = rest[length:]
-            self._respond(early, close=not self._keep_alive or chunked or length > len(rest))
+            whole = length <= len(self._pending)
+            del self._pending[:length]
+            self._respond(early, close=not self._keep_alive or chunked or not whole)
             self._next_request()
             return
         if chunked or length:
-            self.give_up_s = self._shared.clock() + self._limits.body_timeout_s
+            self._allow(self._limits.body_timeout_s)
             if headers.get(b"expect", b"").lower() == b"100-continue" and version != "1.0":
                 self._transport.write(_CONTINUE)
         if chunked:
             self._state = _State.CHUNKED
             most = self._limits.max_request_bytes if request.most_bytes is None else request.most_bytes
             self._chunks = ChunkedBody(most, self._limits.max_head_bytes)
-            if rest:
-                self._take_chunks(bytes(rest))
+            if self._pending:
+                data = bytes(self._pending)
+                self._pending.clear()
+                self._take_chunks(data)
             return
         if length:
-            self._start_body(length, rest)
+            self._start_body(length)
             return
-        self._pending = rest
         self._start_answer()
 
-    def _start_body(self, length: int, rest: bytearray) -> None:
+    def _start_body(self, length: int) -> None:
         """Lay out the buffer for a body of `length` bytes, whose first bytes may have come with the head."""
         self._body = aligned_buffer(length, self._headers)
-        have = min(length, len(rest))
-        self._body[:have] = memoryview(rest)[:have]
+        have = min(length, len(self._pending))
+        self._body[:have] = memoryview(self._pending)[:have]
+        del self._pending[:have]
         self._filled = have
         self._state = _State.BODY
-        self._pending = rest[have:]
         self._preview_at = _json_bytes(self._headers)
         if self._hold(have):
             self._look_at_body()
@@ -361,12 +370,12 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._respond(early, close=not self._keep_alive)
                 if self._state is _State.IDLE:
                     self._state = _State.SKIPPING
-                    self.give_up_s = self._shared.clock() + self._limits.body_timeout_s
+                    self._allow(self._limits.body_timeout_s)
 
     def _skipped(self) -> None:
         """The rest of a body that was not read has gone by."""
         self._state = _State.IDLE
-        self.give_up_s = self._shared.clock() + self._limits.idle_timeout_s
+        self._allow(self._limits.idle_timeout_s)
         self._next_request()
 
     def _take_chunks(self, data: bytes) -> None:
@@ -405,7 +414,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             request.body = self._body
         self._state = _State.ANSWERING
         self._body = self._scratch
-        self.give_up_s = float("inf")
+        self._allow(math.inf)
         self._task = asyncio.get_running_loop().create_task(self._answer(request))
 
     async def _answer(self, request: HttpRequest) -> None:
@@ -445,7 +454,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             parts.append(response.body)
         self._state = _State.IDLE
         self._arrival_s = self._shared.clock()
-        self.give_up_s = self._arrival_s + self._limits.idle_timeout_s
+        self._allow(self._limits.idle_timeout_s)
         self._transport.write(b"".join(parts))
         self._release()
         if close:
@@ -469,12 +478,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._state is _State.CLOSED:
             return
         self._state = _State.DRAINING
-        self._pending = bytearray()
-        self._head = bytearray()
-        self.give_up_s = self._shared.clock() + self._limits.linger_s
-        if self._reading_paused:
-            self._reading_paused = False
-            self._transport.resume_reading()
+        self._pending.clear()
+        self._allow(self._limits.linger_s)
+        self._read_on()
         if self._transport.can_write_eof() and not self._peer_is_done:
             self._transport.write_eof()
         else:
@@ -484,17 +490,21 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Go on with what a pipelining client has already sent."""
         if self._writing_paused or self._state is not _State.IDLE:
             return
-        if self._reading_paused:
-            self._reading_paused = False
-            self._transport.resume_reading()
+        self._read_on()
         if self._pending:
             # By the loop, not by recursion: a client may pipeline thousands.
             asyncio.get_running_loop().call_soon(self._resume)
 
+    def _read_on(self) -> None:
+        """Read again if what is pending has become little, or is a head whose end is needed."""
+        if self._reading_paused and (len(self._pending) <= _PIPELINED_BYTES or self._state is _State.HEAD):
+            self._reading_paused = False
+            self._transport.resume_reading()
+
     def _resume(self) -> None:
-        if self._state is _State.IDLE and self._pending:
-            pending, self._pending = self._pending, bytearray()
-            self._take(pending)
+        if self._state is _State.IDLE and self._pending and not self._writing_paused:
+            self._start_head()
+            self._read_on()
             if self._peer_is_done:
                 self._go_on_alone()
 
@@ -541,8 +551,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Since when, on the server's clock, it has only waited for its client's next request, or for the rest of that
         one's head; infinite if it does anything else.
         """
-        waits = self._state in (_State.IDLE, _State.HEAD) and not self._pending and not self._writing_paused
-        return self._arrival_s if waits else float("inf")
+        waits = self._state is _State.HEAD or (self._state is _State.IDLE and not self._pending)
+        waits = waits and not self._writing_paused
+        return self._arrival_s if waits else math.inf
 
     def give_place(self) -> None:
         """Another needs its place: end at once, with a word where a request has begun."""
