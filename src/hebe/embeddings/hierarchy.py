@@ -109,8 +109,8 @@ class EmbeddingHierarchy:
         rows, `persistent_dir` must be given: the rows of the larger tables are put into a RocksDB there, or those found
         there are used if they were written under the same `identity` (tables that it lacks are added), a string that
         changes with their content (None: a checksum of the tables, which reads them once more; a source of pieces needs
-        an identity, and is read twice). Those tables are read through a cache, which has the memory that the others leave. RocksDB's
-        index comes on top.
+        an identity, and is read twice). Those tables are read through a cache, which has the memory that the others
+        leave. RocksDB's index comes on top.
 
         Where `config` describes tiers, all tables are read through them, in which they are those of `version`, and have
         the updates sent before `rows_as_of_s` (Unix seconds).

@@ -245,7 +245,7 @@ class RedisGenerations:
             other.close()
 
     def _clear(self, store: RedisStore, name: str) -> None:
-        """Remove a generation, as far as that can be now; what is left is tried again, by who makes the next one too."""
+        """Remove a generation, as far as can be now; what is left is tried again, by who makes the next one too."""
         try:
             store.clear()
             self._forget(name)
