@@ -121,7 +121,8 @@ def serve(
         typer.Option(
             rich_help_panel=_ACCESS,
             metavar="BYTES",
-            help="Most bytes of all requests under way (default: 16 of the largest).",
+            help="Most bytes of all requests under way, and so how many gRPC messages are received at once "
+            "(default: 16 of the largest).",
         ),
     ] = None,
     api_token: Annotated[
