@@ -27,6 +27,7 @@ def test_importing_hebe_is_light_and_knows_its_names():
         "assert hebe.ServerOptions().host == '127.0.0.1'\n"
         "assert hebe.HPS.__module__ == 'hebe.embeddings.hps'\n"
         "assert hebe.LookupLayer.__module__ == 'hebe.runtime.lookup_layer'\n"
+        "assert hebe.JaggedKeys([7], [0, 1]).__module__ == 'hebe.query'\n"
         "assert hebe.open_update_log.__module__ == 'hebe.embeddings.updates.opening'\n"
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)

@@ -1,6 +1,7 @@
 """Hebe: an inference server and capacity planner for deep recommendation models.
 
     hebe.load("repository", "dlrm").predict(features)     score items in this process
+    hebe.JaggedKeys(values, offsets)                      a feature with a number of keys of its own for each item
     hebe.Server("repository").start()                     serve a repository from a thread of this process
     hebe.HPS("ps.json").lookup(keys, "wdl", "table1")     rows by key, from HugeCTR's tables and configuration
     hebe.LookupLayer("ps.json", "wdl", "table1", 16)      the same as a torch layer
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hebe.embeddings.hps import HPS
     from hebe.embeddings.updates.opening import open_update_log
+    from hebe.query import JaggedKeys
     from hebe.runtime.loaded_model import LoadedModel
     from hebe.runtime.lookup_layer import LookupLayer
     from hebe.serving.server import Server, ServerOptions
 
 __version__ = "0.1.0"
-__all__ = ["HPS", "LookupLayer", "Server", "ServerOptions", "__version__", "load", "open_update_log"]
+__all__ = ["HPS", "JaggedKeys", "LookupLayer", "Server", "ServerOptions", "__version__", "load", "open_update_log"]
 
 
 def load(directory: str | PathLike[str], name: str, version: int | None = None) -> LoadedModel:
@@ -45,6 +47,10 @@ def __getattr__(attribute: str) -> Any:
         from hebe.embeddings import hps
 
         return hps.HPS
+    if attribute == "JaggedKeys":
+        from hebe import query
+
+        return query.JaggedKeys
     if attribute == "LookupLayer":
         from hebe.runtime import lookup_layer
 

@@ -93,7 +93,8 @@ class FeatureSpec:
 
     Several features may share a table (DIN looks up the candidate and the behaviours in one item table).
     `lookups` is the rows per item of a fixed `[items, lookups]` input, and the most that a jagged one may have.
-    `out_of_range` says what becomes of keys outside of the table.
+    `out_of_range` says what becomes of keys outside of the table. `whole`: each item has all of its `lookups`, in the
+    jagged form too, since the DenseNet takes the maximum over their rows.
     """
 
     name: str
@@ -101,6 +102,7 @@ class FeatureSpec:
     lookups: int
     pooling: Pooling
     out_of_range: OutOfRange = OutOfRange.REFUSE
+    whole: bool = False
 
     def __post_init__(self) -> None:
         check_name("feature", self.name)
@@ -108,11 +110,20 @@ class FeatureSpec:
         _check_count(f"feature {self.name}: lookups", self.lookups, 1)
         object.__setattr__(self, "pooling", Pooling(self.pooling))
         object.__setattr__(self, "out_of_range", OutOfRange(self.out_of_range))
+        if not isinstance(self.whole, bool):
+            raise SpecError(f"feature {self.name}: whole is {self.whole!r}: must be true or false")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for TOML and JSON: the fields, `out_of_range` only where it is not the default."""
-        fields = {"name": self.name, "table": self.table, "lookups": self.lookups, "pooling": str(self.pooling)}
-        return fields if self.out_of_range is OutOfRange.REFUSE else fields | {"out_of_range": str(self.out_of_range)}
+        """Plain data for TOML and JSON: the fields, `out_of_range` and `whole` only where not the default."""
+        fields: dict[str, Any] = {
+            "name": self.name,
+            "table": self.table,
+            "lookups": self.lookups,
+            "pooling": str(self.pooling),
+        }
+        if self.out_of_range is not OutOfRange.REFUSE:
+            fields["out_of_range"] = str(self.out_of_range)
+        return fields | {"whole": True} if self.whole else fields
 
 
 SAFEGUARD = 0.98

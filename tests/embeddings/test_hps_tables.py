@@ -67,6 +67,14 @@ def test_files_are_read_once_for_their_identity(config, tmp_path, monkeypatch) -
     os.utime(tmp_path / "a" / "key", ns=(1, 1))
     assert find_tables(config, "m").identity() == first, "the content is the same"
     assert read == [tmp_path / "a"]
+    kept = json.loads(record.read_text())
+    for name in kept:  # of before times of change of anything, inodes and devices were kept
+        for file in ("key", "emb_vector"):
+            kept[name][file] = kept[name][file][:2]
+    record.write_text(json.dumps(kept))
+    for _ in range(2):
+        assert find_tables(config, "m").identity() == first, "no store is loaded anew for that"
+    assert len(read) == 3, "each file was read once more"
     for broken in ("{", "[]", '{"a": 3, "b": {"checksum": ""}}'):
         record.write_text(broken)
         assert find_tables(config, "m").identity() == first
@@ -74,6 +82,20 @@ def test_files_are_read_once_for_their_identity(config, tmp_path, monkeypatch) -
     (tmp_path / "b" / "emb_vector").write_bytes(np.ones(12, np.float32).tobytes())
     assert find_tables(config, "m").identity() != first
     assert read == [tmp_path / "b"]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_files_of_the_same_length_and_time_are_others(config, tmp_path, moved) -> None:
+    """As out of archives and layers of containers, which give all files one time."""
+    file, new = tmp_path / "b" / "emb_vector", tmp_path / "new"
+    os.utime(file, ns=(0, 0))
+    first = find_tables(config, "m").identity()
+    target = new if moved else file
+    target.write_bytes(np.full(file.stat().st_size // 4, 7, np.float32).tobytes())
+    os.utime(target, ns=(0, 0))
+    if moved:
+        new.rename(file)
+    assert find_tables(config, "m").identity() != first
 
 
 def test_an_identity_is_for_what_outlives_the_process(config, tmp_path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hebe.embeddings.background import BackgroundWork
 from hebe.embeddings.batch_lookup import BatchLookup, RowState
 from hebe.embeddings.circuit_breaker import BreakerOptions
+from hebe.embeddings.lookup_counts import LookupCounts
 from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard
@@ -98,6 +99,18 @@ def test_answers_defaults_above_the_threshold_and_fetches_in_the_background(make
     tiers.background.drain()
     assert tiers.ask([1, 2, 3]) == ([1, 2, 3], None)
     assert tiers.lookup.counts.defaulted == 1
+
+
+def test_what_is_not_to_be_counted_is_not_nor_what_it_has_fetched_in_the_background(make_tiers) -> None:
+    tiers = make_tiers(LookupOptions(hit_rate_threshold=0.5))
+    for keys in ([1, 2], [1, 2, 3]):
+        wanted = batch_of(("users", keys))
+        wanted.counted = False
+        tiers.lookup.look_up_tables(wanted)
+    tiers.background.drain()
+    assert tiers.lookup.counts == LookupCounts()
+    assert tiers.ask([1, 2, 3]) == ([1, 2, 3], None), "fetched all the same"
+    assert tiers.lookup.counts == LookupCounts(cache_hits=3)
 
 
 def test_waits_above_the_threshold_when_told_so(make_tiers) -> None:

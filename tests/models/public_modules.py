@@ -326,6 +326,21 @@ def padded_bag():
     return build(PaddedBag), {"hist": sequence(50, 5)[0]}
 
 
+class CountedMean(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.item, self.tag = nn.Embedding(50, 4, padding_idx=0), nn.Embedding(20, 4, padding_idx=0)
+        self.top = nn.Linear(8, 1)
+
+    def forward(self, hist, tags):
+        return self.top(torch.cat([self.item(hist).mean(1), self.tag(tags).mean(dim=1)], 1))
+
+
+def counted_mean():
+    """`.mean(1)` of padded sequences, which counts their padding."""
+    return build(CountedMean), {"hist": sequence(50, 5)[0], "tags": sequence(20, 3)[0]}
+
+
 class JaggedPaddedBag(nn.Module):
     def __init__(self):
         super().__init__()

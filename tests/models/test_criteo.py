@@ -103,10 +103,12 @@ def test_batches_and_splits_are_by_row_in_order(tmp_path):
 
 
 BAD_ROWS = {
-    "label is '2'": ["2", *ROWS[1][1:]],
-    "label is ''": ["", *ROWS[1][1:]],
-    "I3 is 'x7'": [*ROWS[1][:3], "x7", *ROWS[1][4:]],
-    "I13 is 'inf'": [*ROWS[1][:13], "inf", *ROWS[1][14:]],
+    r"label is '2': must be 0 or 1 \(--skip-bad-lines passes over such lines\)": ["2", *ROWS[1][1:]],
+    "label is '': must be 0 or 1": ["", *ROWS[1][1:]],
+    "label is 'yes': must be 0 or 1": ["yes", *ROWS[1][1:]],
+    "label is 'inf': must be 0 or 1": ["inf", *ROWS[1][1:]],
+    "I3 is 'x7': must be a number or empty": [*ROWS[1][:3], "x7", *ROWS[1][4:]],
+    "I13 is 'inf': must be a finite number or empty": [*ROWS[1][:13], "inf", *ROWS[1][14:]],
     "39 fields, expected 40": ROWS[1][:39],
     "41 fields, expected 40": [*ROWS[1], "more"],
     "C26 has 65 bytes": [*ROWS[1][:39], "a" * (MAX_FIELD_BYTES + 1)],

@@ -14,7 +14,7 @@ from hebe.models.graph_capture import GraphCaptureError, capture
 from hebe.models.module_inputs import FlatModule
 from hebe.models.repository import ModelRepository
 from hebe.models.split_check import check_split, dense_net_inputs
-from hebe.spec import Pooling, SlaTarget
+from hebe.spec import ModelSpec, OutOfRange, Pooling, SlaTarget
 
 
 class Scored(nn.Module):
@@ -93,6 +93,20 @@ class PooledSequence(Scored):
         return self.score(
             self.embedding(history).sum(1), self.embedding(history).mean(dim=-2), self.embedding(history[:, :2])
         )
+
+
+class Views(Scored):
+    """Layers whose weights are parts of one tensor, each where it begins."""
+
+    def __init__(self):
+        super().__init__(4 + 4 + 2)
+        self.all = nn.Embedding(20, 4)
+        self.first_rows, self.first_columns = nn.Embedding(7, 4), nn.Embedding(20, 2)
+        self.first_rows.weight = nn.Parameter(self.all.weight.data[:7])
+        self.first_columns.weight = nn.Parameter(self.all.weight.data[:, :2])
+
+    def forward(self, x, y):
+        return self.score(self.all(x), self.first_rows(y), self.first_columns(x))
 
 
 class Interacting(Scored):
@@ -187,6 +201,7 @@ SUPPORTED = {
     "stacked": (Stacked(), (keys(20, 6), keys(20, 6) // 2)),
     "many outputs": (ManyOutputs(), keys(20, 6, 2)),
     "mask and pattern": (MaskAndPattern(), (keys(5, 6, 3),)),
+    "views": (Views(), (keys(20, 6), keys(7, 6))),
 }
 
 
@@ -242,8 +257,7 @@ def test_sums_and_means_over_a_sequence_are_pooled_by_the_sparse_net():
     _, _, captured = captured_case("pooled sequence")
     pooling = {feature.name: (feature.pooling, feature.lookups) for feature in captured.spec.features}
     assert pooling == {
-        "history": (Pooling.SUM, 3),
-        "history.embedding": (Pooling.MEAN, 3),
+        "history": (Pooling.SUM, 3),  # of which the DenseNet makes the mean
         "history_0_1": (Pooling.CONCAT, 2),
     }
 
@@ -353,6 +367,18 @@ REFUSED = {
     ),
     r"layer bag: its keys go through aten.clamp.default .*: a server can raise keys to 0 only": (
         from_function(lambda m, x: m.bag(x.clamp(1, 19)), bag=bag()),
+        (X,),
+    ),
+    r"layer bag: its keys .* aten._to_copy.default \(.*, which changes keys beyond 2\^31, and then aten.remainder": (
+        from_function(lambda m, x: m.bag(x.int() % 20), bag=bag()),
+        (X,),
+    ),
+    r"layer e: its keys .* which changes keys beyond 2\^24, and then aten.clamp.default .*: drop the cast, or": (
+        from_function(lambda m, x: m.e(x.float()[:, 1].clamp(0, 19).long()), e=nn.Embedding(20, 2)),
+        (X.int(),),
+    ),
+    r"layer bag: its keys go through aten._to_copy.default .*, which changes keys beyond 2\^53, and then aten.min": (
+        from_function(lambda m, x: m.bag(torch.minimum(x.double().long(), torch.tensor(19))), bag=bag()),
         (X,),
     ),
     r"layer bag: its keys go through aten.fmod.Scalar \(.*; a server can select columns, take keys modulo": (
@@ -476,6 +502,41 @@ def test_what_cannot_be_captured_is_named(message):
     module, example = REFUSED[message]
     with pytest.raises(GraphCaptureError, match=message):
         check_split(module, example, capture(module, example, "model"))
+
+
+@pytest.mark.parametrize(
+    ("example", "in_range"),
+    [
+        (X, lambda x: (x % 20).int()),
+        (X, lambda x: x.clamp(0, 19).float().long()),
+        (X, lambda x: x.long() % 20),
+        (X.int(), lambda x: x.long() % 20),
+        (X.int(), lambda x: (x.double() % 20).long()),
+        (X.float(), lambda x: x.long() % 20),
+        (X.float(), lambda x: (x % 20).long()),
+    ],
+)
+def test_casts_that_leave_any_key_what_it_is_may_stand_before_a_rule(example, in_range):
+    module = from_function(lambda m, x: m.bag(in_range(x)), bag=bag())
+    captured = capture(module, (example,), "model")
+    assert captured.spec.features[0].out_of_range is not OutOfRange.REFUSE
+    assert check_split(module, (example,), captured) <= 1e-6
+
+
+@pytest.mark.parametrize("mode", ["max", "sum", "mean"])
+def test_the_keys_of_a_maximum_are_sent_whole(mode):
+    module = from_function(lambda m, x: m.bag(x) + m.one(x[:, :1]), bag=bag(mode=mode), one=bag(mode="max"))
+    features = capture(module, (X,), "model").spec.features
+    assert [(f.lookups, f.whole) for f in features] == [(3, mode == "max"), (1, False)]
+    assert ModelSpec.from_dict(capture(module, (X,), "model").spec.to_dict()).features == features
+
+
+def test_a_feature_is_sent_whole_where_one_of_its_layers_takes_the_maximum():
+    module = from_function(
+        lambda m, x: m.e(x).amax(1) + m.bag(x), e=nn.Embedding(20, 2), bag=nn.EmbeddingBag(20, 2, mode="max")
+    )
+    module.bag.weight = module.e.weight
+    assert [f.whole for f in capture(module, (X,), "model").spec.features] == [True]
 
 
 def test_scores_that_depend_on_other_items_are_refused():

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from hebe.embeddings.table_memory import RowFormat
 from hebe.models import catalog, memory_estimate
@@ -92,15 +93,42 @@ def test_the_parts_add_up():
     assert two_threads.model_bytes == estimate.model_bytes + 3 * estimate.worker_bytes
 
 
-def test_matrices_are_laid_out_anew_by_each_thread():
-    class Product(Doubling):
-        def __init__(self):
-            super().__init__()
-            self.matrix, self.smaller = nn.Parameter(torch.ones(1000, 500)), nn.Parameter(torch.ones(100, 50))
+class Reading(nn.Module):
+    """Has a small matrix that it multiplies by, and a larger one that `read` reads."""
 
-    plain, product = (estimate_memory(SPEC, net, workers=3, batch_size=100) for net in (Doubling(), Product()))
-    assert product.worker_bytes == pytest.approx(plain.worker_bytes + PACKED_WEIGHTS * 2_000_000, abs=1)
-    assert product.dense_net_bytes == plain.dense_net_bytes + 2_000_000 + 20_000
+    def __init__(self, read):
+        super().__init__()
+        self.top, self.table = nn.Linear(SPEC.sparse_width, 20), nn.Parameter(torch.ones(1000, SPEC.sparse_width))
+        self.gru = nn.GRU(SPEC.sparse_width, SPEC.sparse_width, batch_first=True)
+        self.read = read
+
+    def forward(self, dense, sparse, lengths):  # noqa: ARG002
+        return self.top(sparse).sum(1) + self.read(self, sparse).sum()
+
+
+@pytest.mark.parametrize(
+    ("read", "rows"),
+    [
+        (lambda m, sparse: sparse @ m.table.T, 1000),
+        (lambda m, sparse: functional.linear(sparse, m.table), 1000),
+        (lambda m, sparse: functional.linear(sparse, m.table[:200]), 200),
+        (lambda m, sparse: torch.einsum("nd,rd->nr", sparse, m.table), 1000),
+        (lambda m, sparse: m.gru(sparse[:, None])[0], 3 * SPEC.sparse_width),
+        (lambda m, sparse: m.table[sparse[:, 0].long()], 20),
+        (lambda m, sparse: functional.embedding(sparse[:, 0].long(), m.table), 20),
+        (lambda m, sparse: m.table.sum() * sparse, 20),
+    ],
+)
+def test_matrices_of_products_are_laid_out_anew_by_each_thread(read, rows):
+    net = Reading(read).eval()
+    width = SPEC.sparse_width
+    one, three = (estimate_memory(SPEC, net, workers=3, batch_size=4, worker_threads=n) for n in (1, 3))
+    assert one.dense_net_bytes > 4 * 1000 * width, "all that it has is there, once"
+    assert three.worker_bytes == 3 * one.worker_bytes
+    plain = estimate_memory(SPEC, Doubling(), workers=3, batch_size=4)
+    kept = [KEPT_ACTIVATIONS * activation_bytes(SPEC, each, 4) for each in (net, Doubling())]
+    packed = one.worker_bytes - plain.worker_bytes - kept[0] + kept[1]
+    assert packed == pytest.approx(PACKED_WEIGHTS * 4 * rows * width, abs=2)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ SERVED = [
     "hashed_fields",
     "hashed_sequence",
     "padded_bag",
+    "counted_mean",
     "jagged_padded_bag",
     "bucketized",
     "popularity",
@@ -96,7 +97,7 @@ def test_a_module_is_imported_and_served_with_its_own_scores(repository, name, m
     model.close()
 
 
-@pytest.mark.parametrize("name", ["din", "sas_rec", "padded_bag"])
+@pytest.mark.parametrize("name", ["din", "sas_rec", "padded_bag", "counted_mean"])
 def test_a_sequence_may_be_sent_without_its_padding(repository, name):
     module, example, captured = captured_module(name)
     features, dense = as_sent(captured, tensors_of(module, example))
@@ -107,6 +108,20 @@ def test_a_sequence_may_be_sent_without_its_padding(repository, name):
             present = given != captured.paddings[feature]
             features[feature] = JaggedKeys(given[present], np.concatenate([[0], present.sum(1).cumsum()]))
     np.testing.assert_allclose(model.predict(features, dense), padded, rtol=1e-5, atol=1e-5)
+    model.close()
+
+
+def test_a_maximum_is_not_served_to_a_part_of_its_keys(repository):
+    module, example, captured = captured_module("pooled_otherwise")
+    features, dense = as_sent(captured, tensors_of(module, example))
+    model = LoadedModel.load(repository.root, "pooled_otherwise")
+    expected = model.predict(features, dense)
+    items, steps = features["hist"].shape
+    whole = JaggedKeys(features["hist"].ravel(), np.arange(items + 1) * steps)
+    np.testing.assert_array_equal(model.predict({**features, "hist": whole}, dense), expected)
+    part = JaggedKeys(whole.values[1:], np.maximum(whole.offsets - 1, 0))
+    with pytest.raises(ValueError, match="feature hist: length 3 of item 0 is too short: the model takes the maximum"):
+        model.predict({**features, "hist": part}, dense)
     model.close()
 
 

@@ -40,7 +40,8 @@ class BatchLookup:
 
     `keys[starts[i] : starts[i + 1]]`, int64, are of `tables[i]`, and distinct; their rows go to
     `[bases[i], bases[i + 1])` of the flat float32 `rows`, one after the other. `states` uint8, one for each key, is how
-    each was answered; None if all were found. `starts` and `bases` int64 `[tables + 1]`.
+    each was answered; None if all were found. `starts` and `bases` int64 `[tables + 1]`. `counted`: it shows in
+    `LookupCounts`.
     """
 
     tables: Sequence[str]
@@ -49,6 +50,7 @@ class BatchLookup:
     rows: RowArray
     bases: KeyArray
     states: StateArray | None = None
+    counted: bool = True
 
     @classmethod
     def of(cls, parts: Sequence[tuple[str, KeyArray]], dims: Mapping[str, int]) -> BatchLookup:

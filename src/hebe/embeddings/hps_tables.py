@@ -1,7 +1,7 @@
 """The tables of a model that a configuration names (`TableConfig`), ready for the tiers to be filled from them.
 
 PATH/MODEL/1             the model's persistent store, if it has one
-PATH/MODEL/1.files.json  checksums of the sparse files that were read for it, with their lengths and times of change
+PATH/MODEL/1.files.json  checksums of the sparse files that were read for it, and by what the system knows these
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class HpsTables:
 
         digest, checked = hashlib.blake2b(digest_size=16), {}
         for name, source in self.sources.items():
-            files = {file: list(told) for file, told in source.files().items()}
+            # Archives, layers of containers and copies often give all files the same time of change.
+            files = {file: list(mark) for file, mark in source.marks.items()}
             before = known.get(name)
             if not isinstance(before, dict) or {**before, "checksum": ""} != {**files, "checksum": ""}:
                 before = {**files, "checksum": source.checksum(advance)}

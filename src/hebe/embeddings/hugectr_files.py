@@ -37,6 +37,10 @@ class SparseFiles:
 
     def __init__(self, path: Path, dim: int, *, wide_keys: bool = True) -> None:
         self.path, self.dim = Path(path), dim
+        self.marks = {name: self._mark(name) for name in (KEY_FILE, VECTOR_FILE)}
+        """By file, by what the system knows it: length, times of change of content and of anything (nanoseconds),
+        inode and device. Of before it was opened: what is put in its place later is another one.
+        """
         key_bytes, vector_bytes = self._size(KEY_FILE), self._size(VECTOR_FILE)
         if vector_bytes % (4 * dim):
             raise self._fault(
@@ -75,15 +79,6 @@ class SparseFiles:
     def size_bytes(self) -> int:
         """Of all keys and vectors."""
         return self._keys.nbytes + self._vectors.nbytes
-
-    def files(self) -> dict[str, tuple[int, int]]:
-        """Length and time of last change in nanoseconds of the files that hold keys and vectors, by name."""
-        found = {}
-        for name in (KEY_FILE, VECTOR_FILE):
-            with _named(self, name):
-                told = (self.path / name).stat()
-            found[name] = (told.st_size, told.st_mtime_ns)
-        return found
 
     def checksum(self, advance: Callable[[int], None] | None = None) -> str:
         """Of all keys and vectors, the same on every machine; reads the files. `advance(bytes)` while it does."""
@@ -141,6 +136,11 @@ class SparseFiles:
         if self._size(META_FILE) != 8 * self.stored_rows:
             raise self._fault(META_FILE, f"has {file.stat().st_size:,} bytes: must have 8 for each of the keys")
         return self._mapped(META_FILE, "<i8")
+
+    def _mark(self, name: str) -> tuple[int, ...]:
+        with _named(self, name):
+            told = (self.path / name).stat()
+        return told.st_size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino, told.st_dev
 
     def _size(self, name: str) -> int:
         with _named(self, name):

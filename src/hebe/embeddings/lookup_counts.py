@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class LookupCounts:
-    """What lookups came to since the model was loaded, in distinct keys of a batch."""
+    """What lookups came to since the model was loaded, in distinct keys of a batch; warm-ups are left out."""
 
     cache_hits: int = 0
     cache_misses: int = 0

@@ -109,7 +109,8 @@ class TieredLookup:
             fetch = self._fetch(wanted, missing, left, timeout_s, counts)
             self._put(fetch)
             self._note_states(fetch, counts)
-        self._count(counts)
+        if wanted.counted:
+            self._count(counts)
 
     def prefetch(self, table: str, keys: KeyArray) -> bool:
         """Bring the rows of `keys` into level 1 in the background; False if there was too much to do already."""
@@ -221,7 +222,7 @@ class TieredLookup:
         wanted.set_states(places, DEFAULTED)
         missing[places] = False
         self._set_defaults(wanted, later)
-        self._insert_later(wanted.parts(places))
+        self._insert_later(wanted.parts(places), counted=wanted.counted)
         return int(places.size)
 
     def _set_defaults(self, wanted: BatchLookup, chosen: FoundMask) -> None:
@@ -346,7 +347,7 @@ class TieredLookup:
         if overtaken.any():
             self.cache.mark_stale(table, keys[overtaken])
 
-    def _insert_later(self, parts: Sequence[tuple[str, KeyArray]]) -> bool:
+    def _insert_later(self, parts: Sequence[tuple[str, KeyArray]], *, counted: bool = True) -> bool:
         """In the background, bring what level 1 then still lacks of (table, keys) into it."""
 
         def act() -> None:
@@ -356,7 +357,8 @@ class TieredLookup:
             if left:
                 counts = LookupCounts()
                 self._put(self._fetch(wanted, missing, left, math.inf, counts))
-                self._count(counts)
+                if counted:
+                    self._count(counts)
 
         return self.background.submit(act)
 

@@ -182,12 +182,12 @@ class CriteoFile:
         fields = self._split(lines, unquoted, bad)
         labels = self._numbers(fields[:, :1], bad, ("label",))[:, 0]
         for index in np.flatnonzero((labels != 0) & (labels != 1)).tolist():
-            bad.setdefault(index, f"field label is {_text(fields[index, 0])!r}: must be 0 or 1")
+            bad.setdefault(index, _wrong_number("label", fields[index, 0], ""))
         integers = self._numbers(fields[:, 1:14], bad, INTEGER_COLUMNS)
         if bad and not self.skip_bad_lines:
             index = min(bad)
             raise CriteoFormatError(
-                f"{self.path}, line {numbers[index]}: {bad[index]} (skip_bad_lines passes over such lines)"
+                f"{self.path}, line {numbers[index]}: {bad[index]} (--skip-bad-lines passes over such lines)"
             )
         keep = np.ones(len(lines), dtype=bool)
         keep[list(bad)] = False
@@ -241,11 +241,9 @@ class CriteoFile:
                 try:
                     values[row, column] = float(field)
                 except ValueError:
-                    bad.setdefault(row, f"field {columns[column]} is {_text(field)!r}: must be a number or empty")
+                    bad.setdefault(row, _wrong_number(columns[column], field, "a number or empty"))
         for row, column in np.argwhere(np.isinf(values)).tolist():
-            bad.setdefault(
-                row, f"field {columns[column]} is {_text(fields[row, column])!r}: must be a finite number or empty"
-            )
+            bad.setdefault(row, _wrong_number(columns[column], fields[row, column], "a finite number or empty"))
         return values
 
 
@@ -265,6 +263,11 @@ class _OwningGzip(gzip.GzipFile):
 def _strip(line: bytes) -> bytes:
     """Without the line's end; tabs stay, they separate empty fields."""
     return line.rstrip(b"\r\n")
+
+
+def _wrong_number(column: str, field: bytes, expected: str) -> str:
+    """What is wrong with a field; of a label, which may be nothing else, that it must be 0 or 1."""
+    return f"field {column} is {_text(field)!r}: must be {'0 or 1' if column == 'label' else expected}"
 
 
 def _text(field: bytes) -> str:

@@ -2,7 +2,7 @@
 
 layer `E[x[:, 2]]`            table E; feature `x_2`, one lookup
 layer `E[x]`                  table E; feature `x`, as many lookups as x has columns, handed over unreduced
-the same, then `.sum(1)`      feature `x` with sum pooling, as an EmbeddingBag's
+the same, then `.sum(1)`      feature `x` with sum pooling, as an EmbeddingBag's; `.mean(1)` is divided later
 layer `E[x + offsets]`        fields side by side in one table: a table and a feature for each of them
 layer `E[x % rows]`           feature `x`, whose keys the server takes modulo the rows
 layer `E[arange(n)]`          positions, not keys: stays in the DenseNet, as do small tables whose keys are computed
@@ -21,13 +21,13 @@ from torch import fx
 
 from hebe.models.exported_node import op_name
 from hebe.models.key_source import RULES, KeyProbe, KeySource, same_lookups
-from hebe.models.layer_tables import Features, FeatureSource, LayerOutput, LayerUse, Tables, Weight
+from hebe.models.layer_tables import Address, Features, FeatureSource, LayerOutput, LayerUse, Tables, Weight
 from hebe.models.module_inputs import GraphCaptureError, ModuleInput
 from hebe.models.table_file import RowArray
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, OutOfRange, Pooling
 
 _BAGS = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
-_REDUCES = {"sum": Pooling.SUM, "mean": Pooling.MEAN}
+_REDUCES = frozenset({"sum", "mean"})
 _NARROWS = frozenset({"select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind"})
 _PROBE_ITEMS = (3, 5)
 
@@ -42,7 +42,7 @@ class EmbeddingCut:
     `paddings` is the padding key of those features that have one. `selections` are the nodes that select some columns
     of an input, or bring these into the range of a feature's table: what the DenseNet can have of the inputs. `left`
     are embedding layers that stay in the DenseNet, each with why it could not become a table. `table_addresses` tells
-    by their address in memory which of the module's weights became tables.
+    where they lie in memory which of the module's weights became tables.
     """
 
     tables: tuple[EmbeddingTableSpec, ...]
@@ -53,7 +53,7 @@ class EmbeddingCut:
     outputs: Mapping[fx.Node, LayerOutput]
     selections: Mapping[fx.Node, tuple[KeySource, ...]]
     left: Mapping[fx.Node, GraphCaptureError]
-    table_addresses: frozenset[int]
+    table_addresses: frozenset[Address]
 
 
 def cut_embeddings(
@@ -163,8 +163,9 @@ def _embedding_use(node: fx.Node, weight: Weight, keys: fx.Node, probes: list[Ke
         reduction = users[0]
         _, dims, *keep = (*reduction.args, *reduction.kwargs.values())
         if dims in ([1], [-2]) and not reduction.kwargs and keep in ([], [False]):
-            pooling = _REDUCES[op_name(reduction)]
-            return replace(use, pooling=pooling, shape=(dim,), results=(reduction,))
+            # Not mean pooling, which divides by the keys that an item has: `.mean(1)` counts its padding too.
+            divisor = len(sources) if op_name(reduction) == "mean" else None
+            return replace(use, pooling=Pooling.SUM, divisor=divisor, shape=(dim,), results=(reduction,))
     return use
 
 

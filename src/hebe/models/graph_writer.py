@@ -188,6 +188,8 @@ class _Writer:
                 )
                 result = self.emit(f"{name}_weighted", "aten.mul.Tensor", result, weights)
             result = self.emit(f"{name}_pooled", _REDUCTIONS[output.reduce], result, [1])
+        if output.divisor is not None:
+            result = self.emit(f"{name}_mean", "aten.div.Scalar", result, output.divisor)
         if output.mean_without is not None:
             result = self.emit(f"{name}_mean", "aten.div.Tensor", result, self._counts(name, output))
         if len(output.shape) == 1:

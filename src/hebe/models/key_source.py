@@ -26,8 +26,9 @@ _SELECTS = frozenset(
     | {"clone", "alias", "detach", "contiguous", "lift_fresh_copy"}
 )
 _CASTS = frozenset({"_to_copy", "to"})
-_KEEPING_DTYPES = frozenset({torch.int64, torch.int32, torch.float32, torch.float64})
-"""A cast to one of these leaves a key what it is."""
+_EXACT_BITS = {torch.float32: 24, torch.int32: 31, torch.float64: 53, torch.int64: 63}
+"""A cast to one of these leaves a key below 2 to that power what it is: any row of a table, but not any key that a
+client may send."""
 
 _ADDS = frozenset({"add", "sub"})
 RULES: dict[str, tuple[str, ...]] = {
@@ -75,6 +76,7 @@ class KeyProbe:
         self._known: dict[fx.Node, Any] = dict(constants)
         self._dependent: dict[fx.Node, bool] = {}
         self._inputs = inputs
+        self._narrowing: dict[fx.Node, fx.Node | None] = {}
         self._starts: list[tuple[int, ModuleInput]] = []
         self._in_range: dict[int, tuple[int, KeySource]] = {}
         self._next = 1  # so that a constant that arrives is recognised: it has position 0
@@ -159,7 +161,7 @@ class KeyProbe:
             raise GraphCaptureError(f"layer {layer}: its keys go through {node.op} {node.target}")
         name = op_name(node)
         if self.depends(node):
-            if name in _CASTS and node.meta["val"].dtype in _KEEPING_DTYPES:
+            if name in _CASTS and node.meta["val"].dtype in _EXACT_BITS:
                 return self._known[node.all_input_nodes[0]]
             self._check(node, name, layer)
             if name in RULES:
@@ -170,6 +172,20 @@ class KeyProbe:
         if self.depends(node) and isinstance(result, Tensor) and result.dtype != torch.int64:
             raise _not_supported(node, layer)  # a fraction was added
         return result
+
+    def _narrowed(self, node: fx.Node) -> fx.Node | None:
+        """A cast on the way to `node`, since its keys were brought into range if they were, that changes large keys."""
+        if node not in self._narrowing:
+            found: fx.Node | None = None
+            if self.depends(node) and node.op != "placeholder" and op_name(node) not in RULES:
+                found = next(filter(None, map(self._narrowed, node.all_input_nodes)), None)
+                if found is None and op_name(node) in _CASTS:
+                    before, after = (n.meta["val"].dtype for n in (node.all_input_nodes[0], node))
+                    # A float key is no whole number that int32 lacks, or nothing says what its cast gives.
+                    if not before.is_floating_point and _EXACT_BITS.get(after, 63) < _EXACT_BITS.get(before, 0):
+                        found = node
+            self._narrowing[node] = found
+        return self._narrowing[node]
 
     def _check(self, node: fx.Node, name: str, layer: str) -> None:
         dependent = [i for i, value in enumerate(node.args) if isinstance(value, fx.Node) and self.depends(value)]
@@ -186,6 +202,12 @@ class KeyProbe:
     def _brought_into_range(self, node: fx.Node, name: str, layer: str) -> Tensor:
         """New elements, whose sources have the rule of a remainder or a clamp."""
         rule, rows = self._rule(node, name, layer)
+        if (cast := self._narrowed(node.all_input_nodes[0])) is not None:
+            bits = _EXACT_BITS[cast.meta["val"].dtype]
+            raise GraphCaptureError(
+                f"layer {layer}: its keys go through {described(cast)}, which changes keys beyond 2^{bits}, and then "
+                f"{described(node)}, which takes any key: drop the cast, or cast the keys in range"
+            )
         keys = self._known[node.all_input_nodes[0]]
         counts = torch.zeros_like(keys) if rows is None else rows.expand_as(keys)
         elements = self._new_elements(keys.numel())

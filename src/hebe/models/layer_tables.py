@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, fx
@@ -19,6 +19,9 @@ from hebe.models.table_file import RowArray
 from hebe.query import bring_into_range
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, OutOfRange, Pooling
 
+Address = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""Where a tensor begins in memory, its shape and its strides."""
+
 
 @dataclass(frozen=True)
 class Weight:
@@ -28,9 +31,9 @@ class Weight:
     value: Tensor
 
     @property
-    def address(self) -> int:
-        """Where it lies in memory: the same for a weight that has several names."""
-        return self.value.data_ptr()
+    def address(self) -> Address:
+        """Where it lies in memory: the same for a weight that has several names, another for a part of it."""
+        return self.value.data_ptr(), tuple(self.value.shape), self.value.stride()
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class LayerUse:
     padding_idx, `skips_padding` whether its pooling leaves that key out.
 
     `reduce` is how the DenseNet pools the rows, where the SparseNet cannot: their "max", or the "sum" of rows that are
-    multiplied by `weights`, a number for each.
+    multiplied by `weights`, a number for each. A sum is divided by `divisor`, if there is one.
     """
 
     layer: str
@@ -76,6 +79,7 @@ class LayerUse:
     skips_padding: bool = False
     reduce: str | None = None
     weights: fx.Node | None = None
+    divisor: int | None = None
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
@@ -107,7 +111,7 @@ class LayerOutput:
     dim]`, multiplied by `weights`, `[items, lookups]` in any shape, and reduced over the lookups if `reduce` ("sum",
     "mean", "max"), then as `[items, *shape]`.
 
-    With `mean_without`, the sum is still to be divided by the number of keys other than that one.
+    The sum is still to be divided by `divisor`, or with `mean_without` by the number of keys other than that one.
     """
 
     features: tuple[str, ...]
@@ -117,6 +121,7 @@ class LayerOutput:
     shape: tuple[int, ...]
     mean_without: int | None = None
     weights: fx.Node | None = None
+    divisor: int | None = None
 
 
 class Tables:
@@ -125,8 +130,8 @@ class Tables:
     def __init__(self, uses: list[LayerUse]) -> None:
         self.specs: dict[str, EmbeddingTableSpec] = {}
         self.rows: dict[str, RowArray] = {}
-        self._name_of: dict[tuple[int, int], str] = {}
-        cuts: dict[int, LayerUse] = {}
+        self._name_of: dict[tuple[Address, int], str] = {}
+        cuts: dict[Address, LayerUse] = {}
         for use in uses:
             first = cuts.setdefault(use.weight.address, use)
             if first.ranges != use.ranges:
@@ -182,24 +187,33 @@ class Features:
             else:
                 pooling = Pooling.CONCAT if lookups > 1 else Pooling.SUM
             table = tables.spec(use, group[0].offset)
-            names.append(self._feature(source, table, lookups, pooling, group[0].rule))
+            # What lies past the end of a jagged sequence has a vector of zeros, which a maximum may take.
+            whole = use.reduce == "max" and len(use.sources) > 1
+            names.append(self._feature(source, table, lookups, pooling, group[0].rule, whole))
             if use.padding is not None and 0 <= use.padding - group[0].offset < table.rows:
                 self.paddings.setdefault(names[-1], use.padding - group[0].offset)
         reduce = use_pooling if pooled_here else use.reduce
         lookups = len(use.sources) if use_pooling is None or pooled_here else 1
         dim = use.weight.value.shape[1]
-        return LayerOutput(tuple(names), lookups, dim, reduce, use.shape, mean_without, use.weights)
+        return LayerOutput(tuple(names), lookups, dim, reduce, use.shape, mean_without, use.weights, use.divisor)
 
     def _feature(
-        self, source: FeatureSource, table: EmbeddingTableSpec, lookups: int, pooling: Pooling, rule: OutOfRange
+        self,
+        source: FeatureSource,
+        table: EmbeddingTableSpec,
+        lookups: int,
+        pooling: Pooling,
+        rule: OutOfRange,
+        whole: bool,
     ) -> str:
-        for spec in self.specs:
+        for i, spec in enumerate(self.specs):
             same = spec.table == table.name and spec.pooling is pooling and spec.out_of_range is rule
             if same and self.sources[spec.name] == source:
+                self.specs[i] = replace(spec, whole=spec.whole or whole)
                 return spec.name
         self._check_example(source, table, rule)
         name = next(name for name in self._names(source, table.name) if self._is_free(name))
-        self.specs.append(FeatureSpec(name, table.name, lookups, pooling, rule))
+        self.specs.append(FeatureSpec(name, table.name, lookups, pooling, rule, whole))
         self.sources[name] = source
         return name
 

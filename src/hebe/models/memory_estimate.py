@@ -50,7 +50,28 @@ KEPT_QUERIES = 0.4
 """Of the warm-up query, what a thread keeps; the front end keeps all of the one that it asks."""
 
 PACKED_WEIGHTS = 1.6
-"""What a thread keeps for matrix products, by the largest matrix of weights, which is laid out anew for each."""
+"""What a thread keeps for matrix products, by the largest matrix of weights in one, which is laid out anew for each."""
+
+_PRODUCTS = frozenset(
+    {
+        "linear",
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "matmul",
+        "mv",
+        "addmv",
+        "einsum",
+        "gru",
+        "lstm",
+        "rnn_tanh",
+        "rnn_relu",
+    }
+    | {"gru_cell", "lstm_cell", "mkldnn_rnn_layer", "_thnn_fused_gru_cell", "_thnn_fused_lstm_cell"}
+    | {"_native_multi_head_attention", "_transformer_encoder_layer_fwd", "convolution", "_convolution"}
+)
+"""Ops that multiply by matrices of weights; others, as `index`, read what they need where it lies."""
 
 OP_BYTES = 16 << 10
 """An op of the scripted DenseNet: thousands where a loop is unrolled, as DIEN's steps are."""
@@ -130,7 +151,7 @@ def estimate_memory(
     activations = _Activations.of(spec, dense_net, batch_size)
     query_bytes = batch_size * (8 * spec.lookups_per_item + 4 * spec.dense_dim)
     kept_bytes = KEPT_ACTIVATIONS * activations.most_bytes(_is_kept) + KEPT_QUERIES * query_bytes
-    kept_bytes += PACKED_WEIGHTS * max((_bytes(t) for t in _weights(dense_net) if t.dim() >= 2), default=0)
+    kept_bytes += PACKED_WEIGHTS * activations.largest_factor_bytes
     return MemoryEstimate(
         process_bytes=PROCESS_BYTES,
         table_bytes=tables,
@@ -205,18 +226,22 @@ def activation_bytes(spec: ModelSpec, dense_net: nn.Module, batch_size: int) -> 
 
 
 class _Activations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows the results of ops, those of `known` apart: each lives from the op that makes it to the last that reads
-    it, as it does where a graph is run (in Python, variables make some live longer).
+    """Follows the results of ops, views of `weights` and `inputs` apart: each lives from the op that makes it to the
+    last that reads it, as it does where a graph is run (in Python, variables make some live longer).
 
-    `ops` counts what ran. Sizes are multiplied by `scale`.
+    `ops` counts what ran. `largest_factor_bytes` is the largest matrix of weights that a product reads. Sizes of
+    results are multiplied by `scale`.
     """
 
-    def __init__(self, known: Iterable[Tensor], scale: float = 1.0) -> None:
+    def __init__(self, weights: Iterable[Tensor], inputs: Iterable[Tensor], scale: float = 1.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops = 0
+        self.largest_factor_bytes = 0
         self._scale = scale
         self._lives: list[_Life] = []
-        self._alive: dict[int, _Life | None] = {tensor.untyped_storage()._cdata: None for tensor in known}
+        self._weights = {tensor.untyped_storage()._cdata for tensor in weights}
+        known = self._weights.union(tensor.untyped_storage()._cdata for tensor in inputs)
+        self._alive: dict[int, _Life | None] = dict.fromkeys(known)
 
     @classmethod
     def of(cls, spec: ModelSpec, dense_net: nn.Module, batch_size: int) -> _Activations:
@@ -229,7 +254,7 @@ class _Activations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         if spec.reads_keys:
             inputs.append(torch.zeros(items, spec.lookups_per_item, dtype=torch.int64))
-        with torch.no_grad(), cls((*_weights(dense_net), *inputs), batch_size / items) as activations:
+        with torch.no_grad(), cls(_weights(dense_net), inputs, batch_size / items) as activations:
             dense_net(*inputs)
         found: _Activations = activations
         return found
@@ -249,10 +274,14 @@ class _Activations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         self.ops += 1
+        is_product = func.overloadpacket.__name__ in _PRODUCTS
         for tensor in _tensors_of((args, kwargs)):
-            life = self._alive.get(tensor.untyped_storage()._cdata)
+            storage = tensor.untyped_storage()
+            life = self._alive.get(storage._cdata)
             if life is not None:
                 life.last = self.ops
+            elif is_product and tensor.dim() >= 2 and storage._cdata in self._weights:
+                self.largest_factor_bytes = max(self.largest_factor_bytes, min(_bytes(tensor), storage.nbytes()))
         for tensor in _tensors_of(result):
             storage = tensor.untyped_storage()
             key = storage._cdata

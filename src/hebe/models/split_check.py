@@ -1,14 +1,16 @@
 """Shows that a captured model computes what the module it was captured from does.
 
 Compared on the example and on random inputs of other sizes, through the traced graph, which is what is served; and
-each half of the items alone with the whole, since a server splits and joins queries. Last, on inputs that only a
-server sees, which no item may fail for those that share its batch.
+each half of the items alone with the whole, since a server splits and joins queries; and each sequence without its
+padding with the module, which has it. Last, on inputs that only a server sees, which no item may fail for those that
+share its batch.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,13 +22,21 @@ from hebe.models.graph_module import OpFailed, build
 from hebe.models.layer_tables import FeatureSource
 from hebe.models.module_inputs import FlatModule, GraphCaptureError
 from hebe.query import bring_into_range
-from hebe.spec import FeatureSpec, OutOfRange
+from hebe.spec import FeatureSpec, OutOfRange, Pooling
 
 TOLERANCE = 1e-5
 SIZES = (1, 2, 7, 32)
 """Numbers of items of the random inputs."""
 
 Inputs = dict[str, Tensor]
+Range = tuple[int, int]
+Lengths = Mapping[str, Tensor]
+"""By feature: how many keys each item has of it, where it is sent without its padding."""
+
+_NO_LENGTHS: Lengths = MappingProxyType({})
+_JAGGED_ITEMS = 7
+_KEY_BITS = {torch.int64: 63, torch.int32: 31, torch.float32: 24}
+"""Whole numbers below 2 to that power, and above its negative, are keys that an input can hold."""
 
 _EXAMPLE = "the example"
 
@@ -41,8 +51,8 @@ def check_split(
     """The greatest difference between a score of `module` and of the captured model.
 
     Raises `GraphCaptureError` where it exceeds 1e-5 (relative to the score where that is above 1), where scores
-    are not finite, where an item's score depends on the other items of its batch, and where some number or key that a
-    client may send fails the batch.
+    are not finite or differ from run to run, where an item's score depends on the other items of its batch, and where
+    some number or key that a client may send fails the batch.
     """
     flat = FlatModule(module, example_inputs)
     generator = torch.Generator().manual_seed(seed)
@@ -51,6 +61,7 @@ def check_split(
     originals = [_original(flat, inputs, case) for case, inputs in cases]
     for (case, _), scores in zip(cases, originals, strict=True):
         _check_finite(scores, captured, case)
+    _check_repeatable(originals[0], _original(flat, cases[0][1], _EXAMPLE))
     dense_net = _traced(captured, cases[-1][1])
     greatest = 0.0
     for done, ((case, inputs), expected) in enumerate(zip(cases, originals, strict=True)):
@@ -74,13 +85,16 @@ def check_split(
                 )
         if progress is not None:
             progress(done + 1, len(cases))
+    greatest = max([greatest, *_jagged_differences(flat, captured, dense_net, generator)])
     _check_served_inputs(captured, dense_net, generator)
     return greatest
 
 
-def dense_net_inputs(captured: CapturedModel, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+def dense_net_inputs(
+    captured: CapturedModel, inputs: Mapping[str, Tensor], jagged: Lengths = _NO_LENGTHS
+) -> tuple[Tensor, ...]:
     """(dense, sparse, lengths), and keys where the DenseNet reads them, looked up with torch's own functions from the
-    module's inputs.
+    module's inputs; features of `jagged` without the keys past the end.
     """
     columns: list[Tensor] = []
     lengths: list[Tensor] = []
@@ -97,6 +111,18 @@ def dense_net_inputs(captured: CapturedModel, inputs: Mapping[str, Tensor]) -> t
                 )
             )
             key_matrix.append(_padded(keys, offsets, source.ends_with_total, feature.lookups))
+            continue
+        if feature.name in jagged:
+            counts = jagged[feature.name]
+            present = torch.arange(feature.lookups) < counts[:, None]
+            vectors = functional.embedding(keys, rows) * present[..., None]
+            key_matrix.append(torch.where(present, keys, -1))
+            if feature.pooling.reduces:
+                divisor = counts.clamp(min=1) if feature.pooling is Pooling.MEAN else torch.ones_like(counts)
+                columns.append(vectors.sum(1) / divisor[:, None])
+            else:
+                columns.append(vectors.flatten(1))
+                lengths.append(counts)
             continue
         key_matrix.append(keys)
         if feature.pooling.reduces:
@@ -150,8 +176,8 @@ def _random_inputs(flat: FlatModule, captured: CapturedModel, items: int, genera
         else:
             inputs[source.name] = source.example[like].contiguous()
     examples = {source.name: source.example for source in flat.inputs}
-    for (name, column), (least, end, paddings) in _key_ranges(captured).items():
-        keys = torch.randint(least, end, (items,), generator=generator)
+    for (name, column), (near, far, paddings) in _key_ranges(captured, examples).items():
+        keys = _random_keys(near, far, items, generator)
         given = examples[name].reshape(flat.items, -1)[like, column].long()
         for padding in paddings:
             keys = torch.where(given == padding, padding, keys)
@@ -160,19 +186,27 @@ def _random_inputs(flat: FlatModule, captured: CapturedModel, items: int, genera
         most = min(feature.lookups for feature in group)
         counts = torch.randint(0, most + 1, (items,), generator=generator)
         ends = counts.cumsum(0)
-        ranges: dict[str, tuple[int, int]] = {}
+        ranges: dict[str, tuple[Range, Range]] = {}
         for feature in group:
             keys_from = captured.sources[feature.name]
             assert keys_from.offsets is not None
             starts = torch.cat([ends - counts, ends[-1:]]) if keys_from.ends_with_total else ends - counts
             inputs[keys_from.offsets] = starts.to(inputs[keys_from.offsets].dtype)
-            least, end = _key_range(captured, feature)
-            known_least, known_end = ranges.get(keys_from.input, (least, end))
-            ranges[keys_from.input] = max(least, known_least), min(end, known_end)
-        for name, (least, end) in ranges.items():
-            values = torch.randint(least, end, (int(ends[-1]),), generator=generator)
+            own = _feature_ranges(captured, feature, examples[keys_from.input].dtype)
+            ranges[keys_from.input] = _common(ranges.get(keys_from.input, own), own)
+        for name, (near, far) in ranges.items():
+            values = _random_keys(near, far, int(ends[-1]), generator)
             inputs[name] = values.to(inputs[name].dtype)
     return inputs
+
+
+def _random_keys(near: Range, far: Range, count: int, generator: torch.Generator) -> Tensor:
+    """Keys int64 `[count]`, about half of them drawn from either range, or all where these are the same."""
+    keys = torch.randint(*near, (count,), generator=generator)
+    if near == far:
+        return keys
+    chosen = torch.rand(count, generator=generator) < 0.5
+    return torch.where(chosen, torch.randint(*far, (count,), generator=generator), keys)
 
 
 def _random_numbers(example: Tensor, items: int, generator: torch.Generator) -> Tensor:
@@ -204,26 +238,80 @@ def _jagged_groups(captured: CapturedModel) -> list[list[FeatureSpec]]:
     return [members for _, members in groups]
 
 
-def _key_range(captured: CapturedModel, feature: FeatureSpec) -> tuple[int, int]:
-    """(least, end) of the keys to draw: its table's rows, and beyond them where the feature takes such keys."""
+def _feature_ranges(captured: CapturedModel, feature: FeatureSpec, dtype: torch.dtype) -> tuple[Range, Range]:
+    """The keys to draw, [least, end): its table's rows, and where the feature takes keys beyond them those near them,
+    and all that an input of `dtype` can hold.
+    """
     rows = captured.spec.table(feature.table).rows
     rule = feature.out_of_range
     below = rule in (OutOfRange.WRAP, OutOfRange.CLAMP, OutOfRange.CLAMP_LOW)
     above = rule in (OutOfRange.WRAP, OutOfRange.CLAMP, OutOfRange.CLAMP_HIGH)
-    return -2 * rows if below else 0, 3 * rows if above else rows
+    near = -2 * rows if below else 0, 3 * rows if above else rows
+    most = 1 << _KEY_BITS.get(dtype, 1)
+    return near, (min(near[0], -most) if below else 0, max(near[1], most - 1) if above else rows)
 
 
-def _key_ranges(captured: CapturedModel) -> dict[tuple[str, int], tuple[int, int, set[int]]]:
-    """By input and column: (least, end) of the keys that all features take that read it, and their padding keys."""
-    ranges: dict[tuple[str, int], tuple[int, int, set[int]]] = {}
+def _common(first: tuple[Range, Range], second: tuple[Range, Range]) -> tuple[Range, Range]:
+    """What both have of either range."""
+    (near, far), (other_near, other_far) = first, second
+    return (
+        (max(near[0], other_near[0]), min(near[1], other_near[1])),
+        (max(far[0], other_far[0]), min(far[1], other_far[1])),
+    )
+
+
+def _key_ranges(
+    captured: CapturedModel, examples: Mapping[str, Tensor]
+) -> dict[tuple[str, int], tuple[Range, Range, set[int]]]:
+    """By input and column: the keys that all features take that read it, near and far, and their padding keys."""
+    ranges: dict[tuple[str, int], tuple[Range, Range, set[int]]] = {}
     for feature in captured.spec.features:
         source = captured.sources[feature.name]
-        least, end = _key_range(captured, feature)
+        own = _feature_ranges(captured, feature, examples[source.input].dtype)
         for column in source.columns:
-            known_least, known_end, paddings = ranges.get((source.input, column), (least, end, set()))
+            *known, paddings = ranges.get((source.input, column), (*own, set()))
             paddings.add(captured.paddings.get(feature.name, 0))
-            ranges[source.input, column] = max(least, known_least), min(end, known_end), paddings
+            ranges[source.input, column] = *_common((known[0], known[1]), own), paddings
     return ranges
+
+
+def _jagged_differences(
+    flat: FlatModule, captured: CapturedModel, dense_net: Callable[..., Tensor], generator: torch.Generator
+) -> Iterator[float]:
+    """For each sequence: the greatest difference between the module's scores of items with padding at the end and the
+    captured model's, without it.
+
+    What is past the end has a vector of zeros. Left out are sequences whose padding has another row, means of an
+    EmbeddingBag, which are over the keys that there are, and items for which the module has no score.
+    """
+    for feature in captured.spec.features:
+        source = captured.sources[feature.name]
+        columns = list(source.columns)
+        padding = captured.paddings.get(feature.name, 0)
+        is_zero = not captured.tables[feature.table][padding].any()
+        of_bag = feature.pooling is Pooling.MEAN and feature.name not in captured.paddings
+        if feature.whole or of_bag or not is_zero or len(columns) < 2 or len(set(columns)) < len(columns):
+            continue
+        inputs = _random_inputs(flat, captured, _JAGGED_ITEMS, generator)
+        counts = torch.randint(1, feature.lookups + 1, (_JAGGED_ITEMS,), generator=generator)
+        keys = inputs[source.input].view(_JAGGED_ITEMS, -1)
+        past = torch.arange(feature.lookups) >= counts[:, None]
+        keys[:, columns] = keys[:, columns].masked_fill(past, padding)
+        try:
+            expected = _original(flat, inputs, "")
+        except GraphCaptureError:  # it cannot do with so much padding, and need not
+            continue
+        tensors = dense_net_inputs(captured, inputs, {feature.name: counts})
+        try:
+            with torch.no_grad():
+                scores = dense_net(*tensors)
+        except RuntimeError as fault:
+            reason = _reason(captured, tensors, fault)
+            raise GraphCaptureError(f"the captured model fails on {feature.name} sent jagged: {reason}") from fault
+        known = expected.isfinite().all(1)
+        if known.any():
+            what = f"without the padding of {feature.name} the captured model differs from the module with it"
+            yield _difference(expected[known], scores[known], what)
 
 
 def _check_served_inputs(
@@ -261,6 +349,16 @@ def _check_served_inputs(
                 f"the module gives scores that are not finite on a query {case}: see to divisions by {numbers}, with "
                 "clamp(min=1) say, and to its logarithms and roots"
             )
+
+
+def _check_repeatable(first: Tensor, second: Tensor) -> None:
+    """Raise where the module gives other scores when it is run on the same inputs again."""
+    difference = float((first - second).abs().max())
+    if difference > TOLERANCE:
+        raise GraphCaptureError(
+            f"the module draws random numbers: run on the example twice, its scores differ by {difference:.2g}; "
+            "functional.dropout and the like need training=self.training"
+        )
 
 
 def _check_finite(scores: Tensor, captured: CapturedModel, case: str) -> None:

@@ -1,0 +1,120 @@
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hebe.models.graph_capture import GraphCaptureError, capture
+from hebe.models.split_check import check_split
+from hebe.spec import Pooling
+
+SEQUENCES = torch.tensor([[5, 6, 0, 0], [1, 2, 3, 4], [7, 0, 0, 0], [9, 8, 3, 0]])
+X = torch.tensor([[1, 2], [3, 4], [5, 6], [7, 8]])
+
+
+class Pooled(nn.Module):
+    """Scores the rows of a sequence as `pool` makes one vector of them, and notes what it was given."""
+
+    def __init__(self, pool, layer):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer, self.top = layer, nn.Linear(4, 1)
+        nn.init.normal_(self.layer.weight)
+        if layer.padding_idx is not None:
+            layer.weight.data[layer.padding_idx] = 0
+        self.pool, self.seen = pool, []
+
+    def forward(self, hist):
+        if not torch.compiler.is_exporting():
+            self.seen.append(hist.clone())
+        return self.top(self.pool(self.layer, hist))
+
+
+def sequence_layer(padding=0):
+    return nn.Embedding(20, 4, padding_idx=padding)
+
+
+def capture_of(module, example=SEQUENCES):
+    return capture(module, (example,), "model")
+
+
+@pytest.mark.parametrize(
+    ("pool", "layer"),
+    [
+        (lambda e, x: e(x).mean(1), sequence_layer()),
+        (lambda e, x: e(x).mean(1), sequence_layer(None)),
+        (lambda e, x: e(x).sum(1), sequence_layer(None)),
+        (lambda e, x: e(x).amax(1), sequence_layer()),
+        (lambda e, x: (e(x) * (x != 0)[..., None]).sum(1) / (x != 0).sum(1, keepdim=True), sequence_layer()),
+        (lambda e, x: e(x), nn.EmbeddingBag(20, 4, mode="sum")),
+        (lambda e, x: e(x), nn.EmbeddingBag(20, 4, mode="mean", padding_idx=0)),
+        (lambda e, x: e(x), nn.EmbeddingBag(20, 4, mode="mean")),
+        (lambda e, x: e(x), nn.EmbeddingBag(20, 4, mode="max")),
+    ],
+)
+@pytest.mark.parametrize("zero", [False, True])
+def test_sequences_are_compared_without_their_padding_where_that_may_be_left_out(pool, layer, zero):
+    module = Pooled(pool, layer)
+    if layer.padding_idx is None and zero:
+        layer.weight.data[0] = 0
+    assert check_split(module, (SEQUENCES,), capture_of(module)) <= 1e-6
+
+
+def test_a_mean_that_leaves_the_padding_out_where_the_module_counts_it_is_refused():
+    module = Pooled(lambda e, x: e(x).mean(1), sequence_layer())
+    captured = capture_of(module)
+    ops = tuple(
+        dataclasses.replace(op, arguments=(op.arguments[0], 1)) if op.target == "aten.div.Scalar" else op
+        for op in captured.graph.ops
+    )
+    features = tuple(dataclasses.replace(f, pooling=Pooling.MEAN) for f in captured.spec.features)
+    wrong = dataclasses.replace(
+        captured,
+        spec=dataclasses.replace(captured.spec, features=features),
+        graph=dataclasses.replace(captured.graph, ops=ops),
+    )
+    with pytest.raises(GraphCaptureError, match="without the padding of hist the captured model differs from the modu"):
+        check_split(module, (SEQUENCES,), wrong)
+
+
+def test_items_and_modules_that_cannot_do_with_more_padding_are_left_out():
+    divides = Pooled(lambda e, x: e(x).sum(1) / (x[:, 1:] != 0).sum(1, keepdim=True), sequence_layer())
+    full = SEQUENCES.clamp(min=1)
+    assert check_split(divides, (full,), capture_of(divides, full)) <= 1e-6
+
+    def fails(e, x):
+        if not torch.compiler.is_exporting() and (x[:, 1:] == 0).all(1).any():
+            raise ValueError("at least two keys, please")
+        return e(x).sum(1)
+
+    module = Pooled(fails, sequence_layer())
+    assert check_split(module, (full,), capture_of(module, full)) <= 1e-6
+    assert (module.seen[-1][:, 1:] == 0).all(1).any(), "which it was asked last"
+
+
+@pytest.mark.parametrize(
+    ("rule", "dtype", "least", "greatest"),
+    [
+        (lambda x: x % 20, torch.int64, -(2**60), 2**60),
+        (lambda x: x % 20, torch.int32, -(2**28), 2**28),
+        (lambda x: (x % 20).long(), torch.float32, -(2**21), 2**21),
+        (lambda x: x.clamp(0, 19), torch.int64, -(2**60), 2**60),
+        (lambda x: x.clamp(min=0), torch.int64, -(2**60), 19),
+        (lambda x: x.clamp(max=19), torch.int64, 0, 2**60),
+        (lambda x: x, torch.int64, 0, 19),
+    ],
+)
+def test_random_keys_are_any_that_the_model_takes(rule, dtype, least, greatest):
+    module = Pooled(lambda e, x: e(rule(x)).sum(1), sequence_layer(None))
+    assert check_split(module, (X.to(dtype),), capture_of(module, X.to(dtype))) <= 1e-6
+    seen = torch.cat([x.flatten() for x in module.seen])
+    assert seen.min() >= 0 if least == 0 else seen.min() <= least
+    assert seen.max() <= 19 if greatest == 19 else seen.max() >= greatest
+    assert ((seen >= 0) & (seen < 20)).any()
+
+
+def test_a_module_that_draws_random_numbers_is_told_so():
+    module = Pooled(lambda e, x: functional.dropout(e(x).sum(1)), sequence_layer())
+    with pytest.raises(GraphCaptureError, match="the module draws random numbers: run on the example twice, its"):
+        check_split(module, (SEQUENCES,), capture_of(module))
