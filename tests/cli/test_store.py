@@ -140,7 +140,8 @@ def test_verify(store, capsys):
 
 def test_checkpoint_and_restore(store, tmp_path, capsys):
     assert "3,008 rows" in run(capsys, "store", "checkpoint", store, tmp_path / "saved").out
-    assert "there is a store already" in run(capsys, "store", "checkpoint", store, tmp_path / "saved", code=1).err
+    refused = run(capsys, "store", "checkpoint", store, tmp_path / "saved", code=1).err
+    assert "there is a store already: give another path, or replace it (`--replace`)" in refused
     run(capsys, "store", "checkpoint", store, tmp_path / "saved", "--replace")
     damage(store)
     assert "there is a store already" in run(capsys, "store", "restore", tmp_path / "saved", store, code=1).err
@@ -161,4 +162,11 @@ def test_a_damaged_checkpoint_is_not_restored(store, tmp_path, capsys):
 def test_what_is_no_store_or_in_use(tmp_path, store, capsys, command):
     assert f"{tmp_path}/none: there is none" in run(capsys, "store", command, tmp_path / "none", code=1).err
     with contextlib.closing(RocksDbStore(store)):
-        assert f"{store}: is in use" in run(capsys, "store", command, store, code=1).err
+        failed = run(capsys, "store", command, store, code=1).err
+        assert f"{store}: is in use by another process or model: stop that first" in failed
+    (store / "store.json").unlink()
+    missing = f"{store}: store.json is missing beside rows"
+    assert missing in run(capsys, "store", command, store, code=1).err
+    (store / "store.lock").unlink()  # as in a copy
+    assert missing in run(capsys, "store", command, store, code=1).err
+    assert missing in run(capsys, "store", "restore", store, tmp_path / "new", code=1).err

@@ -13,6 +13,7 @@ import pytest
 from hebe.cli import update as module
 from hebe.cli.main import main
 from hebe.embeddings.updates.contract import Topic, TopicPartition
+from hebe.embeddings.updates.kafka import KafkaLog, KafkaOptions
 from hebe.embeddings.updates.log_directory import DirectoryCarrier, LogDirectory
 from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
 
@@ -219,19 +220,61 @@ def test_lag_is_told_by_group_and_bounded(path, rows, capsys):
     behind = run(capsys, "update", "lag", path, "--max-lag", left - 1, "--json", code=1)
     assert results_of(behind)[-1]["behind"] == ["hebe.dlrm"]
     assert f"more than {left - 1} messages behind: hebe.dlrm" in behind.err
+    nothing = {"group": "hebe.dlrm", "messages": 0, "partitions": [], "not_begun": []}
     for more, groups in (
         (["--model", "dlrm", "--table", "items"], []),
-        (["--model", "wide", "--group", "hebe.dlrm"], [{"group": "hebe.dlrm", "messages": 0, "partitions": []}]),
-        (["--group", "nobody"], [{"group": "nobody", "messages": 0, "partitions": []}]),
+        (["--model", "wide", "--group", "hebe.dlrm"], [nothing]),
     ):
         [result] = results_of(run(capsys, "update", "lag", path, "--max-lag", "0", "--json", *more))
         assert result["groups"] == groups
+    failed = run(capsys, "update", "lag", path, "--group", "hebe.typo", "--max-lag", "0", code=1)
+    assert "the log has no group hebe.typo; its groups: hebe.dlrm" in failed.err
     source.close()
 
 
 def run_lag_of_new_log(path, capsys):
     LogDirectory(path)
-    return run(capsys, "update", "lag", path).out
+    return run(capsys, "update", "lag", path, "--max-lag", "0").out
+
+
+def test_a_table_that_came_when_its_servers_were_away_lags(path, rows, capsys):
+    run(capsys, "update", "push", path, "dlrm", "users", rows)
+    log = LogDirectory(path)
+    with contextlib.closing(log.source("hebe.dlrm.1", [USERS, Topic("dlrm", "items")])) as source:
+        apply_all(source)
+    run(capsys, "update", "lag", path, "--max-lag", "0")
+    run(capsys, "update", "push", path, "dlrm", "items", rows, "--max-rows", "5")
+    run(capsys, "update", "push", path, "dlrm", "in-memory", rows)
+    run(capsys, "update", "push", path, "wide", "users", rows)
+    [result] = results_of(run(capsys, "update", "lag", path, "--max-lag", "0", "--json", code=1))
+    [group] = result["groups"]
+    behind = {part["table"]: 0 for part in group["partitions"]}
+    for part in group["partitions"]:
+        behind[part["table"]] += part["messages"]
+    assert behind == {"users": 0, "items": group["messages"]}
+    assert group["messages"] >= 20
+    assert group["not_begun"] == ["dlrm/in-memory"], "which may lie in memory: it is told and not counted"
+    assert "not begun" in run(capsys, "update", "lag", path).out
+
+
+def apply_all(source):
+    end_s = time.monotonic() + TIMEOUT_S
+    while not (source.assigned() and not any(source.lag().values())):
+        assert time.monotonic() < end_s
+        source.commit({delivery.at: delivery.offset for delivery in source.poll(100, 0.2)})
+
+
+def test_a_log_that_no_group_reads_is_not_up_to_date(path, rows, capsys):
+    run(capsys, "update", "push", path, "dlrm", "users", rows)
+    assert "no group has read anything" in run(capsys, "update", "lag", path).out
+    failed = run(capsys, "update", "lag", path, "--max-lag", "1000000", code=1)
+    assert "no group reads dlrm/users: no server has begun, or all have their tables in memory alone" in failed.err
+    run(capsys, "update", "lag", path, "--max-lag", "0", "--model", "wide")
+    with contextlib.closing(LogDirectory(path).source("hebe.dlrm.1", [Topic("dlrm", "items")])) as source:
+        source.poll(1, 0.0)  # a group that has nothing yet: its name says whose it is
+        [result] = results_of(run(capsys, "update", "lag", path, "--json"))
+    [group] = result["groups"]
+    assert (group["group"], group["not_begun"]) == ("hebe.dlrm.1", ["dlrm/users"])
 
 
 def test_the_log_of_a_servers_configuration(path, rows, tmp_path, capsys):
@@ -316,8 +359,13 @@ def test_over_kafka(rows, tmp_path, capsys):
         run(capsys, "update", "push", url, "dlrm", "users", rows, "--kafka-settings", settings)
         captured = run(capsys, "update", "tail", url, "--from-start", "--count", "2", "--json")
         assert results_of(captured)[-1]["rows"] == 100
+        failed = run(capsys, "update", "lag", url, "--group", "hebe.dlrm", code=1)
+        assert "the log has nothing of group hebe.dlrm, and does not list its groups" in failed.err
+        with contextlib.closing(KafkaLog(KafkaOptions(broker.brokers)).source("hebe.dlrm", [USERS])) as source:
+            apply_all(source)
         [result] = results_of(run(capsys, "update", "lag", url, "--group", "hebe.dlrm", "--json"))
-        assert result["groups"] == [{"group": "hebe.dlrm", "messages": 0, "partitions": []}]
+        [group] = result["groups"]
+        assert (group["messages"], {part["table"] for part in group["partitions"]}) == (0, {"users"})
         assert "groups are not listed" in run(capsys, "update", "lag", url, code=1).err
         settings.write_text("plugin.library.paths=evil.so\n")
         failed = run(capsys, "update", "lag", url, "--kafka-settings", settings, code=2)

@@ -70,6 +70,22 @@ def test_one_weight_has_its_row_numbers_for_keys(tmp_path):
     np.testing.assert_array_equal(rows, ROWS)
 
 
+@pytest.mark.parametrize("kind", [">i8", "<i4", ">u4", "u1"])
+def test_keys_may_be_of_any_kind_that_64_bits_hold(tmp_path, kind):
+    np.savez(tmp_path / "a.npz", keys=np.array([7, 200]).astype(kind), rows=ROWS[:2].astype(">f8"))
+    keys, rows = read(tmp_path / "a.npz")
+    assert (keys.tolist(), keys.dtype) == ([7, 200], np.int64)
+    np.testing.assert_array_equal(rows, ROWS[:2])
+
+
+@pytest.mark.parametrize("heading", ["key,v0,v1,v2\n", ""])
+def test_csv_of_a_spreadsheet_begins_with_a_mark(tmp_path, heading):
+    write_csv(tmp_path / "a.csv", KEYS, ROWS, "\ufeff" + heading)
+    keys, rows = read(tmp_path / "a.csv")
+    assert keys.tolist() == KEYS.tolist()
+    np.testing.assert_array_equal(rows, ROWS)
+
+
 def test_keys_alone_are_enough_to_delete(tmp_path):
     np.savez(tmp_path / "a.npz", keys=KEYS)
     (tmp_path / "a.csv").write_text("7\n\n8,passed over\n9,1,2\n")
@@ -100,6 +116,7 @@ def test_csv_keeps_every_bit_of_a_value(tmp_path_factory, values):
         ({"keys": KEYS[:, None], "rows": ROWS}, "keys are int64 [5, 1]: must be int64 [n]"),
         ({"keys": KEYS.astype(float), "rows": ROWS}, "keys are float64 [5]"),
         ({"keys": KEYS.astype(np.uint64), "rows": ROWS}, "keys are uint64 [5]"),
+        ({"keys": KEYS.astype(">u8"), "rows": ROWS}, "keys are >u8 [5]"),
         ({"keys": KEYS, "rows": ROWS[:4]}, "rows are float32 [4, 3]: must be float32 [5, dim], one for each key"),
         ({"keys": KEYS, "rows": ROWS[:, 0]}, "rows are float32 [5]"),
         ({"keys": KEYS, "rows": ROWS.astype(int)}, "rows are int64 [5, 3]"),

@@ -138,6 +138,21 @@ def test_a_cut_log_that_others_follow_is_said_and_not_served(killed: Path):
         RocksDbStore(killed)
 
 
+def test_a_log_that_a_copy_left_out_is_said_and_not_served(killed: Path):
+    log_file(killed).unlink()
+    for how in ({"read_only": True}, {}):
+        with pytest.raises(StoreError, match=f"{killed}: is corrupted: it has no write-ahead log"):
+            RocksDbStore(killed, **how)
+
+
+def test_a_store_that_was_closed_is_whole_without_a_log(killed: Path):
+    RocksDbStore(killed).close()
+    log_file(killed).unlink()
+    for how in ({"read_only": True}, {}):
+        with contextlib.closing(RocksDbStore(killed, **how)) as store:
+            check(store, BATCHES)
+
+
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone", "no CURRENT", "CURRENT elsewhere", "empty CURRENT"])
 def test_a_damaged_list_of_files_is_said_and_not_served(killed: Path, sealed: bool, damage: str):

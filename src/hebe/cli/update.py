@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ from hebe.report.fitting_table import Column, FittingTable
 
 if TYPE_CHECKING:
     from hebe.cli.update_files import UpdateChunk, UpdateFile
-    from hebe.embeddings.updates.contract import UpdateLog
+    from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog
 
 _INTERRUPTED = 130
 _RETRY_S = 0.5
@@ -209,7 +209,11 @@ def lag(
     model: ModelOption = None,
     table: TablesOption = None,
     max_lag: Annotated[
-        int | None, typer.Option("--max-lag", help="Exit code 1 if a group is more messages behind than this.")
+        int | None,
+        typer.Option(
+            "--max-lag",
+            help="Exit code 1 if a group is more messages behind than this, or if no group reads the log.",
+        ),
     ] = None,
     password_file: PasswordOption = None,
     kafka_settings: KafkaOption = None,
@@ -222,7 +226,8 @@ def lag(
     committed it.
 
     Servers that have neither RocksDB nor a shared Redis, and tables in table memory, are in no group and are not shown:
-    `hebe status` and the metric hebe_updates_lag_messages of each server tell how far they are.
+    `hebe status` and the metric hebe_updates_lag_messages of each server tell how far they are. A table of a group's
+    model that the group has never read is shown as not begun, and not counted: it may lie in table memory.
 
     A group whose servers are gone stays, and a log in Redis keeps all messages for it: see `hebe update forget`.
     """
@@ -230,22 +235,31 @@ def lag(
     if max_lag is not None:
         check_at_least("--max-lag", max_lag, least=0)
     with _opened(log, password_file, kafka_settings, create=False) as opened:
-        lags = {name: opened.group_lag(name) for name in group or opened.groups()}
+        lags = {name: _lag_of(opened, name) for name in group} if group else _all_lags(opened)
+        topics = [
+            topic for topic in opened.topics() if model in (None, topic.model) and (not table or topic.table in table)
+        ]
     groups: list[dict[str, Any]] = []
     for name, parts in lags.items():
-        chosen = [
+        not_begun = _not_begun(name, parts, topics)
+        chosen: list[dict[str, Any]] = [
             {"model": at.model, "table": at.table, "partition": at.partition, "messages": messages}
             for at, messages in sorted(parts.items())
             if model in (None, at.model) and (not table or at.table in table)
         ]
-        if chosen or group:  # of a group that was asked for, that it has nothing is an answer
-            groups.append({"group": name, "messages": sum(part["messages"] for part in chosen), "partitions": chosen})
+        if chosen or not_begun or group:  # of a group that was asked for, that it has nothing is an answer
+            messages = sum(part["messages"] for part in chosen)
+            groups.append({"group": name, "messages": messages, "partitions": chosen, "not_begun": not_begun})
     behind = [found["group"] for found in groups if max_lag is not None and found["messages"] > max_lag]
     _print_lag(groups, as_json)
     if as_json:
         print_json({"groups": groups, "max_lag": max_lag, "behind": behind})
     if behind:
         print_error(f"more than {max_lag:,} messages behind: {', '.join(behind)}")
+        raise typer.Exit(1)
+    if max_lag is not None and topics and not groups:
+        names = ", ".join(f"{topic.model}/{topic.table}" for topic in topics)
+        print_error(f"no group reads {names}: no server has begun, or all have their tables in memory alone")
         raise typer.Exit(1)
 
 
@@ -278,6 +292,38 @@ def forget(
     make_console(as_json).print(f"group {group} is forgotten: it was {messages:,} messages behind")
     if as_json:
         print_json({"group": group, "messages": messages})
+
+
+def _all_lags(log: UpdateLog) -> dict[str, Mapping[TopicPartition, int]]:
+    return {name: log.group_lag(name) for name in log.groups()}
+
+
+def _lag_of(log: UpdateLog, group: str) -> Mapping[TopicPartition, int]:
+    """The lag of a group that somebody names. Raises `StoreError` if there is none."""
+    from hebe.embeddings.store import StoreError, StoreUnavailable
+
+    lag = log.group_lag(group)
+    if lag:
+        return lag
+    try:
+        groups = log.groups()
+    except StoreUnavailable:
+        raise
+    except StoreError:
+        raise StoreError(f"the log has nothing of group {group}, and does not list its groups") from None
+    if group not in groups:
+        raise StoreError(f"the log has no group {group}; its groups: {', '.join(groups) or 'none'}")
+    return lag
+
+
+def _not_begun(group: str, lag: Mapping[TopicPartition, int], topics: Sequence[Topic]) -> list[str]:
+    """The topics, MODEL/TABLE, of the group's models that it has never read; what it read, or its name, says whose."""
+    models, begun = {at.model for at in lag}, {at.topic for at in lag}
+    return [
+        f"{topic.model}/{topic.table}"
+        for topic in topics
+        if topic not in begun and (topic.model in models if models else f".{topic.model}." in f".{group}.")
+    ]
 
 
 def _check_tables(model: str | None, tables: list[str] | None) -> None:
@@ -382,5 +428,7 @@ def _print_lag(groups: list[dict[str, Any]], as_json: bool) -> None:
         for part in found["partitions"]:
             name = f"{part['model']}/{part['table']}"
             table.add_row(found["group"], name, str(part["partition"]), f"{part['messages']:,}")
+        for name in found["not_begun"]:
+            table.add_row(found["group"], name, "", "not begun")
         table.add_row(found["group"], "all", "", f"{found['messages']:,}")
     console.print(table, crop=False)

@@ -82,7 +82,7 @@ def _arrays(path: Path, arrays: dict[str, Any], delete: bool) -> UpdateFile:
         if name not in arrays:
             raise UpdateFileError(f"{path}: has no array {name}; give keys int64 [n] and rows float32 [n, dim]")
     keys, rows = arrays["keys"], None if delete else arrays["rows"]
-    if keys.ndim != 1 or keys.dtype.kind not in "iu" or keys.dtype == np.uint64:
+    if keys.ndim != 1 or not np.can_cast(keys.dtype, np.int64) or keys.dtype.kind not in "iu":
         raise UpdateFileError(f"{path}: keys are {keys.dtype} {list(keys.shape)}: must be int64 [n]")
     if rows is not None and (rows.ndim != 2 or rows.dtype.kind != "f" or len(rows) != len(keys)):
         raise UpdateFileError(
@@ -108,7 +108,7 @@ def _finite(path: Path, keys: Any, rows: Any) -> RowArray:
 
 
 def _csv_chunks(path: Path, delete: bool) -> Iterator[UpdateChunk]:
-    with open(path, newline="", encoding="utf-8") as file:
+    with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark before it
         lines = csv.reader(file)
         keys: list[int] = []
         rows: list[list[str]] = []

@@ -207,13 +207,14 @@ class EmbeddingHierarchy:
         timeout_s: float = math.inf,
         *,
         wait: bool = False,
+        counted: bool = True,
     ) -> LookupReport:
         """Fill `out[:n]`, float32 `[>= n, spec.sparse_width]`, for the key matrix `keys` int64 `[n, lookups_per_item]`.
 
         `copies`, of `key_matrix.place_keys` for these `keys`, are made first. The layout is that of `spec.slots`; -1 is
         no row. Lower tiers are waited for, for at most about `timeout_s`, where the hit rate of level 1 is below its
-        threshold, or if told to `wait`. Raises ValueError for keys out of range or arrays of the wrong shape,
-        `StoreError` when level 1 fails or the hierarchy is closed.
+        threshold, or if told to `wait`. If it is `counted`, it shows in the tiers' statistics. Raises ValueError for
+        keys out of range or arrays of the wrong shape, `StoreError` when level 1 fails or the hierarchy is closed.
         """
         flat = self.memory.flat  # held from here on, so that a lookup which close() overtakes reads memory, if zeros
         if self.memory.closed:
@@ -227,7 +228,7 @@ class EmbeddingHierarchy:
         if self._tiered_names:
             padding.copy_fixed(copies, keys)
             copies = padding.NO_COPIES
-            keys, fetched = self._fetch(keys, scratch, timeout_s, wait)
+            keys, fetched = self._fetch(keys, scratch, timeout_s, wait, counted)
         row_format = self.memory.row_format
         found, refused = kernel.fused_lookup(flat, scratch.fetched, keys, self._plan, out, copies, row_format)
         if refused:
@@ -235,7 +236,7 @@ class EmbeddingHierarchy:
         return _report(found, keys, self._tiered, fetched)
 
     def _fetch(
-        self, keys: KeyArray, scratch: LookupScratch, timeout_s: float, wait: bool
+        self, keys: KeyArray, scratch: LookupScratch, timeout_s: float, wait: bool, counted: bool
     ) -> tuple[KeyArray, BatchLookup]:
         """Rows of the tables that are not resident into `scratch.fetched`: the key matrix with their places in place of
         their keys, and how they were answered.
@@ -251,7 +252,7 @@ class EmbeddingHierarchy:
         except IndexError as wrong:
             raise self._out_of_range(keys, wrong.args[0]) from None
         rows = scratch.reserve(int(distinct.bases[-1]))
-        wanted = BatchLookup(self._tiered_names, distinct.keys, distinct.starts, rows, distinct.bases)
+        wanted = BatchLookup(self._tiered_names, distinct.keys, distinct.starts, rows, distinct.bases, counted=counted)
         self.tiers.lookup.look_up_tables(wanted, timeout_s, wait=wait)
         return renamed, wanted
 

@@ -2,8 +2,9 @@
 
 RocksDB takes a log that ends within a record for one whose writer was killed, and forgets that record without a word.
 That is right for the last write-ahead log: the write was never acknowledged, and rows and position of an update are one
-record. It is wrong for the others and for the MANIFEST, where it would lose rows that were acknowledged. Damage within
-a record is RocksDB's to find, by its checksum.
+record. It is wrong for the others and for the MANIFEST, where it would lose rows that were acknowledged. Nor does
+it miss a log that is gone, as in a copy without `*.log`; but a database that somebody has open has one, if an empty
+one. Damage within a record is RocksDB's to find, by its checksum.
 """
 
 from __future__ import annotations
@@ -79,10 +80,15 @@ def check_logs(path: Path, rows: Path, seal: str | None) -> str:
         if unfinished_bytes(manifest):
             raise store_error(path, f"is corrupted: {manifest.name} ends within a record: {_ADVICE}")
         logs = sorted((int(name[:-4]), name) for name in os.listdir(rows) if name.endswith(".log"))
+        if not logs:
+            raise store_error(
+                path,
+                f"is corrupted: it has no write-ahead log (NUMBER.log), and its writer did not close it: {_ADVICE}",
+            )
         for _, name in logs[:-1]:
             if unfinished_bytes(rows / name):
                 raise store_error(path, f"is corrupted: {name} ends within a record, and others follow it: {_ADVICE}")
-        left = unfinished_bytes(rows / logs[-1][1]) if logs else 0
+        left = unfinished_bytes(rows / logs[-1][1])
     except (OSError, ValueError) as fault:
         raise StoreError(f"persistent store {path}: its logs cannot be read: {fault}") from fault
     return f"the last write before it was stopped was not finished: {left:,} bytes of {logs[-1][1]}" if left else ""

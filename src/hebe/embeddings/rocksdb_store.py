@@ -49,6 +49,8 @@ from hebe.embeddings.store_directory import (
     clear_load,
     database_path,
     faults,
+    in_use,
+    no_store,
     read_record,
     remove,
     store_error,
@@ -95,12 +97,12 @@ class RocksDbStore:
                 self.path.mkdir(parents=True, exist_ok=True)
             must_exist = dims is None or read_only
             if read_record(self.path) is None and must_exist:
-                raise store_error(self.path, "there is none")
+                raise no_store(self.path)
             self._lock = take_lock(self.path, exclusive=not read_only)
             try:
                 record = read_record(self.path)  # as it stays, now that nobody else writes
                 if record is None and must_exist:
-                    raise store_error(self.path, "there is none")
+                    raise no_store(self.path)
                 known = dict(record.dims) if record else {}
                 self.dims = {**known, **(dims or {})}
                 for table, dim in known.items():
@@ -455,7 +457,7 @@ class RocksDbStore:
         from hebe.embeddings.rocksdb_load import disk_bytes, load_tables
 
         if self.identity != identity and (self.dims or self.identity is not None):  # since it was looked at
-            raise store_error(self.path, "is in use by another process or model")
+            raise in_use(self.path)
         tables = [table for table in tables if table.name not in self.dims]
         needed, free = disk_bytes(tables), shutil.disk_usage(self.path).free
         if free < needed:

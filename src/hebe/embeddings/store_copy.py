@@ -45,7 +45,7 @@ def new_store(path: Path, record: StoreRecord, *, replace: bool = False) -> Iter
     with faults(path, "cannot be written"):
         held = read_record(path)
         if held is not None and not replace:
-            raise store_error(path, "there is a store already: give another path, or ask for it to be replaced")
+            raise store_error(path, "there is a store already: give another path, or replace it (`--replace`)")
         path.mkdir(parents=True, exist_ok=True)
         try:
             with take_lock(path, exclusive=True):

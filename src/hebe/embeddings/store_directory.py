@@ -87,6 +87,8 @@ def read_record(path: Path) -> StoreRecord | None:
         text = (path / _RECORD).read_text()
     except FileNotFoundError:
         if path.exists() and _foreign_entry(path) is not None:
+            if not (path / _LOCK).exists() and _has_database(path):
+                raise no_store(path) from None
             raise store_error(path, "is not empty and holds no store: give another path") from None
         return None
     try:
@@ -101,6 +103,21 @@ def read_record(path: Path) -> StoreRecord | None:
         return StoreRecord(dims, record["identity"], record["seal"])
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise store_error(path, f"store.json is corrupted ({fault}): remove the directory") from fault
+
+
+def no_store(path: Path) -> StoreError:
+    """That there is none in `path`, or only what is left of one."""
+    if not _has_database(path):
+        return store_error(path, "there is none")
+    return store_error(
+        path,
+        f"{_RECORD} is missing beside {_ROWS}, as where a load or a removal was stopped, or a copy is not whole: "
+        "put it back, or remove the directory and load it anew",
+    )
+
+
+def _has_database(path: Path) -> bool:
+    return (path / _ROWS / "CURRENT").exists()
 
 
 def write_record(path: Path, record: StoreRecord) -> None:
@@ -137,8 +154,17 @@ def take_lock(path: Path, *, exclusive: bool) -> IO[bytes]:
             raise BlockingIOError("removed meanwhile")
     except OSError as fault:
         lock.close()
-        raise store_error(path, "is in use by another process or model") from fault
+        raise in_use(path) from fault
     return lock
+
+
+def in_use(path: Path) -> StoreError:
+    """That others have the store in `path`."""
+    return store_error(
+        path,
+        "is in use by another process or model: stop that first (a server that takes updates, and a load, have a store "
+        "alone; those that only read share it)",
+    )
 
 
 def clear(path: Path) -> None:

@@ -30,10 +30,12 @@ class ListSource:
         self.lost = {}
         self.lock = threading.RLock()
 
-    def add(self, sequence, keys, stamp=0.0, table="users", producer="p", dim=None, goes=False, sent_s=None):
+    def add(
+        self, sequence, keys, stamp=0.0, table="users", producer="p", dim=None, goes=False, sent_s=None, span_s=0.0
+    ):
         keys = np.array(keys, np.int64)
         rows = None if goes else rows_for(keys, stamp, DIMS[table] if dim is None else dim)
-        message = UpdateMessage(producer, sequence, time.time() if sent_s is None else sent_s, keys, rows)
+        message = UpdateMessage(producer, sequence, time.time() if sent_s is None else sent_s, keys, rows, span_s)
         self.put(Delivery(TopicPartition("m", table, 0), 0, message))
 
     def put(self, delivery):

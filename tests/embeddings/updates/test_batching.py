@@ -127,7 +127,7 @@ def test_messages_are_filled_up_to_rows_and_bytes():
     with BatchingProducer(carrier, BatchingOptions(max_message_bytes=1024, linger_s=LONG_S), name="p") as producer:
         keys = np.arange(100)
         producer.send("m", "t", keys, rows_of(keys, 0, 8))
-    assert [len(message.keys) for _, message in carrier.log] == [24, 24, 24, 24, 4]  # 40 bytes a row, 44 a message
+    assert [len(message.keys) for _, message in carrier.log] == [24, 24, 24, 24, 4]  # 40 bytes a row, 52 a message
 
 
 def test_rows_do_not_wait_for_ever():
@@ -140,6 +140,16 @@ def test_rows_do_not_wait_for_ever():
         time.sleep(0.001)
     assert carrier.log[0][1].sent_s == 77
     producer.close()
+
+
+def test_a_message_tells_the_times_of_its_oldest_and_of_its_newest_row():
+    carrier, now_s = ListCarrier(1), [100.0]
+    options = BatchingOptions(max_rows=4, linger_s=LONG_S)
+    with BatchingProducer(carrier, options, clock=lambda: now_s[0]) as producer:
+        for now_s[0], keys in ((100.0, [1]), (101.0, [2]), (107.0, [3, 4, 5]), (106.0, [6])):  # clocks go back too
+            producer.send("m", "t", np.array(keys), rows_of(keys, 0))
+    times = [(len(message.keys), message.sent_s, message.newest_s) for _, message in carrier.log]
+    assert times == [(4, 100.0, 107.0), (2, 107.0, 107.0)]
 
 
 @pytest.mark.parametrize("taken", [True, False])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hebe.embeddings.updates.contract import Topic, TopicPartition
-from hebe.embeddings.updates.group_directory import GroupMember, assignment, committed_offset, committed_topics
+from hebe.embeddings.updates.group_directory import GroupMember, assignment, begun_topics, committed_offset
 
 USERS, ITEMS = Topic("m", "users"), Topic("m", "items")
 TOPICS = [Topic("m", f"t{number}") for number in range(4)]
@@ -88,13 +88,14 @@ def test_a_member_whose_directory_was_cleared_has_its_partition_again(tmp_path):
 
 def test_offsets_are_kept_and_damage_means_from_the_beginning(tmp_path):
     assert committed_offset(tmp_path, AT) is None
-    assert committed_topics(tmp_path) == []
+    assert begun_topics(tmp_path) == []
     member = GroupMember(tmp_path, [USERS, ITEMS], 2)
     assert member.take(AT)
+    assert begun_topics(tmp_path) == [USERS], "before anything of it is committed"
     for offset in (3, 7):
         member.commit(AT, offset)
         assert committed_offset(tmp_path, AT) == offset
-    assert committed_topics(tmp_path) == [USERS]
+    assert begun_topics(tmp_path) == [USERS]
     [file] = tmp_path.glob("offsets/m/users/*.json")
     for content in ("", "{", '{"committed": "x"}', '{"committed": -7}', "[]", '{"other": 1}'):
         file.write_text(content)

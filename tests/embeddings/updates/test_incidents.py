@@ -37,6 +37,27 @@ def test_refused_keys_are_told_at_once_and_then_by_their_number(caplog):
     assert counter.read().refused == 901
 
 
+def test_messages_passed_over_are_told_once_for_each_table_with_both_times(caplog):
+    caplog.set_level(logging.INFO, "hebe.updates")
+    counter = IngestionCounter([])
+    incidents = Incidents("m", counter, None)
+    for at in (AT, OTHER, TopicPartition("m", "other", 0), AT):
+        incidents.passed_over(at, 1_700_000_000.25, 1_700_003_600.0)
+    assert counter.read().passed_over == 4
+    assert texts(caplog) == [
+        f"online updates: table {table} of model m has messages older than the model's rows, which have them, and they "
+        "are passed over; the first was sent at 2023-11-14T22:13:20.250+00:00, the rows are as of "
+        "2023-11-14T23:13:20.000+00:00 (rows_as_of)"
+        for table in ("t", "other")
+    ]
+
+
+def test_a_message_of_a_clock_that_is_quite_wrong_is_passed_over_all_the_same(caplog):
+    caplog.set_level(logging.INFO, "hebe.updates")
+    Incidents("m", IngestionCounter([]), None).passed_over(AT, -1e18, 1_700_000_000.0)
+    assert "sent at -1e+18 s, the rows" in caplog.text
+
+
 def test_poison_is_told_with_where_it_is(tmp_path, caplog):
     counter = IngestionCounter([])
     Incidents("m", counter, tmp_path).poison(Delivery(AT, 7, None, "", b"xyz"), "truncated")

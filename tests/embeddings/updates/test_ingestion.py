@@ -190,8 +190,9 @@ def test_poison_goes_aside_and_the_rest_goes_on(tmp_path, caplog):
     assert source.committed == {AT: 4, TopicPartition("m", "others", 0): 0}
 
 
-def test_what_is_older_than_the_model_is_passed_over():
+def test_what_is_older_than_the_model_is_passed_over(caplog):
     """Also what an older model would have called poison: it is neither put aside nor in the way."""
+    caplog.set_level(logging.INFO, "hebe.updates")
     source, store = ListSource(), DictStore(DIMS)
     source.add(0, [1], sent_s=99.0)
     source.add(1, [2], dim=7, sent_s=99.0)
@@ -205,6 +206,20 @@ def test_what_is_older_than_the_model_is_passed_over():
     assert (statistics.passed_over, statistics.messages, statistics.poison, statistics.gaps) == (3, 2, 0, 0)
     assert statistics.visible["store"].answers == 2
     assert source.committed == {AT: 4}
+    assert caplog.text.count("passed over; the first was sent at 1970-01-01T00:01:39") == 1
+
+
+def test_a_message_is_as_new_as_its_newest_row_and_took_as_long_as_its_oldest():
+    """Rows that were sent after the model's were read out of training may share a message with older ones."""
+    source, store, now_s = ListSource(), DictStore(DIMS), time.time()
+    source.add(0, [1], sent_s=now_s - 1001, span_s=0.5)
+    source.add(1, [2, 3], sent_s=now_s - 1001, span_s=2.0)
+    with make_ingestion(source, store, since_s=now_s - 1000) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+    assert set(rows_of(store)) == {2, 3}
+    statistics = ingestion.statistics()
+    assert (statistics.passed_over, statistics.messages) == (1, 1)
+    assert statistics.visible_histogram["store"].sum_s >= 1001
 
 
 def test_drained_is_who_has_nothing_to_wait_for():

@@ -27,13 +27,14 @@ PAYLOAD = encode(message(), AT)
     st.none() | st.integers(1, 70),
     st.integers(0, 2**64 - 1),
     st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(0, allow_nan=False, allow_infinity=False),
 )
-def test_what_is_written_is_read(keys, dim, sequence, sent_s):
-    written = message(keys, dim, sequence=sequence, sent_s=sent_s)
+def test_what_is_written_is_read(keys, dim, sequence, sent_s, span_s):
+    written = message(keys, dim, sequence=sequence, sent_s=sent_s, span_s=span_s)
     payload = encode(written, AT)
     assert len(payload) == message_bytes("p", AT.topic, len(keys), dim or 0)
     read = decode(payload, AT)
-    assert (read.producer, read.sequence, read.sent_s) == ("p", sequence, sent_s)
+    assert (read.producer, read.sequence, read.sent_s, read.span_s) == ("p", sequence, sent_s, span_s)
     assert read.keys.tolist() == keys
     assert read.keys.dtype == np.int64
     assert (read.rows is None) == (dim is None)
@@ -88,7 +89,7 @@ def with_check(body):
 
 @pytest.mark.parametrize(
     ("place", "byte", "fault"),
-    [(5, 2, "kind 2"), (5, 1, "kind 1 with 2 keys and dim 2"), (38, 0x2F, "model name '/lrm'"), (38, 0xFF, "model: ")],
+    [(5, 2, "kind 2"), (5, 1, "kind 1 with 2 keys and dim 2"), (46, 0x2F, "model name '/lrm'"), (46, 0xFF, "model: ")],
 )
 def test_a_well_signed_message_is_checked_too(place, byte, fault):
     body = bytearray(PAYLOAD[:-4])
@@ -107,6 +108,29 @@ def test_a_time_that_is_none_is_a_fault(sent_s):
         encode(message(sent_s=sent_s), AT)
 
 
+@pytest.mark.parametrize("span_s", [math.nan, math.inf, -1e-9])
+def test_a_span_that_is_none_is_a_fault(span_s):
+    body = bytearray(PAYLOAD[:-4])
+    body[37:45] = np.float64(span_s).tobytes()
+    with pytest.raises(MessageFault, match="span_s"):
+        decode(with_check(bytes(body)), AT)
+    with pytest.raises(ValueError, match="span_s"):
+        encode(message(span_s=span_s), AT)
+
+
+def test_one_of_version_1_is_read_and_may_have_rows_that_waited_as_long_as_any():
+    body = PAYLOAD[:4] + b"\x01" + PAYLOAD[5:37] + PAYLOAD[45:-4]
+    payload, now = with_check(body), decode(PAYLOAD, AT)
+    read = decode(payload, AT)
+    assert (read.producer, read.sequence, read.sent_s) == ("p", 5, 1.5)
+    assert (read.keys.tolist(), read.rows.tolist()) == (now.keys.tolist(), now.rows.tolist())
+    assert (read.newest_s, now.newest_s) == (3601.5, 1.5)
+    assert sender_in(payload) == sender_in(PAYLOAD) == ("p", 5)
+    for size in range(len(payload)):
+        with pytest.raises(MessageFault, match="truncated"):
+            decode(payload[:size], AT)
+
+
 @pytest.mark.parametrize(
     "elsewhere",
     [TopicPartition("dlrm", "users", 4), TopicPartition("dlrm", "items", 3), TopicPartition("din", "users", 3)],
@@ -117,7 +141,7 @@ def test_a_message_that_strayed_is_told(elsewhere):
 
 
 def test_one_of_another_version_is_told():
-    with pytest.raises(MessageFault, match="has version 9, this one reads 1"):
+    with pytest.raises(MessageFault, match="has version 9, this one reads up to 2"):
         decode(PAYLOAD[:4] + b"\x09" + PAYLOAD[5:], AT)
 
 

@@ -1,4 +1,6 @@
+import errno
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +55,21 @@ def test_what_cannot_be_kept_is_said_and_nothing_is_raised(tmp_path):
     assert Quarantine(None).put(poison(1), "") == f"not kept: there is no quarantine directory; {begin}"
     told = Quarantine(None).put(Delivery(AT, 1, None, "messages 1 to 7 were removed"), "")
     assert told == "not kept: there is no quarantine directory; it has no bytes"
+
+
+def test_a_reason_is_seen_whole_or_not_at_all(tmp_path, monkeypatch):
+    """Somebody who looks in while it is written finds no half of it; a disk that fills meanwhile keeps neither file."""
+    seen = []
+
+    def half(path, text):
+        path.write_bytes(text.encode()[:20])
+        seen.extend(tmp_path.glob("*.json"))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    assert "No space left on device" in Quarantine(tmp_path).put(poison(1), "")
+    assert seen == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", [None, 60, -3])

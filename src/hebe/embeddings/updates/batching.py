@@ -20,7 +20,7 @@ import numpy as np
 
 from hebe.embeddings.store import KeyArray, RowArray, StoreError, StoreUnavailable
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage, data_bytes
-from hebe.embeddings.updates.message import MOST_BYTES, MOST_DIM, encode, most_keys
+from hebe.embeddings.updates.message import LONGEST_LINGER_S, MOST_BYTES, MOST_DIM, encode, most_keys
 from hebe.kernels.xxh64 import key_partitions
 from hebe.spec import check_name
 
@@ -71,7 +71,7 @@ class BatchingOptions:
         for name, value, least, most in (
             ("max_rows", self.max_rows, 1, 1 << 20),
             ("max_message_bytes", self.max_message_bytes, 1024, MOST_BYTES),
-            ("linger_s", self.linger_s, 0, 3600),
+            ("linger_s", self.linger_s, 0, LONGEST_LINGER_S),
             ("max_waiting_bytes", self.max_waiting_bytes, 1024, 1 << 40),
             ("send_timeout_s", self.send_timeout_s, 0, 86400),
         ):
@@ -86,6 +86,8 @@ class _Batch:
     dim: int
     sent_s: float
     """Wall clock of the oldest."""
+    newest_s: float
+    """Wall clock of the newest."""
     due_s: float
     """When it goes out at the latest, by the monotonic clock."""
     keys: list[KeyArray] = field(default_factory=list)
@@ -240,6 +242,8 @@ class BatchingProducer:
             batch = None
         if batch is None:
             batch = self._batches[at] = self._new_batch(dim)
+        # What a model has that was exported in between is not all of the batch: consumers go by both times.
+        batch.newest_s = max(batch.newest_s, self._clock())
         batch.keys.append(keys)
         if rows is not None:
             batch.rows.append(rows)
@@ -261,7 +265,9 @@ class BatchingProducer:
         for first in range(0, end, step):
             part = slice(first, min(first + step, end))
             sequence = self._sequences.get(at, 0)
-            message = UpdateMessage(self.name, sequence, batch.sent_s, keys[part], None if rows is None else rows[part])
+            span_s = batch.newest_s - batch.sent_s
+            cut = None if rows is None else rows[part]
+            message = UpdateMessage(self.name, sequence, batch.sent_s, keys[part], cut, span_s)
             payload = encode(message, at)
             self._sequences[at] = sequence + 1
             self._waiting.append((at, payload))
@@ -273,7 +279,8 @@ class BatchingProducer:
             rest.rows = [] if rows is None else [rows[end:]]
 
     def _new_batch(self, dim: int) -> _Batch:
-        return _Batch(dim, self._clock(), time.monotonic() + self.options.linger_s)
+        now_s = self._clock()
+        return _Batch(dim, now_s, now_s, time.monotonic() + self.options.linger_s)
 
     def _run(self) -> None:
         """The thread: cut what has waited long enough, give messages to the carrier in order, try again."""

@@ -47,8 +47,8 @@ class UpdateMessage:
     """Some rows of one table, or keys that go.
 
     `keys` int64 `[n]`; `rows` float32 `[n, dim]`, None for tombstones: the keys are deleted. `producer` names one run
-    of a trainer, `sequence` counts its messages in this partition. `sent_s` is the producer's wall clock
-    (Unix seconds).
+    of a trainer, `sequence` counts its messages in this partition. `sent_s` is when its oldest row was sent, by the
+    producer's wall clock (Unix seconds), and `span_s` how many seconds later the newest one was.
     """
 
     producer: str
@@ -56,6 +56,12 @@ class UpdateMessage:
     sent_s: float
     keys: KeyArray
     rows: RowArray | None
+    span_s: float = 0.0
+
+    @property
+    def newest_s(self) -> float:
+        """When its newest row was sent (Unix seconds): rows that training exported since then have all of it."""
+        return self.sent_s + self.span_s
 
     @property
     def mark(self) -> str:
@@ -195,7 +201,9 @@ class UpdateLog(Protocol):
         ...
 
     def group_lag(self, group: str) -> Mapping[TopicPartition, int]:
-        """Messages that the group has not committed, of each partition of the topics that it has committed any of."""
+        """Messages that the group has not committed, of each partition of the topics that it has begun to read: those
+        that it has committed any of, and others where that can be known.
+        """
         ...
 
     def forget_group(self, group: str) -> bool:

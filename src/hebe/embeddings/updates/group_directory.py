@@ -56,12 +56,14 @@ def committed_offset(group: Path, at: TopicPartition) -> int | None:
     return None
 
 
-def committed_topics(group: Path) -> list[Topic]:
-    """The topics that the group has committed offsets of, in order."""
+def begun_topics(group: Path) -> list[Topic]:
+    """The topics that a member of the group ever had a partition of, in order: also those without messages until now,
+    and those of which nothing is committed."""
     found = set()
     with file_faults(group, "cannot read offsets"), contextlib.suppress(FileNotFoundError):
-        for file in (group / _OFFSETS).glob("*/*/*.json"):
-            found.add(Topic(file.parent.parent.name, file.parent.name))
+        for file in (group / _OFFSETS).glob("*/*/*"):
+            if file.suffix in (".json", ".lock"):
+                found.add(Topic(file.parent.parent.name, file.parent.name))
     return sorted(found)
 
 

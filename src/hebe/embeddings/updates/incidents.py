@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
 
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.updates.contract import Delivery, TopicPartition
+from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
 from hebe.embeddings.updates.ingestion_statistics import IngestionCounter
 from hebe.embeddings.updates.quarantine import Quarantine
 from hebe.embeddings.updates.sequence_check import Gap
@@ -28,6 +29,8 @@ class Incidents:
         self._refused: dict[tuple[str, str], int] = {}
         self._tell_refused: dict[tuple[str, str], int] = {}
         """By tier and table, how many of its keys were refused, and at how many that is told next."""
+        self._passed_over: set[Topic] = set()
+        """Tables of whose messages some were passed over, which was told."""
 
     def gap(self, gap: Gap, what_then: str = "") -> None:
         """Messages are missing."""
@@ -64,6 +67,22 @@ class Incidents:
         self._counter.poison(fault, f"{message}: {fault} ({where})")
         log.warning("online updates: %s cannot be applied: %s (%s)", message, fault, where)
 
+    def passed_over(self, at: TopicPartition, newest_s: float, since_s: float) -> None:
+        """A message is older than the model's rows: it was sent by `newest_s`, they are as of `since_s` (Unix seconds).
+
+        So it should be after each import. But who gave no `rows_as_of`, or whose trainer's clock is late, loses updates
+        by it, and has nothing else to find that by.
+        """
+        self._counter.add(passed_over=1)
+        if at.topic in self._passed_over:
+            return
+        self._passed_over.add(at.topic)
+        log.info(
+            "online updates: table %s of model %s has messages older than the model's rows, which have them, and they "
+            "are passed over; the first was sent at %s, the rows are as of %s (rows_as_of)",
+            at.table, at.model, _utc(newest_s), _utc(since_s),
+        )  # fmt: skip
+
     def refused(self, tier: str, table: str, total: int) -> None:
         """A store has no place for `total` keys of updates so far."""
         place = tier, table
@@ -91,3 +110,10 @@ class Incidents:
         """A call went well."""
         if self._counter.succeeded():
             log.info("online updates go on")
+
+
+def _utc(unix_s: float) -> str:
+    try:
+        return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # no year of ours: a clock may say anything
+        return f"{unix_s:g} s"

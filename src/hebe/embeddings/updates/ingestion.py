@@ -69,8 +69,9 @@ class UpdateIngestion:
     those that the source could not read, and go to directory `quarantine`. The source is closed with the ingestion, the
     stores are not.
 
-    Messages sent before `since_s` (Unix seconds) are passed over: the rows of the model that was loaded have them. Give
-    the time at which training read the rows that it exported, or sooner: the same updates once more do no harm.
+    Messages all of whose rows were sent before `since_s` (Unix seconds) are passed over: the rows of the model that was
+    loaded have them. Give the time at which training read the rows that it exported, or sooner: the same updates once
+    more do no harm.
 
     Without stores it only listens, for a server whose Redis is written by others and whose cache must hear of it. Give
     it a source without a group then, that begins with the newest message.
@@ -365,7 +366,7 @@ class UpdateIngestion:
             return
         lost = self._source.lost_beginning(at)
         self._unjudged.discard(at)
-        if lost is not None and message.sent_s >= self._since_s:
+        if lost is not None and message.newest_s >= self._since_s:
             self._incidents.lost_beginning(Gap(at, None, *lost))
 
     def _begin_anew(self, at: TopicPartition, offset: int) -> None:
@@ -435,8 +436,9 @@ class UpdateIngestion:
             message = delivery.message
             if message is None:
                 self._incidents.poison(delivery, delivery.fault or "no message")
-            elif message.sent_s < self._since_s:
-                self._counter.add(passed_over=1)  # before it is looked at: an older model may have had other tables
+            elif message.newest_s < self._since_s:
+                # Before it is looked at: an older model may have had other tables.
+                self._incidents.passed_over(at, message.newest_s, self._since_s)
             elif (fault := self._fault(at, message)) is not None:
                 self._incidents.poison(delivery, fault)
             else:

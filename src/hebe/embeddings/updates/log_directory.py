@@ -28,7 +28,7 @@ from pathlib import Path
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
-from hebe.embeddings.updates.group_directory import GroupMember, committed_offset, committed_topics, forget_group
+from hebe.embeddings.updates.group_directory import GroupMember, begun_topics, committed_offset, forget_group
 from hebe.embeddings.updates.message import MOST_PARTITIONS, MessageFault, decode
 from hebe.embeddings.updates.segment_files import (
     PartitionEnd,
@@ -178,7 +178,10 @@ class LogDirectory:
     def group_lag(self, group: str) -> dict[TopicPartition, int]:
         """See `UpdateLog.group_lag`."""
         lag = {}
-        for topic in committed_topics(self.group_path(group)):
+        group_topics, topics = begun_topics(self.group_path(group)), set(self.topics())
+        for topic in group_topics:
+            if topic not in topics:
+                continue
             for partition in range(self.partitions):
                 at = TopicPartition(topic.model, topic.table, partition)
                 end = PartitionEnd(self.partition_path(at))

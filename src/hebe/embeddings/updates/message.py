@@ -1,7 +1,8 @@
 """An update message as bytes: what stands in a Kafka record, a Redis stream entry or a record of a log directory.
 
-    header   37 bytes, little-endian: magic "HEBU", version, kind (0 rows, 1 tombstones), length in bytes of the
+    header   45 bytes, little-endian: magic "HEBU", version, kind (0 rows, 1 tombstones), length in bytes of the
              producer's, the model's and the table's name, partition, keys, dim (0 for tombstones), sequence, sent_s
+             (of the oldest row), span_s (of the newest after it)
     names    producer, model, table, in UTF-8
     keys     int64 each, little-endian
     rows     float32 each, little-endian, row after row
@@ -9,6 +10,8 @@
 
 Nothing of it is ever executed or unpickled. The names say where the message belongs, so that one that strays into
 another topic is told.
+
+Messages of version 1, which are read too, have no span_s. Their newest row may be as much younger as rows may wait.
 """
 
 from __future__ import annotations
@@ -23,13 +26,17 @@ from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessag
 from hebe.spec import SpecError, check_name
 
 MAGIC = b"HEBU"
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 16 << 20
 """No longer message is written or read."""
 MOST_DIM = 1 << 16
 MOST_PARTITIONS = 1 << 16
+LONGEST_LINGER_S = 3600.0
+"""No row waits longer for its message to fill."""
 
-_HEADER = struct.Struct("<4sBBBBBIIIQd")
+_HEADER = struct.Struct("<4sBBBBBIIIQdd")
+_HEADER_1 = struct.Struct("<4sBBBBBIIIQd")
+"""Of version 1."""
 _CHECK = struct.Struct("<I")
 _ROWS, _TOMBSTONES = 0, 1
 
@@ -62,6 +69,8 @@ def encode(message: UpdateMessage, at: TopicPartition) -> bytes:
         raise ValueError(f"partition {at.partition}, sequence {message.sequence}: out of range")
     if not math.isfinite(message.sent_s):
         raise ValueError(f"sent_s is {message.sent_s}: must be finite")
+    if not 0 <= message.span_s < math.inf:
+        raise ValueError(f"span_s is {message.span_s}: must be finite and at least 0")
     names = []
     for kind, name in (("producer", message.producer), ("model", at.model), ("table", at.table)):
         check_name(kind, name)
@@ -79,6 +88,7 @@ def encode(message: UpdateMessage, at: TopicPartition) -> bytes:
         dim,
         message.sequence,
         message.sent_s,
+        message.span_s,
     )
     parts = [header, *names, np.ascontiguousarray(keys, "<i8").tobytes()]
     if rows is not None:
@@ -89,10 +99,11 @@ def encode(message: UpdateMessage, at: TopicPartition) -> bytes:
 
 def sender_in(payload: bytes) -> tuple[str, int] | None:
     """The producer and the number of a message, as bytes say that may be broken; None if they do not say."""
-    if len(payload) < _HEADER.size or not payload.startswith(MAGIC):
+    layout = _header_of(payload)
+    if len(payload) < layout.size or not payload.startswith(MAGIC):
         return None
-    header = _HEADER.unpack_from(payload)
-    name = payload[_HEADER.size : _HEADER.size + header[3]]
+    header = layout.unpack_from(payload)
+    name = payload[layout.size : layout.size + header[3]]
     try:
         producer = name.decode()
         check_name("producer", producer)
@@ -101,24 +112,31 @@ def sender_in(payload: bytes) -> tuple[str, int] | None:
     return producer, header[9]
 
 
+def _header_of(payload: bytes) -> struct.Struct:
+    """The header that a message of that version has."""
+    return _HEADER_1 if payload[len(MAGIC) : len(MAGIC) + 1] == b"\x01" else _HEADER
+
+
 def decode(payload: bytes, at: TopicPartition) -> UpdateMessage:
     """The message in `payload`, which came out of partition `at`; its arrays are copies.
 
-    Raises `MessageFault` for anything but a whole, unchanged message of this version that belongs there.
+    Raises `MessageFault` for anything but a whole, unchanged message of a known version that belongs there.
     """
     size = len(payload)
     if size > MOST_BYTES:
         raise MessageFault(f"{size:,} bytes: a message has at most {MOST_BYTES:,}")
-    if size < _HEADER.size + _CHECK.size:
-        raise MessageFault(f"{size} bytes: truncated, a message has at least {_HEADER.size + _CHECK.size}")
-    magic, version, kind, producer_size, model_size, table_size, partition, count, dim, sequence, sent_s = (
-        _HEADER.unpack_from(payload)
+    layout = _header_of(payload)
+    if size < layout.size + _CHECK.size:
+        raise MessageFault(f"{size} bytes: truncated, a message has at least {layout.size + _CHECK.size}")
+    magic, version, kind, producer_size, model_size, table_size, partition, count, dim, sequence, sent_s, *later = (
+        layout.unpack_from(payload)
     )
+    span_s = later[0] if later else LONGEST_LINGER_S
     if magic != MAGIC:
         raise MessageFault(f"begins with {magic!r}: not an update message of Hebe")
-    if version != VERSION:
-        raise MessageFault(f"has version {version}, this one reads {VERSION}")
-    expected = _HEADER.size + producer_size + model_size + table_size + count * (8 + 4 * dim) + _CHECK.size
+    if version not in (1, VERSION):
+        raise MessageFault(f"has version {version}, this one reads up to {VERSION}")
+    expected = layout.size + producer_size + model_size + table_size + count * (8 + 4 * dim) + _CHECK.size
     if size != expected:
         raise MessageFault(f"{size:,} bytes: its header says {expected:,}; truncated or corrupt")
     body = memoryview(payload)[: -_CHECK.size]
@@ -129,7 +147,9 @@ def decode(payload: bytes, at: TopicPartition) -> UpdateMessage:
         raise MessageFault(f"kind {kind} with {count} keys and dim {dim}: there is none such")
     if not math.isfinite(sent_s):
         raise MessageFault(f"sent_s is {sent_s}: must be finite")
-    first = _HEADER.size
+    if not 0 <= span_s < math.inf:
+        raise MessageFault(f"span_s is {span_s}: must be finite and at least 0")
+    first = layout.size
     names = []
     for what, length in (("producer", producer_size), ("model", model_size), ("table", table_size)):
         try:
@@ -147,4 +167,4 @@ def decode(payload: bytes, at: TopicPartition) -> UpdateMessage:
     rows = None
     if not tombstones:
         rows = np.frombuffer(body, "<f4", count * dim, first + 8 * count).astype(np.float32).reshape(count, dim)
-    return UpdateMessage(names[0], sequence, sent_s, keys, rows)
+    return UpdateMessage(names[0], sequence, sent_s, keys, rows, span_s)
