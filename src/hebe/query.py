@@ -27,7 +27,8 @@ MOST_ITEMS = 8192
 class JaggedKeys:
     """Keys of one feature with a number of lookups of its own for each item.
 
-    `values` int64 `[sum(lengths)]`, item after item; `offsets` int64 `[items + 1]`, where each item's keys start.
+    `values` int64 `[sum(lengths)]`, item after item; `offsets` int64 `[items + 1]`, where each item's keys start, and
+    last how many there are: `JaggedKeys([7, 8, 9], [0, 2, 3])` is `[7, 8]` and `[9]`.
     """
 
     values: KeyArray
@@ -64,6 +65,7 @@ class Query:
     `features`  keys by feature name, views of the received bytes, checked against the spec; empty in simulation.
     `dense`     float32 `[items, dense_dim]`, or None where the model has no dense input.
     `max_defaulted_fraction` the largest share of its keys that may get a default vector because their row is late.
+    `counted`   whether its keys show in the statistics of caches and stores: not where the server itself asks.
     """
 
     query_id: int
@@ -74,6 +76,7 @@ class Query:
     features: Mapping[str, FeatureKeys] = field(default_factory=dict)
     dense: FloatArray | None = None
     max_defaulted_fraction: float = 1.0
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

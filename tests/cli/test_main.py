@@ -1,4 +1,5 @@
 import inspect
+import io
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from hebe.cli import main as main_module
 from hebe.cli.load import load
 from hebe.cli.main import SUBCOMMANDS, explain, main
 from hebe.cli.model_import import import_model
+from hebe.serving.errors import NO_THREAD_ADVICE
 from hebe.spec import SpecError
 
 HEAVY = ("torch", "numba", "matplotlib", "scipy", "grpc", "numpy", "structlog")
@@ -111,6 +113,34 @@ def test_what_stdout_cannot_take_is_one_line_too(unbuffered, options):
     assert "Traceback" not in found.stderr
 
 
+def test_what_stderr_cannot_take_is_an_object_all_the_same(capsys, monkeypatch, failing):
+    class Full(io.StringIO):
+        def write(self, _text):
+            raise OSError(28, "No space left on device")
+
+    failing(SpecError("model x: rows is 0"))
+    monkeypatch.setattr(sys, "stderr", Full())
+    code, out, _ = run(capsys, "figures", "--json")
+    assert (code, json.loads(out)) == (1, {"error": "model x: rows is 0"})
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed_are_not_given_to_something_else(closed):
+    check = (
+        "import os, sys\n"
+        "from hebe.cli.main import main\n"
+        "try: main(['--version'])\n"
+        "except SystemExit as exit_: assert exit_.code == 0\n"
+        "assert os.open(os.devnull, os.O_RDONLY) > 2\n"
+        "assert not sys.stdin.read()\n"
+        "print('x', flush=True)\n"
+        "print('x', file=sys.stderr, flush=True)\n"
+    )
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", check]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize("how", ["flag", "environment"])
 def test_debug_shows_the_traceback(monkeypatch, failing, how):
     monkeypatch.setenv("HEBE_DEBUG", "1" if how == "environment" else "0")
@@ -166,6 +196,8 @@ def test_a_command_that_is_terminated_cleans_up(capsys, terminated, number):
         (FileNotFoundError(2, "No such file or directory", "a.toml"), "a.toml: No such file or directory"),
         (PermissionError(13, "Permission denied", "a", None, "b"), "a -> b: Permission denied"),
         (OSError(98, "Address already in use"), "Address already in use"),
+        (RuntimeError("can't start new thread"), f"can't start new thread: {NO_THREAD_ADVICE}"),
+        (RuntimeError("x"), None),
         (ValueError("x"), None),
         (OSError("x"), None),
     ],

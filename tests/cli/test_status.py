@@ -151,6 +151,16 @@ def test_keys_that_tables_in_memory_lack_are_shown_where_there_are_any(answering
     assert "1,234" in row
 
 
+def test_messages_that_were_passed_over_are_shown_where_there_are_any(answering, capsys):
+    """An older server does not tell of them."""
+    assert "passed over" not in run(capsys, answering((200, document())).url, code=0).out
+    updates = RANKER["updates"]["tiers"]
+    for count, shows in ((0, False), (1234, True)):
+        model = RANKER | {"updates": {"tiers": updates | {"passed_over": count}}}
+        shown = run(capsys, answering((200, document(models=[model]))).url, code=0).out.split("Online updates")[1]
+        assert ("passed over" in shown, "1,234" in shown) == (shows, shows)
+
+
 def test_tables(answering, capsys):
     shown = run(capsys, answering((200, document())).url, code=0).out
     assert "Nothing is degraded." in shown
@@ -195,6 +205,13 @@ def test_how_models_are_split_and_what_profiles_say_beside_what_is_measured(answ
         "         100           120        ~30          40  88 qps, in SLA, 25.5 W",
     ):
         assert words in shown
+
+
+def test_the_threads_of_each_worker(answering, capsys):
+    shown = run(capsys, answering((200, document(models=[BY_PROFILE | {"threads": 2}]))).url, code=0).out
+    lines = shown.split("Configurations")[1].splitlines()
+    assert "threads each" in lines[1]
+    assert "             2          100" in lines[2]
 
 
 @pytest.mark.parametrize(("kept", "verdict"), [(False, "88 qps, SLA missed"), (None, "88 qps, at the SLA's edge")])

@@ -275,6 +275,7 @@ def test_a_log_that_no_group_reads_is_not_up_to_date(path, rows, capsys):
         [result] = results_of(run(capsys, "update", "lag", path, "--json"))
     [group] = result["groups"]
     assert (group["group"], group["not_begun"]) == ("hebe.dlrm.1", ["dlrm/users"])
+    assert "no group reads dlrm/users" in run(capsys, "update", "lag", path, "--max-lag", "0", code=1).err
 
 
 def test_the_log_of_a_servers_configuration(path, rows, tmp_path, capsys):

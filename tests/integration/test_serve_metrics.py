@@ -58,10 +58,10 @@ def test_counts_agree_with_what_was_sent(served: Served, rng):
     assert grew("hebe_sla_missed_total", **RANKER) == 0
     assert grew("hebe_keys_total", **RANKER) == items * spec.lookups_per_item
     assert grew("hebe_keys_defaulted_total", **RANKER) == 0
-    assert grew("hebe_queries_refused_total", **RANKER, reason="invalid") == 2
+    assert grew("hebe_queries_refused_total", **RANKER, reason="invalid") == 3, "the body that is no JSON too"
     assert grew("hebe_queries_refused_total", **RANKER, reason="expired") == 2
     assert grew("hebe_queries_refused_total", reason="not_found") == 2
-    assert grew("hebe_queries_refused_total", model="", reason="invalid") == 1
+    assert grew("hebe_queries_refused_total", model="", reason="invalid") == 0
     assert grew("hebe_queries_refused_total") == 7
 
 
@@ -97,6 +97,7 @@ def test_the_page_is_as_prometheus_wants_it(served: Served):
         "hebe_workers": "gauge",
         "hebe_model_ready": "gauge",
         "hebe_sla_latency_seconds": "gauge",
+        "hebe_model_loads_failed": "counter",
         "hebe_ready": "gauge",
     }
     for family in metrics.families.values():

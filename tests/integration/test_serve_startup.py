@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
 import shutil
 import signal
@@ -9,7 +11,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +20,7 @@ import pytest
 
 from hebe.cli.main import main
 
-from .served import PATIENCE_S, small_dlrm, store
+from .served import PATIENCE_S, eventually, small_dlrm, store
 
 
 @dataclass
@@ -136,6 +139,7 @@ FAILURES = {
     "no workers": Failure(lambda root: [str(root), "--workers", "0"], "Invalid value for '--workers'", status=2),
     "too many threads": Failure(lambda root: [str(root), "--worker-threads", "3"], "'--worker-threads'", status=2),
     "no such row format": Failure(lambda root: [str(root), "--row-format", "int4"], "choose fp32, fp16, int8", 2),
+    "brackets around no address": Failure(lambda r: [str(_model(r)), "--host", "[here]"], "use an address of this"),
     "half of TLS": Failure(lambda root: [str(root), "--tls-key", "k.pem"], "Invalid value for --tls-certificate", 2),
     "too many workers": Failure(lambda root: [str(root), "--workers", "99999999"], "Invalid value for '--workers'", 2),
     "an empty token": Failure(lambda root: [str(root), "--api-token", ""], "an API token is empty: give one"),
@@ -237,3 +241,78 @@ def test_the_reason_is_logged_for_each_of_several_models(tmp_path: Path, capsys:
     for name in ("one", "two"):
         assert any(f"model={name}" in line and "dense.safetensors" in line for line in lines)
     assert [line for line in lines if line.startswith("error: ")] == lines[-1:]
+
+
+@pytest.mark.parametrize(
+    ("streams", "options"),
+    [
+        (">/dev/full 2>/dev/full", ()),
+        (">/dev/full 2>/dev/full", ("--json",)),
+        ("<&- >&- 2>&-", ()),
+    ],
+)
+def test_streams_that_take_nothing_do_not_keep_a_server_from_serving(
+    streams: str, options: tuple[str, ...], tmp_path: Path
+):
+    """A full disk, or a starter that closes them; nor is the end of such a server a failure."""
+    port = _free_port()
+    arguments = with_free_ports([str(_model(tmp_path)), "--http-port", str(port), *options])
+    with _shell(f'exec "$@" {streams}', arguments) as server:
+        eventually(lambda: _is_ready(port) or server.poll() is not None, "the server is ready, or has ended")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE_S) == 0
+
+
+def test_addresses_that_stdout_does_not_take_are_told_in_the_log(tmp_path: Path):
+    port, log = _free_port(), tmp_path / "log"
+    arguments = with_free_ports([str(_model(tmp_path)), "--http-port", str(port), "--json"])
+    with _shell(f'exec "$@" >/dev/full 2>{log}', arguments) as server:
+        eventually(lambda: _is_ready(port) or server.poll() is not None, "the server is ready, or has ended")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE_S) == 0
+    assert f"Hebe serves {tmp_path / 'models'}  HTTP http://127.0.0.1:{port} " in log.read_text()
+    assert "where this server listens could not be told" in log.read_text()
+
+
+def test_where_few_files_may_be_open_idle_connections_keep_nobody_out(tmp_path: Path):
+    port, metrics_port, log = _free_port(), _free_port(), tmp_path / "log"
+    arguments = [str(_model(tmp_path)), "--http-port", str(port), "--metrics-port", str(metrics_port)]
+    with (
+        _shell(f'ulimit -n 64; exec "$@" 2>{log}', with_free_ports(arguments)) as server,
+        contextlib.ExitStack() as idle,
+    ):
+        eventually(lambda: _is_ready(port), "the server is ready")
+        for _ in range(100):
+            idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+        eventually(lambda: _is_ready(port), "one of those that wait has lost its place")
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=PATIENCE_S) as page:
+            assert b"process_max_fds 64.0" in page.read()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE_S) == 0
+    assert "the hard limit of open files is low: there is room for fewer connections" in log.read_text()
+    assert "LimitNOFILE=" in log.read_text()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _shell(line: str, arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """`hebe serve` with `arguments` as `"$@"` of a line of sh, which it takes the place of."""
+    command = ["sh", "-c", line, "sh", sys.executable, "-m", "hebe", "serve", *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=PATIENCE_S) as answer:
+            return bool(answer.status == 200)
+    except (OSError, http.client.HTTPException):
+        return False

@@ -317,6 +317,20 @@ def bag(**options):
     return nn.EmbeddingBag(20, 2, **options)
 
 
+def transposed():
+    """Its rows are a buffer, too, turned over."""
+    made = from_function(lambda m, x: m.e(x).sum(1) @ m.t[:, :3], e=nn.Embedding(20, 2))
+    made.register_buffer("t", made.e.weight.detach().t())
+    return made
+
+
+def flattened():
+    """Some of its rows are another parameter's, too, in another shape."""
+    made = from_function(lambda m, x: m.e(x).sum(1) + m.flat[:2], e=nn.Embedding(20, 2))
+    made.flat = nn.Parameter(made.e.weight.detach().view(-1)[6:12])
+    return made
+
+
 def filled(layer):
     with torch.no_grad():
         layer.weight.fill_(1.0)
@@ -442,6 +456,8 @@ REFUSED = {
         from_function(lambda m, x: (m.e(x).sum(1) @ m.e.weight.T)[:, :2], e=nn.Embedding(20, 2)),
         (X,),
     ),
+    "layer t: its rows are read outside of embedding lookups": (transposed(), (X,)),
+    "layer flat: its rows are read outside of embedding lookups": (flattened(), (X,)),
     "its rows are computed by aten.mul.Tensor": (
         from_function(lambda m, x: functional.embedding(x, m.e.weight * 2).sum(1), e=nn.Embedding(20, 2)),
         (X,),

@@ -25,7 +25,7 @@ from hebe.serving.grpc_server import GrpcLimits, GrpcServer, start_grpc
 from hebe.serving.http import HttpFrontEnd
 from hebe.serving.http_message import HttpLimits
 from hebe.serving.http_server import HttpServer, start_http
-from hebe.serving.listening import TlsFiles
+from hebe.serving.listening import ServerTls, TlsFiles
 from hebe.serving.logs import RequestLog
 from hebe.serving.profile_in_use import ProfileInUse
 from hebe.serving.statistics import Statistics
@@ -87,6 +87,7 @@ class FakeModel:
         self.profile: ProfileInUse | None = None
         self.splits = 1
         self.workers = 1
+        self.threads = 2
         self.queue_depth = 0
         self.worked_s: dict[tuple[int, Stage], float] = {}
         self.trouble = ""
@@ -163,6 +164,7 @@ class FakeEntry:
     version: int
     state: str
     reason: str = ""
+    since_s: float | None = None
 
 
 class FakeHost:
@@ -173,6 +175,7 @@ class FakeHost:
         self.live = True
         self.ready = True
         self.loads: list[tuple[str, int | None]] = []
+        self.load_failures: dict[str, int] = {}
 
     @property
     def hosted(self) -> tuple[FakeModel, ...]:
@@ -236,7 +239,7 @@ class FrontEnds:
 def serve(
     gate: Gate | None = None,
     limits: HttpLimits | None = None,
-    tls: TlsFiles | None = None,
+    tls: TlsFiles | ServerTls | None = None,
     tracer: Tracer | None = None,
     http_port: int = 0,
     grpc_port: int = 0,
@@ -252,6 +255,7 @@ def serve(
     gate = gate or Gate()
     log = RequestLog(host.clock)
     budget = budget or ByteBudget(16 * limits.max_request_bytes)
+    tls = ServerTls(tls) if isinstance(tls, TlsFiles) else tls
     front_end = HttpFrontEnd(data_plane, gate, log, limits, budget)
     loop = uvloop.new_event_loop()
     faults: list[dict] = []

@@ -172,6 +172,15 @@ def test_a_refusal_is_counted_once(plane):
     assert plane.statistics.refused == {"too_large": 1}
 
 
+def test_a_refusal_is_counted_on_the_model_that_it_names_if_there_is_one(plane):
+    for model, version in (("lone", ""), ("lone", "1"), ("lone", "2"), ("invented", ""), ("", "")):
+        plane.count_refused(RequestError(ErrorKind.RATE_LIMITED, "too often"), model, version, plane.clock())
+    assert counters(plane).refused == {"rate_limited": 2}
+    assert (counters(plane).fail.count, counters(plane).refused_late) == (2, 0)
+    assert plane.statistics.refused == {"rate_limited": 3}
+    assert [found.name for found in plane.statistics.find()] == ["lone", "ranker"]
+
+
 def test_requests_may_have_the_fields_that_the_largest_model_needs(plane):
     """Two for each input, of which a feature that is jagged has two, and some for all that is said once."""
     assert plane.most_fields == 2 * (2 * 2 + 1) + 64

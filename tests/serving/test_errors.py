@@ -11,7 +11,15 @@ from hebe.serving.errors import (
     RequestError,
     UnknownModel,
     as_request_error,
+    described,
 )
+
+
+def test_a_fault_is_described_with_what_to_do_where_its_own_words_do_not_say():
+    assert described(KeyError("x")) == "KeyError: 'x'"
+    no_thread = described(RuntimeError("can't start new thread"))
+    assert no_thread.startswith("RuntimeError: can't start new thread: the system has no memory left for one")
+    assert "ulimit -v" in no_thread
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "€", "\U0001f600", "\ud800"])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+from types import SimpleNamespace
+
 import grpc
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hebe.serving.auth import Gate
 from hebe.serving.errors import QueryFailed, QueryRefused
+from hebe.serving.grpc_server import _unless_gone
 from hebe.serving.http_message import HttpLimits
 from hebe.serving.protocol import SERVICE, message, methods
 
@@ -203,7 +208,6 @@ def test_whatever_is_refused_is_counted_once_by_its_reason(serve_with):
     for ask, reason in (
         (lambda: client("ModelInfer", data=b"\xff"), "invalid"),
         (lambda: client("ModelMetadata", data=b"\xff"), "invalid"),
-        (lambda: client("ModelInfer", infer_request({})), "invalid"),
         (lambda: client("ModelInfer", infer_request(model="nothing")), "not_found"),
         (lambda: client("ModelMetadata", message("ModelMetadataRequest")(name="nothing")), "not_found"),
         (lambda: unknown(b""), "unsupported"),
@@ -221,6 +225,31 @@ def test_whatever_is_refused_is_counted_once_by_its_reason(serve_with):
     assert refusals == {"invalid": 1, "not_found": 1}
     assert not any(model.refused for model in front_ends.data_plane.statistics.find())
     client.channel.close()
+
+
+def test_what_asks_a_model_for_scores_is_counted_on_it(client, front_ends):
+    statistics = front_ends.data_plane.statistics
+    assert refused(client, "ModelInfer", infer_request({}))[0] is Code.INVALID_ARGUMENT
+    assert list(client.stream([infer_request({})]))
+    assert statistics.find("ranker")[0].refused == {"invalid": 2}
+    assert refused(client, "ModelInfer", infer_request({}, model_version="7"))[0] is Code.NOT_FOUND
+    assert statistics.refused == {"not_found": 1}
+    assert [model.name for model in statistics.find()] == ["lone", "ranker"]
+
+
+async def test_a_client_that_has_gone_is_no_error_of_the_server():
+    """gRPC logs what else it is raised, with a stack trace; and what it says itself, unless it knows why already."""
+
+    async def act(_requests, context):
+        await context.abort()
+
+    async def abort(fault):
+        raise fault
+
+    for fault, raised in ((grpc.aio.InternalError("gone"), asyncio.CancelledError), (grpc.aio.AbortError(), None)):
+        context = SimpleNamespace(abort=partial(abort, fault))
+        with pytest.raises(raised or type(fault)):
+            await _unless_gone(act)(None, context)
 
 
 def test_scores_that_are_not_finite_are_the_same_error_as_over_http(client, front_ends):

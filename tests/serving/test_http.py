@@ -307,7 +307,7 @@ def test_more_elements_than_a_query_can_have_are_refused_unread(front_ends):
         document = with_input(shape=[count, 1], data=[0] * count)
         assert message in error_of(call(front_ends, "POST", "/v2/models/ranker/infer", document), 400)
     counters = front_ends.data_plane.statistics
-    assert (counters.refused, counters.find("ranker")[0].refused) == ({"invalid": 1}, {"invalid": 1})
+    assert (counters.refused, counters.find("ranker")[0].refused) == ({}, {"invalid": 2})
 
 
 REFUSED = {
@@ -358,8 +358,10 @@ def test_whatever_is_refused_is_counted_once_by_its_reason(serve_with, what):
         connection.sendall(sent)
         assert connection.recv(65536).startswith(b"HTTP/1.1 4" if reason != "unsupported" else b"HTTP/1.1 501 ")
     statistics = front_ends.data_plane.statistics
-    assert statistics.refused == {reason: 1}
-    assert not any(model.refused for model in statistics.find())
+    ranker = statistics.find("ranker")[0]
+    asks_it = sent.startswith(b"POST /v2/models/ranker/infer ")
+    assert (ranker.refused if asks_it else statistics.refused) == {reason: 1}
+    assert sum(model.refused.total() for model in (statistics, *statistics.find())) == 1
 
 
 def test_that_a_server_is_not_ready_is_no_refusal(front_ends):
@@ -512,7 +514,9 @@ def test_tokens_guard_everything_but_health(serve_with):
     assert json_request(front_ends)[0] == 401
     assert json_request(front_ends, headers={"Authorization": "Bearer wrong"})[0] == 401
     assert json_request(front_ends, headers={"Authorization": "Bearer secret"})[0] == 200
-    assert front_ends.data_plane.statistics.refused["unauthenticated"] == 6
+    statistics = front_ends.data_plane.statistics
+    assert statistics.refused["unauthenticated"] == 6
+    assert not statistics.find("ranker")[0].refused, "who has no token does not speak for a model's clients"
 
 
 def test_rates_are_limited(serve_with):
@@ -523,6 +527,11 @@ def test_rates_are_limited(serve_with):
     assert status == 429
     assert headers["retry-after"] == "1"
     assert call(front_ends, "GET", "/v2/health/live")[0] == 200
+    for model in ("ranker", "invented"):
+        assert call(front_ends, "POST", f"/v2/models/{model}/infer", {})[0] == 429
+    counters = front_ends.data_plane.statistics
+    assert (counters.refused, counters.find("ranker")[0].refused) == ({"rate_limited": 4}, {"rate_limited": 1})
+    assert [model.name for model in counters.find()] == ["lone", "ranker"]
 
 
 def test_a_client_that_goes_away_withdraws_its_query(front_ends):

@@ -13,6 +13,7 @@ import uvloop
 
 from hebe.serving.http_message import HttpLimits, HttpResponse
 from hebe.serving.http_server import HttpServer, start_http
+from hebe.serving.listening import ServerTls
 
 from .test_listening import certificate
 
@@ -33,7 +34,9 @@ def tls(tmp_path_factory):
 async def start(tls, clock=None, **limits) -> HttpServer:
     clock = clock or asyncio.get_running_loop().time
     options = HttpLimits(max_connections=MOST, **limits)
-    return await start_http(Hello(), "127.0.0.1", 0, clock=clock, tls=tls, limits=options)
+    return await start_http(
+        Hello(), "127.0.0.1", 0, clock=clock, tls=None if tls is None else ServerTls(tls), limits=options
+    )
 
 
 async def connect(server, tls=None):

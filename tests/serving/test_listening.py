@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
+import errno
 import http.client
 import ipaddress
+import math
 import os
 import socket
 import ssl
+from pathlib import Path
 
 import grpc
 import pytest
@@ -14,10 +18,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from structlog.testing import capture_logs
 
+from hebe.serving import listening
 from hebe.serving.errors import ServeError
-from hebe.serving.listening import TlsFiles, open_port
+from hebe.serving.listening import ConnectionRoom, ServerTls, TlsFiles, bare_host, open_files, open_port
 from hebe.serving.protocol import SERVICE
+from hebe.serving.server import ServerOptions
 
 
 def certificate(directory, name):
@@ -64,6 +71,102 @@ def test_both_protocols_speak_tls(serve_with, tls):
     credentials = grpc.ssl_channel_credentials(tls.certificate.read_bytes())
     with grpc.secure_channel(front_ends.grpc_url, credentials) as channel:
         assert channel.unary_unary(f"/{SERVICE}/ServerLive")(b"", timeout=10) == b"\x08\x01"
+
+
+def shown(port):
+    """The certificate that a server shows to a new connection, PEM."""
+    return ssl.get_server_certificate(("127.0.0.1", port), timeout=10).encode()
+
+
+def test_a_certificate_is_renewed_while_the_server_runs(serve_with, tmp_path):
+    files, later = certificate(tmp_path, "server"), certificate(tmp_path, "later")
+    first, second = files.certificate.read_bytes(), later.certificate.read_bytes()
+    tls = ServerTls(files)
+    front_ends = serve_with(tls=tls)
+    ports = (front_ends.http.port, front_ends.grpc.port)
+    assert [shown(port) for port in ports] == [first, first]
+    context = ssl.create_default_context(cafile=files.certificate)
+    connection = http.client.HTTPSConnection(front_ends.http_url, context=context, timeout=10)
+    connection.request("GET", "/v2/health/live")
+    connection.getresponse().read()
+    os.replace(later.certificate, files.certificate)
+    with capture_logs() as lines:
+        tls.look()
+        os.replace(later.key, files.key)
+        tls.look()
+        assert [shown(port) for port in ports] == [first, first], "half of the files may be the old ones"
+        for _ in range(3):
+            tls.look()
+    assert [(line["log_level"], line["event"]) for line in lines] == [
+        ("info", "new connections get the new certificate")
+    ]
+    assert [shown(port) for port in ports] == [second, second]
+    connection.request("GET", "/v2/health/live")
+    assert connection.getresponse().status == 200
+    connection.close()
+    credentials = grpc.ssl_channel_credentials(second)
+    with grpc.secure_channel(front_ends.grpc_url, credentials) as channel:
+        assert channel.unary_unary(f"/{SERVICE}/ServerLive")(b"", timeout=10) == b"\x08\x01"
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "of another key"])
+def test_a_damaged_new_certificate_leaves_the_one_before(serve_with, tmp_path, damage):
+    files = certificate(tmp_path, "server")
+    first = files.certificate.read_bytes()
+    tls = ServerTls(files)
+    front_ends = serve_with(tls=tls)
+    if damage == "gone":
+        files.certificate.unlink()
+    elif damage == "cut":
+        files.certificate.write_bytes(first[:100])
+    else:
+        os.replace(certificate(tmp_path, "other").certificate, files.certificate)
+    with capture_logs() as lines:
+        for _ in range(4):
+            tls.look()
+    assert [line["log_level"] for line in lines] == ["error"]
+    assert str(files.certificate) in lines[0]["reason"]
+    assert [shown(port) for port in (front_ends.http.port, front_ends.grpc.port)] == [first, first]
+    files.certificate.write_bytes(first)
+    for _ in range(2):
+        tls.look()
+    assert shown(front_ends.http.port) == first
+
+
+def test_a_new_certificate_that_could_not_be_read_is_taken_once_it_can_be(tmp_path, monkeypatch):
+    """Changed permissions change nothing by which a file written anew is known."""
+    files, later = certificate(tmp_path, "server"), certificate(tmp_path, "later")
+    tls, second = ServerTls(files), later.key.read_bytes()
+    os.replace(later.certificate, files.certificate)
+    os.replace(later.key, files.key)
+    read = Path.read_bytes
+
+    def denied(path):
+        if path == files.key:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(path)
+
+    with capture_logs() as lines:
+        with monkeypatch.context() as closed:
+            closed.setattr(Path, "read_bytes", denied)
+            for _ in range(4):
+                tls.look()
+        tls.look()
+    assert [line["log_level"] for line in lines] == ["error", "info"]
+    assert tls.pem[1] == second
+
+
+async def test_files_are_looked_at_until_the_server_ends(tmp_path, monkeypatch):
+    tls = ServerTls(certificate(tmp_path, "server"))
+    looked = asyncio.Event()
+    monkeypatch.setattr(listening, "_LOOK_S", 0.001)
+    monkeypatch.setattr(tls, "look", looked.set)
+    watching = asyncio.ensure_future(tls.watch())
+    async with asyncio.timeout(60):
+        await looked.wait()
+    watching.cancel()
+    await asyncio.wait([watching])
+    assert watching.cancelled()
 
 
 def test_a_client_without_tls_does_not_disturb_it(serve_with, tls):
@@ -143,6 +246,29 @@ def test_ports_that_cannot_be_opened(host, port, message):
     with pytest.raises(ServeError) as error:
         open_port("metrics", host, port)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "bare"), [("[::1]", "::1"), ("::1", "::1"), ("127.0.0.1", "127.0.0.1"), ("[x]", "[x]"), ("", "")]
+)
+def test_an_address_as_urls_write_it_is_one_too(host, bare):
+    assert bare_host(host) == bare
+    assert ServerOptions(host).host == bare
+
+
+@pytest.mark.parametrize(
+    ("most_files", "http", "metrics"),
+    [(math.inf, 1024, 256), (2324, 1024, 256), (2323, 1023, 255), (1024, 376, 94), (64, 16, 4), (20, 4, 2), (10, 4, 2)],
+)
+def test_connections_have_the_room_that_open_files_leave(most_files, http, metrics):
+    room = ConnectionRoom.within(most_files, open_files=20)
+    assert (room.http, room.metrics, room.needed) == (http, metrics, 2324)
+
+
+def test_open_files_are_counted():
+    before = open_files()
+    with socket.socket(), socket.socket():
+        assert open_files() == before + 2
 
 
 def test_a_port_that_is_not_permitted(monkeypatch):

@@ -62,6 +62,13 @@ def test_histograms_are_cumulative_and_complete(page):
     assert value(samples, "hebe_batch_size_items_sum", **RANKER) == 256
 
 
+def test_loads_that_failed_are_counted_by_model_and_0_is_there_before_the_first(page, fake_host):
+    fake_host.load_failures = {"lone": 0, "ranker": 3}
+    samples = scrape(page)
+    assert value(samples, "hebe_model_loads_failed_total", model="ranker") == 3
+    assert value(samples, "hebe_model_loads_failed_total", model="lone") == 0
+
+
 def test_counters_and_gauges(page, fake_host):
     samples = scrape(page)
     assert value(samples, "hebe_queries_total", **RANKER) == 5

@@ -16,6 +16,7 @@ from hebe.models.catalog import entry
 from hebe.query import Query
 from hebe.runtime.loaded_model import LoadOptions
 from hebe.runtime.pinning import available_cores, pinned
+from hebe.server_configuration import Lane, Placement
 from hebe.serving import model_host
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel, as_request_error, release
 from hebe.serving.model_host import HostOptions, ModelHost
@@ -45,6 +46,140 @@ def test_by_default_there_are_as_many_workers_as_the_cores_make(monkeypatch, opt
 def test_workers_have_two_threads_where_the_front_end_has_other_cores(monkeypatch, options, threads):
     monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(7)))
     assert ModelHost(Path("models"), HostOptions(**options)).worker_threads == threads
+
+
+def whole(workers, cores, batch_size=32):
+    return (Lane(Placement.MODEL_ON_HOST, workers, cores, batch_size),)
+
+
+class Running:
+    """A model in memory that can be split, and that the host is told to."""
+
+    spec, version, identity, tiered, runs, degraded = entry("wnd", scale=1e-4), 1, "ab12", True, True, ()
+
+    def __init__(self, fault=None):
+        self.configuration, self.fault, self.splits, self.placed = whole(1, 1), fault, 1, []
+
+    def split_anew(self, placed):
+        if self.fault is not None:
+            raise self.fault
+        self.placed.append(placed)
+        self.configuration = tuple(each.lane for each in placed.lanes)
+        self.splits += 1
+
+    def refresh(self):
+        raise self.fault
+
+
+@pytest.mark.parametrize(
+    ("asked", "lanes", "threads"),
+    [
+        (1, whole(2, 1), 1),
+        (2, whole(1, 1), 2),
+        (2, whole(2, 3), 2),
+        (None, whole(2, 1), 2),
+        (None, whole(2, 3), 1),
+        (2, PIPELINE, 1),
+    ],
+)
+async def test_threads_that_were_asked_for_outlive_a_new_split_and_the_next_version(monkeypatch, asked, lanes, threads):
+    """For both of which the rule holds where none were asked for, and a pipeline's workers have one."""
+    seen = []
+
+    def load(_directory, _name, _version, _options, threads, **_):
+        seen.append(threads)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(9)))
+    monkeypatch.setattr(model_host, "pin_thread", lambda *_: None)
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"wnd": (1, 2)})
+    monkeypatch.setattr(model_host.LoadedModel, "load", load)
+    host = ModelHost(Path("models"), HostOptions(workers=2, worker_threads=asked))
+    host._hosted["wnd"] = model = Running()
+    await host.split_anew("wnd", lanes)
+    [placed] = model.placed
+    assert (placed.threads, model.configuration) == (threads, lanes)
+    with pytest.raises(LoadFailed):
+        await host.load("wnd", 2)
+    assert seen == [len(placed.workers) * threads], "tables are read for as many threads as will look up in them"
+
+
+async def test_a_configuration_of_its_own_decides_the_threads_too(monkeypatch):
+    monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(9)))
+    configurations = {"wnd": served(lanes=whole(1, 1))}
+    host = ModelHost(Path("models"), HostOptions(workers=2, worker_threads=1, configurations=configurations))
+    for name, threads in (("wnd", 2), ("lone", 1)):
+        model = host._hosted[name] = Running()
+        await host.split_anew(name, whole(1, 1, 16))
+        assert model.placed[0].threads == threads
+
+
+async def test_whatever_fails_by_request_is_told_each_time_and_counted_with_its_time(monkeypatch):
+    """Where malformed queries come at a rate, requests that are refused have no line in the log."""
+
+    def load(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    now_s = [100.0]
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"wnd": (1, 2), "lone": (3,)})
+    monkeypatch.setattr(model_host, "stored_identity", lambda *_: "ab12")
+    monkeypatch.setattr(model_host.LoadedModel, "load", load)
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    host.clock = lambda: now_s[0]
+    host._hosted["wnd"] = Running(fault=OSError(5, "Input/output error"))
+    host._index.put("wnd", 1, "READY")
+    told = []
+    for number, ask in enumerate(
+        (
+            lambda: host.load("lone"),
+            lambda: host.load("wnd"),
+            lambda: host.load("wnd", 1),
+            lambda: host.split_anew("wnd", PIPELINE),
+            lambda: host.load("wnd"),
+        )
+    ):
+        now_s[0] = 100.0 + number
+        with capture_logs() as lines, pytest.raises(LoadFailed):
+            await ask()
+        [line] = [line for line in lines if line["log_level"] == "error"]
+        told.append((line["event"], line["model"], line["version"], line["reason"].partition("] ")[2]))
+    assert told == [
+        ("load failed", "lone", 3, "No space left on device"),
+        ("load failed", "wnd", 2, "No space left on device"),
+        ("refresh failed", "wnd", 1, "Input/output error"),
+        ("new split failed", "wnd", 1, "Input/output error"),
+        ("load failed", "wnd", 2, "No space left on device"),
+    ]
+    assert host.load_failures == {"lone": 1, "wnd": 4}
+    assert [(each.state, each.since_s) for each in host.entries] == [("UNAVAILABLE", 100.0), ("READY", 104.0)]
+
+
+async def test_that_the_repository_cannot_be_read_is_told_too(monkeypatch):
+    """Of names that nobody has checked then, none is counted."""
+
+    def unreadable(_directory):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(model_host, "stored_versions", unreadable)
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    with capture_logs() as lines, pytest.raises(LoadFailed, match="Permission denied"):
+        await host.load("whoever")
+    assert [line["event"] for line in lines] == ["load failed"]
+    assert host.load_failures == {}
+
+
+async def test_a_load_that_a_stop_breaks_off_has_not_failed(monkeypatch):
+    def load(*_, progress, **__):
+        host.begin_shutdown()
+        progress(1, 2)
+
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"wnd": (1,)})
+    monkeypatch.setattr(model_host.LoadedModel, "load", load)
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    with capture_logs() as lines, pytest.raises(LoadFailed, match="the server stopped while it was being loaded"):
+        await host.load("wnd")
+    assert [line["event"] for line in lines] == ["loading model"]
+    assert host.load_failures == {"wnd": 0}
 
 
 @pytest.mark.parametrize(
@@ -244,9 +379,26 @@ async def test_a_model_that_goes_while_the_server_starts_is_a_load_that_failed(m
     stored = iter([{"ranker": (1,)}, {"ranker": (1,)}, {}])
     host = ModelHost(Path("models"), HostOptions())
     monkeypatch.setattr(model_host, "stored_versions", lambda _directory: next(stored))
-    with pytest.raises(LoadFailed, match="has no model 'ranker'"):
+    with capture_logs() as lines, pytest.raises(LoadFailed, match="has no model 'ranker'"):
         await host.load_all()
     assert [entry.state for entry in host.entries] == ["UNAVAILABLE"]
+    assert lines == [], "whoever starts the server is told by what is raised"
+    assert host.load_failures == {"ranker": 1}
+
+
+async def test_models_that_cannot_be_loaded_at_the_start_are_told_once_each(monkeypatch):
+    def load(_directory, name, *_, **__):
+        raise OSError(28, f"No space left on device for {name}")
+
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,), "lone": (2,)})
+    monkeypatch.setattr(model_host.LoadedModel, "load", load)
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    with capture_logs() as lines, pytest.raises(LoadFailed, match="none of the 2 models"):
+        await host.load_all()
+    assert [(line["event"], line["model"]) for line in lines if line["log_level"] == "error"] == [
+        ("load failed", "ranker"), ("load failed", "lone"),
+    ]  # fmt: skip
+    assert host.load_failures == {"lone": 1, "ranker": 1}
 
 
 async def test_a_model_that_cannot_be_listed_is_one_that_cannot_be_loaded(monkeypatch, tmp_path):
@@ -319,7 +471,7 @@ async def test_a_configuration_of_tiers_for_a_model_that_there_is_not_is_told(mo
     monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,), "lone": (2,)})
     host = ModelHost(Path("models"), HostOptions(load=LoadOptions(hierarchy=hierarchy)))
 
-    async def load(_name):
+    async def load(_name, **_):
         raise LoadFailed("not here")
 
     monkeypatch.setattr(host, "load", load)
@@ -335,7 +487,7 @@ async def test_models_that_wait_for_their_turn_are_being_loaded(monkeypatch):
     """So that who asks for one early is told to come back, and the status names it."""
     seen = []
 
-    async def load(self, name, version=None):  # noqa: ARG001
+    async def load(self, name, version=None, **_):  # noqa: ARG001
         seen.append({entry.name: entry.state for entry in self.entries})
         with pytest.raises(ModelNotReady, match=f"model {name} is being loaded"):
             self.find(name)

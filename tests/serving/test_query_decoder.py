@@ -116,6 +116,22 @@ def test_keys_out_of_range_are_taken_as_the_feature_says(rule, expected, form):
     assert decoded.ravel().tolist() == expected
 
 
+def test_keys_of_which_the_model_takes_the_maximum_are_sent_whole():
+    feature = FeatureSpec("f", "t", 3, Pooling.CONCAT, whole=True)
+    decoder = QueryDecoder(ModelSpec("m", "imported", (EmbeddingTableSpec("t", 10, 4),), (feature,)), MAX_ITEMS)
+    values = tensor("f.values", np.arange(6))
+    assert decoder.decode([values, tensor("f.lengths", np.array([3, 3]))]).items == 2
+    assert decoder.decode([tensor("f", np.zeros((2, 3), np.int64))]).items == 2
+    with pytest.raises(InvalidInput) as error:
+        decoder.decode([tensor("f.values", np.arange(5)), tensor("f.lengths", np.array([3, 2]))])
+    assert error.value.message == (
+        "input 'f.lengths': length 2 of item 1 is too short; the model takes the maximum over all 3 keys of feature "
+        "'f': send 3 for each item, or 'f' [items, 3]"
+    )
+    with pytest.raises(InvalidInput, match=r"length 4 of item 0 is out of range"):
+        decoder.decode([values, tensor("f.lengths", np.array([4, 2]))])
+
+
 @pytest.mark.parametrize("rule", OutOfRange)
 def test_keys_in_range_are_never_copied(rule):
     keys = np.array([[0, 9]])

@@ -17,7 +17,7 @@ from hebe.serving.profile_in_use import ProfileInUse
 from hebe.serving.server_status import MOST_MODELS, ServerStatus
 from hebe.serving.statistics import Statistics
 
-from .conftest import LONE, FakeModel
+from .conftest import LONE, FakeEntry, FakeModel
 from .http_requests import call, error_of, get, json_request
 from .profiled import PIPELINE, served
 from .tier_states import KINDS, REDIS_FAULT, tiers_state, update_statistics
@@ -52,8 +52,8 @@ def test_a_server_that_is_well(front_ends):
     assert document["models_left_out"] == 0
     assert [each["name"] for each in document["models"]] == ["lone", "ranker"]
     assert (ranker["version"], ranker["state"], ranker["ready"], ranker["reason"]) == (1, "READY", True, "")
-    assert (ranker["workers"], ranker["queue_depth"], ranker["batch_size"]) == (1, 0, 16)
-    assert ranker["queries"] == {"answered": 1, "items": 4, "refused": {}}
+    assert (ranker["workers"], ranker["threads"], ranker["queue_depth"], ranker["batch_size"]) == (1, 2, 0, 16)
+    assert ranker["queries"] == {"answered": 1, "items": 4, "refused": {"invalid": 1}}
     assert ranker["sla"] == {"latency_ms": 50.0, "percentile": 95.0, "attainment": 1.0}
     assert 0 < ranker["latency_ms"]["p50"] <= ranker["latency_ms"]["p99"] <= 50.0
     assert ranker["keys"] == {"total": 10, "defaulted": 0, "stale": 0, "unknown": 0}
@@ -122,7 +122,7 @@ def test_online_updates(front_ends, tiered):
     updates = ranker["updates"]["tiers"]
     assert (updates["messages"], updates["rows"], updates["deletes"]) == (4, 40, 3)
     assert (updates["gaps"], updates["missing"], updates["poison"], updates["duplicates"]) == (1, 3, 1, 2)
-    assert updates["refused"] == 6
+    assert (updates["refused"], updates["passed_over"], updates["reordered"]) == (6, 8, 9)
     assert updates["last_poison"] == ["message 7 of partition 0: its checksum is wrong (kept nowhere)"]
     assert updates["lag_messages"] == 11
     assert "messages 5 to 7 of producer trainer" in updates["last_gaps"][0]
@@ -143,6 +143,26 @@ def test_what_is_degraded_says_since_when_and_why(front_ends, tiered):
     assert document["server"]["ready"]
     volatile = ranker["tiers"][1]
     assert (volatile["circuit"], volatile["failures"], volatile["fault_s"]) == ("open", 7, 2.5)
+
+
+def test_a_load_that_failed_says_since_when(fake_host):
+    """Of a version that could not take the place of the one that runs, and of a model that there is not at all."""
+    now_s = 1000.0
+    fake_host.clock = lambda: now_s
+    fake_host.models.pop("lone")
+    known = {"lone": FakeEntry("lone", 1, "UNAVAILABLE", "truncated", 400.0)}
+    known["ranker"] = FakeEntry("ranker", 1, "READY", "version 2 failed to load: truncated", 940.0)
+    fake_host.index = lambda: list(known.values())
+    status = ServerStatus(fake_host, Statistics())
+    assert status.document()["degraded"] == [
+        {"model": "lone", "what": "model", "reason": "truncated", "since_s": 600.0},
+        {"model": "ranker", "what": "load", "reason": "version 2 failed to load: truncated", "since_s": 60.0},
+    ]
+    known["lone"] = FakeEntry("lone", 1, "LOADING", "", 998.5)
+    known["ranker"] = FakeEntry("ranker", 1, "READY", "", 999.0)
+    assert status.document()["degraded"] == [
+        {"model": "lone", "what": "model", "reason": "it is being loaded", "since_s": 1.5}
+    ]
 
 
 def test_readiness_names_degraded_tiers_and_clients_do_not_mind(front_ends, tiered):

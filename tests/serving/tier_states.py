@@ -37,7 +37,7 @@ def update_statistics(*, failing: bool = False) -> IngestionStatistics:
     """Of an ingestion into the persistent store that has met everything once."""
     at = TopicPartition("ranker", "users", 0)
     counter = IngestionCounter(["persistent_db"])
-    counter.add(messages=4, rows=40, deletes=3, duplicates=2)
+    counter.add(messages=4, rows=40, deletes=3, duplicates=2, reordered=9, passed_over=8)
     counter.visible("persistent_db", [0.0])  # sent in 1970: beyond every bucket
     counter.gap(Gap(at, "trainer", 5, 7))
     counter.add(refused=6)

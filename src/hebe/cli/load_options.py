@@ -27,7 +27,8 @@ TableMemoryOption = Annotated[
     typer.Option(
         rich_help_panel=RUNNING,
         metavar="BYTES",
-        help="Most memory for embedding rows, such as 800M or 12G; the rest is read from --persistent-dir.",
+        help="Most memory for embedding rows, such as 800M or 12G; the rest is read from --persistent-dir. Not "
+        "beside a --hierarchy that has tiers.",
     ),
 ]
 PersistentDirOption = Annotated[
@@ -61,11 +62,18 @@ def load_options(
         raise typer.BadParameter(f"{graph!r}: choose {', '.join(GraphMode)}", param_hint="--graph")
     if (table_memory is None) != (persistent_dir is None):
         raise typer.BadParameter("--table-memory and --persistent-dir belong together", param_hint="--table-memory")
+    config = None if hierarchy is None else HierarchyConfig.from_toml(hierarchy)
+    if table_memory is not None and config is not None and config.is_tiered:
+        raise typer.BadParameter(
+            f"{hierarchy} has tiers, through which all tables are read: leave --table-memory and --persistent-dir out, "
+            "and give level 1 its size there (cache_bytes, cache_fraction)",
+            param_hint="--table-memory",
+        )
     return LoadOptions(
         GraphMode(graph),
         None if table_memory is None else parse_bytes(table_memory, "--table-memory"),
         persistent_dir,
         verify,
         parse_row_format(row_format),
-        None if hierarchy is None else HierarchyConfig.from_toml(hierarchy),
+        config,
     )

@@ -18,7 +18,9 @@ import typer
 from typer.core import TyperGroup
 
 import hebe
-from hebe.cli.output import print_error, print_json
+from hebe.cli.output import drop_unwritten, print_error, print_json
+
+_STDERR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,11 @@ def explain(fault: Exception) -> str | None:
     if isinstance(fault, OSError) and fault.strerror:
         where = " -> ".join(str(name) for name in (fault.filename, fault.filename2) if name is not None)
         return f"{where}: {fault.strerror}" if where else fault.strerror
+    if isinstance(fault, RuntimeError):
+        from hebe.serving.errors import NO_THREAD, NO_THREAD_ADVICE
+
+        if str(fault) == NO_THREAD:
+            return f"{fault}: {NO_THREAD_ADVICE}"
     return None
 
 
@@ -140,17 +147,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        _open_standard_streams()
         with _ended_by_signals():
             app(args=arguments, prog_name="hebe")
     except Exception as fault:
         message = explain(fault)
         if message is None or os.environ.get("HEBE_DEBUG", "0") not in ("", "0"):
             raise
-        print_error(message)
+        with contextlib.suppress(OSError):  # nor may a full disk keep the other stream from telling
+            print_error(message)
         if "--json" in arguments:
             with contextlib.suppress(OSError):
                 print_json({"error": message})
-        _drop_unwritten()
+        drop_unwritten()
         sys.exit(1)
 
 
@@ -176,11 +185,14 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(each, signal.SIG_DFL)
 
 
-def _drop_unwritten() -> None:
-    """Where stdout takes no more, forget what is left for it: the interpreter would fail to write it at its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+def _open_standard_streams() -> None:
+    """Open to nowhere what of stdin, stdout and stderr was closed when this process was started.
+
+    Else the next socket gets such a number: what is printed goes there, and libuv aborts where it closes it.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))

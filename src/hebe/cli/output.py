@@ -94,6 +94,16 @@ def print_error(message: str) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
 
 
+def drop_unwritten() -> None:
+    """Where stdout takes no more, forget what is left for it: the interpreter would fail to write it at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
 def plain(value: Any) -> Any:
     """`value` as JSON types."""
     if is_dataclass(value) and not isinstance(value, type):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from hebe.cli.load_options import (
@@ -23,7 +25,7 @@ from hebe.cli.load_options import (
     load_options,
 )
 from hebe.cli.options import parse_bytes
-from hebe.cli.output import JsonOption, make_console, print_json
+from hebe.cli.output import JsonOption, drop_unwritten, make_console, print_json
 from hebe.cli.serve_profiles import check_profile_decides, profiled_configurations
 from hebe.query import MOST_ITEMS
 
@@ -214,22 +216,43 @@ def serve(
 
     def announce(server: Server) -> None:
         scheme = "https" if tls_certificate else "http"
-        name = f"[{host}]" if ":" in host else host
+        name = f"[{options.host}]" if ":" in options.host else options.host
         address = {
             "http": f"{scheme}://{name}:{server.http_port}",
             "grpc": f"{name}:{server.grpc_port}",
             "metrics": f"{scheme}://{name}:{server.metrics_port}/metrics",
         }
-        console.print(
+        words = io.StringIO()  # rich itself would end the process where nobody reads
+        Console(file=words, force_terminal=console.is_terminal, highlight=False).print(
             f"[bold]Hebe[/] serves [bold]{escape(str(directory))}[/]  "
             + escape(f"HTTP {address['http']}  gRPC {address['grpc']}  metrics {address['metrics']}\n")
             + escape(f"Ready: GET {address['http']}/v2/health/ready.  Ctrl-C stops."),
             soft_wrap=True,
         )
+        with _served_all_the_same():
+            console.file.write(words.getvalue())
+            console.file.flush()
         if as_json:
-            print_json({"listening": address})
+            with _served_all_the_same():
+                print_json({"listening": address})
 
     Server(directory, options).run(announce)
+    drop_unwritten()
+
+
+@contextlib.contextmanager
+def _served_all_the_same() -> Iterator[None]:
+    """Around what tells where the server listens: a full disk, or a reader who has gone, does not keep it from serving,
+    as it does not later on. The log says so, if that is still read.
+    """
+    try:
+        yield
+    except OSError as fault:
+        import structlog
+
+        structlog.get_logger("hebe.server").warning(
+            "where this server listens could not be told", reason=fault.strerror
+        )
 
 
 @contextlib.contextmanager

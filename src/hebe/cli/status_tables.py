@@ -115,11 +115,12 @@ _PERCENTILES = ("p50", "p95", "p99")
 def _configurations(models: Sequence[Json]) -> FittingTable | None:
     """How the server is split for each model, and where that is from a profile, what it says beside what is measured.
 
-    Power that is estimated has a `~` before it.
+    Threads are those of each worker. Power that is estimated has a `~` before it.
     """
     table = FittingTable(
         "model",
         Column("configuration", folds=True),
+        Column("threads each", right=True, spare=3),
         Column("profile qps", right=True),
         Column("measured qps", right=True),
         Column("profile W", right=True, spare=2),
@@ -132,6 +133,7 @@ def _configurations(models: Sequence[Json]) -> FittingTable | None:
         table.add_row(
             model["name"],
             configuration_words(from_dict(model["configuration"])),
+            str(model.get("threads", "")),
             *("" if told is None else _number(told["qps"]) for told in (said, measured)),
             *("" if told is None else _watts(told) for told in (said, measured)),
             "" if measured is None or measured["window"] is None else _load(measured["window"]),
@@ -231,6 +233,7 @@ def _updates(models: Sequence[Json]) -> FittingTable | None:
         Column("visible p99", right=True),
         *(Column(kind, right=True) for kind in ("gaps", "poison")),
         Column("refused", right=True),
+        Column("passed over", right=True),
         Column("duplicates", right=True, spare=4),
         Column("last fault", folds=True, spare=1),
     )
@@ -247,6 +250,7 @@ def _updates(models: Sequence[Json]) -> FittingTable | None:
                 *(_slowest(updates["visible_s"], percentile) for percentile in ("p50", "p99")),
                 *(Text(f"{updates[kind]:,}", "bold red" if updates[kind] else "") for kind in ("gaps", "poison")),
                 Text(f"{updates['refused']:,}" if updates["refused"] else "", "bold red"),
+                f"{updates['passed_over']:,}" if updates.get("passed_over") else "",
                 f"{updates['duplicates']:,}",
                 updates["fault"] or "",
             )

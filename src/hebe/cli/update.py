@@ -257,7 +257,7 @@ def lag(
     if behind:
         print_error(f"more than {max_lag:,} messages behind: {', '.join(behind)}")
         raise typer.Exit(1)
-    if max_lag is not None and topics and not groups:
+    if max_lag is not None and topics and not any(found["partitions"] for found in groups):
         names = ", ".join(f"{topic.model}/{topic.table}" for topic in topics)
         print_error(f"no group reads {names}: no server has begun, or all have their tables in memory alone")
         raise typer.Exit(1)

@@ -21,7 +21,7 @@ from torch import fx
 
 from hebe.models.exported_node import op_name
 from hebe.models.key_source import RULES, KeyProbe, KeySource, same_lookups
-from hebe.models.layer_tables import Address, Features, FeatureSource, LayerOutput, LayerUse, Tables, Weight
+from hebe.models.layer_tables import Features, FeatureSource, LayerOutput, LayerUse, Tables, Weight
 from hebe.models.module_inputs import GraphCaptureError, ModuleInput
 from hebe.models.table_file import RowArray
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, OutOfRange, Pooling
@@ -41,8 +41,8 @@ class EmbeddingCut:
 
     `paddings` is the padding key of those features that have one. `selections` are the nodes that select some columns
     of an input, or bring these into the range of a feature's table: what the DenseNet can have of the inputs. `left`
-    are embedding layers that stay in the DenseNet, each with why it could not become a table. `table_addresses` tells
-    where they lie in memory which of the module's weights became tables.
+    are embedding layers that stay in the DenseNet, each with why it could not become a table. `table_weights` are the
+    module's weights that became tables.
     """
 
     tables: tuple[EmbeddingTableSpec, ...]
@@ -53,7 +53,7 @@ class EmbeddingCut:
     outputs: Mapping[fx.Node, LayerOutput]
     selections: Mapping[fx.Node, tuple[KeySource, ...]]
     left: Mapping[fx.Node, GraphCaptureError]
-    table_addresses: frozenset[Address]
+    table_weights: tuple[Weight, ...]
 
 
 def cut_embeddings(
@@ -77,9 +77,9 @@ def cut_embeddings(
                 uses.append(_use(node, weight, probes))
             except _ComputedKeys as fault:
                 left[node] = weight, fault
-    addresses = frozenset(use.weight.address for use in uses)
+    table_weights = tuple({use.weight.address: use.weight for use in uses}.values())
     for weight, reason in left.values():
-        if not uses or weight.address in addresses or weight.value.nbytes > MOST_BYTES_LEFT:
+        if not uses or any(map(weight.overlaps, table_weights)) or weight.value.nbytes > MOST_BYTES_LEFT:
             raise GraphCaptureError(str(reason))
     if not uses:
         raise GraphCaptureError("the module has no nn.Embedding or nn.EmbeddingBag layer that its result depends on")
@@ -101,7 +101,7 @@ def cut_embeddings(
         outputs,
         _selections(graph, inputs, probes),
         {node: reason for node, (_, reason) in left.items()},
-        addresses,
+        table_weights,
     )
 
 

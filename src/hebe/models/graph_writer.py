@@ -77,7 +77,7 @@ class _Writer:
         self.dense_state: dict[str, Tensor] = {}
         self.origins: dict[str, str] = {}
         self._numbers, self._weights, self._outputs = numbers, weights, cut.outputs
-        self._table_addresses = cut.table_addresses
+        self._table_weights = cut.table_weights
         self._slots = {slot.feature.name: slot for slot in spec.slots}
         self._widths = {"dense": spec.dense_dim, "keys": spec.lookups_per_item}
         self._references: dict[fx.Node, dict[str, str]] = {}
@@ -159,7 +159,7 @@ class _Writer:
 
     def _weight(self, node: fx.Node) -> dict[str, str]:
         weight = self._weights[node]
-        if weight.value.numel() and weight.address in self._table_addresses:
+        if any(map(weight.overlaps, self._table_weights)):
             raise GraphCaptureError(
                 f"layer {weight.name.removesuffix('.weight')}: its rows are read outside of embedding lookups; "
                 "give that part of the module a copy of them"

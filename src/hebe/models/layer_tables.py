@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, fx
 
@@ -34,6 +36,16 @@ class Weight:
     def address(self) -> Address:
         """Where it lies in memory: the same for a weight that has several names, another for a part of it."""
         return self.value.data_ptr(), tuple(self.value.shape), self.value.stride()
+
+    def overlaps(self, other: Weight) -> bool:
+        """Whether the two have an element in common, as where one is the other transposed."""
+        return np.shares_memory(_elements(self.value), _elements(other.value))
+
+
+def _elements(value: Tensor) -> npt.NDArray[np.generic]:
+    """A view of the tensor's elements, as bytes of their size: NumPy lacks some of torch's dtypes."""
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(value.element_size(), value.dtype)
+    return value.detach().view(bits).numpy()
 
 
 @dataclass(frozen=True)

@@ -175,11 +175,12 @@ class SparseExecutor:
         time; waiting in any case where a query bounds its defaulted keys.
         """
         out = inputs.sparse[: len(keys)]
+        counted = any(part.query.counted for part in batch.sub_queries)
         if self._hot is not None and self._cold is not None and inputs.hot_keys is not None:
             cold = self._cold[: len(keys)]
             complete(keys, copies)
             hot = self._hot.split(keys, inputs.hot_keys[: len(keys)], cold)
-            report = self._share_out(cold, out, math.inf, wait=False)  # tiered tables have no hot rows
+            report = self._share_out(cold, out, math.inf, wait=False, counted=counted)  # tiered tables have no hot rows
             report.keys.total += hot
             if report.by_item is not None:
                 report.by_item[:, 0] = present_by_item(keys)
@@ -190,16 +191,18 @@ class SparseExecutor:
             wait = any(part.query.max_defaulted_fraction < 1 for part in batch.sub_queries)
             left_s = deadline_s - time.monotonic() - dense_s
         if self._team.op_workers == 1:
-            return self._hierarchy.lookup(keys, out, self._scratches[0], copies, left_s, wait=wait)
+            return self._hierarchy.lookup(keys, out, self._scratches[0], copies, left_s, wait=wait, counted=counted)
         complete(keys, copies)
-        return self._share_out(keys, out, left_s, wait=wait)
+        return self._share_out(keys, out, left_s, wait=wait, counted=counted)
 
-    def _share_out(self, keys: KeyArray, out: FloatArray, left_s: float, *, wait: bool) -> LookupReport:
+    def _share_out(self, keys: KeyArray, out: FloatArray, left_s: float, *, wait: bool, counted: bool) -> LookupReport:
         """The lookup, its items shared among the op workers."""
 
         def look_up(share: tuple[int, int], scratch: LookupScratch) -> LookupReport:
             start, stop = share
-            return self._hierarchy.lookup(keys[start:stop], out[start:stop], scratch, timeout_s=left_s, wait=wait)
+            return self._hierarchy.lookup(
+                keys[start:stop], out[start:stop], scratch, timeout_s=left_s, wait=wait, counted=counted
+            )
 
         shares = self._team.shares(len(keys))
         tasks = [partial(look_up, *each) for each in zip(shares, self._scratches, strict=False)]

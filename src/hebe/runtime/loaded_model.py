@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig
@@ -28,7 +29,7 @@ from hebe.runtime.executor import BatchOutcome, ModelExecutor
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.runtime.pipeline import Pipeline
 from hebe.runtime.worker import Measured
-from hebe.spec import OutOfRange
+from hebe.spec import FeatureSpec, OutOfRange
 
 _KEPT_ITEMS = 8192
 """Executors for more items are not kept: their buffers are large, and such queries rare."""
@@ -320,7 +321,11 @@ class LoadedModel:
         return self.new_executor(1 << (items - 1).bit_length())
 
     def query(self, features: Mapping[str, FeatureKeys], dense: FloatArray | None = None) -> Query:
-        """A checked query of these inputs, for callers in this process."""
+        """A checked query of these inputs, for callers in this process: keys int64, `dense` float32, whatever whole
+        numbers and numbers are given.
+
+        Raises ValueError naming a wrong input.
+        """
         missing = {feature.name for feature in self.spec.features} ^ set(features)
         if missing:
             raise ValueError(
@@ -329,52 +334,45 @@ class LoadedModel:
         checked: dict[str, FeatureKeys] = {}
         items = -1
         for feature in self.spec.features:
-            keys = features[feature.name]
-            if not isinstance(keys, JaggedKeys):
-                keys = np.asarray(keys)
-                if keys.dtype.kind not in "iu":
-                    raise ValueError(f"feature {feature.name}: keys are {keys.dtype}: must be whole numbers")
-                keys = values = np.ascontiguousarray(keys, dtype=np.int64)
+            given = features[feature.name]
+            if isinstance(given, JaggedKeys):
+                jagged = _checked_jagged(feature, given)
+                values, offsets, count = jagged.values, jagged.offsets, len(jagged.offsets) - 1
+            else:
+                values, offsets = _whole_numbers(f"feature {feature.name}: keys", given), None
                 if values.ndim != 2 or values.shape[1] != feature.lookups:
                     raise ValueError(
                         f"feature {feature.name}: has shape {list(values.shape)}: must be [items, {feature.lookups}]"
                     )
                 count = len(values)
-            else:
-                values, count, lengths = keys.values, len(keys.offsets) - 1, np.diff(keys.offsets)
-                if lengths.size and (lengths.min() < 0 or lengths.max() > feature.lookups):
-                    raise ValueError(f"feature {feature.name}: lengths must lie in [0, {feature.lookups}]")
-                if keys.offsets[0] != 0 or keys.offsets[-1] != len(values):
-                    raise ValueError(f"feature {feature.name}: offsets must run from 0 to the {len(values)} values")
             items = count if items < 0 else items
             if count != items:
                 raise ValueError(f"feature {feature.name}: has {count} items where the others have {items}")
             rows = self.spec.table(feature.table).rows
             if feature.out_of_range is not OutOfRange.REFUSE:
                 values = bring_into_range(values, rows, feature.out_of_range)
-                keys = JaggedKeys(values, keys.offsets) if isinstance(keys, JaggedKeys) else values
             if values.size and (values.min() < 0 or values.max() >= rows):
                 raise ValueError(f"feature {feature.name}: keys must lie in [0, {rows})")
-            checked[feature.name] = keys
+            checked[feature.name] = values if offsets is None else JaggedKeys(values, offsets)
         if items < 1:
             raise ValueError("a query needs at least one item")
-        if self.spec.dense_dim:
-            if dense is None or np.shape(dense) != (items, self.spec.dense_dim):
-                raise ValueError(f"dense: must be float32 [{items}, {self.spec.dense_dim}]")
-            dense = np.ascontiguousarray(dense, dtype=np.float32)
-        elif dense is not None and np.size(dense):
-            raise ValueError(f"dense: model {self.spec.name} has no dense input")
-        return Query(0, items, 0.0, features=checked, dense=dense if self.spec.dense_dim else None)
+        if not self.spec.dense_dim:
+            if dense is not None and np.size(dense):
+                raise ValueError(f"dense: model {self.spec.name} has no dense input")
+            return Query(0, items, 0.0, features=checked)
+        if dense is None:
+            raise ValueError(f"dense is missing: must be float32 [{items}, {self.spec.dense_dim}]")
+        return Query(0, items, 0.0, features=checked, dense=_checked_dense(dense, (items, self.spec.dense_dim)))
 
     def random_query(self, items: int, seed: int = 0) -> Query:
-        """A query of uniform keys, for warm-up and measurement."""
+        """A query of uniform keys, for warm-up and measurement, which the statistics of tiers leave out."""
         rng = np.random.default_rng(seed)
         features: dict[str, FeatureKeys] = {}
         for feature in self.spec.features:
             keys: KeyArray = rng.integers(0, self.spec.table(feature.table).rows, (items, feature.lookups))
             features[feature.name] = keys
         dense = rng.random((items, self.spec.dense_dim), dtype=np.float32) if self.spec.dense_dim else None
-        return Query(0, items, 0.0, features=features, dense=dense)
+        return Query(0, items, 0.0, features=features, dense=dense, counted=False)
 
     def warm_up(self, run: Callable[[Batch], BatchOutcome], batch_size: int, repeats: int = 3) -> Measured:
         """Run batches of several sizes up to `batch_size`; returns (items, outcome) of the last run of each.
@@ -410,3 +408,65 @@ def _open_updates(stored: StoredModel, hierarchy: EmbeddingHierarchy, options: L
     place = options.store_directory(stored.name, stored.version)
     memory, tiers = hierarchy.memory, hierarchy.tiers
     return OnlineUpdates.open(stored.name, memory, tiers, options.hierarchy, place, stored.rows_as_of_s)
+
+
+def _whole_numbers(what: str, given: npt.ArrayLike) -> KeyArray:
+    """`given` as int64, C-contiguous. Raises ValueError unless it has whole numbers, all of which fit."""
+    try:
+        array = np.asarray(given)
+    except ValueError:
+        raise ValueError(
+            f"{what} are no array; where items have different numbers of keys, give hebe.JaggedKeys(values, offsets)"
+        ) from None
+    if not array.size and isinstance(given, list | tuple):
+        array = array.astype(np.int64)  # an empty list has no numbers that could say what they are
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{what} are {array.dtype}: must be whole numbers that int64 holds")
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{what}: {array.max()} does not fit int64")
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def _checked_jagged(feature: FeatureSpec, given: JaggedKeys) -> JaggedKeys:
+    """`given` as int64, with lengths that the feature takes. Raises ValueError."""
+    name, most = feature.name, feature.lookups
+    values = _whole_numbers(f"feature {name}: values", given.values)
+    offsets = _whole_numbers(f"feature {name}: offsets", given.offsets)
+    if values.ndim != 1 or offsets.ndim != 1 or not offsets.size:
+        raise ValueError(
+            f"feature {name}: values have shape {list(values.shape)}, offsets {list(offsets.shape)}: must be [keys] "
+            "and [items + 1]"
+        )
+    if offsets[0] != 0 or offsets[-1] != len(values):
+        raise ValueError(f"feature {name}: offsets must run from 0 to the {len(values)} values")
+    lengths = np.diff(offsets)
+    wrong = (lengths < 0) | (lengths > most)
+    if wrong.any():
+        item = int(np.argmax(wrong))
+        raise ValueError(f"feature {name}: length {lengths[item]} of item {item}: lengths must lie in [0, {most}]")
+    if feature.whole and lengths.size and lengths.min() < most:
+        item = int(np.argmin(lengths))
+        raise ValueError(
+            f"feature {name}: length {lengths[item]} of item {item} is too short: the model takes the maximum over all "
+            f"{most} keys of {name}, so give {most} for each item"
+        )
+    return JaggedKeys(values, offsets)
+
+
+def _checked_dense(given: npt.ArrayLike, shape: tuple[int, int]) -> FloatArray:
+    """Dense values as float32, C-contiguous. Raises ValueError for another shape, and for one that is not finite in
+    float32."""
+    try:
+        with np.errstate(over="ignore"):
+            dense = np.ascontiguousarray(given, dtype=np.float32)
+    except (ValueError, TypeError, OverflowError) as fault:
+        raise ValueError(f"dense: {fault}: must be float32 {list(shape)}") from None
+    if np.shape(given) != shape:
+        raise ValueError(f"dense: has shape {list(np.shape(given))}: must be float32 {list(shape)}")
+    if not np.isfinite(dense).all():
+        item, column = divmod(int(np.argmin(np.isfinite(dense))), shape[1])
+        raise ValueError(
+            f"dense: value {np.asarray(given)[item, column]} of item {item}, column {column}: every value must be "
+            "finite in float32"
+        )
+    return dense

@@ -7,6 +7,7 @@ answer alike.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hebe.query import FloatArray, JaggedKeys, KeyArray, KeyCounts, Query
-from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error
+from hebe.serving.errors import (
+    ErrorKind,
+    InvalidInput,
+    ModelNotReady,
+    RequestError,
+    UnknownModel,
+    as_request_error,
+)
 from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE, QueryDecoder
 from hebe.serving.statistics import ModelStatistics, Statistics
@@ -83,11 +91,21 @@ class DataPlane:
         """Elements that one input of a request to a model may have. Raises what `ModelHost.find` raises."""
         return self._endpoint(self.host.find(name, version or None)).decoder.most_values
 
-    def count_refused(self, error: RequestError) -> None:
-        """Count a request that was answered with `error`, unless that was counted with a model."""
-        if not error.counted:
-            error.counted = True
-            self.statistics.refused[error.reason] += 1
+    def count_refused(self, error: RequestError, model: str = "", version: str = "", arrival_s: float = 0.0) -> None:
+        """Count a request that was answered with `error`, unless that was counted already.
+
+        It is counted on the `model` (and `version`) that it asks for scores, if it names one and that is loaded. What
+        it names otherwise is the client's invention, and no name of anything here.
+        """
+        if error.counted:
+            return
+        error.counted = True
+        if model:
+            with contextlib.suppress(UnknownModel, ModelNotReady):
+                counters = self._endpoint(self.host.find(model, version or None)).statistics
+                counters.query_refused(error.reason, self.clock() - arrival_s, allowed_s=0.0)
+                return
+        self.statistics.refused[error.reason] += 1
 
     def _endpoint(self, model: HostedModel) -> _Endpoint:
         spec = model.spec
@@ -164,7 +182,7 @@ class DataPlane:
         """
         try:
             model = self.host.find(request.model, request.version or None)
-            decoded = self._endpoint(model).decoder.decode(request.tensors, whole=False)
+            decoded = self._endpoint(model).decoder.decode(request.tensors, complete=False)
             by_table: dict[str, list[KeyArray]] = {}
             for feature in model.spec.features:
                 keys = decoded.features.get(feature.name)

@@ -122,6 +122,8 @@ class NodeDriver:
         self.observer: Observer | None = None
         """Called with the lock held: it must be quick, and ask nothing of this driver."""
         self.lanes: tuple[PlacedLane, ...] = ()
+        self.threads = threads
+        """Of each worker that runs the whole model on the host."""
         self.splits = 0
         """How often the server was split for this model."""
         self._max_items, self._accelerator = max_items, accelerator
@@ -171,7 +173,7 @@ class NodeDriver:
                     self._change(worker, Availability.UP, effects)
                 for worker in before:
                     self._change(worker, Availability.DRAINING, effects)
-                self.lanes = tuple(lanes)
+                self.lanes, self.threads = tuple(lanes), threads
                 self.splits += 1
             self._deliver(effects)
             for worker in before:

@@ -24,6 +24,20 @@ from __future__ import annotations
 
 from enum import Enum
 
+NO_THREAD = "can't start new thread"
+"""What Python says then."""
+NO_THREAD_ADVICE = (
+    "the system has no memory left for one, or no place: raise the limits of memory (ulimit -v), of processes (ulimit "
+    "-u) and of tasks (TasksMax, pids.max), or have fewer workers"
+)
+"""What to do about it."""
+
+
+def described(fault: BaseException) -> str:
+    """`fault` with its type, and what to do where Python's own words do not lead there."""
+    advice = f": {NO_THREAD_ADVICE}" if str(fault) == NO_THREAD else ""
+    return f"{type(fault).__name__}: {fault}{advice}"
+
 
 class ErrorKind(Enum):
     """What went wrong; the value is (HTTP status, name of the gRPC status code, name in metrics and logs)."""

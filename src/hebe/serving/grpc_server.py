@@ -41,7 +41,7 @@ from hebe.serving.errors import (
 )
 from hebe.serving.grpc_infer import decode_infer, encode_answer, parameters_of, split_raw_contents
 from hebe.serving.grpc_places import CallPlaces, end_late_calls
-from hebe.serving.listening import TlsFiles, open_port
+from hebe.serving.listening import ServerTls, open_port
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
 from hebe.serving.protocol import SERVICE, message, methods
@@ -142,24 +142,25 @@ class GrpcFrontEnd:
         }
         inference = {
             name: grpc.stream_unary_rpc_method_handler(
-                self._unary(name, request, served.get(name) or _shared_memory(name, response))
+                _unless_gone(self._unary(name, request, served.get(name) or _shared_memory(name, response)))
             )
             for name, (request, response) in methods().items()
             if name not in ("ModelInfer", "ModelStreamInfer")
         }
         infer = self._unary("ModelInfer", bytes, self._model_infer)
-        inference["ModelInfer"] = grpc.stream_unary_rpc_method_handler(infer)
-        inference["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._model_stream_infer)
+        inference["ModelInfer"] = grpc.stream_unary_rpc_method_handler(_unless_gone(infer))
+        stream = _unless_gone(self._model_stream_infer)
+        inference["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(stream)
         health = {
             "Check": grpc.stream_unary_rpc_method_handler(
-                self._unary("Check", health_pb2.HealthCheckRequest, self._health_check)
+                _unless_gone(self._unary("Check", health_pb2.HealthCheckRequest, self._health_check))
             ),
-            "Watch": grpc.stream_stream_rpc_method_handler(self._health_watch),
+            "Watch": grpc.stream_stream_rpc_method_handler(_unless_gone(self._health_watch)),
         }
         return [
             grpc.method_handlers_generic_handler(SERVICE, inference),
             grpc.method_handlers_generic_handler(_HEALTH, health),
-            _EverythingElse(self._unknown),
+            _EverythingElse(_unless_gone(self._unknown)),
         ]
 
     # -- calls
@@ -233,8 +234,12 @@ class GrpcFrontEnd:
         request = _parse(message("ModelInferRequest"), rest, self._limits.max_json_bytes)
         remaining_s = context.time_remaining()
         deadline_s = math.inf if remaining_s is None else arrival_s + remaining_s
-        most_values = self._data_plane.most_values(request.model_name, request.model_version)
-        decoded, raw = decode_infer(request, arrival_s, deadline_s, raw_contents, most_values)
+        try:
+            most_values = self._data_plane.most_values(request.model_name, request.model_version)
+            decoded, raw = decode_infer(request, arrival_s, deadline_s, raw_contents, most_values)
+        except RequestError as error:
+            self._data_plane.count_refused(error, request.model_name, request.model_version, arrival_s)
+            raise
         if self._data_plane.traces:
             decoded.trace_parent = next(
                 (value for key, value in context.invocation_metadata() or () if key == "traceparent"), None
@@ -426,6 +431,21 @@ class GrpcFrontEnd:
         return response
 
 
+def _unless_gone(act: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    """`act`, which is given up where its client has gone.
+
+    gRPC may notice that in the midst of what it is told, and would log it as an error of ours, with a stack trace.
+    """
+
+    async def call(requests: Any, context: Any) -> Any:
+        try:
+            return await act(requests, context)
+        except grpc.aio.InternalError:
+            raise asyncio.CancelledError from None
+
+    return call
+
+
 def _shared_memory(name: str, response_class: Any) -> Method:
     """Shared-memory methods: no regions to list or remove, and none can be registered."""
 
@@ -461,6 +481,24 @@ def _parse(request_class: Any, data: bytes, most_bytes: int) -> Any:
         raise InvalidInput(f"not a {request_class.DESCRIPTOR.name}: {fault}") from None
 
 
+def _credentials(tls: ServerTls) -> Any:
+    """The credentials of a server whose certificate may be renewed: gRPC asks for it at each handshake."""
+    shown = tls.pem
+
+    def configuration(pem: tuple[bytes, bytes]) -> Any:
+        certificate, key = pem
+        return grpc.ssl_server_certificate_configuration([(key, certificate)])
+
+    def renewed() -> Any:
+        nonlocal shown
+        if tls.pem is shown:
+            return None
+        shown = tls.pem
+        return configuration(shown)
+
+    return grpc.dynamic_ssl_server_credentials(configuration(shown), renewed)
+
+
 class GrpcServer:
     """A listening gRPC server; made by `start_grpc`."""
 
@@ -482,13 +520,13 @@ async def start_grpc(
     log: RequestLog,
     host: str,
     port: int,
-    tls: TlsFiles | None = None,
+    tls: ServerTls | None = None,
     limits: GrpcLimits | None = None,
     budget: ByteBudget | None = None,
 ) -> GrpcServer:
     """Serve `data_plane` on `host`:`port`; `budget` is what all servers share.
 
-    Raises `ServeError` if the port is taken or not permitted, or the TLS files are not usable.
+    Raises `ServeError` if the port is taken or not permitted.
     """
     # gRPC says only that it failed; opening the port ourselves first says why.
     open_port("gRPC", host, port).close()
@@ -510,8 +548,7 @@ async def start_grpc(
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if tls is not None:
-            certificate, key = tls.read()
-            bound = server.add_secure_port(address, grpc.ssl_server_credentials([(key, certificate)]))
+            bound = server.add_secure_port(address, _credentials(tls))
         else:
             bound = server.add_insecure_port(address)
     except RuntimeError as fault:

@@ -73,6 +73,11 @@ class HostedModel:
         return self._driver.workers
 
     @property
+    def threads(self) -> int:
+        """Threads of each worker that runs the whole model on the host."""
+        return self._driver.threads
+
+    @property
     def worked_s(self) -> Mapping[tuple[int, Stage], float]:
         """Seconds that a worker has been running batches so far, by lane and stage, since the server was split."""
         return self._driver.worked_s

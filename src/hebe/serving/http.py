@@ -7,6 +7,7 @@ server's status and prefetching. Everything but health needs a token where token
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ class HttpFrontEnd:
         with one.
         """
         try:
-            route = self._route(head.method, head.path)
+            route = head.route = self._route(head.method, head.path)
             headers = head.headers
             if not route.open:
                 self._gate.admit(head.header(b"authorization"), head.arrival_s)
@@ -104,7 +105,6 @@ class HttpFrontEnd:
                 self._check_json_size(int(headers.get(b"content-length", b"0")))
         except Exception as fault:
             return self.refuse(as_request_error(fault), head)
-        head.route = route
         if not route.tensors:
             head.most_bytes = self._max_json_bytes
         return None
@@ -160,11 +160,25 @@ class HttpFrontEnd:
         return response
 
     def refuse(self, error: RequestError, head: HttpRequest | None) -> HttpResponse:
-        """The answer to what is refused or failed, counted and logged."""
-        self._data_plane.count_refused(error)
+        """The answer to what is refused or failed, counted, on its model if it asks one for scores, and logged."""
+        if not error.counted:
+            if head is not None and (route := self._asking(head)) is not None:
+                self._data_plane.count_refused(error, route.model, route.version, head.arrival_s)
+            else:
+                self._data_plane.count_refused(error)
         what, peer = (f"{head.method} {head.path}", head.peer) if head is not None else ("", "")
         self._log.refused("http", what, error, peer)
         return _refusal(error)
+
+    def _asking(self, head: HttpRequest) -> _Route | None:
+        """The route of what asks a model for scores; None of all else, and of who has no token to speak for clients."""
+        route: _Route | None = head.route
+        if route is None:  # refused before it was screened
+            with contextlib.suppress(RequestError):
+                route = self._route(head.method, head.path)
+        if route is None or not route.infer or not self._gate.knows(head.header(b"authorization")):
+            return None
+        return route
 
     # -- paths
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-import ssl
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -13,7 +12,7 @@ from email.utils import formatdate
 from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.http_connection import HttpConnection
 from hebe.serving.http_message import Handler, HttpLimits
-from hebe.serving.listening import MOST_UNACCEPTED, TlsFiles, open_port
+from hebe.serving.listening import MOST_UNACCEPTED, ServerTls, open_port
 
 _READ_BYTES = 64 * 1024
 _NO_SOCKETS_PAUSE_S = 0.5
@@ -114,10 +113,10 @@ class _TlsListener:
     hands would not be counted.
     """
 
-    def __init__(self, connections: HttpConnections, listener: socket.socket, context: ssl.SSLContext) -> None:
+    def __init__(self, connections: HttpConnections, listener: socket.socket, tls: ServerTls) -> None:
         self._connections = connections
         self._listener = listener
-        self._context = context
+        self._tls = tls
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     async def _accept(self) -> None:
@@ -146,7 +145,7 @@ class _TlsListener:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: _TlsConnection(self._connections, this),
                 accepted,
-                ssl=self._context,
+                ssl=self._tls.context,
                 ssl_handshake_timeout=limits.head_timeout_s,
                 ssl_shutdown_timeout=limits.linger_s,
             )
@@ -187,24 +186,23 @@ async def start_http(
     port: int,
     *,
     clock: Callable[[], float],
-    tls: TlsFiles | None = None,
+    tls: ServerTls | None = None,
     limits: HttpLimits | None = None,
     budget: ByteBudget | None = None,
     what: str = "HTTP",
 ) -> HttpServer:
     """Serve `handler` on `host`:`port`; `clock` is that of `Query.arrival_s`, `budget` what all servers share.
 
-    Raises `ServeError` if the port is taken or not permitted, or the TLS files are not usable.
+    Raises `ServeError` if the port is taken or not permitted.
     """
-    context = tls.context() if tls is not None else None
     limits = limits or HttpLimits()
     budget = budget or ByteBudget(REQUESTS_IN_BUDGET * limits.max_request_bytes)
     connections = HttpConnections(handler, limits, clock, budget)
     listener = open_port(what, host, port)
     bound = int(listener.getsockname()[1])
     server: asyncio.Server | _TlsListener
-    if context is not None:
-        server = _TlsListener(connections, listener, context)
+    if tls is not None:
+        server = _TlsListener(connections, listener, tls)
     else:
         loop = asyncio.get_running_loop()
         # It listens anew, by default for a hundred.

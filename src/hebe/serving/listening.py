@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
+import os
 import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from hebe.serving.errors import ServeError
+
+log = structlog.get_logger("hebe.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,103 @@ class TlsFiles:
 MOST_UNACCEPTED = 2048
 """Connections that the system may hold for a listening socket. Of those that come beyond it, while the event loop is at
 something else, each would try again after a second only."""
+
+
+class ServerTls:
+    """What the server shows of `files`, read again once they have changed: certificates are renewed while it runs.
+
+    Raises as `TlsFiles`. `context` and `pem`, (certificate chain, key), are of those that were last good together.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._loaded = self._seen = self._stamp()
+        self._refused: tuple[_Stamp, str] | None = None
+        self.context = files.context()
+        self.pem = files.read()
+
+    def look(self) -> None:
+        """Take what the files hold now, if it is new and was the same when they were looked at before: who writes one
+        after the other is left to finish. What is no certificate and its key is told in the log, once, and tried again
+        at each look: it may be that only its permissions were missing.
+        """
+        stamp, before = self._stamp(), self._seen
+        self._seen = stamp
+        if stamp != before or stamp == self._loaded:
+            return
+        try:
+            pem, context = self._files.read(), self._files.context()
+        except ServeError as fault:
+            if (refused := (stamp, str(fault))) != self._refused:
+                self._refused = refused
+                log.error("the new certificate is not taken, the one before stays", reason=str(fault))
+            return
+        self.pem, self.context, self._loaded = pem, context, stamp
+        log.info("new connections get the new certificate", certificate=str(self._files.certificate))
+
+    async def watch(self) -> None:
+        """Look every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.look()
+
+    def _stamp(self) -> _Stamp:
+        stamps: list[tuple[int, int, int] | None] = []
+        for path in (self._files.certificate, self._files.key):
+            try:
+                found = path.stat()
+            except OSError:
+                stamps.append(None)
+            else:
+                stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
+        return tuple(stamps)
+
+
+_Stamp = tuple[tuple[int, int, int] | None, ...]
+"""Of both files, what changes where one is written or replaced; None of one that is not there."""
+_LOOK_S = 5.0
+
+
+_OTHER_FILES = 256
+"""Files that a server may have open beside connections: of stores, of models that are being loaded."""
+_CONNECTIONS = 2048
+"""Of all front ends together, of which HTTP has half, the metrics an eighth, and gRPC, which bounds none, the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionRoom:
+    """How many connections HTTP and the metrics' port may have, since the system allows only so many open files.
+
+    `needed` is the limit of open files from which on it decides nothing.
+    """
+
+    http: int
+    metrics: int
+    needed: int
+
+    @staticmethod
+    def within(most_files: float, open_files: int) -> ConnectionRoom:
+        """Where `most_files` (`inf` if there is no limit) may be open, of which `open_files` are."""
+        left = int(min(max(most_files - open_files, 0), _OTHER_FILES + _CONNECTIONS))
+        for_connections = left - min(_OTHER_FILES, left // 4)
+        return ConnectionRoom(
+            http=max(for_connections // 2, 4),
+            metrics=max(for_connections // 8, 2),
+            needed=open_files + _OTHER_FILES + _CONNECTIONS,
+        )
+
+
+def open_files() -> int:
+    """How many files and sockets this process has open."""
+    for directory in ("/proc/self/fd", "/dev/fd"):
+        with contextlib.suppress(OSError):
+            return len(os.listdir(directory))
+    return _OTHER_FILES
+
+
+def bare_host(host: str) -> str:
+    """`host` without the brackets in which URLs write an IPv6 address."""
+    return host[1:-1] if host[:1] == "[" and host[-1:] == "]" and ":" in host else host
 
 
 def _no_password() -> str:

@@ -13,6 +13,7 @@
 | hebe_queue_depth, hebe_workers, hebe_model_ready, hebe_sla_latency_seconds | gauge | model, version |
 | hebe_profile_qps, hebe_measured_qps | gauge | model, version |
 | hebe_profile_power_watts, hebe_measured_power_watts | gauge | model, version, source = read, estimated |
+| hebe_model_loads_failed_total | counter | model; loads, refreshes and new splits |
 | hebe_ready | gauge | |
 
 Beside them stand those of tiers and online updates (`tier_metrics`), and the process's own
@@ -54,6 +55,12 @@ class StatisticsCollector(Collector):
         models = self._statistics.find()
         yield from _histograms(models)
         yield from _counters(models, self._statistics)
+        failed = CounterMetricFamily(
+            "hebe_model_loads_failed", "Loads, refreshes and new splits that failed.", labels=("model",)
+        )
+        for name, count in self._host.load_failures.items():
+            failed.add_metric((name,), count)
+        yield failed
         yield from self._gauges()
         yield from profile_metrics(self._host.hosted)
         yield from tier_metrics(self._host.hosted)

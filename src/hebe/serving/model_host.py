@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from hebe.runtime.loaded_model import (
 )
 from hebe.runtime.pinning import (
     PlacedLane,
+    PlacedServer,
     allot_cores,
     available_cores,
     beside_front_end,
@@ -48,6 +49,7 @@ from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.serving.driver import NodeDriver, clock
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel
 from hebe.serving.hosted_model import HostedModel
+from hebe.serving.model_index import ModelIndex, ModelIndexEntry, reason_of
 from hebe.serving.profile_in_use import ProfileInUse
 from hebe.serving.served_configuration import ServedConfiguration
 
@@ -107,19 +109,6 @@ class HostOptions:
                 raise ServeError(f"{name} is {getattr(self, name)}: must be {limits}")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelIndexEntry:
-    """What the repository index shows of one version: READY, LOADING, UNLOADING or UNAVAILABLE, and why.
-
-    Version 0 is of a model whose versions are not known, since its directory cannot be listed.
-    """
-
-    name: str
-    version: int
-    state: str
-    reason: str = ""
-
-
 class ModelHost:
     """Loads models from one repository and finds them by name. All methods run on one event loop."""
 
@@ -131,7 +120,7 @@ class ModelHost:
         self.on_unloaded: Callable[[HostedModel], None] | None = None
         self.live = True
         self._hosted: dict[str, HostedModel] = {}
-        self._entries: dict[str, ModelIndexEntry] = {}
+        self._index = ModelIndex(lambda: self.clock())
         self._wanted: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._locks_in_use: Counter[str] = Counter()
@@ -142,9 +131,8 @@ class ModelHost:
         self._own_lanes = {name: self._lanes_of(name) for name in options.configurations}
         self.front_end = front_end_cores(self._taken(), cores)
         lane = Lane(Placement.MODEL_ON_HOST, workers, options.worker_cores, options.batch_size)
-        placed = beside_front_end([PlacedLane(lane, tuple(self.worker_cores))], cores, self.front_end)
-        self.worker_threads = options.worker_threads or placed.threads
-        self._placed = replace(placed, threads=self.worker_threads)
+        self._placed = self._beside([PlacedLane(lane, tuple(self.worker_cores))])
+        self.worker_threads = self._placed.threads
         self._profiles = {name: ProfileInUse(served) for name, served in options.configurations.items()}
 
     def _lanes_of(self, name: str) -> tuple[PlacedLane, ...]:
@@ -152,6 +140,16 @@ class ModelHost:
             return place_lanes(self.options.configurations[name].lanes, self.cores)
         except ValueError as fault:
             raise ServeError(f"model {name}: {fault}") from None
+
+    def _beside(self, lanes: Sequence[PlacedLane], name: str | None = None) -> PlacedServer:
+        """These lanes beside the front end, for model `name` (None: for those that have no configuration of their own),
+        with the threads that were asked for: none were for a model whose configuration decides, nor for pipelines.
+        """
+        placed = beside_front_end(lanes, self.cores, self.front_end)
+        whole = all(each.lane.placement is Placement.MODEL_ON_HOST for each in lanes)
+        if self.options.worker_threads is None or name in self.options.configurations or not whole:
+            return placed
+        return replace(placed, threads=self.options.worker_threads)
 
     def _taken(self) -> list[tuple[int, ...]]:
         """The cores of all workers there will be."""
@@ -208,7 +206,7 @@ class ModelHost:
         """
         model = self._hosted.get(name)
         if model is None:
-            entry = self._entries.get(name)
+            entry = self._index.find(name)
             if entry is not None and entry.state in ("LOADING", "UNLOADING"):
                 raise ModelNotReady(f"model {name} is being {entry.state.lower().removesuffix('ing')}ed")
             if entry is not None and entry.reason:
@@ -222,7 +220,12 @@ class ModelHost:
     @property
     def entries(self) -> tuple[ModelIndexEntry, ...]:
         """The models that were ever to be loaded, with their states, by name; the repository is not read for it."""
-        return tuple(self._entries[name] for name in sorted(self._entries))
+        return self._index.entries
+
+    @property
+    def load_failures(self) -> Mapping[str, int]:
+        """How often a load, a refresh or a new split of each of these models has failed."""
+        return self._index.failures
 
     def wants(self, name: str) -> bool:
         """Whether model `name` should be served, so that the server is not ready without it."""
@@ -230,7 +233,7 @@ class ModelHost:
 
     def index(self) -> list[ModelIndexEntry]:
         """Every model of the repository with its state, by name."""
-        entries = dict(self._entries)
+        entries = {entry.name: entry for entry in self.entries}
         for name, versions in self.stored().items():
             entries.setdefault(name, ModelIndexEntry(name, _newest(versions), "UNAVAILABLE", "not loaded"))
         return [entries[name] for name in sorted(entries)]
@@ -242,7 +245,7 @@ class ModelHost:
         try:
             return stored_versions(self.directory)
         except Exception as fault:
-            raise LoadFailed(_reason(fault)) from fault
+            raise LoadFailed(reason_of(fault)) from fault
 
     def check_repository(self) -> None:
         """Raise `LoadFailed` unless there is a model to load."""
@@ -268,27 +271,34 @@ class ModelHost:
                 log.warning("part of the hierarchy's configuration is for no model", reason=said)
         self._wanted.update(names)
         for name, versions in stored.items():  # those that wait for their turn as well
-            self._entries[name] = ModelIndexEntry(name, _newest(versions), "LOADING")
+            self._index.put(name, _newest(versions), "LOADING")
+        in_log = len(names) > 1  # else whoever starts the server is told, by what is raised
         for name in names:
             try:
-                await self.load(name)
+                await self.load(name, in_log=in_log)
             except (LoadFailed, UnknownModel) as fault:
-                if self._entries[name].state == "LOADING":  # it has gone from the repository
+                if isinstance(fault, UnknownModel):  # it has gone from the repository
+                    self._index.failed("load", name, _newest(stored[name]), fault, in_log=in_log)
+                entry = self._index.find(name)
+                if entry is not None and entry.state == "LOADING":  # or the repository cannot be read any more
                     self._keep(name, None, _newest(stored[name]), str(fault))
-                if len(names) == 1:
+                if not in_log:
                     raise LoadFailed(str(fault)) from fault
-                log.error("load failed", model=name, reason=str(fault))
         if not self._hosted:
             raise LoadFailed(f"none of the {len(names)} models of {self.directory} could be loaded; the log says why")
 
-    async def load(self, name: str, version: int | None = None) -> None:
+    async def load(self, name: str, version: int | None = None, *, in_log: bool = True) -> None:
         """Load a version (default: the newest) and let it take over. Raises `UnknownModel`, or `LoadFailed` saying why.
 
         Where that version runs and its tables are tiered, level 1 is brought up to date instead: a second one beside it
-        would find the persistent store taken.
+        would find the persistent store taken. Not `in_log`: that it failed is left to the caller to tell.
         """
         async with self._alone(name):
-            versions = self.stored().get(name)
+            try:
+                versions = self.stored().get(name)
+            except LoadFailed as fault:
+                self._index.failed("load", name, version or 0, fault, in_log=in_log)
+                raise
             if versions is None:
                 raise UnknownModel(f"repository {self.directory} has no model {name!r}")
             if versions and version is not None and version not in versions:
@@ -301,7 +311,7 @@ class ModelHost:
                 await self._refresh(before)
                 return
             if before is None:
-                self._entries[name] = ModelIndexEntry(name, version, "LOADING")
+                self._index.put(name, version, "LOADING")
             started_s = self.clock()
             log.info("loading model", model=name, version=version)
             try:
@@ -312,13 +322,13 @@ class ModelHost:
                     self._in_background(self._close_model(model))
                     raise
             except Exception as fault:
-                if not _speaks_for_itself(fault):
-                    log.error("unexpected fault while loading", model=name, exc_info=fault)
-                self._keep(name, before, version, _reason(fault))
-                raise LoadFailed(f"model {name}: {_reason(fault)}") from fault
+                if self.live:  # one that a stop has broken off is no failure
+                    self._index.failed("load", name, version, fault, in_log=in_log)
+                self._keep(name, before, version, reason_of(fault))
+                raise LoadFailed(f"model {name}: {reason_of(fault)}") from fault
             self._hosted[name] = model
             self._wanted.add(name)
-            self._entries[name] = ModelIndexEntry(name, model.version, "READY")
+            self._index.put(name, model.version, "READY")
             if self.on_loaded is not None:
                 self.on_loaded(model)
             seconds = round(self.clock() - started_s, 3)
@@ -343,7 +353,7 @@ class ModelHost:
             for words in incomplete_versions(self.directory, name):
                 log.warning("not a version", model=name, reason=words)
         except Exception as fault:
-            log.warning("the model's directory cannot be listed", model=name, reason=_reason(fault))
+            log.warning("the model's directory cannot be listed", model=name, reason=reason_of(fault))
 
     async def _refresh(self, model: HostedModel) -> None:
         """Level 1 of the running version from the tiers below it, unless the repository has another version by now."""
@@ -361,11 +371,10 @@ class ModelHost:
                     f"{' and '.join(model.degraded) or 'a tier'} did not answer"
                 )
         except Exception as fault:
-            if not _speaks_for_itself(fault):
-                log.error("unexpected fault while refreshing", model=name, exc_info=fault)
-            self._entries[name] = ModelIndexEntry(name, version, "READY", f"refresh failed: {_reason(fault)}")
-            raise LoadFailed(f"model {name}: {_reason(fault)}") from fault
-        self._entries[name] = ModelIndexEntry(name, version, "READY")
+            self._index.failed("refresh", name, version, fault)
+            self._index.put(name, version, "READY", f"refresh failed: {reason_of(fault)}")
+            raise LoadFailed(f"model {name}: {reason_of(fault)}") from fault
+        self._index.put(name, version, "READY")
         if report is not None:
             seconds = round(report.seconds, 3)
             log.info("cache refreshed", model=name, version=version, rows=report.rows, seconds=seconds)
@@ -384,12 +393,11 @@ class ModelHost:
                     raise ServeError(
                         f"batch_size is {largest}: at most {self.options.max_items}, the largest query taken"
                     )
-                placed = beside_front_end(place_lanes(configuration, self.cores), self.cores, self.front_end)
+                placed = self._beside(place_lanes(configuration, self.cores), name)
                 await asyncio.to_thread(model.split_anew, placed)
             except Exception as fault:
-                if not _speaks_for_itself(fault):
-                    log.error("unexpected fault while splitting the server anew", model=name, exc_info=fault)
-                raise LoadFailed(f"model {name}: {_reason(fault)}; it runs as before") from fault
+                self._index.failed("new split", name, model.version, fault)
+                raise LoadFailed(f"model {name}: {reason_of(fault)}; it runs as before") from fault
             log.info("server split anew", model=name, configuration=to_dict(configuration), before=to_dict(before))
 
     async def unload(self, name: str) -> None:
@@ -399,9 +407,9 @@ class ModelHost:
             self._wanted.discard(name)
             if model is None:
                 raise UnknownModel(f"model {name!r} is not loaded")
-            self._entries[name] = ModelIndexEntry(name, model.version, "UNLOADING")
+            self._index.put(name, model.version, "UNLOADING")
             await self._close_model(model)
-            self._entries[name] = ModelIndexEntry(name, model.version, "UNAVAILABLE", "unloaded")
+            self._index.put(name, model.version, "UNAVAILABLE", "unloaded")
             log.info("model unloaded", model=name, version=model.version)
 
     def begin_shutdown(self) -> None:
@@ -424,9 +432,9 @@ class ModelHost:
         served = options.configurations.get(name)
         placed = self._placed
         if before is not None and before.splits > 1:
-            placed = beside_front_end(place_lanes(before.configuration, self.cores), self.cores, self.front_end)
+            placed = self._beside(place_lanes(before.configuration, self.cores), name)
         elif served is not None:
-            placed = beside_front_end(self._own_lanes[name], self.cores, self.front_end)
+            placed = self._beside(self._own_lanes[name], name)
         loaded = self._read(name, version, len(placed.workers) * placed.threads)
         give_back_freed()  # several times the DenseNet's weights: what reading and scripting it copied
         sla = loaded.spec.sla if served is None else served.sla
@@ -532,10 +540,10 @@ class ModelHost:
 
     def _keep(self, name: str, before: HostedModel | None, version: int, reason: str) -> None:
         if before is None:
-            self._entries[name] = ModelIndexEntry(name, version, "UNAVAILABLE", reason)
+            self._index.put(name, version, "UNAVAILABLE", reason)
         else:
             reason = f"{f'version {version}' if version else 'the newest version'} failed to load: {reason}"
-            self._entries[name] = ModelIndexEntry(name, before.version, "READY", reason)
+            self._index.put(name, before.version, "READY", reason)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -550,7 +558,7 @@ class ModelHost:
         try:
             outcomes = await asyncio.to_thread(remove_old_stores, self.directory, name, version, self.options.load)
         except Exception as fault:
-            log.error("old persistent stores were not looked for", model=name, reason=_reason(fault))
+            log.error("old persistent stores were not looked for", model=name, reason=reason_of(fault))
             return
         for path, kept in outcomes.items():
             if kept:
@@ -567,12 +575,3 @@ class ModelHost:
 def _newest(versions: tuple[int, ...]) -> int:
     """As `ModelIndexEntry` has it."""
     return versions[-1] if versions else 0
-
-
-def _speaks_for_itself(fault: Exception) -> bool:
-    """Whether the message alone says what to do: of our own errors, and of those that name a value or a file."""
-    return type(fault).__module__.startswith("hebe.") or isinstance(fault, ValueError | OSError)
-
-
-def _reason(fault: Exception) -> str:
-    return str(fault) if _speaks_for_itself(fault) else f"{type(fault).__name__}: {fault}"

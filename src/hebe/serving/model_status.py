@@ -22,7 +22,7 @@ _MOST_GAPS = 5
 
 def model_status(model: HostedModel, counted: ModelStatistics) -> dict[str, Any]:
     """The status of a model in memory, whose queries `counted` has counted. Latencies are of all of them, read off its
-    histogram; `reason` says why it is not ready.
+    histogram; `reason` says why it is not ready. `threads`: of each of its workers.
     """
     state = model.tiers
     answered = counted.success.count
@@ -33,6 +33,7 @@ def model_status(model: HostedModel, counted: ModelStatistics) -> dict[str, Any]
         "ready": model.ready,
         "reason": model.trouble,
         "workers": model.workers,
+        "threads": model.threads,
         "queue_depth": model.queue_depth,
         "batch_size": model.batch_size,
         "configuration": to_dict(model.configuration),
@@ -184,6 +185,8 @@ def _updates(statistics: IngestionStatistics) -> dict[str, Any]:
         "last_poison": [short(told) for told in statistics.last_poison[-_MOST_GAPS:]],
         "refused": statistics.refused,
         "duplicates": statistics.duplicates,
+        "reordered": statistics.reordered,
+        "passed_over": statistics.passed_over,
         "failures": statistics.failures,
         "failing": statistics.is_failing,
         "fault": None if statistics.last_error is None else short(statistics.last_error),

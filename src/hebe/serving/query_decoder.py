@@ -34,7 +34,9 @@ class _Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """What one input name stands for. `lookups`, `rows`, `rule` are the feature's; for DENSE `lookups` is the width."""
+    """What one input name stands for. `lookups`, `rows`, `rule` and `whole` are the feature's; for DENSE `lookups` is
+    the width.
+    """
 
     name: str
     role: _Role
@@ -42,6 +44,7 @@ class _Input:
     lookups: int
     rows: int
     rule: OutOfRange = OutOfRange.REFUSE
+    whole: bool = False
 
     def in_range(self, keys: KeyArray) -> KeyArray | None:
         """`keys`, or what the feature makes of those outside of its table; None if it refuses them."""
@@ -73,14 +76,17 @@ class QueryDecoder:
             rows = spec.table(feature.table).rows
             for suffix, role in (("", _Role.FIXED), (".values", _Role.VALUES), (".lengths", _Role.LENGTHS)):
                 name = feature.name + suffix
-                self._inputs[name] = _Input(name, role, feature.name, feature.lookups, rows, feature.out_of_range)
+                self._inputs[name] = _Input(
+                    name, role, feature.name, feature.lookups, rows, feature.out_of_range, feature.whole
+                )
         if spec.dense_dim:
             self._inputs[DENSE] = _Input(DENSE, _Role.DENSE, "", spec.dense_dim, 0)
         self.most_values = max_items * max(entry.lookups for entry in self._inputs.values())
         """Of the widest input of the largest query."""
 
-    def decode(self, tensors: Iterable[WireTensor], *, whole: bool = True) -> DecodedQuery:
-        """Check `tensors` and hand out their values, reshaped but not copied; of a part of the inputs if not `whole`.
+    def decode(self, tensors: Iterable[WireTensor], *, complete: bool = True) -> DecodedQuery:
+        """Check `tensors` and hand out their values, reshaped but not copied; of a part of the inputs, of which no
+        scores are asked, if not `complete`.
 
         Raises `InvalidInput`; the message names the input, and for a key also item, value and limit.
         """
@@ -138,8 +144,8 @@ class QueryDecoder:
                 items, first = shape[0], name
                 self._check_items(name, items)
         for feature in values.keys() | lengths.keys():
-            features[feature] = self._jagged(feature, values, lengths, features, items)
-        if whole and (len(features) != len(self.spec.features) or (dense is None and self.spec.dense_dim)):
+            features[feature] = self._jagged(feature, values, lengths, features, items, complete=complete)
+        if complete and (len(features) != len(self.spec.features) or (dense is None and self.spec.dense_dim)):
             raise self._missing_inputs(features, dense)
         return DecodedQuery(items, features, dense)
 
@@ -156,6 +162,8 @@ class QueryDecoder:
         lengths: dict[str, KeyArray],
         fixed: dict[str, FeatureKeys],
         items: int,
+        *,
+        complete: bool,
     ) -> JaggedKeys:
         """The pair of inputs of one jagged feature, checked."""
         if feature in fixed:
@@ -166,13 +174,21 @@ class QueryDecoder:
             absent = f"{feature}.values" if feature not in values else f"{feature}.lengths"
             raise InvalidInput(f"input {absent!r} is missing; a jagged feature needs both .values and .lengths")
         counts, keys = lengths[feature], values[feature]
-        most = self._inputs[feature].lookups
+        known = self._inputs[feature]
+        most = known.lookups
         low, high = int(np.minimum.reduce(counts)), int(np.maximum.reduce(counts))
         if low < 0 or high > most:
             item = int(np.argmax((counts < 0) | (counts > most)))
             raise InvalidInput(
                 f"input '{feature}.lengths': length {int(counts[item])} of item {item} is out of range; "
                 f"it must lie in 0..{most}"
+            )
+        if complete and known.whole and low < most:
+            item = int(np.argmin(counts))
+            raise InvalidInput(
+                f"input '{feature}.lengths': length {low} of item {item} is too short; the model takes the "
+                f"maximum over all {most} keys of feature '{feature}': send {most} for each item, or '{feature}' "
+                f"[items, {most}]"
             )
         offsets = np.zeros(items + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
@@ -181,7 +197,6 @@ class QueryDecoder:
                 f"input '{feature}.lengths': lengths sum to {int(offsets[-1])}; "
                 f"'{feature}.values' has {len(keys)} key(s)"
             )
-        known = self._inputs[feature]
         in_range = known.in_range(keys)
         if in_range is None:
             raise _key_out_of_range(f"{feature}.values", keys, known, np.repeat(np.arange(items), counts))

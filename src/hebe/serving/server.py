@@ -39,7 +39,7 @@ from hebe.serving.hosted_model import HostedModel
 from hebe.serving.http import HttpFrontEnd
 from hebe.serving.http_message import HttpLimits
 from hebe.serving.http_server import start_http
-from hebe.serving.listening import TlsFiles
+from hebe.serving.listening import ConnectionRoom, ServerTls, TlsFiles, bare_host, open_files
 from hebe.serving.logs import RequestLog, configure_logging
 from hebe.serving.metrics import MetricsPage
 from hebe.serving.model_host import HostOptions, ModelHost
@@ -76,6 +76,7 @@ class ServerOptions:
     grace_s: float = 10.0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "host", bare_host(self.host))
         for name in ("max_request_bytes", "max_json_bytes"):
             if getattr(self, name) < 1:
                 raise ServeError(f"{name} is {getattr(self, name)}: must be at least 1")
@@ -214,14 +215,17 @@ class Server:
         host.on_loaded, host.on_unloaded = plane.model_loaded, plane.model_unloaded
         gate = Gate(options.api_tokens, options.rate_limit_per_s)
         request_log = RequestLog(clock)
-        limits = HttpLimits(options.max_request_bytes, options.max_json_bytes)
+        room = _room_for_connections()
+        limits = HttpLimits(options.max_request_bytes, options.max_json_bytes, max_connections=room.http)
         budget = ByteBudget(options.bytes_in_flight)
         tls = None
         if options.tls_certificate is not None and options.tls_key is not None:
-            tls = TlsFiles(options.tls_certificate, options.tls_key)
+            tls = ServerTls(TlsFiles(options.tls_certificate, options.tls_key))
         async with contextlib.AsyncExitStack() as running:
             if tracer is not None:
                 running.callback(tracer.close)
+            if tls is not None:
+                running.callback(asyncio.ensure_future(tls.watch()).cancel)
             running.push_async_callback(host.close)
             running.callback(asyncio.ensure_future(host.try_failing()).cancel)
             if options.models.configurations:
@@ -237,7 +241,10 @@ class Server:
             grpc = await start_grpc(plane, gate, request_log, options.host, options.grpc_port, tls, calls, budget)
             running.push_async_callback(grpc.stop, options.grace_s)
             page = MetricsPage(host, statistics, gate)
-            metrics = await start_http(page, options.host, options.metrics_port, clock=clock, tls=tls, what="metrics")
+            scrapes = HttpLimits(max_connections=room.metrics)
+            metrics = await start_http(
+                page, options.host, options.metrics_port, clock=clock, tls=tls, limits=scrapes, what="metrics"
+            )
             running.push_async_callback(metrics.stop, 0.0)
             self.http_port, self.grpc_port, self.metrics_port = http.port, grpc.port, metrics.port
             on_listening()
@@ -269,6 +276,35 @@ def _allow_many_connections() -> None:
         wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _room_for_connections() -> ConnectionRoom:
+    """The connections for which the limit of open files leaves room; fewer than usual are told in the log.
+
+    Without files, connections are closed where nobody sees it, and none of those that wait gives up its place.
+    """
+    soft, hard = math.inf, math.inf
+    if sys.platform != "win32":
+        import resource
+
+        soft, hard = (
+            math.inf if limit == resource.RLIM_INFINITY else limit
+            for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+        )
+    room = ConnectionRoom.within(soft, open_files())
+    if soft < room.needed:
+        # A program's own soft limit is for the program to raise, and may be meant.
+        tell, limit = (log.warning, "hard") if hard < room.needed else (log.info, "soft")
+        tell(
+            f"the {limit} limit of open files is low: there is room for fewer connections",
+            open_files=soft,
+            needed=room.needed,
+            http_connections=room.http,
+            metrics_connections=room.metrics,
+            remedy=f"raise it to {room.needed} or more: LimitNOFILE= in systemd, --ulimit nofile= for containers, "
+            "ulimit -n in a shell",
+        )
+    return room
 
 
 def _settle_down() -> None:

@@ -18,6 +18,7 @@ from hebe.serving.model_status import model_status, short
 
 if TYPE_CHECKING:
     from hebe.serving.model_host import ModelHost
+    from hebe.serving.model_index import ModelIndexEntry
     from hebe.serving.statistics import Statistics
 
 MOST_MODELS = 256
@@ -46,13 +47,13 @@ class ServerStatus:
             if model is not None:
                 counted = self._statistics.of(name, model.version, model.sla_s)
                 status = model_status(model, counted)
-                degraded += _degraded(status, reason)
+                degraded += _degraded(status, reason, self._since_s(entry))
             else:
                 assert entry is not None
                 status = {"name": name, "version": entry.version, "state": entry.state, "ready": False}
                 if host.wants(name):
                     why = reason or "it is being loaded"
-                    degraded.append({"model": name, "what": "model", "reason": why, "since_s": None})
+                    degraded.append({"model": name, "what": "model", "reason": why, "since_s": self._since_s(entry)})
             models.append({**status, "reason": reason or status.get("reason", "")})
         return {
             "server": {
@@ -67,9 +68,17 @@ class ServerStatus:
             "models_left_out": len(names) - len(models),
         }
 
+    def _since_s(self, entry: ModelIndexEntry | None) -> float | None:
+        """For how many seconds a model has been as its entry says; None where that is not known."""
+        if entry is None or entry.since_s is None:
+            return None
+        return round(max(self._host.clock() - entry.since_s, 0.0), 3)
 
-def _degraded(status: dict[str, Any], load_failure: str) -> list[dict[str, Any]]:
-    """What is wrong with a model in memory; `load_failure` is why another version could not replace it, if so."""
+
+def _degraded(status: dict[str, Any], load_failure: str, failed_since_s: float | None) -> list[dict[str, Any]]:
+    """What is wrong with a model in memory; `load_failure` is why another version could not replace it, or its cache
+    not be refreshed, if so, and that is `failed_since_s` seconds ago.
+    """
     name, found = status["name"], []
 
     def add(what: str, reason: str, since_s: float | None = None) -> None:
@@ -84,5 +93,5 @@ def _degraded(status: dict[str, Any], load_failure: str) -> list[dict[str, Any]]
         if updates["failing"]:
             add(f"updates of {ingestion}", updates["fault"] or "they are not applied")
     if load_failure:
-        add("load", load_failure)
+        add("load", load_failure, failed_since_s)
     return found

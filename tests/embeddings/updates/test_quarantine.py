@@ -72,6 +72,19 @@ def test_a_reason_is_seen_whole_or_not_at_all(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_message_that_comes_again_while_the_disk_is_full_stays_as_it_was_kept(tmp_path, monkeypatch):
+    kept = Quarantine(tmp_path)
+    kept.put(poison(1), "truncated")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert "No space left on device" in kept.put(poison(1), "truncated")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 @pytest.mark.parametrize("damage", [None, 60, -3])
 def test_where_nothing_is_kept_the_sender_is_told(damage):
     """Of a whole message that cannot be applied, and of one whose bytes are damaged behind its names."""

@@ -67,8 +67,8 @@ class Incidents:
         self._counter.poison(fault, f"{message}: {fault} ({where})")
         log.warning("online updates: %s cannot be applied: %s (%s)", message, fault, where)
 
-    def passed_over(self, at: TopicPartition, newest_s: float, since_s: float) -> None:
-        """A message is older than the model's rows: it was sent by `newest_s`, they are as of `since_s` (Unix seconds).
+    def passed_over(self, at: TopicPartition, sent_s: float, since_s: float) -> None:
+        """A message is older than the model's rows: it was sent at `sent_s`, they are as of `since_s` (Unix seconds).
 
         So it should be after each import. But who gave no `rows_as_of`, or whose trainer's clock is late, loses updates
         by it, and has nothing else to find that by.
@@ -80,7 +80,7 @@ class Incidents:
         log.info(
             "online updates: table %s of model %s has messages older than the model's rows, which have them, and they "
             "are passed over; the first was sent at %s, the rows are as of %s (rows_as_of)",
-            at.table, at.model, _utc(newest_s), _utc(since_s),
+            at.table, at.model, _utc(sent_s), _utc(since_s),
         )  # fmt: skip
 
     def refused(self, tier: str, table: str, total: int) -> None:

@@ -438,7 +438,7 @@ class UpdateIngestion:
                 self._incidents.poison(delivery, delivery.fault or "no message")
             elif message.newest_s < self._since_s:
                 # Before it is looked at: an older model may have had other tables.
-                self._incidents.passed_over(at, message.newest_s, self._since_s)
+                self._incidents.passed_over(at, message.sent_s, self._since_s)
             elif (fault := self._fault(at, message)) is not None:
                 self._incidents.poison(delivery, fault)
             else:

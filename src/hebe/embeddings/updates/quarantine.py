@@ -52,19 +52,20 @@ class Quarantine:
             return f"not kept: {held}; {_told(payload)}"
         file = self.path / f"{at.model}.{at.table}.{at.partition}.{delivery.offset}{_SUFFIX}"
         told = file.with_name(f"{file.name}.json")
-        unfinished = told.with_suffix(".unfinished")
+        unfinished = {each: each.with_name(f"{each.name}.unfinished") for each in (file, told)}
         record = {"model": at.model, "table": at.table, "partition": at.partition, "offset": delivery.offset}
         record |= {"fault": fault, "put_aside_s": time.time()}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             known = file.stat().st_size if file.exists() else None
-            file.write_bytes(payload)
-            unfinished.write_text(json.dumps(record))
-            unfinished.replace(told)  # who looks in meanwhile finds all of it or none
+            unfinished[file].write_bytes(payload)
+            unfinished[told].write_text(json.dumps(record))
+            for each, written in unfinished.items():  # who looks in meanwhile finds all of it or none
+                written.replace(each)
         except OSError as why:
-            for begun in (unfinished, file):
+            for written in unfinished.values():  # what an earlier delivery left stays
                 with contextlib.suppress(OSError):
-                    begun.unlink(missing_ok=True)
+                    written.unlink(missing_ok=True)
             return f"not kept: {self.path}: {why.strerror}; {_told(payload)}"
         self._count += known is None
         self._bytes += len(payload) - (known or 0)
