@@ -100,6 +100,10 @@ TENANT = {"model": "filter", "workers": 1, "cores_per_worker": 1, "cache_ways": 
         (["scalability", 1, "model"], "filter", "scalability 2: model filter is given twice"),
         (["scalability", 1, "model"], "other", "scalability of ranker is missing: what it does alone is needed"),
         (["made_from", "profiles"], 7, "made_from: profiles is 7: must be the name of a file"),
+        (["policies"], "optimal", "unknown field 'policies': known are kind, version"),
+        (["server", "core"], 4, "server: unknown field 'core': known are server_type, cores"),
+        (["group", 0, "server"], 2, "group 1: unknown field 'server': known are servers, utilization, tenant"),
+        (["group", 0, "tenant", 1, "ways"], 2, "group 1: tenant 2: unknown field 'ways': known are model, workers"),
         (["made_from"], "here", "made_from is 'here': must be a table of files"),
     ],
 )  # fmt: skip

@@ -403,6 +403,30 @@ def test_demand_that_does_not_fit_says_what_does(files, capsys, tmp_path):
     )
 
 
+def test_the_load_that_is_told_to_fit_does(files, capsys):
+    files("efficiency.csv", "model,server_type,qps,power_watts\nrm1,cpu,1000,100\n")
+    files("servers.csv", "server_type,available\ncpu,1\n")
+    files("loads.csv", "time_s,rm1\n0,2000\n")
+    message = fault(capsys, "--over-provision", "0.1")
+    assert "; 0.4545 of this load fits, all models alike, in queries/s: rm1 909: add servers" in message
+    files("loads.csv", "time_s,rm1\n0,909\n")
+    assert planned(capsys, "--over-provision", "0.1")["servers"]["peak"] == 1
+    files("loads.csv", "time_s,rm1\n0,909.1\n")
+    message = fault(capsys, "--over-provision", "0.1")
+    assert "; 0.9999 of this load fits, all models alike, in queries/s: rm1 909: add servers" in message
+
+
+def test_that_nothing_fits_in_whole_servers_is_told(files, capsys):
+    files("efficiency.csv", "model,server_type,qps,power_watts\nrm1,cpu,1000,100\nrm2,cpu,1000,100\n")
+    files("servers.csv", "server_type,available\ncpu,1\n")
+    files("loads.csv", "time_s,rm1,rm2\n0,20,10\n")
+    assert fault(capsys, "--over-provision", "0") == (
+        "loads.csv: line 2: time_s 0: the load cannot be met: only fractions of servers would meet it: of cpu rm1, rm2"
+        " would take all; no share of this load was found to fit in whole servers, all models alike: add a server of"
+        " these types"
+    )
+
+
 def test_an_older_plan_is_replaced_only_by_a_whole_one(files, capsys, tmp_path):
     planned(capsys)
     before = (tmp_path / "plan.toml").read_text()
@@ -459,6 +483,21 @@ BAD = [
     ("servers.csv", f"{SERVERS}tpu,1,\n", "line 4: price_per_hour is given for some server types only"),
     ("loads.csv", "time_s,rm1\n0,1\n600,\n1200,1\n", "line 3: rm1 is empty: the load has a gap"),
     ("loads.csv", "time_s,rm1\n0,1\n600,1\n1800,1\n2400,1\n", "line 4: time_s 1800 is 1200 s after the time before, o"),
+    ("loads.csv", "time_s,rm1\n0,1\n600,1\n1300,1\n", "line 4: time_s 1300 is 700 s after the time before, others 600"),
+    ("loads.csv", "time_s,rm1\n0,1\n700,1\n1300,1\n", "line 3: time_s 700 is 700 s after the time before, others 600"),
+    (
+        "loads.csv",
+        "time_s,rm1\n2026-03-29T01:00,1\n2026-03-29T04:00+02:00,1\n2026-03-29T03:00,1\n",
+        "line 3: time_s 2026-03-29T04:00+02:00 is a date with a UTC offset, but 2026-03-29T01:00 at loads.csv: line 2"
+        " is a date without a UTC offset: give all times alike",
+    ),
+    (
+        "loads.csv",
+        "time_s,model,qps\n0,rm1,1\n1970-01-01T00:10Z,rm1,1\n",
+        "line 3: time_s 1970-01-01T00:10Z is a date with a UTC offset, but 0 at loads.csv: line 2 is in seconds: give",
+    ),
+    ("efficiency.csv", "model;server_type;qps\nrm1;cpu;1\n", "line 1: has semicolons: must have commas between the co"),
+    ("servers.csv", "server_type\tavailable\ncpu\t1\n", "line 1: has tabs: must have commas between the columns"),
     ("loads.csv", "time_s,rm1\n0,1\n600,1\n600,1\n", "line 4: time_s 600 is given twice"),
     ("loads.csv", "time_s,rm1\n600,1\n0,1\n", "line 3: time_s 0 is earlier than the line before"),
     ("loads.csv", "time_s,rm1\n0,1\n600,1e16\n", "line 3: rm1 is '1e16': must be 0, or lie between 1e-15 and 1e+15"),
@@ -572,6 +611,11 @@ BAD_LOADS = [
         "l.toml",
         "[[load]]\ntime_s = 00:10:00\nrm1 = 1",
         "line 1, load 1: time_s is datetime.time(0, 10): must be seconds",
+    ),
+    (
+        "l.toml",
+        "[[load]]\ntime_s = 2026-03-29T01:00:00\nrm1 = 1\n[[load]]\ntime_s = 2026-03-29T02:00:00Z\nrm1 = 1\n",
+        "line 4, load 2: time_s 2026-03-29 02:00:00+00:00 is a date with a UTC offset, but 2026-03-29 01:00:00 at",
     ),
     ("l.toml", "[[load]]\ntime_s = 0\nmodel = 'rm1'\n", "line 1, load 1: model 'model' has no efficiency tuples"),
 ]

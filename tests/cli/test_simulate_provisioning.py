@@ -144,7 +144,6 @@ def late(content):
 def none(content):
     """Model a has no servers in the second interval."""
     content["interval"][1]["servers"]["a"] = {}
-    content["interval"][1]["capacity_qps"]["a"] = 0.0
 
 
 @pytest.mark.parametrize(("spoil", "attainment"), [(late, 0.5), (none, 0.0)])
@@ -172,6 +171,17 @@ def test_servers_that_are_late_for_longer_than_an_interval_are_late_in_the_next_
     servers = sum(content["interval"][1]["servers"]["a"].values())
     assert [(one["start_s"], one["late_servers"]) for one in result["missed"]] == [(60, servers), (120, servers)]
     assert f"{servers} servers are late: they join 90 s after their interval begins" in shown
+
+
+def test_of_a_changed_plan_the_servers_count_and_not_its_figures(capsys, day):
+    content = tomllib.loads(day.read_text())
+    planned = content["interval"][1]["capacity_qps"]["a"]
+    content["interval"][1]["servers"]["a"] = {"fast": 1}
+    day.write_text(tomli_w.dumps(content))
+    result, _ = simulated(capsys, "times.csv", "--plan", day, *LOAD, "--queries", 300)
+    assert planned >= 600
+    assert result["models"]["a"]["capacity_qps"][1] == 160
+    assert next(one for one in result["missed"] if one["start_s"] == 60)["capacity_qps"] == 160
 
 
 def test_a_model_that_never_has_a_server_is_answered_by_nobody(capsys, day):
@@ -266,6 +276,7 @@ FAULTS = {
     ),
     "threshold without items": (["times.csv", *LOAD, "--policy", "threshold"], "--policy: 'threshold': must be one of"),
     "too few queries": (["times.csv", *LOAD, "--queries", 10], "--queries is 10: must lie in 20.."),
+    "no queries": (["times.csv", *LOAD, "--queries", 0], "--queries is 0: must lie in 20.."),
     "unknown arrivals": (["times.csv", *LOAD, "--arrivals", "often"], "must be one of poisson"),
 }
 
@@ -283,6 +294,7 @@ def test_bad_input_is_one_line_that_names_it(capsys, day, options, message):
 def test_a_model_with_more_servers_than_are_simulated_is_refused(capsys, day):
     content = tomllib.loads(day.read_text())
     content["interval"][1]["servers"]["a"]["slow"] = 20_000
+    content["server"][0]["available"] = 30_000
     day.write_text(tomli_w.dumps(content))
     code, _, err = run(capsys, "times.csv", "--plan", day, *LOAD)
     assert code == 1

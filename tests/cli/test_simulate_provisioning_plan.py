@@ -17,6 +17,11 @@ def plan(**changes):
         "interval_s": 600.0,
         "set_up_s": 30.0,
         "server": [{"server_type": "old", "available": 9}, {"server_type": "new", "available": 9}],
+        "efficiency": [
+            {"model": "a", "server_type": "old", "qps": 12.0, "power_watts": 9.0},
+            {"model": "a", "server_type": "new", "qps": 12.0, "power_watts": 9.0},
+            {"model": "b", "server_type": "old", "qps": 6.0, "power_watts": 9.0},
+        ],
         "interval": [
             {
                 "load_qps": {"a": 10.0, "b": 0.0},
@@ -65,6 +70,23 @@ def test_models_without_load_and_servers_are_left_out(tmp_path):
         read(tmp_path, content).with_load()
 
 
+def test_the_capacity_is_that_of_the_servers_in_the_file(tmp_path):
+    """One of four new servers is taken away, whatever the file says of the capacity."""
+    content = plan()
+    content["interval"][1] |= {"servers": {"a": {"new": 1, "old": 3}, "b": {"old": 2}}, "capacity_qps": {"a": 99.0}}
+    content["interval"][1].pop("late")
+    content["efficiency"][1]["qps"] = 100.0
+    assert read(tmp_path, content).capacity_qps.tolist() == [[12, 0], [136, 12]]
+    content["interval"][1]["servers"] = {}
+    assert read(tmp_path, content).capacity_qps.tolist() == [[12, 0], [0, 0]]
+
+
+def test_where_intervals_begin_may_be_left_out_or_said(tmp_path):
+    content = plan(interval_s=0.1)
+    content["interval"] = [{**content["interval"][0], "start_s": at * 0.1} for at in range(30)]
+    assert len(read(tmp_path, content).counts) == 30
+
+
 def changed(number, field, value):
     content = plan()
     if value is None:
@@ -93,7 +115,26 @@ SPOILT = {
         changed(1, "load_qps", {"a": float("nan"), "b": 1.0}),
         "interval 2: load_qps: a is nan: must be a finite number",
     ),
-    "capacity": (changed(0, "capacity_qps", {"a": 1.0, "b": -1.0}), "interval 1: capacity_qps: b is -1.0"),
+    "unknown field": (plan(intervals=[]), "day.toml: unknown field 'intervals': known are kind, version, written_by"),
+    "unknown field of an interval": (changed(1, "loads", {}), "interval 2: unknown field 'loads': known are start_s, "),
+    "unknown field of a server": (
+        plan(server=[{"server_type": "old", "available": 9, "count": 1}]),
+        "server 1: unknown field 'count': known are server_type, available, price_per_hour",
+    ),
+    "server twice": (plan(server=[{"server_type": "old", "available": 9}] * 2), "server 2: server_type old is given t"),
+    "available": (plan(server=[{"server_type": "old"}]), "server 1: available is missing"),
+    "too many servers": (
+        changed(1, "servers", {"a": {"old": 8, "new": 1}, "b": {"old": 2}}),
+        "interval 2: servers: 10 of old, of all models together: available are 9, says server 1",
+    ),
+    "no efficiency": (plan(efficiency=[]), "[[efficiency]] is missing"),
+    "efficiency of a server": (
+        plan(efficiency=[plan()["efficiency"][0]]),
+        "efficiency of a on new is missing: the plan has such servers",
+    ),
+    "efficiency twice": (plan(efficiency=plan()["efficiency"] * 2), "efficiency 4: a on old is given twice"),
+    "an interval elsewhere": (changed(1, "start_s", 700.0), "interval 2: start_s is 700: must be 600, as long as t"),
+    "a first interval elsewhere": (changed(0, "start_s", 1.0), "interval 1: start_s is 1: must be 0"),
     "no servers": (changed(0, "servers", None), "interval 1: servers is None"),
     "unknown type": (
         changed(0, "servers", {"a": {"tpu": 1}}),
@@ -101,7 +142,10 @@ SPOILT = {
     ),
     "count": (changed(0, "servers", {"a": {"old": 1.5}}), "interval 1: servers: a: old is 1.5: must be a whole number"),
     "servers of text": (changed(0, "servers", {"a": "x"}), "interval 1: servers: a is 'x': must be a table"),
-    "late": (changed(0, "late", {"a": {"old": 2}}), "interval 1: late: a on old is 2: at most its servers, 1"),
+    "more late than servers": (
+        changed(0, "late", {"a": {"old": 2}}),
+        "interval 1: late: a on old is 2: at most its servers, 1",
+    ),
 }
 
 

@@ -69,6 +69,22 @@ def test_a_single_model_keeps_everything():
             assert kept((model, count))[0] == pytest.approx(1.0)
 
 
+def test_a_model_with_little_traffic_a_core_keeps_everything_near_the_full_bandwidth_too():
+    """Between the curve's knots its factor comes out below that measured alone: 98 GB/s would be 101."""
+    traffic = np.array([[0.0, 70.0, 99.0], [0.0, 24.5, 98.0]])
+    busy = np.array([[0.0, 1.0, 2.0], [0.0, 4.0, 8.0]])
+    made = BandwidthContention.of(traffic, traffic, busy, BANDWIDTH)
+    assert made.kept(*(part[[1], [2]][None] for part in (made.demand, made.share, made.alone))) == pytest.approx(1.0)
+
+
+@given(small_fleets(), st.data())
+def test_any_single_model_keeps_everything(made, data):
+    contention = made.contention
+    at = ([data.draw(st.integers(0, len(made.models) - 1))], [data.draw(st.integers(0, made.server.cores))])
+    shares = contention.kept(contention.demand[at][None], contention.share[at][None], contention.alone[at][None])
+    assert shares == pytest.approx(1.0)
+
+
 @given(small_fleets(least=2), st.data())
 def test_all_together_move_no_more_than_there_is(made, data):
     contention = made.contention

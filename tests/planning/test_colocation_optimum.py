@@ -1,11 +1,15 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import LinearConstraint, milp
 
+from hebe.planning import colocation_optimum
 from hebe.planning.colocation import hera, hera_random, one_model_a_server, random_pairs
 from hebe.planning.colocation_optimum import optimal_colocation
-from hebe.planning.colocation_server import ServerResources
+from hebe.planning.colocation_server import ScalabilityTables, ServerResources, all_sets, all_splits, rates_of
 from hebe.planning.error import PlanningError
+from hebe.profile import ScalabilityProfile
 
 from .scalability import CACHE_BOUND, DEMAND, demanded_fleets, profile, tables
 
@@ -39,6 +43,79 @@ def test_the_bound_holds_for_more_models_a_server_and_only_falls(fleet):
     assert bounds == sorted(bounds, reverse=True)
     assert all(plan.least_servers <= plan.servers for plan in plans)
     assert plans[0].servers == one_model_a_server(made, demand).servers
+
+
+def fewest_by_brute_force(made, demand, most_models):
+    """The integer program over every split of every set of models."""
+    wanted = [model for model in made.models if demand[model]]
+    patterns = []
+    for size in range(1, min(most_models, len(made.models), made.server.cores, made.server.cache_ways) + 1):
+        sets = all_sets(len(made.models), size)
+        _, _, rates = all_splits(made, sets)
+        for members, of_set in zip(sets.tolist(), rates, strict=True):
+            columns = np.zeros((len(of_set), len(made.models)))
+            columns[:, members] = of_set
+            patterns.append(columns)
+    columns = np.unique(np.concatenate(patterns), axis=0)
+    cover = np.array([columns[:, made.models.index(model)] / demand[model] for model in wanted])
+    found = milp(
+        np.ones(len(columns)), constraints=LinearConstraint(cover, 1 - 1e-9), integrality=np.ones(len(columns))
+    )
+    return round(found.fun)
+
+
+@settings(max_examples=60)
+@given(demanded_fleets(least=2, most=3), st.integers(1, 3))
+def test_it_is_the_optimum_of_all_splits_where_they_are_few(fleet, most_models):
+    made, demand = fleet
+    plan = optimal_colocation(made, demand, most_models)
+    assert plan.servers == plan.least_servers == fewest_by_brute_force(made, demand, most_models)
+
+
+def remainder():
+    """A server for the many queries of one model, and the rest of them beside the few of another: 73 + 27 and 10. The
+    relaxation never wants that split."""
+    few = [[10, 22, 40], [23, 47, 66], [33, 72, 97]]
+    many = [[19, 20, 30], [23, 27, 42], [40, 46, 73]]
+    counts = (1, 2, 3)
+    models = [
+        ScalabilityProfile(name, counts, [row[-1] for row in qps], [0.0] * 3, counts, qps)
+        for name, qps in (("few", few), ("many", many))
+    ]
+    return ScalabilityTables.of(models, ServerResources(3, 3, 1e9)), {"few": 7.0, "many": 98.0}
+
+
+@pytest.mark.parametrize("enumerated", [20_000, 0])
+def test_the_split_that_fits_the_remainder_is_found(monkeypatch, enumerated):
+    monkeypatch.setattr(colocation_optimum, "_MOST_ENUMERATED", enumerated)
+    plan = optimal_colocation(*remainder())
+    assert plan.servers == plan.least_servers == 2
+    assert plan.capacity_qps["many"] >= 98
+    assert plan.capacity_qps["few"] >= 7
+
+
+@settings(max_examples=40)
+@given(demanded_fleets(least=2, most=4), st.integers(2, 4))
+def test_plans_where_splits_are_too_many_to_be_listed(fleet, most_models):
+    made, demand = fleet
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(colocation_optimum, "_MOST_ENUMERATED", 0)
+        plan = optimal_colocation(made, demand, most_models)
+    least = fewest_by_brute_force(made, demand, most_models)
+    assert plan.least_servers <= least <= plan.servers <= hera(made, demand).servers
+    for model, qps in plan.capacity_qps.items():
+        assert qps >= demand[model] * (1 - 1e-6)
+    for group in plan.groups:
+        sets, cores, ways = (
+            [[of(tenant) for tenant in group.tenants]]
+            for of in (
+                lambda tenant: made.index_of(tenant.model),
+                lambda tenant: tenant.cores,
+                lambda tenant: tenant.cache_ways,
+            )
+        )
+        served = rates_of(made, *map(np.array, (sets, cores, ways)))
+        np.testing.assert_allclose([tenant.qps for tenant in group.tenants], served[0], rtol=1e-9)
 
 
 def test_the_optimum_is_proven_on_an_example_that_greed_gets_wrong():

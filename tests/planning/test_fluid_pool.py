@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 import hebe.planning.fluid_pool
 from hebe.planning.error import PlanningError
 from hebe.planning.fluid_bound import fluid_bound
-from hebe.planning.fluid_pool import best_pool, cheapest_pool, fluid_bounds
+from hebe.planning.fluid_pool import CLOSE, best_pool, cheapest_pool, fluid_bounds
 from hebe.planning.pool import pools_within
+from hebe.planning.pool_problem import PoolProblem
 from hebe.planning.split_options import split_options
 
 from .pool_problems import BUDGET, SLA_S, any_problem, kairos_problem, recorded, three_types
@@ -38,6 +40,61 @@ def test_it_is_the_best_of_all_pools(seed, types, most_parts, budget):
     assert max(bounds) * (1 - 1e-8) <= found.limit_qps <= max(bounds) * (1 + 2e-6)
     assert found.cost_per_hour <= budget * (1 + 1e-8)
     assert list(found.counts) in pools.tolist()
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10_000), st.integers(2, 3), st.sampled_from([1, 4]), st.floats(0.5, 1.8))
+def test_of_nearly_equal_pools_it_is_the_cheapest(seed, types, most_parts, budget):
+    rng = np.random.default_rng(seed)
+    problem = any_problem(rng, types, 12)
+    # A type that is late for the larger sizes is often worth nothing beyond some servers; round prices are often equal.
+    problem = replace(problem, price_per_hour=np.round(problem.price_per_hour, 1))
+    try:
+        pools = pools_within(problem, budget)
+        found = best_pool(problem, budget, most_parts=most_parts)
+    except PlanningError:
+        return
+    options = split_options(problem, most_parts)
+    bounds = np.array([fluid_bound(problem, pool, options=options).bound_qps for pool in pools])
+    as_good = bounds >= bounds.max() * (1 - CLOSE / 2)
+    assert found.cost_per_hour <= problem.cost_per_hour(pools[as_good]).min() * (1 + 1e-9)
+
+
+def gpu_and_useless():
+    """Of two types, one serves every size in time, the other none."""
+    given = {
+        "types": ("gpu", "slow"),
+        "price_per_hour": np.array([0.5, 0.05]),
+        "service_s": np.array([[4e-3, 6e-3], [99e-3, 103e-3]]),
+        "size_weights": np.array([0.5, 0.5]),
+        "sla_s": 0.012,
+    }
+    return PoolProblem(**given)
+
+
+@pytest.mark.parametrize("most_parts", [1, 4])
+@pytest.mark.parametrize(("budget", "servers"), [(0.9, 1), (2.45, 4), (400.45, 800), (40_000.4, 80_000)])
+def test_servers_that_serve_nothing_are_not_bought(most_parts, budget, servers):
+    found = best_pool(gpu_and_useless(), budget, most_parts=most_parts)
+    assert found.counts == (servers, 0)
+    assert found.cost_per_hour == pytest.approx(0.5 * servers)
+    assert found.bound.bound_qps == pytest.approx(servers / 0.005)
+
+
+@pytest.mark.parametrize("rounds", [0, 30])
+def test_servers_beyond_what_the_slow_type_can_take_are_not_bought(monkeypatch, rounds):
+    """The documentation's example: of whole queries two cpus take all that they can take in time."""
+    monkeypatch.setattr(hebe.planning.fluid_pool, "_MOST_ROUNDS_OF_THRIFT", rounds)
+    problem = PoolProblem(
+        ("gpu", "cpu"),
+        np.array([0.5, 0.1]),
+        np.array([[4e-3, 5e-3, 6e-3], [1e-3, 2e-3, 13e-3]]),
+        np.array([0.3, 0.3, 0.4]),
+        0.012,
+    )
+    found = best_pool(problem, 1.0, most_parts=1)
+    assert found.counts == (1, 1)
+    assert found.bound.bound_qps == pytest.approx(1 / (0.4 * 6e-3))
 
 
 @settings(max_examples=30)
@@ -104,6 +161,23 @@ def test_for_a_plan_file():
 def test_pools_that_cannot_be(changes, budget, options, message):
     with pytest.raises(PlanningError, match=message):
         best_pool(three_types(**changes), budget, **options)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10_000), st.integers(1, 3), st.integers(1, 4))
+def test_the_sla_that_is_told_is_the_least_that_serves_every_size(seed, types, most_parts):
+    problem = any_problem(np.random.default_rng(seed), types, 12)
+    problem = replace(problem, sla_s=problem.service_s.min() * 1.03)
+    try:
+        best_pool(problem, 100.0, most_parts=most_parts)
+    except PlanningError as fault:
+        told = re.search(r"raise sla_s \(to (\S+) ms at least\) or most_parts", str(fault))
+    else:
+        return
+    least_s = float(told[1]) / 1e3
+    assert best_pool(replace(problem, sla_s=least_s), 100.0, most_parts=most_parts).bound.bound_qps > 0
+    with pytest.raises(PlanningError, match="no server type serves"):
+        best_pool(replace(problem, sla_s=least_s * 0.998), 100.0, most_parts=most_parts)
 
 
 def test_limits_keep_a_huge_budget_plannable():

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hebe.planning.error import PlanningError
-from hebe.planning.provisioning import FleetOptions, InfeasibleDemandError, Objective, make_program, provision
+from hebe.planning.provisioning import (
+    FleetOptions,
+    InfeasibleDemandError,
+    Objective,
+    make_program,
+    provision,
+    rounded_down,
+)
 from hebe.planning.provisioning_program import relax
 from hebe.profile import EfficiencyTuple
 
@@ -299,3 +306,39 @@ def test_bad_options_are_refused_by_field(change, message):
 def test_bad_arguments_are_refused_by_name(change, message):
     with pytest.raises(PlanningError, match=message):
         provision(fleet([[1, 2]], [[1, 1]], [1, 1]), **{"demand_qps": [1.0]} | change)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (1000 / 1.1, 909.0), (909.0, 909.0), (0.99999, 0.9999), (1.0, 1.0), (1e-5 / 3, 3.33e-6), (0.001, 0.001),
+        (12_345.6, 12_345.0), (123_456_789.9, 123_456_789.0), (1e-13, 1e-13),
+        (0.0, 0.0), (0.1 + 0.2, 0.3), (999.99, 999.9),
+    ],
+)  # fmt: skip
+def test_what_fits_is_rounded_down(value, told):
+    assert rounded_down(value) == pytest.approx(told, rel=1e-12)
+
+
+@settings(max_examples=80)
+@given(st.integers(0, 100_000))
+def test_the_largest_load_told_is_accepted(seed):
+    rng = np.random.default_rng(seed)
+    models, types = rng.integers(1, 4, 2)
+    qps = np.round(rng.uniform(0.5, 2000, (models, types)), 1)
+    options = FleetOptions(
+        tuple(f"m{at}" for at in range(models)), tuple(f"t{at}" for at in range(types)),
+        qps, np.ones((models, types)), rng.integers(0, 5, types),
+    )  # fmt: skip
+    demand, rate = rng.uniform(1, 9000, models), rng.choice([0.0, 0.1, 0.333])
+    try:
+        provision(options, demand, over_provision_rate=rate)
+        return
+    except InfeasibleDemandError as fault:
+        factor = fault.load_factor
+    if factor:
+        told = np.array([rounded_down(one) for one in (demand * factor).tolist()])
+        provision(options, told, over_provision_rate=rate)
+        provision(options, demand * rounded_down(factor), over_provision_rate=rate)
+        with pytest.raises(InfeasibleDemandError):
+            provision(options, demand * factor * 1.0021, over_provision_rate=rate)

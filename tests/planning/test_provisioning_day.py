@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -281,6 +282,44 @@ def test_infeasible_demand_names_the_worst_interval():
     two = FleetOptions(("a", "b"), ("T1",), [[10.0], [10.0]], [[1.0], [1.0]], [3])
     with pytest.raises(InfeasibleDemandError, match=r"interval 1, from 600 s: .*only fractions"):
         plan_day(two, [[10, 10], [15, 15]], 600)
+
+
+def test_the_worst_interval_is_that_in_whole_servers():
+    """Of three servers of 100 queries/s more than 300 of one model is little too much; 151 and 150 are half a server
+    too many, but one of both models would have to share a server."""
+    two = FleetOptions(("a", "b"), ("T1",), [[100.0], [100.0]], [[1.0], [1.0]], [3])
+    with pytest.raises(InfeasibleDemandError, match=r"interval 1, from 600 s: .*; 0\.6666 of this load fits") as caught:
+        plan_day(two, [[310, 0], [151, 150], [0, 0], [300, 0]], 600)
+    assert caught.value.load_factor == pytest.approx(100 / 150)
+    with pytest.raises(InfeasibleDemandError, match=r"interval 2, .*; no share of this load was found to fit in whole"):
+        plan_day(dataclasses.replace(two, available=[1]), [[310, 0], [151, 0], [1, 1]], 600)
+
+
+def whole_factor(options, load):
+    """By all shares of each type's servers: the largest part of a load of two models that fits."""
+    best = 0.0
+    for first in itertools.product(*(range(count + 1) for count in options.available.tolist())):
+        counts = np.array([first, options.available - first])
+        served = (counts * options.qps).sum(axis=1)
+        best = max(best, min(has / wants for has, wants in zip(served, load, strict=True) if wants))
+    return best
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 100_000))
+def test_the_worst_interval_by_brute_force(seed):
+    rng = np.random.default_rng(seed)
+    qps = rng.integers(1, 100, (2, 2)).astype(float)
+    fleet = FleetOptions(("a", "b"), ("T1", "T2"), qps, np.ones((2, 2)), rng.integers(1, 4, 2))
+    demand = rng.integers(0, 250, (4, 2)).astype(float)
+    factors = [whole_factor(fleet, load) if load.any() else np.inf for load in demand]
+    if min(factors) >= 1:
+        plan_day(fleet, demand, 600)
+        return
+    with pytest.raises(InfeasibleDemandError) as caught:
+        plan_day(fleet, demand, 600)
+    assert caught.value.load_factor == pytest.approx(min(factors), rel=1e-3)
+    assert factors[caught.value.interval] == pytest.approx(min(factors), rel=1e-3)
 
 
 def test_a_baseline_that_fails_names_the_interval():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.planning.provisioning import make_program
+from hebe.planning.provisioning import FleetOptions, make_program
 from hebe.planning.provisioning_instance import generate_fleet
 from hebe.planning.provisioning_program import (
     CoverProgram,
@@ -21,6 +21,21 @@ def generated(seed, models=5, server_types=8, load=1.0, set_up=0.0):
     draw = np.random.default_rng(seed)
     previous = draw.integers(0, 3, options.qps.shape)
     return make_program(options, load * demand, previous=previous, set_up_cost=set_up)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 92])
+def test_the_largest_load_is_no_less_than_that_of_fractions_rounded_down(seed):
+    """HiGHS told half of it, as optimal, where the load factor was far below 1 in the program's unit."""
+    draw = np.random.default_rng(seed)
+    shape = int(draw.integers(25, 60)), int(draw.integers(4, 8))
+    qps, power = draw.uniform(50, 2000, shape), draw.uniform(100, 400, shape)
+    names = [tuple(f"{kind}{number}" for number in range(size)) for kind, size in zip("mt", shape, strict=True)]
+    options = FleetOptions(*names, qps, power, draw.integers(20, 100, shape[1]))
+    demand = draw.uniform(0.2, 1, shape[0]) * qps.mean(axis=1) * options.available.sum() / shape[0]
+    program = make_program(options, demand)
+    rounded, found = (largest_load_factor(program, limit_s) for limit_s in (0.0, 1.0))
+    assert rounded.whole < found.whole <= found.fractional
+    assert found.whole > 0.85 * found.fractional
 
 
 @settings(deadline=None, max_examples=25)

@@ -193,3 +193,13 @@ def test_instances_that_are_free_at_the_same_time_lose_nothing_by_being_merged(s
             matched = match_queries(cost, np.array([*idle, *counts]))
             least.append(cost[np.flatnonzero(matched >= 0), matched[matched >= 0]].sum())
     assert least[0] == pytest.approx(least[1])
+
+
+def test_late_costs_ten_slas_and_no_less_than_is_asked_for():
+    """Eq. 8; 0.2 s on a type of coefficient 0.05 is late, and so is the first once a worker of it is free."""
+    service_s = np.array([[0.05, 0.2]])
+    busy = {"busy_types": np.array([0]), "busy_remaining_s": np.array([0.06])}
+    paper = matching_cost(service_s, np.zeros(1), np.array([1.0, 0.05]), 0.1, **busy)
+    np.testing.assert_allclose(paper, [[0.05, 0.05, 1.0]])
+    dear = matching_cost(service_s, np.zeros(1), np.array([1.0, 0.05]), 0.1, **busy, late_at_least=1.0)
+    np.testing.assert_allclose(dear, [[0.05, 0.1, 1.0]])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import math
 import weakref
 from itertools import pairwise
@@ -103,7 +102,6 @@ def test_what_was_dropped_is_let_go_of_wherever_it_stood(entries):
             queue.drop(part.query)
             gone.append(held.pop(part.query.query_id))
             del part
-    gc.collect()
     assert sorted(queue.query_ids) == sorted(held)
     assert all(keys() is not None for keys in held.values())
     assert not any(keys() is not None for keys in gone)

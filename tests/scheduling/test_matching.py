@@ -47,6 +47,67 @@ def test_a_query_late_everywhere_is_sent_all_the_same() -> None:
     assert len(placed(policy, fleet, now=1.0)) == 1
 
 
+def large(policy: CostMatching, fleet: Fleet, *query_ids: int, sla_s: float = 0.03) -> None:
+    """Queries of 900 items: 10 ms on a gpu, 46 ms on a cpu."""
+    for query_id in query_ids:
+        policy.arrived(SubQuery(Query(query_id, 900, 0.0, deadline_s=sla_s), 0, 900), fleet, 0.0)
+
+
+def test_nothing_waits_for_a_type_that_has_no_worker() -> None:
+    policy = CostMatching(0.03, 1000)
+    fleet = fleet_of(0, 2, policy)
+    large(policy, fleet, 0, 1)
+    assert placed(policy, fleet) == [(0, "cpu"), (1, "cpu")]
+
+
+def test_what_waits_for_a_type_that_is_lost_is_sent_and_one_that_is_back_is_waited_for_again() -> None:
+    policy = CostMatching(0.03, 1000)
+    fleet = fleet_of(1, 2, policy)
+    large(policy, fleet, 0, 1, 2)
+    assert [name for _, name in placed(policy, fleet)] == ["gpu"]
+    fleet.remove(next(worker for worker in fleet.workers if worker.server_type == 0))
+    policy.fleet_changed(fleet, 0.001)
+    assert [name for _, name in placed(policy, fleet, 0.001)] == ["cpu", "cpu"]
+    fleet.add(9, "gpu", 1)
+    fleet.release(next(worker for worker in fleet.workers if worker.taken))
+    policy.fleet_changed(fleet, 0.002)
+    large(policy, fleet, 3, 4)
+    assert [name for _, name in placed(policy, fleet, 0.002)] == ["gpu"]
+    assert policy.waiting == 1
+
+
+@pytest.mark.parametrize(("busy_until_s", "sent"), [(0.012, []), (0.025, ["cpu", "cpu"])])
+def test_queries_wait_for_a_busy_worker_only_if_it_can_still_be_in_time(busy_until_s: float, sent: list[str]) -> None:
+    policy = CostMatching(0.03, 1000)
+    fleet = fleet_of(1, 2, policy)
+    fleet.take(0).busy_until_s = busy_until_s
+    large(policy, fleet, 0, 1)
+    assert [name for _, name in placed(policy, fleet)] == sent
+
+
+def test_a_query_that_an_idle_worker_answers_within_the_safeguard_does_not_wait() -> None:
+    policy = CostMatching(0.0465, 1000)  # 46 ms on a cpu are in time, if not by two percent
+    fleet = fleet_of(1, 1, policy)
+    large(policy, fleet, 0, 1, sla_s=0.0465)
+    assert sorted(name for _, name in placed(policy, fleet)) == ["cpu", "gpu"]
+
+
+@pytest.mark.parametrize("cpu_busy", [False, True])
+def test_no_query_is_late_on_a_very_slow_type_while_a_fast_worker_is_idle(cpu_busy: bool) -> None:
+    """Almost twenty times slower: by Eq. 8 late there costs about half of what in time costs on the fast type."""
+    policy = CostMatching(0.0105, 1000)
+    fleet = Fleet(["gpu", "cpu", "absent"])
+    for kind, per_item_s in ((0, 1e-5), (1, 2e-4)):
+        for items in range(1, 1000, 7):
+            fleet.predictors[kind].observe(items, 1e-3 + per_item_s * items)
+        fleet.add(kind, fleet.types[kind], 1)
+    policy.fleet_changed(fleet, 0.0)
+    if cpu_busy:
+        fleet.take(1).busy_until_s = 0.005
+    large(policy, fleet, 0, sla_s=0.0105)
+    assert placed(policy, fleet) == [(0, "gpu")]
+
+
 @pytest.mark.parametrize(("scatter", "sent_to"), [(0.0, ["cpu", "gpu"]), (0.3, ["gpu"])])
 def test_a_type_whose_times_scatter_gets_nothing_that_it_serves_in_time_only_on_average(
     scatter: float, sent_to: list[str]

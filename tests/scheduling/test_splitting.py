@@ -93,6 +93,16 @@ def test_a_query_late_from_the_start_is_answered_by_an_idle_fleet() -> None:
     assert policy.waiting == 0
 
 
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_query_that_can_be_in_time_only_within_the_safeguard_is_sent_while_it_can(gpus: int) -> None:
+    policy = PricedSplitting(0.0465, [5.0, 1.0], most_parts=1)  # 46 ms on a cpu, 45.6 ms but for two percent
+    fleet = fleet_of(gpus, 2, policy)
+    for _ in range(gpus):
+        fleet.take(0).busy_until_s = 0.04
+    arrive(policy, fleet, 900, sla_s=0.0465)
+    assert placed(policy, fleet) == [(0, 0, 900, "cpu")]
+
+
 def test_late_queries_leave_some_workers_idle() -> None:
     policy = PricedSplitting(0.001, [5.0, 1.0])
     fleet = fleet_of(0, 10, policy)

@@ -109,6 +109,53 @@ def test_a_lost_instance_s_queries_are_answered_by_others_and_a_new_one_helps() 
     assert replaced.percentile_s(99) < lost.percentile_s(99) / 2
 
 
+def tight() -> tuple[TableServers, float]:
+    """A fast type, and one that is in time within the last two percent only; the SLA in seconds."""
+    gpu, cpu = [4e-3, 5e-3, 6e-3], [10e-3, 11e-3, 11.5e-3, 11.95e-3]
+    return TableServers(ServiceTable.from_samples({"gpu": {1: gpu, 100: gpu}, "cpu": {1: cpu, 100: cpu}})), 0.012
+
+
+TIGHT_POLICIES = {
+    "matching": lambda: CostMatching(0.012, 100),
+    "splitting": lambda: PricedSplitting(0.012, [4.0, 1.0], largest=100),
+    "splitting, learned prices": lambda: PricedSplitting(0.012, largest=100, most_parts=1),
+}
+LOST = InstanceChanged(0, "gpu", Availability.LOST)
+BACK = InstanceChanged(99, "gpu", Availability.UP)
+
+
+@pytest.mark.parametrize("name", TIGHT_POLICIES)
+@pytest.mark.parametrize(
+    ("pool", "changes"),
+    [
+        ((0, 3), []),
+        ((1, 3), []),
+        ((1, 3), [(5.0, LOST)]),
+        ((1, 3), [(5.0, LOST), (9.0, BACK)]),
+        ((0, 3), [(9.0, BACK)]),
+    ],
+    ids=["no instance of a type", "all types", "a type lost", "lost and back", "late"],
+)
+def test_nothing_waits_in_vain_beside_idle_workers(
+    name: str, pool: tuple[int, int], changes: list[tuple[float, InstanceChanged]]
+) -> None:
+    model, sla_s = tight()
+    trace = QueryTrace.draw(500, FixedSizes(50), seed=3)
+    run = run_fleet(trace, 30.0, pool, model, TIGHT_POLICIES[name](), sla_s, changes=changes)
+    assert np.isfinite(run.latency_s).all(), "also the last ones"
+    assert run.attainment(sla_s) > 0.93
+
+
+@pytest.mark.parametrize("name", TIGHT_POLICIES)
+def test_partitions_that_lack_a_type_answer_all(name: str) -> None:
+    model, sla_s = tight()
+    trace = QueryTrace.draw(500, FixedSizes(50), seed=3)
+    router = PartitionedRouter(4, lambda: Router(Fleet(model.types), TIGHT_POLICIES[name](), RouterConfig(sla_s=sla_s)))
+    run = run_fleet(trace, 100.0, (1, 11), model, router, sla_s)
+    assert np.isfinite(run.latency_s).all()
+    assert run.attainment(sla_s) > 0.93
+
+
 def test_an_instance_with_more_workers_does_more_at_a_time() -> None:
     trace = QueryTrace.draw(2000, FixedSizes(200), seed=2)
     one = run_fleet(trace, 140.0, (1, 0), servers(), FirstComeFirstServed(), SLA_S)

@@ -16,6 +16,14 @@ PLAN_KIND = "colocation"
 PLAN_VERSION = 2
 """Plans of version 1 do not say how many cores a worker has: they took all workers for those of one core."""
 
+_HEAD = (
+    "kind", "version", "written_by", "policy", "over_provision_rate", "made_from", "demand_qps", "planned_qps",
+    "predicted", "server", "group", "scalability",
+)  # fmt: skip
+_SERVER = ("server_type", "cores", "cache_ways", "bandwidth_bytes_per_s", "memory_bytes")
+_GROUP = ("servers", "utilization", "tenant")
+_TENANT = ("model", "workers", "cores_per_worker", "cache_ways", "qps")
+
 
 @dataclass(frozen=True, slots=True)
 class ColocationPlanFile:
@@ -46,11 +54,13 @@ def workers_words(tenant: Tenant) -> str:
 def read_colocation_plan(path: Path) -> ColocationPlanFile:
     """The plan in a file; raises `PlanFileError` naming the field that is missing or wrong."""
     content = read_plan(path, PLAN_KIND, PLAN_VERSION)
+    Entry(str(path), content, "").check_known(_HEAD)
     demand = Entry(f"{path}: demand_qps", _table(path, content, "demand_qps"), "")
     demand_qps = {model: demand.number(model) for model in demand.fields}
     if not any(demand_qps.values()):
         raise PlanFileError(f"{path}: demand_qps: is 0 for every model: there is nothing to simulate")
     server = Entry(f"{path}: server", _table(path, content, "server"), "")
+    server.check_known(_SERVER)
     cores, ways = _count(server, "cores"), _count(server, "cache_ways")
     groups = tuple(_group(entry, cores, ways) for entry in _entries(str(path), content, "group"))
     scalability: dict[str, ScalabilityProfile] = {}
@@ -74,8 +84,10 @@ def read_colocation_plan(path: Path) -> ColocationPlanFile:
 
 
 def _group(entry: Entry, cores: int, ways: int) -> ServerGroup:
+    entry.check_known(_GROUP)
     tenants: list[Tenant] = []
     for each in _entries(entry.where, entry.fields, "tenant"):
+        each.check_known(_TENANT)
         model = each.text("model")
         if any(tenant.model == model for tenant in tenants):
             raise PlanFileError(f"{each.where}: model {model} is on this server already")

@@ -43,6 +43,12 @@ class Entry:
     fields: Mapping[str, Any]
     header: str
 
+    def check_known(self, known: Collection[str]) -> None:
+        """Refuse fields that are none of `known`: a misspelt one would be left out in silence."""
+        for field in self.fields:
+            if field not in known:
+                raise PlanFileError(f"{self.where}: unknown field {field!r}: known are {', '.join(known)}")
+
     def text(self, field: str) -> str:
         """A field that names something."""
         value = self.fields.get(field)
@@ -257,6 +263,9 @@ def _csv_entries(path: Path, _name: str) -> Iterator[Entry]:
         header = f"{path}: line 1"
         if not any(names):
             raise PlanFileError(f"{header}: must be a header with the names of the columns")
+        for character, called in ((";", "semicolons"), ("\t", "tabs")):
+            if len(names) == 1 and character in names[0]:
+                raise PlanFileError(f"{header}: has {called}: must have commas between the columns")
         for number, name in enumerate(names):
             if not name:
                 raise PlanFileError(f"{header}: column {number + 1} has no name")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +38,9 @@ class Loads:
 def read_loads(path: Path, models: Collection[str]) -> Loads:
     """Loads of some or all of `models`: columns `time_s` and one for each model, or `time_s,model,qps`.
 
-    A time is seconds, or a date and time in ISO 8601. In TOML and JSON the entries are called `load`. Refused are gaps
-    in time and empty fields, a time or a model that is given twice, a model that is not among `models`, and what is no
-    number of at least 0.
+    A time is seconds, or a date and time in ISO 8601, with a UTC offset or without: all the same. In TOML and JSON the
+    entries are called `load`. Refused are gaps in time and empty fields, a time or a model that is given twice, a model
+    that is not among `models`, and what is no number of at least 0.
     """
     entries = entries_of(path, "load")
     names = set(entries[0].fields)
@@ -50,6 +50,7 @@ def read_loads(path: Path, models: Collection[str]) -> Loads:
         if others := sorted(names.symmetric_difference(entry.fields)):
             wrong = "is missing" if others[0] in names else "is there, but not in the first entry"
             raise PlanFileError(f"{entry.where}: {others[0]} {wrong}")
+    _check_times_alike(entries)
     table = _long(entries, models) if names == {"time_s", "model", "qps"} else _wide(entries, models)
     return _even(entries[0].header, *table)
 
@@ -96,6 +97,10 @@ def _check_model(name: str, models: Collection[str], where: str) -> None:
 
 
 def _time_s(entry: Entry) -> float:
+    return parse_time_s(_time_text(entry), f"{entry.where}: time_s")
+
+
+def _time_text(entry: Entry) -> str:
     """In CSV and JSON a date is text, TOML knows it."""
     value = entry.fields["time_s"]
     if isinstance(value, date):
@@ -104,7 +109,31 @@ def _time_s(entry: Entry) -> float:
         value = str(value)
     if not isinstance(value, str) or not value:
         raise PlanFileError(f"{entry.where}: time_s is {value!r}: must be seconds or an ISO 8601 date and time")
-    return parse_time_s(value, f"{entry.where}: time_s")
+    return value
+
+
+def _check_times_alike(entries: list[Entry]) -> None:
+    """Of seconds, moments and the wall clock's times nobody knows which comes first."""
+    first = _time_form(entries[0])
+    for entry in entries[1:]:
+        form = _time_form(entry)
+        if form != first:
+            raise PlanFileError(
+                f"{entry.where}: time_s {entry.fields['time_s']} is {form}, but {entries[0].fields['time_s']} at"
+                f" {entries[0].where} is {first}: give all times alike"
+            )
+
+
+def _time_form(entry: Entry) -> str:
+    """How a time is given, in words; raises what `parse_time_s` does."""
+    text = _time_text(entry)
+    parse_time_s(text, f"{entry.where}: time_s")
+    try:
+        float(text)
+    except ValueError:
+        has_offset = datetime.fromisoformat(text.strip()).tzinfo is not None
+        return "a date with a UTC offset" if has_offset else "a date without a UTC offset"
+    return "in seconds"
 
 
 def _load(entry: Entry, field: str) -> float:
@@ -123,10 +152,12 @@ def _even(header: str, models: tuple[str, ...], times: list[tuple[float, Entry]]
             entry = times[number + 1][1]
             twice = "is given twice" if step == 0 else "is earlier than the line before"
             raise PlanFileError(f"{entry.where}: time_s {entry.fields['time_s']} {twice}")
-    spacing = float(np.median(steps)) if len(steps) else 0.0
+    # The lower median: a step that there is, where the median lies between two.
+    spacing = float(np.sort(steps)[(len(steps) - 1) // 2]) if len(steps) else 0.0
     odd = np.flatnonzero(np.abs(steps - spacing) > _SAME_STEP * spacing)
     if len(odd):
-        entry, step = times[odd[0] + 1][1], steps[odd[0]]
+        at = int(odd[0])
+        entry, step = times[at + 1][1], steps[at]
         kind = "a gap" if step > spacing else "an uneven step"
         steps_are = f"{step:g} s after the time before, others {spacing:g} s"
         raise PlanFileError(f"{entry.where}: time_s {entry.fields['time_s']} is {steps_are}: {kind}")

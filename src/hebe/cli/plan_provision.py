@@ -15,7 +15,7 @@ from hebe.cli.plan_loads import Loads, read_loads
 from hebe.cli.plan_profiles import check_throughputs_compare
 from hebe.planning.error import PlanningError
 from hebe.planning.over_provision import over_provision_rate
-from hebe.planning.provisioning import FleetOptions, InfeasibleDemandError, Objective
+from hebe.planning.provisioning import FleetOptions, InfeasibleDemandError, Objective, rounded_down
 from hebe.planning.provisioning_baselines import provision_by_priority, provision_greedily, provision_obliviously
 from hebe.planning.provisioning_day import DayPlan, Provisioner, follow_day, plan_day
 from hebe.profile import EfficiencyTuple
@@ -128,10 +128,10 @@ def _too_much(loads: Loads, stride: int, rates: Floats, fault: InfeasibleDemandE
     at = (fault.interval or 0) * stride
     load, raised = loads.qps[at], rates.any()
     told = f", with over-provision rates of {_listed(loads.models, rates)}" if raised else ""
-    fits = ""
+    fits = fault.fits
     if fault.load_factor:
-        by_model = _listed(loads.models, load * fault.load_factor)
-        fits = f"; {fault.load_factor:.4g} of this load fits, all models alike, in queries/s: {by_model}"
+        by_model = np.array([rounded_down(qps) for qps in (load * fault.load_factor).tolist()])
+        fits += f", in queries/s: {_listed(loads.models, by_model)}"
     advice = fault.advice if raised else fault.advice.removesuffix(", or lower the over-provision rate")
     return f"{loads.where[at]}: the load cannot be met{told}: {fault.reason}{fits}{advice and f': {advice}'}"
 

@@ -125,7 +125,7 @@ def make(request: FleetPlanRequest, progress: Progress) -> DayMade:
     files = service_time_files(request, plan.made_from)
     types = {model: plan.types_of(at) or None for at, model in enumerate(plan.models)}
     models = {name: _fastest_first(model) for name, model in read_models(request, files, types).items()}
-    queries = request.queries or QUERIES
+    queries = QUERIES if request.queries is None else request.queries
     for at, model in enumerate(models.values()):
         queries_needed(queries, model.sla, float(plan.load_qps[:, at].max()), request.arrivals, search=False)
         _check_size(plan, at, model)

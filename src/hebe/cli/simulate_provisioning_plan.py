@@ -1,4 +1,8 @@
-"""The plan file of a day, as `hebe simulate` reads it back: what `hebe plan provision` wrote."""
+"""The plan file of a day, as `hebe simulate` reads it back: what `hebe plan provision` wrote, as it is or changed.
+
+Loads, servers and what each does for a model are read. What follows from them, as the capacity, is computed anew, and
+the file's own figure of it is left aside.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,23 @@ from hebe.planning.provisioning_set_up import joining
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+_HEAD = (
+    "kind", "version", "written_by", "objective", "start", "interval_s", "set_up_s", "over_provision_rates",
+    "made_from", "predicted", "server", "efficiency", "interval",
+)  # fmt: skip
+_SERVER = ("server_type", "available", "price_per_hour")
+_EFFICIENCY = ("model", "server_type", "qps", "power_watts", "configuration", "estimated")
+_INTERVAL = ("start_s", "load_qps", "capacity_qps", "power_watts", "price_per_hour", "servers", "late")
+"""The fields that a plan and its tables may have."""
+_SAME_TIME = 1e-9
+"""Of an interval, by which rounding may put its beginning elsewhere."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProvisioningPlanFile:
     """Servers over a day: `counts` int64 `[intervals, models, types]`, and of them the `late`, which serve only
-    `set_up_s` after their interval begins. `load_qps` and `capacity_qps` are float64 `[intervals, models]`.
+    `set_up_s` after their interval begins. `load_qps` and `capacity_qps`, what the servers can serve when all are set
+    up, are float64 `[intervals, models]`.
 
     `made_from` is the file of efficiency tuples, None where the plan does not name it.
     """
@@ -71,14 +87,17 @@ class ProvisioningPlanFile:
 
 
 def read_provisioning_plan(path: Path) -> ProvisioningPlanFile:
-    """The plan in a file; raises `PlanFileError` naming the field that is missing or wrong."""
+    """The plan in a file; raises `PlanFileError` naming the field that is missing, unknown or wrong."""
     content = read_plan(path, PLAN_KIND, PLAN_VERSION)
     head = Entry(str(path), content, str(path))
+    head.check_known(_HEAD)
     interval_s, set_up_s = head.number("interval_s"), head.number("set_up_s")
     if not interval_s:
         raise PlanFileError(f"{path}: interval_s is 0: must be more than 0 s")
-    types = tuple(dict.fromkeys(entry.text("server_type") for entry in _entries(path, content, "server")))
+    available = _available(_entries(path, content, "server"))
+    types = tuple(available)
     intervals = _entries(path, content, "interval")
+    _check_beginnings(intervals, interval_s)
     models = tuple(_table(intervals[0], "load_qps"))
     if not models:
         raise PlanFileError(f"{intervals[0].where}: load_qps is empty: must have the load of each model")
@@ -88,6 +107,8 @@ def read_provisioning_plan(path: Path) -> ProvisioningPlanFile:
             f"{intervals[at].where}: late: {models[model]} on {types[kind]} is {late[at, model, kind]}: at most its"
             f" servers, {counts[at, model, kind]}"
         )
+    _check_available(intervals, counts, available)
+    efficiency = _efficiency(_entries(path, content, "efficiency"))
     return ProvisioningPlanFile(
         path,
         models,
@@ -96,7 +117,7 @@ def read_provisioning_plan(path: Path) -> ProvisioningPlanFile:
         interval_s,
         set_up_s,
         _by_model(intervals, "load_qps", models),
-        _by_model(intervals, "capacity_qps", models),
+        _capacity(path, counts, models, types, efficiency),
         counts,
         late,
         file_made_from(path, content, "efficiency"),
@@ -107,7 +128,66 @@ def _entries(path: Path, content: dict[str, Any], name: str) -> list[Entry]:
     listed = content.get(name)
     if not isinstance(listed, list) or not listed or not all(isinstance(fields, dict) for fields in listed):
         raise PlanFileError(f"{path}: [[{name}]] is missing: a plan has at least one")
-    return [Entry(where := f"{path}: {name} {number}", fields, where) for number, fields in enumerate(listed, 1)]
+    known = {"server": _SERVER, "efficiency": _EFFICIENCY, "interval": _INTERVAL}[name]
+    entries = [Entry(where := f"{path}: {name} {number}", fields, where) for number, fields in enumerate(listed, 1)]
+    for entry in entries:
+        entry.check_known(known)
+    return entries
+
+
+def _check_beginnings(intervals: Sequence[Entry], interval_s: float) -> None:
+    """Each interval begins where the one before ends, which is what `start_s` says where it stands there."""
+    for at, entry in enumerate(intervals):
+        start_s = entry.number("start_s", at * interval_s)
+        if abs(start_s - at * interval_s) > _SAME_TIME * max(at, 1) * interval_s:
+            raise PlanFileError(
+                f"{entry.where}: start_s is {start_s:g}: must be {at * interval_s:g}, as long as those before it last"
+            )
+
+
+def _available(servers: Sequence[Entry]) -> dict[str, int]:
+    """How many servers there are of each type."""
+    available: dict[str, int] = {}
+    for entry in servers:
+        kind = entry.text("server_type")
+        if kind in available:
+            raise PlanFileError(f"{entry.where}: server_type {kind} is given twice")
+        available[kind] = entry.whole("available")
+    return available
+
+
+def _check_available(intervals: Sequence[Entry], counts: Ints, available: dict[str, int]) -> None:
+    taken = counts.sum(axis=1)
+    for at, kind in np.argwhere(taken > np.array(list(available.values()))).tolist()[:1]:
+        name = list(available)[kind]
+        raise PlanFileError(
+            f"{intervals[at].where}: servers: {taken[at, kind]:,} of {name}, of all models together: available are"
+            f" {available[name]:,}, says server {kind + 1}"
+        )
+
+
+def _efficiency(tuples: Sequence[Entry]) -> dict[tuple[str, str], float]:
+    """What a server of a type serves of a model, in queries/s, by model and type."""
+    held: dict[tuple[str, str], float] = {}
+    for entry in tuples:
+        pair = entry.text("model"), entry.text("server_type")
+        if pair in held:
+            raise PlanFileError(f"{entry.where}: {pair[0]} on {pair[1]} is given twice")
+        held[pair] = entry.number("qps")
+    return held
+
+
+def _capacity(
+    path: Path, counts: Ints, models: Sequence[str], types: Sequence[str], efficiency: dict[tuple[str, str], float]
+) -> Floats:
+    """What the servers can serve of each model, float64 `[intervals, models]`."""
+    qps = np.zeros((len(models), len(types)))
+    for model, kind in np.argwhere(counts.any(axis=0)).tolist():
+        pair = models[model], types[kind]
+        if pair not in efficiency:
+            raise PlanFileError(f"{path}: efficiency of {pair[0]} on {pair[1]} is missing: the plan has such servers")
+        qps[model, kind] = efficiency[pair]
+    return np.asarray((counts * qps).sum(axis=2))
 
 
 def _table(entry: Entry, field: str) -> dict[str, Any]:

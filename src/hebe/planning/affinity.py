@@ -102,9 +102,7 @@ def contended_affinity(tables: ScalabilityTables) -> FloatArray:
     server, count = tables.server, len(tables.models)
     kept = _kept_by_ways(tables)
     first, second = (side.ravel() for side in np.indices((count, count)))
-    at = (np.stack([first, second], axis=1), server.cores // 2)
-    contention = tables.contention
-    shares = contention.kept(contention.demand[at], contention.share[at], contention.alone[at])
+    shares = tables.contention.kept_on(np.stack([first, second], axis=1), server.cores // 2)
     mine, other = (shares[:, place].reshape(count, count) for place in (0, 1))
     best = np.zeros((count, count))
     for ways in range(1, server.cache_ways):

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,23 @@ class BandwidthContention:
         """The largest demand that slows nobody down."""
         return float(self.demands[self.slowdowns <= 1.0][-1])
 
+    def kept_on(self, models: IntArray, cores: IntArray | int) -> FloatArray:
+        """`kept` by models, intp `[sets, size]`, that run together on so many cores each."""
+        at = models, cores
+        return self.kept(self.demand[at], self.share[at], self.alone[at])
+
     def kept(self, demand: FloatArray, share: FloatArray, alone: FloatArray) -> FloatArray:
-        """What is kept of their throughput by models that run together, all float64 `[sets, size]`, in (0, 1]."""
+        """What is kept of their throughput by models that run together, all float64 `[sets, size]`, in (0, 1].
+
+        A model of its own keeps all of it: between the curve's knots its factor may come out below that measured
+        alone, which is the least that it is.
+        """
         slowdown = np.interp(demand.sum(axis=1), self.demands, self.slowdowns)[:, None]
-        factor = 1.0 + share * (slowdown - 1.0)
+        factor = np.maximum(1.0 + share * (slowdown - 1.0), alone)
         moved = (demand / factor).sum(axis=1, keepdims=True)
         # Who waits less than the curve says moves more; the bandwidth is the end all the same.
         fit = self.bandwidth_bytes_per_s / np.maximum(moved, self.bandwidth_bytes_per_s)
-        return np.asarray(np.minimum(alone / factor, 1.0) * fit)
+        return np.asarray(alone / factor * fit)
 
 
 def _curve(qps: FloatArray, traffic: FloatArray, busy: FloatArray) -> tuple[FloatArray, FloatArray]:

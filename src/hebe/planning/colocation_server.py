@@ -180,12 +180,6 @@ def best_splits(tables: ScalabilityTables, sets: IntArray, weights: FloatArray) 
     memory = [tables.memory[row, cores[:, place]] for place in range(size)] if memory_binds else None
     quiet = contention.quiet_bytes_per_s
 
-    def kept(rows: IntArray, splits: IntArray) -> FloatArray:
-        """Shares of their capacity that the members of some sets keep in some splits, `[rows, size]`."""
-        members = models[sets[rows]]
-        at = (members, cores[splits])
-        return contention.kept(contention.demand[at], contention.share[at], contention.alone[at])
-
     value, at = np.empty(len(sets)), np.empty(len(sets), dtype=np.intp)
     step = max(1, _CHUNK_CELLS // (len(cores) * size))
     for start in range(0, len(sets), step):
@@ -195,13 +189,30 @@ def best_splits(tables: ScalabilityTables, sets: IntArray, weights: FloatArray) 
         if rows.size:
             members = chunk[rows]
             own = np.stack([worths[place][members[:, place], splits] for place in range(size)], axis=1)
-            worth[rows, splits] = (own * kept(rows + start, splits)).sum(axis=1)
+            worth[rows, splits] = (own * contention.kept_on(models[members], cores[splits])).sum(axis=1)
         if memory is not None:
             worth[_summed(memory, chunk) > server.memory_bytes] = -np.inf
         at[start : start + step] = best = worth.argmax(axis=1)
         value[start : start + step] = worth[np.arange(len(chunk)), best]
     rates = np.stack([capacity[place][sets[:, place], at] for place in range(size)], axis=1)
-    return BestSplits(value, cores[at], ways[at], rates * kept(np.arange(len(sets)), at))
+    return BestSplits(value, cores[at], ways[at], rates * contention.kept_on(models[sets], cores[at]))
+
+
+def rates_of(tables: ScalabilityTables, sets: IntArray, cores: IntArray, ways: IntArray) -> FloatArray:
+    """What the members of sets serve together on so many cores and cache ways: all `[sets, size]`."""
+    return np.asarray(tables.qps[sets, cores, ways] * tables.contention.kept_on(sets, cores))
+
+
+def all_splits(tables: ScalabilityTables, sets: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """Every split of each set (intp `[sets, size]`): cores and cache ways, intp `[splits, size]`, and the rates that
+    the members serve, float64 `[sets, splits, size]`, all 0 where the set does not fit the memory."""
+    size = sets.shape[1]
+    cores, ways = _splits(size, tables.server.cores, tables.server.cache_ways, _memory_binds(tables, size))
+    members = np.repeat(sets, len(cores), axis=0)
+    cores_of, ways_of = (np.tile(part, (len(sets), 1)) for part in (cores, ways))
+    fits = tables.memory[members, cores_of].sum(axis=1, keepdims=True) <= tables.server.memory_bytes
+    rates = rates_of(tables, members, cores_of, ways_of) * fits
+    return cores, ways, rates.reshape(len(sets), len(cores), size)
 
 
 def _summed(by_place: Sequence[FloatArray], sets: IntArray) -> FloatArray:

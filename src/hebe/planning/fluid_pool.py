@@ -4,10 +4,13 @@ Each solved pool yields prices that bound every other pool too: `bound(pool) <= 
 the counts maximises the least of these bounds; its pool is solved, its prices join, until the pool's own bound is the
 program's (Benders' decomposition). What an option of several parts needs, that many servers of a type, enters by
 indicators: prices found for a pool with few workers of a type hold for pools that have no more of it.
+
+Some of what a budget buys may serve nothing. The same program then minimises the price of a pool with that bound.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +21,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from hebe.planning.error import PlanningError
 from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound, OptionCost, column_generation, fluid_bound
 from hebe.planning.pool_problem import BUDGET_SLACK, Floats, Ints, PoolProblem, checked_budget, checked_limits
-from hebe.planning.split_options import split_options
+from hebe.planning.split_options import SplitOptions, earliest_finish_s, split_options
 
 CLOSE = 1e-6
 """Relative distance from the optimum at which to stop."""
@@ -28,12 +31,16 @@ MOST_SERVERS = 1_000_000
 _TRACE = 1e-6
 """Servers that a pool is taken to have of each type, so that its prices say what a type it lacks is worth."""
 _MOST_ROUNDS = 500
+_MOST_ROUNDS_OF_THRIFT = 30
+"""In which to look for the cheapest pool of the best bound; after that, one of which no server can be left out."""
+_SHARPER = 1e3
+"""By how much limits are multiplied when the rate is given: HiGHS lets each be missed by 1e-6, as much as `CLOSE`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FluidPool:
     """The pool with the highest fluid bound within a budget: its counts, price and bound, and `limit_qps`, which no
-    pool within the budget exceeds (equal to the bound within `CLOSE`)."""
+    pool within the budget exceeds (equal to the bound within three `CLOSE`)."""
 
     counts: tuple[int, ...]
     cost_per_hour: float
@@ -57,7 +64,8 @@ def best_pool(
     most_parts: int = DEFAULT_PARTS,
     most_counts: Sequence[int] | None = None,
 ) -> FluidPool:
-    """The pool of the highest fluid bound among those that cost at most the budget; of nearly equal ones a cheap one.
+    """The pool of the highest fluid bound among those that cost at most the budget; of those within `CLOSE` of it the
+    cheapest, where that is found soon, else one that could do without none of its servers.
 
     Queries are split into at most `most_parts` (1: never). Raises `PlanningError` if no pool within the budget can
     serve every query size in time, naming the size or the cheapest pool that does; for a budget that buys more than
@@ -85,14 +93,7 @@ def best_pool(
         found = fluid_bound(problem, counts, options=options)
         if best is None or found.bound_qps > best.bound_qps:
             best = found
-        if found.unserved_items:
-            master.forbid(counts)
-            continue
-        prices, _, _ = column_generation(cost, np.add(counts, _TRACE, dtype=np.float64) * per_server)
-        prices *= per_server
-        master.limit(prices)
-        if prices @ counts > found.bound_qps * (1 + CLOSE / 2):
-            master.limit_below(found.prices_qps, counts)
+        master.learn(cost, counts, found)
     if best is None or best.unserved_items:
         raise PlanningError(
             f"budget_per_hour of {budget:g} buys no pool that serves every query size in time: the cheapest that does"
@@ -103,8 +104,43 @@ def best_pool(
             f"the search for the best pool within budget_per_hour of {budget:g} ended at {best.bound_qps:.6g} queries/s"
             f" with {ceiling:.6g} not ruled out: lower the budget, or drop server types"
         )
+    limit_qps = max(float(ceiling), best.bound_qps)
+    best = _thrifty(problem, master, cost, options, best)
     spent = float(best.counts @ problem.price_per_hour)
-    return FluidPool(tuple(best.counts.tolist()), spent, best, max(float(ceiling), best.bound_qps))
+    return FluidPool(tuple(best.counts.tolist()), spent, best, limit_qps)
+
+
+def _thrifty(
+    problem: PoolProblem, master: _Master, cost: OptionCost, options: SplitOptions, best: FluidBound
+) -> FluidBound:
+    """The cheapest pool whose bound is within `CLOSE` of the best one's."""
+    least_qps = best.bound_qps * (1 - CLOSE)
+    kept = _without_idle(problem, options, best, least_qps)
+    for _ in range(_MOST_ROUNDS_OF_THRIFT):
+        counts = master.solve_cheapest(least_qps)
+        if counts is None or counts @ problem.price_per_hour >= kept.counts @ problem.price_per_hour * (1 - CLOSE):
+            break
+        found = fluid_bound(problem, counts, options=options)
+        if found.bound_qps >= least_qps:
+            return found
+        master.learn(cost, counts, found)
+    return kept
+
+
+def _without_idle(problem: PoolProblem, options: SplitOptions, best: FluidBound, least_qps: float) -> FluidBound:
+    """The pool without the servers that it can do without, one type after the other, those that cost most first."""
+    for kind in np.argsort(-best.counts * problem.price_per_hour, kind="stable").tolist():
+        too_few, step = -1, 1  # so many are too few, which is not yet known if negative
+        while best.counts[kind] > max(too_few + 1, 0):
+            have = int(best.counts[kind])
+            fewer = best.counts.copy()
+            fewer[kind] = max(have - step, 0) if too_few < 0 else (too_few + have) // 2
+            found = fluid_bound(problem, fewer, options=options)
+            if found.bound_qps >= least_qps:
+                best, step = found, 2 * step
+            else:
+                too_few = int(fewer[kind])
+    return best
 
 
 def cheapest_pool(
@@ -132,10 +168,19 @@ def cheapest_pool(
 
 
 def _no_type_serves(problem: PoolProblem, items: int, most_parts: int) -> str:
+    occur = problem.size_weights > 0
+    least_ms = float(earliest_finish_s(problem, most_parts)[occur].max()) / problem.xi * 1e3
     return (
         f"no server type serves queries of {items} items within the SLA of {problem.sla_s:g} s (times"
-        f" xi {problem.xi:g}), split into {most_parts} or not: raise sla_s or most_parts, or bound the query size"
+        f" xi {problem.xi:g}), split into {most_parts} or not: raise sla_s (to {_rounded_up(least_ms):.4g} ms at"
+        " least) or most_parts, or bound the query size"
     )
+
+
+def _rounded_up(value: float) -> float:
+    """A positive number in four digits, never less than it is."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return math.ceil(value / step * (1 + 1e-9)) * step
 
 
 def _in_words(problem: PoolProblem, counts: Sequence[int]) -> str:
@@ -236,6 +281,17 @@ class _Master:
         row[-1] = -1
         self._add(row, 0.0)
 
+    def learn(self, cost: OptionCost, counts: Ints, found: FluidBound) -> None:
+        """What the solved pool `counts` says about others, by its prices."""
+        if found.unserved_items:
+            self.forbid(counts)
+            return
+        prices, _, _ = column_generation(cost, np.add(counts, _TRACE, dtype=np.float64) * self._per_server)
+        prices *= self._per_server
+        self.limit(prices)
+        if prices @ counts > found.bound_qps * (1 + CLOSE / 2):
+            self.limit_below(found.prices_qps, counts)
+
     def forbid(self, counts: Ints) -> None:
         """A pool must have more servers than `counts` of a type that it has few of."""
         self._add(self._beyond(counts), 1.0)
@@ -258,23 +314,27 @@ class _Master:
         # The dual bound of the program, plus what thrift took off at most.
         return found[0], (-found[1] + CLOSE / 10) * self._scale
 
-    def solve_cheapest(self) -> Ints | None:
-        """The cheapest pool, whatever its rate, or None if none is left."""
-        found = self._minimised(self._budget_row)
+    def solve_cheapest(self, least_qps: float = 0.0) -> Ints | None:
+        """The cheapest pool of those that may reach a rate, or None if none is left."""
+        found = self._minimised(self._budget_row, least_qps / self._scale)
         return None if found is None else found[0]
 
-    def _minimised(self, objective: Floats) -> tuple[Ints, float] | None:
-        """The counts at which the objective is least, and its dual bound."""
+    def _minimised(self, objective: Floats, rate: float = 0.0) -> tuple[Ints, float] | None:
+        """The counts at which the objective is least, and its dual bound; of pools that may reach `rate`, scaled."""
         integral = np.ones(self._variables)
         integral[-1] = 0
+        lower = np.append(np.zeros(self._variables - 1), rate)
+        rows, least = np.array(self._rows), np.array(self._least)
+        if rate:
+            rows[rows[:, -1] < 0] *= _SHARPER
         found = milp(
             objective,
             constraints=[
-                LinearConstraint(np.array(self._rows), np.array(self._least), np.inf),
+                LinearConstraint(rows, least, np.inf),
                 LinearConstraint(self._budget_row[np.newaxis], -np.inf, self._budget),
             ],
             integrality=integral,
-            bounds=Bounds(0, self._upper),
+            bounds=Bounds(lower, self._upper),
             options={"mip_rel_gap": CLOSE / 10},
         )
         if found.x is None:

@@ -138,8 +138,9 @@ def kairos_bounds(problem: PoolProblem, pools: Ints) -> Floats:
     """Kairos' throughput upper bound of each pool in queries/s, float64 `[pools]`, of counts `[pools, types]`; 0 for
     a pool that cannot serve every query size in time.
 
-    Eq. 15, with f' and s' those of the auxiliary type of the pool that reaches farthest. Raises `PlanningError` if no
-    type meets the SLA at every size.
+    Eq. 15, with f' and s' those of the auxiliary type of the pool that reaches farthest. An auxiliary type that serves
+    in time only sizes that no query has is left out; Eq. 14 would let it share the farthest reach like any other.
+    Raises `PlanningError` if no type meets the SLA at every size.
     """
     counts = problem.checked_pools(pools) * problem.workers_per_server
     base = problem.base_type()

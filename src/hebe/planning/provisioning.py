@@ -11,6 +11,7 @@ near (`provisioning_rounding`), and HiGHS closes what gap is left where the prog
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -41,6 +42,8 @@ _LOAD_FACTOR_LIMIT_S = 2.0
 _ROUNDS_PER_MODEL = 1
 _MOST_AVAILABLE = 1e12
 """Servers of a type, beyond which sums of them are not exact."""
+_SLACK = 1e-10
+"""Of a number, by which it may be below the one that it should be: less than `COVERED` allows."""
 
 
 class Objective(StrEnum):
@@ -50,11 +53,26 @@ class Objective(StrEnum):
     PRICE = "price"
 
 
+def rounded_down(value: float) -> float:
+    """A positive number with four digits, or three below 1e-3, or whole from 1000 on, as numbers are told, but never
+    more than it is: that of a load that fits fits too."""
+    step = 10.0 ** (math.floor(math.log10(value)) - (3 if value >= 1e-3 else 2)) if value else 1.0
+    step = min(step, 1.0)
+    return math.floor(value / step * (1 + _SLACK)) * step
+
+
+def share_in_words(load_factor: float) -> str:
+    """How much of a load fits."""
+    if not load_factor:
+        return "no share of this load was found to fit in whole servers"
+    return f"{rounded_down(load_factor):.4g} of this load fits"
+
+
 class InfeasibleDemandError(PlanningError):
     """A demand that the available servers cannot meet, for a `reason` in words.
 
-    `load_factor` times the demand fits, all models alike; `server_types` are exhausted, by `models`. `interval` is that
-    of a day, where it is one.
+    `load_factor` times the demand fits, all models alike (0: no share was found that does); `server_types` are
+    exhausted, by `models`. `interval` is that of a day, where it is one.
     """
 
     def __init__(
@@ -68,8 +86,9 @@ class InfeasibleDemandError(PlanningError):
         interval: int | None = None,
         where: str = "",
     ) -> None:
-        fits = f"; {load_factor:.4g} of this load fits, all models alike" if server_types else ""
-        super().__init__(f"{where}demand_qps: {reason}{fits}{advice and f': {advice}'}")
+        self.fits = f"; {share_in_words(load_factor)}, all models alike" if server_types else ""
+        """Of the message, how much of the demand fits."""
+        super().__init__(f"{where}demand_qps: {reason}{self.fits}{advice and f': {advice}'}")
         self.reason = reason
         self.advice = advice
         self.load_factor = load_factor

@@ -33,7 +33,7 @@ from hebe.planning.provisioning import (
     provision,
     search_cover,
 )
-from hebe.planning.provisioning_program import COVERED, CoverProgram, Floats, Ints, largest_load_factor, relax
+from hebe.planning.provisioning_program import COVERED, CoverProgram, Floats, Ints, LoadFactor, largest_load_factor
 from hebe.planning.provisioning_set_up import (
     SetUpProgram,
     covered_share,
@@ -43,6 +43,10 @@ from hebe.planning.provisioning_set_up import (
     late_starts,
 )
 
+_ANY_GAP = 1e9
+"""A target gap for which any plan will do."""
+_MOST_FAILING = 16
+"""Intervals that fail and are looked at closely, for the worst."""
 _IN_TIME_LIMIT_S = 0.5
 """How long HiGHS looks for any plan that is set up in time, where an interval's search is not given any time."""
 
@@ -214,10 +218,7 @@ def plan_day(
         plans = _forward(demand, interval_s, plan, previous, on_interval)
     except InfeasibleDemandError as first:
         # the largest load that fits is that of the worst interval, which need not be the first that fails
-        worst = _worst_interval(options, demand, over_provision_rate)
-        if worst is not None:
-            _planned(demand[worst], worst, interval_s, plan, None)
-        raise first from None
+        raise (_worst_interval(options, demand, over_provision_rate, interval_s) or first) from None
     counts = np.stack([one.counts for one in plans])
     if set_up_s > interval_s:
         _bridge_dips(counts, options.available, math.ceil(set_up_s / interval_s) - 1)
@@ -282,15 +283,40 @@ def _planned(
         raise PlanningError(f"{where}{fault}") from None
 
 
-def _worst_interval(options: FleetOptions, demand: Floats, over_provision_rate: npt.ArrayLike) -> int | None:
-    """The interval of which the smallest share fits, in fractions of servers; None where all of each does."""
-    programs = [make_program(options, load, over_provision_rate) for load in demand]
-    factors = {
-        interval: largest_load_factor(program, 0.0).fractional
-        for interval, program in enumerate(programs)
-        if relax(program) is None
-    }
-    return min(factors, key=lambda interval: factors[interval]) if factors else None
+def _worst_interval(
+    options: FleetOptions, demand: Floats, over_provision_rate: npt.ArrayLike, interval_s: float
+) -> InfeasibleDemandError | None:
+    """What is wrong with the interval of which the smallest share fits in whole servers; None where that is known of
+    none.
+
+    Fractions of servers bound that share from above, and rounded down from below: an interval that must fit, or fits
+    better than another one, is not looked at closely. Nor are more than `_MOST_FAILING` that fail, in order of the
+    bound from above.
+    """
+    bounds: dict[int, LoadFactor] = {}
+    for interval, load in enumerate(demand):
+        if load.any():
+            bounds[interval] = largest_load_factor(make_program(options, load, over_provision_rate), 0.0)
+    worst: InfeasibleDemandError | None = None
+    failing = 0
+    for interval in sorted(bounds, key=lambda interval: bounds[interval].fractional):
+        least = 1.0 if worst is None else worst.load_factor
+        if bounds[interval].whole >= least or failing == _MOST_FAILING:
+            continue
+        try:
+            _planned(
+                demand[interval], interval, interval_s,
+                lambda load, _: provision(
+                    options, load, over_provision_rate=over_provision_rate,
+                    target_gap=_ANY_GAP, time_limit_s=0.0, improvement_rounds=0,
+                ),
+                None,
+            )  # fmt: skip
+        except InfeasibleDemandError as fault:
+            failing += 1
+            if worst is None or fault.load_factor < worst.load_factor:
+                worst = fault
+    return worst
 
 
 def _bridge_dips(counts: Ints, available: Ints, longest: int) -> None:

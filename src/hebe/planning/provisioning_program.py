@@ -272,11 +272,48 @@ class LoadFactor:
 def largest_load_factor(program: CoverProgram, time_limit_s: float) -> LoadFactor:
     """How much of the demand fits, all models alike; some model must have a demand.
 
-    HiGHS looks for the whole servers for `time_limit_s`; at 0 they are the fractions, rounded down.
+    HiGHS looks for the whole servers for `time_limit_s`; at 0, and where it finds none that serve more, they are the
+    fractions, rounded down.
     """
     shape = program.qps.shape
     # In units of what all servers together would serve of some model: the solver drops coefficients that are tiny.
     unit = _most_that_fits(program)
+    scaled, columns, matrix, limits = _load_program(program, unit)
+    objective = np.append(np.zeros(len(columns.models)), -1.0)
+    relaxed = linprog(objective, A_ub=matrix, b_ub=limits, method=str(Method.SIMPLEX))
+    if relaxed.status != 0:
+        raise PlanningError(f"provisioning: the largest load was not found: {relaxed.message}")
+    fractional = float(-relaxed.fun)
+    prices = -relaxed.ineqlin.marginals
+    counts = columns.counts(np.floor(relaxed.x[:-1] + 1e-7), shape).astype(np.int64)
+    fits = _share_served(scaled, counts)
+    if time_limit_s > 0 and fractional > 0:
+        # The factor is near 1 now: where it was far below, HiGHS has called half of the optimum optimal.
+        nearer, columns, matrix, limits = _load_program(program, unit * fractional)
+        whole = milp(
+            objective,
+            constraints=LinearConstraint(matrix, -np.inf, limits),
+            integrality=np.append(np.ones(len(columns.models)), 0),
+            bounds=Bounds(0, np.append(columns.limit, np.inf)),
+            options={"time_limit": time_limit_s, "mip_rel_gap": 1e-3},
+        )
+        if whole.x is not None:
+            found = columns.counts(np.round(whole.x[:-1]), shape).astype(np.int64)
+            if (better := _share_served(nearer, found) * fractional) > fits:
+                counts, fits = found, better
+    by_model, by_type = prices[: shape[0]], prices[shape[0] :]
+    return LoadFactor(
+        counts,
+        fits * unit,
+        fractional * unit,
+        tuple(np.flatnonzero(by_model > _LEAST_PRICE * by_model.max()).tolist()),
+        tuple(np.flatnonzero(by_type > _LEAST_PRICE * by_type.max()).tolist()),
+    )
+
+
+def _load_program(program: CoverProgram, unit: float) -> tuple[CoverProgram, _Columns, sparse.csc_array, Floats]:
+    """(the program with `unit` times its demand; its columns, and behind them the load factor, in that unit; the rows
+    of available servers and of the share that is met of each demand, which is at least the factor; their limits)."""
     program = replace(program, demand=program.demand * unit)
     program = replace(program, qps=np.minimum(program.qps, _MOST_SHARE * program.demand[:, None]))
     models, types = np.nonzero(program.usable)
@@ -284,37 +321,15 @@ def largest_load_factor(program: CoverProgram, time_limit_s: float) -> LoadFacto
         models, types, np.zeros(len(models)), program.available[types].astype(np.float64), np.zeros(len(models), bool)
     )
     matrix, limits = _rows(program, columns)
-    # share of the demand that is met >= factor, for every model with a demand
-    factor = sparse.csc_array(np.concatenate((program.demand > 0, np.zeros(shape[1])))[:, None].astype(np.float64))
-    matrix = sparse.hstack((matrix, factor), format="csc")
-    limits = np.where(limits < 0, 0.0, limits)
-    objective = np.append(np.zeros(len(models)), -1.0)
-    relaxed = linprog(objective, A_ub=matrix, b_ub=limits, method=str(Method.SIMPLEX))
-    if relaxed.status != 0:
-        raise PlanningError(f"provisioning: the largest load was not found: {relaxed.message}")
-    prices = -relaxed.ineqlin.marginals
-    servers = np.floor(relaxed.x[:-1] + 1e-7)
-    if time_limit_s > 0:
-        whole = milp(
-            objective,
-            constraints=LinearConstraint(matrix, -np.inf, limits),
-            integrality=np.append(np.ones(len(models)), 0),
-            bounds=Bounds(0, np.append(columns.limit, np.inf)),
-            options={"time_limit": time_limit_s, "mip_rel_gap": 1e-3},
-        )
-        if whole.x is not None:
-            servers = np.round(whole.x[:-1])
-    counts = columns.counts(servers, shape).astype(np.int64)
+    of_types = np.zeros(program.qps.shape[1])
+    factor = sparse.csc_array(np.concatenate((program.demand > 0, of_types))[:, None].astype(np.float64))
+    return program, columns, sparse.hstack((matrix, factor), format="csc"), np.where(limits < 0, 0.0, limits)
+
+
+def _share_served(program: CoverProgram, counts: Ints) -> float:
+    """The least share of any model's demand that `counts` `[models, types]` serve."""
     in_demand = program.demand > 0
-    fits = (program.qps * counts).sum(axis=1)[in_demand] / program.demand[in_demand]
-    by_model, by_type = prices[: shape[0]], prices[shape[0] :]
-    return LoadFactor(
-        counts,
-        float(fits.min()) * unit,
-        float(-relaxed.fun) * unit,
-        tuple(np.flatnonzero(by_model > _LEAST_PRICE * by_model.max()).tolist()),
-        tuple(np.flatnonzero(by_type > _LEAST_PRICE * by_type.max()).tolist()),
-    )
+    return float(((program.qps * counts).sum(axis=1)[in_demand] / program.demand[in_demand]).min())
 
 
 def _most_that_fits(program: CoverProgram) -> float:

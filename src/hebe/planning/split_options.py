@@ -113,6 +113,20 @@ def split_options(problem: PoolProblem, most_parts: int) -> SplitOptions:
     return SplitOptions(*columns)
 
 
+def earliest_finish_s(problem: PoolProblem, most_parts: int) -> Floats:
+    """After how many seconds a query of each size is answered at the earliest, whole or in up to `most_parts` parts,
+    however late that is: float64 `[sizes]`."""
+    earliest_s: Floats = problem.service_s.min(axis=0)
+    for first, first_parts, second, second_parts in _multisets(len(problem.types), most_parts):
+        first_items, second_items = _items(problem, first, first_parts, second, second_parts)
+        finish_s = _at(problem.service_s[first], first_items)
+        if second_parts:
+            finish_s = np.maximum(finish_s, _at(problem.service_s[second], second_items))
+        fits = (first_items >= 1) & ((second_items >= 1) | (second_parts == 0))
+        earliest_s = np.where(fits, np.minimum(earliest_s, finish_s), earliest_s)
+    return earliest_s
+
+
 def _multisets(types: int, most_parts: int) -> Iterator[tuple[int, int, int, int]]:
     """(first type, its parts, second type, its parts) with at least two parts; the second is the first, with none, if
     there is one type only."""

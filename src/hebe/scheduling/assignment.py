@@ -46,8 +46,13 @@ def matching_cost(
     busy_types: Indices | None = None,
     busy_remaining_s: Floats | None = None,
     safeguard: float = SAFEGUARD,
+    late_at_least: float = 0.0,
 ) -> Floats:
     """C_j * L_ij, with L_ij replaced by 10 SLAs where the query would be late (Eq. 4 and 8): the columns of a matching.
+
+    By Eq. 8 to be late on a type more than ten times slower than the base costs less than to be in time on the base,
+    and such a fleet's large queries would all be late beside idle base instances. So `late_at_least` times the SLA is
+    what late costs anywhere: with the largest coefficient there, more than in time on any type.
 
     `service_s`      [queries, types] predicted seconds of each query on an idle instance of each type
     `waited_s`       [queries] seconds since each query arrived
@@ -68,6 +73,8 @@ def matching_cost(
     late = ends_s > (safeguard * sla_s - waited_s)[:, None]
     np.putmask(ends_s, late, LATE_PENALTY * sla_s)
     ends_s *= coefficients
+    if late_at_least > LATE_PENALTY * coefficients.min():
+        np.maximum(ends_s, late_at_least * sla_s, out=ends_s, where=late)
     return ends_s
 
 

@@ -14,7 +14,8 @@ At each event the first queries that wait are planned in order of arrival, on th
    one is late either way, and so most work is saved (Moore and Hodgson's rule, Management Science 15(1), 1968).
 3. Idle workers that the plan leaves without work take queries that wait for a cheaper type, where that costs little.
 
-Queries that cannot be in time any more yield to all others and are served while workers would be idle.
+A query that can be in time within the safeguard only is sent while idle workers, which the plan leaves, let it. Queries
+that cannot be in time any more yield to all others and are served while workers would be idle.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class PricedSplitting:
         placed: Placements = []
         if window.entries:
             planned, free_s = self._plan(fleet, now)
-            window.entries = self._send(planned, fleet, now, placed)
+            window.entries = self._send(planned, fleet, now, free_s, placed)
             if window.entries and fleet.idle_workers:
                 window.entries = self._fill_idle(fleet, now, free_s, placed)
         while self._late and not window.entries and fleet.idle_workers > IDLE_FOR_LATE * len(fleet.workers):
@@ -187,16 +188,23 @@ class PricedSplitting:
                 break
         return planned, free_s
 
-    def _send(self, planned: list[_Planned], fleet: Fleet, now: float, placed: Placements) -> list[_Waiting]:
+    def _send(
+        self, planned: list[_Planned], fleet: Fleet, now: float, free_s: list[list[float]], placed: Placements
+    ) -> list[_Waiting]:
         """Send what starts now; returns what is left to wait."""
         left = []
         for plan in planned:
             waiting, way = plan.waiting, plan.way
             part = waiting.sub_query
             if way is None:
-                if now + min(way.service_s for way in waiting.ways) > part.query.deadline_s:
+                # Within the safeguard only: sent while it can be, as nothing may happen before its deadline.
+                way = _idle_way(waiting.ways, part.query.deadline_s, fleet, free_s, now)
+                if way is not None:
+                    _reserve(way, free_s, now)
+                    _send_parts(part, way, way.parts, fleet, placed)
+                elif now + min(way.service_s for way in waiting.ways) > part.query.deadline_s:
                     self._late.append(part)
-                else:  # within the safeguard, or a worker may be done sooner than predicted
+                else:  # a worker may be done sooner than predicted
                     left.append(waiting)
             elif not plan.start_now:
                 left.append(waiting)
@@ -210,19 +218,14 @@ class PricedSplitting:
         """Give idle workers that the plan does not need now to queries that wait for others; returns what is left."""
         left = []
         for waiting in self._window.entries:
-            by_s = waiting.sub_query.query.deadline_s - self._spare_s
-            for way in waiting.ways:
-                if way.price > WORTH_FILLING * waiting.ways[0].price or not fleet.idle_workers:
-                    left.append(waiting)
-                    break
-                free = free_s[way.server_type]
-                idle = fleet.idle(way.server_type) >= way.parts and free[way.parts - 1] <= now
-                if idle and now + way.service_s <= by_s:
-                    _reserve(way, free_s, now)
-                    _send_parts(waiting.sub_query, way, way.parts, fleet, placed)
-                    break
-            else:
+            dearest = WORTH_FILLING * waiting.ways[0].price
+            worth = [way for way in waiting.ways if way.price <= dearest]
+            way = _idle_way(worth, waiting.sub_query.query.deadline_s - self._spare_s, fleet, free_s, now)
+            if way is None:
                 left.append(waiting)
+            else:
+                _reserve(way, free_s, now)
+                _send_parts(waiting.sub_query, way, way.parts, fleet, placed)
         return left
 
     def _send_late(self, sub_query: SubQuery, fleet: Fleet, placed: Placements) -> None:
@@ -240,6 +243,15 @@ def _first_in_time(waiting: _Waiting, free_s: list[list[float]], spare_s: float)
     by_s = waiting.sub_query.query.deadline_s - spare_s
     for way in waiting.ways:
         if free_s[way.server_type][way.parts - 1] + way.service_s <= by_s:
+            return way
+    return None
+
+
+def _idle_way(ways: list[_Way], by_s: float, fleet: Fleet, free_s: list[list[float]], now: float) -> _Way | None:
+    """The cheapest way that ends in time on workers that are idle now and that the plan does not need."""
+    for way in ways:
+        idle = fleet.idle(way.server_type) >= way.parts and free_s[way.server_type][way.parts - 1] <= now
+        if idle and now + way.service_s <= by_s:
             return way
     return None
 

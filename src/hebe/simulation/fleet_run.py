@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hebe.latency import nearest_rank
 from hebe.profile import LatencyProfile
 from hebe.query import Query, SubQuery
 from hebe.scheduling.distribution import DistributionPolicy
@@ -141,7 +142,7 @@ class FleetRun:
     def percentile_s(self, percentile: float, skip: int = 0) -> float:
         """Nearest-rank percentile of the latency, where a query without answer counts as infinitely late."""
         latency = np.sort(np.nan_to_num(self.latency_s[skip:], nan=np.inf))
-        return float(latency[max(int(np.ceil(percentile / 100 * latency.size - 1e-9)) - 1, 0)])
+        return float(latency[nearest_rank(percentile, latency.size) - 1])
 
 
 def run_fleet(
