@@ -60,8 +60,9 @@ ROOMS = {
 """The rooms of hebe that each room may import, besides itself."""
 ROOMS["bench"] = {*ROOMS, "package"}
 ROOMS["cli"] = {*ROOMS, "package"}
-ROOMS["package"] = {"embeddings", "runtime", "serving", "cli"}
-"""The package itself: `hebe.load`, `hebe.Server` and `hebe.HPS`, imported when first used, and `python -m hebe`."""
+ROOMS["package"] = {"root", "embeddings", "runtime", "serving", "cli"}
+"""The package itself: `hebe.load`, `hebe.Server`, `hebe.HPS` and `hebe.JaggedKeys`, imported when first used, and
+`python -m hebe`."""
 
 PURE = {"numpy", "scipy"}
 THIRD_PARTY = {

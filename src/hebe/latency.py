@@ -132,8 +132,7 @@ class LatencyRecorder:
         self._settle()
         if not self.answers:
             return math.nan
-        # The small step back undoes the rounding of, say, 99.9 / 100 * 1000 to just above 999.
-        rank = max(math.ceil(percentile / 100 * self.answers - 1e-9), 1)
+        rank = nearest_rank(percentile, self.answers)
         if rank == self.answers:
             return self._largest_s
         if self._exact is not None:
@@ -208,6 +207,12 @@ class LatencyRecorder:
         if self._exact is not None:
             self._counts += _count(self._exact)
             self._exact = None
+
+
+def nearest_rank(percentile: float, samples: int) -> int:
+    """Which of so many ascending samples, counted from 1, is the percentile: at least that share do not exceed it."""
+    # The small step back undoes the rounding of, say, 99.9 / 100 * 1000 to just above 999.
+    return max(math.ceil(percentile / 100 * samples - 1e-9), 1)
 
 
 def _count(latencies: Floats) -> npt.NDArray[np.int64]:

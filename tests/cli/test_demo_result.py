@@ -60,7 +60,23 @@ def test_the_servers_auc_must_be_the_offline_one_to_a_millionth():
 def test_probes_at_nearly_the_same_rate_become_one_point():
     points = measured_result().load_points()
     assert [round(point.rate_qps) for point in points] == [30, 50, 60, 90, 103, 200]
-    assert points[4].tail_latency_ms == pytest.approx(24 * 0.975, rel=0.01)
+    assert points[4].tail_latency_ms == pytest.approx(24 * 0.98, rel=0.01)
+    assert [point.passed for point in points] == [True] * 5 + [False]
+
+
+def test_a_probe_that_refused_is_no_point_within_the_sla(tmp_path):
+    result = measured_result()
+    refused = load_report(300, 3.0)
+    refused.latencies.refuse("503", 50)
+    result.probes.append(Probe(Phase.RAMP, 300, False, refused))
+    point = result.load_points()[-1]
+    assert (point.rate_qps, point.tail_latency_ms, point.passed) == (300, float("inf"), False)
+    write_page(result, [], tmp_path / "index.html")
+    page = (tmp_path / "index.html").read_text()
+    assert "SLA missed: p95 among queries without an answer" in page
+    assert ">missed<" in page
+    document = json.loads(json.dumps(plain(result.to_dict()), allow_nan=False))
+    assert document["probes"][-1]["tail_latency_of_all_ms"] is None
 
 
 def test_calibration_is_by_rising_score_and_few_rows_are_few_groups():

@@ -20,7 +20,7 @@ from hebe.models.ranking_model import initial_rows
 from hebe.models.repository import ModelRepository
 from hebe.planning.parallelism import Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
-from hebe.profiling.error import ProfilingError
+from hebe.profiling.error import MeasurementError, ProfilingError
 from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.journal import FILE_NAME, open_journal
 from hebe.profiling.plain_data import LATER_RUN_FIELDS
@@ -322,6 +322,45 @@ def test_what_ends_it_says_what_an_interrupt_does(capsys, repository, live, end,
     assert out.startswith(how)
     assert ". 3 evaluations are in profiles/journal: the same command goes on. Best so far: " in out
     assert "error" not in err
+
+
+def test_what_was_measured_afresh_is_gone_on_with_without_that_option(capsys, repository, live):
+    live.fault_at, live.fault = 3, KeyboardInterrupt()
+    _, out, _ = run(capsys, repository, "--fresh")
+    assert "3 evaluations are in profiles/journal: the same command without --fresh goes on." in out
+
+
+@pytest.mark.parametrize(("at", "kept"), [(0, ""), (1, " 1 measurement is"), (3, " 3 measurements are")])
+def test_a_measurement_that_fails_is_said_in_words_and_that_the_same_command_goes_on(
+    capsys, repository, live, at, kept
+):
+    live.fault_at, live.fault = at, MeasurementError((BEST,), "it did not settle within 60 s: is the machine busy?")
+    code, _, err = run(capsys, repository)
+    assert code == 1
+    goes_on = f"{kept} in profiles/journal: the same command goes on." if kept else ""
+    assert err.splitlines()[-1] == (
+        "error: model-on-host, 2 workers of 2 cores, batches of 256: it did not settle within 60 s: is the machine "
+        f"busy?{goes_on}"
+    )
+
+
+def test_a_measurement_that_is_no_number_is_said_in_words(capsys, repository, live):
+    live.traffic = -1.0
+    code, _, err = run(capsys, repository)
+    assert code == 1
+    assert "model-on-host, 1 worker of 1 core, batches of 16: its measurement diverged: its bandwidth" in err
+    assert "{" not in err
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.6])
+def test_more_evaluations_than_configurations_are_explained(capsys, repository, live, noise):
+    live.noise = noise
+    _, shown = profiled(capsys, repository, "--strategy", "deeprecsys", "--batch-sizes", "256,1024", "--quick")
+    evaluations, tried, told = re.search(r"evaluations +(\d+) of (\d+) configurations(.*), 0 answered", shown).groups()
+    assert (int(evaluations), int(tried)) == (len(live.asked), len(set(live.asked)))
+    repeated = len(live.asked) - len(set(live.asked))
+    assert (repeated > 0) == (noise > 0)
+    assert told == (f" ({repeated} repeated)" if noise else "")
 
 
 def test_without_a_terminal_every_evaluation_is_a_line(capsys, repository, live):

@@ -52,6 +52,56 @@ def test_the_sla_is_held_against_all_arrivals():
     assert report(sla=None).sla_met is None
 
 
+@pytest.mark.parametrize("percentile", [50.0, 95.0, 99.0, 99.9])
+@pytest.mark.parametrize(("late", "refused"), [(0, 0), (4, 1), (5, 0), (5, 1), (0, 5), (0, 6), (1, 0), (0, 1), (0, 90)])
+def test_the_tail_of_all_keeps_the_bound_just_where_the_sla_is_met(percentile, late, refused):
+    sla = SlaTarget(100.0, percentile)
+    r = report(latencies=[0.01] * (100 - late - refused) + [0.2] * late, sla=sla)
+    r.latencies.fail("500", refused)
+    assert (r.tail_latency_of_all_ms <= 100.0) == r.sla_met
+    assert r.latencies_of_all_ms().size == 100
+    assert (r.latencies_of_all_ms() <= 100.0).sum() == 100 - late - refused
+    told = json.loads(json.dumps(r.to_dict(), allow_nan=False))["tail_latency_of_all_ms"]
+    assert told == (r.tail_latency_of_all_ms if math.isfinite(r.tail_latency_of_all_ms) else None)
+
+
+def test_of_many_latencies_too_the_tail_of_all_keeps_the_bound_just_where_the_sla_is_met():
+    for bound_ms in (19.0, 19.7, 20.0, 20.3, 20.6):
+        for share, met in ((0.9999, True), (1.0001, False)):
+            many = report([share * bound_ms / 1e3] * 19_000 + [1.0] * 1_000, SlaTarget(bound_ms))
+            assert many.sla_met is met
+            assert (many.tail_latency_of_all_ms <= bound_ms) is met
+            assert many.tail_latency_of_all_ms == pytest.approx(bound_ms, rel=0.01)
+
+
+def test_the_tail_of_all_where_nothing_was_answered_or_nothing_came():
+    refused = report(latencies=[])
+    refused.latencies.refuse("503", 7)
+    assert refused.tail_latency_of_all_ms == math.inf
+    assert set(refused.latencies_of_all_ms()) == {math.inf}
+    assert math.isnan(report(latencies=[]).tail_latency_of_all_ms)
+
+
+def test_the_latencies_of_all_keep_their_share_where_they_stand_for_more():
+    many = report(latencies=[0.01] * 60_000)
+    many.latencies.refuse("503", 20_000)
+    samples = many.latencies_of_all_ms()
+    assert len(samples) < 30_000
+    assert (samples == math.inf).mean() == pytest.approx(0.25, abs=1e-4)
+
+
+def test_it_says_where_more_was_answered_than_arrived():
+    assert report(answered_in_window=105, answered_of_warm_up=9).left_queue == ""
+    assert report(answered_in_window=90, answered_of_warm_up=20).left_queue == ""
+    # One or two under way as the window begins are no queue, and what a run that was broken off left is no answer.
+    few = {"latencies": (0.01,) * 9, "answered_in_window": 10}
+    assert report(**few, answered_of_warm_up=1).left_queue == ""
+    assert report(answered_in_window=165, answered_of_warm_up=70, cut_short="interrupted").left_queue == ""
+    words = report(answered_in_window=165, answered_of_warm_up=70, remarks=("few keys",)).to_dict()["remarks"]
+    assert words[0] == "few keys"
+    assert words[1].startswith("more was answered than arrived: 70 of the 165 answers were to queries of the warm-up")
+
+
 def test_it_says_when_the_generator_is_the_bottleneck():
     late = report(lag=[0.0001] * 98 + [0.02] * 2)
     assert late.generator_limits == ("1% of queries were sent over 20 ms late (bound 5 ms)",)

@@ -58,6 +58,15 @@ async def test_the_loop_is_open():
     assert report.latencies.percentile_s(1) >= 0.45
 
 
+async def test_answers_to_the_warm_up_are_told():
+    # As from a server that stalls: all that was sent until then is answered at once, in the window.
+    server = FakeServer(delay_s=0.15)
+    report = await run_open_loop(replace(PLAN, warm_up_s=0.1, duration_s=1.0), POOL, server)
+    assert report.answered_of_warm_up == 20
+    assert report.answered_in_window > report.answered_of_warm_up
+    assert (await run_open_loop(replace(PLAN, warm_up_s=0.0), POOL, FakeServer())).answered_of_warm_up == 0
+
+
 async def test_refusals_and_failures_are_told_apart():
     kinds = {0: (Outcome.REFUSED, "503"), 1: (Outcome.FAILED, "connection closed"), 2: (Outcome.REFUSED, "429")}
     server = FakeServer(verdict=lambda index: kinds.get(index % 10, (Outcome.ANSWERED, "")))

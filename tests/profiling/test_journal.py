@@ -9,7 +9,7 @@ import pytest
 from hebe.planning.parallelism import Limits, Reached, gradient_search
 from hebe.planning.parallelism_space import ParallelismSpace
 from hebe.profile import LatencyProfile
-from hebe.profiling.error import ProfilingError
+from hebe.profiling.error import MeasurementError, ProfilingError
 from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.journal import FILE_NAME, open_journal
 from hebe.profiling.subject import ProfileSubject
@@ -296,9 +296,24 @@ def test_a_damaged_point_of_a_scalability_profile_is_named(tmp_path):
     [Reached(math.nan), Reached(-1.0), Reached(math.inf), Reached(1.0, math.nan), Reached(1.0, 0.0, 5.0)],
 )
 def test_a_measurement_that_diverged_is_not_recorded(tmp_path, told):
-    with open_journal(tmp_path, SUBJECT) as journal, pytest.raises(ProfilingError, match="diverged: its"):
+    with (
+        open_journal(tmp_path, SUBJECT) as journal,
+        pytest.raises(MeasurementError, match=r"^placement model-on-host, workers 1, .*diverged: its") as failed,
+    ):
         journal.evaluating(lambda _: told)(ONE)
+    assert failed.value.configuration == ONE
     assert ask(tmp_path, [ONE]) == ([1], 1)
+
+
+def test_what_is_kept_is_counted(tmp_path):
+    ask(tmp_path, [ONE, OTHER, ONE])
+    points(tmp_path, [(ONE, 4)])
+    with open_journal(tmp_path, SUBJECT) as journal:
+        assert journal.kept == journal.recorded == 4
+        journal.evaluating(Measurement(), "somewhere else")(OTHER)
+        assert journal.kept == 5
+        journal.forget()
+        assert journal.kept == 0
 
 
 def test_two_profilers_at_once_are_one_too_many(tmp_path):

@@ -1,10 +1,11 @@
 import errno
 import os
 import resource
+from pathlib import Path
 
 import pytest
 
-from hebe.report.whole_file import write_whole
+from hebe.report.whole_file import check_writable, write_whole
 
 
 def test_an_older_file_is_replaced_and_nothing_else_is_left(tmp_path):
@@ -41,3 +42,17 @@ def test_a_disk_that_takes_no_more_is_an_error_that_names_the_file(tmp_path):
     assert (fault.value.errno, fault.value.filename) == (errno.EFBIG, str(path))
     assert path.read_text() == "older"
     assert os.listdir(tmp_path) == ["page.html"]
+
+
+def test_a_check_makes_and_leaves_nothing(tmp_path):
+    (tmp_path / "old.html").write_text("older")
+    for name in ("old.html", "made/later/page.html"):
+        check_writable(tmp_path / name)
+    assert os.listdir(tmp_path) == ["old.html"]
+    assert (tmp_path / "old.html").read_text() == "older"
+
+
+@pytest.mark.parametrize("name", ["/proc/x/page.html", "/proc/page.html", "/tmp", "/tmp/" + "x" * 300])
+def test_a_check_says_what_writing_would_run_into(name):
+    with pytest.raises(OSError, match=r"\[Errno \d+\]"):
+        check_writable(Path(name))

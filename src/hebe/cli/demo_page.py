@@ -9,6 +9,7 @@ from pathlib import Path
 import hebe
 from hebe.cli.demo_result import DemoResult, LoadedRun
 from hebe.cli.host_watch import denied_words
+from hebe.cli.load_results import load_caption, probes_on, without_answer
 from hebe.report.html import KeyNumber, Page
 from hebe.report.machine import current_commit, describe_machine
 from hebe.report.plots import grouped_bars, latency_histogram, latency_tail, throughput_against_latency, time_per_stage
@@ -76,19 +77,21 @@ def _throughput(page: Page, result: DemoResult) -> None:
     crossing = result.crossing
     page.plot(
         throughput_against_latency(
-            {"measured": result.load_points()},
+            result.load_points(),
             result.sla,
             None if crossing is None else crossing.qps,
             None if crossing is None else (crossing.low_qps, crossing.high_qps),
         ),
-        "Each point is a run of its own at one arrival rate (close ones are merged). Latency counts from the moment "
-        "at which a query was due, so a queue that grows shows. The band is "
+        load_caption(result.sla, "a run of its own at one arrival rate, or the median of such at nearly the same")
+        + " The band is "
         + (
             "between the largest rate that held and the next."
             if result.search_cut_short
             else "the 95% confidence interval."
         ),
     )
+    if result.probes:
+        probes_on(page, result.probes, result.sla)
     if result.limits:
         page.paragraph(
             f"The load generator shares this machine with the server, and near this rate it was itself a limit: "
@@ -105,15 +108,16 @@ def _latency(page: Page, result: DemoResult) -> None:
     busiest = result.runs[-1]
     page.plot(
         latency_histogram(
-            busiest.report.latencies.samples_s() * 1e3,
+            busiest.report.latencies,
             result.sla,
             f"Latency at {busiest.share:.0%} of the throughput found",
         ),
-        f"{busiest.report.latencies.answers:,} answers over {busiest.report.duration_s:.0f} s.",
+        f"{busiest.report.latencies.answers:,} answers over {busiest.report.duration_s:.0f} s."
+        + without_answer(busiest.report),
     )
     page.plot(
-        latency_tail({run.name: run.report.latencies.samples_s() * 1e3 for run in result.runs}, result.sla),
-        "The same by percentile, at several loads.",
+        latency_tail({run.name: run.report.latencies_of_all_ms() for run in result.runs}, result.sla),
+        "All queries by percentile, at several loads: where those without an answer begin, a line leaves the plot.",
     )
     page.table(
         ["load", "queries/s", "p50 ms", "p95 ms", "p99 ms", "within the SLA", "refused"],

@@ -213,15 +213,16 @@ def load(
 
 def _check_plot(plot: Path) -> None:
     """Wrong usage where nothing can be written there, which one wants to know before the run and not after."""
+    from hebe.report.whole_file import check_writable
+
     if plot.suffix not in (".html", ".svg"):
         raise typer.BadParameter(f"{plot}: must end in .html or .svg", param_hint="--plot")
-    if plot.is_dir():
-        raise typer.BadParameter(f"{plot}: is a directory", param_hint="--plot")
-    there = next(parent for parent in plot.absolute().parents if parent.exists())
-    if not there.is_dir():
-        raise typer.BadParameter(f"{plot}: {there} is not a directory", param_hint="--plot")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise typer.BadParameter(f"{plot}: nothing may be written in {there}", param_hint="--plot")
+    try:
+        check_writable(plot)
+    except OSError as fault:
+        raise typer.BadParameter(
+            f"{plot}: nothing can be written to {fault.filename} ({fault.strerror})", param_hint="--plot"
+        ) from None
 
 
 def _plotted(plot: Path | None, draw: Callable[[Path], None]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.pass_curve import CONFIDENCE
-from hebe.load_generator.qps_search import LatencyBoundedThroughput
+from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page
 from hebe.report.plots import LoadPoint, latency_histogram, latency_tail, throughput_against_latency
@@ -19,49 +20,52 @@ from hebe.report.tables import format_number
 from hebe.report.whole_file import write_whole
 from hebe.spec import SlaTarget
 
+_SPARE_COLUMNS = (0, 3, 1, 0, 2, 0, 0, 0)
+"""In what order a narrow terminal goes without columns of the probes' figures, by place: two may have one heading."""
+
 
 def run_table(report: LoadReport) -> RenderableType:
     """One run."""
     table = FittingTable("", Column(folds=True))
     for name, value in _run_rows(report):
         table.add_row(Text(name, "bold"), value)
-    return Group(table, *_remarks(report.bottlenecks, report.messages, report.remarks))
+    return Group(table, *_run_remarks(report))
 
 
 def search_table(found: LatencyBoundedThroughput) -> RenderableType:
     """All probes of a search, and its result."""
+    headings = _probe_headings(found.sla)
+    columns = zip(headings[1:-1], _SPARE_COLUMNS, strict=True)
     table = FittingTable(
-        "probe",
-        Column("queries/s", right=True),
-        Column("arrived/s", right=True, spare=3),
-        Column("p50 ms", right=True, spare=1),
-        Column(f"p{found.sla.percentile:g} ms", right=True),
-        Column("p99.9 ms", right=True, spare=2),
-        *(Column(heading, right=True) for heading in ("in SLA", "refused", "failed")),
-        "SLA",
+        headings[0], *(Column(heading, right=True, spare=spare) for heading, spare in columns), headings[-1]
     )
     for probe in found.probes:
-        latencies = probe.report.latencies
-        table.add_row(
-            probe.phase.value,
-            format_number(probe.rate_qps),
-            _number(probe.report.achieved_qps),
-            _number(latencies.percentile_s(50) * 1e3),
-            _number(probe.report.tail_latency_ms),
-            _number(latencies.percentile_s(99.9) * 1e3),
-            _share(latencies.sla_attainment),
-            str(latencies.refused.total()),
-            str(latencies.failed.total()),
-            _met(probe.passed),
-        )
-    messages = {kind: text for probe in found.probes for kind, text in probe.report.messages.items()}
-    return Group(table, Text(""), _result(found), *_remarks(found.bottlenecks, messages, found.remarks))
+        table.add_row(*_probe_cells(probe))
+    return Group(table, Text(""), _result(found), *_search_remarks(found))
+
+
+def probes_on(page: Page, probes: Sequence[Probe], sla: SlaTarget) -> None:
+    """Put the table of a search's probes on a page."""
+    page.table(
+        _probe_headings(sla),
+        [[str(cell) for cell in _probe_cells(probe)] for probe in probes],
+        "The probes in the order in which they were made. Latencies here are those of the answers alone.",
+        [False, *[True] * (len(_probe_headings(sla)) - 2), False],
+    )
+
+
+def load_caption(sla: SlaTarget, what: str) -> str:
+    """What to say under `throughput_against_latency`; `what` each point is."""
+    return (
+        f"Each point is {what}: the latency within which {sla.percentile:g}% of all its queries were answered, counted"
+        " from when they were due. Refused and failed queries were never answered: where they are too many, the point"
+        " is a triangle at the upper edge."
+    )
 
 
 def plot_run(report: LoadReport, model: str, path: Path) -> None:
     """An HTML page with the distribution and the tail of one run's latencies, or an SVG of the tail."""
-    samples_ms = report.latencies.samples_s() * 1e3
-    tail = latency_tail({"all": samples_ms}, report.sla)
+    tail = latency_tail({"all": report.latencies_of_all_ms()}, report.sla)
     if path.suffix == ".svg":
         write_whole(path, tail)
         return
@@ -72,22 +76,25 @@ def plot_run(report: LoadReport, model: str, path: Path) -> None:
     page.key_numbers(
         [
             KeyNumber("answered", format_number(report.throughput_qps), "queries/s"),
-            KeyNumber(_tail_name(report.sla), _number(report.tail_latency_ms), "ms", good=report.sla_met),
+            _tail_number(report),
         ]
     )
-    page.plot(latency_histogram(samples_ms, report.sla), "Latency counts from when a query was due.")
-    page.plot(tail)
+    without = without_answer(report)
+    page.plot(latency_histogram(report.latencies, report.sla), f"Latency counts from when a query was due.{without}")
+    page.plot(tail, "Of all queries: where those without an answer begin, the line leaves the plot." if without else "")
     page.table(("figure", "value"), [(name, str(value)) for name, value in _run_rows(report)])
+    for remark in _run_remarks(report):
+        page.paragraph(str(remark))
     page.write(path)
 
 
 def plot_search(found: LatencyBoundedThroughput, model: str, path: Path) -> None:
     """An HTML page with tail latency against rate and the latencies next to the result, or an SVG of the former."""
-    points = [LoadPoint(probe.rate_qps, probe.report.tail_latency_ms) for probe in found.probes]
+    points = [LoadPoint(probe.rate_qps, probe.report.tail_latency_of_all_ms, probe.passed) for probe in found.probes]
     crossing = found.crossing
     bound = None if crossing is None else crossing.qps
     interval = None if crossing is None else (crossing.low_qps, crossing.high_qps)
-    curve = throughput_against_latency({model: points}, found.sla, bound, interval)
+    curve = throughput_against_latency(points, found.sla, bound, interval)
     if path.suffix == ".svg":
         write_whole(path, curve)
         return
@@ -95,13 +102,51 @@ def plot_search(found: LatencyBoundedThroughput, model: str, path: Path) -> None
     if crossing is not None:
         note = f"{format_number(crossing.low_qps)} to {format_number(crossing.high_qps)}"
         page.key_numbers([KeyNumber("latency-bounded throughput", format_number(crossing.qps), "queries/s", note)])
-    page.plot(curve, "Each point is one probe. One that misses the SLA ends as soon as that is certain.")
+    ends = "One that misses the SLA ends as soon as that is certain."
+    page.plot(curve, f"{load_caption(found.sla, 'one probe')} {ends}")
     passed = [probe for probe in found.probes if probe.passed]
     if passed:
         best = max(passed, key=lambda probe: probe.rate_qps)
         title = f"Latency at {format_number(best.rate_qps)} queries/s"
-        page.plot(latency_histogram(best.report.latencies.samples_s() * 1e3, found.sla, title))
+        page.plot(latency_histogram(best.report.latencies, found.sla, title), without_answer(best.report).strip())
+    probes_on(page, found.probes, found.sla)
+    for remark in _search_remarks(found):
+        page.paragraph(str(remark))
     page.write(path)
+
+
+def _probe_headings(sla: SlaTarget) -> list[str]:
+    percentiles = "p50 ms", f"p{sla.percentile:g} ms", "p99.9 ms"
+    return ["probe", "queries/s", "arrived/s", *percentiles, "in SLA", "refused", "failed", "SLA"]
+
+
+def _probe_cells(probe: Probe) -> list[str | Text]:
+    latencies = probe.report.latencies
+    return [
+        probe.phase.value,
+        format_number(probe.rate_qps),
+        _number(probe.report.achieved_qps),
+        _number(latencies.percentile_s(50) * 1e3),
+        _number(probe.report.tail_latency_ms),
+        _number(latencies.percentile_s(99.9) * 1e3),
+        _share(latencies.sla_attainment),
+        str(latencies.refused.total()),
+        str(latencies.failed.total()),
+        _met(probe.passed),
+    ]
+
+
+def without_answer(report: LoadReport) -> str:
+    """A sentence on the queries that a histogram does not have, if there are any."""
+    arrivals, answers = report.latencies.arrivals, report.latencies.answers
+    return f" {arrivals - answers:,} of {arrivals:,} queries had no answer: they are not in it." * (answers < arrivals)
+
+
+def _tail_number(report: LoadReport) -> KeyNumber:
+    """The tail latency of the answers, and what share of all queries was in time, by which the SLA is met or not."""
+    sla, share = report.sla, _share(report.latencies.sla_attainment)
+    note = "" if sla is None else f"{share} of arrivals in {format_number(sla.latency_ms)} ms"
+    return KeyNumber(_tail_name(sla), _number(report.tail_latency_ms), "ms", note, report.sla_met)
 
 
 def _run_rows(report: LoadReport) -> list[tuple[str, str | Text]]:
@@ -149,6 +194,15 @@ def _result(found: LatencyBoundedThroughput) -> Text:
         f" ({CONFIDENCE:.0%} interval {format_number(crossing.low_qps)} to {format_number(crossing.high_qps)}{early})"
         f" with {sla}",
     )
+
+
+def _run_remarks(report: LoadReport) -> list[Text]:
+    return _remarks(report.bottlenecks, report.messages, tuple(filter(None, (*report.remarks, report.left_queue))))
+
+
+def _search_remarks(found: LatencyBoundedThroughput) -> list[Text]:
+    messages = {kind: text for probe in found.probes for kind, text in probe.report.messages.items()}
+    return _remarks(found.bottlenecks, messages, found.remarks)
 
 
 def _remarks(bottlenecks: tuple[str, ...], messages: dict[str, str], others: tuple[str, ...]) -> list[Text]:

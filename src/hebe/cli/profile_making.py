@@ -32,7 +32,7 @@ from hebe.planning.parallelism import (
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.profile import EfficiencyTuple, LatencyProfile
 from hebe.profiling.accelerator_use import AcceleratorUse
-from hebe.profiling.error import ProfilingError
+from hebe.profiling.error import MeasurementError, ProfilingError
 from hebe.profiling.journal import Journal, open_journal
 from hebe.profiling.server_profile import ServerProfile
 from hebe.profiling.steady_machine import STEADY_SHARE, Disturbance, steady_machine
@@ -141,13 +141,16 @@ def speed_words(slowest_share: float) -> str:
 
 
 class ProfileInterrupted(Exception):
-    """Ctrl-C, or a signal that ends the process with `exit_code`; what was measured until then is in the journal."""
+    """Ctrl-C, or a signal that ends the process with `exit_code`; what was measured until then is in the journal.
+
+    `goes_on` says where, and how to go on with it.
+    """
 
     def __init__(
-        self, journal: Path, evaluations: int, best: tuple[Configuration, Reached] | None, exit_code: int
+        self, goes_on: str, evaluations: int, best: tuple[Configuration, Reached] | None, exit_code: int
     ) -> None:
         super().__init__(f"interrupted after {evaluations} evaluations")
-        self.journal, self.evaluations, self.best, self.exit_code = journal, evaluations, best, exit_code
+        self.goes_on, self.evaluations, self.best, self.exit_code = goes_on, evaluations, best, exit_code
 
     @property
     def how(self) -> str:
@@ -237,6 +240,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         core_layout(request.cores),
     )
     watched: _Watched | None = None
+    journal: Journal | None = None
     try:
         busy = busy_machine(cores=request.cores)
         if warning := busy_words(busy):
@@ -262,11 +266,27 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         if not isinstance(code, int):
             raise
         evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)
-        raise ProfileInterrupted(request.journal, evaluations, best, code) from None
+        raise ProfileInterrupted(goes_on_words(request), evaluations, best, code) from None
+    except MeasurementError as failed:
+        raise ProfilingError(_failed_words(failed, 0 if journal is None else journal.kept, request)) from failed
     return ProfileMade(
         subject, server, space, limits, request.strategy, search, journal.answered, profile, busy, disturbance,
         bandwidth_source, remarks,
     )  # fmt: skip
+
+
+def goes_on_words(request: ProfileRequest) -> str:
+    """Where measurements are kept, and how to go on with them."""
+    return f"in {request.journal}: the same command{' without --fresh' if request.fresh else ''} goes on."
+
+
+def _failed_words(failed: MeasurementError, kept: int, request: ProfileRequest) -> str:
+    """What failed, and what is left of the search."""
+    words = f"{configuration_words(failed.configuration)}: {failed.why}"
+    if not kept:
+        return words
+    measurements = f"{kept} measurements are" if kept > 1 else "1 measurement is"
+    return f"{words}{'' if words.endswith('?') else '.'} {measurements} {goes_on_words(request)}"
 
 
 def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:

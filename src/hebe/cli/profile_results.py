@@ -184,14 +184,20 @@ def _winner(made: ProfileMade, profile: ServerProfile) -> RenderableType:
         f"{sla_words(made.subject.sla)}",
         "power": f"{format_number(tuple_.power_watts)} W, {estimated}{profile.power_source}",
         "efficiency": f"{format_number(tuple_.qps / tuple_.power_watts)} queries/s per W",
-        "evaluations": f"{made.search.evaluations} of {len(made.search.tried)} configurations, "
-        f"{made.answered} answered by the journal; there are {made.space.size():,} to try",
+        "evaluations": f"{_evaluations(made.search)}, {made.answered} answered by the journal; "
+        f"there are {made.space.size():,} to try",
         "server": profile.server.name,
     }
     table = FittingTable("", Column(folds=True))
     for name, value in rows.items():
         table.add_row(Text(name, "bold"), Text(value, "bold green") if name == "throughput" else value)
     return table
+
+
+def _evaluations(search: SearchResult) -> str:
+    """How many of how many configurations: more than these where some are too close to be told apart by one each."""
+    repeated = search.evaluations - len(search.tried)
+    return f"{search.evaluations} of {len(search.tried)} configurations{f' ({repeated} repeated)' if repeated else ''}"
 
 
 def _latency(latency: LatencyProfile) -> FittingTable:

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from hebe.latency import LatencyRecorder
+import numpy as np
+
+from hebe.latency import Floats, LatencyRecorder, nearest_rank
 from hebe.spec import SlaTarget
 
 MOST_LAG_S = 5e-3
@@ -20,6 +22,12 @@ still to be sent at the end."""
 
 NOT_SENT = "not sent in time"
 """The kind of failure that is the generator's own."""
+
+MOST_EXCESS_SHARE = 0.05
+"""By so much more may be answered than arrives before it is said where that comes from."""
+
+_CHANCE = 3.0
+"""Standard deviations of a Poisson number: by so much, those under way at the window's ends may differ by chance."""
 
 _ROOM_LEFT = 0.5
 """Of the share of queries that may miss the SLA, the queries that did not wait for a connection may take so much."""
@@ -44,7 +52,7 @@ class LoadReport:
     `requested_qps`     the mean arrival rate asked for.
     `duration_s`        length of the measured window: from the end of the warm-up to the last scheduled arrival.
     `latencies`         all arrivals of the window: answers with latency from the *scheduled* send, refusals, failures.
-    `answered_in_window` answers that came within the window.
+    `answered_in_window` answers that came within the window, also those to queries of the warm-up.
     `lag`               by how much sends were late, waiting for a free connection included.
     `behind`            by how much they were taken up late, before any wait for a connection: the generator's own part.
     `cpu_share`         of one core, used by the generator (over gRPC by all of its threads, so it may exceed 1); nan
@@ -56,7 +64,8 @@ class LoadReport:
     `messages`          one message of the server for each code or kind among refusals and failures.
     `items_in_time`     items of the answers that came within the SLA's latency; of all answers without an SLA.
     `items_sent`        items of all queries, warm-up included.
-    `remarks`           what else to know about the result.
+    `remarks`           what else to know about the result, beside `left_queue`.
+    `answered_of_warm_up` of `answered_in_window`, those to queries of the warm-up.
     """
 
     requested_qps: float
@@ -76,6 +85,7 @@ class LoadReport:
     items_sent: int = 0
     remarks: tuple[str, ...] = ()
     behind: LatencyRecorder = field(default_factory=LatencyRecorder)
+    answered_of_warm_up: int = 0
 
     @property
     def sla(self) -> SlaTarget | None:
@@ -105,8 +115,55 @@ class LoadReport:
     @property
     def tail_latency_ms(self) -> float:
         """Latency at the SLA's percentile (p95 without an SLA), of the answers; nan without any."""
-        percentile = self.sla.percentile if self.sla is not None else 95.0
-        return self.latencies.percentile_s(percentile) * 1e3
+        return self.latencies.percentile_s(self._percentile) * 1e3
+
+    @property
+    def tail_latency_of_all_ms(self) -> float:
+        """Within what so large a share of *all* arrivals was answered as the SLA's percentile says (95% without an
+        SLA): infinite where too many were refused or failed, nan without any.
+
+        At most the SLA's latency where that share was in time, and only there: the recorder counts exactly what was,
+        but of many latencies it knows the bucket only, so that one in the SLA's bucket is told on its side of it.
+        """
+        arrivals, answers = self.latencies.arrivals, self.latencies.answers
+        if not arrivals:
+            return math.nan
+        rank = nearest_rank(self._percentile, arrivals)
+        if rank > answers:
+            return math.inf
+        latency_ms = self.latencies.percentile_s(100 * rank / answers) * 1e3
+        if self.sla is None:
+            return latency_ms
+        bound_ms, in_time = self.sla.latency_ms, self.latencies.sla_attainment * 100 >= self.sla.percentile
+        return min(latency_ms, bound_ms) if in_time else max(latency_ms, math.nextafter(bound_ms, math.inf))
+
+    def latencies_of_all_ms(self) -> Floats:
+        """Latencies that stand for those of all arrivals, ascending: infinite where there was no answer."""
+        samples = self.latencies.samples_s() * 1e3
+        answers = self.latencies.answers
+        if not answers:
+            return np.full(self.latencies.arrivals, np.inf)
+        unanswered = round((self.latencies.arrivals - answers) * samples.size / answers)
+        return np.concatenate((samples, np.full(unanswered, np.inf)))
+
+    @property
+    def left_queue(self) -> str:
+        """That more was answered than arrived, since the warm-up had left a queue; empty where that is not so.
+
+        Nor where somebody broke the run off: what was under way then does not count as an arrival.
+        """
+        arrivals, answered = self.latencies.arrivals, self.answered_in_window
+        by_chance = _CHANCE * math.sqrt(self.answered_of_warm_up)
+        if self.cut_short or answered - arrivals <= max(MOST_EXCESS_SHARE * arrivals, by_chance):
+            return ""
+        return (
+            f"more was answered than arrived: {self.answered_of_warm_up:,} of the {answered:,} answers were to queries "
+            "of the warm-up, which had left a queue; in the long run a server answers no more than arrives"
+        )
+
+    @property
+    def _percentile(self) -> float:
+        return self.sla.percentile if self.sla is not None else 95.0
 
     @property
     def sla_met(self) -> bool | None:
@@ -190,6 +247,7 @@ class LoadReport:
             "duration_s": self.duration_s,
             "warm_up_s": self.warm_up_s,
             "tail_latency_ms": self.tail_latency_ms,
+            "tail_latency_of_all_ms": self.tail_latency_of_all_ms,
             "refusal_p50_ms": refusals.p50_s * 1e3,
             "refusal_p99_ms": refusals.p99_s * 1e3,
             "lag_p50_ms": lag.p50_s * 1e3,
@@ -205,7 +263,8 @@ class LoadReport:
             "waited_for_connection": self.waited,
             "connections": self.connections,
             "bottlenecks": list(self.bottlenecks),
-            "remarks": list(self.remarks),
+            "remarks": [*self.remarks, *filter(None, [self.left_queue])],
+            "answered_of_warm_up": self.answered_of_warm_up,
             "cut_short": self.cut_short,
             "messages": self.messages,
             "histogram_ms": [[middle_s * 1e3, answers] for middle_s, answers in self.latencies.histogram()],

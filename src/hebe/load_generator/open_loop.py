@@ -93,6 +93,7 @@ class _Run:
         self._lag = LatencyRecorder()
         self._behind = LatencyRecorder()
         self._answered_in_window = 0
+        self._answered_of_warm_up = 0
         self._items_in_window = 0
         self._items_in_time = 0
         self._in_time_s = plan.sla.latency_s if plan.sla is not None else math.inf
@@ -159,6 +160,7 @@ class _Run:
             items_in_time=self._items_in_time,
             items_sent=self._schedule.items_of(self._index),
             behind=self._behind,
+            answered_of_warm_up=self._answered_of_warm_up,
         )
 
     # -- sending
@@ -199,6 +201,7 @@ class _Run:
             self._all_done.set()
         if outcome is Outcome.ANSWERED and self._window_start_s <= now <= self._window_end_s:
             self._answered_in_window += 1
+            self._answered_of_warm_up += due_s < self._window_start_s
             self._items_in_window += items
         if due_s < self._window_start_s:
             return

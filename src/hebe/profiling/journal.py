@@ -22,7 +22,7 @@ from typing import Any
 from hebe.models.stored_file import flush_directory
 from hebe.planning.parallelism import Configuration, Evaluate, Reached
 from hebe.profile import LatencyProfile, ProfileError
-from hebe.profiling.error import ProfilingError
+from hebe.profiling.error import MeasurementError, ProfilingError
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint, TimeBatches
 from hebe.profiling.plain_data import (
     parse_json,
@@ -35,7 +35,7 @@ from hebe.profiling.plain_data import (
 )
 from hebe.profiling.subject import ProfileSubject
 from hebe.scheduling.events import Stage
-from hebe.server_configuration import Lane, to_dict
+from hebe.server_configuration import Lane
 
 FILE_NAME = "evaluations.jsonl"
 _FORMAT = 1
@@ -69,7 +69,7 @@ class Journal:
         self._times: dict[tuple[Lane, tuple[int, ...]], dict[Stage, LatencyProfile]] = {}
         self._size_bytes = 0
         self._read()
-        self.recorded = sum(map(len, self._runs.values())) + len(self._points) + len(self._times)
+        self.recorded = self.kept
 
     def evaluating(self, evaluate: Evaluate, power_source: str | None = None) -> Evaluate:
         """`evaluate` as a search asks it: answered from the journal where it can be, else measured and recorded.
@@ -131,6 +131,11 @@ class Journal:
 
         return ask
 
+    @property
+    def kept(self) -> int:
+        """Measurements that count, which the same search finds here when it is asked for again."""
+        return sum(map(len, self._runs.values())) + len(self._points) + len(self._times)
+
     def forget(self) -> None:
         """From here on what was recorded of the subject before does not count."""
         self._append(_FORGET)
@@ -145,7 +150,7 @@ class Journal:
     def _record(self, configuration: Configuration, reached: Reached) -> None:
         _check(configuration, asdict(reached))
         if reached.qps > 0 and not reached.power_watts:
-            raise ProfilingError(f"the measurement of {to_dict(configuration)} diverged: its power_watts is 0")
+            raise MeasurementError(configuration, "its measurement diverged: its power_watts is 0")
         self._append(run_to_dict(configuration, reached))
         self._runs[configuration].append(reached)
 
@@ -207,12 +212,12 @@ class Journal:
 
 
 def _check(configuration: Configuration, measured: Mapping[str, float | str | None]) -> None:
-    """Raises `ProfilingError` where a figure is none."""
+    """Raises `MeasurementError` where a figure is none."""
     for name, value in measured.items():
         if isinstance(value, str) or (value is None and name in _MAY_BE_UNKNOWN):
             continue
         if value is None or math.isnan(value) or value < 0 or (math.isinf(value) and name != "tail_latency_ms"):
-            raise ProfilingError(f"the measurement of {to_dict(configuration)} diverged: its {name} is {value}")
+            raise MeasurementError(configuration, f"its measurement diverged: its {name} is {value}")
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.busy_service import busy_service_times
 from hebe.profiling.driver_sender import DriverSender, inputs_of
 from hebe.profiling.effort import QUICK, Effort
-from hebe.profiling.error import ProfilingError
+from hebe.profiling.error import MeasurementError
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.query_times import ask_alone, times_alone
 from hebe.profiling.service_measurement import measure_service_times
@@ -51,7 +51,7 @@ from hebe.runtime.pinning import (
 from hebe.runtime.power_meter import PowerMeter
 from hebe.scheduling.events import Stage
 from hebe.scheduling.node import NodeConfig
-from hebe.server_configuration import LANES, Lane, Placement, to_dict
+from hebe.server_configuration import LANES, Lane, Placement
 from hebe.serving.driver import NodeDriver
 from hebe.serving.errors import QueryFailed, QueryRefused
 from hebe.spec import ModelSpec, SlaTarget
@@ -166,7 +166,7 @@ class LiveEvaluator:
     def __call__(self, configuration: Configuration) -> Reached:
         """The configuration's latency-bounded throughput, and the peak power close to it.
 
-        Raises `ProfilingError` for one that does not settle in time, and what the workers raise as they start.
+        Raises `MeasurementError` for one that does not settle in time, and what the workers raise as they start.
         """
         return self.machine.measure(lambda: self._reached(configuration))
 
@@ -179,9 +179,10 @@ class LiveEvaluator:
             traffic = self._bandwidth.read().bytes_per_s
             crossing = found.crossing
             if crossing is None or (found.interrupted and found.rounds < _FEWEST_ROUNDS):
-                raise ProfilingError(
-                    f"{to_dict(configuration)} did not settle within {self._effort.longest_s:g} s: the last probe was "
-                    f"at {found.probes[-1].rate_qps if found.probes else 0.0:,.1f} queries/s; is the machine busy?"
+                raise MeasurementError(
+                    configuration,
+                    f"it did not settle within {self._effort.longest_s:g} s, and the last probe was at "
+                    f"{found.probes[-1].rate_qps if found.probes else 0.0:,.1f} queries/s: is the machine busy?",
                 )
             passed = [probe for probe in found.probes if probe.passed]
             if crossing.qps > 0 and passed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -25,3 +26,19 @@ def write_whole(path: Path, text: str) -> None:
         if isinstance(fault, OSError) and fault.filename is None:  # as where the disk is full
             raise type(fault)(fault.errno, fault.strerror, str(path)) from fault
         raise
+
+
+def check_writable(path: Path) -> None:
+    """Raise the OSError that `write_whole` would begin with now, naming what nothing can be written to; makes no
+    directory, and leaves nothing behind.
+
+    It tries, since what the permissions say is not all: root may write everywhere, and yet not in /proc.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=there):
+            pass
+    except OSError as fault:
+        raise type(fault)(fault.errno, fault.strerror, str(there)) from None
