@@ -176,6 +176,26 @@ def test_a_full_queue_and_a_shutdown_refuse() -> None:
     assert isinstance(world.finish(0)[0], CompleteQuery)
 
 
+@pytest.mark.parametrize("name", POLICIES)
+def test_in_a_full_queue_a_query_takes_the_place_of_one_that_cannot_be_in_time_any_more(name: str) -> None:
+    """Else a queue that overload has filled with late queries would refuse all that could be in time, for good."""
+    world = World(POLICIES[name](), max_queue=2)
+    world.up(0, "cpu")
+    for query_id in range(3):
+        world.arrive(query_id, 900)
+    (refused,) = world.arrive(3, 900)
+    assert refused == RejectQuery(refused.query, RejectReason.QUEUE_FULL)  # type: ignore[attr-defined]
+    world.now = 10 * SLA_S
+    world.finish(0)
+    world.arrive(4, 900)
+    expired, *_ = world.arrive(5, 10)
+    assert expired == RejectQuery(expired.query, RejectReason.EXPIRED)  # type: ignore[attr-defined]
+    assert expired.query.query_id < 3  # type: ignore[attr-defined]
+    while world.running:
+        world.finish(0)
+    assert world.answers == dict.fromkeys(range(6), 1)
+
+
 def test_a_lost_instance_s_query_goes_to_another(world: World) -> None:
     world.up(0, "gpu")
     world.arrive(1, 10)

@@ -82,15 +82,21 @@ def test_of_queries_that_cannot_all_be_in_time_the_dearest_gives_way() -> None:
     free_one(fleet, "cpu")
     assert placed(policy, fleet, now=0.011) == [(2, 0, 200, "cpu")]
     free_one(fleet, "cpu")
-    assert placed(policy, fleet, now=0.022) == [(0, 0, 900, "cpu")], "late, but answered when nothing else waits"
+    assert placed(policy, fleet, now=0.022) == [(0, 0, 180, "cpu")], "late, but answered when nothing else waits"
 
 
 def test_a_query_late_from_the_start_is_answered_by_an_idle_fleet() -> None:
     policy = PricedSplitting(0.001, [5.0, 1.0])
     fleet = fleet_of(1, 1, policy)
     arrive(policy, fleet, 900, sla_s=0.001)
-    assert len(placed(policy, fleet)) == 1
-    assert policy.waiting == 0
+    sent = []
+    while policy.waiting:
+        sent += placed(policy, fleet)
+        for worker in fleet.workers:
+            if worker.taken:
+                fleet.release(worker)
+    assert [part[1] for part in sent] == [0, *(part[2] for part in sent[:-1])]
+    assert sent[-1][2] == 900
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
@@ -104,11 +110,37 @@ def test_a_query_that_can_be_in_time_only_within_the_safeguard_is_sent_while_it_
 
 
 def test_late_queries_leave_some_workers_idle() -> None:
-    policy = PricedSplitting(0.001, [5.0, 1.0])
+    policy = PricedSplitting(0.3, [5.0, 1.0])
     fleet = fleet_of(0, 10, policy)
     arrive(policy, fleet, *[900] * 12, sla_s=0.001)
     assert len(placed(policy, fleet)) == 8
     assert policy.waiting == 4
+
+
+def test_a_late_query_goes_in_parts_for_which_nobody_waits_long() -> None:
+    policy = PricedSplitting(0.1, [5.0, 1.0])
+    fleet = fleet_of(0, 2, policy)
+    arrive(policy, fleet, 900, sla_s=0.001)
+    sent = placed(policy, fleet)  # of 46 ms, at most 20 at once
+    for now in (0.02, 0.04, 0.06):
+        while any(worker.taken for worker in fleet.workers):
+            free_one(fleet, "cpu")
+        sent += placed(policy, fleet, now)
+    assert sent == [(0, 0, 300, "cpu"), (0, 300, 600, "cpu"), (0, 600, 900, "cpu")]
+    assert policy.waiting == 0
+
+
+def test_who_is_late_longest_is_given_up_first() -> None:
+    policy = PricedSplitting(0.3, [5.0, 1.0])
+    fleet = fleet_of(0, 1, policy)
+    fleet.take(0 if fleet.idle(0) else 1).busy_until_s = 9.0
+    arrive(policy, fleet, 900, 900, sla_s=0.001)
+    policy._window.refill(fleet)
+    assert policy.give_up(0.0) is None, "they were not looked at yet"
+    free_one(fleet, "cpu")
+    assert placed(policy, fleet, 0.5) == [(0, 0, 900, "cpu")]
+    assert policy.give_up(0.5).query_id == 1  # type: ignore[union-attr]
+    assert (policy.give_up(0.5), policy.waiting) == (None, 0)
 
 
 def test_without_prices_the_learned_coefficients_decide() -> None:

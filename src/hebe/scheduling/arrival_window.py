@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from hebe.query import SubQuery
+from hebe.query import Query, SubQuery
 from hebe.scheduling.fleet import Fleet
 
 
@@ -54,6 +54,14 @@ class ArrivalWindow(Generic[T]):
         """Follow the number of the fleet's workers."""
         self._size = max(self._per_worker * len(fleet.workers), 1)
 
+    def give_up(self, now: float) -> Query | None:
+        """Forget the first that arrived, and return it, if it is overdue."""
+        first = self.entries[0].sub_query if self.entries else None
+        if first is None or not is_overdue(first, now):
+            return None
+        self.withdraw(first.query.query_id)
+        return first.query
+
     def withdraw(self, query_id: int) -> None:
         """Forget all parts of a query."""
         self.entries = [entry for entry in self.entries if entry.sub_query.query.query_id != query_id]
@@ -65,6 +73,11 @@ class ArrivalWindow(Generic[T]):
         self.entries = []
         self._behind.clear()
         return gone
+
+
+def is_overdue(sub_query: SubQuery, now: float) -> bool:
+    """Whether its query's deadline has passed."""
+    return sub_query.query.deadline_s < now
 
 
 def without(queue: deque[SubQuery], query_id: int) -> deque[SubQuery]:

@@ -9,11 +9,12 @@ A part of a query that a lost instance had comes back as it was; policies treat 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hebe.query import SubQuery
-from hebe.scheduling.arrival_window import without
+from hebe.query import Query, SubQuery
+from hebe.scheduling.arrival_window import is_overdue, without
 from hebe.scheduling.fleet import Fleet, FleetWorker
 
 Placements = list[tuple[SubQuery, FleetWorker]]
@@ -40,6 +41,11 @@ class DistributionPolicy(Protocol):
 
     def place(self, fleet: Fleet, now: float) -> Placements:
         """What goes to which worker now. Called when something waits and a worker is idle."""
+        ...
+
+    def give_up(self, now: float) -> Query | None:
+        """Forget the query that cannot be in time any more and has waited longest, and return it; None if there is
+        none. It makes room for another where as many wait as may."""
         ...
 
     def withdraw(self, query_id: int) -> None:
@@ -75,6 +81,10 @@ class FirstComeFirstServed:
     def place(self, fleet: Fleet, now: float) -> Placements:  # noqa: ARG002
         """The longest waiting to the best idle worker, as often as there are both."""
         return _in_order(self._queue, fleet, range(len(fleet.types)))
+
+    def give_up(self, now: float) -> Query | None:
+        """The first that arrived, if it is overdue."""
+        return _overdue([self._queue], now)
 
     def withdraw(self, query_id: int) -> None:
         """Forget it."""
@@ -120,6 +130,10 @@ class SizeThreshold:
         placed = _in_order(self._large, fleet, base if self._has_base else auxiliary)
         placed += _in_order(self._small, fleet, auxiliary if self._has_auxiliary else base)
         return placed
+
+    def give_up(self, now: float) -> Query | None:
+        """The first that arrived, if it is overdue."""
+        return _overdue([self._large, self._small], now)
 
     def withdraw(self, query_id: int) -> None:
         """Forget it."""
@@ -192,6 +206,19 @@ class EarliestFinish:
         self._waiting -= len(placed)
         return placed
 
+    def give_up(self, now: float) -> Query | None:
+        """The first that arrived, if it is overdue."""
+        overdue = [
+            backlog for backlog in self._backlogs.values() if backlog.queue and is_overdue(backlog.queue[0][0], now)
+        ]
+        if not overdue:
+            return None
+        backlog = min(overdue, key=lambda backlog: backlog.queue[0][0].query.arrival_s)
+        sub_query, service_s = backlog.queue.popleft()
+        backlog.service_s = backlog.service_s - service_s if backlog.queue else 0.0
+        self._waiting -= 1
+        return sub_query.query
+
     def withdraw(self, query_id: int) -> None:
         """Forget it."""
         for backlog in self._backlogs.values():
@@ -219,6 +246,12 @@ class EarliestFinish:
         self._waiting -= len(homeless)
         for sub_query in homeless:
             self.arrived(sub_query, fleet, now)
+
+
+def _overdue(queues: Sequence[deque[SubQuery]], now: float) -> Query | None:
+    """Forget the first that arrived of the heads of the queues that are overdue, and return its query."""
+    overdue = [queue for queue in queues if queue and is_overdue(queue[0], now)]
+    return min(overdue, key=lambda queue: queue[0].query.arrival_s).popleft().query if overdue else None
 
 
 def _in_order(queue: deque[SubQuery], fleet: Fleet, types: range) -> Placements:

@@ -6,11 +6,9 @@ is matched anew at the next event. In large fleets the busy workers of one type 
 (`assignment.busy_columns`).
 
 What is matched with an idle worker is sent, as by section 5.1, but for one case: its answer would come after the
-deadline, while the busy worker of some type that is free first would still be in time, were the query its next. The
-paper sends it, and holds a worker for long that others could be in time on. Near the capacity of the paper's picks, as
-`hebe bench planning --data` has them (eight of its traces of 10,000 queries, seeds 0 to 7, by `run_fleet`), fewer are
-late so: of mtwnd at 890 queries/s 0.91% and not 1.07%, of dien at 640 1.33% and not 1.49%, of wnd at 1,440 1.01% and
-not 1.19%. What waits so waits for a busy worker, whose answer has it matched anew: nothing waits while all are idle.
+deadline, while on some type it would still be in time, had that type's busy workers been idle. The paper sends it, and
+holds a worker for long that others could be in time on. What waits so waits for a busy worker, whose answer has it
+matched anew: nothing waits while all are idle.
 
 L_ij is not the predicted time, as in the paper, but the tail's (`latency_prediction`): a burstable type is not handed
 what it serves in time only on average.
@@ -22,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hebe.query import SubQuery
+from hebe.query import Query, SubQuery
 from hebe.scheduling.arrival_window import ArrivalWindow
-from hebe.scheduling.assignment import Floats, Indices, busy_columns, match_queries, matching_cost
+from hebe.scheduling.assignment import Floats, busy_columns, match_queries, matching_cost
 from hebe.scheduling.distribution import Placements
 from hebe.scheduling.fleet import Fleet
 from hebe.spec import SAFEGUARD
@@ -116,26 +114,16 @@ class CostMatching:
             else:
                 placed.append((entries[row].sub_query, fleet.take(column)))
         if late:
-            free_s = self._free_s(types_of_busy, busy_s, placed, fleet)
+            awaited = {*types_of_busy.tolist(), *(worker.server_type for _, worker in placed)}
+            soonest_s = service_s[:, sorted(awaited)].min(axis=1, initial=np.inf)
             for row in late:
-                if (free_s + service_s[row]).min() <= self._safeguard * self._sla_s - waited_s[row]:
+                if soonest_s[row] <= self._safeguard * self._sla_s - waited_s[row]:
                     stays.append(row)
                 else:
                     placed.append((entries[row].sub_query, fleet.take(columns[row])))
             stays.sort()
         self._window.entries = [entries[row] for row in stays]
         return placed
-
-    @staticmethod
-    def _free_s(types_of_busy: Indices, busy_s: Floats, placed: Placements, fleet: Fleet) -> Floats:
-        """Seconds until the first of each type's workers that are busy, or that this matching made so, is idle again,
-        [types]; inf where there is none: no answer of that type will have what waits for it matched anew."""
-        free_s = np.full(len(fleet.types), np.inf)
-        np.minimum.at(free_s, types_of_busy, busy_s)
-        for sub_query, worker in placed:
-            kind = worker.server_type
-            free_s[kind] = min(free_s[kind], fleet.service_time_s(kind, sub_query.items))
-        return free_s
 
     def _with_service_times(self, sub_query: SubQuery, fleet: Fleet) -> _Waiting:
         items, safeguard = sub_query.items, self._safeguard
@@ -145,6 +133,10 @@ class CostMatching:
         if self._fixed is not None:
             return self._fixed
         return np.array(fleet.coefficients(self._largest))
+
+    def give_up(self, now: float) -> Query | None:
+        """The first that arrived, if it is overdue."""
+        return self._window.give_up(now)
 
     def withdraw(self, query_id: int) -> None:
         """Forget it."""

@@ -1,6 +1,7 @@
 """The router of a fleet for one model: which query goes to which instance. Events in, actions out.
 
-    QueryArrived      -> refuse, or hand to the distribution policy
+    QueryArrived      -> refuse, or hand to the distribution policy; in a full queue it takes the place of one that
+                         cannot be in time any more
     SubQueryFinished  -> learn; complete the query if that was its last part
     InstanceChanged   -> take it in or out; what a lost instance had is sent to another
     QueryWithdrawn    -> forget it
@@ -90,7 +91,12 @@ class Router:
         return actions
 
     def _arrive(self, query: Query, now: float, actions: list[RouterAction]) -> None:
-        reason = self._reason_to_refuse()
+        while (reason := self._reason_to_refuse()) is RejectReason.QUEUE_FULL:
+            late = self.policy.give_up(now)
+            if late is None:
+                break
+            if self._unfinished_items.pop(late.query_id, None) is not None:
+                actions.append(RejectQuery(late, RejectReason.EXPIRED))
         if reason is not None:
             actions.append(RejectQuery(query, reason))
             return

@@ -15,7 +15,9 @@ At each event the first queries that wait are planned in order of arrival, on th
 3. Idle workers that the plan leaves without work take queries that wait for a cheaper type, where that costs little.
 
 A query that can be in time within the safeguard only is sent while idle workers, which the plan leaves, let it. Queries
-that cannot be in time any more yield to all others and are served while workers would be idle.
+that cannot be in time any more yield to all others and are served while workers would be idle, in parts so short that
+what comes meanwhile does not wait for them: of the pools of `hebe bench planning --data`, mtwnd's serves 1% more so and
+dien's 1.5%, within a third of a percent of what they would if nothing late were served.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hebe.query import SubQuery
+from hebe.query import Query, SubQuery
 from hebe.scheduling.arrival_window import ArrivalWindow, without
 from hebe.scheduling.distribution import Placements
 from hebe.scheduling.fleet import Fleet
@@ -39,6 +41,10 @@ WORTH_FILLING = 1.5
 IDLE_FOR_LATE = 0.2
 """Late queries are served while nothing else waits and more than this share of the workers is idle: one that takes
 the last idle worker would make the next query late in turn."""
+LATE_PART = 0.2
+"""Of the SLA, which a part of a late query takes at most, where that is to be had at `_MOST_LATE_WORK`."""
+_MOST_LATE_WORK = 1.5
+"""The parts of a late query may cost this multiple of its work in one: each pays a batch's fixed cost anew."""
 _MOST_DROPS = 5
 """Queries that give up their place at one event: bounds the work of planning anew."""
 _OVERDUE_S = 1e-6
@@ -98,6 +104,7 @@ class PricedSplitting:
         self._most_parts = most_parts
         self._safeguard = safeguard
         self._spare_s = (1 - safeguard) * sla_s
+        self._late_part_s = LATE_PART * sla_s
         self._window = ArrivalWindow(WINDOW_PER_WORKER, self._with_ways)
         self._late: deque[SubQuery] = deque()
         self._workers_of: list[int] = []
@@ -122,8 +129,16 @@ class PricedSplitting:
             if window.entries and fleet.idle_workers:
                 window.entries = self._fill_idle(fleet, now, free_s, placed)
         while self._late and not window.entries and fleet.idle_workers > IDLE_FOR_LATE * len(fleet.workers):
-            self._send_late(self._late.popleft(), fleet, placed)
+            self._send_late(fleet, now, placed)
         return placed
+
+    def give_up(self, now: float) -> Query | None:  # noqa: ARG002
+        """The one that is late longest."""
+        if not self._late:
+            return None
+        query = self._late.popleft().query
+        self._window.withdraw(query.query_id)
+        return query
 
     def withdraw(self, query_id: int) -> None:
         """Forget it."""
@@ -228,10 +243,23 @@ class PricedSplitting:
                 _send_parts(waiting.sub_query, way, way.parts, fleet, placed)
         return left
 
-    def _send_late(self, sub_query: SubQuery, fleet: Fleet, placed: Placements) -> None:
-        """Whole, to the idle type where it costs least."""
-        whole = [way for way in self._ways(sub_query.items, fleet) if way.parts == 1 and fleet.idle(way.server_type)]
-        _send_parts(sub_query, whole[0], 1, fleet, placed)
+    def _send_late(self, fleet: Fleet, now: float, placed: Placements) -> None:
+        """A short part of the query that is late longest, to the idle type where it whole would cost least; all of it,
+        if only the tail's time says that it will be late."""
+        late = self._late.popleft()
+        whole = [way for way in self._ways(late.items, fleet) if way.parts == 1 and fleet.idle(way.server_type)]
+        kind, parts, part_s = whole[0].server_type, 1, whole[0].service_s
+        if now + fleet.service_time_s(kind, late.items) > late.query.deadline_s:
+            most_s = _MOST_LATE_WORK * part_s
+            while part_s > self._late_part_s and parts < late.items:
+                part_s = fleet.predictors[kind].tail_time_s(-(-late.items // (parts + 1)), self._safeguard)
+                if (parts + 1) * part_s > most_s:
+                    break
+                parts += 1
+        stop = late.start - (-late.items // parts)
+        placed.append((SubQuery(late.query, late.start, stop), fleet.take(kind)))
+        if stop < late.stop:
+            self._late.appendleft(SubQuery(late.query, stop, late.stop))
 
 
 def _price_if_planned(planned: _Planned) -> float:
