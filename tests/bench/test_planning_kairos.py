@@ -19,7 +19,9 @@ def one_process(monkeypatch):
 
 @pytest.fixture(scope="module")
 def parts():
-    return {part: reach(Case("rm2", part, None, EFFORT)) for part in PARTS}
+    found = {part: reach(Case("rm2", part, None, EFFORT)) for part in PARTS}
+    assert found.pop("best_bound") is None, "it is the pick"
+    return found
 
 
 def test_every_part_reaches_something_within_the_budget(parts):
@@ -52,6 +54,18 @@ def test_figures_are_named_by_model_and_carry_their_spread():
     for name in ("kairos.over_drs.rm2", "split.over_kairos.rm2"):
         assert figures[name].low <= figures[name].value <= figures[name].high
     assert figures["kairos_plus.over_exhaustive"].value <= 1
+
+
+def test_where_the_pick_passes_over_the_highest_bound_that_pool_is_measured_too():
+    effort = Effort(200, 150, 2, 0, ("mtwnd",))
+    pick, first = (reach(Case("mtwnd", part, None, effort)) for part in ("kairos", "best_bound"))
+    assert first.bound_qps > pick.bound_qps
+    assert first.pool != pick.pool
+    parts = {part: first for part in PARTS}
+    [figure] = [
+        figure for figure in planning_kairos._figures_of("mtwnd", parts) if figure.name.startswith("kairos.best_bound")
+    ]
+    assert (figure.name, figure.target) == ("kairos.best_bound_over_homogeneous.mtwnd", None)
 
 
 def test_one_trace_has_no_spread():
