@@ -61,7 +61,7 @@ def test_where_the_pick_passes_over_the_highest_bound_that_pool_is_measured_too(
     pick, first = (reach(Case("mtwnd", part, None, effort)) for part in ("kairos", "best_bound"))
     assert first.bound_qps > pick.bound_qps
     assert first.pool != pick.pool
-    parts = {part: first for part in PARTS}
+    parts = dict.fromkeys(PARTS, first)
     [figure] = [
         figure for figure in planning_kairos._figures_of("mtwnd", parts) if figure.name.startswith("kairos.best_bound")
     ]
