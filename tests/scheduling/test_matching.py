@@ -83,7 +83,21 @@ def test_queries_wait_for_a_type_that_is_busy_for_as_long_as_it_could_be_in_time
     large(policy, fleet, 0, 1)
     assert placed(policy, fleet) == []
     assert placed(policy, fleet, now=0.019) == [], "10 ms there, and it may be done sooner than predicted"
-    assert [name for _, name in placed(policy, fleet, now=0.02)] == ["cpu", "cpu"]
+    assert [name for _, name in placed(policy, fleet, now=0.0205)] == ["cpu"], "late, and leaves one worker idle"
+    assert policy.waiting == 1
+
+
+def test_what_is_late_everywhere_yields_to_all_others_and_is_answered_by_an_idle_fleet() -> None:
+    policy = CostMatching(0.03, 1000)
+    fleet = fleet_of(1, 0, policy)
+    large(policy, fleet, 0, 1, 2)  # 10 ms each on a gpu
+    assert placed(policy, fleet, now=0.025) == [(0, "gpu")]
+    arrive(policy, fleet, 10, now=0.03)
+    fleet.release(fleet.workers[0])
+    policy.withdraw(1)
+    assert placed(policy, fleet, now=0.03)[0][0] == 0, "the one that came now, before 2"
+    assert policy.give_up(0.03).query_id == 2  # type: ignore[union-attr]
+    assert (policy.give_up(0.03), policy.waiting) == (None, 0)
 
 
 def test_a_query_that_an_idle_worker_answers_within_the_safeguard_does_not_wait() -> None:

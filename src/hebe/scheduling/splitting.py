@@ -23,15 +23,15 @@ dien's 1.5%, within a third of a percent of what they would if nothing late were
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from hebe.query import Query, SubQuery
-from hebe.scheduling.arrival_window import ArrivalWindow, without
+from hebe.scheduling.arrival_window import ArrivalWindow
 from hebe.scheduling.distribution import Placements
 from hebe.scheduling.fleet import Fleet
+from hebe.scheduling.late_queries import LateQueries
 from hebe.spec import SAFEGUARD
 
 WINDOW_PER_WORKER = 3
@@ -39,8 +39,7 @@ WINDOW_PER_WORKER = 3
 WORTH_FILLING = 1.5
 """An idle worker takes a query that costs at most this multiple of the query's cheapest way."""
 IDLE_FOR_LATE = 0.2
-"""Late queries are served while nothing else waits and more than this share of the workers is idle: one that takes
-the last idle worker would make the next query late in turn."""
+"""Late queries are served while nothing else waits and more than this share of the workers is idle."""
 LATE_PART = 0.2
 """Of the SLA, which a part of a late query takes at most, where that is to be had at `_MOST_LATE_WORK`."""
 _MOST_LATE_WORK = 1.5
@@ -106,7 +105,7 @@ class PricedSplitting:
         self._spare_s = (1 - safeguard) * sla_s
         self._late_part_s = LATE_PART * sla_s
         self._window = ArrivalWindow(WINDOW_PER_WORKER, self._with_ways)
-        self._late: deque[SubQuery] = deque()
+        self._late = LateQueries(IDLE_FOR_LATE)
         self._workers_of: list[int] = []
 
     @property
@@ -128,28 +127,26 @@ class PricedSplitting:
             window.entries = self._send(planned, fleet, now, free_s, placed)
             if window.entries and fleet.idle_workers:
                 window.entries = self._fill_idle(fleet, now, free_s, placed)
-        while self._late and not window.entries and fleet.idle_workers > IDLE_FOR_LATE * len(fleet.workers):
+        while not window.entries and self._late.may_go(fleet):
             self._send_late(fleet, now, placed)
         return placed
 
-    def give_up(self, now: float) -> Query | None:  # noqa: ARG002
-        """The one that is late longest."""
-        if not self._late:
-            return None
-        query = self._late.popleft().query
+    def give_up(self, now: float) -> Query | None:
+        """The one that has been late longest."""
+        query = self._late.give_up()
+        if query is None:
+            return self._window.give_up(now)
         self._window.withdraw(query.query_id)
         return query
 
     def withdraw(self, query_id: int) -> None:
         """Forget it."""
         self._window.withdraw(query_id)
-        self._late = without(self._late, query_id)
+        self._late.withdraw(query_id)
 
     def withdraw_all(self) -> list[SubQuery]:
         """Forget all."""
-        gone = [*self._window.withdraw_all(), *self._late]
-        self._late.clear()
-        return gone
+        return [*self._window.withdraw_all(), *self._late.withdraw_all()]
 
     def fleet_changed(self, fleet: Fleet, now: float) -> None:  # noqa: ARG002
         """There are other ways now."""
@@ -195,7 +192,7 @@ class PricedSplitting:
                 if way is None and drops_left:
                     dearest = max(planned, key=_price_if_planned, default=None)
                     if dearest is not None and _price_if_planned(dearest) > waiting.ways[0].price:
-                        self._late.append(dearest.waiting.sub_query)
+                        self._late.add(dearest.waiting.sub_query)
                         self._window.entries.remove(dearest.waiting)
                         break
                 planned.append(_Planned(waiting, way, _reserve(way, free_s, now) if way is not None else 0))
@@ -218,7 +215,7 @@ class PricedSplitting:
                     _reserve(way, free_s, now)
                     _send_parts(part, way, way.parts, fleet, placed)
                 elif now + min(way.service_s for way in waiting.ways) > part.query.deadline_s:
-                    self._late.append(part)
+                    self._late.add(part)
                 else:  # a worker may be done sooner than predicted
                     left.append(waiting)
             elif not plan.start_now:
@@ -246,7 +243,7 @@ class PricedSplitting:
     def _send_late(self, fleet: Fleet, now: float, placed: Placements) -> None:
         """A short part of the query that is late longest, to the idle type where it whole would cost least; all of it,
         if only the tail's time says that it will be late."""
-        late = self._late.popleft()
+        late = self._late.take()
         whole = [way for way in self._ways(late.items, fleet) if way.parts == 1 and fleet.idle(way.server_type)]
         kind, parts, part_s = whole[0].server_type, 1, whole[0].service_s
         if now + fleet.service_time_s(kind, late.items) > late.query.deadline_s:
@@ -259,7 +256,7 @@ class PricedSplitting:
         stop = late.start - (-late.items // parts)
         placed.append((SubQuery(late.query, late.start, stop), fleet.take(kind)))
         if stop < late.stop:
-            self._late.appendleft(SubQuery(late.query, stop, late.stop))
+            self._late.put_back(SubQuery(late.query, stop, late.stop))
 
 
 def _price_if_planned(planned: _Planned) -> float:

@@ -1,0 +1,54 @@
+"""The queries that cannot be in time any more: they yield to all others, and are served while workers would be idle.
+
+One that took the last idle worker would make the next query late in turn, and so on: beyond its capacity, a fleet that
+serves in order of arrival serves late queries only. Those that wait here hold nobody up. Where the queue is full, the
+one that has been late longest gives up its place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hebe.query import Query, SubQuery
+from hebe.scheduling.arrival_window import without
+from hebe.scheduling.fleet import Fleet
+
+
+class LateQueries:
+    """The one that has been late longest is `taken` first, once more than the `idle_share` of the workers is idle."""
+
+    def __init__(self, idle_share: float) -> None:
+        self._waiting: deque[SubQuery] = deque()
+        self._idle_share = idle_share
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, sub_query: SubQuery) -> None:
+        """It is late from now on."""
+        self._waiting.append(sub_query)
+
+    def may_go(self, fleet: Fleet) -> bool:
+        """Whether there is one, and enough workers are idle for it."""
+        return bool(self._waiting) and fleet.idle_workers > self._idle_share * len(fleet.workers)
+
+    def take(self) -> SubQuery:
+        """The one to serve now; there must be one."""
+        return self._waiting.popleft()
+
+    def put_back(self, rest: SubQuery) -> None:
+        """What is left of the one that was taken."""
+        self._waiting.appendleft(rest)
+
+    def give_up(self) -> Query | None:
+        """Forget the one that has been late longest, and return it, if there is one."""
+        return self._waiting.popleft().query if self._waiting else None
+
+    def withdraw(self, query_id: int) -> None:
+        """Forget all parts of a query."""
+        self._waiting = without(self._waiting, query_id)
+
+    def withdraw_all(self) -> list[SubQuery]:
+        """Forget all, and return them."""
+        gone, self._waiting = list(self._waiting), deque()
+        return gone
