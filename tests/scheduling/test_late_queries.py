@@ -1,8 +1,16 @@
+from dataclasses import dataclass
+
 from hebe.query import Query, SubQuery
+from hebe.scheduling.arrival_window import ArrivalWindow
 from hebe.scheduling.distribution import FirstComeFirstServed
 from hebe.scheduling.late_queries import LateQueries
 
 from .two_types import fleet_of
+
+
+@dataclass
+class Entry:
+    sub_query: SubQuery
 
 
 def late(*query_ids: int, idle_share: float = 0.2) -> LateQueries:
@@ -31,8 +39,14 @@ def test_who_has_been_late_longest_goes_first_and_its_rest_stays_first() -> None
 
 
 def test_they_are_given_up_in_that_order_and_withdrawn_one_by_one_or_all() -> None:
+    fleet = fleet_of(0, 1, FirstComeFirstServed())
+    window: ArrivalWindow[Entry] = ArrivalWindow(2, lambda sub_query, _: Entry(sub_query))
+    for query_id, deadline_s in ((1, 1.0), (5, 1.0), (6, 9.0)):
+        window.add(SubQuery(Query(query_id, 10, 0.0, deadline_s), 10, 20), fleet)
     queries = late(1, 2, 3, 2, 4)
-    assert queries.give_up().query_id == 1  # type: ignore[union-attr]
+    assert queries.give_up(window, 0.0).query_id == 1  # type: ignore[union-attr]
     queries.withdraw(2)
     assert [part.query.query_id for part in queries.withdraw_all()] == [3, 4]
-    assert (len(queries), queries.give_up()) == (0, None)
+    window.refill(fleet)
+    assert queries.give_up(window, 2.0).query_id == 5  # type: ignore[union-attr]
+    assert (queries.give_up(window, 2.0), len(window)) == (None, 1)

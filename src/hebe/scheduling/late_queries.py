@@ -8,9 +8,10 @@ one that has been late longest gives up its place.
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from hebe.query import Query, SubQuery
-from hebe.scheduling.arrival_window import without
+from hebe.scheduling.arrival_window import ArrivalWindow, without
 from hebe.scheduling.fleet import Fleet
 
 
@@ -40,9 +41,14 @@ class LateQueries:
         """What is left of the one that was taken."""
         self._waiting.appendleft(rest)
 
-    def give_up(self) -> Query | None:
-        """Forget the one that has been late longest, and return it, if there is one."""
-        return self._waiting.popleft().query if self._waiting else None
+    def give_up(self, window: ArrivalWindow[Any], now: float) -> Query | None:
+        """Forget the one that has been late longest, what is in the window of it too, and return it; else the window's
+        first, if it is overdue."""
+        if not self._waiting:
+            return window.give_up(now)
+        query = self._waiting.popleft().query
+        window.withdraw(query.query_id)
+        return query
 
     def withdraw(self, query_id: int) -> None:
         """Forget all parts of a query."""

@@ -133,11 +133,7 @@ class PricedSplitting:
 
     def give_up(self, now: float) -> Query | None:
         """The one that has been late longest."""
-        query = self._late.give_up()
-        if query is None:
-            return self._window.give_up(now)
-        self._window.withdraw(query.query_id)
-        return query
+        return self._late.give_up(self._window, now)
 
     def withdraw(self, query_id: int) -> None:
         """Forget it."""
