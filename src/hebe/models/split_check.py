@@ -118,7 +118,8 @@ def dense_net_inputs(
             vectors = functional.embedding(keys, rows) * present[..., None]
             key_matrix.append(torch.where(present, keys, -1))
             if feature.pooling.reduces:
-                columns.append(vectors.sum(1))
+                divisor = counts.clamp(min=1) if feature.pooling is Pooling.MEAN else torch.ones_like(counts)
+                columns.append(vectors.sum(1) / divisor[:, None])
             else:
                 columns.append(vectors.flatten(1))
                 lengths.append(counts)
@@ -288,7 +289,7 @@ def _jagged_differences(
         columns = list(source.columns)
         padding = captured.paddings.get(feature.name, 0)
         is_zero = not captured.tables[feature.table][padding].any()
-        of_bag = feature.pooling is Pooling.MEAN
+        of_bag = feature.pooling is Pooling.MEAN and feature.name not in captured.paddings
         if feature.whole or of_bag or not is_zero or len(columns) < 2 or len(set(columns)) < len(columns):
             continue
         inputs = _random_inputs(flat, captured, _JAGGED_ITEMS, generator)

@@ -361,7 +361,7 @@ class LoadedModel:
                 raise ValueError(f"dense: model {self.spec.name} has no dense input")
             return Query(0, items, 0.0, features=checked)
         if dense is None:
-            raise ValueError(f"dense is missing: must be float32 [{items}, {self.spec.dense_dim}]")
+            raise ValueError(f"dense: must be float32 [{items}, {self.spec.dense_dim}]: it is missing")
         return Query(0, items, 0.0, features=checked, dense=_checked_dense(dense, (items, self.spec.dense_dim)))
 
     def random_query(self, items: int, seed: int = 0) -> Query:
