@@ -248,6 +248,7 @@ class _Patterns:
         best: IntArray | None = None
         proven = least
         for kept in (np.floor(parts + 1e-6), np.maximum(np.floor(parts + 1e-6) - 1, 0), np.zeros_like(parts)):
+            last = not kept.any()
             answer = milp(
                 np.ones(len(parts)),
                 integrality=np.ones(len(parts)),
@@ -258,17 +259,14 @@ class _Patterns:
                 ],
                 options={"time_limit": time_limit_s / 3, "mip_rel_gap": 0.0},
             )
-            if not kept.any() and answer.mip_dual_bound is not None and math.isfinite(answer.mip_dual_bound):
+            if last and answer.mip_dual_bound is not None and math.isfinite(answer.mip_dual_bound):
                 proven = max(least, math.ceil(answer.mip_dual_bound - 1e-6))
-            if answer.x is None:
-                if not kept.any():
-                    break
-                continue
-            servers = (np.rint(answer.x) + kept).astype(np.intp)
-            enough = bool(np.all(cover @ servers >= 1 - 1e-9))  # HiGHS' own tolerance is wider
-            if enough and (best is None or servers.sum() < best.sum()):
-                best = servers
-            if (best is not None and best.sum() <= least) or not kept.any():
+            if answer.x is not None:
+                servers = (np.rint(answer.x) + kept).astype(np.intp)
+                enough = bool(np.all(cover @ servers >= 1 - 1e-9))  # HiGHS' own tolerance is wider
+                if enough and (best is None or servers.sum() < best.sum()):
+                    best = servers
+            if last or (best is not None and best.sum() <= least):
                 break
         return best, proven
 

@@ -160,6 +160,12 @@ class _Backlog:
     queue: deque[tuple[SubQuery, float]]
     service_s: float = 0.0
 
+    def pop(self) -> SubQuery:
+        """The head, which waits no longer."""
+        sub_query, service_s = self.queue.popleft()
+        self.service_s = self.service_s - service_s if self.queue else 0.0
+        return sub_query
+
 
 class EarliestFinish:
     """Each worker has its own queue; a query joins, on arrival, the one that is predicted to answer it first.
@@ -199,10 +205,8 @@ class EarliestFinish:
         placed: Placements = []
         for worker, backlog in self._backlogs.items():
             if backlog.queue and not worker.taken:
-                sub_query, service_s = backlog.queue.popleft()
-                backlog.service_s = backlog.service_s - service_s if backlog.queue else 0.0
                 fleet.take_worker(worker)
-                placed.append((sub_query, worker))
+                placed.append((backlog.pop(), worker))
         self._waiting -= len(placed)
         return placed
 
@@ -214,10 +218,8 @@ class EarliestFinish:
         if not overdue:
             return None
         backlog = min(overdue, key=lambda backlog: backlog.queue[0][0].query.arrival_s)
-        sub_query, service_s = backlog.queue.popleft()
-        backlog.service_s = backlog.service_s - service_s if backlog.queue else 0.0
         self._waiting -= 1
-        return sub_query.query
+        return backlog.pop().query
 
     def withdraw(self, query_id: int) -> None:
         """Forget it."""

@@ -16,7 +16,7 @@ from hebe.scheduling.fleet import Fleet
 
 
 class LateQueries:
-    """The one that has been late longest is `taken` first, once more than the `idle_share` of the workers is idle."""
+    """The one that has been late longest is taken first, once more than the `idle_share` of the workers is idle."""
 
     def __init__(self, idle_share: float) -> None:
         self._waiting: deque[SubQuery] = deque()

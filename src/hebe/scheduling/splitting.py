@@ -16,8 +16,7 @@ At each event the first queries that wait are planned in order of arrival, on th
 
 A query that can be in time within the safeguard only is sent while idle workers, which the plan leaves, let it. Queries
 that cannot be in time any more yield to all others and are served while workers would be idle, in parts so short that
-what comes meanwhile does not wait for them: of the pools of `hebe bench planning --data`, mtwnd's serves 1% more so and
-dien's 1.5%, within a third of a percent of what they would if nothing late were served.
+what comes meanwhile does not wait for them.
 """
 
 from __future__ import annotations
