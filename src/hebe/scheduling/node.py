@@ -43,6 +43,7 @@ from hebe.scheduling.events import (
 from hebe.scheduling.hand_over import HandOver
 from hebe.scheduling.places import Place, PlacedWorker, PlacedWorkers
 from hebe.scheduling.service_times import ServiceTimes
+from hebe.scheduling.spreading import Spreading
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class NodeConfig:
 
     `batch_size`: most items in a batch, of workers whose role does not say; larger queries are split, and smaller ones
     fused up to it if `fuse`. `spread`: a query that finds several places idle is split over them if that answers it
-    sooner at little more work.
+    sooner at little more work, or at more while the server has little to do.
     `max_wait_s`: how long an idle worker may wait for company before it starts a part-filled batch.
     `max_queue`: most queries waiting. `sla_s`: deadline of a query that names none (`inf`: none).
     `percentile`: share of admitted queries that should make their deadline. `admission`: refuse early or not.
@@ -75,13 +76,6 @@ class NodeConfig:
             raise ValueError("max_wait_s must not be negative and sla_s must be positive")
 
 
-_WORTH_SPREADING_S = 0.5e-3
-"""A query that one worker answers within this is not spread: waking the others costs as much as they save."""
-_MOST_EXTRA_WORK = 1.25
-"""Spreading may cost this multiple of the query's work on one worker: each part pays a batch's fixed cost anew."""
-_TRY_SPREADING = 32
-"""Of so many queries that might have been spread further but for what that is thought to cost, one is: what is known of
-small batches may be of a warm-up, and is not learned anew while none is run."""
 _PATIENT_BATCHES = 4.0
 """A query with time for so many full batches may share its place with others. With less, more are in time if they run
 one after the other: in simulation, where sharing gains nothing, 8% more at 3 batches, 3% at 4, none from 6 on."""
@@ -111,10 +105,9 @@ class NodeScheduler:
         self._hand_over = HandOver()
         self._batch_size = config.batch_size
         self.service_times = ServiceTimes(self._workers, {} if profile is None else {Stage.WHOLE: profile})
+        self._spreading = Spreading(self._workers, self.service_times)
         self._again: list[SubQuery] = []
         self._next_batch_id = 0
-        self._not_spread = 0
-        """Queries that were not spread as far as there were idle places."""
         self._shutting_down = False
 
     @property
@@ -165,10 +158,7 @@ class NodeScheduler:
 
     def _arrive(self, query: Query, now: float, actions: list[Action]) -> None:
         query.deadline_s = self._deadline_s(query)
-        parts = self._parts(query.items)
-        if parts < (most := self._most_parts(query.items)):
-            self._not_spread += 1
-            parts = most if self._not_spread % _TRY_SPREADING == 0 else parts
+        parts = self._parts(query.items, arrives=True)
         predicted_s = self._predicted_completion_s(query, parts, now)
         reason = self._reason_to_refuse(query, query.deadline_s, predicted_s, now)
         if reason is not None:
@@ -244,26 +234,14 @@ class NodeScheduler:
         needed_s = _PATIENT_BATCHES * self.service_times.way_s(self._batch_size)
         return not self.config.admission or allowed_s >= needed_s
 
-    def _parts(self, items: int) -> int:
-        """Into how many parts a query of `items` that arrives now is split."""
-        fewest, parts, time_s = self._fewest_parts(items), self._most_parts(items), self.service_times.way_s
-        most_s = _MOST_EXTRA_WORK * fewest * time_s(-(-items // fewest))
-        while parts > fewest and parts * time_s(-(-items // parts)) > most_s:
-            parts -= 1
-        return parts
-
-    def _fewest_parts(self, items: int) -> int:
-        """Of a query of `items`, by the size of batches alone."""
-        return -(-items // self._batch_size)
-
-    def _most_parts(self, items: int) -> int:
-        """Into how many parts a query of `items` that arrives now might be split, so that idle places share it."""
-        fewest = self._fewest_parts(items)
-        if not self.config.spread or self._waiting or self.config.max_wait_s > 0:
+    def _parts(self, items: int, *, arrives: bool = False) -> int:
+        """Into how many parts a query of `items` is split that arrives now, or would if it is only asked about."""
+        fewest, waits = -(-items // self._batch_size), bool(self._waiting)
+        if not self.config.spread or self.config.max_wait_s > 0:
             return fewest
-        if self.service_times.way_s(items) < _WORTH_SPREADING_S:
-            return fewest
-        return max(min(self._workers.idle_places, items), fewest)
+        if arrives:
+            return self._spreading.parts_of_arrived(items, fewest, waits=waits)
+        return fewest if waits else self._spreading.parts(items, fewest)
 
     @property
     def _finds_idle_place(self) -> bool:

@@ -1,0 +1,83 @@
+"""Spreading: a query that finds several places idle is split over them where that answers it sooner.
+
+Each part pays a batch's fixed cost anew, and holds a place that another query may need. So spreading may add little
+work as a rule; more on places that are not needed meanwhile, going by how many queries have found busy of late.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hebe.scheduling.places import PlacedWorkers
+from hebe.scheduling.service_times import ServiceTimes
+
+_WORTH_SPREADING_S = 0.5e-3
+"""A query that one worker answers within this is not spread: waking the others costs as much as they save."""
+_EXTRA_WORK = 1.25
+"""Spreading may cost this multiple of the query's work on one worker."""
+_SPARE_EXTRA_WORK = 2.0
+"""And this multiple on places to spare."""
+_SPARE = 0.95
+"""Places are to spare if with this probability those that are left are as many as the queries to come need."""
+_RECENT = 32
+"""Queries over which the number of busy places is averaged, with weights that fade."""
+_TRY = 32
+"""Of so many queries that might have been spread further but for what that is thought to cost, one is: what is known of
+small batches may be of a warm-up, and is not learned anew while none is run."""
+
+
+class Spreading:
+    """Decides into how many parts a query is split. `workers` and `service_times` are the node's, which keeps them."""
+
+    def __init__(self, workers: PlacedWorkers, service_times: ServiceTimes) -> None:
+        self._workers = workers
+        self._service_times = service_times
+        self._busy_places = 1.0
+        """As queries found them: about as many are busy with others at any time of a query's own."""
+        self._not_spread = 0
+        """Queries that were not spread as far as places were idle."""
+
+    def parts(self, items: int, fewest: int) -> int:
+        """Into how many a query of `items`, which needs `fewest` by the size of batches, is split if none waits."""
+        parts, time_s = self._most_parts(items, fewest), self._service_times.way_s
+        work_s, spare = fewest * time_s(-(-items // fewest)), self._spare_places if parts > fewest else 0
+        while parts > fewest:
+            allowed = _SPARE_EXTRA_WORK if parts <= spare else _EXTRA_WORK
+            if parts * time_s(-(-items // parts)) <= allowed * work_s:
+                break
+            parts -= 1
+        return parts
+
+    def parts_of_arrived(self, items: int, fewest: int, *, waits: bool) -> int:
+        """The same of a query that arrives, which is counted by this; `waits`: others wait, so it is not spread.
+
+        Now and then it is spread as far as it can be, to learn what that costs.
+        """
+        places = len(self._workers.places)
+        busy = places if waits else places - self._workers.idle_places
+        self._busy_places += (busy - self._busy_places) / _RECENT
+        if waits:
+            return fewest
+        parts, most = self.parts(items, fewest), self._most_parts(items, fewest)
+        if parts < most:
+            self._not_spread += 1
+            if self._not_spread % _TRY == 0:
+                return most
+        return parts
+
+    def _most_parts(self, items: int, fewest: int) -> int:
+        """With a part for each idle place."""
+        if self._service_times.way_s(items) < _WORTH_SPREADING_S:
+            return fewest
+        return max(min(self._workers.idle_places, items), fewest)
+
+    @property
+    def _spare_places(self) -> int:
+        """Idle places that others, which come like a Poisson process, will most likely not need meanwhile."""
+        left, most = 0, self._workers.idle_places
+        none = probability = math.exp(-self._busy_places)
+        while none < _SPARE and left < most:
+            left += 1
+            probability *= self._busy_places / left
+            none += probability
+        return most - left

@@ -1,0 +1,96 @@
+"""When a query is spread over idle places; see test_node.py for the same through `NodeScheduler`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hebe.profile import LatencyProfile
+from hebe.query import Batch
+from hebe.scheduling.events import Availability, Stage, WorkerChanged
+from hebe.scheduling.node import NodeConfig
+from hebe.scheduling.places import PlacedWorkers
+from hebe.scheduling.service_times import ServiceTimes
+from hebe.scheduling.spreading import Spreading
+from hebe.simulation.node_run import profiled_service, run_node
+
+ITEMS = 32
+DEAR = LatencyProfile((1, 256), (0.00042, 0.00472), (0.00002, 0.0002))
+"""0.4 ms a batch and 17 us an item: a query of 32 items takes 0.95 ms, and half as much work again in two parts."""
+
+
+class Server:
+    """Places of which some are busy, and the decisions for them."""
+
+    def __init__(self, places: int, profile: LatencyProfile = DEAR) -> None:
+        self.workers = PlacedWorkers()
+        for number in range(places):
+            self.workers.change(WorkerChanged(number, Availability.UP, (number,)))
+        self.spreading = Spreading(self.workers, ServiceTimes(self.workers, {Stage.WHOLE: profile}))
+
+    def parts(self, busy: int, waits: bool = False) -> int:
+        """Of a query that finds so many places busy."""
+        for worker in self.workers.up[:busy]:
+            worker.start(Batch(0, (), 1), 0.001, 0.0)
+        parts = self.spreading.parts_of_arrived(ITEMS, 1, waits=waits)
+        for worker in self.workers.up[:busy]:
+            worker.end(0.001)
+        return parts
+
+
+def test_where_queries_come_one_at_a_time_they_are_spread_at_more_work():
+    server = Server(2)
+    assert server.parts(busy=0) == 1  # nobody knows yet how many come
+    parts = [server.parts(busy=0) for _ in range(200)]
+    assert parts[-80:] == [2] * 80
+
+
+def test_where_others_come_meanwhile_a_query_leaves_places_to_them():
+    for seen in ((1, 0), (2, 0, 0, 0)):
+        server = Server(2)
+        parts = [server.parts(busy) for _ in range(100) for busy in seen]
+        assert parts.count(2) <= len(parts) / 32 + 1  # but for those that are tried
+    server = Server(2)
+    parts = [server.parts(busy=0, waits=number % 2 == 0) for number in range(200)]
+    assert parts[::2] == [1] * 100
+    assert parts[1::2].count(2) <= 4
+
+
+def test_of_many_places_a_query_takes_some_and_leaves_most():
+    server = Server(16)
+    parts = [server.parts(busy=2) for _ in range(300)]
+    assert set(parts[-100:]) == {3, 14}  # twice the work; and those that are tried
+    assert parts[-100:].count(3) >= 96
+    parts = [server.parts(busy=9) for _ in range(300)]
+    assert max(set(parts[-100:]), key=parts[-100:].count) == 1
+
+
+def test_what_adds_little_work_is_spread_whatever_the_load():
+    server = Server(4, LatencyProfile((1, 100), (0.001, 0.1), (0.0, 0.0)))
+    assert [server.parts(busy=2) for _ in range(50)] == [2] * 50
+
+
+@pytest.mark.parametrize("busy", [0.01, 0.05, 0.06, 0.2, 1.0, 3.7, 20.0])
+def test_places_to_spare_are_what_a_poisson_process_leaves(busy):
+    server = Server(16)
+    server.spreading._busy_places = busy
+    assert server.spreading._spare_places == 16 - min(int(stats.poisson.ppf(0.95, busy)), 16)
+
+
+@pytest.mark.parametrize(("places", "load", "gain"), [(2, 0.02, 0.9), (2, 0.3, 1.01), (4, 0.1, 0.9), (16, 0.2, 0.85)])
+def test_spreading_shortens_latencies_and_no_tail(places, load, gain):
+    rng = np.random.default_rng(places)
+    arrivals_s = np.cumsum(rng.exponential(DEAR.service_time_s(ITEMS) / places / load, 6000))
+    sizes = np.full(arrivals_s.size, ITEMS)
+    config = NodeConfig(batch_size=64, admission=False)
+    spread, whole = (
+        run_node(
+            arrivals_s, sizes, each, profiled_service(DEAR, np.random.default_rng(0)), workers=places, profile=DEAR
+        ).latency_s
+        for each in (config, replace(config, spread=False))
+    )
+    assert spread.mean() < gain * whole.mean()
+    assert np.quantile(spread, 0.95) < 1.05 * np.quantile(whole, 0.95)
