@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,21 +95,20 @@ def split_options(problem: PoolProblem, most_parts: int) -> SplitOptions:
         parts[kind] = 1
         whole = np.arange(1.0, sizes + 1)
         rows.append((parts, kind, kind, whole, 0 * whole, problem.service_s[kind], 0 * whole, served[kind]))
-    for first, first_parts, second, second_parts in _multisets(types, most_parts):
-        first_items, second_items = _items(problem, first, first_parts, second, second_parts)
-        first_s = _at(problem.service_s[first], first_items)
-        second_s = _at(problem.service_s[second], second_items) if second_parts else np.zeros(sizes)
-        finish_s = np.maximum(first_s, second_s)
-        first_load_s, second_load_s = first_parts * first_s, second_parts * second_s
+    for split in _splits(problem, most_parts):
+        first, second = split.first, split.second
+        first_load_s, second_load_s = split.first_parts * split.first_s, split.second_parts * split.second_s
         # With these shares of whole queries on the same types, each type has no more work than with the parts.
         dominated = first_load_s / served[first] + second_load_s / served[second] >= 1
-        fits = (first_items >= 1) & ((second_items >= 1) | (second_parts == 0)) & (finish_s <= problem.limit_s)
+        fits = split.finish_s <= problem.limit_s
         if not (fits & ~dominated).any():
             continue
         parts = np.zeros(types, dtype=np.int64)
-        parts[first], parts[second] = first_parts, second_parts or first_parts
-        finish_s = np.where(fits, finish_s, np.inf)
-        rows.append((parts, first, second, first_items, second_items, first_load_s, second_load_s, finish_s))
+        parts[first], parts[second] = split.first_parts, split.second_parts or split.first_parts
+        finish_s = np.where(fits, split.finish_s, np.inf)
+        rows.append(
+            (parts, first, second, split.first_items, split.second_items, first_load_s, second_load_s, finish_s)
+        )
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     return SplitOptions(*columns)
 
@@ -117,14 +117,36 @@ def earliest_finish_s(problem: PoolProblem, most_parts: int) -> Floats:
     """After how many seconds a query of each size is answered at the earliest, whole or in up to `most_parts` parts,
     however late that is: float64 `[sizes]`."""
     earliest_s: Floats = problem.service_s.min(axis=0)
+    for split in _splits(problem, most_parts):
+        earliest_s = np.minimum(earliest_s, split.finish_s)
+    return earliest_s
+
+
+class _Split(NamedTuple):
+    """So many parts on one or two types, as in `SplitOptions`, whatever the time limit. By query size: items and
+    seconds of each part, and `finish_s`, infinite where a part would have less than an item.
+    """
+
+    first: int
+    first_parts: int
+    second: int
+    second_parts: int
+    first_items: Floats
+    second_items: Floats
+    first_s: Floats
+    second_s: Floats
+    finish_s: Floats
+
+
+def _splits(problem: PoolProblem, most_parts: int) -> Iterator[_Split]:
+    """All with at least two parts."""
     for first, first_parts, second, second_parts in _multisets(len(problem.types), most_parts):
         first_items, second_items = _items(problem, first, first_parts, second, second_parts)
-        finish_s = _at(problem.service_s[first], first_items)
-        if second_parts:
-            finish_s = np.maximum(finish_s, _at(problem.service_s[second], second_items))
-        fits = (first_items >= 1) & ((second_items >= 1) | (second_parts == 0))
-        earliest_s = np.where(fits, np.minimum(earliest_s, finish_s), earliest_s)
-    return earliest_s
+        first_s = _at(problem.service_s[first], first_items)
+        second_s = _at(problem.service_s[second], second_items) if second_parts else np.zeros_like(first_s)
+        whole_items = (first_items >= 1) & ((second_items >= 1) | (second_parts == 0))
+        finish_s = np.where(whole_items, np.maximum(first_s, second_s), np.inf)
+        yield _Split(first, first_parts, second, second_parts, first_items, second_items, first_s, second_s, finish_s)
 
 
 def _multisets(types: int, most_parts: int) -> Iterator[tuple[int, int, int, int]]:
