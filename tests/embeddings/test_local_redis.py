@@ -1,6 +1,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -51,6 +52,14 @@ def test_it_is_empty_takes_rows_and_is_gone_afterwards(nodes):
     with pytest.raises(StoreUnavailable):
         store.size("t")
     store.close()
+
+
+def test_a_socket_that_is_there_takes_no_connections_yet(tmp_path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "redis.sock"))
+        assert not module._listens(str(tmp_path / "redis.sock"))
+        server.listen()
+        assert module._listens(str(tmp_path / "redis.sock"))
 
 
 def test_it_ends_with_an_error_of_its_user():

@@ -39,7 +39,7 @@ def local_redis(nodes: int = 1) -> Iterator[str]:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="hebe-redis-")))
         if nodes == 1:
             path = directory / "redis.sock"
-            _start(["--port", "0", "--unixsocket", str(path)], directory, running, path.exists)
+            _start(["--port", "0", "--unixsocket", str(path)], directory, running, lambda: _listens(str(path)))
             yield f"unix:{path}"
             return
         ports = []
@@ -48,7 +48,7 @@ def local_redis(nodes: int = 1) -> Iterator[str]:
             own = directory / str(number)
             own.mkdir()
             options = ["--bind", _HOST, "--port", str(ports[-1]), "--cluster-enabled", "yes"]
-            _start(options, own, running, lambda: _listens(ports[-1]))
+            _start(options, own, running, lambda: _listens((_HOST, ports[-1])))
         _join(ports)
         yield ";".join(f"{_HOST}:{port}" for port in ports)
 
@@ -105,8 +105,12 @@ def _wait(condition: Callable[[], bool]) -> None:
         time.sleep(_POLL_S)
 
 
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection((_HOST, port), timeout=_START_S):
+def _listens(address: str | tuple[str, int]) -> bool:
+    """Whether connections are taken there. A socket's file is there a moment before that."""
+    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family) as asking:
+        asking.settimeout(_START_S)
+        asking.connect(address)
         return True
     return False
 
