@@ -1,6 +1,9 @@
 """`hebe simulate` as a user runs it, on generated files."""
 
+import contextlib
+import io
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -158,17 +161,24 @@ def test_a_page_has_the_latency_distribution_and_utilisation(capsys, tmp_path):
         assert words in page
 
 
-@pytest.fixture
-def plan(capsys, tmp_path):
-    """A plan in a folder of its own, beside the files that it was made from."""
-    times, prices = times_file(tmp_path), prices_file(tmp_path)
-    path = tmp_path / "plans" / "plan.toml"
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A folder with the files that a plan was made from, and the plan in a folder of its own."""
+    folder = tmp_path_factory.mktemp("planned")
+    times, prices, path = times_file(folder), prices_file(folder), folder / "plans" / "plan.toml"
     arguments = ["plan", "pool", times, "--prices", prices, "--budget", 1.2, *WORKLOAD, "--no-simulate", "--plan", path]
-    with pytest.raises(SystemExit) as exit_:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown), pytest.raises(SystemExit) as exit_:
         main(list(map(str, arguments)))
-    assert not exit_.value.code, capsys.readouterr().err
-    capsys.readouterr()
-    return path
+    assert not exit_.value.code, shown.getvalue()
+    return folder
+
+
+@pytest.fixture
+def plan(planned, tmp_path):
+    """One of the test's own."""
+    shutil.copytree(planned, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "plans" / "plan.toml"
 
 
 def test_a_plan_says_pool_policy_sla_sizes_and_files(capsys, plan):

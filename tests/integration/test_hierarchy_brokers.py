@@ -75,9 +75,9 @@ class Fleet:
         for server in self.servers:
             server.wait_until_ready()
 
-    def load(self, *servers: HebeServe) -> Load:
-        """Clients that read from these."""
-        return Load(servers or self.servers, SPEC, self.versions)
+    def load(self, *servers: HebeServe, pause_s: float = 0.01) -> Load:
+        """Clients that read from these, each with a pause between its queries."""
+        return Load(servers or self.servers, SPEC, self.versions, pause_s=pause_s)
 
     def wait_until_level_2_is_newest(self, *, whole: bool = True) -> None:
         """Redis has every row as it was sent last, and none that was deleted; if not `whole`, some may be gone.
@@ -88,7 +88,7 @@ class Fleet:
         deadline_s = time.monotonic() + UPDATED_BY_OTHERS_S + VISIBLE_S
         while wrong := self._wrong_in_level_2(whole=whole):
             assert time.monotonic() < deadline_s, f"level 2: {len(wrong)} rows are old, deleted or gone: {wrong[:5]}"
-            time.sleep(0.1)
+            time.sleep(0.5)
 
     def _wrong_in_level_2(self, *, whole: bool) -> list[str]:
         keys, versions = np.arange(ROWS), self.versions
@@ -139,7 +139,7 @@ def test_the_broker_is_restarted_and_then_a_server_dies(fleet: Fleet):
             load.wait_for(100)
             assert first.end(signal.SIGKILL) == -signal.SIGKILL
             load.wait_for(200)
-        with fleet.load(second) as load:
+        with fleet.load(second, pause_s=0.05) as load:  # for a minute, in which others have tests to run
             fleet.wait_until_level_2_is_newest()
             fleet.wait_until_newest(second)
             versions.settled[:] = versions.sent

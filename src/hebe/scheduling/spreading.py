@@ -16,7 +16,9 @@ _WORTH_SPREADING_S = 0.5e-3
 _EXTRA_WORK = 1.25
 """Spreading may cost this multiple of the query's work on one worker."""
 _SPARE_EXTRA_WORK = 2.0
-"""And this multiple on places to spare."""
+"""And this multiple on places to spare, where each part more saves some time, which a batch's fixed cost does not."""
+_WORTH_A_PART_S = 0.1e-3
+"""The least that it must save then."""
 _SPARE = 0.95
 """Places are to spare if with this probability those that are left are as many as the queries to come need."""
 _RECENT = 32
@@ -39,13 +41,17 @@ class Spreading:
 
     def parts(self, items: int, fewest: int) -> int:
         """Into how many a query of `items`, which needs `fewest` by the size of batches, is split if none waits."""
-        parts, time_s = self._most_parts(items, fewest), self._service_times.way_s
-        work_s, spare = fewest * time_s(-(-items // fewest)), self._spare_places if parts > fewest else 0
+        parts = self._most_parts(items, fewest)
+        if parts == fewest:
+            return fewest
+        spare, part_s = self._spare_places, self._part_s(items, parts)
+        work_s = fewest * self._part_s(items, fewest)
         while parts > fewest:
-            allowed = _SPARE_EXTRA_WORK if parts <= spare else _EXTRA_WORK
-            if parts * time_s(-(-items // parts)) <= allowed * work_s:
+            longer_s = self._part_s(items, parts - 1)
+            worth_it = parts <= spare and longer_s - part_s >= _WORTH_A_PART_S
+            if parts * part_s <= (_SPARE_EXTRA_WORK if worth_it else _EXTRA_WORK) * work_s:
                 break
-            parts -= 1
+            parts, part_s = parts - 1, longer_s
         return parts
 
     def parts_of_arrived(self, items: int, fewest: int, *, waits: bool) -> int:
@@ -64,6 +70,10 @@ class Spreading:
             if self._not_spread % _TRY == 0:
                 return most
         return parts
+
+    def _part_s(self, items: int, parts: int) -> float:
+        """Seconds of the largest of so many parts, from its start until its scores are there."""
+        return self._service_times.way_s(-(-items // parts))
 
     def _most_parts(self, items: int, fewest: int) -> int:
         """With a part for each idle place."""
