@@ -85,9 +85,9 @@ class Spreading:
     def _spare_places(self) -> int:
         """Idle places that others, which come like a Poisson process, will most likely not need meanwhile."""
         left, most = 0, self._workers.idle_places
-        none = probability = math.exp(-self._busy_places)
-        while none < _SPARE and left < most:
+        so_many = enough = math.exp(-self._busy_places)
+        while enough < _SPARE and left < most:
             left += 1
-            probability *= self._busy_places / left
-            none += probability
+            so_many *= self._busy_places / left
+            enough += so_many
         return most - left
