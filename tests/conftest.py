@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import signal
 import threading
 from collections.abc import Callable
 
@@ -9,6 +10,10 @@ from hypothesis import settings
 # The same examples on every run, and no time limit on one: a slow machine is not a fault.
 settings.register_profile("hebe", deadline=None, derandomize=True)
 settings.load_profile("hebe")
+
+# A shell that runs the tests in the background has Ctrl-C ignored in them, and so in all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

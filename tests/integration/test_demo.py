@@ -94,10 +94,7 @@ def test_a_search_cut_short_tells_the_largest_rate_that_held():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_stopped_takes_its_server_along(data, tmp_path, number):
-    # A shell that runs the tests in the background has SIGINT ignored, for what they start as well.
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{code}; from hebe.cli.main import main; main()", "demo"]
-    command += ["--data", str(data), "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "hebe", "demo", "--data", str(data), "--out", str(tmp_path / "out")]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
     try:
         assert running.stdout is not None

@@ -293,17 +293,11 @@ def test_this_machine_is_metered_without_being_told_anything(threads_begun):
 
 
 def test_an_interrupt_ends_the_thread(powercap, threads_begun):
-    # Whoever starts tests in the background may have Ctrl-C ignored in all that they start.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-
     def interrupted() -> None:
         with PowerMeter(powercap, SERVER, sample_s=0.05) as meter:
             wait_until(lambda: meter._tally.samples)
             signal.raise_signal(signal.SIGINT)
 
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            interrupted()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert threads_begun() == []
