@@ -1,12 +1,16 @@
 """Generated files for `hebe plan pool` and `hebe simulate`: a fast dear server type, a cheap one too slow for large
 queries, and one in between."""
 
+import contextlib
+import io
 import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import hebe
+from hebe.cli.main import main
 
 SERVICE_MS = {"gpu": (4.0, 0.02), "cpu": (1.0, 0.12), "small": (2.0, 0.2)}
 """Fixed milliseconds and those per item."""
@@ -75,3 +79,13 @@ def profiles_toml(folder: Path, types=SERVICE_MS, name="profiles.toml") -> Path:
         lines += ["[[profile]]", 'model = "m"', f'server_type = "{kind}"', f"batch_sizes = {list(SIZES)}",
                   f"service_s = {service_s}", f"spread_s = {[value / 50 for value in service_s]}"]  # fmt: skip
     return write(folder / name, lines)
+
+
+def plan_pool(folder: Path, plan: Path, *options: str) -> tuple[str, str]:
+    """Plan a pool from files made in `folder`, for a fixture that many tests share: what goes to stdout and stderr."""
+    arguments = [times_file(folder), "--prices", prices_file(folder), "--budget", 1.2, *WORKLOAD, "--plan", plan]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as exit_:
+        main(["plan", "pool", *map(str, arguments), *options])
+    assert not exit_.value.code, err.getvalue()
+    return out.getvalue(), err.getvalue()

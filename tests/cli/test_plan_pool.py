@@ -1,7 +1,5 @@
 """`hebe plan pool` as a user runs it, on generated files."""
 
-import contextlib
-import io
 import json
 import subprocess
 import sys
@@ -19,6 +17,7 @@ from .pool_files import (
     SERVICE_MS,
     WITHOUT_TORCH,
     WORKLOAD,
+    plan_pool,
     prices_file,
     profiles_toml,
     samples,
@@ -56,13 +55,8 @@ def planned(capsys, folder, *options, times=None, prices=None):
 def made(tmp_path_factory):
     """The folder in which a pool was planned, the result and what was shown."""
     folder = tmp_path_factory.mktemp("made")
-    arguments = [times_file(folder), "--prices", prices_file(folder), "--budget", 1.2, *WORKLOAD]
-    arguments += ["--plan", folder / "plans" / "pool.toml", "--json"]
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as exit_:
-        main(["plan", "pool", *map(str, arguments)])
-    assert not exit_.value.code, err.getvalue()
-    return folder, json.loads(out.getvalue().splitlines()[-1]), err.getvalue()
+    out, err = plan_pool(folder, folder / "plans" / "pool.toml", "--json")
+    return folder, json.loads(out.splitlines()[-1]), err
 
 
 def test_plans_a_pool_and_predicts_its_throughput(made):

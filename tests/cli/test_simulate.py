@@ -1,7 +1,5 @@
 """`hebe simulate` as a user runs it, on generated files."""
 
-import contextlib
-import io
 import json
 import shutil
 import subprocess
@@ -13,7 +11,7 @@ import pytest
 
 from hebe.cli.main import main
 
-from .pool_files import FROM_HERE, WITHOUT_TORCH, WORKLOAD, prices_file, samples, times_file, write
+from .pool_files import FROM_HERE, WITHOUT_TORCH, WORKLOAD, plan_pool, prices_file, samples, times_file, write
 from .server_profiles import ON_HOST, profile_file
 
 POOL = ["--pool", "gpu=1,cpu=4"]
@@ -165,12 +163,7 @@ def test_a_page_has_the_latency_distribution_and_utilisation(capsys, tmp_path):
 def planned(tmp_path_factory):
     """A folder with the files that a plan was made from, and the plan in a folder of its own."""
     folder = tmp_path_factory.mktemp("planned")
-    times, prices, path = times_file(folder), prices_file(folder), folder / "plans" / "plan.toml"
-    arguments = ["plan", "pool", times, "--prices", prices, "--budget", 1.2, *WORKLOAD, "--no-simulate", "--plan", path]
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown), pytest.raises(SystemExit) as exit_:
-        main(list(map(str, arguments)))
-    assert not exit_.value.code, shown.getvalue()
+    plan_pool(folder, folder / "plans" / "plan.toml", "--no-simulate")
     return folder
 
 
