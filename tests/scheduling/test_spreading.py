@@ -35,7 +35,7 @@ class Server:
         """Of a query that finds so many places busy."""
         for worker in self.workers.up[:busy]:
             worker.start(Batch(0, (), 1), 0.001, 0.0)
-        parts = self.spreading.parts_of_arrived(ITEMS, 1, waits=waits)
+        parts = self.spreading.parts(ITEMS, 1, waits=waits, arrives=True)
         for worker in self.workers.up[:busy]:
             worker.end(0.001)
         return parts

@@ -236,12 +236,10 @@ class NodeScheduler:
 
     def _parts(self, items: int, *, arrives: bool = False) -> int:
         """Into how many parts a query of `items` is split that arrives now, or would if it is only asked about."""
-        fewest, waits = -(-items // self._batch_size), bool(self._waiting)
+        fewest = -(-items // self._batch_size)
         if not self.config.spread or self.config.max_wait_s > 0:
             return fewest
-        if arrives:
-            return self._spreading.parts_of_arrived(items, fewest, waits=waits)
-        return fewest if waits else self._spreading.parts(items, fewest)
+        return self._spreading.parts(items, fewest, waits=bool(self._waiting), arrives=arrives)
 
     @property
     def _finds_idle_place(self) -> bool:

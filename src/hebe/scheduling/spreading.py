@@ -39,12 +39,29 @@ class Spreading:
         self._not_spread = 0
         """Queries that were not spread as far as places were idle."""
 
-    def parts(self, items: int, fewest: int) -> int:
-        """Into how many a query of `items`, which needs `fewest` by the size of batches, is split if none waits."""
-        parts = self._most_parts(items, fewest)
-        if parts == fewest:
+    def parts(self, items: int, fewest: int, *, waits: bool, arrives: bool) -> int:
+        """Into how many a query of `items`, which needs `fewest` by the size of batches, is split. It is not spread if
+        others wait.
+
+        One that `arrives`, rather than being asked about, is counted; now and then it is spread as far as it can be, to
+        learn what that costs.
+        """
+        if arrives:
+            places = len(self._workers.places)
+            busy = places if waits else places - self._workers.idle_places
+            self._busy_places += (busy - self._busy_places) / _RECENT
+        most = fewest if waits else self._most_parts(items, fewest)
+        if most == fewest:
             return fewest
-        spare, part_s = self._spare_places, self._part_s(items, parts)
+        parts = self._parts_worth_it(items, fewest, most)
+        if arrives and parts < most:
+            self._not_spread += 1
+            if self._not_spread % _TRY == 0:
+                return most
+        return parts
+
+    def _parts_worth_it(self, items: int, fewest: int, most: int) -> int:
+        parts, part_s, spare = most, self._part_s(items, most), self._spare_places
         work_s = fewest * self._part_s(items, fewest)
         while parts > fewest:
             longer_s = self._part_s(items, parts - 1)
@@ -52,23 +69,6 @@ class Spreading:
             if parts * part_s <= (_SPARE_EXTRA_WORK if worth_it else _EXTRA_WORK) * work_s:
                 break
             parts, part_s = parts - 1, longer_s
-        return parts
-
-    def parts_of_arrived(self, items: int, fewest: int, *, waits: bool) -> int:
-        """The same of a query that arrives, which is counted by this; `waits`: others wait, so it is not spread.
-
-        Now and then it is spread as far as it can be, to learn what that costs.
-        """
-        places = len(self._workers.places)
-        busy = places if waits else places - self._workers.idle_places
-        self._busy_places += (busy - self._busy_places) / _RECENT
-        if waits:
-            return fewest
-        parts, most = self.parts(items, fewest), self._most_parts(items, fewest)
-        if parts < most:
-            self._not_spread += 1
-            if self._not_spread % _TRY == 0:
-                return most
         return parts
 
     def _part_s(self, items: int, parts: int) -> float:
