@@ -302,7 +302,9 @@ def _free_port() -> int:
 def _shell(line: str, arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """`hebe serve` with `arguments` as `"$@"` of a line of sh, which it takes the place of."""
     command = ["sh", "-c", line, "sh", sys.executable, "-m", "hebe", "serve", *arguments]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    # Unbuffered, nothing would be left to write at its end, which is where a stream that takes nothing hurts most.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=buffered)
     try:
         yield process
     finally:

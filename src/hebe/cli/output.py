@@ -95,13 +95,16 @@ def print_error(message: str) -> None:
 
 
 def drop_unwritten() -> None:
-    """Where stdout takes no more, forget what is left for it: the interpreter would fail to write it at its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+    """Where stdout or stderr takes no more, forget what is left for it: the interpreter would fail to write it at its
+    end, and exit with 120.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def plain(value: Any) -> Any:
