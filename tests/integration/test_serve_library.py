@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,24 @@ def test_a_server_starts_answers_stops_and_starts_again(repository: Path, rng, c
     assert "all models loaded" in logged.err
     assert logged.out == "", "stdout is the program's own"
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("hebe-")]
+
+
+def test_in_the_foreground_it_serves_until_a_signal_and_gives_signals_back(repository: Path):
+    caught: list[int] = []
+    before = {
+        signal.SIGINT: signal.getsignal(signal.SIGINT),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, _frame: caught.append(number)),
+    }
+    try:
+        hebe.Server(repository, FREE_PORTS).run(announce=lambda _server: signal.raise_signal(signal.SIGTERM))
+        assert caught == []
+        signal.raise_signal(signal.SIGTERM)
+        assert caught == [signal.SIGTERM]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_what_keeps_it_from_starting_is_raised(repository: Path, tmp_path: Path):

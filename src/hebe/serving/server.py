@@ -160,8 +160,11 @@ class Server:
 
     def run(self, announce: Callable[[Server], None] | None = None) -> None:
         """Serve until SIGINT, SIGTERM or, unless it is ignored (`nohup`), SIGHUP, a second of which ends the process at
-        once; `announce` is called once the ports are open.
+        once; `announce` is called once the ports are open. What these signals did before, they do again afterwards.
         """
+        ending = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            ending.append(signal.SIGHUP)
 
         async def main() -> None:
             stop = asyncio.Event()
@@ -172,15 +175,18 @@ class Server:
                 stop.set()
 
             loop = asyncio.get_running_loop()
-            ending = [signal.SIGINT, signal.SIGTERM]
-            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-                ending.append(signal.SIGHUP)
             for number in ending:
                 loop.add_signal_handler(number, end, number)
             await self._serve(stop, lambda: announce(self) if announce is not None else None, _settle_down)
 
+        before = {number: signal.getsignal(number) for number in ending}
         _allow_many_connections()
-        uvloop.run(main())
+        try:
+            uvloop.run(main())
+        finally:
+            for number, handler in before.items():  # uvloop leaves its own, which do nothing once its loop is closed
+                if handler is not None:  # one that Python did not install cannot be had back
+                    signal.signal(number, handler)
 
     def _run_thread(self, started: Future[None]) -> None:
         async def main() -> None:
