@@ -11,9 +11,12 @@ from hypothesis import settings
 settings.register_profile("hebe", deadline=None, derandomize=True)
 settings.load_profile("hebe")
 
-# A shell that runs the tests in the background has Ctrl-C ignored in them, and so in all that they start.
+# A shell that runs the tests in the background has Ctrl-C ignored in them, and so in all that they start; `nohup` has
+# the end of the terminal ignored.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture
