@@ -128,8 +128,8 @@ def test_json_holds_the_figures_and_what_is_saved_over_each_baseline(capsys):
     for other in answer["baselines"].values():
         saved = 1 - answer["power_watts"]["mean"] / other["power_watts"]["mean"]
         assert other["saved"]["power_watts"]["mean"] == pytest.approx(saved)
-    assert answer["plan"] == "plan.toml"
-    assert answer["page"] == "plan.html"
+    assert answer["plan"] == "day.toml"
+    assert answer["page"] == "day.html"
     assert planned(capsys, "--no-baselines")["baselines"] == {}
 
 
@@ -220,13 +220,13 @@ def test_a_plan_names_the_files_it_was_made_from_as_seen_from_itself(files, caps
 def test_dates_and_a_byte_order_mark_as_spreadsheets_write_them(files, capsys, tmp_path):
     files("loads.csv", "\ufefftime_s,rm1\r\n2024-05-01 00:00:00,100\r\n2024-05-01 00:10:00,110\r\n\r\n")
     assert planned(capsys)["intervals"] == 2
-    assert tomllib.loads((tmp_path / "plan.toml").read_text())["start"] == "2024-05-01 00:00:00"
+    assert tomllib.loads((tmp_path / "day.toml").read_text())["start"] == "2024-05-01 00:00:00"
     load = "[[load]]\nmodel = 'rm1'\nqps = 100\ntime_s = 2024-05-01 00:{}:00Z\n"
     files("loads.toml", "\ufeff" + load.format("00") + load.format("10"))
     files("servers.toml", "\ufeff[[server]]\nserver_type = 'cpu'\navailable = 70\n")
     files("efficiency.json", '\ufeff[{"model": "rm1", "server_type": "cpu", "qps": 9, "power_watts": 9}]')
     assert planned(capsys, files=("efficiency.json", "servers.toml", "loads.toml"))["intervals"] == 2
-    assert tomllib.loads((tmp_path / "plan.toml").read_text())["start"] == "2024-05-01 00:00:00+00:00"
+    assert tomllib.loads((tmp_path / "day.toml").read_text())["start"] == "2024-05-01 00:00:00+00:00"
 
 
 @pytest.mark.parametrize("time_limit_s", [0, 0.2])
@@ -247,7 +247,7 @@ def test_servers_that_serve_another_model_until_then_are_late_and_cover_nothing_
     answer = planned(capsys, *moved)
     assert answer["covered"] == {"a": 1.0, "b": pytest.approx(0.6)}
     assert (answer["started"], answer["late"]) == (8, 8)
-    plan = tomllib.loads((tmp_path / "plan.toml").read_text())
+    plan = tomllib.loads((tmp_path / "day.toml").read_text())
     assert plan["predicted"]["covered"]["b"] == pytest.approx(0.6)
     assert [interval.get("late") for interval in plan["interval"]] == [None, *[{"b": {"cpu": 2}}] * 4]
     _, out, _ = run(capsys, *moved)
@@ -384,7 +384,7 @@ def test_demand_that_does_not_fit_says_what_does(files, capsys, tmp_path):
     assert "all of cpu, gpu are taken by rm1, rm2; 0.4" in message
     assert re.search(r"of this load fits, all models alike, in queries/s: rm1 3\d,\d+, rm2 3\d,\d+: add ser", message)
     assert "over-provision" not in message
-    assert not (tmp_path / "plan.toml").exists()
+    assert not (tmp_path / "day.toml").exists()
     raised = fault(capsys, "--over-provision", "0.1")
     assert "the load cannot be met, with over-provision rates of rm1 0.1, rm2 0.1: more than" in raised
     assert raised.endswith("add servers of these types, or lower the over-provision rate")
@@ -429,12 +429,12 @@ def test_that_nothing_fits_in_whole_servers_is_told(files, capsys):
 
 def test_an_older_plan_is_replaced_only_by_a_whole_one(files, capsys, tmp_path):
     planned(capsys)
-    before = (tmp_path / "plan.toml").read_text()
+    before = (tmp_path / "day.toml").read_text()
     files("loads.csv", "time_s,rm1\n0,nan\n")
     fault(capsys)
-    assert (tmp_path / "plan.toml").read_text() == before
+    assert (tmp_path / "day.toml").read_text() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "efficiency.csv", "loads.csv", "plan.html", "plan.toml", "servers.csv",
+        "day.html", "day.toml", "efficiency.csv", "loads.csv", "servers.csv",
     ]  # fmt: skip
 
 
@@ -661,4 +661,4 @@ def test_help_has_an_example(capsys):
     with pytest.raises(SystemExit):
         main(["plan", "provision", "--help"])
     out = " ".join(capsys.readouterr().out.split())
-    assert "Example: hebe plan provision efficiency.csv servers.csv loads.csv --plan plan.toml" in out
+    assert "Example: hebe plan provision efficiency.csv servers.csv loads.csv" in out

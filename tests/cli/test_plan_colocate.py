@@ -90,7 +90,7 @@ def test_prints_tables_and_writes_plan_and_page(capsys, tmp_path):
 @pytest.mark.usefixtures("files")
 def test_the_plan_file_says_what_to_start_and_what_is_predicted(capsys, tmp_path):
     answer = planned(capsys, "--most-models", 3)
-    plan = tomllib.loads((tmp_path / "plan.toml").read_text())
+    plan = tomllib.loads((tmp_path / "shared.toml").read_text())
     assert (plan["kind"], plan["version"], plan["policy"]) == ("colocation", 2, "optimal")
     capacity = dict.fromkeys(plan["demand_qps"], 0.0)
     for group in plan["group"]:
@@ -115,7 +115,7 @@ def test_json_holds_the_plan_the_affinity_and_every_policy(capsys):
     servers = answer["servers_by_policy"]
     assert list(servers) == ["one-model-a-server", "random", "hera-random", "hera", "optimal"]
     assert answer["least_servers"] <= answer["servers"] == servers["optimal"] == min(servers.values())
-    assert (answer["plan"], answer["page"]) == ("plan.toml", "plan.html")
+    assert (answer["plan"], answer["page"]) == ("shared.toml", "shared.html")
 
 
 @pytest.mark.usefixtures("files")
@@ -150,7 +150,7 @@ def test_servers_are_planned_for_more_than_the_demand(files, capsys, tmp_path):
     assert code == 0
     assert "No headroom" in shown
     assert "planned for" not in shown
-    exact = tomllib.loads((tmp_path / "plan.toml").read_text())
+    exact = tomllib.loads((tmp_path / "shared.toml").read_text())
     assert exact["over_provision_rate"] == 0
     assert exact["planned_qps"] == exact["demand_qps"] == {"ncf": 9000, "rm": 70, "din": 400}
 
@@ -159,14 +159,14 @@ def test_servers_are_planned_for_more_than_the_demand(files, capsys, tmp_path):
     assert answer["demand_qps"] == exact["demand_qps"]
     assert answer["planned_qps"] == {"ncf": 13500, "rm": 105, "din": 600}
     assert all(answer["capacity_qps"][model] >= qps * (1 - 1e-9) for model, qps in answer["planned_qps"].items())
-    plan = tomllib.loads((tmp_path / "plan.toml").read_text())
+    plan = tomllib.loads((tmp_path / "shared.toml").read_text())
     assert plan["over_provision_rate"] == 0.5
     assert plan["demand_qps"] == exact["demand_qps"]
     assert plan["planned_qps"] == answer["planned_qps"]
     _, shown, _ = run(capsys, "--over-provision", 0.5)
     for words in ("Planned for 150% of the demand", "planned for", "13,500", "9,000"):
         assert words in shown
-    assert "Planned for 150% of the demand" in (tmp_path / "plan.html").read_text()
+    assert "Planned for 150% of the demand" in (tmp_path / "shared.html").read_text()
     files("demand.csv", "model,qps\nncf,9000\nrm,0\n")
     assert planned(capsys, "--over-provision", 1)["planned_qps"] == {"ncf": 18000}
 
@@ -184,12 +184,12 @@ def test_the_plan_file_says_what_it_was_made_from(files, capsys, tmp_path):
     assert "server_type" not in plan["server"]
     files("server.csv", SERVER.replace("\n4,", ",server_type\n4,").replace("4e9\n", "4e9,big\n"))
     planned(capsys, files=("profiles.csv", "server.csv", "in/demand.csv"))
-    assert tomllib.loads((tmp_path / "plan.toml").read_text())["server"]["server_type"] == "big"
+    assert tomllib.loads((tmp_path / "shared.toml").read_text())["server"]["server_type"] == "big"
 
 
 def test_lines_become_the_profile_that_was_measured(files, capsys, tmp_path):
     planned(capsys)
-    profiles = tomllib.loads((tmp_path / "plan.toml").read_text())["scalability"]
+    profiles = tomllib.loads((tmp_path / "shared.toml").read_text())["scalability"]
     ncf = ScalabilityProfile.from_dict(profiles[1])
     assert ncf.workers == (1, 2, 3, 4)
     assert ncf.qps == (1000, 2000, 3000, 4000)
@@ -202,7 +202,7 @@ def test_lines_become_the_profile_that_was_measured(files, capsys, tmp_path):
     without = [line for line in LINES if not line.startswith(("ncf,1,1,", "ncf,1,2,"))]
     files("profiles.csv", "\n".join(without))
     planned(capsys)
-    profiles = tomllib.loads((tmp_path / "plan.toml").read_text())["scalability"]
+    profiles = tomllib.loads((tmp_path / "shared.toml").read_text())["scalability"]
     assert profiles[1]["qps_by_cache_ways"][0] == []
 
 
@@ -215,7 +215,7 @@ def test_profiles_that_hebe_profile_wrote(files, capsys, tmp_path):
     answer = planned(capsys, files=("p", "server.csv", "demand.csv"))
     assert answer["models"] == ["m", "n"]
     assert answer["capacity_qps"]["n"] >= 90
-    plan = tomllib.loads((tmp_path / "plan.toml").read_text())
+    plan = tomllib.loads((tmp_path / "shared.toml").read_text())
     assert ScalabilityProfile.from_dict(plan["scalability"][0]) == scaling("m", (20.0, 25.0))
     assert plan["server"]["server_type"] == "cpu"
     files("demand.csv", "model,qps\nm,40\n")
@@ -260,13 +260,13 @@ def test_workers_of_several_cores_take_them_all(files, capsys, tmp_path, written
     answer = planned(capsys, files=("p", "server.csv", "demand.csv"))
     assert answer["servers"] == answer["least_servers"] == 20
     assert answer["worker_scalability"] == {"m": "high", "n": "high"}
-    plan = tomllib.loads((tmp_path / "plan.toml").read_text())
+    plan = tomllib.loads((tmp_path / "shared.toml").read_text())
     assert [one["cores_per_worker"] for one in plan["scalability"]] == [4, 4]
     for group in plan["group"]:
         assert sum(each["workers"] * each["cores_per_worker"] for each in group["tenant"]) <= 16
     _, shown, _ = run(capsys, files=("p", "server.csv", "demand.csv"))
     assert "4 x 4 / 2" in shown or "2 x 4 / 1" in shown
-    assert read_colocation_plan(tmp_path / "plan.toml").servers == 20
+    assert read_colocation_plan(tmp_path / "shared.toml").servers == 20
 
     files("scalability.json", json.dumps([in_steps(model).to_dict() for model in ("m", "n")]))
     assert planned(capsys, files=("scalability.json", "server.csv", "demand.csv"))["servers"] == 20
@@ -282,7 +282,7 @@ def test_a_model_whose_worker_takes_more_cores_than_are_left_is_not_on_that_serv
     files("scalability.json", json.dumps([large.to_dict(), small.to_dict()]))
     for policy in ("optimal", "hera"):
         planned(capsys, "--policy", policy, files=("scalability.json", "server.csv", "demand.csv"))
-        plan = read_colocation_plan(tmp_path / "plan.toml")
+        plan = read_colocation_plan(tmp_path / "shared.toml")
         assert plan.servers == 35
         assert all(tenant.workers for group in plan.groups for tenant in group.tenants)
 
@@ -355,10 +355,10 @@ def test_estimated_profiles_are_told(files, capsys):
 
 def test_an_older_plan_is_replaced_only_by_a_whole_one(files, capsys, tmp_path):
     planned(capsys)
-    before = (tmp_path / "plan.toml").read_text()
+    before = (tmp_path / "shared.toml").read_text()
     files("demand.csv", "model,qps\nncf,nan\n")
     fault(capsys)
-    assert (tmp_path / "plan.toml").read_text() == before
+    assert (tmp_path / "shared.toml").read_text() == before
     assert len(list(tmp_path.iterdir())) == 5
 
 

@@ -176,7 +176,7 @@ def test_profiles_that_hebe_profile_wrote(capsys, tmp_path):
         assert bounds[0] == pytest.approx(bounds[1], rel=0.1)
     chosen = two["proposals"]["chosen"]
     assert 0.4 < chosen["qps"] / chosen["bound_qps"] < 1.2
-    plan = tomllib.loads((tmp_path / "plan.toml").read_text())
+    plan = tomllib.loads((tmp_path / "pool.toml").read_text())
     assert plan["made_from"]["service_times"] == ["one"]
     # one seed has no interval
     assert "qps_low" not in plan["predicted"]
@@ -330,7 +330,7 @@ def test_bad_input_is_one_line_that_names_it(capsys, tmp_path, times, prices, op
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert message in json.loads(out)["error"]
-    assert not (tmp_path / "plan.toml").exists()
+    assert not (tmp_path / "pool.toml").exists()
 
 
 @pytest.mark.parametrize(
@@ -391,17 +391,17 @@ def test_runs_without_torch(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "plan.toml").exists()
+    assert (tmp_path / "pool.toml").exists()
 
 
 def test_a_plan_replaces_an_older_one_whole(capsys, tmp_path):
-    write(tmp_path / "plan.toml", ["old"])
+    write(tmp_path / "pool.toml", ["old"])
     planned(capsys, tmp_path, "--no-simulate")
-    assert tomllib.loads((tmp_path / "plan.toml").read_text())["kind"] == "pool"
+    assert tomllib.loads((tmp_path / "pool.toml").read_text())["kind"] == "pool"
     # A plan that fails leaves the older one.
     code, _, _ = run(capsys, times_file(tmp_path), "--prices", "none.csv", "--budget", 1, *WORKLOAD)
     assert code == 1
-    assert tomllib.loads((tmp_path / "plan.toml").read_text())["kind"] == "pool"
+    assert tomllib.loads((tmp_path / "pool.toml").read_text())["kind"] == "pool"
 
 
 def test_the_generated_types_are_what_the_tests_say():

@@ -1,4 +1,6 @@
-"""The examples of docs/planning.md and docs/simulation.md: their files are written, their commands run in order."""
+"""The examples of docs/planning.md, docs/simulation.md and README.md's planning: their files are written, their
+commands run in order.
+"""
 
 import re
 import shlex
@@ -13,6 +15,7 @@ from hebe.cli.pool_plan_file import read_pool_plan
 DOCS = Path(__file__).parents[2] / "docs"
 _FILE = re.compile(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", re.M | re.S)
 _SHELL = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
+_README = re.compile(r"^    \.venv/bin/(hebe (?:plan|simulate|estimate) .*\n)", re.M)
 _TOML = re.compile(r"^```toml\n(kind = .*?)^```", re.M | re.S)
 
 
@@ -33,25 +36,27 @@ def test_every_example_runs(capsys, tmp_path, monkeypatch):
     assert len(files) >= 10
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    commands = "".join(_SHELL.findall(planning) + _SHELL.findall(simulation)).splitlines()
-    assert sum(command.startswith("hebe plan") for command in commands) == 4
-    assert sum(command.startswith("hebe simulate") for command in commands) >= 4
+    readme = _README.findall((DOCS.parent / "README.md").read_text())
+    assert len(readme) == 6
+    commands = "".join(_SHELL.findall(planning) + _SHELL.findall(simulation) + readme).splitlines()
+    assert sum(command.startswith("hebe plan") for command in commands) == 4 + 3
+    assert sum(command.startswith("hebe simulate") for command in commands) >= 4 + 2
     for command in commands:
         words = shlex.split(command, comments=True)
         assert words[0] == "hebe"
-        if "--queries" in words:
+        if "simulate" in words or "pool" in words:
             words += ["--queries", "250", "--seeds", "2"]  # the last word counts; what is shown would take a minute
         with pytest.raises(SystemExit) as exit_:
             main(words[1:])
         assert not exit_.value.code, f"{command}\n{capsys.readouterr().err}"
         capsys.readouterr()
-    for plan in ("plan.toml", "day.toml", "shared.toml", "quick.toml"):
+    for plan in ("pool.toml", "day.toml", "shared.toml", "quick.toml"):
         written = tomllib.loads((tmp_path / plan).read_text())
         assert {"kind", "version", "written_by", "predicted"} <= set(written)
 
 
 def test_the_plan_shown_can_be_read(tmp_path):
-    path = tmp_path / "plan.toml"
+    path = tmp_path / "pool.toml"
     path.write_text(_TOML.search((DOCS / "planning.md").read_text())[1])
     plan = read_pool_plan(path)
     assert plan.counts == {"gpu": 0, "cpu": 10}

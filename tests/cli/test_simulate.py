@@ -299,7 +299,7 @@ def test_without_files_or_plan_is_exit_code_2(capsys):
 def test_help_teaches_with_an_example(capsys):
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    assert "Example: hebe simulate --plan plan.toml --find-qps" in " ".join(out.split())
+    assert "Example: hebe simulate --plan pool.toml --find-qps" in " ".join(out.split())
 
 
 def test_runs_without_torch(tmp_path):

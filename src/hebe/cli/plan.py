@@ -11,7 +11,7 @@ from hebe.cli.options import check_at_least, check_written
 from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_progress
 from hebe.cli.plan_colocate import colocate
 from hebe.cli.plan_pool import pool
-from hebe.cli.plan_result import DEFAULT_PLAN, RESULT, PageOption, PlanOption, hand_over
+from hebe.cli.plan_result import RESULT, PageOption, PlanOption, hand_over
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="rich", help="Plan which servers to have, and what runs on them."
@@ -24,13 +24,13 @@ app.command(
 
 app.command(
     "colocate",
-    epilog="Example: hebe plan colocate profiles.csv server.toml demand.csv --most-models 3 --plan plan.toml",
+    epilog="Example: hebe plan colocate profiles.csv server.toml demand.csv --most-models 3",
 )(colocate)
 
 _LOAD, _OBJECTIVE = "Load", "What is best"
 
 
-@app.command("provision", epilog="Example: hebe plan provision efficiency.csv servers.csv loads.csv --plan plan.toml")
+@app.command("provision", epilog="Example: hebe plan provision efficiency.csv servers.csv loads.csv")
 def provision(
     efficiency: Annotated[
         Path,
@@ -76,7 +76,7 @@ def provision(
         float,
         typer.Option(rich_help_panel=_OBJECTIVE, help="Most seconds of an interval's integer program; 0: round only."),
     ] = 0.2,
-    plan: PlanOption = DEFAULT_PLAN,
+    plan: PlanOption = Path("day.toml"),
     page: PageOption = None,
     baselines: Annotated[
         bool,
@@ -88,7 +88,7 @@ def provision(
 
     For every interval an integer program takes the load at its start, raised by the over-provision rate, and finds
     the servers; those that run already need no set-up. Files are CSV, TOML or JSON. It prints the plan, writes it to a
-    plan file that a fleet can be started from, with all predicted figures in it, and draws a page with pictures. If the
+    plan file with all predicted figures, which hebe simulate --plan can prove, and draws a page with pictures. If the
     load cannot be met, it says which servers are exhausted and how much of the load fits.
     """
     from hebe.cli.plan_provision import ProvisionRequest, make_provision_plan

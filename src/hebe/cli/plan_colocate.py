@@ -9,7 +9,7 @@ import typer
 
 from hebe.cli.options import check_at_least, check_written
 from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_progress
-from hebe.cli.plan_result import DEFAULT_PLAN, PageOption, PlanOption, hand_over
+from hebe.cli.plan_result import PageOption, PlanOption, hand_over
 
 _LOAD, _RULE = "Demand", "What is best"
 
@@ -49,7 +49,7 @@ def colocate(
     time_limit_s: Annotated[
         float, typer.Option(rich_help_panel=_RULE, help="Most seconds of the integer program.")
     ] = 10.0,
-    plan: PlanOption = DEFAULT_PLAN,
+    plan: PlanOption = Path("shared.toml"),
     page: PageOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -58,7 +58,7 @@ def colocate(
     From what each model does alone with some of the cores and cache ways, it predicts what any set of models does on
     one server, and finds the fewest servers that meet the demand, with a proven lower bound. At that load servers may
     have nothing to spare: --over-provision leaves them room. It prints the plan beside Hera's and others', writes it to
-    a plan file that a fleet can be started from and hebe simulate --plan can prove, and draws a page with the affinity
+    a plan file that hebe simulate --plan can prove, and draws a page with the affinity
     of every pair.
     """
     from hebe.cli.plan_colocate_making import POLICIES, ColocateRequest, make_colocation_plan

@@ -9,7 +9,7 @@ import typer
 
 from hebe.cli.options import SIZE_FORMS, check_at_least, check_percentile, check_written
 from hebe.cli.output import JsonOption, make_progress
-from hebe.cli.plan_result import DEFAULT_PLAN, RESULT, PageOption, PlanOption, hand_over
+from hebe.cli.plan_result import RESULT, PageOption, PlanOption, hand_over
 
 _OFFER, _LOAD, _SIMULATION = "What is on offer", "Load and SLA", "Simulation"
 
@@ -58,15 +58,15 @@ def pool(
     ] = 3,
     seed: Annotated[int, typer.Option(rich_help_panel=_SIMULATION, help="The same seed gives the same plan.")] = 0,
     ranked: Annotated[int, typer.Option(rich_help_panel=RESULT, help="How many of the ranked pools to show.")] = 10,
-    plan: PlanOption = DEFAULT_PLAN,
+    plan: PlanOption = Path("pool.toml"),
     page: PageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Choose the pool of unlike servers that serves most queries of one model within a budget and an SLA.
 
     All pools within the budget are ranked by Kairos' throughput bound, which takes no measuring; a fluid program finds
-    the best pools with whole and with split queries. The most promising are then simulated with the policies that the
-    live router runs, and the best becomes the plan: its counts, its policy, and the throughput that it should reach.
+    the best pools with whole and with split queries. The most promising are then simulated with the policies that a
+    live router is to run, and the best becomes the plan: its counts, its policy, and the throughput that it should reach.
     """
     from hebe.cli.plan_pool_making import PoolRequest, make_pool_plan
     from hebe.cli.plan_pool_results import plan_file, pool_page, pool_tables, summary

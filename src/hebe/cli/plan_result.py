@@ -24,8 +24,6 @@ PlanOption = Annotated[
 PageOption = Annotated[
     Path | None, typer.Option(rich_help_panel=RESULT, help="The page, HTML (default: beside the plan file).")
 ]
-DEFAULT_PLAN = Path("plan.toml")
-
 
 def hand_over(
     plan: Path,

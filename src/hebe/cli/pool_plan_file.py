@@ -1,4 +1,4 @@
-"""The plan file of a pool: written by `hebe plan pool`, read by `hebe simulate --plan` and by what starts the fleet."""
+"""The plan file of a pool: written by `hebe plan pool`, read by `hebe simulate --plan`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PLAN_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PoolPlanFile:
-    """What starts the fleet: counts by server type, base first, and the policy; with what it was planned for.
+    """What a fleet is made of: counts by server type, base first, and the policy; with what it was planned for.
 
-    `predicted` are figures as plain data, `more` what else the planner says; neither is needed to start it.
+    `predicted` are figures as plain data, `more` what else the planner says; neither is needed to simulate it.
     """
 
     model: str

@@ -131,7 +131,8 @@ def simulate(
     page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures, HTML.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a pool of servers, or a planned fleet, in virtual time, with the router and the policies of the live system.
+    """Run a pool of servers, or a planned fleet, in virtual time, with the router and the policies that a live fleet is to
+    run.
 
     Servers take as long as was measured, with the measured spread. At a rate it tells latency, SLA attainment and how
     busy each server type is; with --find-qps the largest rate at which the SLA target holds. A plan of hebe plan
@@ -140,7 +141,7 @@ def simulate(
 
     Example: hebe simulate times.csv --pool gpu=1,cpu=13 --policy splitting --sla-ms 25 --rate 1200 --page run.html
 
-    Example: hebe simulate --plan plan.toml --find-qps
+    Example: hebe simulate --plan pool.toml --find-qps
 
     Example: hebe simulate times.csv --plan day.toml --sla-ms ranker=25,filter=10 --load-factor 1.1 --page day.html
     """

@@ -1,4 +1,4 @@
-"""A router and its fleet in virtual time: the live system's `scheduling.router`, over modelled servers.
+"""A router and its fleet in virtual time: the `scheduling.router` that a live fleet is to run, over modelled servers.
 
 All policies, pools and rates of one study see the same queries (common random numbers): `QueryTrace` holds gaps at
 rate 1, sizes, and each query's luck, from which a table server draws its service time at any type and size.

@@ -8,7 +8,7 @@ are late, the interval is simulated in two parts, each weighted by its share of 
               and serve what has piled up until then
     the rest  a sample, with all servers but those that are set up after the interval only
 
-The router and its policy are those of the live system, as in `fleet_run`.
+The router and its policy are those that a live fleet is to run, as in `fleet_run`.
 """
 
 from __future__ import annotations
