@@ -1,10 +1,13 @@
-"""Every relative link of the documentation leads to a file, and to a heading of it where it names one."""
+"""The documentation: its links lead to files and headings that there are, and figures that fall short are told."""
 
+import json
 import re
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+
+from hebe.report.figures import Target
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -67,3 +70,15 @@ def test_the_link_check_itself(tmp_path, text, faults):
     document = tmp_path / "a.md"
     document.write_text(text)
     assert len(broken_links(document, tmp_path)) == faults
+
+
+def test_what_is_missed_is_told():
+    """Every figure that falls short of its target stands in the table of docs/figures/README.md, with what it reached."""
+    missed = {}
+    for path in sorted((ROOT / "docs/figures").glob("*.json")):
+        for figure in json.loads(path.read_text())["figures"]:
+            if figure["target"] is not None and not Target.parse(figure["target"]).met_by(figure["value"]):
+                missed[figure["name"]] = figure["value"]
+    rows = re.findall(r"^\| `([\w.-]+)` \| ([\d.]+) \|", (ROOT / "docs/figures/README.md").read_text(), flags=re.M)
+    told = {name: float(value) for name, value in rows}
+    assert told == {name: pytest.approx(value, rel=0.01) for name, value in missed.items()}
