@@ -73,7 +73,7 @@ def test_the_link_check_itself(tmp_path, text, faults):
 
 
 def test_what_is_missed_is_told():
-    """Every figure that falls short of its target stands in the table of docs/figures/README.md, with what it reached."""
+    """Every figure that falls short of its target stands in docs/figures/README.md, with what it reached."""
     missed = {}
     for path in sorted((ROOT / "docs/figures").glob("*.json")):
         for figure in json.loads(path.read_text())["figures"]:

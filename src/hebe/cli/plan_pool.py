@@ -66,7 +66,7 @@ def pool(
 
     All pools within the budget are ranked by Kairos' throughput bound, which takes no measuring; a fluid program finds
     the best pools with whole and with split queries. The most promising are then simulated with the policies that a
-    live router is to run, and the best becomes the plan: its counts, its policy, and the throughput that it should reach.
+    live router is to run, and the best becomes the plan: its counts, its policy, and the throughput it should reach.
     """
     from hebe.cli.plan_pool_making import PoolRequest, make_pool_plan
     from hebe.cli.plan_pool_results import plan_file, pool_page, pool_tables, summary
