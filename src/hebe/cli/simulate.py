@@ -131,7 +131,7 @@ def simulate(
     page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures, HTML.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a pool of servers, or a planned fleet, in virtual time, by the router and policies that a live fleet will run.
+    """Run a pool of servers, or a planned fleet, in virtual time, by the router and policies of a live fleet to come.
 
     Servers take as long as was measured, with the measured spread. At a rate it tells latency, SLA attainment and how
     busy each server type is; with --find-qps the largest rate at which the SLA target holds. A plan of hebe plan
