@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import fcntl
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
@@ -29,12 +31,23 @@ def compile_kernel(
 ) -> Callable[..., Any]:
     """Compile `function` for exactly one `signature`; other argument types raise TypeError when it is called.
 
-    Takes seconds the first time on a machine and milliseconds afterwards. Where no cache can be written (read-only
-    installation without a home directory, full disk) it is compiled in every process.
+    Takes seconds the first time on a machine and milliseconds afterwards: of processes that begin at once, one compiles
+    and the others wait for it. Where no cache can be written (read-only installation without a home directory, full
+    disk) it is compiled in every process.
     """
     kernel: Callable[..., Any]
     try:
-        kernel = numba.njit(signature, cache=True, **options)(function)
+        with _one_process_at_a_time(function.__code__.co_filename):
+            kernel = numba.njit(signature, cache=True, **options)(function)
     except (RuntimeError, OSError):
         kernel = numba.njit(signature, **options)(function)
     return kernel
+
+
+@contextlib.contextmanager
+def _one_process_at_a_time(source: str) -> Iterator[None]:
+    """Hold the lock of a source file, which is let go of if this process dies; where it cannot be had, do without."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            fcntl.flock(held.enter_context(open(source, "rb")), fcntl.LOCK_EX)
+        yield
