@@ -1,4 +1,5 @@
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -47,8 +48,8 @@ def service_s(server_type: str, items: int) -> float:
 class World:
     """Plays the driver: keeps what instances run, and checks what no router may do."""
 
-    def __init__(self, policy: DistributionPolicy, **config: int) -> None:
-        self.router = Router(Fleet(["gpu", "cpu"]), policy, RouterConfig(sla_s=SLA_S, **config))
+    def __init__(self, policy: DistributionPolicy, sla_s: float = SLA_S, **config: int) -> None:
+        self.router = Router(Fleet(["gpu", "cpu"]), policy, RouterConfig(sla_s=sla_s, **config))
         self.now = 0.0
         self.types: dict[int, str] = {}
         self.workers: dict[int, int] = {}
@@ -79,6 +80,9 @@ class World:
         self.types[instance_id], self.workers[instance_id] = server_type, workers
         return self.tell(InstanceChanged(instance_id, server_type, UP, workers))
 
+    def drain(self, instance_id: int) -> list[object]:
+        return self.tell(InstanceChanged(instance_id, self.types[instance_id], DRAINING))
+
     def lose(self, instance_id: int) -> None:
         server_type = self.types.pop(instance_id)
         self.running = [entry for entry in self.running if entry[0] != instance_id]
@@ -101,8 +105,8 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 EVENTS = st.lists(
-    st.tuples(st.sampled_from(["arrive"] * 4 + ["finish"] * 4 + ["fail", "withdraw", "up", "drain", "lose", "wait"]),
-              st.integers(0, 999)),
+    st.tuples(st.sampled_from(["arrive"] * 4 + ["finish"] * 4
+                              + ["fail", "withdraw", "up", "drain", "up_again", "lose", "wait"]), st.integers(0, 999)),
     min_size=1, max_size=60,
 )  # fmt: skip
 
@@ -129,8 +133,10 @@ def test_every_query_is_answered_once_and_whole(name: str, events: list[tuple[st
             world.up(next_instance, ("gpu", "cpu")[number % 2])
             next_instance += 1
         elif what == "drain" and world.types:
+            world.drain(sorted(world.types)[number % len(world.types)])
+        elif what == "up_again" and world.types:
             instance_id = sorted(world.types)[number % len(world.types)]
-            world.tell(InstanceChanged(instance_id, world.types[instance_id], DRAINING))
+            world.up(instance_id, world.types[instance_id], world.workers[instance_id])
         elif what == "lose" and world.types:
             world.lose(sorted(world.types)[number % len(world.types)])
         elif what == "wait":
@@ -209,12 +215,63 @@ def test_a_draining_instance_finishes_and_gets_no_more(world: World) -> None:
     world.up(1, "cpu")
     world.arrive(1, 500)
     first = world.running[0][0]
-    world.tell(InstanceChanged(first, world.types[first], DRAINING))
+    world.drain(first)
     world.arrive(2, 10)
     world.arrive(3, 10)
     assert [instance for instance, _ in world.running].count(first) == 1
     world.finish(0)
     assert all(instance != first for instance, _ in world.running)
+    assert not world.router.has(first)
+
+
+@pytest.mark.parametrize("drains", [False, True])
+@pytest.mark.parametrize(
+    "new_policy", [EarliestFinish, lambda: CostMatching(0.013, 100), lambda: PricedSplitting(0.013, largest=100)],
+    ids=["earliest", "matching", "splitting"],
+)  # fmt: skip
+def test_nobody_waits_for_a_draining_instance(new_policy: Callable[[], DistributionPolicy], drains: bool) -> None:
+    """The gpu is done at 10 ms and would take 5 ms, sooner than the cpu's 11 ms from now, if it took anything."""
+    world = World(new_policy(), sla_s=0.013)
+    for predictor, times_s in zip(world.router.fleet.predictors, [(0.005, 0.010), (0.011, 0.012)], strict=True):
+        for _ in range(300):
+            predictor.observe(50, times_s[0])
+            predictor.observe(100, times_s[1])
+    world.up(0, "gpu")
+    world.arrive(0, 100)
+    world.up(1, "cpu")
+    if drains:
+        world.drain(0)
+    world.now = 0.007
+    world.arrive(1, 50)
+    assert [instance for instance, _ in world.running] == ([0, 1] if drains else [0])
+
+
+def test_while_all_instances_drain_queries_are_refused_at_once(world: World) -> None:
+    world.up(0, "gpu")
+    world.arrive(1, 10)
+    world.arrive(2, 10)
+    (refused,) = world.drain(0)
+    assert refused == RejectQuery(refused.query, RejectReason.NO_WORKER)  # type: ignore[attr-defined]
+    (refused,) = world.arrive(3, 10)
+    assert refused == RejectQuery(refused.query, RejectReason.NO_WORKER)  # type: ignore[attr-defined]
+    (answered,) = world.finish(0)
+    assert isinstance(answered, CompleteQuery)
+    assert world.answers == {1: 1, 2: 1, 3: 1}
+
+
+def test_a_draining_instance_that_comes_up_again_has_all_its_workers(world: World) -> None:
+    world.up(0, "cpu", workers=4)
+    world.arrive(0, 10)
+    world.drain(0)
+    world.up(0, "cpu", workers=4)
+    assert (len(world.router.fleet.workers), world.router.fleet.idle_workers) == (4, 3)
+    for query_id in range(1, 6):
+        world.arrive(query_id, 10)
+    assert len(world.running) == 4
+    while world.running:
+        world.finish(0)
+    assert world.answers == dict.fromkeys(range(6), 1)
+    assert world.router.fleet.idle_workers == 4
 
 
 def test_deadline_is_the_sla_s_unless_the_query_names_one(world: World) -> None:

@@ -173,7 +173,10 @@ Observer = Callable[[float, Event, list[Action]], object]
 
 @dataclass(frozen=True, slots=True)
 class InstanceChanged:
-    """An instance of a server type appeared or changed state; it runs `workers` sub-queries at a time."""
+    """An instance of a server type appeared or changed state; it runs `workers` sub-queries at a time.
+
+    One that drains may come UP again, with as many workers as before.
+    """
 
     instance_id: int
     server_type: str

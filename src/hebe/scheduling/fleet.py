@@ -5,7 +5,7 @@ An instance runs as many sub-queries at a time as it has workers; workers of one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hebe.profile import LatencyProfile
 from hebe.query import SubQuery
@@ -85,6 +85,10 @@ class Fleet:
         self._idle[kind].extend(added)
         self.idle_workers += workers
         return added
+
+    def put_back(self, busy: Iterable[FleetWorker]) -> None:
+        """Busy workers that were removed are there again."""
+        self.workers.extend(busy)
 
     def remove(self, worker: FleetWorker) -> None:
         """Forget a worker, whatever it does."""

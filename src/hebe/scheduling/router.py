@@ -3,7 +3,8 @@
     QueryArrived      -> refuse, or hand to the distribution policy; in a full queue it takes the place of one that
                          cannot be in time any more
     SubQueryFinished  -> learn; complete the query if that was its last part
-    InstanceChanged   -> take it in or out; what a lost instance had is sent to another
+    InstanceChanged   -> take it in or out; what a lost instance had is sent to another, what a draining one has it
+                         finishes, and nobody waits for it
     QueryWithdrawn    -> forget it
     ShutdownBegan     -> refuse what comes, finish what is here
 
@@ -79,7 +80,7 @@ class Router:
         if kind is QueryArrived:
             self._arrive(event.query, now, actions)  # type: ignore[union-attr]
         elif kind is SubQueryFinished:
-            self._finish(event, now, actions)  # type: ignore[arg-type]
+            self._finish(event, actions)  # type: ignore[arg-type]
         elif kind is InstanceChanged:
             self._change_instance(event, now, actions)  # type: ignore[arg-type]
         elif kind is QueryWithdrawn:
@@ -122,7 +123,7 @@ class Router:
                 worker.busy_until_s = now + fleet.service_time_s(worker.server_type, sub_query.items)
             actions.append(SendSubQuery(worker.instance_id, sub_query))
 
-    def _finish(self, event: SubQueryFinished, now: float, actions: list[RouterAction]) -> None:
+    def _finish(self, event: SubQueryFinished, actions: list[RouterAction]) -> None:
         sub_query = event.sub_query
         workers = self._instances.get(event.instance_id)
         worker = None
@@ -133,9 +134,8 @@ class Router:
         if worker is None or workers is None:
             raise ValueError(f"instance {event.instance_id} does not run this part of query {sub_query.query.query_id}")
         if self._draining and event.instance_id in self._draining:
-            worker.sub_query = None
-            self._drop_worker(event.instance_id, workers, worker)
-            self._fleet_changed([], now, actions)
+            workers.remove(worker)
+            self._forget_if_done(event.instance_id)
         else:
             self.fleet.release(worker)
         query = sub_query.query
@@ -155,29 +155,34 @@ class Router:
         del self._unfinished_items[query.query_id]
         actions.append(CompleteQuery(query))
 
-    def _drop_worker(self, instance_id: int, workers: list[FleetWorker], worker: FleetWorker) -> None:
-        workers.remove(worker)
-        self.fleet.remove(worker)
-        if not workers:
-            del self._instances[instance_id]
-            self._draining.discard(instance_id)
-
     def _change_instance(self, event: InstanceChanged, now: float, actions: list[RouterAction]) -> None:
-        instance_id = event.instance_id
-        workers = self._instances.get(instance_id)
+        """Only workers that take work again are the fleet's: the busy ones of a draining instance are kept here."""
+        instance_id, fleet = event.instance_id, self.fleet
+        workers = self._instances.get(instance_id, [])
         again: list[SubQuery] = []
         if event.state is Availability.UP:
-            if workers is None:
-                self._instances[instance_id] = self.fleet.add(instance_id, event.server_type, event.workers)
-            self._draining.discard(instance_id)
-        elif workers is not None:
-            self._draining.add(instance_id)
-            for worker in list(workers):
-                if worker.sub_query is None or event.state is Availability.LOST:
-                    if worker.sub_query is not None:
-                        again.append(worker.sub_query)
-                    self._drop_worker(instance_id, workers, worker)
+            if instance_id in self._draining:
+                self._draining.remove(instance_id)
+                fleet.put_back(workers)
+            added = fleet.add(instance_id, event.server_type, max(event.workers - len(workers), 0))
+            self._instances[instance_id] = workers + added
+        elif workers:
+            if instance_id not in self._draining:
+                self._draining.add(instance_id)
+                for worker in workers:
+                    fleet.remove(worker)
+            if event.state is Availability.LOST:
+                again = [worker.sub_query for worker in workers if worker.sub_query is not None]
+                workers = []
+            self._instances[instance_id] = [worker for worker in workers if worker.sub_query is not None]
+            self._forget_if_done(instance_id)
         self._fleet_changed(again, now, actions)
+
+    def _forget_if_done(self, instance_id: int) -> None:
+        """A draining instance is gone once none of its workers is left."""
+        if not self._instances[instance_id]:
+            del self._instances[instance_id]
+            self._draining.remove(instance_id)
 
     def _fleet_changed(self, again: list[SubQuery], now: float, actions: list[RouterAction]) -> None:
         """Tell the policy, and hand it what lost workers had; without workers, refuse all that waits."""
