@@ -24,12 +24,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hebe.query import Query, SubQuery
-from hebe.scheduling.arrival_window import ArrivalWindow
+from hebe.query import SubQuery
 from hebe.scheduling.assignment import Floats, busy_columns, match_queries, matching_cost
 from hebe.scheduling.distribution import Placements
 from hebe.scheduling.fleet import Fleet
-from hebe.scheduling.late_queries import LateQueries
+from hebe.scheduling.window_policy import WindowPolicy
 from hebe.spec import SAFEGUARD
 
 WINDOW_PER_WORKER = 2
@@ -47,7 +46,7 @@ class _Waiting:
     fastest_s: float
 
 
-class CostMatching:
+class CostMatching(WindowPolicy[_Waiting]):
     """Kairos' matching, for queries of at most `largest` items and an SLA of `sla_s` seconds.
 
     The heterogeneity coefficient of a type is the base type's predicted time for the largest query over its own
@@ -55,29 +54,17 @@ class CostMatching:
     `safeguard` is the paper's xi.
     """
 
-    predicts = True
-
     def __init__(
         self, sla_s: float, largest: int, coefficients: Floats | None = None, safeguard: float = SAFEGUARD
     ) -> None:
         if not sla_s > 0 or largest < 1:
             raise ValueError(f"sla_s {sla_s}, largest {largest}: both must be positive")
+        super().__init__(WINDOW_PER_WORKER, self._with_service_times, IDLE_FOR_LATE)
         self._sla_s = sla_s
         self._largest = largest
         self._fixed = coefficients
         self._safeguard = safeguard
-        self._window = ArrivalWindow(WINDOW_PER_WORKER, self._with_service_times)
-        self._late = LateQueries(IDLE_FOR_LATE)
         self._types_there: list[int] = []
-
-    @property
-    def waiting(self) -> int:
-        """Sub-queries that wait."""
-        return len(self._window) + len(self._late)
-
-    def arrived(self, sub_query: SubQuery, fleet: Fleet, now: float) -> None:  # noqa: ARG002
-        """Into the window, or behind it."""
-        self._window.add(sub_query, fleet)
 
     def place(self, fleet: Fleet, now: float) -> Placements:
         """Match, and send what is matched with an idle worker and does not wait all the same, until no such is left."""
@@ -164,19 +151,6 @@ class CostMatching:
         if self._fixed is not None:
             return self._fixed
         return np.array(fleet.coefficients(self._largest))
-
-    def give_up(self, now: float) -> Query | None:
-        """The one that has been late longest; else the first that arrived, if it is overdue."""
-        return self._late.give_up(self._window, now)
-
-    def withdraw(self, query_id: int) -> None:
-        """Forget it."""
-        self._window.withdraw(query_id)
-        self._late.withdraw(query_id)
-
-    def withdraw_all(self) -> list[SubQuery]:
-        """Forget all."""
-        return [*self._window.withdraw_all(), *self._late.withdraw_all()]
 
     def fleet_changed(self, fleet: Fleet, now: float) -> None:  # noqa: ARG002
         """The window follows the number of workers, what waits in it their types."""

@@ -26,11 +26,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hebe.query import Query, SubQuery
-from hebe.scheduling.arrival_window import ArrivalWindow
+from hebe.query import SubQuery
 from hebe.scheduling.distribution import Placements
 from hebe.scheduling.fleet import Fleet
-from hebe.scheduling.late_queries import LateQueries
+from hebe.scheduling.window_policy import WindowPolicy
 from hebe.spec import SAFEGUARD
 
 WINDOW_PER_WORKER = 3
@@ -73,7 +72,7 @@ class _Planned:
     start_now: int = 0
 
 
-class PricedSplitting:
+class PricedSplitting(WindowPolicy[_Waiting]):
     """The policy above, for an SLA of `sla_s` seconds and queries of at most `largest` items.
 
     `prices` [types]: what a second of each type's worker is worth, in any unit, at least one of them positive; types of
@@ -81,8 +80,6 @@ class PricedSplitting:
     heterogeneity coefficients, learned. `most_parts`: into how many parts a query may be split at a time. `safeguard`:
     Kairos' xi, the share of the SLA within which a query should be predicted to end.
     """
-
-    predicts = True
 
     def __init__(
         self,
@@ -97,24 +94,14 @@ class PricedSplitting:
             raise ValueError(f"sla_s {sla_s}, largest {largest}, most_parts {most_parts}: all must be positive")
         if prices is not None and (min(prices, default=0.0) < 0 or not 0 < max(prices, default=0.0) < float("inf")):
             raise ValueError(f"prices {list(prices)}: none may be negative, one must be positive")
+        super().__init__(WINDOW_PER_WORKER, self._with_ways, IDLE_FOR_LATE)
         self._prices = None if prices is None else [float(price) for price in prices]
         self._largest = largest
         self._most_parts = most_parts
         self._safeguard = safeguard
         self._spare_s = (1 - safeguard) * sla_s
         self._late_part_s = LATE_PART * sla_s
-        self._window = ArrivalWindow(WINDOW_PER_WORKER, self._with_ways)
-        self._late = LateQueries(IDLE_FOR_LATE)
         self._workers_of: list[int] = []
-
-    @property
-    def waiting(self) -> int:
-        """Sub-queries that wait."""
-        return len(self._window) + len(self._late)
-
-    def arrived(self, sub_query: SubQuery, fleet: Fleet, now: float) -> None:  # noqa: ARG002
-        """Into the window, or behind it."""
-        self._window.add(sub_query, fleet)
 
     def place(self, fleet: Fleet, now: float) -> Placements:
         """Plan the window, and send what is planned to start now."""
@@ -129,19 +116,6 @@ class PricedSplitting:
         while not window.entries and self._late.may_go(fleet):
             self._send_late(fleet, now, placed)
         return placed
-
-    def give_up(self, now: float) -> Query | None:
-        """The one that has been late longest."""
-        return self._late.give_up(self._window, now)
-
-    def withdraw(self, query_id: int) -> None:
-        """Forget it."""
-        self._window.withdraw(query_id)
-        self._late.withdraw(query_id)
-
-    def withdraw_all(self) -> list[SubQuery]:
-        """Forget all."""
-        return [*self._window.withdraw_all(), *self._late.withdraw_all()]
 
     def fleet_changed(self, fleet: Fleet, now: float) -> None:  # noqa: ARG002
         """There are other ways now."""
