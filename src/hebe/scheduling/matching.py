@@ -51,19 +51,15 @@ class CostMatching(WindowPolicy[_Waiting]):
 
     The heterogeneity coefficient of a type is the base type's predicted time for the largest query over its own
     (Definition 1), the base being the fastest there; or give `coefficients` [types], positive, to fix them.
-    `safeguard` is the paper's xi.
     """
 
-    def __init__(
-        self, sla_s: float, largest: int, coefficients: Floats | None = None, safeguard: float = SAFEGUARD
-    ) -> None:
+    def __init__(self, sla_s: float, largest: int, coefficients: Floats | None = None) -> None:
         if not sla_s > 0 or largest < 1:
             raise ValueError(f"sla_s {sla_s}, largest {largest}: both must be positive")
         super().__init__(WINDOW_PER_WORKER, self._with_service_times, IDLE_FOR_LATE)
         self._sla_s = sla_s
         self._largest = largest
         self._fixed = coefficients
-        self._safeguard = safeguard
         self._types_there: list[int] = []
 
     def place(self, fleet: Fleet, now: float) -> Placements:
@@ -102,7 +98,7 @@ class CostMatching(WindowPolicy[_Waiting]):
         there[types_of_busy] = True
         cost = matching_cost(
             service_s, waited_s, coefficients, self._sla_s, busy_types=busy_types, busy_remaining_s=remaining_s,
-            safeguard=self._safeguard, late_at_least=float(coefficients[there].max()),
+            late_at_least=float(coefficients[there].max()),
         )  # fmt: skip
         columns = match_queries(cost, counts).tolist()
         placed: Placements = []
@@ -119,7 +115,7 @@ class CostMatching(WindowPolicy[_Waiting]):
             awaited = {*types_of_busy.tolist(), *(worker.server_type for _, worker in placed)}
             soonest_s = service_s[:, sorted(awaited)].min(axis=1, initial=np.inf)
             for row in late:
-                if soonest_s[row] <= self._safeguard * self._sla_s - waited_s[row]:
+                if soonest_s[row] <= SAFEGUARD * self._sla_s - waited_s[row]:
                     stays.append(row)
                 else:
                     placed.append((entries[row].sub_query, fleet.take(columns[row])))
@@ -142,8 +138,8 @@ class CostMatching(WindowPolicy[_Waiting]):
         placed.append((late, fleet.take(kind)))
 
     def _with_service_times(self, sub_query: SubQuery, fleet: Fleet) -> _Waiting:
-        items, safeguard = sub_query.items, self._safeguard
-        tail_s = tuple(predictor.tail_time_s(items, safeguard) for predictor in fleet.predictors)
+        items = sub_query.items
+        tail_s = tuple(predictor.tail_time_s(items, SAFEGUARD) for predictor in fleet.predictors)
         fastest_s = min((fleet.service_time_s(kind, items) for kind in self._types_there), default=0.0)
         return _Waiting(sub_query, tail_s, fastest_s)
 

@@ -77,8 +77,7 @@ class PricedSplitting(WindowPolicy[_Waiting]):
 
     `prices` [types]: what a second of each type's worker is worth, in any unit, at least one of them positive; types of
     no worth in the plan may have price 0 only if the fleet has none of them. Without prices they are Kairos'
-    heterogeneity coefficients, learned. `most_parts`: into how many parts a query may be split at a time. `safeguard`:
-    Kairos' xi, the share of the SLA within which a query should be predicted to end.
+    heterogeneity coefficients, learned. `most_parts`: into how many parts a query may be split at a time.
     """
 
     def __init__(
@@ -88,7 +87,6 @@ class PricedSplitting(WindowPolicy[_Waiting]):
         *,
         largest: int = 1000,
         most_parts: int = 4,
-        safeguard: float = SAFEGUARD,
     ) -> None:
         if not sla_s > 0 or largest < 1 or most_parts < 1:
             raise ValueError(f"sla_s {sla_s}, largest {largest}, most_parts {most_parts}: all must be positive")
@@ -98,8 +96,7 @@ class PricedSplitting(WindowPolicy[_Waiting]):
         self._prices = None if prices is None else [float(price) for price in prices]
         self._largest = largest
         self._most_parts = most_parts
-        self._safeguard = safeguard
-        self._spare_s = (1 - safeguard) * sla_s
+        self._spare_s = (1 - SAFEGUARD) * sla_s
         self._late_part_s = LATE_PART * sla_s
         self._workers_of: list[int] = []
 
@@ -140,7 +137,7 @@ class PricedSplitting(WindowPolicy[_Waiting]):
                 continue
             predictor, price = fleet.predictors[server_type], prices[server_type]
             for parts in range(1, min(self._most_parts, workers, items) + 1):
-                service_s = predictor.tail_time_s(-(-items // parts), self._safeguard)
+                service_s = predictor.tail_time_s(-(-items // parts), SAFEGUARD)
                 ways.append(_Way(price * parts * service_s, server_type, parts, service_s))
         ways.sort()
         return ways
@@ -218,7 +215,7 @@ class PricedSplitting(WindowPolicy[_Waiting]):
         if now + fleet.service_time_s(kind, late.items) > late.query.deadline_s:
             most_s = _MOST_LATE_WORK * part_s
             while part_s > self._late_part_s and parts < late.items:
-                part_s = fleet.predictors[kind].tail_time_s(-(-late.items // (parts + 1)), self._safeguard)
+                part_s = fleet.predictors[kind].tail_time_s(-(-late.items // (parts + 1)), SAFEGUARD)
                 if (parts + 1) * part_s > most_s:
                     break
                 parts += 1
