@@ -167,7 +167,7 @@ async def test_the_threads_of_a_worker_run_a_batch_each(make_driver, model):
 
 async def test_a_worker_that_has_lost_a_thread_is_none(make_driver):
     driver = make_driver(workers=2, threads=2)
-    driver._workers[3].thread.stop()
+    driver._threads[3].thread.stop()
     assert driver.workers == 1
     assert not driver.healthy
 
@@ -258,12 +258,12 @@ async def test_an_observer_that_fails_keeps_nobody_from_an_answer(make_driver):
     assert driver.healthy
 
 
-def fail_once(driver, monkeypatch, worker_id=None):
-    """The scheduler runs out of memory when a worker (this one, or the first) reports."""
+def fail_once(driver, monkeypatch, thread_id=None):
+    """The scheduler runs out of memory when a thread (this one, or the first) reports."""
     handle, failed = driver._scheduler.handle, threading.Event()
 
     def failing(event, now):
-        mine = isinstance(event, BatchFinished) and worker_id in (None, event.worker_id)
+        mine = isinstance(event, BatchFinished) and thread_id in (None, event.worker_id)
         if mine and not failed.is_set():
             failed.set()
             raise MemoryError
@@ -316,8 +316,8 @@ async def test_a_worker_of_a_pipeline_that_is_lost_fails_its_batch_and_others_go
     )
     driver = NodeDriver(model, NodeConfig(batch_size=100, spread=False), [placed])
     try:
-        workers = {worker.role.stage: id_ for id_, worker in driver._workers.items()}
-        fail_once(driver, monkeypatch, workers[role])
+        threads = {each.role.stage: thread_id for thread_id, each in driver._threads.items()}
+        fail_once(driver, monkeypatch, threads[role])
         outcomes = []
         async with asyncio.timeout(20):
             while driver.healthy:

@@ -204,7 +204,7 @@ async def live(monkeypatch, arrivals_s, sizes, config, lane, service_s):
     )
     placed = PlacedLane(lane, ((),) * lane.workers, ((),) * lane.dense_workers)
     driver = NodeDriver(model, config, [placed], PROFILE, accelerator=Accelerator(0))
-    stages = {worker_id: worker.role.stage for worker_id, worker in driver._workers.items()}
+    stages = {thread_id: each.role.stage for thread_id, each in driver._threads.items()}
     driver.observer = lambda *step: heard.append(step)
     finishes, order, tasks = [], 0, []
     coming = list(zip(arrivals_s.tolist(), range(len(sizes)), sizes.tolist(), strict=True))

@@ -98,7 +98,8 @@ class _Effects:
 
 
 class NodeDriver:
-    """Workers of one loaded model, driven by one `NodeScheduler`; to this, each of a worker's `threads` is a worker.
+    """Workers of one loaded model, driven by one `NodeScheduler`; to this, each of a worker's `threads` is a worker, so
+    that the `worker_id` of its events and actions is a thread's.
 
     `lanes`: how they are split, and their cores. `max_items`: the largest query, which an accelerator takes whole.
     `accelerator`: where some lanes may run.
@@ -135,13 +136,14 @@ class NodeDriver:
         self._taken: dict[int, dict[int, DenseInputs]] = {}
         """Of what was handed on, by its batch, what each dense worker has taken."""
         self._ids = itertools.count(1)
-        self._worker_ids = itertools.count()
+        self._thread_ids = itertools.count()
         self._lane_numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_loop: asyncio.AbstractEventLoop | None = None
         self._failures_in_a_row = 0
         self._busy_s: defaultdict[tuple[int, Stage], float] = defaultdict(float)
-        self._workers: dict[int, LaneWorker] = {}
+        self._threads: dict[int, LaneWorker] = {}
+        """Of all workers, those that drain among them, by the id that the scheduler knows them by."""
         self.reconfigure(lanes, threads=threads, gives_way=gives_way)
 
     def reconfigure(self, lanes: Sequence[PlacedLane], *, threads: int = 1, gives_way: bool = False) -> None:
@@ -155,33 +157,33 @@ class NodeDriver:
             try:
                 for placed in lanes:
                     starting += start_lane(
-                        self.model, placed, next(self._lane_numbers), self._worker_ids, self._batch_finished,
+                        self.model, placed, next(self._lane_numbers), self._thread_ids, self._batch_finished,
                         max_items=self._max_items, threads=threads, gives_way=gives_way, accelerator=self._accelerator,
                     )  # fmt: skip
             except BaseException:
-                for worker in starting:
-                    worker.thread.stop()
+                for each in starting:
+                    each.thread.stop()
                 self._keep_hot_rows()
                 raise
             with self._lock:
-                before = list(self._workers.values())
-                self._workers.update((worker.thread.worker_id, worker) for worker in starting)
+                before = list(self._threads.values())
+                self._threads.update((each.thread.worker_id, each) for each in starting)
                 effects = _Effects()
-                for worker in starting:
-                    for items, outcome in worker.thread.started.result():
-                        self._scheduler.service_times.observe(worker.role.stage, items, outcome.service_s)
-                    self._change(worker, Availability.UP, effects)
-                for worker in before:
-                    self._change(worker, Availability.DRAINING, effects)
+                for each in starting:
+                    for items, outcome in each.thread.started.result():
+                        self._scheduler.service_times.observe(each.role.stage, items, outcome.service_s)
+                    self._change(each, Availability.UP, effects)
+                for each in before:
+                    self._change(each, Availability.DRAINING, effects)
                 self.lanes, self.threads = tuple(lanes), threads
                 self.splits += 1
             self._deliver(effects)
-            for worker in before:
-                worker.thread.join()
+            for each in before:
+                each.thread.join()
             with self._lock:
-                for worker in before:  # one that was lost is not let go of by the scheduler
-                    self._workers.pop(worker.thread.worker_id, None)
-                left = {(worker.role.lane, worker.role.stage) for worker in self._workers.values()}
+                for each in before:  # one that was lost is not let go of by the scheduler
+                    self._threads.pop(each.thread.worker_id, None)
+                left = {(each.role.lane, each.role.stage) for each in self._threads.values()}
                 for kind in self._busy_s.keys() - left:
                     del self._busy_s[kind]
             self._keep_hot_rows()
@@ -192,10 +194,9 @@ class NodeDriver:
             hot = (placed.lane for placed in self.lanes if placed.lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR)
             self._accelerator.keep({lane.dense_workers for lane in hot})
 
-    def _change(self, worker: LaneWorker, state: Availability, effects: _Effects) -> None:
-        """Tell the scheduler of a worker. The lock is held."""
-        thread = worker.thread
-        self._handle(WorkerChanged(thread.worker_id, state, thread.cores, worker.role), effects)
+    def _change(self, each: LaneWorker, state: Availability, effects: _Effects) -> None:
+        """Tell the scheduler of a thread. The lock is held."""
+        self._handle(WorkerChanged(each.thread.worker_id, state, each.thread.cores, each.role), effects)
 
     @property
     def queue_depth(self) -> int:
@@ -205,11 +206,11 @@ class NodeDriver:
     @property
     def workers(self) -> int:
         """Workers of which every thread runs."""
-        threads: dict[tuple[int, int], bool] = {}
-        for worker in self._now_up():
-            key = worker.role.lane, worker.number
-            threads[key] = threads.get(key, True) and worker.thread.alive
-        return sum(threads.values())
+        runs: dict[tuple[int, int], bool] = {}
+        for each in self._all_threads():
+            worker = each.role.lane, each.number
+            runs[worker] = runs.get(worker, True) and each.thread.alive
+        return sum(runs.values())
 
     @property
     def worked_s(self) -> dict[tuple[int, Stage], float]:
@@ -217,7 +218,7 @@ class NodeDriver:
         counts on from 0 with each way that the server is split.
         """
         with self._lock:
-            counts = Counter((worker.role.lane, worker.role.stage) for worker in self._workers.values())
+            counts = Counter((each.role.lane, each.role.stage) for each in self._threads.values())
             return {kind: self._busy_s[kind] / count for kind, count in counts.items()}
 
     @property
@@ -225,9 +226,9 @@ class NodeDriver:
         """Workers that should run."""
         return sum(len(placed.all_workers) for placed in self.lanes)
 
-    def _now_up(self) -> list[LaneWorker]:
+    def _all_threads(self) -> list[LaneWorker]:
         with self._lock:
-            return list(self._workers.values())
+            return list(self._threads.values())
 
     @property
     def healthy(self) -> bool:
@@ -288,8 +289,8 @@ class NodeDriver:
         give_up_s = clock() + patience_s
         while clock() < give_up_s and not self._is_idle():
             time.sleep(0.005)
-        for worker in self._now_up():
-            worker.thread.stop()
+        for each in self._all_threads():
+            each.thread.stop()
         if self._accelerator is not None:
             self._accelerator.keep(set())
         with self._lock:
@@ -304,22 +305,22 @@ class NodeDriver:
 
     # Events
 
-    def _batch_finished(self, worker_id: int, batch: Batch, outcome: BatchOutcome | Exception) -> Work | None:
+    def _batch_finished(self, thread_id: int, batch: Batch, outcome: BatchOutcome | Exception) -> Work | None:
         """On the worker's thread, which ends if this raises."""
         effects = _Effects()
         try:
             with self._lock:
-                role = self._workers[worker_id].role
+                role = self._threads[thread_id].role
                 sparse = role.stage is Stage.SPARSE
                 outcome = self._take_in(batch, outcome, sparse=sparse)
                 failed = isinstance(outcome, Exception)
                 self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
                 service_s = 0.0 if isinstance(outcome, Exception) else outcome.service_s
                 self._busy_s[role.lane, role.stage] += service_s
-                event = BatchFinished(worker_id, batch.batch_id, service_s, failed)
-                self._handle(event, effects, worker_id)
+                event = BatchFinished(thread_id, batch.batch_id, service_s, failed)
+                self._handle(event, effects, thread_id)
         except BaseException as fault:
-            self._lose(worker_id, batch, fault, effects)
+            self._lose(thread_id, batch, fault, effects)
             raise
         if not sparse and not isinstance(outcome, Exception):
             self._tell_observer(batch, outcome)  # counted before anybody hears of it
@@ -351,17 +352,17 @@ class NodeDriver:
         except Exception:
             log.exception("a batch was not counted")
 
-    def _lose(self, worker_id: int, batch: Batch, fault: BaseException, effects: _Effects) -> None:
+    def _lose(self, thread_id: int, batch: Batch, fault: BaseException, effects: _Effects) -> None:
         """A worker cannot go on: the queries of its batch fail, and what it was given next is run by others."""
-        log.error("worker lost: load the model again, or restart the server", worker=worker_id, exc_info=fault)
+        log.error("worker lost: load the model again, or restart the server", worker=thread_id, exc_info=fault)
         try:
             with self._lock:
-                self._handed.update(self._taken.pop(worker_id, {}))
+                self._handed.update(self._taken.pop(thread_id, {}))
                 for query_id in dict.fromkeys(part.query.query_id for part in batch.sub_queries):
                     if (pending := self._pending.pop(query_id, None)) is not None:
                         effects.answers.append((pending, QueryFailed("the worker that ran it was lost")))
                     self._handle(QueryWithdrawn(query_id), effects)
-                self._handle(WorkerChanged(worker_id, Availability.LOST), effects)
+                self._handle(WorkerChanged(thread_id, Availability.LOST), effects)
         finally:
             self._deliver(effects)
 
@@ -392,21 +393,21 @@ class NodeDriver:
 
     # Actions
 
-    def _handle(self, event: Event, effects: _Effects | None = None, worker_id: int | None = None) -> _Effects:
+    def _handle(self, event: Event, effects: _Effects | None = None, thread_id: int | None = None) -> _Effects:
         """Give an event to the scheduler and carry out its actions. The lock is held.
 
-        A batch for `worker_id`, which is calling, is returned rather than sent to its inbox.
+        A batch for `thread_id`, which is calling, is returned rather than sent to its inbox.
         """
         now = clock()
         effects = effects or _Effects()
         actions = self._scheduler.handle(event, now)
         for action in actions:
-            self._apply(action, now, worker_id, effects)
+            self._apply(action, now, thread_id, effects)
         if self.observer is not None:
             self.observer(now, event, actions)
         return effects
 
-    def _apply(self, action: Action, now: float, worker_id: int | None, effects: _Effects) -> None:
+    def _apply(self, action: Action, now: float, thread_id: int | None, effects: _Effects) -> None:
         match action:
             case StartBatch(target, batch, handed):
                 for part in batch.sub_queries:
@@ -417,12 +418,12 @@ class NodeDriver:
                 if taken:
                     self._taken[target] = taken
                 work = Work(batch, tuple(taken.values()))
-                if target == worker_id:
+                if target == thread_id:
                     effects.next_work = work
                 else:
-                    self._workers[target].thread.submit(work)
+                    self._threads[target].thread.submit(work)
             case ReleaseWorker(target):
-                effects.released.append(self._workers.pop(target))
+                effects.released.append(self._threads.pop(target))
                 self._taken.pop(target, None)
             case CompleteQuery(query):
                 pending = self._pending.pop(query.query_id, None)
@@ -465,8 +466,8 @@ class NodeDriver:
 
     def _deliver(self, effects: _Effects) -> None:
         """Wake the waiting tasks, on a worker's thread through the event loop; end the workers that were let go."""
-        for worker in effects.released:
-            worker.thread.end()
+        for each in effects.released:
+            each.thread.end()
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
