@@ -421,6 +421,56 @@ async def test_closing_answers_the_admitted_and_refuses_the_rest(make_driver, mo
     assert driver.workers == 0
 
 
+async def test_closing_refuses_what_waits_when_its_patience_ends_and_finishes_what_runs(make_driver, model):
+    driver = make_driver()
+    model.gate.clear()
+    running, *waiting = [asyncio.ensure_future(driver.infer(new_query(driver, 100))) for _ in range(4)]
+    larger = asyncio.ensure_future(driver.infer(new_query(driver, 300)))
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(asyncio.to_thread(driver.close, patience_s=0.0))
+    refusals = await asyncio.gather(*waiting, larger, return_exceptions=True)
+    assert [getattr(refusal, "reason", None) for refusal in refusals] == ["shutting_down"] * 4
+    assert not running.done(), "its batch runs"
+    model.gate.set()
+    assert (await running).scores.shape == (100, 1)
+    await closing
+    assert len(model.batches) == 1
+    assert driver.workers == 0
+
+
+async def test_a_query_of_which_a_part_waits_when_the_patience_ends_is_refused(make_driver, model):
+    driver = make_driver()
+    model.gate.clear()
+    asked = asyncio.ensure_future(driver.infer(new_query(driver, 300)))
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(asyncio.to_thread(driver.close, patience_s=0.0))
+    while not driver._stopping:
+        await asyncio.sleep(0.001)
+    model.gate.set()
+    with pytest.raises(QueryRefused, match="being unloaded"):
+        await asked
+    await closing
+    assert len(model.batches) == 1
+
+
+async def test_dense_workers_take_nothing_more_when_the_patience_ends(model):
+    cores = available_cores()
+    placed = PlacedLane(Lane(Placement.PIPELINE_ON_HOST, 1, 1, 100, dense_workers=1), (cores,), (cores,))
+    driver = NodeDriver(model, NodeConfig(batch_size=100), [placed])
+    model.gate.clear()
+    asked = [asyncio.ensure_future(driver.infer(new_query(driver, 100))) for _ in range(3)]
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(asyncio.to_thread(driver.close, patience_s=0.0))
+    while not driver._stopping:
+        await asyncio.sleep(0.001)
+    model.gate.set()
+    refusals = await asyncio.gather(*asked, return_exceptions=True)
+    assert [getattr(refusal, "reason", None) for refusal in refusals] == ["shutting_down"] * 3
+    await closing
+    assert len(model.batches) == 1, "of the sparse worker"
+    assert driver.workers == 0
+
+
 async def test_a_worker_that_cannot_warm_up_fails_the_driver(model):
     model.warm_up = lambda *_: (_ for _ in ()).throw(ValueError("scores are not finite"))
     with pytest.raises(ValueError, match="not finite"):

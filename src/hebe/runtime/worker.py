@@ -85,7 +85,7 @@ class Worker:
         self._inbox.put(work)
 
     def end(self) -> None:
-        """End the thread after the batches submitted so far."""
+        """End the thread after the batches submitted so far, and those that `finished` gives it meanwhile."""
         self._inbox.put(None)
 
     def join(self) -> None:
@@ -94,7 +94,7 @@ class Worker:
             self._thread.join()
 
     def stop(self) -> None:
-        """End the thread after the batches submitted so far, and wait for it."""
+        """`end` it, and wait for it."""
         self.end()
         self.join()
 

@@ -141,6 +141,8 @@ class NodeDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_loop: asyncio.AbstractEventLoop | None = None
         self._failures_in_a_row = 0
+        self._stopping = False
+        """No batch is started any more."""
         self._busy_s: defaultdict[tuple[int, Stage], float] = defaultdict(float)
         self._threads: dict[int, LaneWorker] = {}
         """Of all workers, those that drain among them, by the id that the scheduler knows them by."""
@@ -283,21 +285,33 @@ class NodeDriver:
         self._deliver(effects)
 
     def close(self, patience_s: float = 10.0) -> None:
-        """Stop the workers once the admitted queries are answered, after `patience_s` at the latest, and give the
-        accelerator's memory back. Blocks."""
+        """Stop the workers once the admitted queries are answered, and give the accelerator's memory back. Blocks.
+
+        After `patience_s` no batch is started any more: what waits is refused, and what runs is finished.
+        """
         self.begin_shutdown()
         give_up_s = clock() + patience_s
-        while clock() < give_up_s and not self._is_idle():
+        while clock() < give_up_s and not (self._stopping or self._is_idle()):
             time.sleep(0.005)
+        with self._lock:
+            self._stopping = True
+            waiting = [pending for pending in self._pending.values() if not pending.started_s]
+            for pending in waiting:
+                del self._pending[pending.query.query_id]
+        self._refuse(waiting)
         for each in self._all_threads():
             each.thread.stop()
         if self._accelerator is not None:
             self._accelerator.keep(set())
         with self._lock:
-            left = list(self._pending.values())
+            begun = list(self._pending.values())
             self._pending.clear()
+        self._refuse(begun)
+
+    def _refuse(self, admitted: Sequence[_Pending]) -> None:
+        """Answer queries that no worker is left for."""
         reason = RejectReason.SHUTTING_DOWN
-        self._deliver(_Effects([(pending, _refusal(pending, reason)) for pending in left]))
+        self._deliver(_Effects([(pending, _refusal(pending, reason)) for pending in admitted]))
 
     def _is_idle(self) -> bool:
         with self._lock:
@@ -409,6 +423,8 @@ class NodeDriver:
 
     def _apply(self, action: Action, now: float, thread_id: int | None, effects: _Effects) -> None:
         match action:
+            case StartBatch() if self._stopping:
+                pass
             case StartBatch(target, batch, handed):
                 for part in batch.sub_queries:
                     pending = self._pending.get(part.query.query_id)
