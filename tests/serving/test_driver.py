@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import hebe.serving.driver
 from hebe.embeddings.hierarchy import LookupReport
 from hebe.embeddings.store import StoreError
 from hebe.query import KeyCounts, Query
@@ -477,12 +478,40 @@ async def test_a_worker_that_cannot_warm_up_fails_the_driver(model):
         NodeDriver(model, NodeConfig(batch_size=8), [lane(available_cores())])
 
 
-async def test_it_tells_how_long_a_worker_of_each_kind_has_worked(make_driver):
+@pytest.fixture
+def wall(monkeypatch):
+    """The driver's clock, which the test sets."""
+    wall = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(hebe.serving.driver, "clock", lambda: wall.now)
+    return wall
+
+
+async def test_it_tells_how_long_a_worker_of_each_kind_has_worked(make_driver, model, wall):
     driver = make_driver(workers=2)
     ((kind, none_s),) = driver.worked_s.items()
     assert (kind[1], none_s) == (Stage.WHOLE, 0.0)
-    for _ in range(4):
-        await driver.infer(new_query(driver, 5))
-    assert driver.worked_s[kind] == pytest.approx(4 * 0.003 / 2)  # as the executor tells, of two workers
+    model.gate.clear()
+    asked = asyncio.ensure_future(driver.infer(new_query(driver, 5)))
+    await asyncio.sleep(0)
+    wall.now += 3.0
+    assert driver.worked_s[kind] == pytest.approx(3.0 / 2), "of two workers"
+    wall.now += 1.0
+    model.gate.set()
+    await asked
+    wall.now += 7.0
+    assert driver.worked_s[kind] == pytest.approx(4.0 / 2)
     driver.reconfigure([lane(available_cores())])
     assert list(driver.worked_s.values()) == [0.0], "of another way to split the server"
+
+
+async def test_a_worker_has_worked_while_any_of_its_threads_has(make_driver, model, wall):
+    driver = make_driver(threads=2)
+    model.gate.clear()
+    asked = [asyncio.ensure_future(driver.infer(new_query(driver, 60))) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert driver.queue_depth == 0, "each thread runs one"
+    wall.now += 3.0
+    model.gate.set()
+    await asyncio.gather(*asked)
+    wall.now += 7.0
+    assert list(driver.worked_s.values()) == [pytest.approx(3.0)]

@@ -28,6 +28,11 @@ class LaneWorker:
     role: WorkerRole
     number: int
 
+    @property
+    def worker(self) -> tuple[int, int]:
+        """Whose thread it is: lane, and number there."""
+        return self.role.lane, self.number
+
 
 @dataclass(frozen=True, slots=True)
 class Crew:

@@ -16,9 +16,10 @@ import contextlib
 import itertools
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import numpy as np
 import structlog
@@ -54,6 +55,7 @@ from hebe.scheduling.events import (
 from hebe.scheduling.node import NodeConfig, NodeScheduler
 from hebe.server_configuration import Placement
 from hebe.serving.errors import QueryFailed, QueryRefused
+from hebe.serving.worked_time import WorkedTime
 
 log = structlog.get_logger("hebe.driver")
 
@@ -143,7 +145,8 @@ class NodeDriver:
         self._failures_in_a_row = 0
         self._stopping = False
         """No batch is started any more."""
-        self._busy_s: defaultdict[tuple[int, Stage], float] = defaultdict(float)
+        self._worked: defaultdict[tuple[int, int], WorkedTime] = defaultdict(WorkedTime)
+        """By worker."""
         self._threads: dict[int, LaneWorker] = {}
         """Of all workers, those that drain among them, by the id that the scheduler knows them by."""
         self.reconfigure(lanes, threads=threads, gives_way=gives_way)
@@ -185,9 +188,8 @@ class NodeDriver:
             with self._lock:
                 for each in before:  # one that was lost is not let go of by the scheduler
                     self._threads.pop(each.thread.worker_id, None)
-                left = {(each.role.lane, each.role.stage) for each in self._threads.values()}
-                for kind in self._busy_s.keys() - left:
-                    del self._busy_s[kind]
+                for worker in self._worked.keys() - {each.worker for each in self._threads.values()}:
+                    del self._worked[worker]
             self._keep_hot_rows()
 
     def _keep_hot_rows(self) -> None:
@@ -210,18 +212,20 @@ class NodeDriver:
         """Workers of which every thread runs."""
         runs: dict[tuple[int, int], bool] = {}
         for each in self._all_threads():
-            worker = each.role.lane, each.number
-            runs[worker] = runs.get(worker, True) and each.thread.alive
+            runs[each.worker] = runs.get(each.worker, True) and each.thread.alive
         return sum(runs.values())
 
     @property
     def worked_s(self) -> dict[tuple[int, Stage], float]:
-        """Seconds that a worker has been running batches so far, by lane and stage: the mean of those of one kind. It
-        counts on from 0 with each way that the server is split.
+        """Seconds that a worker has been at work so far, by lane and stage: the mean of those of one kind. It counts on
+        from 0 with each way that the server is split.
         """
+        worked_s: defaultdict[tuple[int, Stage], list[float]] = defaultdict(list)
         with self._lock:
-            counts = Counter((each.role.lane, each.role.stage) for each in self._threads.values())
-            return {kind: self._busy_s[kind] / count for kind, count in counts.items()}
+            now = clock()
+            for worker, role in {each.worker: each.role for each in self._threads.values()}.items():
+                worked_s[role.lane, role.stage].append(self._worked[worker].until(now))
+        return {kind: fmean(of_kind) for kind, of_kind in worked_s.items()}
 
     @property
     def configured_workers(self) -> int:
@@ -324,15 +328,16 @@ class NodeDriver:
         effects = _Effects()
         try:
             with self._lock:
-                role = self._threads[thread_id].role
-                sparse = role.stage is Stage.SPARSE
+                thread = self._threads[thread_id]
+                sparse = thread.role.stage is Stage.SPARSE
                 outcome = self._take_in(batch, outcome, sparse=sparse)
                 failed = isinstance(outcome, Exception)
                 self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
                 service_s = 0.0 if isinstance(outcome, Exception) else outcome.service_s
-                self._busy_s[role.lane, role.stage] += service_s
                 event = BatchFinished(thread_id, batch.batch_id, service_s, failed)
                 self._handle(event, effects, thread_id)
+                if effects.next_work is None:
+                    self._worked[thread.worker].end(thread_id, clock())
         except BaseException as fault:
             self._lose(thread_id, batch, fault, effects)
             raise
@@ -371,6 +376,8 @@ class NodeDriver:
         log.error("worker lost: load the model again, or restart the server", worker=thread_id, exc_info=fault)
         try:
             with self._lock:
+                if (lost := self._threads.get(thread_id)) is not None:
+                    self._worked[lost.worker].end(thread_id, clock())
                 self._handed.update(self._taken.pop(thread_id, {}))
                 for query_id in dict.fromkeys(part.query.query_id for part in batch.sub_queries):
                     if (pending := self._pending.pop(query_id, None)) is not None:
@@ -434,6 +441,7 @@ class NodeDriver:
                 if taken:
                     self._taken[target] = taken
                 work = Work(batch, tuple(taken.values()))
+                self._worked[self._threads[target].worker].begin(target, now)
                 if target == thread_id:
                     effects.next_work = work
                 else:

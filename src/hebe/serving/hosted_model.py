@@ -79,7 +79,7 @@ class HostedModel:
 
     @property
     def worked_s(self) -> Mapping[tuple[int, Stage], float]:
-        """Seconds that a worker has been running batches so far, by lane and stage, since the server was split."""
+        """Seconds that a worker has been at work so far, by lane and stage, since the server was split."""
         return self._driver.worked_s
 
     @property
