@@ -1,14 +1,13 @@
 """Shows that a captured model computes what the module it was captured from does.
 
-Compared on the example and on random inputs of other sizes, through the traced graph, which is what is served; and
-each half of the items alone with the whole, since a server splits and joins queries; and each sequence without its
-padding with the module, which has it. Last, on inputs that only a server sees, which no item may fail for those that
-share its batch.
+Compared on the example and on random inputs of other sizes, through the scripted DenseNet, which is what is served
+(a server told to run it eager or compiled makes these of the same graph, and nothing compares them); and each half of
+the items alone with the whole, since a server splits and joins queries; and each sequence without its padding with the
+module, which has it. Last, on inputs that only a server sees, which no item may fail for those that share its batch.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +20,7 @@ from hebe.models.graph_capture import CapturedModel
 from hebe.models.graph_module import OpFailed, build
 from hebe.models.layer_tables import FeatureSource
 from hebe.models.module_inputs import FlatModule, GraphCaptureError
+from hebe.models.scripted_net import scripted
 from hebe.query import bring_into_range
 from hebe.spec import FeatureSpec, OutOfRange, Pooling
 
@@ -62,7 +62,7 @@ def check_split(
     for (case, _), scores in zip(cases, originals, strict=True):
         _check_finite(scores, captured, case)
     _check_repeatable(originals[0], _original(flat, cases[0][1], _EXAMPLE))
-    dense_net = _traced(captured, cases[-1][1])
+    dense_net = _scripted(captured, cases[-1][1])
     greatest = 0.0
     for done, ((case, inputs), expected) in enumerate(zip(cases, originals, strict=True)):
         tensors = dense_net_inputs(captured, inputs)
@@ -375,18 +375,13 @@ def _check_finite(scores: Tensor, captured: CapturedModel, case: str) -> None:
     raise GraphCaptureError(f"the module gives scores that are not finite on {case}: {remedy}")
 
 
-def _traced(captured: CapturedModel, inputs: Inputs) -> Callable[..., Tensor]:
+def _scripted(captured: CapturedModel, inputs: Inputs) -> Callable[..., Tensor]:
     net, tensors = build(captured.graph, captured.dense_state).eval(), dense_net_inputs(captured, inputs)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        try:
-            traced: Callable[..., Tensor] = torch.jit.trace(  # type: ignore[no-untyped-call]
-                net, tensors, check_trace=False
-            )
-        except Exception as fault:  # torch.jit raises errors of many kinds, all of them about the graph
-            reason = _reason(captured, tensors, fault)
-            raise GraphCaptureError(f"the captured model cannot be traced, as serving it needs: {reason}") from fault
-    return traced
+    try:
+        return scripted(net, tensors)
+    except Exception as fault:  # torch.jit raises errors of many kinds, all of them about the graph
+        reason = _reason(captured, tensors, fault)
+        raise GraphCaptureError(f"the captured model cannot be traced, as serving it needs: {reason}") from fault
 
 
 def _original(flat: FlatModule, inputs: Inputs, case: str) -> Tensor:

@@ -1,23 +1,21 @@
 """The DenseNet in the form in which workers call it.
 
 `eager` runs the module as it is: slow to dispatch, and the interpreter lock keeps workers from running side by
-side. `scripted` traces and freezes it: constants folded, no interpreter. `compiled` builds a shared library
+side. `scripted` traces and freezes it: weights are constants, no interpreter. `compiled` builds a shared library
 with AOTInductor: needs a C++ compiler and half a minute. docs/serving.md has the measured table that made
 `scripted` the default (`hebe bench execution`).
 """
 
 from __future__ import annotations
 
-import io
 import tempfile
-import warnings
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from hebe.models.scripted_net import scripted
 from hebe.spec import ModelSpec
 
 DenseFunction = Callable[..., torch.Tensor]
@@ -51,25 +49,8 @@ def prepare(module: torch.nn.Module, spec: ModelSpec, mode: GraphMode, compile_t
     if mode is GraphMode.EAGER:
         return module
     if mode is GraphMode.SCRIPTED:
-        return _script(module, spec)
+        return scripted(module, example_inputs(spec, 3))
     return _compile(module, spec, compile_threads)
-
-
-def _script(module: torch.nn.Module, spec: ModelSpec) -> DenseFunction:
-    # TorchScript is deprecated in favour of torch.export, but AOTInductor was slower here and does not scale over
-    # threads without a copy of the weights for each (docs/serving.md); it stays behind this one function.
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        script: Any = torch.jit
-        warnings.simplefilter("ignore", script.TracerWarning)
-        traced = script.trace(module, example_inputs(spec, 3), check_trace=False)
-        # Written and read back, because what is traced belongs to one store of code that lives as long as the process,
-        # and freezing puts the weights into the code: every model that was ever loaded would stay.
-        written = io.BytesIO()
-        script.save(traced, written)
-        written.seek(0)
-        function: DenseFunction = script.freeze(script.load(written))
-    return function
 
 
 def _compile(module: torch.nn.Module, spec: ModelSpec, threads: int) -> DenseFunction:

@@ -1,0 +1,43 @@
+import pytest
+import torch
+from torch import nn
+
+from hebe.models.graph_capture import GraphCaptureError, capture
+from hebe.models.graph_module import build
+from hebe.models.scripted_net import scripted
+from hebe.models.split_check import check_split, dense_net_inputs
+
+HISTORY = {"history": torch.arange(128).reshape(8, 16)}
+
+
+class Weighed(nn.Module):
+    """A convolution over 16 keys with 16 channels, each place weighed by what was learned for that place."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.rows, self.conv = nn.Embedding(128, 16), nn.Conv1d(16, 16, 3, padding=1)
+        self.place, self.head = nn.Parameter(torch.rand(1, 16)), nn.Linear(16, 1)
+
+    def forward(self, history):
+        channels = self.conv(self.rows(history).transpose(1, 2)) * self.place
+        return self.head(channels.relu().sum(2))
+
+
+def test_a_factor_after_a_convolution_stays_at_its_dimension():
+    """Folded into the convolution's weights, as torch.jit.freeze does, it would be taken for one a channel."""
+    module = Weighed()
+    captured = capture(module, HISTORY, "model")
+    inputs = dense_net_inputs(captured, HISTORY)
+    function = scripted(build(captured.graph, captured.dense_state).eval(), inputs)
+    with torch.no_grad():
+        torch.testing.assert_close(function(*inputs), module(**HISTORY))
+
+
+def test_the_split_is_checked_with_the_function_that_is_served(monkeypatch):
+    module, freeze = Weighed(), torch.jit.freeze
+    captured = capture(module, HISTORY, "model")
+    assert check_split(module, HISTORY, captured) <= 1e-6
+    monkeypatch.setattr(torch.jit, "freeze", lambda function, **_options: freeze(function, optimize_numerics=True))
+    with pytest.raises(GraphCaptureError, match="the captured model differs on the example"):
+        check_split(module, HISTORY, captured)
