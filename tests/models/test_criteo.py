@@ -53,10 +53,11 @@ def test_tab_separated_without_header(tmp_path):
     assert len(batch) == 3
 
 
+@pytest.mark.parametrize("url", ["100", "http://" + "a" * MAX_FIELD_BYTES])
 @pytest.mark.parametrize("delimiter", [",", "\t"])
-def test_header_gives_the_columns_in_any_order_and_case(tmp_path, delimiter):
-    header = ["Id", *CATEGORICAL_COLUMNS[::-1], "LABEL", *(name.lower() for name in INTEGER_COLUMNS)]
-    lines = [header] + [["100", *row[:13:-1], row[0], *row[1:14]] for row in ROWS]
+def test_header_gives_the_columns_in_any_order_and_case(tmp_path, delimiter, url):
+    header = ["url", *CATEGORICAL_COLUMNS[::-1], "LABEL", *(name.lower() for name in INTEGER_COLUMNS)]
+    lines = [header] + [[url, *row[:13:-1], row[0], *row[1:14]] for row in ROWS]
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(delimiter.join(line) for line in lines))
     file = CriteoFile(path)

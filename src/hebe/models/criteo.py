@@ -3,7 +3,7 @@
 Two forms are read, gzipped or not, and told apart by their first line:
 
 - without header: exactly 40 fields, label first (the Criteo Kaggle and Terabyte files);
-- with header: columns found by name in any case and order, others (`Id`) passed over.
+- with header: columns found by name in any case and order, others (`Id`, a URL of any length) passed over.
 
 The delimiter is a tab if the first line holds one, else a comma. Empty fields are missing values. Fields between
 quotes are unquoted where commas are the delimiter or the first line has quotes. Memory stays at one batch, whatever the
@@ -221,10 +221,11 @@ class CriteoFile:
         if max(map(len, flat)) > MAX_FIELD_BYTES:
             for position, field in enumerate(flat):
                 if len(field) > MAX_FIELD_BYTES:
-                    index, column = divmod(position, self._width)
-                    name = _COLUMNS[self._columns.index(column)] if column in self._columns else f"{column + 1}"
-                    bad.setdefault(index, f"field {name} has {len(field)} bytes: at most {MAX_FIELD_BYTES}")
                     flat[position] = b""
+                    index, column = divmod(position, self._width)
+                    if column in self._columns:  # others, a URL say, may be as long as they like
+                        name = _COLUMNS[self._columns.index(column)]
+                        bad.setdefault(index, f"field {name} has {len(field)} bytes: at most {MAX_FIELD_BYTES}")
         return np.array(flat).reshape(len(lines), self._width)[:, self._columns]
 
     @staticmethod
