@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -308,6 +309,23 @@ def test_import_takes_the_example_from_a_callable_of_its_own(answer, models, net
         "--repository", models, "--name", "mine",
     )  # fmt: skip
     assert stored["provenance"]["weights"] == "the factory's"
+
+
+def test_a_factory_imports_its_neighbours_when_it_is_called(answer, models, net):
+    directory, before = net[0], list(sys.path)
+    (directory / "near.py").write_text("def make():\n    from layers_near import Net\n    return Net()\n")
+    (directory / "layers_near.py").write_text(NET)
+    (directory / "beside").mkdir()
+    (directory / "beside" / "inputs_beside.py").write_text(NET)
+    (directory / "beside" / "batch.py").write_text(
+        "def x():\n    import inputs_beside\n    return inputs_beside.example()\n"
+    )
+    stored = answer(
+        "import", "--factory", f"{directory / 'near.py'}:make", "--example", f"{directory / 'beside' / 'batch.py'}:x",
+        "--repository", models, "--name", "mine",
+    )  # fmt: skip
+    assert stored["provenance"]["factory"] == "near.py:make"
+    assert sys.path == before
 
 
 def test_import_tells_what_becomes_of_keys_out_of_range(answer, hebe, models, net, monkeypatch):

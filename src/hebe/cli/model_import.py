@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -116,7 +116,7 @@ def import_model(
     from hebe.models.repository import ROWS_AS_OF, ModelRepository
     from hebe.models.split_check import check_split
 
-    with make_progress() as bar:
+    with _path_set_back(), make_progress() as bar:
         task = bar.add_task("running the factory", total=None)
         module, example_inputs = _made(make, make_example, factory)
         if weights is not None:
@@ -181,7 +181,17 @@ def _parse_callable(text: str, option: str) -> Callable[[], Any]:
     return call
 
 
+@contextlib.contextmanager
+def _path_set_back() -> Iterator[None]:
+    before = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
 def _attribute(path: Path, attribute: str) -> Any:
+    sys.path.insert(0, str(path.parent.resolve()))  # the file may import its neighbours, in its functions too
     module = _modules.get(path.resolve())
     if module is None:
         module_name = f"hebe_imported_{len(_modules)}_{path.stem}"
@@ -190,16 +200,11 @@ def _attribute(path: Path, attribute: str) -> Any:
             raise ModelImportError(f"{path}: not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
-        directory = str(path.parent.resolve())
-        sys.path.insert(0, directory)  # the file may import its neighbours
         try:
             spec.loader.exec_module(module)
         except BaseException:
             del sys.modules[module_name]
             raise
-        finally:
-            with contextlib.suppress(ValueError):
-                sys.path.remove(directory)
         _modules[path.resolve()] = module
     found = getattr(module, attribute, None)
     if not callable(found):
