@@ -343,6 +343,11 @@ def traced(module, example):
         return torch.jit.trace(module, example)
 
 
+@dataclasses.dataclass
+class Batch:
+    keys: torch.Tensor
+
+
 X = keys(20, 6, 3)
 REFUSED = {
     r"layer bag: mode 'max' together with offsets is not supported; keys \[items, n\] without are": (
@@ -360,6 +365,10 @@ REFUSED = {
     r"layer e: its keys are \[items, 0\] in the example": (
         from_function(lambda m, x, y: m.bag(x) + m.e(y).sum(1), bag=bag(), e=nn.Embedding(20, 2)),
         (X, X[:, :0]),
+    ),
+    "example inputs are Batch: give a tensor, a sequence or a mapping of tensors": (
+        from_function(lambda m, batch: m.bag(batch.keys), bag=bag()),
+        Batch(X),
     ),
     "the module is TorchScript, made by torch.jit.trace or torch.jit.script": (traced(TwoBags(), TWO_BAGS), TWO_BAGS),
     "layer bag: the row of its padding_idx 2 is not zero": (
@@ -560,6 +569,18 @@ def test_scores_that_depend_on_other_items_are_refused():
     captured = capture(module, (X,), "model")
     with pytest.raises(GraphCaptureError, match="an item's score depends on the other items of its batch"):
         check_split(module, (X,), captured)
+
+
+@pytest.mark.parametrize("reduce", [torch.sum, torch.mean])
+def test_a_sum_over_all_items_is_captured_as_it_is(reduce):
+    module = from_function(lambda m, x: m.e(x)[:, 0] + reduce(m.e(x)) * m.zero, e=nn.Embedding(20, 1))
+    module.register_buffer("zero", torch.zeros(1))
+    captured = capture(module, (X,), "model")
+    assert all(feature.pooling is Pooling.CONCAT for feature in captured.spec.features)
+    assert check_split(module, (X,), captured) <= 1e-6
+    module.zero += 1
+    with pytest.raises(GraphCaptureError, match="an item's score depends on the other items of its batch"):
+        check_split(module, (X,), capture(module, (X,), "model"))
 
 
 def test_a_split_that_differs_is_refused():

@@ -161,8 +161,8 @@ def _embedding_use(node: fx.Node, weight: Weight, keys: fx.Node, probes: list[Ke
     users = list(node.users)
     if use.shape[:-1] == (len(sources),) and len(users) == 1 and op_name(users[0]) in _REDUCES:
         reduction = users[0]
-        _, dims, *keep = (*reduction.args, *reduction.kwargs.values())
-        if dims in ([1], [-2]) and not reduction.kwargs and keep in ([], [False]):
+        dims, keep = reduction.args[1:2], reduction.args[2:]  # neither, where it is over everything
+        if dims in (([1],), ([-2],)) and keep in ((), (False,)) and not reduction.kwargs:
             # Not mean pooling, which divides by the keys that an item has: `.mean(1)` counts its padding too.
             divisor = len(sources) if op_name(reduction) == "mean" else None
             return replace(use, pooling=Pooling.SUM, divisor=divisor, shape=(dim,), results=(reduction,))

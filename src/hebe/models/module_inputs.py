@@ -92,8 +92,12 @@ def _arguments(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example_inputs, Tensor):
         return (example_inputs,), {}
-    if not isinstance(example_inputs, Mapping):
+    if isinstance(example_inputs, Sequence):
         return tuple(example_inputs), {}
+    if not isinstance(example_inputs, Mapping):  # whatever the user's factory returned
+        raise GraphCaptureError(
+            f"example inputs are {type(example_inputs).__name__}: give a tensor, a sequence or a mapping of tensors"
+        )
     parameters = inspect.signature(module.forward).parameters
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     if takes_any or set(example_inputs) <= set(parameters):
