@@ -198,6 +198,26 @@ def test_progress_ends_at_the_size_of_the_files(repository):
     assert seen[-1] == (sum(stored.file_bytes.values()),) * 2
 
 
+def test_what_was_written_survives_a_power_failure(tmp_path, monkeypatch):
+    """Every file is flushed, and every directory in which a name is new: up to the first that there was."""
+    flushed, real = set(), os.fsync
+
+    def noted(descriptor):
+        flushed.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    repository = ModelRepository(tmp_path / "new" / "models")
+    write(repository)
+    small = repository.root / "small"
+    staged = {small / ".writing-1" / path.relative_to(small / "1") for path in (small / "1").rglob("*")}
+    assert flushed == staged | {small / ".writing-1", small, repository.root, tmp_path / "new", tmp_path}
+    flushed.clear()
+    write(repository)
+    assert small in flushed
+    assert repository.root not in flushed, "where nothing is new"
+
+
 def test_a_full_disk_leaves_nothing(repository, monkeypatch):
     write(repository)
     real = os.fsync

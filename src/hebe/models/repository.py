@@ -35,6 +35,7 @@ from hebe.models.stored_file import (
     check_sha256,
     check_size,
     flush_directory,
+    make_directories,
     read_checked,
     write_durably,
 )
@@ -303,7 +304,7 @@ class ModelRepository:
         provenance = {ROWS_AS_OF: datetime.now(UTC).isoformat(timespec="milliseconds"), **(provenance or {})}
         directory = self.root / spec.name
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directories(directory)
             with _writer_lock(directory):
                 for abandoned in directory.glob(".writing-*"):
                     shutil.rmtree(abandoned)

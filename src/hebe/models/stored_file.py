@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 Progress = Callable[[int], None]
@@ -67,6 +68,14 @@ def flush_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_directories(path: Path) -> None:
+    """Make a directory, and those above it that are missing, with names that survive a power failure."""
+    missing = list(takewhile(lambda each: not each.exists(), (path, *path.parents)))
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        flush_directory(each.parent)
 
 
 def check_size(path: Path, record: FileRecord) -> None:
