@@ -137,6 +137,22 @@ def test_keys_of_a_feature_are_counted_in_its_table_as_it_reads_them():
 
 
 @pytest.mark.parametrize(
+    ("rule", "row"),
+    [
+        (OutOfRange.REFUSE, None),
+        (OutOfRange.CLAMP_HIGH, None),
+        (OutOfRange.WRAP, 5),
+        (OutOfRange.CLAMP, 0),
+        (OutOfRange.CLAMP_LOW, 0),
+    ],
+)
+def test_minus_one_is_no_key_where_a_query_with_it_would_be_refused(rule, row):
+    spec = replace(SPEC, features=(FeatureSpec("f", "narrow", 1, Pooling.SUM, rule), *SPEC.features[1:]))
+    counts = counted_frequencies(spec, {"f": np.array([3, -1])})["narrow"]
+    assert np.flatnonzero(counts).tolist() == sorted({3} | ({row} - {None}))
+
+
+@pytest.mark.parametrize(
     ("trace", "said"),
     [
         ({"other": np.array([1])}, "no table or feature other; its tables: narrow, wide"),

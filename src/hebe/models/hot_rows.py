@@ -145,7 +145,8 @@ def _checked(spec: ModelSpec, name: str, frequencies: Frequencies) -> npt.NDArra
 
 def counted_frequencies(spec: ModelSpec, trace: Mapping[str, KeyArray]) -> dict[str, npt.NDArray[np.float64]]:
     """How often each row is looked up in `trace`: keys, int64 of any shape, by table, or by the feature that reads it,
-    which brings them into range as it says; -1 where there is none.
+    which brings them into range as it says. -1 is no key, except for a feature that brings it into range, as on the
+    wire: of those, absent keys are left out.
 
     What the trace lacks is never looked up. Raises ValueError for other names, keys that are no row's, and a trace
     without any key.
@@ -157,7 +158,8 @@ def counted_frequencies(spec: ModelSpec, trace: Mapping[str, KeyArray]) -> dict[
 
 
 def read_key_trace(path: Path, spec: ModelSpec) -> dict[str, npt.NDArray[np.float64]]:
-    """`counted_frequencies` of a trace in a file: safetensors, an int64 array of keys for each table or feature.
+    """`counted_frequencies` of a trace in a file: safetensors, an int64 array of keys for each table or feature,
+    with -1 for no key where that function says so.
 
     That is the form in which caches keep their keys as well. Raises `RepositoryError` naming file and array.
     """
