@@ -40,14 +40,6 @@ def test_what_does_not_fit_is_refused_in_words():
     assert memory.free_bytes == 30
 
 
-def test_workers_share_what_is_free():
-    memory = AcceleratorMemory(100)
-    memory.reserve(10, "the DenseNet")
-    assert [memory.share_bytes(workers) for workers in (1, 4)] == [90, 22]
-    with pytest.raises(ValueError, match="0 workers"):
-        memory.share_bytes(0)
-
-
 def test_impossible_amounts_are_errors():
     with pytest.raises(ValueError, match="-1 bytes"):
         AcceleratorMemory(-1)

@@ -32,9 +32,10 @@ class SplitKeys:
 class HotTables:
     """The rows `rows`, int64 keys by table, copied out of `memory`, which must hold all rows of all tables of `spec`.
 
-    Rows are stored as they are there, to the bit, and take `rows_bytes`. `split` and `add` may run in any number of
-    threads; what is written to `memory` later does not reach the copies. Raises ValueError for keys that are no rows or
-    come twice, `StoreError` when memory is not to be had.
+    Rows are stored as they are there, to the bit, and take `rows_bytes`; the map from key to hot row takes a quarter of
+    a byte for each row of the whole tables. `split` and `add` may run in any number of threads; what is written to
+    `memory` later does not reach the copies. Raises ValueError for keys that are no rows or come twice, `StoreError`
+    when memory is not to be had.
     """
 
     def __init__(self, spec: ModelSpec, memory: TableMemory, rows: Mapping[str, KeyArray]) -> None:
@@ -60,11 +61,6 @@ class HotTables:
         except BaseException:
             self._memory.close()
             raise
-
-    @property
-    def map_bytes(self) -> int:
-        """What the map takes: a quarter of a byte for each row of the whole tables."""
-        return self._words.nbytes
 
     def split(self, keys: KeyArray, cold: KeyArray, hot: KeyArray) -> SplitKeys:
         """Part the key matrix `keys`, int64 `[n, lookups_per_item]`, of which no copies are still to be made.

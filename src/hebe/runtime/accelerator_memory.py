@@ -32,13 +32,6 @@ class AcceleratorMemory:
         """What may still be reserved."""
         return self.capacity_bytes - self.reserved_bytes
 
-    def share_bytes(self, workers: int) -> int:
-        """What is left for each of `workers` workers that share the accelerator (Hercules IV.B: capacity over
-        co-location). Raises ValueError unless there is one."""
-        if workers < 1:
-            raise ValueError(f"{workers} workers share an accelerator: must be at least 1")
-        return self.free_bytes // workers
-
     def reserve(self, size_bytes: int, what: str) -> Reservation:
         """Set `size_bytes` aside for `what`, to be released by its owner.
 

@@ -70,11 +70,6 @@ class HotSparseNet:
             raise
 
     @property
-    def host_bytes(self) -> int:
-        """What the map from key to hot row takes of the host's memory."""
-        return self._tables.map_bytes
-
-    @property
     def hits(self) -> HotLookups:
         """What `split` has seen since the start."""
         return self._hits
