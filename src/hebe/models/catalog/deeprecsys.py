@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hebe.models.catalog import disagreements
-from hebe.models.catalog.layout import Layout, behaviours, plain, user_and_item
-from hebe.spec import ModelSpec, SlaTarget
+from hebe.models.catalog.layout import behaviours, plain, user_and_item
+from hebe.models.catalog.paper_table import PaperTable
+from hebe.spec import ModelSpec
 
 _SOURCE = "DeepRecSys (Gupta et al., ISCA 2020), artifact's models/configs; SLA: the paper's table of SLA targets"
 _MILLION = 1_000_000
@@ -33,42 +32,14 @@ _DIEN = (
     f"{disagreements.DIEN}"
 )
 
+_PAPER = PaperTable(_SOURCE, notes=_ALL, dlrm_notes=_DLRM, interaction="concat", prefix="deeprecsys-")
 
-def _model(name: str, layout: Layout, sla_ms: float, notes: str, **fields: Any) -> ModelSpec:
-    tables, features = layout
-    return ModelSpec(
-        name=f"deeprecsys-{name}",
-        tables=tables,
-        features=features,
-        sla=SlaTarget(sla_ms, 95.0),
-        size="production",
-        source=_SOURCE,
-        notes=f"{notes} {_ALL}",
-        **fields,
-    )
-
-
-def _dlrm(
-    name: str, layout: Layout, bottom: tuple[int, ...], top: tuple[int, ...], sla_ms: float, notes: str
-) -> ModelSpec:
-    towers = {"bottom": bottom[1:], "top": top}
-    settings = {"interaction": "concat"}
-    return _model(
-        name,
-        layout,
-        sla_ms,
-        f"{_DLRM} {notes}",
-        architecture="dlrm",
-        dense_dim=bottom[0],
-        towers=towers,
-        settings=settings,
-    )
-
-
-RM1 = _dlrm("rm1", plain([4 * _MILLION] * 8, 32, 80), (128, 64, 32), (256, 64, 1), 100.0, disagreements.RM1)
-RM2 = _dlrm("rm2", plain([_MILLION // 2] * 32, 64, 120), (256, 128, 64), (128, 64, 1), 400.0, disagreements.RM2)
-RM3 = _dlrm("rm3", plain([2 * _MILLION] * 10, 32, 20), (2560, 1024, 256, 32), (512, 256, 1), 100.0, disagreements.RM3)
-WND = _model(
+RM1 = _PAPER.dlrm("rm1", plain([4 * _MILLION] * 8, 32, 80), (128, 64, 32), (256, 64, 1), 100.0, disagreements.RM1)
+RM2 = _PAPER.dlrm("rm2", plain([_MILLION // 2] * 32, 64, 120), (256, 128, 64), (128, 64, 1), 400.0, disagreements.RM2)
+RM3 = _PAPER.dlrm(
+    "rm3", plain([2 * _MILLION] * 10, 32, 20), (2560, 1024, 256, 32), (512, 256, 1), 100.0, disagreements.RM3
+)
+WND = _PAPER.entry(
     "wnd",
     plain([_MILLION] * 27, 32, 1),
     25.0,
@@ -77,7 +48,7 @@ WND = _model(
     dense_dim=512,
     towers={"deep": (1024, 512, 256)},
 )
-MT_WND = _model(
+MT_WND = _PAPER.entry(
     "mtwnd",
     plain([_MILLION // 2] * 41 + [5 * _MILLION] * 2, 32, 1),
     25.0,
@@ -87,7 +58,7 @@ MT_WND = _model(
     outputs=4,
     towers={"trunk": (1024, 512), "task": (512, 256, 128)},
 )
-NCF = _model(
+NCF = _PAPER.entry(
     "ncf",
     user_and_item(140_000, 28_000, 64),
     5.0,
@@ -95,7 +66,7 @@ NCF = _model(
     architecture="ncf",
     towers={"mlp": (256, 256, 128, 64, 64)},
 )
-DIN = _model(
+DIN = _PAPER.entry(
     "din",
     behaviours({"item": 35 * _MILLION}, {"user": _MILLION, "context": 10 * _MILLION}, 32, 250, lookups=3),
     100.0,
@@ -103,7 +74,7 @@ DIN = _model(
     architecture="din",
     towers={"attention": (36, 1), "top": (200, 80, 2)},
 )
-DIEN = _model(
+DIEN = _PAPER.entry(
     "dien",
     behaviours({"item": 25 * _MILLION}, {"user": _MILLION // 2, "context": 5 * _MILLION}, 32, 40),
     35.0,

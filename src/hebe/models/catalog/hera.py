@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hebe.models.catalog import disagreements
-from hebe.models.catalog.layout import Layout, behaviours, plain, user_and_item
-from hebe.spec import ModelSpec, SlaTarget
+from hebe.models.catalog.layout import behaviours, plain, user_and_item
+from hebe.models.catalog.paper_table import PaperTable
+from hebe.spec import ModelSpec
 
 _SOURCE = "Hera (Choi et al.), Table I"
 _MILLION = 1_000_000
@@ -30,40 +29,10 @@ _DIN = (
 )
 _WND = f"Dense width not stated: 512, as DeepRecSys, which makes the stated FC size of 8 MB. {disagreements.WND}"
 
+_PAPER = PaperTable(_SOURCE, notes=_ALL, dlrm_notes=_DLRM, interaction="dot")
 
-def _model(name: str, layout: Layout, sla_ms: float, notes: str, **fields: Any) -> ModelSpec:
-    tables, features = layout
-    return ModelSpec(
-        name=name,
-        tables=tables,
-        features=features,
-        sla=SlaTarget(sla_ms, 95.0),
-        size="production",
-        source=_SOURCE,
-        notes=f"{notes} {_ALL}",
-        **fields,
-    )
-
-
-def _dlrm(
-    name: str, layout: Layout, bottom: tuple[int, ...], top: tuple[int, ...], sla_ms: float, notes: str
-) -> ModelSpec:
-    towers = {"bottom": bottom[1:], "top": top}
-    settings = {"interaction": "dot"}
-    return _model(
-        name,
-        layout,
-        sla_ms,
-        f"{_DLRM} {notes}",
-        architecture="dlrm",
-        dense_dim=bottom[0],
-        towers=towers,
-        settings=settings,
-    )
-
-
-DLRM_A = _dlrm("dlrm-a", plain([_MILLION] * 8, 64, 80), (128, 64, 64), (256, 64, 1), 100.0, disagreements.RM1)
-DLRM_B = _dlrm(
+DLRM_A = _PAPER.dlrm("dlrm-a", plain([_MILLION] * 8, 64, 80), (128, 64, 64), (256, 64, 1), 100.0, disagreements.RM1)
+DLRM_B = _PAPER.dlrm(
     "dlrm-b",
     plain([2_500_000] * 40, 64, 120),
     (256, 128, 64),
@@ -71,10 +40,10 @@ DLRM_B = _dlrm(
     400.0,
     f"25 GB over 40 tables: 2.5M rows each, 25.6 GB. {disagreements.RM2}",
 )
-DLRM_C = _dlrm(
+DLRM_C = _PAPER.dlrm(
     "dlrm-c", plain([2 * _MILLION] * 10, 32, 20), (2560, 1024, 256, 32), (512, 256, 1), 100.0, disagreements.RM3
 )
-DLRM_D = _dlrm(
+DLRM_D = _PAPER.dlrm(
     "dlrm-d",
     plain([_MILLION] * 8, 256, 80),
     (256, 256, 256),
@@ -82,8 +51,10 @@ DLRM_D = _dlrm(
     100.0,
     f"The stated FC size, 0.2 MB, is DLRM (A)'s; these widths make 0.9 MB. {disagreements.DLRM_D}",
 )
-NCF = _model("ncf", user_and_item(140_000, 28_000, 64), 5.0, _NCF, architecture="ncf", towers={"mlp": (256, 256, 128)})
-DIEN = _model(
+NCF = _PAPER.entry(
+    "ncf", user_and_item(140_000, 28_000, 64), 5.0, _NCF, architecture="ncf", towers={"mlp": (256, 256, 128)}
+)
+DIEN = _PAPER.entry(
     "hera-dien",
     behaviours({"item": 25 * _MILLION}, {"user": _MILLION // 2, "context": 5 * _MILLION}, 32, 40),
     35.0,
@@ -92,7 +63,7 @@ DIEN = _model(
     towers={"top": (200, 80, 2)},
     settings={"hidden": 64},
 )
-DIN = _model(
+DIN = _PAPER.entry(
     "hera-din",
     behaviours({"item": 10_100_000}, {"user": _MILLION, "context": 10 * _MILLION}, 32, 250, lookups=3),
     100.0,
@@ -100,7 +71,7 @@ DIN = _model(
     architecture="din",
     towers={"attention": (36, 1), "top": (200, 80, 2)},
 )
-WND = _model(
+WND = _PAPER.entry(
     "wnd",
     plain([_MILLION] * 27, 32, 1),
     25.0,
