@@ -21,11 +21,7 @@ def bench_repository(name: str, size: str | None, progress: Progress, scale: flo
         return repository.root
     task = progress.add_task(f"making {name}", total=spec.table_bytes)
     write_initial_model(
-        repository,
-        spec,
-        1,
-        {"initialised_from_seed": 1},
-        lambda done, total: progress.update(task, completed=done, total=total),
+        repository, spec, 1, "hebe bench", lambda done, total: progress.update(task, completed=done, total=total)
     )
     progress.remove_task(task)
     return repository.root

@@ -184,8 +184,7 @@ def new(
     from hebe.models.repository import ModelRepository
 
     with byte_progress(f"writing {spec.name}") as advance:
-        provenance = {"made_by": "hebe model new", "seed": seed}
-        stored = write_initial_model(ModelRepository(repository), spec, seed, provenance, advance)
+        stored = write_initial_model(ModelRepository(repository), spec, seed, "hebe model new", advance)
     print_stored(stored, repository, as_json)
 
 

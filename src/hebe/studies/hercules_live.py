@@ -55,11 +55,7 @@ def make_model(name: str, table_bytes: int, directory: Path, progress: Progress)
     task = progress.add_task(f"making {name}", total=spec.table_bytes)
     repository = ModelRepository(directory / name)
     write_initial_model(
-        repository,
-        spec,
-        1,
-        {"initialised_from_seed": 1},
-        lambda done, total: progress.update(task, completed=done, total=total),
+        repository, spec, 1, "hebe study", lambda done, total: progress.update(task, completed=done, total=total)
     )
     progress.remove_task(task)
     return repository.root
