@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hebe.profile import LatencyProfile
-from hebe.query import Batch, Query
+from hebe.query import Batch
 from hebe.scheduling.events import (
     Availability,
     BatchFinished,
@@ -32,34 +30,7 @@ from hebe.scheduling.events import (
 )
 from hebe.scheduling.node import NodeConfig, NodeScheduler
 
-PROFILE = LatencyProfile((1, 100), (0.001, 0.100), (0.0, 0.0))
-"""1 ms an item."""
-
-
-def scheduler(workers: int = 1, profile: LatencyProfile | None = PROFILE, threads: int = 1, **config) -> NodeScheduler:
-    """Worker ids count the first threads of all workers, then the second ones."""
-    node = NodeScheduler(NodeConfig(**{"batch_size": 100, **config}), profile)
-    for worker_id in range(workers * threads):
-        cores = (worker_id % workers,) if threads > 1 else ()
-        assert node.handle(WorkerChanged(worker_id, Availability.UP, cores), 0.0) == []
-    return node
-
-
-def query(query_id: int, items: int, arrival_s: float = 0.0, **fields) -> Query:
-    return Query(query_id, items, arrival_s, **fields)
-
-
-def started(actions) -> list[tuple[int, list[tuple[int, int, int]]]]:
-    """(worker, [(query, start, stop)]) of each StartBatch."""
-    return [
-        (a.worker_id, [(p.query.query_id, p.start, p.stop) for p in a.batch.sub_queries])
-        for a in actions
-        if isinstance(a, StartBatch)
-    ]
-
-
-def batch_ids(actions) -> list[int]:
-    return [a.batch.batch_id for a in actions if isinstance(a, StartBatch)]
+from .one_node import PROFILE, batch_ids, query, scheduler, started
 
 
 def test_a_query_starts_at_once_on_an_idle_worker_and_completes():
@@ -211,140 +182,6 @@ def test_without_fusion_each_batch_holds_one_query():
     node.handle(QueryArrived(query(3, 5)), 0.0)
     actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.005), 0.005)
     assert started(actions) == [(0, [(2, 0, 5)])]
-
-
-def test_a_query_that_cannot_meet_its_deadline_is_refused_at_once():
-    node = scheduler(sla_s=0.120)
-    node.handle(QueryArrived(query(1, 100)), 0.0)
-    late = query(2, 50)
-    (action,) = node.handle(QueryArrived(late), 0.0)
-    assert isinstance(action, RejectQuery)
-    assert action.reason is RejectReason.DEADLINE
-    assert action.retry_after_s == pytest.approx(0.150, rel=0.05)
-
-
-def test_a_refusal_can_be_foreseen_and_changes_nothing():
-    node = scheduler(sla_s=0.120)
-    late = query(2, 50)
-    assert node.refusal(late, 0.0) is None
-    node.handle(QueryArrived(query(1, 100)), 0.0)
-    foreseen = node.refusal(late, 0.0)
-    assert late.deadline_s == float("inf")
-    assert node.handle(QueryArrived(late), 0.0) == [foreseen]
-    assert foreseen.reason is RejectReason.DEADLINE
-    assert node.refusal(query(3, 50, deadline_s=1.0), 0.0) is None
-
-
-def test_its_own_deadline_goes_before_the_sla():
-    node = scheduler(sla_s=0.120)
-    node.handle(QueryArrived(query(1, 100)), 0.0)
-    assert node.handle(QueryArrived(query(2, 50, deadline_s=1.0)), 0.0) == []
-
-
-def test_without_admission_everything_is_queued():
-    node = scheduler(sla_s=0.001, admission=False)
-    for query_id in range(5):
-        assert not any(isinstance(a, RejectQuery) for a in node.handle(QueryArrived(query(query_id, 100)), 0.0))
-
-
-def test_a_query_that_waited_too_long_is_dropped_before_it_costs_a_worker():
-    node = scheduler(sla_s=0.250)
-    actions = node.handle(QueryArrived(query(1, 100)), 0.0)
-    node.handle(QueryArrived(query(2, 100)), 0.0)
-    actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.2), 0.2)
-    assert [type(a) for a in actions] == [CompleteQuery, RejectQuery]
-    assert actions[1].reason is RejectReason.EXPIRED
-    assert node.idle
-
-
-def test_urgent_priority_goes_first():
-    node = scheduler()
-    actions = node.handle(QueryArrived(query(1, 100)), 0.0)
-    node.handle(QueryArrived(query(2, 100, priority=5)), 0.0)
-    node.handle(QueryArrived(query(3, 100, priority=1)), 0.0)
-    actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.1), 0.1)
-    assert started(actions) == [(0, [(3, 0, 100)])]
-
-
-def test_work_of_lower_priority_does_not_count_as_ahead():
-    node = scheduler(sla_s=10.0)
-    node.handle(QueryArrived(query(1, 100)), 0.0)
-    for query_id in range(2, 12):
-        node.handle(QueryArrived(query(query_id, 100, priority=9)), 0.0)
-    assert node.handle(QueryArrived(query(50, 100, deadline_s=0.3)), 0.0) == []
-    (action,) = node.handle(QueryArrived(query(51, 100, priority=9, deadline_s=0.3)), 0.0)
-    assert isinstance(action, RejectQuery)
-
-
-def test_a_query_behind_more_urgent_ones_is_rejected_when_its_time_has_run_out():
-    """However long these keep coming: its own turn never comes."""
-    node = scheduler(sla_s=5.0)
-    actions, now, answers = node.handle(QueryArrived(query(1, 100)), 0.0), 0.0, []
-    node.handle(QueryArrived(query(2, 100)), 0.0)
-    patient, hurried = query(3, 100, priority=9), query(4, 10, priority=9, deadline_s=0.5)
-    assert node.handle(QueryArrived(patient), 0.0) + node.handle(QueryArrived(hurried), 0.0) == []
-    for number in range(5, 30):
-        now += 0.1
-        actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.1), now)
-        answers += [(now, a) for a in actions if isinstance(a, RejectQuery)]
-        node.handle(QueryArrived(query(number, 100, now)), now)
-    [(at_s, rejected)] = answers
-    assert (rejected.query, rejected.reason) == (hurried, RejectReason.EXPIRED)
-    assert at_s == pytest.approx(0.5)
-    assert node.queue_depth == 2, "the patient one waits on"
-
-
-def test_less_urgent_queries_give_their_places_in_a_full_queue_to_more_urgent_ones():
-    node = scheduler(max_queue=3, sla_s=1000.0)
-    node.handle(QueryArrived(query(1, 100)), 0.0)
-    waiting = [query(number, 100, priority=5) for number in (2, 3, 4)]
-    for one in waiting:
-        assert node.handle(QueryArrived(one), 0.0) == []
-    assert node.refusal(query(9, 1, priority=5), 0.0).reason is RejectReason.QUEUE_FULL
-    assert node.refusal(query(9, 1, priority=4), 0.0) is None
-    [given_up] = node.handle(QueryArrived(query(5, 100, priority=4)), 0.0)
-    assert given_up.reason is RejectReason.QUEUE_FULL
-    assert given_up.query in waiting
-    [given_up] = node.handle(QueryArrived(query(6, 100, priority=9)), 0.0)
-    assert given_up.query.query_id == 6
-    assert node.queue_depth == 3
-
-
-def _urgent_in_time(batch_rate_qps: float, **batch_class) -> float:
-    """The share of queries with 0.2 s that are answered in time, in virtual time: 40 a second arrive, one worker takes
-    50, and others that have 10 s arrive beside them.
-    """
-    random = np.random.default_rng(7)
-    node = scheduler(sla_s=0.2, batch_size=20)
-    now, free_s, running, urgent, in_time = 0.0, math.inf, None, 0, 0
-    while urgent < 4000:
-        at_s = now + random.exponential(1 / (40.0 + batch_rate_qps))
-        while free_s <= at_s:
-            now, ended = free_s, running
-            actions = node.handle(BatchFinished(0, ended.batch_id, ended.items * 1e-3), now)
-            done = (a.query for a in actions if isinstance(a, CompleteQuery))
-            in_time += sum(one.deadline_s - one.arrival_s < 1.0 and now <= one.deadline_s for one in done)
-            running = next((a.batch for a in actions if isinstance(a, StartBatch)), None)
-            free_s = math.inf if running is None else now + running.items * 1e-3
-        now, of_batch = at_s, random.random() * (40.0 + batch_rate_qps) > 40.0
-        urgent += not of_batch
-        more = {**batch_class, "deadline_s": now + 10.0} if of_batch else {}
-        for action in node.handle(QueryArrived(query(next(_IDS), 20, now, **more)), now):
-            if isinstance(action, StartBatch):
-                running, free_s = action.batch, now + action.batch.items * 1e-3
-    return in_time / urgent
-
-
-_IDS = itertools.count()
-
-
-@pytest.mark.parametrize(("batch_class", "least"), [({"priority": 5}, 0.98), ({}, 0.8)])
-def test_queries_with_much_time_that_are_overtaken_take_no_chance_from_those_with_little(batch_class, least):
-    """Their latency would be learned as how far off predictions are, and half of the others refused. At the same
-    priority they are as urgent as any when their own time runs out: a fifth more arrives than can be served.
-    """
-    assert _urgent_in_time(0.0) > 0.98
-    assert _urgent_in_time(20.0, **batch_class) > least
 
 
 def test_the_queue_is_bounded():
