@@ -120,7 +120,7 @@ def test_places_of_what_was_dropped_do_not_pile_up():
 
 def test_what_is_late_behind_the_most_urgent_and_who_is_least_urgent():
     queue = WaitingQueue()
-    assert (queue.late_behind(9.0), queue.least_urgent()) == ([], None)
+    assert (queue.late_behind(9.0), list(queue.least_urgent_first())) == ([], [])
     queries = [Query(n, 1, 0.0, deadline_s, priority) for n, (priority, deadline_s) in enumerate(
         [(0, 1.0), (0, 2.0), (3, 5.0), (3, 1.5), (7, 1.0), (7, 8.0)]
     )]  # fmt: skip
@@ -132,9 +132,11 @@ def test_what_is_late_behind_the_most_urgent_and_who_is_least_urgent():
     assert queue.late_behind(1.0) == []
     assert queue.late_behind(1.2) == [queries[4]]
     assert queue.late_behind(9.0) == [queries[3], queries[4]], "of each priority the next one"
-    assert queue.least_urgent() is queries[5]
+    least_urgent_first = list(queue.least_urgent_first())
+    assert least_urgent_first[:2] == [queries[5], queries[4]]
+    assert [query.priority for query in least_urgent_first] == [7, 7, 3, 3, 0, 0]
     queue.drop(queries[5])
-    assert queue.least_urgent() is queries[4]
+    assert next(queue.least_urgent_first()) is queries[4]
 
 
 def test_who_has_more_than_the_usual_time_is_ahead_of_its_like_only():

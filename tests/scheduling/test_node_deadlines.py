@@ -101,6 +101,32 @@ def test_a_query_behind_more_urgent_ones_is_rejected_when_its_time_has_run_out()
     assert node.queue_depth == 2, "the patient one waits on"
 
 
+def test_a_query_that_has_begun_behind_more_urgent_ones_is_rejected_too_and_holds_up_no_other():
+    """It would be late, and its rest stands at the head of its priority for as long as those keep coming."""
+    node = scheduler(sla_s=1.0)
+    begun, behind = query(1, 200, priority=1), query(2, 100, priority=1)
+    actions = node.handle(QueryArrived(begun), 0.0)
+    assert started(actions) == [(0, [(1, 0, 100)])]
+    assert node.handle(QueryArrived(behind), 0.0) == []
+    answers = []
+    for number in range(3, 16):
+        now = 0.1 * (number - 3)
+        answers += [(now, action) for action in node.handle(QueryArrived(query(number, 100, now)), now)]
+        actions = node.handle(BatchFinished(0, batch_ids(actions)[0], 0.1), now + 0.09)
+    assert answers == [(1.1, RejectQuery(one, RejectReason.EXPIRED)) for one in (begun, behind)]
+
+
+def test_what_still_runs_of_a_query_that_ran_out_of_time_is_of_no_consequence():
+    node = scheduler(sla_s=1.0)
+    late = query(1, 200, priority=1)
+    first = node.handle(QueryArrived(late), 0.0)
+    node.handle(QueryArrived(query(2, 100, 1.0)), 1.0)
+    rejected = node.handle(QueryArrived(query(3, 100, 1.01)), 1.01)
+    assert rejected == [RejectQuery(late, RejectReason.EXPIRED)]
+    actions = node.handle(BatchFinished(0, batch_ids(first)[0], 1.02), 1.02)
+    assert [type(action) for action in actions] == [StartBatch]
+
+
 def test_less_urgent_queries_give_their_places_in_a_full_queue_to_more_urgent_ones():
     node = scheduler(max_queue=3, sla_s=1000.0)
     node.handle(QueryArrived(query(1, 100)), 0.0)
@@ -115,6 +141,15 @@ def test_less_urgent_queries_give_their_places_in_a_full_queue_to_more_urgent_on
     [given_up] = node.handle(QueryArrived(query(6, 100, priority=9)), 0.0)
     assert given_up.query.query_id == 6
     assert node.queue_depth == 3
+
+
+def test_a_query_that_has_begun_keeps_its_place_in_a_full_queue_and_another_gives_way():
+    node = scheduler(max_queue=2, sla_s=1000.0)
+    node.handle(QueryArrived(query(1, 200, priority=5, deadline_s=2000.0)), 0.0)
+    other = query(2, 100, priority=5)
+    node.handle(QueryArrived(other), 0.0)
+    assert node.handle(QueryArrived(query(3, 100)), 0.0) == [RejectQuery(other, RejectReason.QUEUE_FULL)]
+    assert node.refusal(query(4, 100), 0.0).reason is RejectReason.QUEUE_FULL
 
 
 def _urgent_in_time(batch_rate_qps: float, **batch_class) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import insort
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -153,13 +154,12 @@ class WaitingQueue:
         heads = [self._head(priority) for priority in self._priorities[1:]]
         return [head.sub_query.query for head in heads if head and head.sub_query and head.deadline_s < now]
 
-    def least_urgent(self) -> Query | None:
-        """A query of the least urgent priority that waits, one with much time among these."""
+    def least_urgent_first(self) -> Iterator[Query]:
+        """The query of each part that waits, from the least urgent priority on, those with much time rather first."""
         for priority in reversed(self._priorities):
             for waiting in reversed(self._heaps[priority]):
                 if waiting.sub_query is not None:
-                    return waiting.sub_query.query
-        return None
+                    yield waiting.sub_query.query
 
     def _head(self, priority: int) -> _Waiting | None:
         """What is next of a priority; None, and the priority is gone, if all of it was dropped."""

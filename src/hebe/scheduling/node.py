@@ -191,10 +191,9 @@ class NodeScheduler:
 
     def _gives_way_to(self, query: Query) -> Query | None:
         """Which of the queries that wait gives its place in a full queue to a more urgent one."""
-        least = self._waiting.least_urgent()
-        if least is None or least.priority <= query.priority or self._admitted[least.query_id].started:
-            return None
-        return least
+        others = self._waiting.least_urgent_first()
+        least = next((other for other in others if not self._admitted[other.query_id].started), None)
+        return least if least is not None and least.priority > query.priority else None
 
     def _predicted_completion_s(self, query: Query, parts: int, now: float) -> float:
         """Seconds from now until the query is done: work ahead shared by the places, then its own `parts`.
@@ -348,16 +347,14 @@ class NodeScheduler:
 
     def _expire_behind(self, now: float, actions: list[Action]) -> None:
         """Reject what has run out of time behind more urgent queries, for as long as these keep coming: its turn, when
-        the others that cannot be in time are found, may never come.
+        the others that cannot be in time are found, may never come. What has begun goes as well: the rest of it would
+        stand before all others of its priority.
         """
         if not self.config.admission:
             return
-        while late := [self._admitted[query.query_id] for query in self._waiting.late_behind(now)]:
-            for admitted in late:
-                if not admitted.started:
-                    self._expire(admitted, actions)
-            if any(admitted.started for admitted in late):
-                return
+        while late := self._waiting.late_behind(now):
+            for query in late:
+                self._expire(self._admitted[query.query_id], actions)
 
     def _expire(self, admitted: _Admitted, actions: list[Action]) -> None:
         """Reject a query that was admitted and cannot be in time any more."""
