@@ -139,6 +139,22 @@ def test_what_is_late_behind_the_most_urgent_and_who_is_least_urgent():
     assert next(queue.least_urgent_first()) is queries[4]
 
 
+def test_who_has_waited_longest_and_which_deadline_is_the_earliest():
+    queue = WaitingQueue()
+    assert queue.earliest_deadline_s == math.inf
+    queries = [Query(n, 1, 0.0, deadline_s, priority) for n, (priority, deadline_s) in enumerate(
+        [(5, 8.0), (0, 6.0), (5, 3.0), (3, 7.0)]
+    )]  # fmt: skip
+    for query in queries:
+        queue.push(SubQuery(query, 0, 1))
+    assert (queue.longest_waiting_id, queue.earliest_deadline_s) == (0, 3.0)
+    queue.drop(queries[2])
+    assert (queue.longest_waiting_id, queue.earliest_deadline_s) == (0, 6.0)
+    queue.drop(queries[0])
+    assert queue.pop().query is queries[1]
+    assert (queue.longest_waiting_id, queue.earliest_deadline_s) == (3, 7.0)
+
+
 def test_who_has_more_than_the_usual_time_is_ahead_of_its_like_only():
     queue = WaitingQueue(usual_s=1.0)
     queue.push(SubQuery(Query(1, 30, 0.1, 1.1), 0, 30))

@@ -200,6 +200,29 @@ def test_a_small_batch_waits_for_company_until_its_bound():
     assert started(node.handle(TimerFired(), 1.005)) == [(0, [(1, 0, 10), (2, 0, 10)])]
 
 
+def test_a_more_urgent_query_does_not_prolong_the_wait_of_another():
+    node = scheduler(max_wait_s=0.010)
+    assert node.handle(QueryArrived(query(1, 10, 1.0, priority=1)), 1.0) == [SetTimer(1.010)]
+    assert node.handle(QueryArrived(query(2, 10, 1.009)), 1.009) == [SetTimer(1.010)]
+    assert started(node.handle(TimerFired(), 1.010)) == [(0, [(2, 0, 10), (1, 0, 10)])]
+
+
+def test_a_wait_leaves_time_for_the_earliest_deadline():
+    """Though another query goes first. A full batch takes 100 ms."""
+    node = scheduler(max_wait_s=0.050)
+    assert node.handle(QueryArrived(query(1, 10, 1.0, priority=1, deadline_s=1.130)), 1.0) == [
+        SetTimer(pytest.approx(1.030))
+    ]
+    [timer] = node.handle(QueryArrived(query(2, 10, 1.020)), 1.020)
+    assert timer.at_s == pytest.approx(1.030)
+    assert started(node.handle(TimerFired(), timer.at_s)) == [(0, [(2, 0, 10), (1, 0, 10)])]
+
+
+def test_where_queries_share_no_batch_none_waits_for_company():
+    node = scheduler(max_wait_s=0.005, fuse=False)
+    assert started(node.handle(QueryArrived(query(1, 10)), 1.0)) == [(0, [(1, 0, 10)])]
+
+
 def test_a_full_batch_does_not_wait():
     node = scheduler(max_wait_s=0.005)
     node.handle(QueryArrived(query(1, 60)), 1.0)

@@ -81,6 +81,17 @@ class WaitingQueue:
         """Queries of which at least one part waits, by id."""
         return list(self._parts)
 
+    @property
+    def longest_waiting_id(self) -> int:
+        """Of the query that was added first, by its id; the queue must not be empty."""
+        return next(iter(self._parts))
+
+    @property
+    def earliest_deadline_s(self) -> float:
+        """Of all that wait; inf if nothing does."""
+        heads = [self._head(priority) for priority in tuple(self._priorities)]
+        return min((head.deadline_s for head in heads if head is not None), default=math.inf)
+
     def items_ahead(self, priority: int, allowed_s: float) -> int:
         """About how many items would run before a query that arrives now and has `allowed_s` until its deadline: of its
         own priority those that have more than the usual time do so only if it has that too.

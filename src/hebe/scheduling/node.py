@@ -53,7 +53,8 @@ class NodeConfig:
     `batch_size`: most items in a batch, of workers whose role does not say; larger queries are split, and smaller ones
     fused up to it if `fuse`. `spread`: a query that finds several places idle is split over them if that answers it
     sooner at little more work, or at more while the server has little to do.
-    `max_wait_s`: how long an idle worker may wait for company before it starts a part-filled batch.
+    `max_wait_s`: how long a query may wait for company on an idle worker before that starts a part-filled batch; only
+    if several may share one.
     `max_queue`: most queries waiting. `sla_s`: deadline of a query that names none (`inf`: none).
     `percentile`: share of admitted queries that should make their deadline. `admission`: refuse early or not.
     """
@@ -322,7 +323,7 @@ class NodeScheduler:
                 break
             if gathered and not alone and part.query is gathered[-1].query:
                 break
-            if self.config.max_wait_s > 0 and not gathered and self._should_wait(role, most, now, actions):
+            if self.config.max_wait_s > 0 and fuse and not gathered and self._should_wait(role, most, now, actions):
                 break
             part = self._waiting.pop()
             admitted = self._admitted[part.query.query_id]
@@ -371,12 +372,14 @@ class NodeScheduler:
         return self._waiting.popped_items > admitted.items_before + self._batch_size
 
     def _should_wait(self, role: WorkerRole, batch_size: int, now: float, actions: list[Action]) -> bool:
-        if self._shutting_down or self._waiting.items >= batch_size:
+        """Whether a worker should wait for more than what waits now, all of which goes into one batch: not only what is
+        next may have waited long enough, or have no more time to.
+        """
+        waiting = self._waiting
+        if self._shutting_down or waiting.items >= batch_size:
             return False
-        part = self._waiting.peek()
-        assert part is not None
-        start_by_s = self._admitted[part.query.query_id].arrived_s + self.config.max_wait_s
-        latest_s = part.query.deadline_s - self.service_times.rest_s(role, batch_size)
+        start_by_s = self._admitted[waiting.longest_waiting_id].arrived_s + self.config.max_wait_s
+        latest_s = waiting.earliest_deadline_s - self.service_times.rest_s(role, batch_size)
         at_s = min(start_by_s, latest_s)
         if at_s <= now:
             return False
