@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hebe.query import Batch
-from hebe.scheduling.events import Availability, WorkerChanged
+from hebe.scheduling.events import Availability, Stage, WorkerChanged, WorkerRole
 from hebe.scheduling.places import PlacedWorker, PlacedWorkers
 
 BATCH = Batch(0, (), 1)
@@ -64,3 +64,21 @@ def test_a_worker_that_is_gone_stays_so_until_it_appears_anew():
     again = known.change(WorkerChanged(0, Availability.UP, (0,)))
     assert again is not first
     assert known.up == [again]
+
+
+def test_pipelines_run_while_any_of_their_workers_does_and_one_takes_queries():
+    known = PlacedWorkers()
+    sparse, dense, whole = (
+        known.change(WorkerChanged(worker_id, Availability.UP, (), WorkerRole(stage)))
+        for worker_id, stage in enumerate((Stage.SPARSE, Stage.DENSE, Stage.WHOLE))
+    )
+    whole.start(BATCH, 1.0, 0.0)
+    assert not known.pipelines_run
+    for worker in (sparse, dense):
+        worker.start(BATCH, 1.0, 0.0)
+        assert known.pipelines_run
+        worker.end(1.0)
+        assert not known.pipelines_run
+    dense.start(BATCH, 1.0, 0.0)
+    known.change(WorkerChanged(0, Availability.DRAINING))
+    assert not known.pipelines_run, "queries go to the other only"

@@ -151,7 +151,7 @@ class NodeScheduler:
         None does not promise that it will be admitted. An idle server is never sure, since it lets some of what it
         would refuse through, to learn.
         """
-        if self._finds_idle_place:
+        if self._finds_no_work:
             return None
         predicted_s = self._predicted_completion_s(query, self._parts(query.items), now)
         reason = self._reason_to_refuse(query, self._deadline_s(query), predicted_s, now)
@@ -186,7 +186,7 @@ class NodeScheduler:
             return RejectReason.NO_WORKER
         if self._waiting.queries >= self.config.max_queue and self._gives_way_to(query) is None:
             return RejectReason.QUEUE_FULL
-        if not self.config.admission or self._admission.admits(predicted_s, deadline_s - now, self._finds_idle_place):
+        if not self.config.admission or self._admission.admits(predicted_s, deadline_s - now, self._finds_no_work):
             return None
         return RejectReason.DEADLINE
 
@@ -208,8 +208,8 @@ class NodeScheduler:
         times, size, part = self.service_times, self._batch_size, -(-query.items // parts)
         time_s = times.first_s
         own_s = time_s(part) * -(-parts // len(places))
-        if self._finds_idle_place and not self._hand_over:
-            return own_s + times.dense_s(part)
+        if self._finds_idle_place:
+            return max(own_s, times.dense_ahead_s(self._hand_over, 0, size, now)) + times.dense_s(part)
         items_ahead = self._waiting.items_ahead(query.priority, self._deadline_s(query) - query.arrival_s)
         full, rest = divmod(items_ahead, size)
         ahead_s = full * time_s(size) + (time_s(rest) if rest else 0.0) + sum(place.left_s(now) for place in places)
@@ -245,6 +245,11 @@ class NodeScheduler:
     def _finds_idle_place(self) -> bool:
         """Whether a query that arrives now finds no other waiting and a place that is all its own."""
         return not self._waiting and self._workers.idle_places > 0
+
+    @property
+    def _finds_no_work(self) -> bool:
+        """Whether no work is ahead of it either where its batches are handed on to."""
+        return self._finds_idle_place and not self._workers.pipelines_run
 
     # Start
 

@@ -132,6 +132,11 @@ class PlacedWorkers:
         """Those with a batch."""
         return [worker for worker in self._known.values() if worker.batch is not None]
 
+    @property
+    def pipelines_run(self) -> bool:
+        """Whether sparse or dense workers run anything, of those that queries may go to."""
+        return Stage.SPARSE in self.stages and any(worker.role.stage is not Stage.WHOLE for worker in self.running)
+
     def feeds(self, lane: int) -> bool:
         """Whether a sparse worker of this lane is left, which may hand something on."""
         return any(w.role.stage is Stage.SPARSE and w.role.lane == lane for w in self._known.values())

@@ -57,8 +57,10 @@ class ServiceTimes:
     def dense_ahead_s(self, hand_over: HandOver, items_waiting: float, batch_size: int, now: float) -> float:
         """Seconds until the dense workers are done with what was handed on, what sparse workers run, and
         `items_waiting` that these will take first, in batches of `batch_size`."""
+        if Stage.SPARSE not in self._workers.stages:
+            return 0.0
         workers = [worker for lane in self._workers.dense.values() for worker in lane]
-        if not workers or Stage.SPARSE not in self._workers.stages:
+        if not workers:
             return 0.0
         sparse = [worker for worker in self._workers.running if worker.role.stage is Stage.SPARSE]
         items = items_waiting / len(self._workers.stages)
