@@ -155,14 +155,22 @@ def test_who_has_waited_longest_and_which_deadline_is_the_earliest():
     assert (queue.longest_waiting_id, queue.earliest_deadline_s) == (3, 7.0)
 
 
-def test_who_has_more_than_the_usual_time_is_ahead_of_its_like_only():
+def test_who_was_given_less_time_is_ahead_of_who_was_given_more():
     queue = WaitingQueue(usual_s=1.0)
     queue.push(SubQuery(Query(1, 30, 0.1, 1.1), 0, 30))
     queue.push(SubQuery(Query(2, 50, 0.2, 60.0), 0, 50))
     queue.push(SubQuery(Query(3, 700, 0.3, 1.0, priority=1), 0, 700))
-    assert queue.items_ahead(0, 1.0) == 30
-    assert queue.items_ahead(0, 0.1) == 30
-    assert queue.items_ahead(0, 8.6) == 80
-    assert queue.items_ahead(1, 1.0) == 780
+    queue.push(SubQuery(Query(4, 5, 0.4, 0.7), 0, 5))
+    assert [queue.items_ahead(0, allowed_s) for allowed_s in (0.1, 0.4, 0.98, 1.0, 1.5, 60.0)] == [0, 5, 5, 35, 35, 85]
+    assert queue.items_ahead(1, 1.0) == 785
+    assert (queue.is_hurried(0.98), queue.is_hurried(1.0)) == (True, False)
     queue.drop(Query(2, 50, 0.2, 60.0))
-    assert queue.items_ahead(0, 8.6) == 30
+    assert queue.items_ahead(0, 60.0) == 35
+
+
+def test_where_no_deadline_is_usual_any_is_ahead_of_none():
+    queue = WaitingQueue()
+    queue.push(SubQuery(Query(1, 30, 0.1), 0, 30))
+    queue.push(SubQuery(Query(2, 50, 0.2, 60.0), 0, 50))
+    assert [queue.items_ahead(0, allowed_s) for allowed_s in (0.1, math.inf)] == [50, 80]
+    assert (queue.is_hurried(60.0), queue.is_hurried(math.inf)) == (True, False)

@@ -269,7 +269,7 @@ def test_a_worker_that_lost_its_fellow_goes_on_and_has_the_place_to_itself():
     actions = node.handle(BatchFinished(1, beside, 0.15), 0.15)
     assert started(actions) == [(1, [(1, 0, 100)])]
     assert node.service_times.first_s(100) == pytest.approx(0.1)
-    assert node.handle(QueryArrived(query(3, 100)), 0.2) == []
+    assert node.handle(QueryArrived(query(3, 100, deadline_s=0.448)), 0.2) == []
     (late,) = node.handle(QueryArrived(query(4, 100, deadline_s=0.449)), 0.2)
     assert late.reason is RejectReason.DEADLINE
     assert late.retry_after_s == pytest.approx(0.25)

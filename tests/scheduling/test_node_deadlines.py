@@ -74,13 +74,43 @@ def test_urgent_priority_goes_first():
 
 
 def test_work_of_lower_priority_does_not_count_as_ahead():
-    node = scheduler(sla_s=10.0)
+    node = scheduler(sla_s=1.2)
     node.handle(QueryArrived(query(1, 100)), 0.0)
     for query_id in range(2, 12):
         node.handle(QueryArrived(query(query_id, 100, priority=9)), 0.0)
     assert node.handle(QueryArrived(query(50, 100, deadline_s=0.3)), 0.0) == []
-    (action,) = node.handle(QueryArrived(query(51, 100, priority=9, deadline_s=0.3)), 0.0)
+    (action,) = node.handle(QueryArrived(query(51, 100, priority=9)), 0.0)
     assert isinstance(action, RejectQuery)
+
+
+def test_work_with_more_time_does_not_count_as_ahead():
+    """It has it still, and so waits. 100 ms are left of what runs, and 100 ms are the query's own."""
+    node = scheduler(sla_s=1.0)
+    for query_id in range(1, 6):
+        node.handle(QueryArrived(query(query_id, 100)), 0.0)
+    assert node.refusal(query(50, 100, deadline_s=0.19), 0.0).retry_after_s == pytest.approx(0.2)
+    assert node.handle(QueryArrived(query(51, 100, deadline_s=0.21)), 0.0) == []
+    actions = node.handle(BatchFinished(0, 0, 0.1), 0.1)
+    assert started(actions) == [(0, [(51, 0, 100)])]
+
+
+def test_those_that_overtake_learn_a_margin_of_their_own():
+    """How late they make the others says nothing of them."""
+    node = scheduler(sla_s=1.0)
+    node._admission.margin_s = 0.9
+    now = 0.0
+    for query_id in range(100):
+        first = node.handle(QueryArrived(query(query_id, 50, now, deadline_s=now + 0.5)), now)
+        node.handle(QueryArrived(query(1000 + query_id, 50, now, deadline_s=now + 0.5)), now)
+        assert node.queue_depth == 1, "the second is admitted though it finds work ahead"
+        assert node.refusal(query(9, 50, now), now).reason is RejectReason.DEADLINE
+        second = node.handle(BatchFinished(0, batch_ids(first)[0], 0.05), now + 0.3)
+        node.handle(BatchFinished(0, batch_ids(second)[0], 0.05), now + 0.4)
+        now += 1.0
+        if node._hurried_admission.margin_s > 0.2:
+            break
+    assert node._admission.margin_s == 0.9
+    assert 0.2 < node._hurried_admission.margin_s < 0.4
 
 
 def test_a_query_behind_more_urgent_ones_is_rejected_when_its_time_has_run_out():

@@ -118,7 +118,7 @@ def test_the_prediction_counts_both_stages_and_the_slower_ones_queue():
 
 
 def test_an_idle_sparse_worker_does_not_make_a_busy_dense_one_idle():
-    node = node_of(sparse(), dense(), sla_s=10.0, spread=False)
+    node = node_of(sparse(), dense(), sla_s=0.5, spread=False)
     (start,) = starts(arrive(node, 0, 100))
     (start,) = starts(node.handle(BatchFinished(0, start.batch.batch_id, 0.1), 0.1))
     # The dense worker runs for 200 ms more; the query takes as long there, after 100 ms on the sparse worker meanwhile.
@@ -126,9 +126,9 @@ def test_an_idle_sparse_worker_does_not_make_a_busy_dense_one_idle():
     assert node.refusal(Query(9, 100, 0.1, 0.51), 0.1) is None
     # With work ahead the margin counts, and no query is let through to learn from.
     node._admission.margin_s = 0.2
-    assert all(isinstance(arrive(node, number, 100, 0.1, deadline_s=0.6)[0], RejectQuery) for number in range(1, 40))
+    assert all(isinstance(arrive(node, number, 100, 0.1)[0], RejectQuery) for number in range(1, 40))
     node.handle(BatchFinished(1, start.batch.batch_id, 0.2), 0.3)
-    assert starts(arrive(node, 50, 100, 0.3, deadline_s=0.61))
+    assert starts(arrive(node, 50, 100, 0.3))
 
 
 def test_what_other_sparse_workers_run_is_ahead_on_the_dense_one():

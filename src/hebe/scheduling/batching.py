@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import insort
+from bisect import bisect, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -39,6 +39,9 @@ class _Waiting:
 
 _MOST_DROPPED = 64
 """Places of dropped parts that are left where they are, however few parts wait."""
+_LEAST_USUAL = 0.99
+_TIME_BOUNDS = (0.25, 0.5, _LEAST_USUAL, 1.01, 2.0, 4.0, 8.0, 16.0)
+"""Between classes of queries by the time that they were given, as shares of the usual time, which is one of its own."""
 
 
 class WaitingQueue:
@@ -48,7 +51,8 @@ class WaitingQueue:
     """
 
     def __init__(self, usual_s: float = math.inf) -> None:
-        self._patient_s = 1.01 * usual_s
+        self._bounds_s = [share * usual_s for share in _TIME_BOUNDS]
+        self._least_usual_s = _LEAST_USUAL * usual_s
         self._heaps: dict[int, list[_Waiting]] = {}
         """By priority; none is empty."""
         self._priorities: list[int] = []
@@ -58,8 +62,8 @@ class WaitingQueue:
         self._order = 0
         self._dropped = 0
         """Places in heaps of parts that were dropped."""
-        self._items: dict[tuple[int, bool], int] = {}
-        """Items waiting by priority, and of queries that have more than the usual time or not."""
+        self._items: dict[tuple[int, int], int] = {}
+        """Items waiting by priority, and by the class of what time their queries were given."""
         self.popped_items = 0
         """Items that ever left it to be run."""
 
@@ -92,11 +96,15 @@ class WaitingQueue:
         heads = [self._head(priority) for priority in tuple(self._priorities)]
         return min((head.deadline_s for head in heads if head is not None), default=math.inf)
 
+    def is_hurried(self, allowed_s: float) -> bool:
+        """Whether so long from a query's arrival to its deadline is less than usual, so that it overtakes most."""
+        return allowed_s < self._least_usual_s
+
     def items_ahead(self, priority: int, allowed_s: float) -> int:
         """About how many items would run before a query that arrives now and has `allowed_s` until its deadline: of its
-        own priority those that have more than the usual time do so only if it has that too.
+        own priority those that were given about as much time or less.
         """
-        own = (priority, allowed_s > self._patient_s)
+        own = self._level(priority, allowed_s)
         return sum(items for level, items in self._items.items() if level <= own)
 
     def push(self, sub_query: SubQuery) -> None:
@@ -200,9 +208,12 @@ class WaitingQueue:
         self._dropped = 0
 
     def _count(self, query: Query, items: int) -> None:
-        level = (query.priority, query.deadline_s - query.arrival_s > self._patient_s)
+        level = self._level(query.priority, query.deadline_s - query.arrival_s)
         left = self._items.get(level, 0) + items
         if left:
             self._items[level] = left
         else:
             self._items.pop(level, None)
+
+    def _level(self, priority: int, allowed_s: float) -> tuple[int, int]:
+        return priority, bisect(self._bounds_s, allowed_s)
