@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 
 from hebe.profile import LatencyProfile
@@ -19,11 +22,13 @@ PROFILES = {
 }
 
 
-def times(*roles: WorkerRole) -> tuple[PlacedWorkers, ServiceTimes]:
+def times(
+    *roles: WorkerRole, profiles: Mapping[Stage, LatencyProfile] = MappingProxyType({})
+) -> tuple[PlacedWorkers, ServiceTimes]:
     workers = PlacedWorkers()
     for worker_id, role in enumerate(roles):
         workers.change(WorkerChanged(worker_id, Availability.UP, (worker_id,), role))
-    return workers, ServiceTimes(workers, PROFILES)
+    return workers, ServiceTimes(workers, {**PROFILES, **profiles})
 
 
 @pytest.mark.parametrize(
@@ -70,3 +75,32 @@ def test_dense_workers_have_ahead_what_runs_what_was_handed_on_and_what_will_be(
     assert of.dense_ahead_s(hand_over, 100, 100, 0.05) == pytest.approx((0.15 + 0.2 + 0.2) / 2)
     whole = times(WHOLE)[1]
     assert whole.dense_ahead_s(hand_over, 100, 100, 0.0) == 0
+
+
+def test_a_dense_worker_that_fuses_takes_what_is_ahead_in_few_batches():
+    """Each of which takes 200 ms, of whatever size, as on an accelerator."""
+    level = {Stage.DENSE: LatencyProfile((1, 100, 1000), (0.2, 0.2, 0.2), (0.0, 0.0, 0.0))}
+    fused = WorkerRole(Stage.DENSE, 1000, fuse=True)
+    workers, of = times(SPARSE, fused, profiles=level)
+    hand_over = HandOver()
+    for _ in range(5):
+        hand_over.begin(0)
+        hand_over.hand(0, Batch(0, (), 100))
+    sparse, dense = (workers.find(worker_id) for worker_id in range(2))
+    sparse.start(Batch(1, (), 100), 0.1, 0.0)
+    assert of.dense_ahead_s(hand_over, 0, 100, 0.0) == pytest.approx(0.2)
+    assert of.dense_ahead_s(hand_over, 399, 100, 0.0) == pytest.approx(0.2)
+    assert of.dense_ahead_s(hand_over, 401, 100, 0.0) == pytest.approx(0.4)
+    dense.start(Batch(2, (), 1000), 0.2, 0.0)
+    assert of.dense_ahead_s(hand_over, 0, 100, 0.15) == pytest.approx(0.05 + 0.2)
+
+
+def test_of_two_lanes_each_has_ahead_what_is_its_own_and_its_share_of_what_waits():
+    level = {Stage.DENSE: LatencyProfile((1, 100, 1000), (0.2, 0.2, 0.2), (0.0, 0.0, 0.0))}
+    fused, plain = WorkerRole(Stage.DENSE, 1000, fuse=True), WorkerRole(Stage.DENSE, 100, fuse=False, lane=1)
+    _, of = times(SPARSE, fused, WorkerRole(Stage.SPARSE, 100, lane=1), plain, profiles=level)
+    hand_over = HandOver()
+    for lane in (0, 1):
+        hand_over.begin(lane)
+        hand_over.hand(lane, Batch(0, (), 100))
+    assert of.dense_ahead_s(hand_over, 200, 100, 0.0) == pytest.approx((0.2 + 0.4) / 2)

@@ -56,17 +56,22 @@ class ServiceTimes:
 
     def dense_ahead_s(self, hand_over: HandOver, items_waiting: float, batch_size: int, now: float) -> float:
         """Seconds until the dense workers are done with what was handed on, what sparse workers run, and
-        `items_waiting` that these will take first, in batches of `batch_size`."""
+        `items_waiting` that these will take first, in batches of `batch_size`, or as large as those are that fuse."""
         if Stage.SPARSE not in self._workers.stages:
             return 0.0
-        workers = [worker for lane in self._workers.dense.values() for worker in lane]
+        lanes = self._workers.dense
+        workers = sum(map(len, lanes.values()))
         if not workers:
             return 0.0
         sparse = [worker for worker in self._workers.running if worker.role.stage is Stage.SPARSE]
-        items = items_waiting / len(self._workers.stages)
-        items += sum(hand_over.items(lane) for lane in self._workers.dense)
-        items += sum(worker.batch.items for worker in sparse if worker.batch is not None)
-        left_s = sum(worker.place.left_s(now) for worker in workers)
-        full, rest = divmod(items, batch_size)
+        waiting = items_waiting / len(self._workers.stages)
         time_s = self._of[Stage.DENSE].service_time_s
-        return (left_s + full * time_s(batch_size) + (time_s(int(rest)) if rest >= 1 else 0.0)) / len(workers)
+        work_s = 0.0
+        for lane, dense in lanes.items():
+            items = waiting * len(dense) / workers + hand_over.items(lane)
+            items += sum(worker.batch.items for worker in sparse if worker.batch and worker.role.lane == lane)
+            most = (dense[0].role.fuse and dense[0].role.batch_size) or batch_size
+            full, rest = divmod(items, most)
+            work_s += full * time_s(most) + (time_s(int(rest)) if rest >= 1 else 0.0)
+            work_s += sum(worker.place.left_s(now) for worker in dense)
+        return work_s / workers
