@@ -137,6 +137,19 @@ def test_what_other_sparse_workers_run_is_ahead_on_the_dense_one():
     assert node.refusal(Query(9, 100, 0.0, 0.39), 0.0).retry_after_s == pytest.approx(0.4)
 
 
+def test_a_slow_lane_beside_a_fast_one_keeps_no_query_out():
+    """The fast one alone serves all fourteen within 30 ms, at 2 ms a batch on each of its workers."""
+    node = NodeScheduler(NodeConfig(100, sla_s=0.040))
+    taken_s = {Stage.SPARSE: 0.002, Stage.DENSE: 0.002, Stage.WHOLE: 0.030}
+    for stage, service_s in taken_s.items():
+        for _ in range(5):
+            node.service_times.observe(stage, 100, service_s)
+    for worker_id, role in enumerate((dense(), sparse(), WorkerRole(lane=1))):
+        node.handle(WorkerChanged(worker_id, UP, (worker_id,), role), 0.0)
+    for query_id in range(14):
+        assert not [action for action in arrive(node, query_id, 100) if isinstance(action, RejectQuery)]
+
+
 def test_a_worker_with_smaller_batches_cuts_what_was_cut_for_larger_ones():
     node = node_of(WorkerRole(Stage.WHOLE, 100), WorkerRole(Stage.WHOLE, 30), spread=False)
     began = starts(arrive(node, 1, 200))

@@ -32,19 +32,40 @@ def times(
 
 
 @pytest.mark.parametrize(
-    ("roles", "first_s", "dense_s"),
+    ("roles", "first_s", "way_s"),
     [
-        ((WHOLE, WHOLE), 0.150, 0.0),
-        ((SPARSE, SPARSE, DENSE), 0.050, 0.100),
-        ((WHOLE, SPARSE, DENSE), 0.100, 0.050),
-        ((), 0.150, 0.0),
+        ((WHOLE, WHOLE), 0.150, 0.150),
+        ((SPARSE, SPARSE, DENSE), 0.050, 0.150),
+        ((WHOLE, SPARSE, DENSE, DENSE), 0.075, 0.150),
+        ((), 0.150, 0.150),
     ],
 )
-def test_a_query_goes_the_way_that_the_workers_have(roles, first_s, dense_s):
+def test_a_query_goes_the_way_that_the_workers_have(roles, first_s, way_s):
     _, of = times(*roles)
     assert of.first_s(50) == pytest.approx(first_s)
-    assert of.dense_s(50) == pytest.approx(dense_s)
-    assert of.way_s(50) == pytest.approx(first_s + dense_s)
+    assert of.way_s(50) == pytest.approx(way_s)
+
+
+def test_a_slow_place_takes_little_and_so_adds_little_to_the_time_of_all():
+    level = {Stage.WHOLE: LatencyProfile((1, 100), (9.0, 9.0), (0.0, 0.0))}
+    workers, of = times(WHOLE, SPARSE, DENSE, DENSE, profiles=level)
+    # At 100 ms a batch the sparse worker takes 90 of 91, the other, at 9 s, one.
+    assert of.first_s(100) == pytest.approx((90 * 0.1 + 9.0) / 91)
+    assert of.first_s(100) / 2 == pytest.approx(1 / (1 / 0.1 + 1 / 9.0)), "the throughputs of both"
+    assert of.done_s(100, 0.5, 0.4) == pytest.approx(0.5 + 90 / 91 * 0.2)
+    assert of.done_s(100, 0.5, 0.7) == pytest.approx(0.5 + 90 / 91 * (0.2 + 0.2))
+    workers.find(0).start(Batch(0, (), 100), 9.0, 0.0)
+    workers.find(1).start(Batch(1, (), 100), 0.1, 0.0)
+    assert of.left_s(100, 0.05) / of.first_s(100) == pytest.approx(8.95 / 9.0 + 0.05 / 0.1), "batches"
+
+
+@pytest.mark.parametrize(("fuse", "share"), [(False, 5 / (5 + 10 / 3)), (True, 10 / (10 + 10 / 3))])
+def test_dense_workers_may_hold_sparse_ones_back(fuse, share):
+    """At 200 ms each batch, of 100 items or, fused, of 1000."""
+    level = {Stage.DENSE: LatencyProfile((1, 100, 1000), (0.2, 0.2, 0.2), (0.0, 0.0, 0.0))}
+    _, of = times(WHOLE, SPARSE, WorkerRole(Stage.DENSE, 1000, fuse), profiles=level)
+    assert of.first_s(100) == pytest.approx(share * 0.1 + (1 - share) * 0.3)
+    assert of.way_s(100) == pytest.approx(share * 0.3 + (1 - share) * 0.3)
 
 
 def test_what_is_left_from_one_worker_on():

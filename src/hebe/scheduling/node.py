@@ -220,16 +220,16 @@ class NodeScheduler:
         time_s = times.first_s
         own_s = time_s(part) * -(-parts // len(places))
         if self._finds_idle_place:
-            return max(own_s, times.dense_ahead_s(self._hand_over, 0, size, now)) + times.dense_s(part)
+            return times.done_s(part, own_s, times.dense_ahead_s(self._hand_over, 0, size, now))
         items_ahead = self._waiting.items_ahead(query.priority, self._deadline_s(query) - query.arrival_s)
         full, rest = divmod(items_ahead, size)
-        ahead_s = full * time_s(size) + (time_s(rest) if rest else 0.0) + sum(place.left_s(now) for place in places)
+        ahead_s = full * time_s(size) + (time_s(rest) if rest else 0.0) + times.left_s(size, now)
         beside, batch = len(self._workers.up) / len(places) - 1, part + rest if part + rest <= size else part
         if beside and self._may_share(query, batch) and (running := self._workers.running):
             ahead_s -= beside * len(places) * sum(worker.expected_s for worker in running) / len(running) / 2
             own_s += beside * time_s(batch)
         dense_ahead_s = times.dense_ahead_s(self._hand_over, items_ahead, size, now)
-        return max(max(ahead_s, 0.0) / len(places) + own_s, dense_ahead_s) + times.dense_s(part)
+        return times.done_s(part, max(ahead_s, 0.0) / len(places) + own_s, dense_ahead_s)
 
     def _may_share(self, query: Query, items: int) -> bool:
         """Whether a batch of `items`, `query` first, may run beside another: if it has time, and no room for its like.

@@ -7,6 +7,8 @@ counted as theirs: the batches that run on a place are taken to share it evenly.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hebe.query import Batch
@@ -70,16 +72,17 @@ class PlacedWorker:
 class PlacedWorkers:
     """All workers of a server.
 
-    `up` are those that take queries, `places` where these stand, `stages` what they run. Dense workers take what those
-    hand on: `dense` are theirs by lane, those that drain among them. `draining` take nothing new. `take_queries` says
-    whether a worker is left that took queries and whose batches can be finished, if it is only draining.
+    `up` are those that take queries, `places` where these stand, with the stage that each runs, `stages` on how many
+    places each runs. Dense workers take what those hand on: `dense` are theirs by lane, those that drain among them.
+    `draining` take nothing new. `take_queries` says whether a worker is left that took queries and whose batches can
+    be finished, if it is only draining.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, PlacedWorker] = {}
         self.up: list[PlacedWorker] = []
-        self.places: list[Place] = []
-        self.stages: tuple[Stage, ...] = (Stage.WHOLE,)
+        self.places: dict[Place, Stage] = {}
+        self.stages: Mapping[Stage, int] = {Stage.WHOLE: 1}
         self.dense: dict[int, list[PlacedWorker]] = {}
         self.draining: list[PlacedWorker] = []
         self.take_queries = False
@@ -124,8 +127,8 @@ class PlacedWorkers:
             worker.role.stage is Stage.WHOLE or (worker.role.stage is Stage.SPARSE and worker.role.lane in self.dense)
             for worker in self._known.values()
         )
-        self.stages = tuple(dict.fromkeys(worker.role.stage for worker in self.up)) or self.stages
-        self.places = list({id(worker.place): worker.place for worker in self.up}.values())
+        self.places = {worker.place: worker.role.stage for worker in self.up}
+        self.stages = Counter(self.places.values()) or self.stages
 
     @property
     def running(self) -> list[PlacedWorker]:
