@@ -57,6 +57,11 @@ def test_a_slow_place_takes_little_and_so_adds_little_to_the_time_of_all():
     workers.find(0).start(Batch(0, (), 100), 9.0, 0.0)
     workers.find(1).start(Batch(1, (), 100), 0.1, 0.0)
     assert of.left_s(100, 0.05) / of.first_s(100) == pytest.approx(8.95 / 9.0 + 0.05 / 0.1), "batches"
+    workers.change(WorkerChanged(9, Availability.UP, (9,), WHOLE))
+    assert of.first_s(100) / 3 == pytest.approx(1 / (1 / 0.1 + 2 / 9.0))
+    for _ in range(500):
+        of.observe(Stage.WHOLE, 100, 0.4)
+    assert of.first_s(100) / 3 == pytest.approx(1 / (1 / 0.1 + 2 / 0.4), rel=0.01)
 
 
 @pytest.mark.parametrize(("fuse", "share"), [(False, 5 / (5 + 10 / 3)), (True, 10 / (10 + 10 / 3))])

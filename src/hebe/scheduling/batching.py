@@ -104,6 +104,8 @@ class WaitingQueue:
         """About how many items would run before a query that arrives now and has `allowed_s` until its deadline: of its
         own priority those that were given about as much time or less.
         """
+        if not self._items:
+            return 0
         own = self._level(priority, allowed_s)
         return sum(items for level, items in self._items.items() if level <= own)
 

@@ -157,14 +157,17 @@ class NodeScheduler:
         """
         if self._finds_no_work:
             return None
-        predicted_s = self._predicted_completion_s(query, self._parts(query.items), now)
-        reason = self._reason_to_refuse(query, self._deadline_s(query), predicted_s, now)
+        deadline_s = self._deadline_s(query)
+        items_ahead = self._waiting.items_ahead(query.priority, deadline_s - query.arrival_s)
+        predicted_s = self._predicted_completion_s(query, self._parts(query.items), items_ahead, now)
+        reason = self._reason_to_refuse(query, deadline_s, predicted_s, now)
         return None if reason is None else RejectQuery(query, reason, retry_after_s=predicted_s)
 
     def _arrive(self, query: Query, now: float, actions: list[Action]) -> None:
         query.deadline_s = self._deadline_s(query)
         parts = self._parts(query.items, arrives=True)
-        predicted_s = self._predicted_completion_s(query, parts, now)
+        items_ahead = self._waiting.items_ahead(query.priority, query.deadline_s - query.arrival_s)
+        predicted_s = self._predicted_completion_s(query, parts, items_ahead, now)
         reason = self._reason_to_refuse(query, query.deadline_s, predicted_s, now)
         if reason is not None:
             actions.append(RejectQuery(query, reason, retry_after_s=predicted_s))
@@ -173,9 +176,8 @@ class NodeScheduler:
         if waiting.queries >= self.config.max_queue and (least := self._gives_way_to(query)) is not None:
             self._forget(least.query_id)
             actions.append(RejectQuery(least, RejectReason.QUEUE_FULL))
-        ahead = waiting.items_ahead(query.priority, query.deadline_s - query.arrival_s) if waiting else 0
-        items_before = waiting.popped_items + ahead + query.items
-        admission = self._admission_of(query)
+        items_before = waiting.popped_items + items_ahead + query.items
+        admission = self._admission_of(query.deadline_s - query.arrival_s)
         self._admitted[query.query_id] = _Admitted(query, admission, query.items, now, predicted_s, items_before)
         for part in split(query, parts):
             self._waiting.push(part)
@@ -193,13 +195,14 @@ class NodeScheduler:
             return RejectReason.QUEUE_FULL
         if not self.config.admission:
             return None
-        if self._admission_of(query).admits(predicted_s, deadline_s - now, self._finds_no_work):
+        admission = self._admission_of(deadline_s - query.arrival_s)
+        if admission.admits(predicted_s, deadline_s - now, self._finds_no_work):
             return None
         return RejectReason.DEADLINE
 
-    def _admission_of(self, query: Query) -> DeadlineAdmission:
-        hurried = self._waiting.is_hurried(self._deadline_s(query) - query.arrival_s)
-        return self._hurried_admission if hurried else self._admission
+    def _admission_of(self, allowed_s: float) -> DeadlineAdmission:
+        """Of queries that have so long from their arrival to their deadline."""
+        return self._hurried_admission if self._waiting.is_hurried(allowed_s) else self._admission
 
     def _gives_way_to(self, query: Query) -> Query | None:
         """Which of the queries that wait gives its place in a full queue to a more urgent one."""
@@ -207,7 +210,7 @@ class NodeScheduler:
         least = next((other for other in others if not self._admitted[other.query_id].started), None)
         return least if least is not None and least.priority > query.priority else None
 
-    def _predicted_completion_s(self, query: Query, parts: int, now: float) -> float:
+    def _predicted_completion_s(self, query: Query, parts: int, items_ahead: int, now: float) -> float:
         """Seconds from now until the query is done: work ahead shared by the places, then its own `parts`.
 
         Where workers share a place, a batch that does not have it to itself is taken to share it all the time, with
@@ -221,7 +224,6 @@ class NodeScheduler:
         own_s = time_s(part) * -(-parts // len(places))
         if self._finds_idle_place:
             return times.done_s(part, own_s, times.dense_ahead_s(self._hand_over, 0, size, now))
-        items_ahead = self._waiting.items_ahead(query.priority, self._deadline_s(query) - query.arrival_s)
         full, rest = divmod(items_ahead, size)
         ahead_s = full * time_s(size) + (time_s(rest) if rest else 0.0) + times.left_s(size, now)
         beside, batch = len(self._workers.up) / len(places) - 1, part + rest if part + rest <= size else part
