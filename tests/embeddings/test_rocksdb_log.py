@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hebe.embeddings import rocksdb_store
+from hebe.embeddings.rocksdb_database import Database
 from hebe.embeddings.rocksdb_log import unfinished_bytes
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
+from hebe.embeddings.store_directory import StoreRecord, read_record
+from hebe.embeddings.store_restore import restore
 
 DIM = 700
 """Records of many blocks: 12 rows of 2,800 bytes are more than 32 KiB."""
@@ -151,6 +157,62 @@ def test_a_store_that_was_closed_is_whole_without_a_log(killed: Path):
     for how in ({"read_only": True}, {}):
         with contextlib.closing(RocksDbStore(killed, **how)) as store:
             check(store, BATCHES)
+
+
+@pytest.mark.parametrize("log", ["with its log", "without a log"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_a_kill_leaves_while_a_closed_store_is_opened_is_whole(killed: Path, monkeypatch, log: str, moment: str):
+    """Before RocksDB has made a new list of files, and after, when the store's record is not yet a new one."""
+    RocksDbStore(killed).close()
+    if log == "without a log":
+        log_file(killed).unlink()
+    left = killed.parent / "left"
+    step = "__init__" if moment == "before" else "notes"
+    database_step = getattr(Database, step)
+
+    def copy_first(*args, **kwargs):
+        shutil.copytree(killed, left)
+        return database_step(*args, **kwargs)
+
+    monkeypatch.setattr(Database, step, copy_first)
+    RocksDbStore(killed).close()
+    monkeypatch.undo()
+    assert read_record(left).seal is not None
+    restore(left, killed.parent / "restored")
+    for path, how in ((left, {"read_only": True}), (left, {}), (killed.parent / "restored", {})):
+        with contextlib.closing(RocksDbStore(path, **how)) as store:
+            check(store, BATCHES)
+    assert not read_record(left).opening
+
+
+def test_a_disk_that_is_full_while_a_closed_store_is_opened_leaves_it_whole(killed: Path, monkeypatch):
+    """None of the records that it writes finds room, or only the first: RocksDB has made its list anew then."""
+    RocksDbStore(killed).close()
+    for room_for in (0, 1):
+        records = iter([rocksdb_store.write_record] * room_for)
+
+        def write(path: Path, record: StoreRecord, records=records) -> None:
+            if (write_record := next(records, None)) is None:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write_record(path, record)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(rocksdb_store, "write_record", write)
+            with pytest.raises(StoreError, match=f"{killed}: cannot be opened: .*free some disk space"):
+                RocksDbStore(killed)
+        with contextlib.closing(RocksDbStore(killed, read_only=True)) as store:
+            check(store, BATCHES)
+    with contextlib.closing(RocksDbStore(killed)) as store:
+        check(store, BATCHES)
+
+
+def test_a_damaged_list_of_files_is_not_excused_by_an_attempt_to_open_it(killed: Path):
+    RocksDbStore(killed).close()
+    (manifest,) = (killed / "rows").glob("MANIFEST-*")
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    for _ in range(2):
+        with pytest.raises(StoreError, match="its MANIFEST is not the one it was closed with"):
+            RocksDbStore(killed)
 
 
 @pytest.mark.parametrize("sealed", [True, False])

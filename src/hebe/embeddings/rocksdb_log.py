@@ -61,6 +61,14 @@ def fingerprint(rows: Path) -> str:
     return blake2b(current + manifest.read_bytes(), digest_size=16).hexdigest()
 
 
+def is_sealed(rows: Path, seal: str | None) -> bool:
+    """Whether the database in `rows` is as it was when it was closed."""
+    try:
+        return seal is not None and fingerprint(rows) == seal
+    except (OSError, ValueError):
+        return False
+
+
 def check_logs(path: Path, rows: Path, seal: str | None) -> str:
     """Check what can be checked before the database in `rows` of the store in `path` is opened.
 

@@ -29,6 +29,7 @@ from hebe.embeddings.rocksdb_format import (
     position_note,
     read_notes,
 )
+from hebe.embeddings.rocksdb_log import is_sealed
 from hebe.embeddings.rocksdb_options import DEFAULT_OPTIONS
 from hebe.embeddings.rocksdb_options import RocksDbOptions as RocksDbOptions
 from hebe.embeddings.store import (
@@ -115,14 +116,14 @@ class RocksDbStore:
                     clear(self.path)
                 elif not read_only:
                     clear_load(self.path)
-                self._record = record or StoreRecord({}, None)
+                self._record = self._begin_opening(record) if record else StoreRecord({}, None)
                 self._database = Database(
                     self.path,
                     self.dims,
                     known,
                     read_only=read_only,
                     creates=record is None,
-                    seal=record.seal if record else None,
+                    seal=self._record.seal,
                     block_cache_bytes=options.block_cache_bytes,
                 )
                 self._take_notes()
@@ -348,6 +349,15 @@ class RocksDbStore:
         """See `EmbeddingStore.close`. Waits for calls that run."""
         with self._writing:
             self._let_go()
+
+    def _begin_opening(self, record: StoreRecord) -> StoreRecord:
+        """The record with the seal that the database must have. A writer says first that it begins to open it: what
+        stops it between RocksDB's new MANIFEST and its own new record must not make the store a damaged one.
+        """
+        sealed = is_sealed(database_path(self.path), record.seal)
+        if sealed and not self.read_only:
+            write_record(self.path, replace(record, opening=True))
+        return replace(record, opening=False, seal=None if record.opening and not sealed else record.seal)
 
     def _let_go(self) -> None:
         database, self._database = self._database, None

@@ -52,11 +52,13 @@ class StoreRecord:
 
     A table that is being loaded into a store is not among them until all of its rows are there.
     `seal` tells the database's list of files as its writer left it; None while there is a writer, or if it was killed.
+    `opening`: the next writer has begun to open the database, which changes that list; until it is open the seal stays.
     """
 
     dims: dict[str, int]
     identity: str | None
     seal: str | None = None
+    opening: bool = False
 
     def fits(self, dims: Mapping[str, int], identity: str) -> bool:
         """Whether it was loaded under this identity, and those of these tables that it has are as wide there."""
@@ -100,7 +102,7 @@ def read_record(path: Path) -> StoreRecord | None:
         if record.pop("check") != _check(record):
             raise ValueError("its checksum does not fit")
         dims = {str(table): int(dim) for table, dim in record["dims"].items()}
-        return StoreRecord(dims, record["identity"], record["seal"])
+        return StoreRecord(dims, record["identity"], record["seal"], record.get("opening", False))
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise store_error(path, f"store.json is corrupted ({fault}): remove the directory") from fault
 
