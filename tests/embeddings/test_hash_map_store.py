@@ -186,6 +186,37 @@ def test_one_that_may_evicts_where_memory_ends_and_takes_whatever_comes(num_part
     store.close()
 
 
+def test_one_that_may_evict_does_without_rows_of_a_table_that_came_when_memory_had_ended():
+    store = HashMapStore({"t": 128, "late": 128}, VolatileOptions(2), memory_bound_bytes=planned_bytes(2000, 128, 2))
+    keys = np.arange(3000)
+    with pytest.raises(StoreError, match="memory bound"):
+        store.insert("t", keys, rows_of(keys, 128))
+    with pytest.raises(StoreError, match="memory bound"):
+        store.insert("late", keys, rows_of(keys, 128))
+    store.evict_where_memory_ends()
+    store.insert("late", keys, rows_of(keys, 128))
+    assert not query(store, keys, 128, "late")[1].any()
+    store.insert("t", keys[::-1].copy(), rows_of(keys[::-1], 128))
+    assert query(store, keys[:300], 128)[1].all(), "what came last is there"
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.insert("late", keys, rows_of(keys, 128))
+
+
+def test_rows_that_find_no_room_leave_no_older_ones_behind():
+    store = HashMapStore({"t": 4}, VolatileOptions(1), memory_bound_bytes=planned_bytes(1000, 4, 1))
+    keys = np.arange(5000)
+    with pytest.raises(StoreError, match="memory bound"):
+        store.insert("t", keys, rows_of(keys, 4))
+    store.evict_where_memory_ends()
+    store._kernels = store._kernels._replace(prune=lambda *_: False)  # as where others have emptied it meanwhile
+    store.insert("t", np.array([0, 6000, 1, 2]), rows_of([7, 7, 7, 7], 4))
+    rows, found = query(store, [0, 6000, 1, 2, 3], 4)
+    assert found.tolist() == [True, False, False, False, True]
+    assert rows[:, 0].tolist() == [7, 0, 0, 0, 3]
+    store.close()
+
+
 def test_no_memory_at_all_is_an_error(monkeypatch):
     monkeypatch.setattr(memory_pieces, "available_bytes", lambda: 1000)
     store = HashMapStore({"t": 4}, VolatileOptions(1))

@@ -33,7 +33,8 @@ class HashMapStore:
     """A `VolatileStore` of tables with the embedding dims `dims`, empty at first.
 
     It grows until `memory_bound_bytes` (None: what the machine has available), then insertions raise `StoreError`
-    while all else goes on; those rows of the call that found room are kept. After `evict_where_memory_ends` they evict.
+    while all else goes on; those rows of the call that found room are kept. After `evict_where_memory_ends` they evict
+    and never raise.
     Memory of deleted and evicted rows is used again, and given back by `close`. `seed` is the chance of `evict_random`.
     A row is as old as its last insertion or `touch`; both count as a use, an update does not.
     """
@@ -62,8 +63,8 @@ class HashMapStore:
         self._plan = np.array(plan, np.int64).reshape(-1, 2)
 
     def evict_where_memory_ends(self) -> None:
-        """From now on, what a partition holds when memory ends is its overflow margin, if it has a larger one: for one
-        who has all rows elsewhere, and would rather have these than those.
+        """From now on, what a partition holds when memory ends is its overflow margin, if it has a larger one; one that
+        holds nothing then stays empty. For one who has all rows elsewhere, and would rather have these than those.
         """
         self._evicts = True
 
@@ -127,8 +128,13 @@ class HashMapStore:
             except StoreError:
                 if self._evicts:
                     entry.bound(partition)
-                if not self._kernels.prune(entry.header, entry.chunk_bits, entry.row_bytes, partition):
+                if self._kernels.prune(entry.header, entry.chunk_bits, entry.row_bytes, partition):
+                    continue
+                if not self._evicts:
                     raise
+                # It has no rows to give way, as where other tables had all memory first: it does without these.
+                self.delete(table, keys[order[index : starts[partition + 1]]])  # nor keeps older ones of them
+                partition += 1
 
     def insert_tables(
         self,
