@@ -364,7 +364,7 @@ def test_what_level_2_is_told_is_in_no_querys_way(make_tiers, monkeypatch, local
     assert calls == ["insert_tables", "touch"]
 
 
-def test_level_2_is_believed_when_level_3_cannot_be_asked(make_tiers) -> None:
+def test_level_2_is_used_when_level_3_cannot_be_asked_and_said_to_be_stale_where_it_may_be(make_tiers) -> None:
     tiers = make_tiers()
     tiers.volatile.insert("users", np.array([5]), np.full((1, 3), 8, np.float32))
     tiers.lookup.updated("users", np.array([5]), np.full((1, 3), 9, np.float32))
@@ -373,9 +373,12 @@ def test_level_2_is_believed_when_level_3_cannot_be_asked(make_tiers) -> None:
         tiers.ask([6])
     assert not tiers.lookup.persistent.available
     tiers.volatile.insert("users", np.array([7]), np.full((1, 3), 7, np.float32))
-    for _ in range(2):
-        assert tiers.ask([5, 7]) == ([8, 7], None)
+    for asked in range(2):
+        assert tiers.ask([5, 7]) == ([8, 7], [RowState.STALE, RowState.FOUND])
         assert list(tiers.cache.tables["users"]) == [7], "only what is not older than what level 3 may have is kept"
+        assert tiers.lookup.counts.stale == asked + 1
+    assert tiers.ask([5, 7, 6])[1] == [RowState.STALE, RowState.FOUND, RowState.DEFAULTED]
+    assert tiers.ask([7]) == ([7], None)
     tiers.lookup.cache.insert("users", np.array([5]), np.full((1, 3), 9, np.float32))
     assert tiers.lookup.renew("users", np.array([5, 7])) == (1, 0, 1)
     assert tiers.ask([5]) == ([9], None)

@@ -23,14 +23,14 @@ class RowState(IntEnum):
 
     FOUND = 0
     STALE = 1
-    """With a row of which a lower tier has a newer version."""
+    """With a row of which a lower tier has a newer version, or may have, as it could not be asked."""
     DEFAULTED = 2
     """With the default vector, since its row was not there in time."""
     UNKNOWN = 3
     """With the default vector, since no tier has the key."""
 
 
-FOUND, DEFAULTED, UNKNOWN = (int(state) for state in (RowState.FOUND, RowState.DEFAULTED, RowState.UNKNOWN))
+FOUND, STALE, DEFAULTED, UNKNOWN = map(int, RowState)
 """Plain numbers, which are found sooner than an enumeration's members."""
 
 

@@ -17,7 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hebe.embeddings.background import BackgroundWork
-from hebe.embeddings.batch_lookup import DEFAULTED, FOUND, UNKNOWN, Answer, BatchFetch, BatchLookup, StateArray
+from hebe.embeddings.batch_lookup import (
+    DEFAULTED,
+    FOUND,
+    STALE,
+    UNKNOWN,
+    Answer,
+    BatchFetch,
+    BatchLookup,
+    StateArray,
+)
 from hebe.embeddings.lookup_counts import LookupCounts
 from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.recent_updates import RecentUpdates
@@ -231,7 +240,11 @@ class TieredLookup:
         table_batch.set_rows(values, chosen, wanted.starts, wanted.bases, wanted.rows)
 
     def _note_states(self, fetch: BatchFetch, counts: LookupCounts) -> None:
-        """Of keys that no tier had, or could be asked for."""
+        """Of keys that no tier had, or could be asked for, and of those whose rows may be older than level 3's."""
+        if fetch.doubted is not None:
+            places = np.flatnonzero(fetch.found & fetch.doubted)
+            fetch.wanted.set_states(places, STALE)
+            counts.stale += places.size
         if fetch.left:
             fetch.wanted.set_states(np.flatnonzero(fetch.rest), fetch.state)
             if fetch.state == UNKNOWN:
