@@ -298,6 +298,46 @@ def test_a_generation_that_another_server_makes_is_not_cleaned_up(member, redis)
     assert not generation_keys(redis, first.filled[0])
 
 
+def evict(redis, partition):
+    """Remove the rows of a partition and nothing else, as a Redis does by itself with `allkeys-*`."""
+    with redis.client() as client:
+        [key] = client.keys(f"*/{partition}.*}}:rows")
+        client.delete(key)
+    return key
+
+
+def test_rows_that_redis_evicts_by_itself_are_lost_and_never_unknown(member, redis):
+    first = member()
+    first.generations.join()
+    before = first.generations.current
+    key = evict(redis, "users/2")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="lost rows of table users"):
+            fetched(first.store, KEYS)
+        with pytest.raises(StoreUnavailable, match="lost rows of table users"):
+            put(first.store, KEYS)
+        assert fetched(first.store, KEYS, "items").all()
+        with redis.client() as client:  # an update that was on its way has made the hash anew
+            client.hset(key, KEYS[:1].tobytes(), np.zeros(3, np.float32).tobytes())
+    assert first.store.loss.is_set()
+    first.generations._look(thoroughly=True)
+    assert first.generations.current != before
+    assert first.whole()
+
+
+def test_rows_that_redis_evicts_while_they_are_put_in_are_never_answered_from(member, redis):
+    def lose():
+        first.before = lambda: None
+        evict(redis, "users/2")
+
+    first, second = member(before=lose), member()
+    with pytest.raises(StoreUnavailable, match="has lost rows while they were put there"):
+        first.generations.join()
+    assert first.generations.current is None
+    second.generations.join()
+    assert second.whole()
+
+
 @pytest.mark.parametrize("lost", ["everything", "one partition", "what another process has not got"])
 def test_rows_that_are_lost_while_they_are_put_in_are_never_answered_from(member, redis, lost):
     def lose():

@@ -23,6 +23,20 @@ def test_partitions_are_spread_over_the_nodes(open_redis, redis_cluster):
     assert [len(names) for names in held] == [4, 4, 4]
 
 
+def test_what_a_cluster_evicts_by_itself_is_told(open_redis, redis_cluster):
+    store = open_redis(redis_cluster, VolatileOptions(12), namespace="sealed")
+    for step in (store.begin, lambda: put(store, np.arange(1000)), store.seal):
+        step()
+    assert store.is_whole()
+    assert store.size("users") == 1000
+    for node in redis_cluster.masters:
+        for key in node.client().keys("*sealed/users/7.*:rows"):
+            node.client().delete(key)
+    assert not store.is_whole()
+    with pytest.raises(StoreUnavailable, match="lost rows while they were put there"):
+        store.seal()
+
+
 def test_one_node_suffices_to_find_the_others(open_redis, redis_cluster):
     for address in redis_cluster.addresses:
         store = open_redis(address)

@@ -85,6 +85,25 @@ def test_many_rows_leave_in_steps(open_redis, redis_server, policy):
     assert store.size("users") == 2000
 
 
+@pytest.mark.parametrize("policy", OverflowPolicy)
+def test_the_seal_is_no_row_and_stays(open_redis, redis_server, policy):
+    store = open_redis(redis_server, VolatileOptions(1, 40, policy, 0.5), namespace=f"sealed-{policy}")
+    store.begin()
+    assert (store.size("users"), all_keys(store).size) == (0, 0)
+    put(store, np.arange(40))
+    store.seal()
+    assert store.size("users") == 40
+    for key in range(1000, 1400):
+        put(store, [key])
+        assert 20 <= store.size("users") == all_keys(store).size <= 40
+    assert store.is_whole()
+    with redis_server.client() as client:  # so that chance decides
+        client.delete(f"hebe:{{sealed-{policy}/users/0.0}}:times", f"hebe:{{sealed-{policy}/users/0.0}}:counts")
+    put(store, np.arange(41))
+    assert 20 <= store.size("users") <= 40
+    assert store.is_whole()
+
+
 def test_a_margin_of_one(open_redis, redis_server):
     store = open_redis(redis_server, VolatileOptions(1, 1, OverflowPolicy.EVICT_OLDEST, 0.1))
     put(store, np.arange(5))

@@ -167,6 +167,7 @@ class RedisGenerations:
             if lost is not None or self.current is not None:
                 log.warning("Redis may have lost rows of %s: they are put there anew", self._content)
             self._ask(b"SADD", self._names, name)
+            new.begin()
             new.note_runs(new.runs())
             self._fill(new, name, lambda: self._keep_claim(name))
             if new.strayed(new.runs()):  # notes have gone, and so have rows; or another process may lack some

@@ -3,7 +3,7 @@
 For each partition of a table, up to four Redis keys that share a hash tag, and so a slot and a cluster node:
 
     hebe:{NAMESPACE/TABLE/PARTITION.SALT}:rows     hash: key -> row, as the bytes of an int64 and of float32,
-                                                   little-endian
+                                                   little-endian; and seal, where Redis alone has the rows
     hebe:{NAMESPACE/TABLE/PARTITION.SALT}:layout   string: version of this layout, dim, partitions, overflow policy
     hebe:{NAMESPACE/TABLE/PARTITION.SALT}:run      string: `run_id` of the Redis process that has had all that was sent
     hebe:{NAMESPACE/TABLE/PARTITION.SALT}:times    with evict_oldest, sorted set: key -> last access in microseconds
@@ -13,11 +13,15 @@ For each partition of a table, up to four Redis keys that share a hash tag, and 
 
 Names are percent-encoded. The salt spreads a table's partitions evenly over the slots. A hash of rows takes less
 memory than Redis keys of their own (measured: 197 bytes beside a row of 512, against 229), and is counted, walked and
-sampled for itself. To look around (`-c` for a cluster):
+sampled for itself.
+
+The seal is a field of the hash, empty until all rows are in, and then the layout: a Redis that evicts keys by itself
+(`maxmemory-policy`) may take the rows and leave the layout, but not the rows and leave the seal. To look around (`-c`
+for a cluster):
 
     redis-cli --scan --pattern 'hebe:{*'
     redis-cli GET 'hebe:{ctr/users/0.3}:layout'
-    redis-cli HLEN 'hebe:{ctr/users/0.3}:rows'
+    redis-cli HLEN 'hebe:{ctr/users/0.3}:rows'                       # the seal included
     redis-cli --quoted-input HEXISTS '"hebe:{ctr/users/0.3}:rows"' '"\\x05\\x00\\x00\\x00\\x00\\x00\\x00\\x00"'
     redis-cli ZRANGE 'hebe:{ctr/users/0.3}:times' 0 9 WITHSCORES     # what is evicted next
 
@@ -67,17 +71,28 @@ if #changed > 0 then redis.call('ZADD', KEYS[1], 'XX', unpack(changed)) end
 return #changed / 2
 """
 _EVICT = b"""
-local excess = math.min(redis.call('HLEN', KEYS[1]) - ARGV[1], tonumber(ARGV[2]))
+local sealed = redis.call('HEXISTS', KEYS[1], 'seal')
+local excess = math.min(redis.call('HLEN', KEYS[1]) - sealed - ARGV[1], tonumber(ARGV[2]))
 if excess > 0 then
   local victims = {}
   if KEYS[2] then
     local popped = redis.call('ZPOPMIN', KEYS[2], excess)
     for i = 1, #popped, 2 do victims[#victims + 1] = popped[i] end
   end
-  if #victims == 0 then victims = redis.call('HRANDFIELD', KEYS[1], excess) end
+  if #victims == 0 then
+    for _, field in ipairs(redis.call('HRANDFIELD', KEYS[1], excess + sealed)) do
+      if field ~= 'seal' and #victims < excess then victims[#victims + 1] = field end
+    end
+  end
   redis.call('HDEL', KEYS[1], unpack(victims))
 end
-return redis.call('HLEN', KEYS[1])
+return redis.call('HLEN', KEYS[1]) - sealed
+"""
+_SIZE = b"return redis.call('HLEN', KEYS[1]) - redis.call('HEXISTS', KEYS[1], 'seal')"
+_SEAL = b"""
+if redis.call('HEXISTS', KEYS[1], 'seal') == 0 then return 0 end
+redis.call('HSET', KEYS[1], 'seal', ARGV[1])
+return 1
 """
 _SCAN = b"""
 local scanned = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
@@ -123,9 +138,20 @@ class PartitionCommands:
         """Write the layout if there is none, then read it."""
         return [self._command(b"SETNX", self.layout_key, self.layout), self.read_layout()]
 
-    def seal(self) -> Command:
-        """Write the layout: its rows are whole."""
-        return self._command(b"SET", self.layout_key, self.layout)
+    def begin(self) -> Command:
+        """Its rows are about to be put in, from none."""
+        return self._command(b"HSET", self.rows, b"seal", b"")
+
+    def seal(self) -> list[Command]:
+        """Its rows are whole: write the layout, and as the seal; the last reply is 0 if it lost any since `begin`."""
+        return [
+            self._command(b"SET", self.layout_key, self.layout),  # which servers of an older version go by
+            self._command(b"EVAL", _SEAL, b"1", self.rows, self.layout),
+        ]
+
+    def read_seal(self) -> Command:
+        """The layout that its rows were sealed with; b"" if they are not yet, None if they are lost."""
+        return self._command(b"HGET", self.rows, b"seal")
 
     def read_process(self) -> Command:
         """What Redis tells of the process that has the partition, its `run_id` among it."""
@@ -207,7 +233,7 @@ class PartitionCommands:
 
     def size(self) -> Command:
         """Replies with the number of keys."""
-        return self._command(b"HLEN", self.rows)
+        return self._command(b"EVAL", _SIZE, b"1", self.rows)
 
     def _scored(self, names: Sequence[bytes], *how: bytes) -> Command:
         *flags, score = how

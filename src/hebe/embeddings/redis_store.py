@@ -121,14 +121,20 @@ class RedisStore:
         """Commands on Redis keys other than rows'; the replies, in order. Raises as other calls do."""
         return self._nodes.execute(commands)
 
+    def begin(self) -> None:
+        """The rows of all tables are about to be put in, from none: if any is lost from now on, that can be told."""
+        self._ask([[partition.begin()] for partition in self._all_partitions])
+
     def seal(self) -> None:
-        """The rows of all tables are whole: from now on a partition that has lost them can be told."""
-        self._ask([[partition.seal()] for partition in self._all_partitions])
+        """The rows of all tables are whole. Raises `StoreUnavailable` where some were lost since `begin`."""
+        if not all(sealed for *_, sealed in self._ask([partition.seal() for partition in self._all_partitions])):
+            what = f"Redis {self._where} has lost rows while they were put there: has it memory for all of them?"
+            raise StoreUnavailable(what, CLIENT_MESSAGE)
 
     def is_whole(self) -> bool:
         """Whether no partition of any table has lost its rows since `seal`."""
         tables = [(table.name, partition) for table in self._tables.values() for partition in table.partitions]
-        replies = self._ask([[partition.read_layout()] for _, partition in tables])
+        replies = self._ask([[partition.read_seal()] for _, partition in tables])
         for (table, partition), [layout] in zip(tables, replies, strict=True):
             self._check_same(table, partition, layout)
         return all(layout is not None for [layout] in replies)
@@ -192,12 +198,16 @@ class RedisStore:
         known, places, cuts = self._chosen(tables, keys, starts, rows, bases, wanted, found)
         count = 0
         for exchange in exchanges(known, keys[places], cuts, self._max_batch_size):
+            # The layout last: with a seal after them, the rows were there.
             replies = self._ask(
-                [[share.partition.read_layout(), *share.partition.query(share.names)] for share in exchange.shares]
+                [
+                    [*share.partition.query(share.names), self._asking_layout(share.partition)]
+                    for share in exchange.shares
+                ]
             )
             values: list[bytes] = []
             present: list[bool] = []
-            for share, (layout, *answers) in zip(exchange.shares, replies, strict=True):
+            for share, (*answers, layout) in zip(exchange.shares, replies, strict=True):
                 self._check_layout(share, layout)
                 self._take_values(share.table, answers, values, present)
             held, there = np.array(present, np.bool_), places[exchange.places]
@@ -228,7 +238,10 @@ class RedisStore:
             shares = exchange.shares
             claim = self.rule is LayoutRule.CLAIMED
             layouts = self._ask(
-                [part.claim() if claim else [part.read_layout()] for part in (share.partition for share in shares)]
+                [
+                    part.claim() if claim else [self._asking_layout(part)]
+                    for part in (share.partition for share in shares)
+                ]
             )
             for share, (*_, layout) in zip(shares, layouts, strict=True):
                 self._check_layout(share, layout)
@@ -365,6 +378,9 @@ class RedisStore:
     @property
     def _all_partitions(self) -> list[PartitionCommands]:
         return [partition for table in self._tables.values() for partition in table.partitions]
+
+    def _asking_layout(self, partition: PartitionCommands) -> Command:
+        return partition.read_seal() if self.rule is LayoutRule.REQUIRED else partition.read_layout()
 
     def _check_layout(self, share: Share, layout: Reply) -> None:
         if layout is None and self.rule is LayoutRule.REQUIRED:
