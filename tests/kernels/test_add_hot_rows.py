@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hebe.kernels.add_hot_rows import add_hot_rows, add_hot_rows_reference
-from hebe.kernels.fused_lookup import COPY, PLAN_COLUMNS, POOL_MEAN, POOL_SUM
+from hebe.kernels.feature_plan import COPY, PLAN_COLUMNS, POOL_MEAN, POOL_SUM
 from hebe.kernels.hot_keys import COLD
 from hebe.kernels.row_format import RowFormat, encode_rows
 

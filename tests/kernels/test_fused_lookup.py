@@ -6,14 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.kernels.fused_lookup import (
-    COPY,
-    PLAN_COLUMNS,
-    POOL_MEAN,
-    POOL_SUM,
-    fused_lookup,
-    fused_lookup_reference,
-)
+from hebe.kernels.feature_plan import COPY, PLAN_COLUMNS, POOL_MEAN, POOL_SUM
+from hebe.kernels.fused_lookup import fused_lookup, fused_lookup_reference
 from hebe.kernels.padding import describe_copies
 from hebe.kernels.row_format import RowFormat, encode_rows
 

@@ -29,7 +29,7 @@ from hebe.embeddings.table_memory import (
     planned_bytes,
 )
 from hebe.embeddings.tiers import Tiers, bounded_config, planned_tier_bytes
-from hebe.kernels import deduplicate, padding
+from hebe.kernels import deduplicate, feature_plan, padding
 from hebe.kernels import fused_lookup as kernel
 from hebe.kernels.deduplicate import Deduplicator, KeyPlan, KeyTable, count_states
 from hebe.query import KeyCounts
@@ -37,10 +37,10 @@ from hebe.spec import ModelSpec, Pooling
 
 _REPORTED = [int(state) for state in (RowState.DEFAULTED, RowState.STALE, RowState.UNKNOWN)]
 _POOLING_CODES = {
-    Pooling.SUM: kernel.POOL_SUM,
-    Pooling.MEAN: kernel.POOL_MEAN,
-    Pooling.CONCAT: kernel.COPY,
-    Pooling.ATTENTION: kernel.COPY,
+    Pooling.SUM: feature_plan.POOL_SUM,
+    Pooling.MEAN: feature_plan.POOL_MEAN,
+    Pooling.CONCAT: feature_plan.COPY,
+    Pooling.ATTENTION: feature_plan.COPY,
 }
 
 
@@ -332,17 +332,17 @@ def resident_shapes(
 
 def lookup_plan(spec: ModelSpec, memory: TableMemory) -> KeyArray:
     """How `fused_lookup` finds the keys, the tables within `memory`, and the output of each feature of `spec`."""
-    plan = np.empty((len(spec.features), kernel.PLAN_COLUMNS), np.int64)
+    plan = np.empty((len(spec.features), feature_plan.PLAN_COLUMNS), np.int64)
     key_column = 0
     for entry, slot in zip(plan, spec.slots, strict=True):
         table = slot.feature.table
-        entry[kernel.KEY_COLUMN] = key_column
-        entry[kernel.LOOKUPS] = slot.feature.lookups
-        entry[kernel.TABLE_START] = memory.start.get(table, 0)
-        entry[kernel.DIM] = slot.dim
-        entry[kernel.ROWS] = memory.shapes[table][0] if table in memory.shapes else 0
-        entry[kernel.OUT_COLUMN] = slot.column
-        entry[kernel.POOLING] = _POOLING_CODES[slot.feature.pooling]
+        entry[feature_plan.KEY_COLUMN] = key_column
+        entry[feature_plan.LOOKUPS] = slot.feature.lookups
+        entry[feature_plan.TABLE_START] = memory.start.get(table, 0)
+        entry[feature_plan.DIM] = slot.dim
+        entry[feature_plan.ROWS] = memory.shapes[table][0] if table in memory.shapes else 0
+        entry[feature_plan.OUT_COLUMN] = slot.column
+        entry[feature_plan.POOLING] = _POOLING_CODES[slot.feature.pooling]
         key_column += slot.feature.lookups
     return plan
 

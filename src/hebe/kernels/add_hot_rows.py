@@ -16,20 +16,19 @@ from numba import types
 
 from hebe.kernels import vector
 from hebe.kernels.compiled import BORROWING, array_type, compile_kernel
-from hebe.kernels.fused_lookup import (
+from hebe.kernels.feature_plan import (
     COPY,
     DIM,
     KEY_COLUMN,
     LOOKUPS,
     OUT_COLUMN,
-    PLAN_COLUMNS,
     POOL_MEAN,
     POOLING,
     ROWS,
     TABLE_START,
-    FloatArray,
-    IntArray,
+    plan_fits,
 )
+from hebe.kernels.fused_lookup import FloatArray, IntArray
 from hebe.kernels.hot_keys import COLD
 from hebe.kernels.row_format import (
     ByteArray,
@@ -100,20 +99,8 @@ def _add(  # type: ignore[no-untyped-def]
 
 @_inlined
 def _add_all(code, tables, numbers, plan, out):  # type: ignore[no-untyped-def]
-    for feature in range(plan.shape[0]):
-        lookups = plan[feature, LOOKUPS]
-        dim = plan[feature, DIM]
-        width = dim * lookups if plan[feature, POOLING] == COPY else dim
-        least = dim
-        for column in range(PLAN_COLUMNS):
-            least = min(least, plan[feature, column])
-        if (
-            least < 0
-            or plan[feature, KEY_COLUMN] + lookups > numbers.shape[1]
-            or plan[feature, TABLE_START] + plan[feature, ROWS] * row_bytes(code, dim) > tables.size
-            or plan[feature, OUT_COLUMN] + width > out.shape[1]
-        ):
-            return -1
+    if not plan_fits(code, plan, numbers, tables, out):
+        return -1
     flat_out = out.reshape(-1)
     all_added = 0
     for item in range(numbers.shape[0]):

@@ -1,9 +1,9 @@
 """The SparseNet of a model in one call: gather and pool the rows of every feature into one output matrix.
 
 All tables lie in one flat array of bytes (`embeddings.table_memory`), all in one row format, for each of which there is
-a kernel, compiled when it is first asked for. A plan, int64 `[features, PLAN_COLUMNS]`, says for each feature where its
-keys, its table and its output stand. A lookup is one pass over items, features and keys that touches nothing else: no
-allocation, no GIL, no state, so any number of threads may run it at once.
+a kernel, compiled when it is first asked for. What stands where a plan says (`feature_plan`). A lookup is one pass over
+items, features and keys that touches nothing else: no allocation, no GIL, no state, so any number of threads may run it
+at once.
 
 Keys: `0 <= key < rows` reads the table; -1 is no row (padding); a key below -1 names a row fetched from a slower
 tier, which starts at element `-2 - key` of `fetched`, always float32. Any other key is read as no row, and counted as
@@ -23,6 +23,18 @@ from numba import types
 
 from hebe.kernels import vector
 from hebe.kernels.compiled import BORROWING, array_type, compile_kernel
+from hebe.kernels.feature_plan import (
+    COPY,
+    DIM,
+    KEY_COLUMN,
+    LOOKUPS,
+    OUT_COLUMN,
+    POOL_MEAN,
+    POOLING,
+    ROWS,
+    TABLE_START,
+    plan_fits,
+)
 from hebe.kernels.padding import NO_COPIES, make_copies
 from hebe.kernels.row_format import (
     FP32_CODE,
@@ -33,14 +45,6 @@ from hebe.kernels.row_format import (
     decode_rows_reference,
     row_bytes,
 )
-
-KEY_COLUMN, LOOKUPS, TABLE_START, DIM, ROWS, OUT_COLUMN, POOLING = range(7)
-PLAN_COLUMNS = 7
-"""Columns of a plan: first key column, keys per item, first byte of the table in the flat array, embedding dim,
-rows of the table, first output column, and one of the codes below."""
-
-POOL_SUM, POOL_MEAN, COPY = range(3)
-"""Sum of the rows of an item, mean over those that are there (none: zeros), or all of them side by side."""
 
 PREFETCH_ROWS = 16
 PREFETCH_DIM = 64
@@ -182,24 +186,12 @@ def _copy(  # type: ignore[no-untyped-def]
 @_inlined
 def _lookup(code, tables, fetched, copies, keys, plan, out):  # type: ignore[no-untyped-def]
     make_copies(copies, keys)
+    if not plan_fits(code, plan, keys, tables, out):
+        return -1, 0
     copied_rows = 0
     for feature in range(plan.shape[0]):
-        lookups = plan[feature, LOOKUPS]
-        dim = plan[feature, DIM]
-        width = dim
-        if plan[feature, POOLING] == COPY or lookups == 1:
-            copied_rows += lookups
-            width = dim * lookups
-        least = dim
-        for column in range(PLAN_COLUMNS):
-            least = min(least, plan[feature, column])
-        if (
-            least < 0
-            or plan[feature, KEY_COLUMN] + lookups > keys.shape[1]
-            or plan[feature, TABLE_START] + plan[feature, ROWS] * row_bytes(code, dim) > tables.size
-            or plan[feature, OUT_COLUMN] + width > out.shape[1]
-        ):
-            return -1, 0
+        if plan[feature, POOLING] == COPY or plan[feature, LOOKUPS] == 1:
+            copied_rows += plan[feature, LOOKUPS]
     items_ahead = 1 + PREFETCH_ROWS // max(1, copied_rows)
     flat_out = out.reshape(-1)
     all_found = 0

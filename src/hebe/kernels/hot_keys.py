@@ -20,6 +20,7 @@ from numba.extending import intrinsic
 
 from hebe.kernels import vector
 from hebe.kernels.compiled import BORROWING, array_type, compile_kernel
+from hebe.kernels.feature_plan import keys_fit
 
 KEY_COLUMN, LOOKUPS, ROWS, MAP_START, IN_ANY_ORDER = range(5)
 PLAN_COLUMNS = 5
@@ -97,11 +98,8 @@ def _ask_for_later(keys, item, position, first, lookups, rows, words, start):  #
 
 def _split(keys, plan, words, cold, hot):  # type: ignore[no-untyped-def]
     for feature in range(plan.shape[0]):
-        least = 0
-        for column in range(PLAN_COLUMNS):
-            least = min(least, plan[feature, column])
         ends = plan[feature, MAP_START] + (plan[feature, ROWS] + 63) // 64
-        if least < 0 or plan[feature, KEY_COLUMN] + plan[feature, LOOKUPS] > keys.shape[1] or 2 * ends > words.size:
+        if not keys_fit(plan, feature, PLAN_COLUMNS, keys) or 2 * ends > words.size:
             return -1, 0
     all_found = 0
     all_hot = 0
