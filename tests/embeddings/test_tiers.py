@@ -77,6 +77,8 @@ def test_every_row_of_every_table_is_answered(open_tiers, parts, volatile) -> No
     assert [level.name for level in state.levels] == (["persistent_db"] if parts is ROCKS else [])
     assert state.degraded == ()
     assert state.cached_rows <= state.cache_capacity_rows
+    assert state.cache_evictions > 0
+    assert (state.cache_unheld, state.hash_map_evictions) == (0, 0)
     assert state.counts.defaulted == state.counts.unknown == 0
 
 
@@ -146,11 +148,13 @@ def test_level_2_in_this_process_comes_after_level_3_and_is_filled_from_it(open_
 def test_a_level_2_without_memory_for_all_takes_new_rows_for_old_ones_where_level_3_has_both(open_tiers) -> None:
     """An update of a row that it lacks would be refused, and tried again for ever, where it could not."""
     volatile = {"type": "parallel_hash_map", "num_partitions": 1, "memory_bytes": 1 << 20}
-    store = open_tiers(config_of(volatile_db=volatile)).stores_of_this_process()["volatile_db"]
+    tiers = open_tiers(config_of(volatile_db=volatile))
+    store = tiers.stores_of_this_process()["volatile_db"]
     for first in range(0, 100_000, 10_000):
         keys = np.arange(first, first + 10_000)
         store.insert("users", keys, np.repeat(keys.astype(np.float32)[:, None], 4, axis=1))
     assert 0 < store.size("users") < 50_000
+    assert tiers.state.hash_map_evictions >= 50_000
     alone = open_tiers(config_of(persistent_db={}, volatile_db=volatile), version=2)
     with pytest.raises(StoreError, match="memory bound"):
         alone.stores_of_this_process()["volatile_db"].insert(

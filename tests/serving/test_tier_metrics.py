@@ -56,6 +56,9 @@ def test_tiers(families_of, fake_host):
         "hebe_cache_bytes": 1 << 20,
         "hebe_cache_hits_total": 90,
         "hebe_cache_misses_total": 10,
+        "hebe_cache_evictions_total": 30,
+        "hebe_cache_unheld_total": 9,
+        "hebe_hash_map_evictions_total": 8,
         "hebe_insertions_waiting": 4,
         "hebe_insertions_dropped_total": 2,
         "hebe_refreshes_total": 5,
@@ -68,6 +71,8 @@ def test_tiers(families_of, fake_host):
         "hebe_cache_bytes": "gauge",
         "hebe_cache_hits": "counter",
         "hebe_cache_misses": "counter",
+        "hebe_cache_evictions": "counter",
+        "hebe_cache_unheld": "counter",
     }
     assert all(family.documentation for family in families.values())
 

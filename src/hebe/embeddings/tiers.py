@@ -68,12 +68,19 @@ _IDENTITY_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class TiersState:
-    """The tiers as operators see them. `levels` are the guarded ones; rows and bytes are level 1's."""
+    """The tiers as operators see them. `levels` are the guarded ones; rows and bytes are level 1's.
+
+    Of level 1 `cache_evictions` rows gave way to others, and `cache_unheld` were written that its row format could not
+    hold other than by rounding; `hash_map_evictions` gave way in a level 2 in this process.
+    """
 
     levels: tuple[TierState, ...]
     cached_rows: int
     cache_capacity_rows: int
     cache_bytes: int
+    cache_evictions: int
+    cache_unheld: int
+    hash_map_evictions: int
     counts: LookupCounts
     insertions_waiting: int
     insertions_dropped: int
@@ -255,8 +262,13 @@ class Tiers:
     @property
     def memory_bytes(self) -> int:
         """Of the cache, and of the volatile store where it is in this process."""
-        volatile = self.lookup.volatile.store if self.lookup.volatile is not None else None
-        return self.cache.memory_bytes + (volatile.memory_bytes if isinstance(volatile, HashMapStore) else 0)
+        return self.cache.memory_bytes + (self._hash_map.memory_bytes if self._hash_map is not None else 0)
+
+    @property
+    def _hash_map(self) -> HashMapStore | None:
+        """Level 2, where it is in this process."""
+        store = self.lookup.volatile.store if self.lookup.volatile is not None else None
+        return store if isinstance(store, HashMapStore) else None
 
     @property
     def _guards(self) -> list[TierGuard]:
@@ -266,16 +278,21 @@ class Tiers:
     @property
     def state(self) -> TiersState:
         """How the tiers are now."""
+        tables, hash_map = self.lookup.dims, self._hash_map
+        held = [self.cache.counts(table) for table in tables]
         return TiersState(
-            tuple(guard.state for guard in self._guards),
-            sum(self.cache.size(table) for table in self.lookup.dims),
-            sum(table.capacity for table in self.cache.tables.values()),
-            self.cache.memory_bytes,
-            replace(self.lookup.counts),
-            self.background.waiting,
-            self.background.dropped,
-            self.refresh.iterations,
-            self.refresh.last,
+            levels=tuple(guard.state for guard in self._guards),
+            cached_rows=sum(counts.size for counts in held),
+            cache_capacity_rows=sum(table.capacity for table in self.cache.tables.values()),
+            cache_bytes=self.cache.memory_bytes,
+            cache_evictions=sum(counts.evictions for counts in held),
+            cache_unheld=sum(counts.unheld for counts in held),
+            hash_map_evictions=0 if hash_map is None else sum(hash_map.evicted_rows(table) for table in tables),
+            counts=replace(self.lookup.counts),
+            insertions_waiting=self.background.waiting,
+            insertions_dropped=self.background.dropped,
+            refreshes=self.refresh.iterations,
+            last_refresh=self.refresh.last,
         )
 
     def warm_up(

@@ -17,7 +17,6 @@ from numba import types
 from hebe.kernels.compiled import OPTIONS, array_type, compile_kernel
 
 KeyArray = npt.NDArray[np.int64]
-HashArray = npt.NDArray[np.uint64]
 
 _PRIMES = (
     0x9E3779B185EBCA87,
@@ -44,22 +43,10 @@ hash_key: Callable[..., Any] = numba.njit(forceinline=True, **OPTIONS)(_hash_key
 """The hash, uint64, of one int64 key; to be called within kernels."""
 
 
-def _hash_keys(keys, hashes):  # type: ignore[no-untyped-def]
-    for position in range(keys.size):
-        hashes[position] = hash_key(keys[position])
-
-
 def _key_partitions(keys, num_partitions, partitions):  # type: ignore[no-untyped-def]
     count = np.uint64(num_partitions)
     for position in range(keys.size):
         partitions[position] = np.int64(hash_key(keys[position]) % count)
-
-
-@functools.cache
-def _hash_kernel() -> Callable[..., None]:
-    return compile_kernel(
-        _hash_keys, types.void(array_type(types.int64, 1), array_type(types.uint64, 1, writable=True))
-    )
 
 
 @functools.cache
@@ -68,13 +55,6 @@ def _partition_kernel() -> Callable[..., None]:
         _key_partitions,
         types.void(array_type(types.int64, 1), types.intp, array_type(types.int64, 1, writable=True)),
     )
-
-
-def hash_keys(keys: KeyArray) -> HashArray:
-    """XXH64 of each key: uint64 `[n]` of int64 `[n]`. Raises TypeError for arrays of another kind."""
-    hashes = np.empty(keys.shape, np.uint64)
-    _hash_kernel()(np.ascontiguousarray(keys), hashes)
-    return hashes
 
 
 def key_partitions(keys: KeyArray, num_partitions: int) -> KeyArray:
@@ -105,6 +85,5 @@ def hash_key_reference(key: int) -> int:
 
 
 def warm_up() -> None:
-    """Compile the kernels now, or load them from disk, so that no query waits for it."""
-    _hash_kernel()
+    """Compile the kernel now, or load it from disk, so that no query waits for it."""
     _partition_kernel()

@@ -7,6 +7,8 @@
 | hebe_tier_hits_total | counter | model, version, tier; keys that the tiers above lacked |
 | hebe_cache_rows, hebe_cache_capacity_rows, hebe_cache_bytes | gauge | model, version |
 | hebe_cache_hits_total, hebe_cache_misses_total | counter | model, version; distinct keys of a batch |
+| hebe_cache_evictions_total, hebe_hash_map_evictions_total | counter | model, version; rows that gave way to others |
+| hebe_cache_unheld_total | counter | model, version; rows beyond what the row format holds |
 | hebe_insertions_waiting | gauge | model, version; work in the background |
 | hebe_insertions_dropped_total | counter | model, version |
 | hebe_refreshes_total | counter | model, version |
@@ -92,6 +94,17 @@ _TIER_GAUGES: tuple[tuple[str, str, Callable[[TiersState], float]], ...] = (
 _TIER_COUNTERS: tuple[tuple[str, str, Callable[[TiersState], float]], ...] = (
     ("hebe_cache_hits", "Distinct keys of a batch that the cache had.", lambda state: state.counts.cache_hits),
     ("hebe_cache_misses", "Distinct keys of a batch that the cache lacked.", lambda state: state.counts.cache_misses),
+    ("hebe_cache_evictions", "Rows that gave way to others in the cache.", lambda state: state.cache_evictions),
+    (
+        "hebe_cache_unheld",
+        "Rows with numbers beyond what the cache's row format holds, written clipped, or as NaN.",
+        lambda state: state.cache_unheld,
+    ),
+    (
+        "hebe_hash_map_evictions",
+        "Rows that gave way to others in a volatile store in this process.",
+        lambda state: state.hash_map_evictions,
+    ),
     (
         "hebe_insertions_dropped",
         "Work on the tiers that was dropped, since too much waited already.",
