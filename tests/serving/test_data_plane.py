@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hebe.serving.data_plane import DataPlane
-from hebe.serving.errors import ErrorKind, QueryRefused, RequestError, UnknownModel
+from hebe.serving.errors import ErrorKind, InvalidInput, QueryFailed, QueryRefused, RequestError, UnknownModel
 from hebe.serving.infer_request import InferRequest
 from hebe.serving.statistics import Statistics
 from hebe.serving.tensors import WireTensor
@@ -87,6 +87,23 @@ async def test_a_refusal_counts_as_late_unless_the_request_was_in_a_hurry(plane,
     assert counters(plane).refused_late == late
 
 
+@pytest.mark.parametrize(
+    ("fault", "failures"),
+    [
+        (QueryFailed("its batch failed"), 1),
+        (ValueError("nobody thought of it"), 1),
+        (QueryRefused("no_worker", "no worker is up"), 1),
+        (QueryRefused("deadline", "too late"), 0),
+        (InvalidInput("wrong"), 0),
+    ],
+)
+async def test_what_the_server_is_to_blame_for_counts_as_failed(plane, fault, failures):
+    plane.host.models["lone"].fault = fault
+    with pytest.raises(RequestError):
+        await plane.infer(request(plane, parameters={"timeout": 2_000}))
+    assert (counters(plane).failures, counters(plane).refused_late) == (failures, 0)
+
+
 async def test_refusals_are_counted_where_they_belong(plane):
     with pytest.raises(RequestError) as error:
         await plane.infer(request(plane, model="nothing"))
@@ -143,6 +160,7 @@ async def test_scores_are_finite_or_an_error_that_says_what_is_to_blame(plane):
     assert (error.value.kind, error.value.reason) == (ErrorKind.INTERNAL, "not_finite")
     assert error.value.message.startswith("score -inf of item 1 is not finite: the model's weights or rows are not")
     assert counters(plane).refused == {"not_finite": 1}
+    assert counters(plane).failures == 1
     assert (counters(plane).success.count, counters(plane).items_answered) == (0, 0)
     model.not_finite = {}
     await plane.infer(request(plane))
@@ -163,6 +181,7 @@ async def test_only_large_inputs_are_to_blame(plane, value, kind):
         await plane.infer(InferRequest("ranker", "", "", tensors, plane.clock()))
     assert error.value.kind is kind
     assert ("value -2e+09 of item 0, column 1" in error.value.message) == (value == -2e9)
+    assert plane.statistics.find("ranker")[0].failures == (kind is ErrorKind.INTERNAL)
 
 
 def test_a_refusal_is_counted_once(plane):

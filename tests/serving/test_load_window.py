@@ -51,6 +51,28 @@ def test_a_request_that_gives_less_time_than_the_bound_says_nothing_of_it():
     assert counter.window(1.0).queries == 1
 
 
+def test_what_a_client_gave_up_after_the_bound_was_late():
+    counted = ModelStatistics("ranker", 1, 0.05)
+    counter = WindowCounter(counted, 95.0, 0.0)
+    counted.query_refused("cancelled", 0.051)
+    counted.query_refused("cancelled", 0.05)
+    window = counter.window(1.0)
+    assert (window.queries, window.late, window.answered) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(("failures", "late", "kept"), [(21, 0, True), (22, 0, None), (22, 400, None), (400, 0, None)])
+def test_where_more_fail_than_may_be_late_the_window_says_nothing(failures, late, kept):
+    counted = ModelStatistics("ranker", 1, 0.05)
+    counter = WindowCounter(counted, 95.0, 0.0)
+    answer(counted, 0.01, 400 - late)
+    answer(counted, 0.1, late)
+    for _ in range(failures):
+        counted.query_refused("failed", 0.001, failed=True)
+    window = counter.window(10.0)
+    assert (window.queries, window.late, window.failures) == (400, late, failures)
+    assert window.kept is kept
+
+
 @pytest.mark.parametrize(
     ("percentile", "queries", "tells"), [(95.0, 399, False), (95.0, 400, True), (99.0, 400, False), (99.0, 2000, True)]
 )

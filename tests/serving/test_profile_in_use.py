@@ -86,6 +86,14 @@ def test_what_was_lowered_wrongly_comes_back_at_a_load_far_below_the_profile():
     assert profile.measured.qps == 300.0
 
 
+def test_a_server_that_fails_neither_raises_nor_lowers_its_tuple():
+    lowered = replace(DAY, qps=60.0)
+    profile = ProfileInUse(served(efficiency=DAY, measured=lowered, measured_at="before"))
+    failing = replace(NIGHT, late=0, busy_share=0.17, failures=600)
+    assert not any(see(profile, failing, *[replace(LATE, failures=2000)] * 10))
+    assert profile.measured is lowered
+
+
 def test_a_window_at_the_edge_says_nothing():
     profile = ProfileInUse(served())
     assert not profile.see(replace(IN_TIME, late=70), "now")

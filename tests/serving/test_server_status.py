@@ -241,7 +241,7 @@ def test_latency_percentiles_are_those_of_the_histogram():
     assert histogram.quantile(1.0) == histogram.bounds[-1]
 
 
-def test_attainment_counts_what_was_refused_for_want_of_time_as_missed(fake_host):
+def test_attainment_counts_what_was_refused_for_want_of_time_failed_or_given_up_late_as_missed(fake_host):
     statistics = Statistics()
     counted = statistics.of("ranker", 1, 0.05)
     for latency_s in (0.01, 0.01, 0.01, 0.2):
@@ -249,6 +249,10 @@ def test_attainment_counts_what_was_refused_for_want_of_time_as_missed(fake_host
     counted.query_refused("deadline", 0.0)
     counted.query_refused("invalid", 0.0)
     counted.query_refused("deadline", 0.0, allowed_s=0.01)  # its client gave it less time than the model's bound
+    counted.query_refused("cancelled", 0.01)
     ranker = ServerStatus(fake_host, statistics).document()["models"][1]
     assert ranker["sla"]["attainment"] == 3 / 5
-    assert ranker["queries"]["refused"] == {"deadline": 2, "invalid": 1}
+    assert ranker["queries"]["refused"] == {"deadline": 2, "invalid": 1, "cancelled": 1}
+    counted.query_refused("cancelled", 0.06)
+    counted.query_refused("failed", 0.001, failed=True)
+    assert counted.sla_attainment == 3 / 7

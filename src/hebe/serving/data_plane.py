@@ -25,7 +25,7 @@ from hebe.serving.errors import (
 )
 from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE, QueryDecoder
-from hebe.serving.statistics import ModelStatistics, Statistics
+from hebe.serving.statistics import CANCELLED, ModelStatistics, Statistics
 
 if TYPE_CHECKING:
     from hebe.serving.hosted_model import HostedModel
@@ -103,7 +103,9 @@ class DataPlane:
         if model:
             with contextlib.suppress(UnknownModel, ModelNotReady):
                 counters = self._endpoint(self.host.find(model, version or None)).statistics
-                counters.query_refused(error.reason, self.clock() - arrival_s, allowed_s=0.0)
+                counters.query_refused(
+                    error.reason, self.clock() - arrival_s, allowed_s=0.0, failed=error.kind.is_failure
+                )
                 return
         self.statistics.refused[error.reason] += 1
 
@@ -152,7 +154,8 @@ class DataPlane:
             self.count_refused(error)
         else:
             error.counted = True
-            endpoint.statistics.query_refused(error.reason, after_s, _allowed_s(request))
+            failed = error.kind.is_failure
+            endpoint.statistics.query_refused(error.reason, after_s, _allowed_s(request), failed=failed)
         if self._tracer is not None:
             self._tracer.refused(request, error, after_s)
 
@@ -165,7 +168,7 @@ class DataPlane:
             return await self._infer(request, model, endpoint)
         except asyncio.CancelledError:
             if endpoint is not None:
-                endpoint.statistics.query_refused("cancelled", self.clock() - request.arrival_s)
+                endpoint.statistics.query_refused(CANCELLED, self.clock() - request.arrival_s)
             raise
         except Exception as fault:
             error = as_request_error(fault)

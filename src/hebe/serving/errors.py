@@ -68,6 +68,11 @@ class ErrorKind(Enum):
         return self.value[1]
 
     @property
+    def is_failure(self) -> bool:
+        """Whether the server is to blame, for another reason than its load."""
+        return self in (ErrorKind.INTERNAL, ErrorKind.UNAVAILABLE)
+
+    @property
     def label(self) -> str:
         """The name in metrics and logs."""
         return self.value[2]

@@ -22,7 +22,7 @@ CERTAIN_DEVIATIONS = 3.0
 @dataclass(frozen=True, slots=True)
 class LoadWindow:
     """`queries` arrived in `seconds`, of which `late` were answered beyond the latency bound, or were among the
-    `refused`.
+    `refused`; beside them `failures`, which were answered with an error that is the server's fault.
 
     `busy_share` of their time the workers of the busiest stage were at work, None where that is not known. `disturbed`:
     something else than the load hindered them at times. `peak_watts` was drawn at most, None where that is not known;
@@ -38,6 +38,7 @@ class LoadWindow:
     refused: int = 0
     busy_share: float | None = None
     disturbed: bool = False
+    failures: int = 0
 
     @property
     def answered(self) -> int:
@@ -56,7 +57,11 @@ class LoadWindow:
 
     @property
     def kept(self) -> bool | None:
-        """Whether the SLA target held; None if so few more than allowed were late that it might be chance."""
+        """Whether the SLA target held; None if so few more than allowed were late that it might be chance, or if more
+        failed than might be late: that says nothing of what the server can take.
+        """
+        if self.failures > (self.queries + self.failures) * (1 - self.percentile / 100):
+            return None
         allowed = self.queries * (1 - self.percentile / 100)
         if self.late <= allowed:
             return True
@@ -73,7 +78,7 @@ class WindowCounter:
         self._percentile = percentile
         self._began_s = now_s
         self._worked = worked or {}
-        self._queries, self._late, self._refused = self._counts()
+        self._queries, self._late, self._refused, self._failures = self._counts()
         self._peak_watts: float | None = None
         self._estimated = False
 
@@ -84,7 +89,7 @@ class WindowCounter:
 
     def window(self, now_s: float, worked: Worked | None = None) -> LoadWindow:
         """What the window is by now, when the workers have `worked`."""
-        queries, late, refused = self._counts()
+        queries, late, refused, failures = self._counts()
         seconds = now_s - self._began_s
         since_s = [worked_s - self._worked.get(kind, 0.0) for kind, worked_s in (worked or {}).items()]
         return LoadWindow(
@@ -97,9 +102,10 @@ class WindowCounter:
             refused - self._refused,
             min(max(since_s) / seconds, 1.0) if since_s and seconds > 0 else None,
             self.disturbed,
+            failures - self._failures,
         )
 
-    def _counts(self) -> tuple[int, int, int]:
+    def _counts(self) -> tuple[int, int, int, int]:
         counted = self.counted
         answered, refused = counted.success.count, counted.refused_late
-        return answered + refused, answered - counted.within_sla + refused, refused
+        return answered + refused, answered - counted.within_sla + refused, refused, counted.failures

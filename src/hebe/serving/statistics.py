@@ -32,6 +32,9 @@ SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2
 LATE_REFUSALS = frozenset({"deadline", "queue_full", "expired"})
 """Why queries are refused that came faster than they can be answered in time."""
 
+CANCELLED = "cancelled"
+"""Why a query has no answer whose client did not wait for it."""
+
 
 class Histogram:
     """Counts by upper bound (inclusive), one more for what lies above all, and the sum."""
@@ -97,6 +100,7 @@ class ModelStatistics:
         self.encode = Duration()
         self.refused: Counter[str] = Counter()
         self.refused_late = 0
+        self.failures = 0
         self.within_sla = 0
         self.keys = KeyCounts()
         self.latency_s = Histogram(LATENCY_BOUNDS_S)
@@ -127,22 +131,29 @@ class ModelStatistics:
     @property
     def sla_attainment(self) -> float:
         """Of the queries that had the latency bound's time at least, the share that was answered within it: those that
-        were refused since they would be late, or too many, missed it. NaN before the first.
+        were refused since they would be late, or too many, missed it, and so did those given up after it and those
+        that failed. NaN before the first.
         """
-        arrived = self.success.count + self.refused_late
+        arrived = self.success.count + self.refused_late + self.failures
         return self.within_sla / arrived if arrived else math.nan
 
     def answer_encoded(self, encode_s: float) -> None:
         """Turning an answer into bytes took `encode_s`."""
         self.encode.add(encode_s)
 
-    def query_refused(self, reason: str, after_s: float, allowed_s: float = math.inf) -> None:
-        """A request, which had `allowed_s` of its own, was answered with an error, `after_s` after its arrival.
+    def query_refused(self, reason: str, after_s: float, allowed_s: float = math.inf, *, failed: bool = False) -> None:
+        """A request, which had `allowed_s` of its own, was answered with an error, `after_s` after its arrival, or its
+        client has gone by then; `failed`: by the server's fault.
 
         One that had less than the latency bound says nothing of whether that can be kept.
         """
         self.refused[reason] += 1
-        self.refused_late += reason in LATE_REFUSALS and allowed_s >= self.sla_latency_s
+        if failed:
+            self.failures += 1
+        elif reason == CANCELLED:
+            self.refused_late += after_s > self.sla_latency_s
+        else:
+            self.refused_late += reason in LATE_REFUSALS and allowed_s >= self.sla_latency_s
         self.fail.add(after_s)
 
     def batch_ran(self, items: int, sparse_s: float, dense_s: float) -> None:
