@@ -1,8 +1,14 @@
-import pytest
+from types import SimpleNamespace
 
+import pytest
+from rich.progress import Progress
+
+from hebe.bench import overload
 from hebe.bench.overload import _LADDER, _OVERLOAD, figures_of
+from hebe.bench.server_process import ServerProcessError
 from hebe.latency import LatencyRecorder
 from hebe.load_generator.load_report import LoadReport
+from hebe.runtime.pinning import available_cores
 from hebe.spec import SlaTarget
 
 SLA = SlaTarget(20.0, 95.0)
@@ -51,3 +57,33 @@ def test_the_peak_is_looked_for_beyond_saturation_too_and_items_are_counted_besi
 def test_a_server_that_answers_nothing_in_time_has_no_share_of_its_peak():
     with pytest.raises(RuntimeError, match="no query was answered within 20 ms"):
         figures({1.0: report(0, 0, late=10)}, report(0, 0, late=10))
+
+
+@pytest.mark.parametrize("lasts", [0, 1, len(_LADDER), len(_LADDER) + 1])
+def test_a_server_that_dies_under_the_load_gives_no_figures(monkeypatch, tmp_path, lasts):
+    """After so many runs as it `lasts`: in the closed loop, in the ladder, in the long run."""
+    runs = []
+
+    class Server:
+        http_url = "http://127.0.0.1:1"
+        resident_bytes = 1000
+
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def check(self):
+            if len(runs) > lasts:
+                raise ServerProcessError("the server ended with exit status -9")
+
+    monkeypatch.setattr(overload, "ServerProcess", Server)
+    monkeypatch.setattr(overload, "run_load", lambda *_: runs.append(report(50, 10_000)) or runs[-1])
+    monkeypatch.setattr(overload, "closed_loop", lambda *_: runs.append(SimpleNamespace(throughput_qps=9.0)) or runs[0])
+    with pytest.raises(ServerProcessError):
+        overload._measure("", tmp_path, tmp_path, available_cores()[:1], 1.0, 1.0, Progress(disable=True))
+    assert len(runs) == lasts + 1

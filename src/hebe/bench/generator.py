@@ -85,6 +85,7 @@ def _served_qps(
         with ServerProcess(repository, Path(directory) / "server.log", ["--workers", "1", "--no-admission"]) as server:
             for _ in range(rounds):
                 rates.append(closed_loop(server.http_url, _MODEL, "production", 4, seconds, cores[:-1]).throughput_qps)
+                server.check()
                 progress.advance(task)
     return rates
 

@@ -69,6 +69,7 @@ def _measure(
     task = progress.add_task(f"overload of {model}", total=len(_LADDER) + 2)
     with ServerProcess(repository, directory / "saturation.log", ["--workers", "1", "--no-admission"]) as server:
         saturation_qps = closed_loop(server.http_url, model, "production", 4, probe_s, client_cores).throughput_qps
+        server.check()
     progress.advance(task)
     reports: dict[float, LoadReport] = {}
     # Only once the server runs: it would inherit the cores, and its worker share them with the generator.
@@ -76,9 +77,11 @@ def _measure(
         target = Target(parse_endpoint(server.http_url), model)
         for share in _LADDER:
             reports[share] = run_load(target, Workload(seed=1), share * saturation_qps, probe_s)
+            server.check()
             progress.advance(task)
         resident_before = server.resident_bytes
         beyond = run_load(target, Workload(seed=2), _OVERLOAD * saturation_qps, overload_s)
+        server.check()
         resident_after = server.resident_bytes
         progress.advance(task)
     return figures_of(suffix, saturation_qps, reports, beyond, resident_before, resident_after)

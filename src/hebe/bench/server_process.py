@@ -75,7 +75,8 @@ class ServerProcess:
 
     @property
     def resident_bytes(self) -> int:
-        """The server's resident size now."""
+        """The server's resident size now. Raises `ServerProcessError` if it is not running any more."""
+        self.check()  # of one that has ended the kernel says 0
         fields = Path(f"/proc/{self.pid}/statm").read_text().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
