@@ -24,8 +24,10 @@ from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.runtime.bandwidth_meter import CacheWays
 from hebe.runtime.cache_allocation import CacheAllocationError
+from hebe.runtime.executor import ModelExecutor
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Lane, Placement
+from hebe.serving.driver import NodeDriver
 from hebe.serving.errors import QueryFailed
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
 from hebe.workload.arrivals import PoissonArrivals
@@ -210,6 +212,40 @@ def test_service_times_are_measured_by_stage_alone_and_while_all_workers_are_bus
     for profile in busy.values():
         assert profile.batch_sizes == (4, 16, 32)
         assert min(profile.service_s) > 0
+
+
+class LowKeys:
+    """Only the lower half of each table's keys."""
+
+    def draw(self, rows, count, rng, spread_seed):  # noqa: ARG002
+        return rng.integers(0, rows // 2, count)
+
+
+@pytest.mark.usefixtures("moment")
+def test_what_is_measured_alone_has_the_keys_of_the_load(repository, monkeypatch):
+    asked = []
+    ask, rehearse = NodeDriver.infer, ModelExecutor.rehearse
+
+    async def infer(driver, query):
+        asked.append(query)
+        return await ask(driver, query)
+
+    def run(runner, batch):
+        asked.extend(part.query for part in batch.sub_queries)
+        return rehearse(runner, batch)
+
+    load = Workload(FixedSizes(8), keys=LowKeys())
+    with live_evaluator(repository, "peers-dlrm", None, load, SlaTarget(1e-3, 90), quick=True) as evaluator:
+        spec = evaluator.spec
+        with monkeypatch.context() as alone:
+            alone.setattr(ModelExecutor, "rehearse", run)
+            evaluator.latency_profiles(WHOLE)
+        assert len(asked) > 15
+        monkeypatch.setattr(NodeDriver, "infer", infer)
+        assert evaluator(WHOLE).qps == 0, "so that a large query is asked alone"
+    for query in asked:
+        for feature in spec.features:
+            assert query.features[feature.name].max() < spec.table(feature.table).rows // 2
 
 
 class SmallPool:

@@ -22,9 +22,6 @@ def result(latency_s=1.0, queue_s=0.25, sparse_s=0.25, loading_s=0.125, dense_s=
 class _Model:
     spec = SPEC
 
-    def random_query(self, items, seed):
-        return Query(seed, items, 0.0)
-
 
 class _Driver:
     """Answers at once, or refuses."""
@@ -66,7 +63,7 @@ def test_means():
 
 def test_queries_alone_may_take_their_time_and_the_first_is_left_out():
     driver = _Driver()
-    assert times_alone(driver, 7, 2) == [query_times(result())] * 2
+    assert times_alone(driver, [Query(0, 7, 0.0) for _ in range(3)]) == [query_times(result())] * 2
     assert [query.items for query in driver.asked] == [7, 7, 7]
     assert all(query.deadline_s - query.arrival_s == 60.0 for query in driver.asked)
 

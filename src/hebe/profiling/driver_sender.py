@@ -26,6 +26,13 @@ def inputs_of(spec: ModelSpec, sla: SlaTarget) -> ModelInputs:
     return ModelInputs(tuple(inputs), sla)
 
 
+def query_of(pool: QueryPool, spec: ModelSpec, items: int, offset: int) -> Query:
+    """The query of so many items from `offset` of `pool`, whose inputs are those of `inputs_of` the model."""
+    arrays: list[Any] = [array[offset : offset + items] for array in pool.arrays]
+    features = dict(zip((feature.name for feature in spec.features), arrays, strict=False))
+    return Query(0, items, 0.0, features=features, dense=arrays[-1] if spec.dense_dim else None)
+
+
 OnResult = Callable[[QueryResult], None]
 
 
@@ -43,7 +50,6 @@ class DriverSender:
         self.on_sent: OnSent = ignore_sent
         self.on_done: OnDone = ignore_done
         self._driver, self._pool, self._on_result = driver, pool, on_result
-        self._names = [feature.name for feature in driver.model.spec.features]
         self._asked: dict[int, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
@@ -57,10 +63,9 @@ class DriverSender:
 
     def query(self, items: int, offset: int) -> Query:
         """The query of so many items from `offset` of the pool, which arrives now."""
-        arrays: list[Any] = [array[offset : offset + items] for array in self._pool.arrays]
-        features = dict(zip(self._names, arrays, strict=False))
-        dense = arrays[-1] if len(arrays) > len(features) else None
-        return Query(self._driver.new_query_id(), items, clock(), features=features, dense=dense)
+        query = query_of(self._pool, self._driver.model.spec, items, offset)
+        query.query_id, query.arrival_s = self._driver.new_query_id(), clock()
+        return query
 
     def give_up(self, index: int) -> None:
         """Withdraw a query."""

@@ -26,13 +26,14 @@ from hebe.models.hot_rows import Frequencies
 from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.busy_service import busy_service_times
-from hebe.profiling.driver_sender import DriverSender, inputs_of
+from hebe.profiling.driver_sender import DriverSender, inputs_of, query_of
 from hebe.profiling.effort import QUICK, Effort
 from hebe.profiling.error import MeasurementError
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.query_times import ask_alone, times_alone
 from hebe.profiling.service_measurement import measure_service_times
 from hebe.profiling.steady_machine import Disturbance, SteadyMachine, steady_machine
+from hebe.query import Query
 from hebe.runtime.accelerator import Accelerator, default_memory_bytes
 from hebe.runtime.bandwidth_meter import BandwidthMeter, cache_ways
 from hebe.runtime.cache_allocation import CacheAllocationError, limited_to_ways
@@ -62,6 +63,8 @@ NOISE = 0.06
 
 
 _FEWEST_ROUNDS = 2
+_ASKED_ALONE = 6
+"""Queries, of which the first warms up."""
 _SIZES_DRAWN = 1000
 """Of queries, to find the size of a large one."""
 
@@ -217,10 +220,15 @@ class LiveEvaluator:
         """
         drawn = self._workload.sizes.draw(_SIZES_DRAWN, np.random.default_rng(0))
         try:
-            alone = times_alone(self.driver, int(np.percentile(drawn, self.sla.percentile)))
+            alone = times_alone(self.driver, self.queries(int(np.percentile(drawn, self.sla.percentile))))
         except (QueryFailed, QueryRefused):
             return math.inf
         return 1e3 * float(np.median([each.latency_s for each in alone]))
+
+    def queries(self, items: int, count: int = _ASKED_ALONE) -> list[Query]:
+        """So many of `items`, with keys as the load's."""
+        offsets = self._pool.offsets(np.full(count, items), np.random.default_rng(0))
+        return [query_of(self._pool, self.spec, items, int(offset)) for offset in offsets]
 
     def configure(self, configuration: Configuration) -> tuple[int, ...]:
         """Split the server in this way, while it runs if it does; returns the cores that are left for the front end."""
@@ -282,7 +290,7 @@ class LiveEvaluator:
 
     async def _one_at_a_time_s(self) -> float:
         sizes = self._workload.sizes.draw(10, np.random.default_rng(0))
-        answers = [await ask_alone(self.driver, int(items), seed) for seed, items in enumerate(sizes)]
+        answers = [await ask_alone(self.driver, query) for items in sizes for query in self.queries(int(items), 1)]
         return float(np.median([answer.latency_s for answer in answers]))
 
     def latency_profiles(self, configuration: Configuration) -> dict[str, LatencyProfile]:
@@ -296,7 +304,8 @@ class LiveEvaluator:
         return profiles
 
     def _times_alone(self, placed: PlacedLane) -> dict[str, LatencyProfile]:
-        return measure_service_times(self._model, placed, self._workload.sizes.largest, self._accelerator)
+        largest = self._workload.sizes.largest
+        return measure_service_times(self._model, placed, self._pool, largest, self._accelerator)
 
     def busy_profiles(self, lane: Lane, batch_sizes: Sequence[int]) -> dict[Stage, LatencyProfile]:
         """Service times by batch size of a worker of `lane` while all of them are busy, as the scheduler sees them, by

@@ -11,7 +11,7 @@ from hebe.load_generator.open_loop import RunPlan, run_open_loop
 from hebe.load_generator.qps_search import Workload
 from hebe.profiling.driver_sender import DriverSender, inputs_of
 from hebe.profiling.error import ProfilingError
-from hebe.query import QueryResult
+from hebe.query import Query, QueryResult
 from hebe.serving.driver import NodeDriver, clock
 from hebe.spec import SlaTarget
 
@@ -56,18 +56,17 @@ def mean_times(times: Sequence[QueryTimes]) -> QueryTimes:
     return QueryTimes(*(fmean(getattr(each, field.name) for each in times) for field in fields(QueryTimes)))
 
 
-def times_alone(driver: NodeDriver, items: int, count: int = 5) -> list[QueryTimes]:
-    """Queries of `items`, one after another with nothing beside them; the first one, which warms up, is left out."""
+def times_alone(driver: NodeDriver, queries: Sequence[Query]) -> list[QueryTimes]:
+    """`queries` one after another with nothing beside them; the first one, which warms up, is left out."""
 
     async def ask() -> list[QueryTimes]:
-        return [query_times(await ask_alone(driver, items, seed)) for seed in range(count + 1)]
+        return [query_times(await ask_alone(driver, query)) for query in queries]
 
     return asyncio.run(ask())[1:]
 
 
-async def ask_alone(driver: NodeDriver, items: int, seed: int) -> QueryResult:
-    """The answer to one random query that has all the time it needs."""
-    query = driver.model.random_query(items, seed)
+async def ask_alone(driver: NodeDriver, query: Query) -> QueryResult:
+    """The answer to a query that has all the time it needs."""
     query.query_id, query.arrival_s = driver.new_query_id(), clock()
     query.deadline_s = query.arrival_s + _PATIENCE_S
     return await driver.infer(query)

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
+from hebe.load_generator.query_pool import QueryPool
 from hebe.profile import LatencyProfile
+from hebe.profiling.driver_sender import query_of
 from hebe.query import Batch, SubQuery
 from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.executor import BatchOutcome
@@ -21,23 +23,28 @@ _LARGEST_ITEMS = 4096
 
 
 def measure_service_times(
-    model: LoadedModel, placed: PlacedLane, max_items: int, accelerator: Accelerator | None = None
+    model: LoadedModel, placed: PlacedLane, pool: QueryPool, max_items: int, accelerator: Accelerator | None = None
 ) -> dict[str, LatencyProfile]:
-    """Profiles by stage (`whole`, or `sparse` and `dense`) of the workers of a lane, over random keys.
+    """Profiles by stage (`whole`, or `sparse` and `dense`) of the workers of a lane, over the keys of `pool`.
 
-    Sizes are a factor of four apart, up to the largest batch of the stage. `max_items`: the largest query. Raises as
-    `crews_of` does.
+    Sizes are a factor of four apart, up to the largest batch of the stage, or what the pool holds. `max_items`: the
+    largest query. Raises as `crews_of` does.
     """
     return {
-        str(crew.role.stage): _profile(model, crew.new_runner().rehearse, crew.role.batch_size, crew.cores[0])
+        str(crew.role.stage): _profile(model, pool, crew.new_runner().rehearse, crew.role.batch_size, crew.cores[0])
         for crew in crews_of(model, placed, 0, max_items, accelerator)
     }
 
 
 def _profile(
-    model: LoadedModel, run: Callable[[Batch], BatchOutcome], batch_size: int, cores: tuple[int, ...]
+    model: LoadedModel,
+    pool: QueryPool,
+    run: Callable[[Batch], BatchOutcome],
+    batch_size: int,
+    cores: tuple[int, ...],
 ) -> LatencyProfile:
-    largest = min(batch_size, _LARGEST_ITEMS)
+    largest = min(batch_size, _LARGEST_ITEMS, pool.items)
+    rng = np.random.default_rng(0)
     sizes = sorted({max(largest >> shift, 1) for shift in range(0, 13, 2)})
 
     def measure() -> list[tuple[float, float]]:
@@ -46,7 +53,8 @@ def _profile(
         found = []
         for items in sizes:
             batches = [
-                Batch(0, (SubQuery(model.random_query(items, seed), 0, items),), items) for seed in range(_REPEATS)
+                Batch(0, (SubQuery(query_of(pool, model.spec, items, int(offset)), 0, items),), items)
+                for offset in pool.offsets(np.full(_REPEATS, items), rng)
             ]
             run(batches[0])
             times = np.array([run(batch).service_s for batch in batches])

@@ -74,7 +74,8 @@ def _alone(server: LiveServer, effort: StudyEffort, cores: int) -> dict[str, Bre
     for words, each in lanes.items():
         server.live.configure((each,))
         for items in effort.sizes:
-            times = server.live.machine.measure(partial(times_alone, server.live.driver, items))
+            ask = partial(times_alone, server.live.driver, server.live.queries(items))
+            times = server.live.machine.measure(ask)
             found[f"{words}, {items:,}"] = breakdown_of(times)
     return found
 

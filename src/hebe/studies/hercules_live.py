@@ -172,7 +172,7 @@ def target_within_reach(
 def query_ms(live: LiveEvaluator, configuration: Configuration, items: int) -> float:
     """What a query of so many items takes with nothing beside it."""
     live.configure(configuration)
-    times = live.machine.measure(lambda: times_alone(live.driver, items))
+    times = live.machine.measure(lambda: times_alone(live.driver, live.queries(items)))
     return 1e3 * median(each.latency_s for each in times)
 
 
