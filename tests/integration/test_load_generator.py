@@ -133,7 +133,7 @@ def test_one_query_to_a_server_that_dies_meanwhile_fails(protocol, kind, waits_s
             await sender.open()
             try:
                 asyncio.get_running_loop().call_later(waits_s, process.kill)
-                return await ask_one(sender, pool, SMALL.sizes, np.random.default_rng(0), 20.0)
+                return await ask_one(sender, pool, SMALL.sizes, np.random.default_rng(0), 20.0, asyncio.Event())
             finally:
                 await sender.close()
 

@@ -1,3 +1,4 @@
+import asyncio
 import math
 
 import numpy as np
@@ -15,8 +16,9 @@ from .fake_server import FakeServer
 POOL = QueryPool(ModelInputs((ModelInput("dense", "FP32", (1,), None),)), UniformKeys(), 10, np.random.default_rng(0))
 
 
-async def ask(server, timeout_s=10.0):
-    return await ask_one(server, POOL, FixedSizes(3), np.random.default_rng(1), timeout_s, index=7)
+async def ask(server, timeout_s=10.0, stop=None):
+    rng = np.random.default_rng(1)
+    return await ask_one(server, POOL, FixedSizes(3), rng, timeout_s, stop or asyncio.Event(), index=7)
 
 
 async def test_an_answer():
@@ -46,4 +48,12 @@ async def test_a_query_without_an_answer_is_given_up():
     server = FakeServer(delay_s=math.inf)
     answer = await ask(server, timeout_s=0.01)
     assert answer.fault == "no answer in 0.01 s"
+    assert server.given_up == [7]
+
+
+async def test_whoever_stops_it_does_not_wait_for_the_answer():
+    server, stop = FakeServer(delay_s=math.inf), asyncio.Event()
+    asyncio.get_running_loop().call_later(0.01, stop.set)
+    answer = await ask(server, math.inf, stop)
+    assert answer.fault == "interrupted"
     assert server.given_up == [7]

@@ -47,8 +47,9 @@ class Mortal(FakeServer):
         return (Outcome.ANSWERED, "") if self._left >= 0 else self._death(-self._left)
 
 
-async def search(server, settings=QUICK, workload=WORKLOAD, start_qps=400.0, **options):
-    return await asyncio.wait_for(settings.run(workload, POOL, server, start_qps, asyncio.Event(), **options), 30)
+async def search(server, settings=QUICK, workload=WORKLOAD, start_qps=400.0, stop=None, **options):
+    stop = stop or asyncio.Event()
+    return await asyncio.wait_for(settings.run(workload, POOL, server, start_qps, stop, **options), 30)
 
 
 async def test_a_server_that_dies_ends_the_search_and_is_named():
@@ -263,6 +264,23 @@ async def test_no_probe_begins_after_the_time_of_the_search():
     found = await search(FakeServer(), stopped, on_probe=lambda *probe: seen.append(probe))
     assert (len(found.probes), len(seen), found.interrupted) == (1, 1, True), "of a tenth of a second"
     assert not (await search(FakeServer())).interrupted
+
+
+async def test_a_search_that_is_stopped_while_it_asks_whether_the_server_is_alive_returns_what_it_has():
+    stop = asyncio.Event()
+
+    class Dying(FakeServer):
+        """Fails all queries; somebody presses Ctrl-C when one is asked alone."""
+
+        def send(self, index, items, offset):
+            super().send(index, items, offset)
+            if index == 0 and len(self.sent) > 1:
+                stop.set()
+
+    server = Dying(verdict=lambda _: (Outcome.FAILED, "connection closed"))
+    found = await search(server, stop=stop)
+    assert found.interrupted
+    assert len(found.probes) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,11 @@
 """What is said of a search as a whole; that it finds anything is `tests/integration/test_load_generator.py`."""
 
+import math
+import os
+import signal
+import time
+from functools import partial
+
 import pytest
 
 from hebe.latency import LatencyRecorder
@@ -8,7 +14,7 @@ from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe, Workload
 from hebe.load_generator.rate_search import Crossing, Phase
-from hebe.load_generator.session import find_qps
+from hebe.load_generator.session import find_qps, run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import FixedSizes
@@ -68,6 +74,40 @@ def test_what_the_search_remarks_itself_is_kept(search):
     assert found.remarks == ("probes too short",)
     found, _ = search(*[POOL_ITEMS] * 10, remarks=("probes too short",))
     assert len(found.remarks) == 2
+
+
+class Silent(FakeServer):
+    """Has answered so many queries when Ctrl-C is pressed, and answers none after them."""
+
+    def __init__(self, answers):
+        super().__init__(delay_s=0.0)
+        self._answers = answers
+
+    def send(self, index, items, offset):
+        if len(self.sent) == self._answers:
+            self.delay_s = math.inf
+            os.kill(os.getpid(), signal.SIGINT)
+        super().send(index, items, offset)
+
+
+@pytest.mark.parametrize(
+    ("measure", "answers"),
+    [
+        (partial(run_load, rate_qps=100.0, duration_s=1.0), 0),
+        (find_qps, 0),
+        (find_qps, 5),
+    ],
+)
+def test_ctrl_c_before_anything_is_measured_does_not_wait_for_answers(monkeypatch, measure, answers):
+    server = Silent(answers)
+    monkeypatch.setattr(session, "discover", lambda _: MODEL)
+    monkeypatch.setattr(session, "HttpSender", lambda *_: server)
+    target = Target(parse_endpoint("127.0.0.1:1"), "ranker", answer_timeout_s=60.0)
+    began_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        measure(target, Workload(FixedSizes(10)), pool_bytes=1000, catch_interrupt=True)
+    assert time.monotonic() - began_s < 30.0
+    assert (len(server.sent), len(server.given_up)) == (answers + 1, 1)
 
 
 def test_a_search_has_as_long_as_it_is_told(search):

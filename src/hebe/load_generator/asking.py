@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from hebe.load_generator.load_report import INTERRUPTED
 from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.sender import Outcome, Sender, ignore_sent
 from hebe.workload.query_sizes import QuerySizes
@@ -27,9 +29,15 @@ class Answer:
 
 
 async def ask_one(
-    sender: Sender, pool: QueryPool, sizes: QuerySizes, rng: np.random.Generator, timeout_s: float, index: int = 0
+    sender: Sender,
+    pool: QueryPool,
+    sizes: QuerySizes,
+    rng: np.random.Generator,
+    timeout_s: float,
+    stop: asyncio.Event,
+    index: int = 0,
 ) -> Answer:
-    """Send one query of the pool, its size and offset drawn with `rng`, and wait for what comes of it.
+    """Send one query of the pool, its size and offset drawn with `rng`, and wait for what comes of it, until `stop`.
 
     `index` must not be under way already. Takes the sender's `on_sent` and `on_done`.
     """
@@ -42,8 +50,13 @@ async def ask_one(
     sender.on_sent, sender.on_done = ignore_sent, done
     size = sizes.draw(1, rng)
     sender.send(index, int(size[0]), int(pool.offsets(size, rng)[0]))
+    stopped = asyncio.ensure_future(stop.wait())
+    either: set[asyncio.Future[Any]] = {answer, stopped}
     try:
-        return await asyncio.wait_for(answer, timeout_s)
-    except TimeoutError:
-        sender.give_up(index)
-        return Answer(Outcome.FAILED, f"no answer in {timeout_s:g} s")
+        await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+    if answer.done():
+        return answer.result()
+    sender.give_up(index)
+    return Answer(Outcome.FAILED, INTERRUPTED if stop.is_set() else f"no answer in {timeout_s:g} s")

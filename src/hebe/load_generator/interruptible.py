@@ -11,8 +11,15 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
+class Interrupted(Exception):
+    """Ctrl-C came before there was anything to return."""
+
+
 def run_interruptible(main: Callable[[asyncio.Event], Awaitable[Result]], catch_interrupt: bool) -> Result:
-    """Run `main` in a new, fast event loop; Ctrl-C sets its event if it is to be caught."""
+    """Run `main` in a new, fast event loop; Ctrl-C sets its event if it is to be caught.
+
+    Raises KeyboardInterrupt where `main` raises `Interrupted`.
+    """
 
     async def guarded() -> Result:
         stop = asyncio.Event()
@@ -27,7 +34,10 @@ def run_interruptible(main: Callable[[asyncio.Event], Awaitable[Result]], catch_
                 loop.remove_signal_handler(signal.SIGINT)
 
     with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-        return runner.run(guarded())
+        try:
+            return runner.run(guarded())
+        except Interrupted:
+            raise KeyboardInterrupt from None
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

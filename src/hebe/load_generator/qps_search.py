@@ -212,8 +212,8 @@ class QpsSearch:
             probes.append(probe)
             if not probe.passed and _failures(report):
                 rng = np.random.default_rng((workload.seed, len(probes)))
-                answer = await ask_one(sender, pool, workload.sizes, rng, answer_timeout_s)
-                if answer.fault:
+                answer = await ask_one(sender, pool, workload.sizes, rng, answer_timeout_s, stop)
+                if answer.fault and not stop.is_set():
                     raise LoadError(_died(probes, answer.fault))
             search.record(probe.passed)
             if on_probe is not None:

@@ -21,7 +21,7 @@ from hebe.load_generator.discovery import discover
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.grpc_sender import GrpcSender
 from hebe.load_generator.http_sender import HttpSender
-from hebe.load_generator.interruptible import run_interruptible
+from hebe.load_generator.interruptible import Interrupted, run_interruptible
 from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.open_loop import OnProgress, RunPlan, run_open_loop
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, QpsSearch, Workload, check_periods
@@ -53,14 +53,14 @@ def run_load(
     """Send queries at a mean rate of `rate_qps` for `duration_s` after `warm_up_s`, and report.
 
     `sla` defaults to what the server says is the model's. With `catch_interrupt`, Ctrl-C ends the run and what was
-    measured so far is returned. `pool_bytes`: memory for drawn queries (default: `POOL_BYTES`, JSON `JSON_POOL_BYTES`).
-    Raises `LoadError` if the server cannot be driven as `target` says, if no query arrives in `duration_s`, or if that
-    does not hold whole periods of the arrivals.
+    measured so far is returned; before its first query it raises KeyboardInterrupt. `pool_bytes`: memory for drawn
+    queries (default: `POOL_BYTES`, JSON `JSON_POOL_BYTES`). Raises `LoadError` if the server cannot be driven as
+    `target` says, if no query arrives in `duration_s`, or if that does not hold whole periods of the arrivals.
     """
     _check_whole_periods(workload, duration_s)
 
     async def run(stop: asyncio.Event) -> LoadReport:
-        async with _session(target, workload, pool_bytes) as session:
+        async with _session(target, workload, pool_bytes, stop) as session:
             plan = session.plan(rate_qps, duration_s, warm_up_s, sla or session.sla)
             if not plan.has_arrivals():
                 raise LoadError(f"no query arrives in {duration_s:g} s at {rate_qps:g} queries/s: send for longer")
@@ -88,13 +88,13 @@ def find_qps(
     """Search the largest arrival rate at which the SLA holds; see `rate_search` for how.
 
     Each probe is as `QpsSearch` says, and so is `longest_s`. `sla` defaults to what the server says is the model's;
-    `pool_bytes` as for `run_load`. Raises `LoadError` if there is no SLA, if the server cannot be driven, if it dies,
-    or if the arrivals repeat too slowly for the probes.
+    `catch_interrupt` and `pool_bytes` as for `run_load`. Raises `LoadError` if there is no SLA, if the server cannot be
+    driven, if it dies, or if the arrivals repeat too slowly for the probes.
     """
     check_periods(workload.arrivals, probe_s)
 
     async def run(stop: asyncio.Event) -> LatencyBoundedThroughput:
-        async with _session(target, workload, pool_bytes) as session:
+        async with _session(target, workload, pool_bytes, stop) as session:
             bound = sla or session.sla
             if bound is None:
                 raise LoadError(f"the server does not tell an SLA for {target.model}: give --sla-ms")
@@ -114,8 +114,17 @@ def find_qps(
 class _Session:
     """A connected sender and the queries that it can send."""
 
-    def __init__(self, target: Target, workload: Workload, pool: QueryPool, sender: Sender, sla: SlaTarget | None):
+    def __init__(
+        self,
+        target: Target,
+        workload: Workload,
+        pool: QueryPool,
+        sender: Sender,
+        sla: SlaTarget | None,
+        stop: asyncio.Event,
+    ) -> None:
         self.target, self.workload, self.pool, self.sender, self.sla = target, workload, pool, sender, sla
+        self._stop = stop
 
     def plan(self, rate_qps: float, duration_s: float, warm_up_s: float, sla: SlaTarget | None) -> RunPlan:
         workload = self.workload
@@ -131,11 +140,12 @@ class _Session:
         )
 
     async def first_query(self) -> None:
-        """Send one query. Raises `LoadError` with the server's message if it is not answered."""
+        """Send one query. Raises `LoadError` with the server's message if it is not answered, `Interrupted` if somebody
+        stops it."""
         await self._ask(np.random.default_rng(self.workload.seed), 0)
 
     async def one_at_a_time_s(self) -> float:
-        """Median time of a few queries sent one after the other. Raises `LoadError` as `first_query` does."""
+        """Median time of a few queries sent one after the other. Raises as `first_query` does."""
         rng = np.random.default_rng(self.workload.seed)
         times = []
         for index in range(FIRST_QUERIES):
@@ -146,7 +156,10 @@ class _Session:
 
     async def _ask(self, rng: np.random.Generator, index: int) -> None:
         target = self.target
-        answer = await ask_one(self.sender, self.pool, self.workload.sizes, rng, target.answer_timeout_s, index)
+        timeout_s = target.answer_timeout_s
+        answer = await ask_one(self.sender, self.pool, self.workload.sizes, rng, timeout_s, self._stop, index)
+        if self._stop.is_set():
+            raise Interrupted
         if answer.fault:
             raise LoadError(f"{target.endpoint.url} does not answer a query to {target.model}: {answer.fault}")
 
@@ -174,7 +187,9 @@ def _check_whole_periods(workload: Workload, duration_s: float) -> None:
 
 
 @asynccontextmanager
-async def _session(target: Target, workload: Workload, pool_bytes: int | None) -> AsyncIterator[_Session]:
+async def _session(
+    target: Target, workload: Workload, pool_bytes: int | None, stop: asyncio.Event
+) -> AsyncIterator[_Session]:
     model = await asyncio.to_thread(discover, target)
     if model.max_items is not None:
         try:
@@ -187,7 +202,7 @@ async def _session(target: Target, workload: Workload, pool_bytes: int | None) -
     sender: Sender = (GrpcSender if target.endpoint.protocol == "grpc" else HttpSender)(target, body)
     try:
         await sender.open()
-        session = _Session(target, workload, pool, sender, model.sla)
+        session = _Session(target, workload, pool, sender, model.sla, stop)
         await session.first_query()
         yield session
     finally:
