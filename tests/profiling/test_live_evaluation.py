@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hebe.embeddings.cache_table import CacheTable
+from hebe.embeddings.table_memory import RowFormat
 from hebe.load_generator.qps_search import QpsSearch, Workload
 from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.rate_search import Phase
@@ -262,6 +264,16 @@ def seeming_evaluator(tiers):
     model = SimpleNamespace(spec=spec, hierarchy=SimpleNamespace(tiers=tiers))
     evaluator = LiveEvaluator(model, SmallPool(), SlaTarget(50, 95), (0,), MOMENT, None)
     return evaluator, evaluator._pool.items
+
+
+@pytest.mark.parametrize("tiered", [False, True])
+@pytest.mark.parametrize(("stored", "row_bytes"), [(RowFormat.FP32, 16), (RowFormat.FP16, 8), (RowFormat.INT8, 8)])
+def test_traffic_is_estimated_from_rows_as_they_are_stored(stored, row_bytes, tiered):
+    cache = SimpleNamespace(tables={"t": CacheTable(4, 1, stored)})
+    evaluator, _ = seeming_evaluator(tiers=SimpleNamespace(cache=cache) if tiered else None)
+    evaluator._model.hierarchy.memory = SimpleNamespace(row_format=RowFormat.FP32 if tiered else stored)
+    found = SimpleNamespace(probes=[SimpleNamespace(report=SimpleNamespace(throughput_items=1000.0))])
+    assert evaluator._traffic_of_rows(found) == 1000 * row_bytes  # of one lookup an item, four numbers a row
 
 
 def probe_of(items):

@@ -37,6 +37,7 @@ from hebe.query import Query
 from hebe.runtime.accelerator import Accelerator, default_memory_bytes
 from hebe.runtime.bandwidth_meter import BandwidthMeter, cache_ways
 from hebe.runtime.cache_allocation import CacheAllocationError, limited_to_ways
+from hebe.runtime.hierarchy_state import row_format
 from hebe.runtime.interpreter_lock import handed_over_soon
 from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
@@ -208,7 +209,8 @@ class LiveEvaluator:
 
     def _traffic_of_rows(self, found: LatencyBoundedThroughput) -> float | None:
         """Of the last probe's items, bytes/s: an estimate of memory traffic where the system does not tell it."""
-        item_bytes = sum(4 * each.lookups * self.spec.table(each.table).dim for each in self.spec.features)
+        row_bytes = row_format(self._model).row_bytes
+        item_bytes = sum(each.lookups * row_bytes(self.spec.table(each.table).dim) for each in self.spec.features)
         items_per_s = found.probes[-1].report.throughput_items
         return items_per_s * item_bytes if math.isfinite(items_per_s) else None
 

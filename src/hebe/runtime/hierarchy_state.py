@@ -11,6 +11,7 @@ from hebe.embeddings.tiers import TiersState
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics, VisibleHistogram
 
 if TYPE_CHECKING:
+    from hebe.embeddings.table_memory import RowFormat
     from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 
 __all__ = [
@@ -38,9 +39,9 @@ def tier_kinds(model: LoadedModel, options: LoadOptions) -> dict[str, str]:
     return kinds
 
 
-def row_format(model: LoadedModel) -> str:
+def row_format(model: LoadedModel) -> RowFormat:
     """How the rows of `model` that are in memory are stored: those of level 1 where tables are read through tiers."""
     tiers = model.hierarchy.tiers
     if tiers is None:
-        return str(model.hierarchy.memory.row_format)
-    return str(next(iter(tiers.cache.tables.values())).row_format)
+        return model.hierarchy.memory.row_format
+    return next(iter(tiers.cache.tables.values())).row_format

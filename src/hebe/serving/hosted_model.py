@@ -141,7 +141,7 @@ class HostedModel:
     @property
     def row_format(self) -> str:
         """How rows in memory are stored: those of level 1 where tables are tiered."""
-        return row_format(self._driver.model)
+        return str(row_format(self._driver.model))
 
     async def prefetch(self, keys: Mapping[str, KeyArray]) -> bool:
         """Have rows brought into level 1, `keys` int64 by table; False if there is too much to do already."""
