@@ -1,21 +1,31 @@
 import json
+import subprocess
 
 import pytest
 
 import hebe.bench.runner
 from hebe.cli.main import main
-from hebe.report.figures import Figure, FigureFile
+from hebe.load_generator.error import LoadError
+from hebe.report.figures import Figure, FigureError, FigureFile
+
+FAULTS = {
+    "broken": RuntimeError("the machine is busy"),
+    "unloaded": LoadError("no server there"),
+    "nameless": FigureError("x is nan"),
+    "endless": subprocess.TimeoutExpired("python", 120),
+    "wrong": KeyError("rate"),
+}
 
 
 @pytest.fixture
 def benchmarks(monkeypatch):
-    """Two benchmarks, `fast` and `slow`, that measure nothing."""
+    """Two benchmarks, `fast` and `slow`, that measure nothing; parts of a name in `FAULTS` fail by it."""
     ran = []
 
     def run_benchmark(name, quick, progress, data=None, only=None):  # noqa: ARG001
         ran.append(name if data is None and only is None else (name, data, only))
-        if only == "broken":
-            raise RuntimeError("the machine is busy")
+        if only in FAULTS:
+            raise FAULTS[only]
         return FigureFile(
             name if only is None else f"{name}-{only}",
             "hebe bench",
@@ -69,16 +79,34 @@ def test_all_runs_each_once(capsys, benchmarks, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fast.json", "slow-half.json", "slow-rest.json"]
 
 
-def test_a_part_that_fails_costs_the_others_nothing(capsys, benchmarks, tmp_path, monkeypatch):
-    monkeypatch.setattr(hebe.bench.runner, "benchmark_parts", lambda _: ("half", "broken", "rest"))
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ("broken", "the machine is busy"),
+        ("unloaded", "no server there"),
+        ("nameless", "x is nan"),
+        ("endless", "TimeoutExpired: Command 'python' timed out after 120 seconds"),
+        ("wrong", "KeyError: 'rate'"),
+    ],
+)
+def test_a_part_that_fails_costs_the_others_nothing(capsys, benchmarks, tmp_path, monkeypatch, broken, told):
+    monkeypatch.setattr(hebe.bench.runner, "benchmark_parts", lambda _: ("half", broken, "rest"))
     code, out, err = run(capsys, "slow", "--json", "--out", str(tmp_path))
     assert code == 1
-    assert "slow, part broken: the machine is busy" in err
+    assert f"slow, part {broken}: {told}" in err
     assert [file["name"] for file in json.loads(out)["files"]] == ["slow-half", "slow-rest"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["slow-half.json", "slow-rest.json"]
     assert len(benchmarks) == 3
-    code, _, err = run(capsys, "slow", "--only", "broken", "--out", str(tmp_path))
-    assert (code, "the machine is busy" in err) == (1, True)
+    code, _, err = run(capsys, "slow", "--only", broken, "--out", str(tmp_path))
+    assert (code, told in err) == (1, True)
+
+
+def test_what_cannot_be_written_costs_the_others_nothing(capsys, benchmarks, tmp_path):
+    (tmp_path / "slow-half.json").mkdir()
+    code, out, err = run(capsys, "slow", "--json", "--out", str(tmp_path))
+    assert (code, len(benchmarks)) == (1, 2)
+    assert "slow-half.json" in err
+    assert [file["name"] for file in json.loads(out)["files"]] == ["slow-rest"]
 
 
 def test_an_unknown_benchmark_names_the_known_ones(capsys, benchmarks):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hebe.cli.main import explain
 from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress, print_error, print_json
 
 
@@ -56,13 +59,24 @@ def bench(
         try:
             with make_progress() as progress, foreign_lines_to_stderr():
                 file = run_benchmark(chosen, quick, progress, data, part)
-        except RuntimeError as fault:
-            print_error(f"{chosen}{f', part {part}' if part else ''}: {fault}")
+        except Exception as fault:
+            if os.environ.get("HEBE_DEBUG", "0") not in ("", "0"):
+                traceback.print_exc()
+            print_error(f"{chosen}{f', part {part}' if part else ''}: {_why(fault)}")
             failed = True
             continue
         console.print(figure_tables([(file.path(out), file)]), crop=False)
-        written.append((file.write(out), file))  # after they were shown: the disk may be full
+        try:
+            written.append((file.write(out), file))  # after they were shown: the disk may be full
+        except OSError as fault:
+            print_error(_why(fault))
+            failed = True
     if as_json:
         print_json({"files": [{**file.to_dict(), "file": str(path)} for path, file in written]})
     if failed:
         raise typer.Exit(1)
+
+
+def _why(fault: Exception) -> str:
+    """A benchmark says itself what it lacks, by a plain RuntimeError."""
+    return explain(fault) or (str(fault) if type(fault) is RuntimeError else f"{type(fault).__name__}: {fault}")
