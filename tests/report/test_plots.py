@@ -3,6 +3,7 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from hebe.latency import EXACT_ANSWERS, LatencyRecorder
 from hebe.report.plots import (
@@ -61,6 +62,17 @@ def test_histogram_marks_percentiles_and_the_sla():
     for name, percentile in (("p50", 50), ("p95", 95), ("p99", 99), ("p99.9", 99.9)):
         (label,) = [text for text in found if text.startswith(f"{name} ")]
         assert float(label.split()[1]) == pytest.approx(np.percentile(SAMPLES, percentile), rel=5e-3)
+
+
+@pytest.mark.parametrize("answers", [1000, EXACT_ANSWERS + 1, 5 * EXACT_ANSWERS])
+def test_a_histogram_counts_every_answer(answers, monkeypatch):
+    recorder, heights = LatencyRecorder(SLA), []
+    recorder.record_many(np.random.default_rng(0).lognormal(-5.0, 0.5, answers))
+    draw = Axes.hist
+    monkeypatch.setattr(Axes, "hist", lambda *given, **how: heights.append(draw(*given, **how)[0]))
+    svg = latency_histogram(recorder, SLA)
+    assert heights[0].sum() == pytest.approx(answers)
+    assert f"histogram of {answers} latencies" in svg
 
 
 def marked_ms(svg):
