@@ -427,6 +427,37 @@ def test_an_interrupted_search_goes_on_where_it_was(capsys, repository, live, tm
     assert {**told, "answered_by_journal": 0} == {**whole, "profile": "profile.json", "picture": "profile.svg"}
 
 
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("/proc/nowhere/tiny.json", "nothing can be written to /proc ("),
+        ("taken.json", "taken.json (Is a directory)"),
+        ("pictured.json", "pictured.svg (Is a directory)"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_anything_is_measured(capsys, repository, live, tmp_path, output, told):
+    (tmp_path / "taken.json").mkdir()
+    (tmp_path / "pictured.svg").mkdir()
+    code, _, err = run(capsys, repository, "--output", output)
+    assert (code, told in " ".join(err.replace("│", " ").split())) == (2, True)
+    assert not live.opened
+
+
+def test_a_picture_that_fails_does_not_take_the_profile_with_it(capsys, repository, live, monkeypatch):  # noqa: ARG001
+    def fail(_made):
+        raise ValueError("no such font")
+
+    monkeypatch.setattr("hebe.cli.profile_results.profile_picture", fail)
+    code, out, err = run(capsys, repository, "--json", "--output", "profile.json")
+    assert code == 1
+    told = json.loads(out.splitlines()[-1])
+    assert (told["profile"], told["picture_error"]) == ("profile.json", "profile.svg: no such font")
+    assert "Profile: profile.json" in err
+    assert "Picture:" not in err
+    assert "the picture is not written: profile.svg: no such font" in err
+    assert read_server_profile(Path("profile.json")).efficiency.qps > 0
+
+
 def test_interrupted_while_the_winner_is_measured_it_goes_on_there(capsys, repository, live, tmp_path):
     live.killed_at = 2
     assert run(capsys, repository)[0] == 130
@@ -653,9 +684,12 @@ def test_one_profiler_a_journal(capsys, repository, tmp_path):
     assert told["found"]
 
 
-@pytest.mark.usefixtures("live")
-def test_where_the_profile_cannot_be_written_the_result_was_shown(capsys, repository, tmp_path):
-    (tmp_path / "profiles" / "tiny.json").mkdir(parents=True)
+def test_where_the_profile_cannot_be_written_any_more_the_result_was_shown(capsys, repository, live, tmp_path):
+    def taken_meanwhile(_qps):
+        (tmp_path / "profiles" / "tiny.json").mkdir(parents=True)
+        return ()
+
+    live.remarks = taken_meanwhile
     code, out, err = run(capsys, repository)
     assert code == 1
     assert "1,000 queries/s" in out

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +20,7 @@ from hebe.cli.options import (
     parse_bytes,
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_error, print_json
+from hebe.cli.result_files import check_result_file, draw_result
 
 if TYPE_CHECKING:
     from hebe.load_generator.load_report import LoadReport
@@ -181,7 +180,7 @@ def load(
 
         console.print(run_table(report), crop=False)
         results, interrupted = {"run": report.to_dict()}, report.cut_short == "interrupted"
-        plot_error = _plotted(plot, lambda path: plot_run(report, model, path))
+        plot_error = draw_result(plot, lambda path: plot_run(report, model, path))
     else:
         found = _search(target, workload, duration, warm_up, rounds, sla, pool_bytes)
         denied_share = host.denied_share()
@@ -189,7 +188,7 @@ def load(
 
         console.print(search_table(found), crop=False)
         results, interrupted = {"find_qps": found.to_dict()}, found.interrupted
-        plot_error = _plotted(plot, lambda path: plot_search(found, model, path))
+        plot_error = draw_result(plot, lambda path: plot_search(found, model, path))
         if rounds < _FEWEST_ROUNDS:
             console.print(
                 f"With --rounds {rounds} the interval is a rough one: {_FEWEST_ROUNDS} or more tell more.",
@@ -212,30 +211,9 @@ def load(
 
 
 def _check_plot(plot: Path) -> None:
-    """Wrong usage where nothing can be written there, which one wants to know before the run and not after."""
-    from hebe.report.whole_file import check_writable
-
     if plot.suffix not in (".html", ".svg"):
         raise typer.BadParameter(f"{plot}: must end in .html or .svg", param_hint="--plot")
-    try:
-        check_writable(plot)
-    except OSError as fault:
-        raise typer.BadParameter(
-            f"{plot}: nothing can be written to {fault.filename} ({fault.strerror})", param_hint="--plot"
-        ) from None
-
-
-def _plotted(plot: Path | None, draw: Callable[[Path], None]) -> str:
-    """Write the plots, if any; returns why that failed: what was measured is worth more than its picture."""
-    if plot is None:
-        return ""
-    try:
-        draw(plot)
-    except Exception as fault:
-        if os.environ.get("HEBE_DEBUG", "0") not in ("", "0"):
-            raise
-        return f"{plot}: {getattr(fault, 'strerror', None) or fault or type(fault).__name__}"
-    return ""
+    check_result_file("--plot", plot)
 
 
 def _sla(target: Target, sla_ms: float | None, percentile: float | None) -> SlaTarget | None:

@@ -26,7 +26,7 @@ from hebe.cli.options import (
     check_written,
     parse_bytes,
 )
-from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.output import JsonOption, make_console, make_progress, print_error, print_json
 from hebe.cli.profile_checks import (
     check_arrivals,
     check_hot_rows,
@@ -36,6 +36,7 @@ from hebe.cli.profile_checks import (
     parse_cores,
     parse_placements,
 )
+from hebe.cli.result_files import check_result_file, draw_result
 
 if TYPE_CHECKING:
     from hebe.cli.profile_making import ProfileInterrupted
@@ -158,8 +159,8 @@ def profile(
     Ctrl-C loses nothing: every evaluation is in the journal, and the same command goes on from there. What was measured
     of the same model files, loaded in the same way, server, SLA and load is not measured again.
 
-    Exit codes: 0 a profile was written; 3 no configuration keeps the SLA (and the power budget): the closest one is
-    told, and nothing is written; 1 it failed; 2 wrong usage; 130 interrupted, 143 terminated.
+    Exit codes: 0 a profile and its picture were written; 3 no configuration keeps the SLA (and the power budget): the
+    closest one is told, and nothing is written; 1 it failed; 2 wrong usage; 130 interrupted, 143 terminated.
 
     Example: hebe profile models --model dlrm-rmc1 --sla-ms 20
 
@@ -185,6 +186,8 @@ def profile(
         raise typer.BadParameter(f"{output}: must end in .json", param_hint="--output")
     picture = output.with_suffix(".svg")
     check_written({"--output": output, "--journal": journal}, [])
+    for file in (output, picture):
+        check_result_file("--output", file)
     query_sizes = forms.query_sizes(sizes)
     batches, usable = parse_batch_sizes(batch_sizes, query_sizes.largest), parse_cores(cores)
     arriving = forms.arrivals(arrivals)
@@ -245,15 +248,21 @@ def profile(
             print_json({**summary, "profile": None})
         raise typer.Exit(_OUT_OF_REACH)
     write_server_profile(output, made.profile)
-    write_whole(picture, profile_picture(made))
-    console.print(f"\nProfile: {output}\nPicture: {picture}", soft_wrap=True)
+    picture_error = draw_result(picture, lambda path: write_whole(path, profile_picture(made)))
+    console.print(f"\nProfile: {output}", soft_wrap=True)
+    if not picture_error:
+        console.print(f"Picture: {picture}", soft_wrap=True)
     if made.profile.cores is not None:
         console.print(
             f"Of these cores: to serve by it, put taskset -c {core_list(made.profile.cores)} in front of hebe serve.",
             soft_wrap=True,
         )
     if as_json:
-        print_json({**summary, "profile": output, "picture": picture})
+        failed = {"picture_error": picture_error} if picture_error else {}
+        print_json({**summary, "profile": output, "picture": picture, **failed})
+    if picture_error:
+        print_error(f"the picture is not written: {picture_error}")
+        raise typer.Exit(1)
 
 
 def _interrupted_words(interrupted: ProfileInterrupted) -> str:
