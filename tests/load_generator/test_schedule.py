@@ -5,7 +5,7 @@ import pytest
 
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
 from hebe.load_generator.query_pool import QueryPool
-from hebe.load_generator.schedule import RunPlan, Schedule, scheduled
+from hebe.load_generator.schedule import RunPlan, Schedule
 from hebe.workload.arrivals import BurstArrivals, ConstantArrivals, PoissonArrivals, TraceArrivals
 from hebe.workload.key_skew import UniformKeys
 from hebe.workload.query_sizes import FixedSizes, ProductionSizes
@@ -16,7 +16,7 @@ PLAN = RunPlan(200.0, 5.0, 0.1, PoissonArrivals(), ProductionSizes(), seed=1)
 
 
 def test_the_schedule_is_the_seed():
-    one, again, other = (list(scheduled(replace(PLAN, seed=seed), POOL)) for seed in (1, 1, 2))
+    one, again, other = (list(Schedule(replace(PLAN, seed=seed), POOL).queries()) for seed in (1, 1, 2))
     assert one == again
     assert one != other
     assert len(one) == pytest.approx(1020, rel=0.1)
@@ -28,7 +28,7 @@ def test_the_schedule_is_the_seed():
 @pytest.mark.parametrize("taken", [0, 1, 65_535, 65_536, 65_537, 100_000])
 def test_what_is_left_is_told_without_drawing_its_queries(taken):
     plan = replace(PLAN, rate_qps=40_000.0)
-    every = list(scheduled(plan, POOL))
+    every = list(Schedule(plan, POOL).queries())
     schedule = Schedule(plan, POOL)
     queries = schedule.queries()
     # The open loop holds one query more than it has sent.
@@ -47,7 +47,7 @@ def test_nothing_is_left_of_all():
 
 
 def in_window(plan):
-    times = np.array([due_s for due_s, _, _ in scheduled(plan, POOL)])
+    times = np.array([due_s for due_s, _, _ in Schedule(plan, POOL).queries()])
     return int((times >= plan.warm_up_s).sum())
 
 

@@ -72,11 +72,6 @@ class Schedule:
         yield from self._blocks
 
 
-def scheduled(plan: RunPlan, pool: QueryPool) -> Iterator[Query]:
-    """All queries of the run in the order of their times."""
-    return Schedule(plan, pool).queries()
-
-
 def _streams(plan: RunPlan) -> tuple[np.random.Generator, np.random.Generator]:
     """Of arrivals, and of what arrives."""
     arrivals, queries = np.random.SeedSequence(plan.seed).spawn(2)
