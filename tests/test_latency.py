@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.latency import BUCKETS_PER_OCTAVE, EXACT_ANSWERS, LatencyRecorder
+from hebe.latency import BUCKETS_PER_OCTAVE, EXACT_ANSWERS, LatencyRecorder, percentile_of
 from hebe.spec import SlaTarget
 
 SLA = SlaTarget(100.0, 95.0)
@@ -25,6 +25,12 @@ def flat(recorder):
 
 def nearest_rank(latencies, percentile):
     return float(np.percentile(latencies, percentile, method="inverted_cdf"))
+
+
+@given(st.lists(st.floats(0, 10), min_size=1), st.sampled_from([50, 95, 99, 99.9, 100]))
+def test_a_percentile_of_samples_is_one_of_them_and_the_recorders(samples, percentile):
+    assert percentile_of(samples, percentile) == nearest_rank(samples, percentile) in samples
+    assert percentile_of(samples, percentile) == recorder_of(samples).percentile_s(percentile)
 
 
 def test_percentiles_of_few_are_exact():

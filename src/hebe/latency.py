@@ -136,7 +136,7 @@ class LatencyRecorder:
         if rank == self.answers:
             return self._largest_s
         if self._exact is not None:
-            return float(np.partition(self._exact, rank - 1)[rank - 1])
+            return percentile_of(self._exact, percentile)
         bucket = int(np.searchsorted(np.cumsum(self._counts), rank))
         return min(_middle_s(bucket), self._largest_s)
 
@@ -213,6 +213,13 @@ def nearest_rank(percentile: float, samples: int) -> int:
     """Which of so many ascending samples, counted from 1, is the percentile: at least that share do not exceed it."""
     # The small step back undoes the rounding of, say, 99.9 / 100 * 1000 to just above 999.
     return max(math.ceil(percentile / 100 * samples - 1e-9), 1)
+
+
+def percentile_of(samples: npt.ArrayLike, percentile: float) -> float:
+    """The percentile of `samples`, at least one, in any order: one of them, as a recorder has it."""
+    every = np.asarray(samples, dtype=np.float64)
+    rank = nearest_rank(percentile, every.size)
+    return float(np.partition(every, rank - 1)[rank - 1])
 
 
 def _count(latencies: Floats) -> npt.NDArray[np.int64]:

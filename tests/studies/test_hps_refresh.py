@@ -30,7 +30,8 @@ def test_what_given_times_come_to():
     assert values["hps.refresh.update.1_gb"].value == pytest.approx(5.12)
     assert values["hps.refresh.update.1_gb"].paper == 194.20
     assert values["hps.refresh.query_p50_over_alone"].value == pytest.approx(1.5)
-    assert values["hps.refresh.query_p99_over_alone"].value == pytest.approx(3.95 / 1.98)
+    assert values["hps.refresh.query_p99_over_alone"].value == pytest.approx(4.0 / 2.0)
+    assert [row[2:] for row in result.tables[2].rows] == [["1.000", "2.000"], ["1.500", "4.000"]]
     assert result.tables[0].rows[0][:5] == ["1", "1,900,000", "190.0", "1.90", "5.12"]
     page = study_page(
         hps_refresh.DESCRIPTION, FigureFile.here("hps-refresh", "hebe study", 1.0, True, result.figures), result

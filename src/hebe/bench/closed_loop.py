@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import uvloop
 
+from hebe.latency import percentile_of
 from hebe.load_generator.discovery import call_metadata, discover, grpc_channel
 from hebe.load_generator.grpc_sender import GrpcSender
 from hebe.load_generator.http_sender import HttpSender
@@ -81,10 +82,8 @@ def _measure_grpc_alone(target: Target, sizes: str, seconds: float) -> ClosedLoo
             latencies.append(now - before)
             if before < warm_s:
                 latencies.clear()
-    p50_s, p99_s = np.percentile(latencies, [50, 99])
-    return ClosedLoopResult(
-        len(latencies) / seconds, float(p50_s) * 1e3, float(p99_s) * 1e3, len(latencies), refused=0, failed=0
-    )
+    p50_s, p99_s = (percentile_of(latencies, at) for at in (50, 99))
+    return ClosedLoopResult(len(latencies) / seconds, p50_s * 1e3, p99_s * 1e3, len(latencies), refused=0, failed=0)
 
 
 async def _measure(target: Target, sizes: str, concurrency: int, seconds: float) -> ClosedLoopResult:
@@ -132,11 +131,11 @@ async def _measure(target: Target, sizes: str, concurrency: int, seconds: float)
     await sender.close()
     if not latencies:
         raise RuntimeError(f"no query was answered: {counts[Outcome.REFUSED]} refused, {counts[Outcome.FAILED]} failed")
-    p50_s, p99_s = np.percentile(latencies, [50, 99])
+    p50_s, p99_s = (percentile_of(latencies, at) for at in (50, 99))
     return ClosedLoopResult(
         len(latencies) / seconds,
-        float(p50_s) * 1e3,
-        float(p99_s) * 1e3,
+        p50_s * 1e3,
+        p99_s * 1e3,
         len(latencies),
         counts[Outcome.REFUSED],
         counts[Outcome.FAILED],

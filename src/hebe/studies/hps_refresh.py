@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.progress import Progress
 
+from hebe.latency import percentile_of
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.studies.hps_pictures import lines
 from hebe.studies.hps_setting import DIM, PAPER_BATCH, ROW_BYTES, Values, needing_torch, scratch_directory
@@ -158,7 +159,7 @@ def _row(label: str, found: Refreshes) -> list[Cell]:
 
 
 def _latencies(taken_ms: Values) -> list[Cell]:
-    return [len(taken_ms), f"{np.median(taken_ms):.3f}", f"{np.percentile(taken_ms, 99):.3f}"]
+    return [len(taken_ms), *(f"{percentile_of(taken_ms, at):.3f}" for at in (50, 99))]
 
 
 def _bandwidths(measured: Mapping[float, Refreshes]) -> str:
@@ -209,10 +210,10 @@ def _figures(measured: Mapping[float, Refreshes], from_disk: Refreshes, meanwhil
             paper=round(max(bandwidths) / min(bandwidths), 3), note="of updates, highest over lowest capacity's",
         )
     )  # fmt: skip
-    p99_alone, p99_refreshed = (np.percentile(ms, 99) for ms in (meanwhile.alone_ms, meanwhile.refreshed_ms))
+    p99_alone, p99_refreshed = (percentile_of(ms, 99) for ms in (meanwhile.alone_ms, meanwhile.refreshed_ms))
     figures.append(
         Figure(
-            "hps.refresh.query_p99_over_alone", float(p99_refreshed / p99_alone), "ratio", paper="minor",
+            "hps.refresh.query_p99_over_alone", p99_refreshed / p99_alone, "ratio", paper="minor",
             runs=len(meanwhile.refreshed_ms), note="lookups during refreshes",
         )
     )  # fmt: skip
