@@ -1,3 +1,4 @@
+import contextlib
 import math
 import threading
 import time
@@ -10,7 +11,7 @@ from hebe.embeddings import online_updates
 from hebe.embeddings import tiers as tiers_module
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig
-from hebe.embeddings.online_updates import OnlineUpdates
+from hebe.embeddings.online_updates import OnlineUpdates, _groups_of_this_node
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
@@ -125,6 +126,43 @@ def test_a_restart_has_the_updates_of_before(make_node, tmp_path, kind) -> None:
     assert node.updates.catch_up()
     assert node.updates.drain(TIMEOUT_S)
     assert [node.look_up(user, 0)[0] for user in (7, 8, 9)] == [5, 6, 1]
+
+
+def test_each_store_has_a_group_of_its_own_and_keeps_it(tmp_path, monkeypatch) -> None:
+    """Whatever its path is called: a relative one is another store in each directory, and containers are all alike."""
+    groups = []
+    for directory in ("a", "b"):
+        (tmp_path / directory).mkdir()
+        monkeypatch.chdir(tmp_path / directory)
+        with contextlib.closing(RocksDbStore(Path("tiers"), {"users": 4})) as store:
+            store.checkpoint(tmp_path / directory / "copy")
+        groups.append(_groups_of_this_node("hebe", "model", Path("tiers"))[0])
+        assert _groups_of_this_node("hebe", "model", tmp_path / directory / "tiers")[0] == groups[-1]
+    (tmp_path / "b" / "tiers").rename(tmp_path / "other")
+    (tmp_path / "b" / "copy").rename(tmp_path / "b" / "tiers")
+    groups.append(_groups_of_this_node("hebe", "model", tmp_path / "b" / "tiers")[0])
+    assert len(set(groups)) == 3
+
+
+def test_a_store_of_an_older_version_goes_on_where_it_is_and_leaves_its_group(make_node, tmp_path, monkeypatch) -> None:
+    log = LogDirectory(tmp_path / "log")
+    with monkeypatch.context() as patch:
+        patch.setattr(online_updates, "_groups_of_this_node", lambda *named: (_groups_of_this_node(*named)[1], None))
+        first = Node(tmp_path, rocks(tmp_path))
+        with log.producer() as producer:
+            producer.send("model", "users", np.arange(100), rows_of(5, "users", 100))
+        assert first.updates.drain(TIMEOUT_S)
+        first.close()
+    [older] = log.groups()
+    (first.place / "update_member").unlink()
+    with log.producer() as producer:
+        producer.send("model", "users", np.array([100]), rows_of(6, "users", 1))
+    node = make_node(tmp_path, rocks(tmp_path))
+    assert node.updates.drain(TIMEOUT_S)
+    assert [node.look_up(user, 0)[0] for user in (0, 99, 100, 101)] == [5, 5, 6, 1]
+    assert node.updates.statistics()["tiers"].rows == 1, "and not all of the log once more"
+    assert len(log.groups()) == 1
+    assert log.groups() != [older]
 
 
 @pytest.mark.parametrize("kind", ["resident", "hash_map"])

@@ -11,7 +11,7 @@ import pytest
 from hebe.embeddings import store_directory
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.store_directory import read_record, remove
+from hebe.embeddings.store_directory import read_record, remove, update_member
 from hebe.spec import EmbeddingTableSpec
 
 SPECS = [EmbeddingTableSpec("users", 300, 4)]
@@ -116,3 +116,16 @@ def test_a_lock_on_what_was_removed_meanwhile_is_refused(store: Path, monkeypatc
     monkeypatch.setattr(store_directory.fcntl, "flock", late)
     with pytest.raises(StoreError, match="is in use"):
         RocksDbStore(store, read_only=True)
+
+
+def test_a_store_keeps_the_name_that_it_has_in_logs_of_updates_until_it_is_replaced(store: Path):
+    name = update_member(store)
+    RocksDbStore.load(store, SPECS, ROWS, "first").close()
+    assert update_member(store) == name
+    (store / "update_member").write_bytes(b"\xff")
+    other = update_member(store)
+    assert other == update_member(store) != name
+    RocksDbStore.load(store, SPECS, ROWS, "second").close()
+    assert update_member(store) not in (name, other)
+    remove(store)
+    assert not store.exists()

@@ -28,6 +28,7 @@ from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, Upda
 from hebe.embeddings.lookout import Lookout
 from hebe.embeddings.resident_rows import ResidentRows
 from hebe.embeddings.store import EmbeddingStore, StoreError
+from hebe.embeddings.store_directory import update_member
 from hebe.embeddings.table_memory import TableMemory
 from hebe.embeddings.tiers import Tiers, group_name, shared_group
 from hebe.embeddings.update_replay import CATCH_UP_S, ingestion_options, quarantine_of
@@ -82,8 +83,11 @@ class OnlineUpdates:
                 updates._begin("resident", None, resident, {"resident": ResidentRows(memory, defaults)}, quarantine)
             if tiers is not None:
                 lookup, own = tiers.lookup, tiers.stores_of_this_process()
-                group = _group_of_this_node(source.group, model, place) if "persistent_db" in own else None
-                updates._begin("tiers", group, lookup.dims, own, quarantine, lookup.updated)
+                group = older = None
+                if "persistent_db" in own:
+                    assert place is not None
+                    group, older = _groups_of_this_node(source.group, model, place)
+                updates._begin("tiers", group, lookup.dims, own, quarantine, lookup.updated, older)
                 if lookup.volatile is not None and lookup.volatile.guard is not None:
                     updates._follow(tiers, lookup.volatile.store, quarantine)
                     if "persistent_db" in own:
@@ -101,10 +105,15 @@ class OnlineUpdates:
         stores: Mapping[str, EmbeddingStore],
         quarantine: Path | None,
         listener: UpdateListener | None = None,
+        older_group: str | None = None,
     ) -> None:
         if group is None and stores:
             self._forgetful.add(name)
         reader = self._log.source(group, [Topic(self._model, table) for table in dims], newest=not stores)
+        if older_group is not None:
+            with contextlib.suppress(StoreError):  # the log is away, or a server of before is in that group
+                reader.poll(0, 0.0)  # so that a log in Redis keeps for `group` what it kept for that one
+                self._log.forget_group(older_group)
         options = ingestion_options(self._source)
         self._ingestions[name] = UpdateIngestion(
             reader,
@@ -203,7 +212,15 @@ class OnlineUpdates:
             return dict(self._ingestions)
 
 
-def _group_of_this_node(group: str, model: str, place: Path | None) -> str:
-    """A group that this node alone is in, the same one after a restart: by host and directory of its level 3."""
-    where = hashlib.blake2b(f"{socket.gethostname()}:{place}".encode(), digest_size=6).hexdigest()
-    return group_name(group, model, where)
+def _groups_of_this_node(group: str, model: str, place: Path) -> tuple[str, str]:
+    """A group that this node alone is in, the same one after a restart, and the one that older versions had it in.
+
+    It goes by host, directory and name of level 3: containers may have the first two from one image, a copy the last.
+    How far it is in the log the store says, whatever the group (`UpdateIngestion`).
+    """
+
+    def named(where: str) -> str:
+        digest = hashlib.blake2b(f"{socket.gethostname()}:{where}".encode(), digest_size=6)
+        return group_name(group, model, digest.hexdigest())
+
+    return named(f"{place.resolve()}:{update_member(place)}"), named(str(place))

@@ -6,6 +6,7 @@
     rows.tmp/    a copy on its way to become the database, and rows.old/ the one whose place it took
     load.sst     a file of rows on its way into the database
     cache_keys.safetensors   which keys level 1 held when it was last closed (`tiers`)
+    update_member            a random name of this store in logs of updates, which no copy has; made when it is needed
 
 Nothing is removed that is not by name one of these, and nothing that somebody uses.
 """
@@ -18,6 +19,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import time
 import zlib
@@ -33,7 +35,8 @@ FORMAT = 3
 _RECORD, _LOCK, _ROWS, _NEW_ROWS, _LOAD_FILE = "store.json", "store.lock", "rows", "rows.tmp", "load.sst"
 _NEW_RECORD = f"{_RECORD}.new"
 CACHE_KEYS = "cache_keys.safetensors"
-_FILES = (_LOAD_FILE, _NEW_RECORD, CACHE_KEYS, f"{CACHE_KEYS}.new")
+_UPDATE_MEMBER = "update_member"
+_FILES = (_LOAD_FILE, _NEW_RECORD, CACHE_KEYS, f"{CACHE_KEYS}.new", _UPDATE_MEMBER, f"{_UPDATE_MEMBER}.new")
 """Beside record and lock."""
 _PATIENCE_S, _ASK_AGAIN_S = 0.5, 0.02
 """For a lock: the process that has a killed server's store (`store_process`) outlives it by a moment."""
@@ -124,13 +127,32 @@ def _has_database(path: Path) -> bool:
 
 def write_record(path: Path, record: StoreRecord) -> None:
     """Replace the record of the store in `path`. The caller has the lock for itself."""
-    temporary = path / _NEW_RECORD
-    with open(temporary, "w") as file:
-        content = {"format": FORMAT, **asdict(record)}
-        file.write(json.dumps({**content, "check": _check(content)}, indent=1))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path / _RECORD)
+    content = {"format": FORMAT, **asdict(record)}
+    _replace_file(path / _RECORD, json.dumps({**content, "check": _check(content)}, indent=1))
+
+
+def update_member(path: Path) -> str:
+    """The name in logs of updates of the store in `path`, which has one from now on. The caller writes the store alone,
+    in this process or one of its own. Raises `StoreError`.
+    """
+    file = path / _UPDATE_MEMBER
+    with faults(path, "cannot be written"):
+        with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+            if re.fullmatch("[0-9a-f]{16}", name := file.read_text()):
+                return name
+        name = secrets.token_hex(8)
+        _replace_file(file, name)
+        return name
+
+
+def _replace_file(file: Path, text: str) -> None:
+    """Put `text` there as a whole, by way of a file beside it."""
+    temporary = file.with_name(f"{file.name}.new")
+    with open(temporary, "w") as written:
+        written.write(text)
+        written.flush()
+        os.fsync(written.fileno())
+    os.replace(temporary, file)
 
 
 def _check(content: Mapping[str, Any]) -> int:
