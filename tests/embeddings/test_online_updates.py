@@ -2,19 +2,20 @@ import contextlib
 import math
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hebe.embeddings import online_updates
+from hebe.embeddings import online_updates, update_replay
 from hebe.embeddings import tiers as tiers_module
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.online_updates import OnlineUpdates, _groups_of_this_node
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.rocksdb_store import RocksDbStore
-from hebe.embeddings.store import StoreError
+from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.log_directory import LogDirectory
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
@@ -43,13 +44,16 @@ class Node:
         name: str = "node",
         since_s: float | None = None,
         trained: float = 1,
+        filled: Callable[[], None] = lambda: None,
         **updates,
     ) -> None:
+        """`filled` is called before it begins to follow the log."""
         tables = {table.name: rows_of(trained, table.name, table.rows) for table in SPEC.tables}
         source = {"type": "log_directory", "address": str(place / "log"), "poll_timeout_ms": 10, **updates}
         config = HierarchyConfig.from_mapping({**tiers, "update_source": source})
         self.place = place / name / "1"
         self.hierarchy = EmbeddingHierarchy.open(SPEC, tables, persistent_dir=self.place, config=config)
+        filled()
         memory, tiers_opened = self.hierarchy.memory, self.hierarchy.tiers
         opened = OnlineUpdates.open("model", memory, tiers_opened, config, self.place, since_s)
         assert opened is not None
@@ -215,6 +219,61 @@ def test_servers_that_share_redis_share_the_work_and_hear_of_all(make_node, tmp_
         wait_until(lambda node=node: {node.look_up(user, 0)[0] for user in range(100)} == {pushed}, TIMEOUT_S)
     assert sum(node.updates.statistics()["volatile_db"].rows for node in nodes) >= 100 * pushed, "at least once"
     assert [node.updates.statistics()["tiers"].rows for node in nodes] == [100 * pushed] * 2
+
+
+def send(place: Path, table: str, keys: int = 50) -> None:
+    with LogDirectory(place / "log").producer() as producer:
+        producer.send("model", table, np.arange(keys), rows_of(5, table, keys))
+
+
+def test_a_server_hears_of_all_that_was_to_be_written_when_its_level_1_was_filled(
+    make_node, tmp_path, monkeypatch
+) -> None:
+    """Whoever writes it may do so at any time, before that server listens or later."""
+    insert, go_on = RedisStore.insert, threading.Event()
+
+    def held_up(*arguments) -> None:
+        assert go_on.wait(TIMEOUT_S)
+        insert(*arguments)
+
+    with RedisServer() as redis:
+        volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
+        tiers = {"volatile_db": volatile, "cache": {"cache_fraction": 1.0}}
+        first = make_node(tmp_path, tiers, name="one")
+        send(tmp_path, "items")
+        assert first.updates.drain(TIMEOUT_S)
+        monkeypatch.setattr(RedisStore, "insert", held_up)
+        try:
+            send(tmp_path, "users")
+            second = make_node(tmp_path, tiers, name="two", filled=lambda: send(tmp_path, "users", 60))
+            assert second.look_up(0, 0)[1] == 5, "it was filled with what was there"
+            wait_until(lambda: [second.look_up(user, 0)[0] for user in range(61)] == [5] * 60 + [1], TIMEOUT_S)
+            assert second.updates.statistics()["tiers"].rows == 110, "and has not heard of what was there"
+        finally:
+            go_on.set()
+
+
+def test_what_others_write_while_the_log_is_away_is_asked_for_once_a_server_listens(
+    make_node, tmp_path, monkeypatch
+) -> None:
+    with RedisServer() as redis:
+        volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
+        tiers = {"volatile_db": volatile, "cache": {"cache_fraction": 1.0}}
+        first = make_node(tmp_path, tiers, name="one")
+
+        def written() -> None:
+            send(tmp_path, "users")
+            assert first.updates.drain(TIMEOUT_S)
+
+        monkeypatch.setattr(update_replay, "open_configured_log", broken_log)
+        second = make_node(tmp_path, tiers, name="two", filled=written)
+        assert [second.look_up(user, 0)[0] for user in (0, 49)] == [1, 1]
+        second.hierarchy.tiers.refresh.start()
+        wait_until(lambda: [second.look_up(user, 0)[0] for user in range(51)] == [5] * 50 + [1], TIMEOUT_S)
+
+
+def broken_log(_source) -> LogDirectory:
+    raise StoreUnavailable("it is away")
 
 
 def test_rows_in_redis_are_of_one_content_whatever_version_it_calls_itself(make_node, tmp_path, redis_server) -> None:

@@ -10,7 +10,8 @@ Each log of updates is read by as many ingestions as there are stores of a diffe
 
 Level 1 takes the rows of updates that come past, and hears from `volatile_db` which of its rows are outdated. Redis is
 given rows of level 3 only while that has all updates: what an older one had would be new to other servers. Where
-there is neither level 3 nor a hash map, `tiers` only listens, so that it still hears of what other servers write.
+there is neither level 3 nor a hash map, `tiers` only listens, so that it still hears of what other servers write: all
+that Redis did not have when level 1 was filled.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class OnlineUpdates:
                 if "persistent_db" in own:
                     assert place is not None
                     group, older = _groups_of_this_node(source.group, model, place)
-                updates._begin("tiers", group, lookup.dims, own, quarantine, lookup.updated, older)
+                level_1 = None if own else tiers
+                updates._begin("tiers", group, lookup.dims, own, quarantine, lookup.updated, older, level_1)
                 if lookup.volatile is not None and lookup.volatile.guard is not None:
                     updates._follow(tiers, lookup.volatile.store, quarantine)
                     if "persistent_db" in own:
@@ -106,7 +108,9 @@ class OnlineUpdates:
         quarantine: Path | None,
         listener: UpdateListener | None = None,
         older_group: str | None = None,
+        level_1: Tiers | None = None,
     ) -> None:
+        """`level_1`: of tiers without stores of their own, which only listens, and was filled before."""
         if group is None and stores:
             self._forgetful.add(name)
         reader = self._log.source(group, [Topic(self._model, table) for table in dims], newest=not stores)
@@ -122,6 +126,8 @@ class OnlineUpdates:
             dims,
             options,
             listener=listener,
+            written=None if level_1 is None else level_1.written,
+            if_unknown=None if level_1 is None else level_1.refresh.ask,
             quarantine=quarantine,
             since_s=self._since_s,
         )

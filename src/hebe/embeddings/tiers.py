@@ -50,7 +50,8 @@ from hebe.embeddings.store_process import StoreProcess
 from hebe.embeddings.table_memory import Progress
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard, TierState
 from hebe.embeddings.tiered_lookup import TieredLookup
-from hebe.embeddings.update_replay import forget_group, replay
+from hebe.embeddings.update_replay import forget_group, replay, written_offsets
+from hebe.embeddings.updates.contract import TopicPartition
 from hebe.embeddings.volatile_tier import VolatileTier
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import NAME_PATTERN, EmbeddingTableSpec
@@ -115,6 +116,8 @@ class Tiers:
         self.content = content
         self._keeper = keeper
         self._filling = self._fill_level_2(lacking)
+        self.written: Mapping[TopicPartition, int] | None = None
+        """Of a Redis that alone has the rows: which updates it had before level 1 was filled (`written_offsets`)."""
         self.cache = cache
         self.background = lookup.background
         self.refresh = CacheRefresh(lookup, config.refresh_options(), _told("a refresh failed"))
@@ -202,6 +205,9 @@ class Tiers:
             known = read_keys(_key_files(directory, own)) if own.init_ec else {}
             tiers = cls(lookup, own, cache, directory, content, keeper, lacking)
             opened.callback(tiers.refresh.close)
+            if tiers.generations is not None and config.update_source.type is not UpdateType.NULL:
+                group = shared_group(config.update_source, content, tiers.generations.current)
+                tiers.written = written_offsets(model, dims, config.update_source, group)
             if own.init_ec:
                 tiers.warm_up(tables, sources, known)
             opened.pop_all()

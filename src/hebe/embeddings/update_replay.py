@@ -1,4 +1,6 @@
-"""All updates that a log has, put into rows that are as the model has them, before anything is answered from these."""
+"""All updates that a log has, put into rows that are as the model has them, before anything is answered from these; and
+how many of them others have put there.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
-from hebe.embeddings.store import EmbeddingStore, StoreUnavailable
-from hebe.embeddings.updates.contract import Topic
+from hebe.embeddings.store import EmbeddingStore, StoreError, StoreUnavailable
+from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.opening import open_configured_log
@@ -49,6 +51,25 @@ def forget_group(source: UpdateConfig, group: str) -> None:
         with contextlib.closing(open_configured_log(source)) as update_log:
             if group in update_log.groups():
                 update_log.forget_group(group)
+
+
+def written_offsets(
+    model: str, dims: Mapping[str, int], source: UpdateConfig, group: str
+) -> dict[TopicPartition, int] | None:
+    """By partition of the tables of `model`, the offset up to which members of `group` have written all, or more; -1
+    where they have not begun. None while the log cannot be reached.
+    """
+    try:
+        with contextlib.closing(open_configured_log(source)) as update_log:
+            topics = [Topic(model, table) for table in dims]
+            with contextlib.closing(update_log.source(None, topics, newest=True)) as reader:
+                reader.poll(0, 0.0)
+                ends = {at: reader.last_offset(at) for at in reader.assigned()}
+            lag = update_log.group_lag(group)  # afterwards: what comes in between makes it too large, not too small
+            return {at: end - lag[at] if at in lag else -1 for at, end in ends.items()}
+    except StoreError as fault:
+        log.warning("how much of the log of %s is in Redis is not known until it can be read: %s", model, fault)
+        return None
 
 
 def replay(

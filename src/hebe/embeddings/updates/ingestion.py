@@ -74,7 +74,9 @@ class UpdateIngestion:
     more do no harm.
 
     Without stores it only listens, for a server whose Redis is written by others and whose cache must hear of it. Give
-    it a source without a group then, that begins with the newest message.
+    it a source without a group then, that begins with the newest message. It begins earlier where `written` tells, by
+    partition, the offset up to which others had written all before the cache was filled; `if_unknown` is called when it
+    has begun without.
     """
 
     def __init__(
@@ -86,11 +88,15 @@ class UpdateIngestion:
         options: IngestionOptions | None = None,
         *,
         listener: UpdateListener | None = None,
+        written: Mapping[TopicPartition, int] | None = None,
+        if_unknown: Callable[[], None] | None = None,
         quarantine: Path | None = None,
         since_s: float | None = None,
     ) -> None:
         self.model, self.dims, self.options = model, dict(dims), options or IngestionOptions()
         self._source, self._stores, self._listener = source, UpdatedStores(stores), listener
+        self._written = None if written is None else dict(written)
+        self._if_unknown = if_unknown
         self._since_s = -math.inf if since_s is None else since_s
         self._counter = IngestionCounter([*self._stores, *([] if listener is None else [LISTENER])])
         self._incidents = Incidents(model, self._counter, quarantine)
@@ -278,6 +284,11 @@ class UpdateIngestion:
         stored, identity = self._stores.positions(), self._source.log_identity()
         for at in new:
             self._meet(at, stored, identity)
+            if self._written is not None:
+                offset = self._written.pop(at, -1)  # what came since is all news
+                self._begin(at, None if offset < 0 else StoredPosition(offset))
+        if self._written is None and self._if_unknown is not None:
+            self._if_unknown()
 
     def _meet(self, at: TopicPartition, stored: Mapping[str, StoredPosition] | None, identity: str) -> None:
         if stored is None:
