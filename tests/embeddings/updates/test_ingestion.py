@@ -441,3 +441,42 @@ def test_what_is_there_is_drained_while_more_comes():
         finally:
             stop.set()
             sender.join()
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
+def test_drained_is_what_the_log_had_whatever_the_clocks_of_trainers_say(monkeypatch, ahead_s):
+    monkeypatch.setattr(module, "_DRAIN_LAG_S", 0.0)
+    source, store, asked = ListSource(DIMS), DictStore(DIMS), threading.Event()
+    for number in range(300):
+        source.add(number, [number], sent_s=time.time() + ahead_s)
+    insert, more = store.insert, itertools.count()
+
+    def insert_while_more_comes(table, keys, rows):
+        assert asked.wait(TIMEOUT_S)
+        source.add(next(more), [0], table="items", sent_s=time.time() + ahead_s)
+        insert(table, keys, rows)
+
+    store.insert = insert_while_more_comes
+    options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5, max_batch_size=10)
+    with make_ingestion(source, store, options) as ingestion:
+        wait = ingestion._idle.wait_for
+        ingestion._idle.wait_for = lambda *arguments: asked.set() or wait(*arguments)
+        assert ingestion.drain(TIMEOUT_S)
+        assert store.size("users") == 300
+        assert source.committed[AT] == 299
+
+
+def test_what_a_store_made_anew_lacks_is_not_drained_though_the_group_has_committed_it(monkeypatch):
+    monkeypatch.setattr(module, "_DRAIN_LAG_S", 0.0)
+    source, go_on = ListSource(DIMS), threading.Event()
+    with make_ingestion(source, DictStore(DIMS)) as ingestion:
+        source.add(0, [1])
+        assert ingestion.drain(TIMEOUT_S)
+    store = DictStore(DIMS)
+    store.positions, store.marks = dict, dict
+    store.apply = lambda table, keys, rows, _position, **_: go_on.wait(TIMEOUT_S) and store.insert(table, keys, rows)
+    with make_ingestion(source, store) as ingestion:
+        assert not ingestion.drain(0.05)
+        go_on.set()
+        assert ingestion.drain(TIMEOUT_S)
+        assert set(rows_of(store)) == {1}

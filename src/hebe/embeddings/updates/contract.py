@@ -149,7 +149,9 @@ class UpdateSource(Protocol):
         ...
 
     def lag(self) -> Mapping[TopicPartition, int]:
-        """Messages of each assigned partition that are not committed yet."""
+        """Messages of each assigned partition that are not committed yet; without a group, that come after what was
+        committed or was sought since.
+        """
         ...
 
     def lost_beginning(self, at: TopicPartition) -> tuple[int, int] | None:
@@ -162,7 +164,7 @@ class UpdateSource(Protocol):
         ...
 
     def last_offset(self, at: TopicPartition) -> int:
-        """The offset of the newest message that the log has of an assigned partition; less than any if it has none.
+        """The offset of the newest message that the log has of an assigned partition; -1 if it has none.
 
         A position beyond it is one of another log, or of one that went back since.
         """

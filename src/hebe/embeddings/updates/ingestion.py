@@ -21,7 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +59,14 @@ _HEARTBEAT_S = 1.0
 _LONGEST_BACKOFF = 64
 """Times `failure_backoff_ms`: the longest wait before a failed call is tried again."""
 _HELD_POLL_S = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class _Drain:
+    """Somebody waits until all is applied up to these offsets, which the log had when that began."""
+
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    done: bool = False
 
 
 class UpdateIngestion:
@@ -128,11 +136,10 @@ class UpdateIngestion:
         """When the rate lets the next batch through."""
         self._closing = threading.Event()
         self._idle = threading.Condition()
-        self._idle_times = self._draining = 0
-        self._applied_s: dict[TopicPartition, float] = {}
-        """By partition, when the last message was sent that all stores have (Unix seconds, of its producer)."""
-        self._reached_s = -math.inf
-        """All that was sent until then is in all stores, as far as was seen while somebody drains."""
+        self._idle_times = 0
+        self._drains: list[_Drain] = []
+        self._applied: dict[TopicPartition, int] = {}
+        """By partition, the offset up to which the stores have all; none while that is what the group has committed."""
         self._thread = threading.Thread(target=self._run, name="hebe-updates", daemon=True)
         self._thread.start()
 
@@ -146,12 +153,12 @@ class UpdateIngestion:
         """
         with self._idle:
             wanted = self._idle_times + 2  # the poll that runs now may have begun before
-            now_s = time.time()
-            self._draining += 1
+            drain = _Drain()
+            self._drains.append(drain)
             try:
-                return self._idle.wait_for(lambda: self._idle_times >= wanted or self._reached_s > now_s, timeout_s)
+                return self._idle.wait_for(lambda: self._idle_times >= wanted or drain.done, timeout_s)
             finally:
-                self._draining -= 1
+                self._drains.remove(drain)
 
     def close(self) -> None:
         """Finish the batch that is being applied, commit, and leave the source. Closing twice is harmless."""
@@ -202,18 +209,39 @@ class UpdateIngestion:
             self._commit()
         else:
             self._commit_if_due()
-        if self._due(self._lag_s, _DRAIN_LAG_S if self._draining else _LAG_S) or (idle and self._draining):
+        if self._due(self._lag_s, _DRAIN_LAG_S if self._drains else _LAG_S) or (idle and self._drains):
+            if self._drains:
+                self._commit()
             lag = self._source.lag()
             self._counter.lag(lag)
             self._lag_s = time.monotonic()
             # Without a partition: either there is none, or it is not known yet whether there will be.
             if lag or not self._source.shares:
-                with self._idle:
-                    self._idle_times += idle and not any(lag.values())
-                    behind = (self._applied_s.get(at, -math.inf) for at, left in lag.items() if left)
-                    self._reached_s = min(behind, default=-math.inf)
-                    self._idle.notify_all()
+                self._note_drained(lag, idle)
         self._incidents.succeeded()
+
+    def _note_drained(self, lag: Mapping[TopicPartition, int], idle: bool) -> None:
+        """Whether what the log had when somebody began to drain is applied, as far as it is ours to apply still.
+
+        Not at once: with the next poll a log that has gone back says so.
+        """
+        with self._idle:
+            drains = list(self._drains)
+        done = [all(at in each.ends and self._has(at, each.ends[at], lag[at]) for at in lag) for each in drains]
+        for drain in drains:
+            drain.ends.update({at: self._source.last_offset(at) for at in lag.keys() - drain.ends.keys()})
+        with self._idle:
+            self._idle_times += idle and not any(lag.values())
+            for drain, is_done in zip(drains, done, strict=True):
+                drain.done = is_done and bool(lag)
+            self._idle.notify_all()
+
+    def _has(self, at: TopicPartition, end: int, left: int) -> bool:
+        """Whether the stores have a partition up to offset `end`, of which the group has not committed `left`."""
+        if at not in self._orders or at in self._marks:  # where it is to be read is not known yet
+            return False
+        applied = self._applied.get(at)
+        return left == 0 if applied is None else applied >= end
 
     @property
     def _holds(self) -> bool:
@@ -223,7 +251,7 @@ class UpdateIngestion:
     @property
     def _hurries(self) -> bool:
         """Whether the next interval is not waited for."""
-        return bool(self._draining) or self._holds or self._waiting_bytes >= _WAITING_BYTES
+        return bool(self._drains) or self._holds or self._waiting_bytes >= _WAITING_BYTES
 
     def _collect(self) -> None:
         """Until the next interval, take what comes, a little at a time."""
@@ -235,7 +263,7 @@ class UpdateIngestion:
     def _take_news(self) -> None:
         """Ask the source for messages, and wait a while if it has none."""
         timeout_s = self.options.poll_timeout_ms / 1000
-        if self._draining or self._holds:
+        if self._drains or self._holds:
             timeout_s = min(timeout_s, _HELD_POLL_S)
         if self.options.interval_s:
             self._take_all(timeout_s)
@@ -269,7 +297,7 @@ class UpdateIngestion:
     def _forget(self, at: TopicPartition) -> None:
         self._orders.pop(at, None)
         self._ready.pop(at, None)
-        for known in (self._handed, self._pending, self._positions, self._applied_s):
+        for known in (self._handed, self._pending, self._positions, self._applied, self._batches):
             known.pop(at, None)
         for named in (self._position_names, self._marks):
             named.pop(at, None)
@@ -311,6 +339,7 @@ class UpdateIngestion:
         self._source.seek(at, begin)
         self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at != at)
         self._handed[at] = begin
+        self._applied[at] = -1 if position is None else position.offset
         if position is None:
             self._unjudged.add(at)
             self._sought.discard(at)
@@ -419,14 +448,14 @@ class UpdateIngestion:
             ready.popleft()
             self._batches[at] = self._batches.get(at, 0) + 1
             if batch.position is not None:
-                self._pending[at] = batch.position
+                self._pending[at] = self._applied[at] = batch.position
             self._commit_if_due()
             self._stay_member()
             self._take_leisure(began_s)
             if self._orders.get(at) is not order:
                 return
         if order.position is not None:
-            self._pending[at] = order.position
+            self._pending[at] = self._applied[at] = order.position
 
     def _take_leisure(self, began_s: float) -> None:
         """After a batch begun at that time, unless the next interval has come."""
@@ -479,7 +508,6 @@ class UpdateIngestion:
                 self._incidents.refused(tier, at.table, refused)
         if (position := self._new_position(at, batch)) is not None:
             self._positions[at] = position[1]
-        self._applied_s[at] = max(batch.sent_s, default=self._applied_s.get(at, -math.inf))
         applied = {"deletes": batch.count} if batch.rows is None else {"rows": batch.count}
         self._counter.add(messages=len(batch.sent_s), **applied)
         if self._listener is not None:

@@ -112,6 +112,8 @@ class KafkaSource:
             return
         self._drop_held({at})
         part.first = part.last = offset
+        if self._group is None:
+            part.committed = offset + 1
         part.begun_at, part.oldest = max(0, offset + 1), None
         self._seeks[at] = offset + 1 if offset >= 0 else self._kafka.OFFSET_BEGINNING
 

@@ -140,6 +140,8 @@ class RedisSource:
         part = self._parts.get(at)
         if part is not None:
             part.position = part.first = part.last = max(0, offset)
+            if self._group is None:
+                part.committed = part.position
             part.oldest = None
             part.digest = b""
             part.digests.clear()
@@ -193,7 +195,7 @@ class RedisSource:
         """See `UpdateSource.last_offset`: offsets begin with 1."""
         self._check_open()
         [end] = self._nodes.execute([PartitionCommands(at).end()])
-        return int_of(end[0]) if isinstance(end, list) and end else 0
+        return (int_of(end[0]) if isinstance(end, list) and end else 0) or -1
 
     def log_identity(self) -> str:
         """See `UpdateSource.log_identity`."""
