@@ -268,6 +268,35 @@ def test_partitions_that_were_lost_are_left_alone():
     assert ingestion.statistics().gaps == 0
 
 
+def test_a_partition_that_is_lost_between_two_polls_is_met_anew(caplog):
+    """As when its lease ends: with the next poll it may be back, and is read from what is committed on."""
+    source, store = ListSource(), DictStore(DIMS)
+    poll, assigned, asked = source.poll, source.assigned, []
+
+    def poll_and_count(most, timeout_s):
+        asked.clear()
+        return poll(most, timeout_s)
+
+    def lose_once():
+        asked.append(0)
+        if len(asked) == 2 and source.next[AT] == 2:
+            source.next[AT] = 1
+            return frozenset()
+        return assigned()
+
+    source.add(0, [0])
+    with make_ingestion(source, store) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+        source.poll, source.assigned = poll_and_count, lose_once
+        source.add(1, [1])
+        wait_until(lambda: source.next[AT] == 1 and len(asked) >= 2)
+        source.assigned = assigned
+        assert ingestion.drain(TIMEOUT_S)
+        assert set(rows_of(store)) == {0, 1}
+    assert "begins anew" not in caplog.text
+    assert ingestion.statistics().messages == 2
+
+
 def test_the_rate_is_bounded():
     source, store = ListSource(), DictStore(DIMS)
     for number in range(10):

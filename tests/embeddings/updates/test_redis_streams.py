@@ -12,6 +12,7 @@ import pytest
 
 from hebe.embeddings.redis_command import Command
 from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.updates import redis_source
 from hebe.embeddings.updates.batching import BatchingOptions, UpdateCarrier
 from hebe.embeddings.updates.contract import Delivery, UpdateLog, UpdateMessage, UpdateSource
 from hebe.embeddings.updates.message import encode
@@ -404,6 +405,39 @@ def test_a_server_that_stands_still_loses_its_partitions_and_its_commit(own: Red
     assert log.group_lag("g") == lag, "what is another's now cannot be committed"
     slow.close()
     other.close()
+    log.close()
+
+
+def test_what_may_be_anothers_is_not_a_members_any_more(own: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks nobody before it writes rows: a process may have stood still since it asked last."""
+    slept_s, boot_s = 0.0, redis_source._boot_s
+    monkeypatch.setattr(redis_source, "_boot_s", lambda: boot_s() + slept_s)
+    log = RedisStreamsLog(RedisStreamsOptions(own.address, num_partitions=1, lease_s=600.0, most_poll_gap_s=600.0))
+    push(log, range(40))
+    with contextlib.closing(log.source("g", [USERS])) as source, contextlib.closing(log.source(None, [USERS])) as alone:
+        first = take_rows(source, 40)
+        take_rows(alone, 40)
+        slept_s = 300.0
+        assert source.assigned() == {first[0].at}
+        source.poll(10, 0.0)
+        slept_s = 700.0
+        assert source.assigned() == {first[0].at}, "it has asked since"
+        slept_s = 1000.0
+        assert not source.assigned()
+        assert alone.assigned()
+    log.close()
+
+
+def test_a_lease_that_is_anothers_is_noticed_where_leases_are_prolonged(own: RedisServer) -> None:
+    log = RedisStreamsLog(RedisStreamsOptions(own.address, num_partitions=1, lease_s=600.0, most_poll_gap_s=600.0))
+    push(log, range(40))
+    with contextlib.closing(log.source("g", [USERS])) as source:
+        [first, *_] = take_rows(source, 40)
+        source._prolong(b"g")
+        assert source.assigned() == {first.at}
+        own.client().hset("hebe:updates:{m/users/0}:group:g", "token", "another's")
+        source._prolong(b"g")
+        assert not source.assigned()
     log.close()
 
 

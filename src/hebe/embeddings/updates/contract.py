@@ -145,7 +145,9 @@ class UpdateSource(Protocol):
         ...
 
     def assigned(self) -> frozenset[TopicPartition]:
-        """The partitions that are this member's now."""
+        """The partitions that are this member's now. One that is missing was lost, and comes with a later poll at best,
+        from the committed offset on.
+        """
         ...
 
     def lag(self) -> Mapping[TopicPartition, int]:

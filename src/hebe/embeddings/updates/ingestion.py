@@ -287,12 +287,13 @@ class UpdateIngestion:
     def _due(self, last_s: float, every_s: float) -> bool:
         return time.monotonic() >= last_s + every_s
 
-    def _forget_lost(self) -> None:
-        """Forget the partitions that others have now; what was read of them they read anew."""
+    def _forget_lost(self) -> frozenset[TopicPartition]:
+        """Forget the partitions that others have now; what was read of them they read anew. Returns ours."""
         assigned = self._source.assigned()
         for at in [at for at in self._orders if at not in assigned]:
             self._forget(at)
         self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at in assigned)
+        return assigned
 
     def _forget(self, at: TopicPartition) -> None:
         self._orders.pop(at, None)
@@ -306,7 +307,7 @@ class UpdateIngestion:
 
     def _meet_new(self) -> None:
         """Begin with partitions that have become ours: where stores are that keep positions, or else the group."""
-        new = [at for at in self._source.assigned() if at not in self._orders]
+        new = [at for at in self._forget_lost() if at not in self._orders]
         if not new:
             return
         stored, identity = self._stores.positions(), self._source.log_identity()

@@ -2,11 +2,14 @@
 
 A lease is a token in Redis with a time at which it ends. Every read and commit shows the token, so of a partition that
 another member has taken over nothing more is read or committed here; a thread prolongs leases while rows are applied.
+Rows are written elsewhere, where nobody asks for tokens: a lease that may have ended is given up here, by a clock that
+goes on while the process, or the machine, stands still.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import threading
 import time
@@ -59,6 +62,8 @@ class _Partition:
     digests: dict[int, bytes] = field(default_factory=dict)
     oldest: int | None = None
     """The offset of the first message that came, where the partition was read from its oldest on."""
+    lease_ends_s: float = math.inf
+    """By `_boot_s`; no later than in Redis."""
     leaving_s: float | None = None
     """Since when it is to be given back, once all that was handed over is committed."""
 
@@ -174,7 +179,10 @@ class RedisSource:
                 del part.digests[done]
 
     def assigned(self) -> frozenset[TopicPartition]:
-        """See `UpdateSource.assigned`."""
+        """See `UpdateSource.assigned`. What was read under a lease that has ended is read anew under the next one."""
+        now_s = _boot_s()
+        for at, part in [(at, part) for at, part in self._parts.items() if now_s >= part.lease_ends_s]:
+            self._lose(at, part)
         return frozenset(self._parts)
 
     def lag(self) -> Mapping[TopicPartition, int]:
@@ -297,6 +305,7 @@ class RedisSource:
 
     def _claim(self, group: bytes, at: TopicPartition) -> bool:
         part = _Partition(PartitionCommands(at), secrets.token_hex(8).encode())
+        part.lease_ends_s = self._lease_end()
         [answer] = self._nodes.execute([part.commands.claim(group, part.token, self._lease_ms(), self._newest)])
         if not isinstance(answer, list) or answer[0] == 0:
             return False
@@ -337,6 +346,7 @@ class RedisSource:
         places = (places[start:] + places[:start])[:room]
         count = max(1, min(_MOST_COUNT, room // len(places)))
         most_bytes = _MOST_READ_BYTES // len(places)
+        lease_ends_s = self._lease_end()
         answers = self._nodes.execute(
             [
                 self._parts[at].commands.read(
@@ -348,16 +358,19 @@ class RedisSource:
         )  # fmt: skip
         for at, answer in zip(places, answers, strict=True):
             if isinstance(answer, list) and answer:
-                found += self._understand(at, self._parts[at], answer)
+                found += self._understand(at, self._parts[at], answer, lease_ends_s)
         self._due.extend(found[max_messages:])  # faults came between the messages, and made it too many
         return found[:max_messages]
 
-    def _understand(self, at: TopicPartition, part: _Partition, answer: list[Any]) -> list[Delivery]:
-        """What a read answered, as deliveries; moves the position."""
+    def _understand(
+        self, at: TopicPartition, part: _Partition, answer: list[Any], lease_ends_s: float
+    ) -> list[Delivery]:
+        """What a read answered, as deliveries; moves the position, and the end of the lease."""
         kind, *entries = answer
         if kind == b"lost":
             self._lose(at, part)
             return []
+        part.lease_ends_s = max(part.lease_ends_s, lease_ends_s)
         if kind == b"back":
             return self._went_back(at, part)
         found: list[Delivery] = []
@@ -428,19 +441,26 @@ class RedisSource:
         """The thread: prolong leases and memberships for as long as somebody polls."""
         assert self._group is not None
         while not self._closed.wait(self._lease_s / 3):
-            if time.monotonic() > self._polled_s + self._most_poll_gap_s:
-                continue
-            lease_ms = self._lease_ms()
-            parts = list(self._parts.values())
-            with contextlib.suppress(StoreError):  # the polling thread meets it too, and says so
-                self._nodes.execute(
-                    [part.commands.renew(self._group, part.token, lease_ms) for part in parts]
-                    + [
-                        commands.join(self._group, self._member, lease_ms)
-                        for topic, commands in self._topics.items()
-                        if self._counts.get(topic)
-                    ]
-                )
+            if time.monotonic() <= self._polled_s + self._most_poll_gap_s:
+                with contextlib.suppress(StoreError):  # the polling thread meets it too, and says so
+                    self._prolong(self._group)
+
+    def _prolong(self, group: bytes) -> None:
+        lease_ms, lease_ends_s = self._lease_ms(), self._lease_end()
+        parts = list(self._parts.values())
+        joins = [
+            commands.join(group, self._member, lease_ms)
+            for topic, commands in self._topics.items()
+            if self._counts.get(topic)
+        ]
+        answers = self._nodes.execute([part.commands.renew(group, part.token, lease_ms) for part in parts] + joins)
+        for part, answer in zip(parts, answers, strict=False):
+            # One that is another's now does not come back: a read that was answered before has prolonged it no further.
+            part.lease_ends_s = max(part.lease_ends_s, lease_ends_s) if answer == 1 else -math.inf
+
+    def _lease_end(self) -> float:
+        """Of a lease that is asked for now: by then it has not ended in Redis, which gives as much time later."""
+        return math.inf if self._group is None else _boot_s() + self._lease_s
 
     def _lease_ms(self) -> int:
         return round(1000 * self._lease_s)
@@ -448,6 +468,11 @@ class RedisSource:
     def _check_open(self) -> None:
         if self._closed.is_set():
             raise StoreError("the update source is closed")
+
+
+def _boot_s() -> float:
+    """A clock that nothing halts."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _told(at: TopicPartition, what: str) -> Delivery:
