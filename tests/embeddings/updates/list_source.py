@@ -27,7 +27,7 @@ class ListSource:
         self.faults, self.commit_faults, self.heartbeats, self.closed = [], [], 0, False
         self.seeks = []
         self.identity, self.shares = "L", True
-        self.lost = {}
+        self.lost, self.leaves, self.left = {}, 0, frozenset()
         self.lock = threading.RLock()
 
     def add(
@@ -45,6 +45,9 @@ class ListSource:
 
     def poll(self, max_messages, timeout_s):
         with self.lock:
+            if self.left:
+                self.mine, self.left = self.left, frozenset()
+                self.next.update({at: self.committed.get(at, -1) + 1 for at in self.mine})
             if self.faults:
                 raise self.faults.pop(0)
             if not max_messages:
@@ -84,6 +87,11 @@ class ListSource:
 
     def log_identity(self):
         return self.identity
+
+    def leave(self):
+        with self.lock:
+            self.leaves += 1
+            self.mine, self.left = frozenset(), self.mine
 
     def close(self):
         self.closed = True

@@ -82,6 +82,48 @@ def test_a_store_that_is_away_is_waited_for_and_nothing_lost(caplog):
     assert sum("go on" in text for text in texts) == 1
 
 
+def test_who_cannot_write_what_others_may_leaves_it_to_them_and_comes_back(monkeypatch, caplog):
+    monkeypatch.setattr(module, "_LEAVE_S", 0.05)
+    monkeypatch.setattr(module, "_AWAY_S", 0.01)
+    caplog.set_level(logging.INFO, "hebe.updates")
+    source, store = ListSource(), DictStore(DIMS)
+    source.add(0, [0])
+    with make_ingestion(source, store) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+        store.fault = StoreUnavailable("away")
+        source.add(1, [1])
+        wait_until(lambda: source.leaves >= 1)
+        tried = ingestion.statistics().failures
+        assert tried > 1, "but not at the first fault"
+        wait_until(lambda: source.leaves >= 4)
+        assert ingestion.statistics().is_failing
+        assert ingestion.statistics().failures <= tried + source.leaves, "and each time at once"
+        assert source.committed == {AT: 0}
+        store.fault = None
+        assert ingestion.drain(TIMEOUT_S)
+        assert set(rows_of(store)) == {0, 1}
+        assert not ingestion.statistics().is_failing
+    assert caplog.text.count("go on") == 1
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_store_of_this_server_alone_is_left_to_nobody(monkeypatch, own):
+    monkeypatch.setattr(module, "_LEAVE_S", 0.0)
+    source, store = ListSource(), DictStore(DIMS)
+    if own:
+        store.positions, store.marks = dict, dict
+        store.apply = lambda table, keys, rows, *_, **__: store.insert(table, keys, rows)
+    else:
+        source.shares = False
+    store.fault = StoreUnavailable("away")
+    source.add(0, [1])
+    with make_ingestion(source, store) as ingestion:
+        wait_until(lambda: ingestion.statistics().failures >= 3)
+        store.fault = None
+        assert ingestion.drain(TIMEOUT_S)
+    assert not source.leaves
+
+
 def test_waiting_keeps_the_membership(monkeypatch):
     monkeypatch.setattr(module, "_HEARTBEAT_S", 0.01)
     source, store = ListSource(), DictStore(DIMS)

@@ -177,6 +177,41 @@ class UpdateLogConformance:
         poll_both(lambda: tables_of(found) == expected)
         alone.close()
 
+    def test_who_leaves_is_a_member_again_with_the_next_poll(self, make_log: Callable[[], UpdateLog]) -> None:
+        log = make_log()
+        push(log, range(40))
+        alone = log.source(None, [USERS])
+        alone.poll(10, 1.0)
+        everything = alone.assigned()
+        alone.leave()
+        assert alone.assigned() == everything != frozenset()
+        alone.close()
+        leaving, other = log.source("g", [USERS]), log.source("g", [USERS])
+        sources = [leaving, other]
+
+        def poll_until(done: Callable[[], bool]) -> None:
+            end_s = time.monotonic() + TIMEOUT_S
+            while not done():
+                assert time.monotonic() < end_s
+                for source in sources:
+                    news = source.poll(10, 0.05)
+                    source.commit(last_offsets(news))
+
+        poll_until(lambda: all(source.assigned() for source in sources))
+        leaving.leave()
+        leaving.leave()
+        assert not leaving.assigned()
+        assert not leaving.lag()
+        sources.remove(leaving)
+        poll_until(lambda: other.assigned() == everything)
+        expected = push(log, range(40), 1.0)
+        take(other, lambda found: tables_of(found) == {"users": expected}, commit=True)  # once more, it may be
+        sources.append(leaving)
+        poll_until(lambda: all(source.assigned() for source in sources))
+        leaving.leave()
+        leaving.close()
+        other.close()
+
     def test_poison_is_told_and_the_rest_goes_on(
         self, make_log: Callable[[], UpdateLog], carrier_of: Callable[[UpdateLog], UpdateCarrier]
     ) -> None:

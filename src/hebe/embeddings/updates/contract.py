@@ -176,6 +176,10 @@ class UpdateSource(Protocol):
         """Names this log: another one after it was emptied or made anew, so that old offsets are told from new."""
         ...
 
+    def leave(self) -> None:
+        """Leave the group, so that its other members take over, until the next `poll`. Without a group: nothing."""
+        ...
+
     def close(self) -> None:
         """Leave the group; its other members take over."""
         ...

@@ -8,7 +8,8 @@ Offsets are committed after all stores have the rows. A store that has `apply` (
 the rows, and is believed about it rather than the group: one that knows nothing of a log is given all that it holds. So
 is one whose position is not the log's: with the offset it keeps which message was there (`mark`), and that is compared
 with what the log has there now, as the log may have gone back, and grown again, while nobody read it. A store or log
-that fails is tried again for as long as it takes. Nothing is passed over but what can never be applied; that is put
+that fails is tried again for as long as it takes; where others may write to the store as well, they are let do it
+meanwhile. Nothing is passed over but what can never be applied; that is put
 aside and named.
 """
 
@@ -59,6 +60,10 @@ _HEARTBEAT_S = 1.0
 _LONGEST_BACKOFF = 64
 """Times `failure_backoff_ms`: the longest wait before a failed call is tried again."""
 _HELD_POLL_S = 0.1
+_LEAVE_S = 5.0
+"""A store that others write to as well, and that has failed here for so long, is left to them."""
+_AWAY_S = 10.0
+"""For so long: then a write is tried again, and if that fails it is left to them at once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +139,10 @@ class UpdateIngestion:
         self._committed_s = self._lag_s = self._polled_s = self._due_s = time.monotonic()
         self._next_s = 0.0
         """When the rate lets the next batch through."""
+        self._fails_since_s = math.inf
+        """When the stores began to fail, unless they took the last batch."""
+        self._has_left = False
+        """The group, for stores that have not taken a batch since."""
         self._closing = threading.Event()
         self._idle = threading.Condition()
         self._idle_times = 0
@@ -218,7 +227,8 @@ class UpdateIngestion:
             # Without a partition: either there is none, or it is not known yet whether there will be.
             if lag or not self._source.shares:
                 self._note_drained(lag, idle)
-        self._incidents.succeeded()
+        if not self._has_left:
+            self._incidents.succeeded()
 
     def _note_drained(self, lag: Mapping[TopicPartition, int], idle: bool) -> None:
         """Whether what the log had when somebody began to drain is applied, as far as it is ours to apply still.
@@ -529,13 +539,31 @@ class UpdateIngestion:
             except Exception as fault:  # whatever it is: going on without these rows would lose them
                 self._incidents.failed(f"writing table {at.table} to the {tier} store", fault)
             else:
+                self._fails_since_s, self._has_left = math.inf, False
                 self._incidents.succeeded()
                 return True
+            if self._is_for_others():
+                self._leave()
+                return False
             self._pause(backoff_s)
             backoff_s = self._longer(backoff_s)
             if self._closing.is_set():
                 return False
         return False
+
+    def _is_for_others(self) -> bool:
+        """After a write that failed: whether other members of the group had better try."""
+        self._fails_since_s = min(self._fails_since_s, time.monotonic())
+        shared = self._source.shares and not self._stores.keep_positions  # or else they are this server's own
+        return shared and (self._has_left or self._due(self._fails_since_s, _LEAVE_S))
+
+    def _leave(self) -> None:
+        """Leave the group for a while; the next poll joins it again."""
+        self._has_left = True
+        with contextlib.suppress(StoreError):  # then what is ours is free when we are missed
+            self._source.leave()
+        self._forget_lost()
+        self._closing.wait(_AWAY_S)
 
     def _new_position(self, at: TopicPartition, batch: StoreBatch) -> tuple[str, int] | None:
         """The position of stores that keep one, once they have a batch; None where it does not advance."""

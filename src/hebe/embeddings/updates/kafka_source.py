@@ -70,11 +70,9 @@ class KafkaSource:
         self._down = False
         self._last_error = ""
         self._closed = False
+        self._away = False
+        """Since it left the group, until the next poll."""
         self._consumer = self._open()
-        if group is not None:
-            self._consumer.subscribe(
-                list(self._topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
-            )
 
     @property
     def shares(self) -> bool:
@@ -85,6 +83,8 @@ class KafkaSource:
         """See `UpdateSource.poll`."""
         self._check_open()
         end_s = time.monotonic() + timeout_s
+        if self._away:
+            self._consumer, self._away = self._open(), False
         if self._group is None:
             self._assign_all()
         self._seek_due()
@@ -172,17 +172,30 @@ class KafkaSource:
         self._check_open()
         return f"kafka:{self._metadata(self._options.request_timeout_s).cluster_id}"
 
+    def leave(self) -> None:
+        """See `UpdateSource.leave`."""
+        if self._group is not None and not self._away:
+            self._away = True
+            self._let_go()
+
     def close(self) -> None:
         """See `UpdateSource.close`."""
         if self._closed:
             return
         self._closed = True
+        if not self._away:
+            self._let_go()
+
+    def _let_go(self) -> None:
         self._consumer.close()
         self._assigned.clear()
+        self._held.clear()
+        self._owed.clear()
+        self._seeks.clear()
 
     def _open(self) -> Any:
         options = self._options
-        return open_client(
+        consumer = open_client(
             self._kafka.Consumer,
             {
                 **options.client_settings,
@@ -205,6 +218,11 @@ class KafkaSource:
                 "error_cb": self._on_error,
             },
         )
+        if self._group is not None:
+            consumer.subscribe(
+                list(self._topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+            )
+        return consumer
 
     def _take(self, most: int, timeout_s: float) -> list[Any]:
         """Up to `most` messages; waits for the first one only. Serves the client's callbacks in any case."""

@@ -370,6 +370,7 @@ class DirectorySource:
             with self._lock:
                 self._check_open()
                 self._check_log()
+                self._join()
                 self._rebalance()
                 deliveries = self._read(max_messages)
             left_s = end_s - time.monotonic()
@@ -431,14 +432,32 @@ class DirectorySource:
         with self._lock:
             return self._record.identity
 
+    def leave(self) -> None:
+        """See `UpdateSource.leave`."""
+        with self._lock:
+            if self._member is not None:
+                self._let_go()
+                self._member.close()
+                self._member = None
+
     def close(self) -> None:
         """See `UpdateSource.close`. Closing twice is harmless."""
         with self._lock:
             self._closed = True
-            for at in list(self._assigned):
-                self._assigned.pop(at).close()
+            self._let_go()
             if self._member is not None:
                 self._member.close()
+
+    def _let_go(self) -> None:
+        for assigned in self._assigned.values():
+            assigned.close()
+        self._assigned.clear()
+
+    def _join(self) -> None:
+        """Be a member again after `leave`."""
+        if self._group is not None and self._member is None:
+            self._member = GroupMember(self._group, self._topics, self._record.partitions)
+            self._rebalanced_s = float("-inf")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -453,9 +472,7 @@ class DirectorySource:
             member = GroupMember(self._group, self._topics, record.partitions)
             self._member.close()
             self._member = member
-        for assigned in self._assigned.values():
-            assigned.close()
-        self._assigned.clear()
+        self._let_go()
         self._lost = self._all_partitions()
         self._record, self._rebalanced_s = record, float("-inf")
 

@@ -116,6 +116,10 @@ class RedisSource:
         self._in_cluster = False
         self._polled_s = time.monotonic()
         self._closed = threading.Event()
+        self._away = False
+        """Since it left the group, until the next poll."""
+        self._keeping = threading.Lock()
+        """Held while leases are prolonged, or all given back."""
         self._keeper: threading.Thread | None = None
         if group is not None:
             self._keeper = threading.Thread(target=self._keep, name="hebe-update-leases", daemon=True)
@@ -131,6 +135,7 @@ class RedisSource:
         end_s = time.monotonic() + timeout_s
         while True:
             self._check_open()
+            self._away = False
             now_s = self._polled_s = time.monotonic()
             if now_s >= self._round_s:
                 self._meet()
@@ -210,6 +215,19 @@ class RedisSource:
         self._check_open()
         return f"redis:{self._ask_identity().decode(errors='replace')}"
 
+    def leave(self) -> None:
+        """See `UpdateSource.leave`. What cannot be given back now is free when the lease ends."""
+        if self._group is None:
+            return
+        with self._keeping:
+            self._away = True
+            parts, self._parts = self._parts, {}
+            self._round_s = float("-inf")
+            self._nodes.execute(
+                [part.commands.release(self._group, part.token) for part in parts.values()]
+                + [commands.leave(self._group, self._member) for commands in self._topics.values()]
+            )
+
     def close(self) -> None:
         """See `UpdateSource.close`. What cannot be given back now is free when the lease ends."""
         if self._closed.is_set():
@@ -217,12 +235,8 @@ class RedisSource:
         self._closed.set()
         if self._keeper is not None:
             self._keeper.join()
-        if self._group is not None:
-            with contextlib.suppress(StoreError):
-                self._nodes.execute(
-                    [part.commands.release(self._group, part.token) for part in self._parts.values()]
-                    + [commands.leave(self._group, self._member) for commands in self._topics.values()]
-                )
+        with contextlib.suppress(StoreError):
+            self.leave()
         self._parts = {}
         self._nodes.close()
 
@@ -442,8 +456,9 @@ class RedisSource:
         assert self._group is not None
         while not self._closed.wait(self._lease_s / 3):
             if time.monotonic() <= self._polled_s + self._most_poll_gap_s:
-                with contextlib.suppress(StoreError):  # the polling thread meets it too, and says so
-                    self._prolong(self._group)
+                with self._keeping, contextlib.suppress(StoreError):  # the polling thread meets it too, and says so
+                    if not self._away:
+                        self._prolong(self._group)
 
     def _prolong(self, group: bytes) -> None:
         lease_ms, lease_ends_s = self._lease_ms(), self._lease_end()

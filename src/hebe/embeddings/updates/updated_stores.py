@@ -72,6 +72,11 @@ class UpdatedStores:
     def __iter__(self) -> Iterator[str]:
         return iter(self._stores)
 
+    @property
+    def keep_positions(self) -> bool:
+        """Whether any of them does."""
+        return bool(self._positioned)
+
     def positions(self) -> dict[str, StoredPosition] | None:
         """By log, up to where all stores that keep positions have its updates; None if none of them does."""
         found = [
