@@ -466,12 +466,47 @@ def test_redis_is_asked_as_soon_as_all_updates_are_there(make_node, tmp_path, ov
     wait_until(lambda: tiers.lookup.level_2_lag.waits, TIMEOUT_S)
     assert node.look_up(7, 3)[0] == 5
     assert in_redis(node, 7) is None, "the row of before was taken back, as far as this server had put it there"
-    assert not node.updates._has_all(tiers)
+    ends, written = node.updates._written(tiers)
+    assert ends != written
     assert tiers.lookup.counts.volatile_hits == 0
     assert tiers.lookup.level_2_lag.since_s == -math.inf
     away.clear()
     wait_until(lambda: tiers.lookup.level_2_lag.since_s > 0, TIMEOUT_S / 2)
     assert in_redis(node, 7) == 5
+
+
+def test_redis_is_behind_for_as_long_as_the_log_says_so(make_node, tmp_path, over_rocks, monkeypatch) -> None:
+    """Those who are to write there may be stuck, and it takes this server's writes all the same."""
+    monkeypatch.setattr(online_updates, "_LOOK_S", 0.02)
+    monkeypatch.setattr(online_updates, "_PROGRESS_S", 0.0)
+    insert, ends_and_committed, stuck, asked = (
+        RedisStore.insert,
+        online_updates.ends_and_committed,
+        threading.Event(),
+        [],
+    )
+
+    def inserted(*arguments):
+        if stuck.is_set():
+            raise StoreError("no permission")
+        insert(*arguments)
+
+    monkeypatch.setattr(RedisStore, "insert", inserted)
+    monkeypatch.setattr(
+        online_updates, "ends_and_committed", lambda *what: asked.append(0) or ends_and_committed(*what)
+    )
+    node = make_node(tmp_path, over_rocks("node"))
+    lag = node.hierarchy.tiers.lookup.level_2_lag
+    wait_until(lambda: lag._written_s > 0, TIMEOUT_S)
+    stuck.set()
+    send(tmp_path, "users", 1)
+    sent_s = time.monotonic()
+    wait_until(lambda: node.updates.statistics()["tiers"].rows == 1, TIMEOUT_S)
+    asked.clear()
+    wait_until(lambda: len(asked) > 3, TIMEOUT_S)
+    assert lag._written_s < sent_s
+    stuck.clear()
+    wait_until(lambda: lag._written_s > sent_s, TIMEOUT_S)
 
 
 def test_poison_goes_where_it_is_told_to(make_node, tmp_path) -> None:

@@ -140,3 +140,18 @@ def test_an_outage_soon_after_another_adds_to_it_and_a_moment_is_none() -> None:
     behind.now_s += 8.0
     behind.lag.taking()
     assert behind() == 60.0
+
+
+def test_what_the_log_does_not_have_as_written_may_be_missing_for_ever() -> None:
+    """Level 2 takes writes, but those who are to write there are stuck."""
+    behind = Watched()
+    behind.lag.watch()
+    behind.lag.written(-math.inf)
+    behind.take_until(2000.0)
+    assert behind() == math.inf
+    behind.lag.written(1990.0)
+    assert behind() == 60.0, "what may be on its way still"
+    behind.take_until(9000.0)
+    assert behind.lag.since_s == 1990.0
+    behind.lag.written(9000.0)
+    assert behind() == 60.0

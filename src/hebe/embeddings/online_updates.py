@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import socket
 import threading
 import time
@@ -33,7 +34,8 @@ from hebe.embeddings.store_directory import update_member
 from hebe.embeddings.table_memory import TableMemory
 from hebe.embeddings.tiers import Tiers, group_name, shared_group
 from hebe.embeddings.update_replay import CATCH_UP_S, ingestion_options, quarantine_of
-from hebe.embeddings.updates.contract import Topic, UpdateLog
+from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog
+from hebe.embeddings.updates.group_progress import GroupProgress, ends_and_committed
 from hebe.embeddings.updates.ingestion import UpdateIngestion, UpdateListener
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
 from hebe.embeddings.updates.opening import open_configured_log
@@ -44,6 +46,8 @@ _LOOK_S = 2.0
 _CURRENT_S = 5.0
 """What was sent so long ago is in a level 3 that has all updates."""
 _FILL_S = 10.0
+_PROGRESS_S = 10.0
+"""So often it is asked up to when Redis has all updates."""
 
 
 class OnlineUpdates:
@@ -160,6 +164,8 @@ class OnlineUpdates:
     def _watch_levels(self, tiers: Tiers) -> None:
         """Tell `tiers` from now on whether level 3 has all updates, and when a level 2 that may not has them."""
         ingestion = self._ingestions["tiers"]
+        progress, asked_s = GroupProgress(), -math.inf
+        tiers.lookup.level_2_lag.written(progress.has_all_until_s)
 
         def current() -> bool:
             return not (lookout.closing.is_set() or ingestion.statistics().is_failing)
@@ -169,19 +175,24 @@ class OnlineUpdates:
             lookup.level_3_is_current = current() and (lookup.level_3_is_current or ingestion.drain(_CURRENT_S))
             end_s = time.monotonic() + _FILL_S
             tiers.fill_level_2(lambda: lookup.level_3_is_current and time.monotonic() < end_s and current())
-            if lookup.level_2_lag.waits and self._has_all(tiers):
-                lookup.level_2_lag.caught_up()
+            nonlocal asked_s
+            waits, now_s = lookup.level_2_lag.waits, time.monotonic()
+            if waits or now_s >= asked_s + _PROGRESS_S:
+                asked_s = now_s
+                progress.look(now_s, *self._written(tiers))
+                lookup.level_2_lag.written(progress.has_all_until_s)
+                if waits and progress.has_all_until_s == now_s:
+                    lookup.level_2_lag.caught_up()
 
         self._lookout = lookout = Lookout("levels-watch", _LOOK_S, look, "level 2 is not filled")
         with contextlib.suppress(StoreError):  # it is told by the looks that follow
             look()  # what takes no longer than that is done before the model is ready
         lookout.start()
 
-    def _has_all(self, tiers: Tiers) -> bool:
-        """Whether the servers that put updates into Redis have put all there that there are. Raises `StoreError`."""
-        topics = {Topic(self._model, table) for table in tiers.lookup.dims} & set(self._log.topics())
-        lag = self._log.group_lag(shared_group(self._source, tiers.content, None))
-        return topics <= {at.topic for at in lag} and not any(left for at, left in lag.items() if at.topic in topics)
+    def _written(self, tiers: Tiers) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Where the log ends, and up to where servers have put it into Redis. Raises `StoreError`."""
+        topics = [Topic(self._model, table) for table in tiers.lookup.dims]
+        return ends_and_committed(self._log, topics, shared_group(self._source, tiers.content, None))
 
     def catch_up(self, timeout_s: float = CATCH_UP_S) -> bool:
         """Wait until tables in memory have what the log holds: they begin with the model's own rows at each start.

@@ -13,6 +13,7 @@ from pathlib import Path
 from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
 from hebe.embeddings.store import EmbeddingStore, StoreError, StoreUnavailable
 from hebe.embeddings.updates.contract import Topic, TopicPartition
+from hebe.embeddings.updates.group_progress import ends_and_committed
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.opening import open_configured_log
@@ -61,12 +62,7 @@ def written_offsets(
     """
     try:
         with contextlib.closing(open_configured_log(source)) as update_log:
-            topics = [Topic(model, table) for table in dims]
-            with contextlib.closing(update_log.source(None, topics, newest=True)) as reader:
-                reader.poll(0, 0.0)
-                ends = {at: reader.last_offset(at) for at in reader.assigned()}
-            lag = update_log.group_lag(group)  # afterwards: what comes in between makes it too large, not too small
-            return {at: end - lag[at] if at in lag else -1 for at, end in ends.items()}
+            return ends_and_committed(update_log, [Topic(model, table) for table in dims], group)[1]
     except StoreError as fault:
         log.warning("how much of the log of %s is in Redis is not known until it can be read: %s", model, fault)
         return None

@@ -67,7 +67,8 @@ class UpdateLag:
     An update counts as written `usual_s` after it. Where level 2 is watched (`watch`), that is so only while it is
     known to take writes (`taking`, again and again): after an outage, what came in it and `usual_s`
     before counts as written once as much time has passed again, `usual_s` at least, or with `caught_up`. Before the
-    watch may have been one.
+    watch may have been one. Where the log tells (`written`), nothing counts as written that it does not have as such:
+    those who write may be slow, or stuck.
     """
 
     def __init__(self, usual_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -75,12 +76,19 @@ class UpdateLag:
         self._since_s: float | None = None
         self._taking_s = -math.inf
         self._caught_up_s = -math.inf
+        self._written_s = math.inf
 
     @property
     def since_s(self) -> float:
         """Level 2 has all updates that level 3 had before this time of the clock."""
         since_s = self._since_s
-        return self._clock() - self._usual_s if since_s is None else since_s
+        return min(self._clock() - self._usual_s if since_s is None else since_s, self._written_s)
+
+    def written(self, until_s: float) -> None:
+        """What the log had at that time of the clock has been written to level 2; of what came since nothing is known
+        until this is told again.
+        """
+        self._written_s = until_s
 
     def watch(self) -> None:
         """From now on `taking` tells; nobody knows what level 2 lacks."""
