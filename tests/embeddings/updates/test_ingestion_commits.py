@@ -98,3 +98,14 @@ def test_offsets_are_committed_after_so_many_batches():
     with make_ingestion(source, store, options) as ingestion:
         assert ingestion.drain(TIMEOUT_S)
     assert [commit[AT] for commit in commits][:4] == [63, 127, 191, 255]
+
+
+def test_of_a_partition_that_is_lost_no_batches_are_counted_on():
+    """What is applied of it when it comes back is committed as often as of any other."""
+    source = ListSource()
+    with make_ingestion(source, DictStore(DIMS)) as ingestion:
+        source.add(0, [1])
+        assert ingestion.drain(TIMEOUT_S)
+    ingestion._batches[AT] = 7
+    ingestion._forget(AT)
+    assert AT not in ingestion._batches
