@@ -14,6 +14,8 @@ from hebe.cli.plan_files import PlanFileError
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
 
+from .pool_files import write
+
 SLA = SlaTarget(20.0, 99.0)
 
 
@@ -40,6 +42,22 @@ def test_a_burst_lasts_as_long_at_any_rate():
         assert in_bursts == pytest.approx(6 / 9, abs=0.02)
 
 
+@pytest.mark.parametrize(("rate_qps", "queries"), [(1000.0, 5_500), (1000.0, 9_000), (150.07, 1_501), (5000.0, 10_000)])
+def test_bursts_are_sent_in_whole_periods_so_that_their_mean_is_the_rate(rate_qps, queries):
+    """A run begins with the calm part, which has 0.72 of the load in 0.9 of the time."""
+    trace = QueryStream("burst:3.5:1:10", "production", queries, 0).trace(rate_qps)
+    assert len(trace) == pytest.approx(10 * rate_qps, rel=0.04)
+    assert trace.gaps.mean() == pytest.approx(1.0, rel=0.04)
+    assert len(trace.sizes) == len(trace.luck) == len(trace)
+
+
+def test_a_recording_that_is_played_at_a_speed_is_played_whole(tmp_path):
+    write(tmp_path / "load.csv", ["time_s,rate_qps", "0,10", "60,50", "120,10"])
+    sent = [len(QueryStream(f"trace:{tmp_path / 'load.csv'}{speed}", "fixed:1", 900, 0).trace(50.0))
+            for speed in (":4", ":2", "")]  # fmt: skip
+    assert sent == pytest.approx([2250, 4500, 900], rel=0.1)
+
+
 def test_queries_are_enough_for_percentile_overload_and_periods():
     assert queries_needed(None, SLA, 10.0, "poisson", search=True) == LEAST_QUERIES
     assert queries_needed(None, SlaTarget(20.0, 99.99), 10.0, "poisson", search=True) == 100_000
@@ -51,8 +69,11 @@ def test_queries_are_enough_for_percentile_overload_and_periods():
         queries_needed(None, SlaTarget(1000.0, 99.0), 1e6, "poisson", search=True)
     with pytest.raises(PlanFileError, match=r"--queries is 99: must lie in 100\.\."):
         queries_needed(99, SLA, 1000.0, "poisson", search=False)
-    with pytest.raises(PlanFileError, match=r"must lie in 10,000\.\."):
-        queries_needed(9_999, SLA, 1000.0, "burst:2:1:10", search=True)
+    for search in (True, False):
+        with pytest.raises(PlanFileError, match=r"must lie in 10,000\.\..* a period of the arrivals"):
+            queries_needed(9_999, SLA, 1000.0, "burst:2:1:10", search=search)
+        with pytest.raises(PlanFileError, match="need 50,000,000 queries a run, more than"):
+            queries_needed(None, SLA, 1e6, "burst:2:1:10", search=search)
 
 
 def test_saturation_is_what_servers_do_that_never_wait():

@@ -116,12 +116,20 @@ def test_a_rate_that_no_pool_holds_is_said(capsys, tmp_path):
     assert "No rate keeps p99 within 12 ms" in shown
 
 
-@pytest.mark.parametrize("arrivals", ["poisson", "constant", "burst:3:0.1:0.4", "trace:load.csv", "trace:load.csv:60"])
+@pytest.mark.parametrize("arrivals", ["poisson", "constant", "burst:3:0.1:0.4", "trace:load.csv", "trace:load.csv:120"])
 def test_arrivals(capsys, tmp_path, arrivals):
     write(tmp_path / "load.csv", ["time_s,rate_qps", "0,1", "60,4", "120,1"])
     result, _ = simulated(capsys, times_file(tmp_path), *POOL, *LOAD, "--rate", 200, "--arrivals", arrivals)
     assert result["throughput_qps"]["value"] == pytest.approx(200, rel=0.3)
     assert result["arrivals"] == arrivals
+
+
+def test_the_queries_told_are_those_sent(capsys, tmp_path):
+    """At 200 queries/s a period has 500 of them, and whole ones are sent."""
+    burst = ["--arrivals", "burst:2:1:2.5", "--queries", 2600]
+    result, shown = simulated(capsys, times_file(tmp_path), *POOL, *LOAD, "--rate", 200, *burst)
+    assert result["queries"] == pytest.approx(3000, rel=0.06)
+    assert "2 runs of 2,600" not in shown
 
 
 def test_uneven_arrivals_lower_the_largest_rate(capsys, tmp_path):

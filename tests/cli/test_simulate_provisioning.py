@@ -104,6 +104,29 @@ def test_a_load_factor_that_overloads_shows_and_ends(capsys, day):
         assert words in page
 
 
+def test_a_sample_holds_bursts(capsys, day):
+    """The calm part of a period, in which 500 queries have come before it ends, is served with ease."""
+    burst = ["--queries", 500, "--arrivals", "burst:5:2:12"]
+    result, shown = simulated(capsys, "times.csv", "--plan", day, *LOAD, *burst)
+    assert result["intervals_met"] < 0.5
+    assert result["queries"] == 500
+    # Whole periods of 12 s: 300, 600 and 500 queries/s of a, 100 and 300 of b.
+    assert result["queries_sent"] == pytest.approx(12 * 1800, rel=0.05)
+    assert "500 queries, or whole periods of them, for each model" in shown
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "words"),
+    [("burst:5:1:61", "repeat every 61 s, and the plan's intervals last 60 s"),
+     ("burst:5:1:50", "up to 3,000,000 queries of a model arrive, more than 2,000,000")],
+)  # fmt: skip
+def test_arrivals_that_no_sample_can_hold_are_refused(capsys, day, arrivals, words):
+    options = ["times.csv", "--plan", day, *LOAD, "--load-factor", 100, "--arrivals", arrivals]
+    code, _, err = run(capsys, *options)
+    assert code == 1
+    assert words in " ".join(err.split())
+
+
 def test_the_same_seed_sends_the_same_queries_to_every_policy(capsys, day):
     options = ["times.csv", "--plan", day, *LOAD, "--queries", 400]
     first, again, other = (simulated(capsys, *options, "--seed", seed)[0] for seed in (1, 1, 2))

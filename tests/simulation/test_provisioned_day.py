@@ -123,6 +123,21 @@ def test_few_queries_are_simulated_whole_and_many_as_a_sample():
     assert asked == [500, 1000, 1, 1000, 1000, 20_000, 1000]
 
 
+def test_an_opening_lasts_whole_periods_of_the_arrivals():
+    """Until late servers are set up and as long again are 20 s; of 7 s there are three."""
+    asked = []
+
+    def noting(queries, rate_qps):
+        asked.append(queries)
+        return even(queries, rate_qps)
+
+    found = run(PlannedServers(50.0, (2, 0), late(1)), noting, period_s=7.0)
+    run(PlannedServers(50.0, (2, 0), late(1, 45.0)), noting, period_s=7.0)  # no longer than the interval
+    run(PlannedServers(50.0, (2, 0), late(1)), noting, period_s=7.0, queries=10)  # shorter, but a period
+    assert asked == [1050, 1000, 4550, 450, 350, 10]
+    assert found.queries == 2050
+
+
 def test_several_draws_count_alike():
     def drawn(seed):
         return lambda queries, _: QueryTrace.draw(queries, FixedSizes(1), seed)

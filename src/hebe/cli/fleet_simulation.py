@@ -28,7 +28,7 @@ from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SAFEGUARD, SlaTarget
 from hebe.studies.sweep import sweep
 from hebe.workload import forms
-from hebe.workload.arrivals import ArrivalProcess, BurstArrivals, TraceArrivals
+from hebe.workload.arrivals import ArrivalProcess, whole_periods_s
 
 Floats = npt.NDArray[np.float64]
 
@@ -49,7 +49,8 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class QueryStream:
-    """Which queries come: `arrivals` and `sizes` in the forms of `hebe.workload.forms`, about `queries` of them."""
+    """Which queries come: `arrivals` and `sizes` in the forms of `hebe.workload.forms`; about `queries` of them, or as
+    many more as whole periods of the arrivals take, over which alone their mean rate is that asked for."""
 
     arrivals: str
     sizes: str
@@ -61,14 +62,13 @@ class QueryStream:
         if self.arrivals == "poisson":
             return QueryTrace.draw(self.queries, forms.query_sizes(self.sizes), self.seed)
         gap_rng, size_rng, luck_rng = (np.random.default_rng(s) for s in np.random.SeedSequence(self.seed).spawn(3))
-        process = _arrivals(self.arrivals)
-        blocks = list(process.blocks(rate_qps, self.queries / rate_qps, gap_rng))
+        process, distribution = arrival_process(self.arrivals), forms.query_sizes(self.sizes)
+        blocks = list(process.blocks(rate_qps, sending_s(self.arrivals, self.queries, rate_qps), gap_rng))
         times_s = np.concatenate(blocks) if blocks else np.zeros(1)
-        most = self.queries + 6 * math.isqrt(self.queries) + 16  # drawn alike, however many arrive by chance
-        times_s = times_s[:most]
-        sizes = forms.query_sizes(self.sizes).draw(most, size_rng)[: times_s.size]
-        luck = luck_rng.random(most)[: times_s.size]
-        return QueryTrace(np.diff(times_s, prepend=0.0) * rate_qps, sizes, luck)
+        at_once = self.queries + 6 * math.isqrt(self.queries) + 16  # drawn alike, however many arrive
+        draws = -(-times_s.size // at_once)
+        sizes = np.concatenate([distribution.draw(at_once, size_rng) for _ in range(draws)])[: times_s.size]
+        return QueryTrace(np.diff(times_s, prepend=0.0) * rate_qps, sizes, luck_rng.random(times_s.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,18 @@ class FleetCase:
 
 
 @lru_cache(maxsize=4)
-def _arrivals(form: str) -> ArrivalProcess:
-    return forms.arrivals(form)  # may read a file, and is asked for at every rate
+def arrival_process(form: str) -> ArrivalProcess:
+    """As `forms.arrivals`, which may read a file, and is asked for at every rate."""
+    return forms.arrivals(form)
+
+
+def sending_s(arrivals: str, queries: int, rate_qps: float) -> float:
+    """How long about so many queries come at a rate: for whole periods of arrivals that repeat."""
+    process = arrival_process(arrivals)
+    if process.period_s is None:
+        return queries / rate_qps
+    # One query more than come in whole periods, as by rounding, is not a period more.
+    return whole_periods_s(process, (queries - 1) / rate_qps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,36 +218,34 @@ def queries_needed(asked: int | None, sla: SlaTarget, rate_qps: float, arrivals:
     arrivals to go through some of their periods.
 
     `rate_qps` is about the highest rate to be run at. Raises `PlanFileError` if what was asked for is too little for
-    the percentile, or for a search of the rate.
+    the percentile, for a period of the arrivals, or for a search of the rate.
     """
     for_percentile = math.ceil(1 / (1 - sla.percentile / 100) - 1e-6)
-    period_s = _period_s(arrivals)
+    period_s = arrival_process(arrivals).period_s or 0.0
     if asked is None:
         lasting_s = max(_SLAS * sla.latency_s, _PERIODS * period_s)
         wanted = max(LEAST_QUERIES, 10 * for_percentile, math.ceil(min(lasting_s * rate_qps, 1e15)))
-        if wanted > MOST_QUERIES and search:
+        if wanted > MOST_QUERIES and (search or period_s):
             raise PlanFileError(
                 f"{rate_qps:g} queries/s, p{sla.percentile:g} within {sla.latency_ms:g} ms, and {arrivals} arrivals"
                 f" need {wanted:,} queries a run, more than {MOST_QUERIES:,}: set --queries, or change one of them"
             )
         return min(wanted, MOST_QUERIES)
-    lasting_s = max(_LEAST_SLAS * sla.latency_s, period_s) if search else 0.0
+    lasting_s = max(_LEAST_SLAS * sla.latency_s if search else 0.0, period_s)
     least = max(for_percentile, math.ceil(min(lasting_s * rate_qps, 1e15)))
     if not least <= asked <= 5 * MOST_QUERIES:
         why = f"a run must show p{sla.percentile:g}"
-        why += f", and last {lasting_s:g} s: a few times the SLA, and a period of the arrivals" if search else ""
+        if lasting_s:
+            what = "a few times the SLA, and a period of the arrivals" if search else "a period of the arrivals"
+            why += f", and last {lasting_s:g} s: {what}"
         raise PlanFileError(f"--queries is {asked}: must lie in {least:,}..{5 * MOST_QUERIES:,}: {why}")
     return asked
 
 
-def _period_s(arrivals: str) -> float:
-    """After how many seconds the arrivals' rate repeats; 0 if that is the same whatever the rate is."""
-    process = _arrivals(arrivals)
-    if isinstance(process, BurstArrivals):
-        return process.period_s
-    if isinstance(process, TraceArrivals) and process.speed is not None:
-        return process.trace.duration_s / process.speed
-    return 0.0
+def in_words(queries: Sequence[int]) -> str:
+    """How many queries each of some runs sent."""
+    least, most = min(queries), max(queries)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def workers_of(counts: Sequence[int], times: ServiceTimes) -> tuple[int, ...]:

@@ -63,6 +63,11 @@ class ModelSimulated:
     runs: tuple[RunResult, ...]
 
     @property
+    def queries(self) -> tuple[int, ...]:
+        """How many each run sent."""
+        return tuple(run.latency_s.size for run in self.runs)
+
+    @property
     def load_qps(self) -> float:
         """The arrival rate that was simulated."""
         return self.case.rate_qps

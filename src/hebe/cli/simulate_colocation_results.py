@@ -9,6 +9,7 @@ from rich.text import Text
 
 import hebe
 from hebe.cli.colocation_plan_file import workers_words
+from hebe.cli.fleet_simulation import in_words
 from hebe.cli.simulate_colocation import ColocationSimulated, ModelPart, ModelSimulated
 from hebe.cli.simulate_making import Estimate
 from hebe.report.fitting_table import Column, FittingTable
@@ -58,7 +59,7 @@ def _model(model: ModelSimulated) -> dict[str, Any]:
         "percentile": model.known.sla.percentile,
         "sizes": model.known.sizes,
         "policy": model.case.policy.to_dict(),
-        "queries": model.case.stream.queries,
+        "queries": round(sum(model.queries) / len(model.queries)),
         "demand_qps": model.demand_qps,
         "load_qps": model.load_qps,
         "capacity_qps": model.capacity_qps,
@@ -185,9 +186,8 @@ def _unfit(model: ModelSimulated) -> str:
 
 
 def _runs(made: ColocationSimulated) -> str:
-    request, queries = made.request, [model.case.stream.queries for model in made.models]
-    counted = f"{min(queries):,}" if min(queries) == max(queries) else f"{min(queries):,} to {max(queries):,}"
-    runs = f"{request.seeds} run{'s' if request.seeds > 1 else ''} of {counted} queries for each model"
+    request, queries = made.request, [sent for model in made.models for sent in model.queries]
+    runs = f"{request.seeds} run{'s' if request.seeds > 1 else ''} of {in_words(queries)} queries for each model"
     policies = ", ".join(dict.fromkeys(model.case.policy.name for model in made.models))
     return f"{runs}, {request.arrivals} arrivals, {policies}. Slowdown: predicted, over the times measured alone."
 

@@ -99,6 +99,11 @@ class SimulationMade:
     shift: SizeShift | None = None
 
     @property
+    def queries(self) -> tuple[int, ...]:
+        """How many each run sent; were there none, how many one was to send."""
+        return tuple(run.latency_s.size for run in self.runs) or (self.stream.queries,)
+
+    @property
     def latency_ms(self) -> Floats:
         """Of all runs, float64 `[queries]`; infinite where a query was not answered."""
         every = np.concatenate([run.latency_s for run in self.runs]) if self.runs else np.empty(0)

@@ -9,7 +9,15 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import Progress
 
-from hebe.cli.fleet_simulation import QueryStream, check_largest, on_all_cores, queries_needed
+from hebe.cli.fleet_simulation import (
+    MOST_QUERIES,
+    QueryStream,
+    arrival_process,
+    check_largest,
+    on_all_cores,
+    queries_needed,
+    sending_s,
+)
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.pool_forms import MOST_INSTANCES, PolicyChoice
 from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan, read_models, service_time_files
@@ -31,7 +39,7 @@ from hebe.workload import forms
 Floats = npt.NDArray[np.float64]
 
 QUERIES = 10_000
-"""Queries that are simulated of each model in each interval."""
+"""Queries that are simulated of each model in each interval, or as many more as whole periods of the arrivals take."""
 _POLICIES = ("fcfs", "threshold:ITEMS", "clockwork", "matching")
 _INTERVALS_A_CASE = 6
 """Of one model: enough that sending its service times to another process does not count."""
@@ -105,13 +113,20 @@ class DayMade:
         return np.asarray(np.divide(used, servers, out=np.full(used.shape, np.nan), where=servers > 0))
 
     @property
+    def queries_sent(self) -> int:
+        """In all intervals and runs together."""
+        return sum(run.queries for runs in self.runs for run in runs if run is not None)
+
+    @property
     def sampled_slas(self) -> Floats:
         """How many times its SLA each model's shortest sample lasts, float64 `[models]`: infinite where intervals are
         simulated whole."""
         load, bound_s = self.load_qps, np.array([model.sla.latency_s for model in self.models.values()])
         most = load.max(axis=0)
         sampled = most * self.plan.interval_s > self.queries
-        return np.where(sampled, self.queries / np.maximum(most, 1e-15) / bound_s, np.inf)
+        arrivals, queries = self.request.arrivals, self.queries
+        lasting_s = np.array([sending_s(arrivals, queries, max(rate_qps, 1e-15)) for rate_qps in most.tolist()])
+        return np.where(sampled, lasting_s / bound_s, np.inf)
 
     def _measure(self, measure: Callable[[IntervalRun], float]) -> Floats:
         by_model = [[np.nan if run is None else measure(run) for run in runs] for runs in self.runs]
@@ -126,8 +141,9 @@ def make(request: FleetPlanRequest, progress: Progress) -> DayMade:
     types = {model: plan.types_of(at) or None for at, model in enumerate(plan.models)}
     models = {name: _fastest_first(model) for name, model in read_models(request, files, types).items()}
     queries = QUERIES if request.queries is None else request.queries
+    _check_period(request, plan)
     for at, model in enumerate(models.values()):
-        queries_needed(queries, model.sla, float(plan.load_qps[:, at].max()), request.arrivals, search=False)
+        queries_needed(queries, model.sla, float(plan.load_qps[:, at].max()), "poisson", search=False)
         _check_size(plan, at, model)
     cases = [
         case for at, model in enumerate(models.values()) for case in _cases(request, plan, at, model, policy, queries)
@@ -140,6 +156,24 @@ def make(request: FleetPlanRequest, progress: Progress) -> DayMade:
         for name, model in models.items()
     }
     return DayMade(request, plan, models, policy, queries, tuple(runs.values()))
+
+
+def _check_period(request: FleetPlanRequest, plan: ProvisioningPlanFile) -> None:
+    """Raises `PlanFileError` where a sample cannot hold a period of the arrivals."""
+    period_s = arrival_process(request.arrivals).period_s
+    if period_s is None:
+        return
+    if period_s > plan.interval_s:
+        raise PlanFileError(
+            f"--arrivals {request.arrivals}: repeat every {period_s:g} s, and the plan's intervals last"
+            f" {plan.interval_s:g} s: give arrivals that repeat within one"
+        )
+    arriving = period_s * float(plan.load_qps.max()) * request.load_factor
+    if arriving > MOST_QUERIES:
+        raise PlanFileError(
+            f"--arrivals {request.arrivals}: repeat every {period_s:g} s, in which up to {arriving:,.0f} queries of a"
+            f" model arrive, more than {MOST_QUERIES:,}: give arrivals that repeat sooner"
+        )
 
 
 def _check_sizes(cases: Sequence[StretchCase], work: int, progress: Progress) -> None:
@@ -160,7 +194,9 @@ def largest_of_stretch(case: StretchCase) -> int:
             int(_draw(case, seed)(count, planned.rate_qps).sizes.max())
             for planned, seeds in zip(case.intervals, case.seeds, strict=True)
             for seed in seeds
-            for count in queries_drawn(planned, case.interval_s, case.queries)
+            for count in queries_drawn(
+                planned, case.interval_s, case.queries, period_s=arrival_process(case.arrivals).period_s
+            )
         ),
         default=0,
     )
@@ -188,6 +224,7 @@ def run_stretch(case: StretchCase) -> list[IntervalRun | None]:
             run_interval(
                 planned, case.interval_s, servers, policy, model.sla,
                 queries=case.queries, draws=draws, workers_per_instance=workers,
+                period_s=arrival_process(case.arrivals).period_s,
             )
         )  # fmt: skip
     return runs

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 import hebe
+from hebe.cli.fleet_simulation import arrival_process
 from hebe.cli.simulate_provisioning import DayMade
 from hebe.report.day_plots import lines_over_day
 from hebe.report.fitting_table import Column, FittingTable
@@ -35,6 +36,7 @@ def summary(made: DayMade) -> dict[str, Any]:
         "policy": made.policy.to_dict(),
         "arrivals": request.arrivals,
         "queries": made.queries,
+        "queries_sent": made.queries_sent,
         "seeds": request.seeds,
         "seed": request.seed,
         "interval_s": plan.interval_s,
@@ -210,10 +212,11 @@ def _verdict(made: DayMade) -> str:
     missed, loaded = int(made.missed.sum()), int(np.count_nonzero(made.load_qps))
     times = "" if made.request.load_factor == 1 else f" times {made.request.load_factor:g}"
     runs = "" if made.request.seeds == 1 else f", {made.request.seeds} times"
+    whole = "" if arrival_process(made.request.arrivals).period_s is None else ", or whole periods of them,"
     return (
         f"The SLA target is met in {loaded - missed:,} of {loaded:,} intervals of a model ({1 - missed / loaded:.1%})."
-        f" Planned load{times}, {made.policy.name}, {made.request.arrivals} arrivals, {made.queries:,} queries for each"
-        f" model in each of {len(made.plan.counts):,} intervals{runs}."
+        f" Planned load{times}, {made.policy.name}, {made.request.arrivals} arrivals, {made.queries:,} queries{whole}"
+        f" for each model in each of {len(made.plan.counts):,} intervals{runs}."
     )
 
 

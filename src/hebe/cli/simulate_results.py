@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 import hebe
+from hebe.cli.fleet_simulation import in_words
 from hebe.cli.pool_plan_file import pool_words
 from hebe.cli.simulate_making import Estimate, SimulationMade
 from hebe.report.fitting_table import Column, FittingTable
@@ -31,7 +32,7 @@ def summary(made: SimulationMade) -> dict[str, Any]:
         "percentile": made.sla.percentile,
         "sizes": made.stream.sizes,
         "arrivals": made.stream.arrivals,
-        "queries": made.stream.queries,
+        "queries": round(sum(made.queries) / len(made.queries)),
         "seeds": made.request.seeds,
         "seed": made.request.seed,
         "rate_qps": made.request.rate_qps,
@@ -55,7 +56,7 @@ def _plain(value: Estimate) -> dict[str, float | None]:
 
 def _percentiles(made: SimulationMade) -> list[float]:
     """The usual ones that a run has queries for, and the SLA's."""
-    usual = [at for at in _PERCENTILES if made.stream.queries * (1 - at / 100) >= 1]
+    usual = [at for at in _PERCENTILES if min(made.queries) * (1 - at / 100) >= 1]
     return sorted({*usual, made.sla.percentile})
 
 
@@ -99,7 +100,7 @@ def _interval(value: Estimate, words: Callable[[float], str] = format_number, la
 
 
 def _verdict(made: SimulationMade) -> str:
-    runs = f"{made.request.seeds} run{'s' if made.request.seeds > 1 else ''} of {made.stream.queries:,} queries each"
+    runs = f"{made.request.seeds} run{'s' if made.request.seeds > 1 else ''} of {in_words(made.queries)} queries each"
     pool = pool_words(made.times.table.types, made.counts)
     dealt = f" in {made.partitions} partitions" if made.partitions > 1 else ""
     text = f"{made.times.model} on {pool}{dealt}, {made.policy.name}, {made.stream.arrivals} arrivals, {runs}."

@@ -4,8 +4,8 @@ An interval lasts minutes and a server answers hundreds of queries a second, so 
 some thousands that arrive at the interval's load, one after another, at servers that are idle at first. Where servers
 are late, the interval is simulated in two parts, each weighted by its share of the interval:
 
-    opening   until the last of them is set up and as long again, in real time: late servers join when they are set up,
-              and serve what has piled up until then
+    opening   until the last of them is set up and as long again, in real time and whole periods of the arrivals: late
+              servers join when they are set up, and serve what has piled up until then
     the rest  a sample, with all servers but those that are set up after the interval only
 
 The router and its policy are those that a live fleet is to run, as in `fleet_run`.
@@ -64,11 +64,12 @@ class PlannedServers:
 class IntervalRun:
     """What became of an interval: `attainment`, the share of its queries that were answered within the SLA's bound;
     `tail_s`, the latency at the SLA's percentile, infinite where so many were not answered; `utilisation` [types], the
-    share of their time that the servers of each type work, 0 where there are none."""
+    share of their time that the servers of each type work, 0 where there are none; `queries`, how many were sent."""
 
     attainment: float
     tail_s: float
     utilisation: tuple[float, ...]
+    queries: int
 
     def meets(self, sla: SlaTarget) -> bool:
         """Whether the SLA target holds."""
@@ -95,8 +96,10 @@ def run_interval(
     queries: int,
     draws: Sequence[Draw],
     workers_per_instance: Mapping[str, int] | None = None,
+    period_s: float | None = None,
 ) -> IntervalRun | None:
-    """Simulate samples of `queries` queries of an interval, one for each of `draws`; all count alike.
+    """Simulate samples of `queries` queries of an interval, one for each of `draws`; all count alike. `period_s`: after
+    so long the arrivals' rate repeats, as often as what is drawn holds, which may be more than was asked for.
 
     None if there is no load. A load without servers is answered by nobody. An interval in which fewer queries arrive is
     simulated whole.
@@ -104,11 +107,11 @@ def run_interval(
     if planned.rate_qps <= 0:
         return None
     if not any(planned.counts):
-        return IntervalRun(0.0, math.inf, (0.0,) * len(planned.counts))
+        return IntervalRun(0.0, math.inf, (0.0,) * len(planned.counts), 0)
     latency_s: list[Floats] = []
     weights: list[Floats] = []
     busy = np.zeros(len(planned.counts))
-    for part in _parts(planned, interval_s, queries):
+    for part in _parts(planned, interval_s, queries, period_s):
         for draw in draws:
             run = _run(part, planned.rate_qps, servers, make_policy(), sla, draw, workers_per_instance or {})
             latency_s.append(np.nan_to_num(run.latency_s, nan=np.inf))
@@ -126,23 +129,29 @@ def run_interval(
         min(float(weight[latency <= sla.latency_s].sum()), 1.0),
         float(latency[in_order[min(at, latency.size - 1)]]),
         tuple(seconds / count if count else 0.0 for seconds, count in zip(busy.tolist(), workers, strict=True)),
+        latency.size,
     )
 
 
-def queries_drawn(planned: PlannedServers, interval_s: float, queries: int) -> tuple[int, ...]:
+def queries_drawn(
+    planned: PlannedServers, interval_s: float, queries: int, *, period_s: float | None = None
+) -> tuple[int, ...]:
     """How many queries `run_interval` asks of each draw, one time after the other."""
     if planned.rate_qps <= 0 or not any(planned.counts):
         return ()
-    return tuple(part.queries for part in _parts(planned, interval_s, queries))
+    return tuple(part.queries for part in _parts(planned, interval_s, queries, period_s))
 
 
-def _parts(planned: PlannedServers, interval_s: float, queries: int) -> list[_Part]:
+def _parts(planned: PlannedServers, interval_s: float, queries: int, period_s: float | None) -> list[_Part]:
     joining = [late for late in planned.late if 0 < late.after_s < interval_s]
-    opening_s = min(_OPENING_WAITS * max((late.after_s for late in joining), default=0.0), interval_s)
+    opening_s = _OPENING_WAITS * max((late.after_s for late in joining), default=0.0)
+    if period_s is not None:
+        opening_s = math.ceil(opening_s / period_s - 1e-9) * period_s
+    opening_s = min(opening_s, interval_s)
     parts = []
     if opening_s:
         arriving = planned.rate_qps * opening_s
-        simulated = _whole(min(arriving, _MOST_OF_AN_OPENING * queries))
+        simulated = _whole(max(min(arriving, _MOST_OF_AN_OPENING * queries), planned.rate_qps * (period_s or 0.0)))
         pace = min(simulated / arriving, 1.0)
         late = tuple(replace(each, after_s=pace * each.after_s) for each in joining)
         parts.append(_Part(opening_s / interval_s, simulated, planned.in_time(0.0), late))
