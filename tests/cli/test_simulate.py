@@ -8,6 +8,7 @@ import tomllib
 from dataclasses import replace
 
 import pytest
+import tomli_w
 
 from hebe.cli.main import main
 
@@ -198,6 +199,30 @@ def test_options_change_what_a_plan_says(capsys, plan):
     )  # fmt: skip
     assert (result["pool"], result["policy"]) == ({"gpu": 2}, {"name": "fcfs"})
     assert (result["sla_ms"], result["percentile"], result["sizes"]) == (20.0, 90.0, "fixed:10")
+
+
+@pytest.mark.parametrize(("gpus", "smalls"), [(1, 10), (2, 0)])
+def test_a_plan_with_other_counts_is_that_pool(capsys, plan, gpus, smalls):
+    """The plan has no gpu, whose time is worth 0 in it."""
+    planned = tomllib.loads(plan.read_text())
+    assert [(entry["server_type"], entry["count"] > 0) for entry in planned["server"]] == [
+        ("gpu", False), ("cpu", False), ("small", True),
+    ]  # fmt: skip
+    planned["server"][0]["count"], planned["server"][2]["count"] = gpus, smalls
+    plan.write_text(tomli_w.dumps(planned))
+    pool = ["--pool", f"gpu={gpus},small={smalls}"]
+    changed, asked = (simulated(capsys, "--plan", plan, "--rate", 300, *options)[0] for options in ([], pool))
+    assert changed["policy"]["prices_qps"]["gpu"] > 0
+    assert changed == asked
+
+
+def test_prices_of_a_plan_may_be_numbers_in_quotes(capsys, plan):
+    planned = tomllib.loads(plan.read_text())
+    prices = planned["policy"]["prices_qps"]
+    planned["policy"]["prices_qps"] = {kind: str(price) for kind, price in prices.items()}
+    plan.write_text(tomli_w.dumps(planned))
+    result, _ = simulated(capsys, "--plan", plan, "--rate", 300)
+    assert result["policy"]["prices_qps"] == prices
 
 
 def test_the_plan_s_prediction_stands_beside_what_is_found(capsys, plan):

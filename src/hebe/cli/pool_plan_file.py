@@ -81,8 +81,6 @@ def read_pool_plan(path: Path) -> PoolPlanFile:
     if not isinstance(files, list) or not files or not all(isinstance(name, str) for name in files):
         raise PlanFileError(f"{path}: made_from: service_times is {files!r}: must be a list of files")
     name = policy.text("name")
-    parameters = {key: value for key, value in policy.fields.items() if key != "name"}
-    _check_parameters(path, name, parameters, counts)
     return PoolPlanFile(
         head.text("model"),
         target,
@@ -90,7 +88,7 @@ def read_pool_plan(path: Path) -> PoolPlanFile:
         head.number("budget_per_hour"),
         counts,
         prices,
-        PolicyChoice(name, parameters),
+        PolicyChoice(name, _parameters(path, name, policy, counts)),
         tuple(path.parent / file for file in files),
         path.parent / made_from.text("prices"),
         _part(path, content, "predicted").fields,
@@ -120,10 +118,11 @@ def _servers(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, int], di
     return counts, prices
 
 
-def _check_parameters(path: Path, name: str, parameters: Mapping[str, Any], counts: Mapping[str, int]) -> None:
-    """What the policy cannot do without."""
+def _parameters(path: Path, name: str, policy: Entry, counts: Mapping[str, int]) -> dict[str, Any]:
+    """The policy's parameters, those that it cannot do without as numbers."""
+    parameters = {key: value for key, value in policy.fields.items() if key != "name"}
     if name == "threshold":
-        Entry(f"{path}: policy", parameters, str(path)).whole("threshold_items")
+        parameters["threshold_items"] = policy.whole("threshold_items")
     if name == "splitting":
         worth = parameters.get("prices_qps")
         if not isinstance(worth, dict):
@@ -131,9 +130,11 @@ def _check_parameters(path: Path, name: str, parameters: Mapping[str, Any], coun
         for kind in counts:
             if kind not in worth:
                 raise PlanFileError(f"{path}: policy: prices_qps of {kind} is missing")
-            parse_number(worth[kind], f"{path}: policy: prices_qps of {kind}")
-        if not any(worth[kind] > 0 for kind in counts):
+        prices = {kind: parse_number(worth[kind], f"{path}: policy: prices_qps of {kind}") for kind in counts}
+        if not any(prices.values()):
             raise PlanFileError(f"{path}: policy: prices_qps: at least one must be more than 0")
+        parameters["prices_qps"] = prices
+    return parameters
 
 
 def relative_to_plan(file: Path, plan: Path) -> str:

@@ -222,8 +222,12 @@ def _policy(
     sla: SlaTarget,
     weights: Floats,
 ) -> PolicyChoice:
-    """As asked, with parameters that fit this pool; the plan's as it is if it is for this pool."""
-    if plan is not None and request.policy is None and request.pool is None:
+    """As asked, with parameters that fit this pool; the plan's as it is if it is for this pool: a type that the plan
+    had none of has price 0, which splitting cannot distribute by once there are some."""
+    priced = plan is None or all(
+        plan.policy.parameters.get("prices_qps", {}).get(name, 1) for name in times.table.types
+    )
+    if plan is not None and request.policy is None and request.pool is None and priced:
         plan.policy.make(times.table.types, sla.latency_s, weights.size)  # names a policy that there is not
         return plan.policy
     form = request.policy or (plan.policy.name if plan else "matching")
