@@ -151,6 +151,7 @@ def test_for_a_plan_file():
         ({}, 0.3, {"most_parts": 1}, "of 0.3 buys no pool that serves .* the cheapest that does is 1 gpu at 0.5$"),
         ({}, 0.4, {"most_parts": 1}, "of 0.4 buys no pool that serves every query size"),
         ({}, 3.0, {"most_parts": 1, "most_counts": (0, 9, 9)}, "most_counts leaves no pool that serves every"),
+        ({}, 3.0, {"most_counts": (0, 0, 0)}, "most_counts leaves no pool that serves every"),
         ({}, 0.2, {"most_counts": (1, 9, 2)}, "the cheapest that does is 2 cpu at 0.4, by splitting"),
         ({}, 1e9, {}, r"of 1e\+09 buys 8.333e\+09 servers of small: at most 1,000,000 of a type"),
         ({}, 3.0, {"most_counts": (0, 9)}, "most_counts has 2 entries"),
@@ -183,6 +184,13 @@ def test_the_sla_that_is_told_is_the_least_that_serves_every_size(seed, types, m
 def test_limits_keep_a_huge_budget_plannable():
     found = best_pool(three_types(), 1e9, most_counts=(100_000, 100_000, 100_000))
     assert found.counts == (100_000, 100_000, 100_000)
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 1), (2, 0, 3), (0, 3, 0)])
+@pytest.mark.parametrize("budget", [100.0, 10_000.0])
+def test_limits_far_below_the_budget_leave_the_pool_that_they_allow(counts, budget):
+    found = best_pool(three_types(), budget, most_counts=counts)
+    assert found.counts == counts
 
 
 def test_the_largest_fleets_are_the_best_still():
