@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from rich.progress import Progress
@@ -5,12 +7,16 @@ from rich.progress import Progress
 from hebe.cli.fleet_simulation import (
     LEAST_QUERIES,
     MOST_QUERIES,
+    FleetCase,
     QueryStream,
+    capacity_case,
+    lasts_briefly,
     on_all_cores,
     queries_needed,
     saturation_qps,
 )
 from hebe.cli.plan_files import PlanFileError
+from hebe.cli.pool_forms import PolicyChoice
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
 
@@ -61,11 +67,11 @@ def test_a_recording_that_is_played_at_a_speed_is_played_whole(tmp_path):
 def test_queries_are_enough_for_percentile_overload_and_periods():
     assert queries_needed(None, SLA, 10.0, "poisson", search=True) == LEAST_QUERIES
     assert queries_needed(None, SlaTarget(20.0, 99.99), 10.0, "poisson", search=True) == 100_000
-    assert queries_needed(None, SlaTarget(1000.0, 99.0), 1000.0, "poisson", search=True) == 20_000
+    assert queries_needed(None, SlaTarget(1000.0, 99.0), 1000.0, "poisson", search=True) == 100_000
     assert queries_needed(None, SLA, 1000.0, "burst:2:1:10", search=True) == 50_000
     assert queries_needed(150, SLA, 1000.0, "poisson", search=True) == 150
     assert queries_needed(None, SLA, 1e9, "poisson", search=False) == MOST_QUERIES
-    with pytest.raises(PlanFileError, match="need 20,000,000 queries a run, more than"):
+    with pytest.raises(PlanFileError, match="need 100,000,000 queries a run, more than"):
         queries_needed(None, SlaTarget(1000.0, 99.0), 1e6, "poisson", search=True)
     with pytest.raises(PlanFileError, match=r"--queries is 99: must lie in 100\.\."):
         queries_needed(99, SLA, 1000.0, "poisson", search=False)
@@ -74,6 +80,23 @@ def test_queries_are_enough_for_percentile_overload_and_periods():
             queries_needed(9_999, SLA, 1000.0, "burst:2:1:10", search=search)
         with pytest.raises(PlanFileError, match="need 50,000,000 queries a run, more than"):
             queries_needed(None, SLA, 1e6, "burst:2:1:10", search=search)
+
+
+def test_what_a_search_finds_is_hardly_more_than_servers_can_do():
+    """One server, a millisecond a query, and a tenth of a second to wait in."""
+    sla = SlaTarget(100.0, 99.0)
+    table = ServiceTable.from_samples({"a": {1: [1e-3], 2: [1e-3]}})
+    stream = QueryStream("constant", "fixed:1", queries_needed(None, sla, 1000.0, "constant", search=True), 0)
+    found, _ = capacity_case(FleetCase(table, (1,), PolicyChoice("fcfs"), sla, 1, stream, 700.0))
+    assert 990 <= found <= 1010
+
+
+@pytest.mark.parametrize(
+    ("queries", "words"),
+    [(2_500, "lasts 25 times the SLA, .* up to about 4% more: .* give --queries 10000"), (5_000, "^$")],
+)
+def test_of_a_short_run_it_is_said_how_much_too_good_it_may_be(queries, words):
+    assert re.search(words, lasts_briefly(queries, 1000.0, SlaTarget(100.0, 99.0)))
 
 
 def test_saturation_is_what_servers_do_that_never_wait():

@@ -37,8 +37,9 @@ MOST_QUERIES = 2_000_000
 RUNS_OF_A_SEARCH = 16
 """About how often a search for the latency-bounded throughput runs a case."""
 _LEAST_SLAS = 5
-_SLAS = 20
-"""A run should last so many times the SLA: overload by a twentieth then shows, as a queue of one SLA."""
+_SLAS, _FEW_SLAS = 100, 50
+"""A run should last so many times the SLA: overload by a hundredth then shows, as a queue of one SLA. Of one that lasts
+few the result says so."""
 _PERIODS = 5
 _WORTH_PROCESSES = 50_000
 """Queries below which starting processes takes longer than running them here."""
@@ -240,6 +241,18 @@ def queries_needed(asked: int | None, sla: SlaTarget, rate_qps: float, arrivals:
             why += f", and last {lasting_s:g} s: {what}"
         raise PlanFileError(f"--queries is {asked}: must lie in {least:,}..{5 * MOST_QUERIES:,}: {why}")
     return asked
+
+
+def lasts_briefly(queries: int, rate_qps: float, sla: SlaTarget) -> str:
+    """What to say of a run of so many queries in which a slight overload does not show; nothing of a longer one."""
+    slas = queries / rate_qps / sla.latency_s if rate_qps else math.inf
+    if slas >= _FEW_SLAS:
+        return ""
+    wanted = math.ceil(queries * _SLAS / slas / 1000) * 1000
+    return (
+        f"A run lasts {slas:.3g} times the SLA, so that what servers cannot do for long may seem to be met, up to about"
+        f" {1 / slas:.0%} more: for {_SLAS} times give --queries {wanted}."
+    )
 
 
 def in_words(queries: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ from hebe.cli.fleet_simulation import (
     check_largest,
     check_sla,
     largest_drawn,
+    lasts_briefly,
     measured_capacity,
     on_all_cores,
     queries_needed,
@@ -102,6 +103,13 @@ class PoolPlanMade:
     frontier: Mapping[str, Floats]
     unpriced: tuple[str, ...]
     queries: int
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the figures do not show: of the service times, and of runs that are too short."""
+        measured = self.chosen.measured
+        short = lasts_briefly(self.queries, measured.capacity.qps, self.request.sla) if measured else ""
+        return [*self.times.remarks, *([short] if short else [])]
 
     @property
     def chosen(self) -> Proposal:

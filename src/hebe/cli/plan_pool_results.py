@@ -79,7 +79,7 @@ def summary(made: PoolPlanMade) -> dict[str, Any]:
         "pools": made.kairos.pools if made.kairos is not None else None,
         "ranked": [pool.to_dict() for pool in made.kairos.ranked] if made.kairos is not None else [],
         "without_kairos": made.without_kairos or None,
-        "remarks": made.times.remarks,
+        "remarks": made.remarks,
         "policy": made.chosen.policy.to_dict(),
         "proposals": {name: _proposal_content(made, one) for name, one in made.proposals.items()},
     }
@@ -174,7 +174,7 @@ def _notes(made: PoolPlanMade) -> list[Text]:
         notes.append(Text(made.without_kairos, "yellow"))
     if made.unpriced:
         notes.append(Text(f"Measured but not priced, so not on offer: {', '.join(made.unpriced)}.", "yellow"))
-    notes += [Text(remark, "yellow") for remark in made.times.remarks]
+    notes += [Text(remark, "yellow") for remark in made.remarks]
     if any(one.measured is not None for one in made.proposals.values()):
         notes.append(
             Text(f"Simulated: {made.request.seeds} runs of {made.queries:,} queries each; 95% intervals in brackets.")

@@ -20,6 +20,7 @@ from hebe.cli.fleet_simulation import (
     check_largest,
     check_sla,
     largest_drawn,
+    lasts_briefly,
     on_all_cores,
     queries_needed,
     run_case,
@@ -102,6 +103,13 @@ class SimulationMade:
     def queries(self) -> tuple[int, ...]:
         """How many each run sent; were there none, how many one was to send."""
         return tuple(run.latency_s.size for run in self.runs) or (self.stream.queries,)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the figures do not show: of the service times, and of runs that are too short."""
+        rate_qps = self.request.rate_qps if self.capacity is None else self.capacity.value
+        short = lasts_briefly(min(self.queries), rate_qps or 0.0, self.sla)
+        return [*self.times.remarks, *([short] if short else [])]
 
     @property
     def latency_ms(self) -> Floats:

@@ -38,8 +38,8 @@ def summary(made: SimulationMade) -> dict[str, Any]:
         "rate_qps": made.request.rate_qps,
         "find_qps": None if made.capacity is None else _plain(made.capacity),
     }
-    if made.times.remarks:
-        results["remarks"] = made.times.remarks
+    if made.remarks:
+        results["remarks"] = made.remarks
     if made.shift is not None:
         results["sizes_shifted"] = {"after_queries": made.shift.queries, "distance": made.shift.distance}
     if made.runs:
@@ -134,7 +134,7 @@ def result_table(made: SimulationMade) -> RenderableType:
     for name, value, interval in _rows(made):
         table.add_row(Text(name, "bold"), value, interval)
     notes = [Text(line) for line in (_verdict(made), _prediction(made), _shifted(made)) if line]
-    notes += [Text(remark, "yellow") for remark in made.times.remarks]
+    notes += [Text(remark, "yellow") for remark in made.remarks]
     return Group(table, Text(), *notes)
 
 
@@ -149,7 +149,7 @@ def simulation_page(made: SimulationMade) -> Page:
     page.key_numbers(_key_numbers(made))
     page.heading("Measures")
     page.table(["", "value", "95% interval"], _rows(made), f"{_prediction(made)} {_shifted(made)}".strip())
-    for remark in made.times.remarks:
+    for remark in made.remarks:
         page.paragraph(remark)
     if not made.runs:
         return page

@@ -78,7 +78,7 @@ def best_pool(
     if cost.unserved_items:
         raise PlanningError(_no_type_serves(problem, cost.unserved_items, most_parts))
     _check_number(problem, budget, limits)
-    # The program reckons in shares of what its budget could reach, so that it is given no more than limits let it spend.
+    # The program reckons in shares of what its budget could reach: it is given no more than limits let it spend.
     spent_at_most = budget if limits is None else float(np.dot(limits, problem.price_per_hour))
     master = _Master(problem, min(budget, spent_at_most) or budget, limits, most_parts)
     per_server = problem.workers_per_server
