@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hebe.planning import provisioning
 from hebe.planning.error import PlanningError
 from hebe.planning.provisioning import (
     FleetOptions,
@@ -222,6 +223,18 @@ def test_a_demand_that_only_fractions_of_servers_would_meet():
     with pytest.raises(InfeasibleDemandError, match="only fractions of servers would meet it") as caught:
         provision(options, [15, 15])
     assert caught.value.load_factor == pytest.approx(10 / 15)
+
+
+def test_what_was_not_found_is_not_told_to_be_impossible(monkeypatch):
+    """Each server is a model's: which does which is hard to find, and all do exactly what is wanted."""
+    monkeypatch.setattr(provisioning, "_LOAD_FACTOR_LIMIT_S", 0.05)
+    rng = np.random.default_rng(0)
+    qps, owner = np.tile(rng.integers(1000, 100_000, 40).astype(float), (6, 1)), rng.integers(0, 6, 40)
+    hidden = owner == np.arange(6)[:, None]
+    with pytest.raises(InfeasibleDemandError, match=r"no whole servers that meet it were found in 0\.05 s") as caught:
+        provision(fleet(qps, np.full((6, 40), 100.0), [1] * 40), (hidden * qps).sum(axis=1), time_limit_s=0.05)
+    assert caught.value.load_factor < 1
+    assert "search for longer" in str(caught.value)
 
 
 @pytest.mark.parametrize(("qps", "available"), [([[10, 10], [0, 0]], [5, 5]), ([[10, 10], [0, 10]], [5, 0])])

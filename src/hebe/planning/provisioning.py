@@ -39,6 +39,8 @@ _FIRST_PLAN_LIMIT_S = 10.0
 """How long HiGHS looks for any plan at all where the rounding found none."""
 _LOAD_FACTOR_LIMIT_S = 2.0
 """How long HiGHS looks for the largest load that fits, in whole servers."""
+_PROVEN_BY = 1e-6
+"""How far what whole servers can serve must lie below a demand for that to be no matter of the solver's tolerance."""
 _ROUNDS_PER_MODEL = 1
 _MOST_AVAILABLE = 1e12
 """Servers of a type, beyond which sums of them are not exact."""
@@ -378,7 +380,11 @@ def _too_much(options: FleetOptions, factor: LoadFactor) -> InfeasibleDemandErro
     """For a demand of models that can all be served, of which only so much fits."""
     models = tuple(options.models[model] for model in factor.models)
     kinds = tuple(options.server_types[kind] for kind in factor.types)
-    if factor.fractional >= 1:
+    if factor.most > 1 - _PROVEN_BY:
+        reason = f"no whole servers that meet it were found in {_LOAD_FACTOR_LIMIT_S:g} s, only fractions"
+        reason += f": of {_listed(kinds)} {_listed(models)} would take all"
+        advice = "add a server of these types, or search for longer"
+    elif factor.fractional >= 1:
         reason = f"only fractions of servers would meet it: of {_listed(kinds)} {_listed(models)} would take all"
         advice = "add a server of these types"
     else:

@@ -258,12 +258,14 @@ def search_exactly(
 class LoadFactor:
     """The largest load that fits, all models alike: `counts` `[models, types]` serve `whole` times the demand.
 
-    Fractions of servers would serve `fractional` times the demand, and nothing serves more. `models` and `types`,
-    indices, are those that stand in the way: all servers of these types are taken, and these models want them.
+    Fractions of servers would serve `fractional` times the demand, and nothing serves more; no whole servers serve more
+    than `most` times, which is all of `fractional` where the search proved no less. `models` and `types`, indices, are
+    those that stand in the way: all servers of these types are taken, and these models want them.
     """
 
     counts: Ints
     whole: float
+    most: float
     fractional: float
     models: tuple[int, ...]
     types: tuple[int, ...]
@@ -286,7 +288,7 @@ def largest_load_factor(program: CoverProgram, time_limit_s: float) -> LoadFacto
     fractional = float(-relaxed.fun)
     prices = -relaxed.ineqlin.marginals
     counts = columns.counts(np.floor(relaxed.x[:-1] + 1e-7), shape).astype(np.int64)
-    fits = _share_served(scaled, counts)
+    fits, most = _share_served(scaled, counts), fractional
     if time_limit_s > 0 and fractional > 0:
         # The factor is near 1 now: where it was far below, HiGHS has called half of the optimum optimal.
         nearer, columns, matrix, limits = _load_program(program, unit * fractional)
@@ -295,8 +297,10 @@ def largest_load_factor(program: CoverProgram, time_limit_s: float) -> LoadFacto
             constraints=LinearConstraint(matrix, -np.inf, limits),
             integrality=np.append(np.ones(len(columns.models)), 0),
             bounds=Bounds(0, np.append(columns.limit, np.inf)),
-            options={"time_limit": time_limit_s, "mip_rel_gap": 1e-3},
+            options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
         )
+        if whole.mip_dual_bound is not None:
+            most = min(fractional, -float(whole.mip_dual_bound) * fractional)
         if whole.x is not None:
             found = columns.counts(np.round(whole.x[:-1]), shape).astype(np.int64)
             if (better := _share_served(nearer, found) * fractional) > fits:
@@ -305,6 +309,7 @@ def largest_load_factor(program: CoverProgram, time_limit_s: float) -> LoadFacto
     return LoadFactor(
         counts,
         fits * unit,
+        most * unit,
         fractional * unit,
         tuple(np.flatnonzero(by_model > _LEAST_PRICE * by_model.max()).tolist()),
         tuple(np.flatnonzero(by_type > _LEAST_PRICE * by_type.max()).tolist()),
