@@ -6,10 +6,13 @@ import sys
 import tomllib
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from rich.progress import Progress
 
 from hebe.cli import plan_pool_making
 from hebe.cli.main import main
+from hebe.spec import SlaTarget
 
 from .pool_files import (
     FROM_HERE,
@@ -196,6 +199,21 @@ def test_types_and_most_limit_the_offer(capsys, tmp_path):
         assert set(proposal["counts"]) <= {"gpu", "cpu"}
         assert proposal["counts"].get("cpu", 0) <= 2
     assert result["types"] == ["gpu", "cpu"]
+
+
+def test_types_without_a_limit_have_none_beyond_the_budget(tmp_path):
+    """The frontier reaches to twice the budget, with which 24 cpus or 4 gpus are bought."""
+    times, prices = times_file(tmp_path), prices_file(tmp_path)
+
+    def frontier(most):
+        request = plan_pool_making.PoolRequest(
+            (times,), prices, 1.2, SlaTarget(12.0, 95.0), None, ("gpu", "cpu"), most,
+            "fixed:100", head=10, simulate=False, queries=300, seeds=1, seed=0,
+        )  # fmt: skip
+        return plan_pool_making.make_pool_plan(request, Progress(disable=True)).frontier
+
+    for (name, free), limited in zip(frontier({}).items(), frontier({"cpu": 24}).values(), strict=True):
+        np.testing.assert_allclose(limited, free, rtol=1e-5, err_msg=name)
 
 
 def test_what_has_no_price_is_not_on_offer(capsys, tmp_path):

@@ -42,7 +42,8 @@ _MOST_COMPARED = 200_000
 """Where a budget buys more pools than this, only the best of each bound are tried, not the runners-up."""
 _FRESH_TRACES = 2
 """On which the best few compete: neither what they were first compared on, nor what the proposals are measured on."""
-_FRONTIER_BUDGETS = 16
+_FRONTIER_BUDGETS, _FRONTIER_REACH = 16, 2.0
+"""How many budgets the frontier is drawn for, and up to how many times the given one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,8 @@ def _most_counts(request: PoolRequest, problem: PoolProblem) -> list[int] | None
             raise PlanFileError(f"--most: no server type {name} on offer: there are {', '.join(problem.types)}")
     if not request.most:
         return None
-    unlimited = [int(request.budget_per_hour / price) + 1 for price in problem.price_per_hour]
+    most_spent = _FRONTIER_REACH * request.budget_per_hour
+    unlimited = [int(most_spent / price) + 1 for price in problem.price_per_hour]
     return [request.most.get(name, at_most) for name, at_most in zip(problem.types, unlimited, strict=True)]
 
 
@@ -290,9 +292,10 @@ def _measured(
 
 
 def _frontier(request: PoolRequest, problem: PoolProblem, most: list[int] | None) -> tuple[Floats, dict[str, Floats]]:
-    """The best bound of each kind that budgets up to twice the given one buy, nan where they buy none."""
+    """The best bound of each kind that budgets up to some times the given one buy, nan where they buy none."""
     budget = request.budget_per_hour
-    budgets = np.unique([*np.linspace(budget / 8, 2 * budget, _FRONTIER_BUDGETS), budget])
+    largest = _FRONTIER_REACH * budget
+    budgets = np.unique([*np.linspace(budget / 8, largest, _FRONTIER_BUDGETS), budget])
     limits: dict[str, list[float]] = {"fluid bound, splitting": [], "fluid bound, whole queries": []}
     for one in budgets.tolist():
         for name, parts in zip(limits, (DEFAULT_PARTS, 1), strict=True):
@@ -302,7 +305,7 @@ def _frontier(request: PoolRequest, problem: PoolProblem, most: list[int] | None
                 limits[name].append(np.nan)
     frontier = {name: np.array(values) for name, values in limits.items()}
     try:
-        pools = pools_within(problem, 2 * budget, most_counts=most, most_pools=_MOST_COMPARED)
+        pools = pools_within(problem, largest, most_counts=most, most_pools=_MOST_COMPARED)
         bounds, costs = kairos_bounds(problem, pools), problem.cost_per_hour(pools)
     except PlanningError:  # too many, or no type that serves every size
         return budgets, frontier
