@@ -201,6 +201,14 @@ def test_options_change_what_a_plan_says(capsys, plan):
     assert (result["sla_ms"], result["percentile"], result["sizes"]) == (20.0, 90.0, "fixed:10")
 
 
+def test_a_plan_may_be_a_link(capsys, plan, tmp_path):
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "current.toml"
+    link.symlink_to(plan)
+    by_link, direct = (simulated(capsys, "--plan", path, "--rate", 300)[0] for path in (link, plan))
+    assert by_link == direct
+
+
 @pytest.mark.parametrize(("gpus", "smalls"), [(1, 10), (2, 0)])
 def test_a_plan_with_other_counts_is_that_pool(capsys, plan, gpus, smalls):
     """The plan has no gpu, whose time is worth 0 in it."""

@@ -104,6 +104,24 @@ def test_a_load_factor_that_overloads_shows_and_ends(capsys, day):
         assert words in page
 
 
+def test_a_plan_is_written_and_read_through_a_link(capsys, tmp_path):
+    profile_file(tmp_path / "profiles" / "slow.json", server="slow")
+    write(tmp_path / "servers.csv", ["server_type,available", "slow,20"])
+    write(tmp_path / "loads.csv", ["time_s,m", "0,30", "60,60"])
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "current.toml").symlink_to(tmp_path / "plans" / "today.toml")
+    files = ["profiles", "servers.csv", "loads.csv"]
+    assert (
+        command("plan", "provision", *files, "--interval-s", 60, "--over-provision", 0, "--plan", "current.toml") == 0
+    )
+    assert (tmp_path / "current.toml").is_symlink()
+    capsys.readouterr()
+    by_link, direct = (
+        simulated(capsys, "--plan", path, "--queries", 400)[0] for path in ("current.toml", "plans/today.toml")
+    )
+    assert by_link == direct
+
+
 def test_a_sample_holds_bursts(capsys, day):
     """The calm part of a period, in which 500 queries have come before it ends, is served with ease."""
     burst = ["--queries", 500, "--arrivals", "burst:5:2:12"]

@@ -89,8 +89,8 @@ def read_pool_plan(path: Path) -> PoolPlanFile:
         counts,
         prices,
         PolicyChoice(name, _parameters(path, name, policy, counts)),
-        tuple(path.parent / file for file in files),
-        path.parent / made_from.text("prices"),
+        tuple(named_in_plan(file, path) for file in files),
+        named_in_plan(made_from.text("prices"), path),
         _part(path, content, "predicted").fields,
         {},
     )
@@ -140,6 +140,11 @@ def _parameters(path: Path, name: str, policy: Entry, counts: Mapping[str, int])
 def relative_to_plan(file: Path, plan: Path) -> str:
     """How a plan file at `plan` names another file."""
     return Path(os.path.relpath(file.resolve(), plan.resolve().parent)).as_posix()
+
+
+def named_in_plan(name: str, plan: Path) -> Path:
+    """The file that a plan file at `plan` names, which may be a link to where the plan was written."""
+    return (plan.resolve() if plan.is_symlink() else plan).parent / name
 
 
 def pool_words(types: Sequence[str], counts: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from hebe.cli.fleet_simulation import check_largest, check_sla, largest_drawn
 from hebe.cli.plan_files import PlanFileError, reading
 from hebe.cli.plan_profiles import holds_profiles, read_profiles, sizes_of
+from hebe.cli.pool_plan_file import named_in_plan
 from hebe.cli.service_times import ServiceTimes, read_service_times
 from hebe.spec import SlaTarget
 from hebe.workload import forms
@@ -97,7 +98,7 @@ def file_made_from(path: Path, content: Mapping[str, Any], field: str) -> Path |
         return None
     if not isinstance(name, str) or not name:
         raise PlanFileError(f"{path}: made_from: {field} is {name!r}: must be the name of a file")
-    return path.parent / name
+    return named_in_plan(name, path)
 
 
 def service_time_files(request: FleetPlanRequest, made_from: Path | None) -> tuple[Path, ...]:
