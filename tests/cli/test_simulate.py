@@ -202,8 +202,7 @@ def test_options_change_what_a_plan_says(capsys, plan):
 
 
 def test_a_plan_may_be_a_link(capsys, plan, tmp_path):
-    (tmp_path / "links").mkdir()
-    link = tmp_path / "links" / "current.toml"
+    link = tmp_path / "current.toml"
     link.symlink_to(plan)
     by_link, direct = (simulated(capsys, "--plan", path, "--rate", 300)[0] for path in (link, plan))
     assert by_link == direct

@@ -38,8 +38,8 @@ RUNS_OF_A_SEARCH = 16
 """About how often a search for the latency-bounded throughput runs a case."""
 _LEAST_SLAS = 5
 _SLAS, _FEW_SLAS = 100, 50
-"""A run should last so many times the SLA: overload by a hundredth then shows, as a queue of one SLA. Of one that lasts
-few the result says so."""
+"""A run should last so many times the SLA over the percentile's share: overload by a hundredth then shows, as a queue
+of one SLA before that share of the queries has come. Of one that lasts few the result says so."""
 _PERIODS = 5
 _WORTH_PROCESSES = 50_000
 """Queries below which starting processes takes longer than running them here."""
@@ -224,7 +224,7 @@ def queries_needed(asked: int | None, sla: SlaTarget, rate_qps: float, arrivals:
     for_percentile = math.ceil(1 / (1 - sla.percentile / 100) - 1e-6)
     period_s = arrival_process(arrivals).period_s or 0.0
     if asked is None:
-        lasting_s = max(_SLAS * sla.latency_s, _PERIODS * period_s)
+        lasting_s = max(_SLAS * _over_share_s(sla), _PERIODS * period_s)
         wanted = max(LEAST_QUERIES, 10 * for_percentile, math.ceil(min(lasting_s * rate_qps, 1e15)))
         if wanted > MOST_QUERIES and (search or period_s):
             raise PlanFileError(
@@ -232,26 +232,33 @@ def queries_needed(asked: int | None, sla: SlaTarget, rate_qps: float, arrivals:
                 f" need {wanted:,} queries a run, more than {MOST_QUERIES:,}: set --queries, or change one of them"
             )
         return min(wanted, MOST_QUERIES)
-    lasting_s = max(_LEAST_SLAS * sla.latency_s if search else 0.0, period_s)
+    lasting_s = max(_LEAST_SLAS * _over_share_s(sla) if search else 0.0, period_s)
     least = max(for_percentile, math.ceil(min(lasting_s * rate_qps, 1e15)))
     if not least <= asked <= 5 * MOST_QUERIES:
         why = f"a run must show p{sla.percentile:g}"
         if lasting_s:
-            what = "a few times the SLA, and a period of the arrivals" if search else "a period of the arrivals"
-            why += f", and last {lasting_s:g} s: {what}"
+            few = "a few times the SLA, longer where --percentile is low, and " if search else ""
+            why += f", and last {lasting_s:g} s: {few}a period of the arrivals"
         raise PlanFileError(f"--queries is {asked}: must lie in {least:,}..{5 * MOST_QUERIES:,}: {why}")
     return asked
 
 
+def _over_share_s(sla: SlaTarget) -> float:
+    """The SLA over the percentile's share. If servers need less time than that for all queries of a run, enough of them
+    are in time even if all arrive at once: no rate is too high."""
+    return sla.latency_s / (sla.percentile / 100)
+
+
 def lasts_briefly(queries: int, rate_qps: float, sla: SlaTarget) -> str:
     """What to say of a run of so many queries in which a slight overload does not show; nothing of a longer one."""
-    slas = queries / rate_qps / sla.latency_s if rate_qps else math.inf
+    slas = queries / rate_qps / _over_share_s(sla) if rate_qps else math.inf
     if slas >= _FEW_SLAS:
         return ""
     wanted = math.ceil(queries * _SLAS / slas / 1000) * 1000
+    lasting = queries / rate_qps / sla.latency_s
     return (
-        f"A run lasts {slas:.3g} times the SLA, so that what servers cannot do for long may seem to be met, up to about"
-        f" {1 / slas:.0%} more: for {_SLAS} times give --queries {wanted}."
+        f"A run lasts {lasting:.3g} times the SLA, so that a rate may seem to hold that servers cannot serve for long,"
+        f" about {1 / slas:.0%} too high at most: for {1 / _SLAS:.0%} give --queries {wanted}."
     )
 
 
