@@ -177,6 +177,14 @@ def test_service_times_of_an_earlier_run_do_not_stay_beside_other_tuples(capsys,
     assert not (tmp_path / "service_times.toml").exists()
 
 
+def test_what_models_shared_in_an_earlier_run_does_not_stay_beside_other_tuples(capsys, tmp_path):
+    words = ("--server", "r5n.large", "--out", tmp_path)
+    assert run(capsys, "estimate", NCF, *words, *FEW)[0] == 0
+    assert {path.name for path in tmp_path.iterdir()} >= {"scalability-r5n.large.toml", "server-r5n.large.toml"}
+    assert run(capsys, "estimate", "dlrm-rmc2", "--size", "production", *words)[0] == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["efficiency.toml"]
+
+
 def test_a_model_under_two_names_is_estimated_once(capsys, tmp_path):
     words = ("--server", "r5n.large", *FEW, "--out", tmp_path, "--json")
     code, out, _ = run(capsys, "estimate", "ncf", "hera-ncf", *words)

@@ -83,7 +83,7 @@ _FEW_CORES = 40
 def write_estimates(made: Sequence[EstimateMade], out: Path) -> dict[Path, str]:
     """Write the files into `out`; returns each and what it is for. Raises OSError, which names the file.
 
-    Where no pair has service times, an older file of them goes: it would be of other servers than the tuples beside it.
+    Where a file would hold nothing, an older one goes: it would be of other servers than the tuples beside it.
     """
     files: dict[Path, str] = {}
 
@@ -91,26 +91,27 @@ def write_estimates(made: Sequence[EstimateMade], out: Path) -> dict[Path, str]:
         if entries:
             write_whole(out / name, _HEAD + tomli_w.dumps({array: entries}))
             files[out / name] = what
+        else:
+            (out / name).unlink(missing_ok=True)
 
     write("efficiency.toml", "Efficiency tuples", "efficiency", [one.efficiency.to_dict() for one in made])
     times = [_times(one) for one in made if one.estimate.times]
     write("service_times.toml", "Service times", "profile", times)
-    if not times:
-        (out / "service_times.toml").unlink(missing_ok=True)
     for server in {one.case.server.name: one.case.server for one in made}.values():
         of_type = [one.estimate.shared for one in made if one.case.server == server and one.estimate.shared]
         profiles = [shared.scalability.to_dict() for shared in of_type]
         write(f"scalability-{server.name}.toml", f"Scalability on {server.name}", "scalability", profiles)
-        if of_type:
-            resources = of_type[0].resources
-            entry = {
+        resources = [
+            {
                 "server_type": server.name,
-                "cores": resources.cores,
-                "cache_ways": resources.cache_ways,
-                "bandwidth_bytes_per_s": resources.bandwidth_bytes_per_s,
-                "memory_bytes": resources.memory_bytes,
+                "cores": shared.resources.cores,
+                "cache_ways": shared.resources.cache_ways,
+                "bandwidth_bytes_per_s": shared.resources.bandwidth_bytes_per_s,
+                "memory_bytes": shared.resources.memory_bytes,
             }
-            write(f"server-{server.name}.toml", f"What models share on {server.name}", "server", [entry])
+            for shared in of_type[:1]  # those of all are the server's
+        ]
+        write(f"server-{server.name}.toml", f"What models share on {server.name}", "server", resources)
     return files
 
 
