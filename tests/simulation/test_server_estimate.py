@@ -85,10 +85,22 @@ def test_queries_of_one_stage_only_have_one_time():
     ):
         with pytest.raises(PlanningError, match="not one number by its size"):
             server.query_stage(lane)
-    stage = server.query_stage(Lane(Placement.MODEL_ON_HOST, 2, 1, 64), [10, 64, 128, 129])
-    assert stage.own_s[2] == pytest.approx(stage.own_s[1])  # two batches side by side
-    assert stage.work_s[2] == pytest.approx(2 * stage.work_s[1])
-    assert stage.own_s[3] == pytest.approx(2 * stage.own_s[1])
+    stage = server.query_stage(Lane(Placement.MODEL_ON_HOST, 2, 1, 64), [1, 64, 65, 128, 129, 192, 193, 256])
+    item_s, batch_s = stage.own_s[:2]
+    assert item_s < 0.2 * batch_s
+    np.testing.assert_allclose(
+        stage.work_s[2:], np.repeat([1, 2, 3, 4], [1, 2, 2, 1]) * batch_s + item_s * np.array([1, 0, 1, 0, 1, 0])
+    )
+    # Of two workers one has the last item while the other has a batch, or both have had as many.
+    np.testing.assert_allclose(
+        stage.own_s[2:], [batch_s, batch_s, batch_s + item_s, 2 * batch_s, 2 * batch_s, 2 * batch_s]
+    )
+
+
+@pytest.mark.parametrize("batch_size", [1, 50, 64, 256])
+def test_a_single_worker_takes_as_long_for_a_query_as_its_batches_one_after_the_other(batch_size):
+    stage = analytic(case_of()).query_stage(Lane(Placement.MODEL_ON_HOST, 1, 1, batch_size), np.arange(1, 301))
+    np.testing.assert_allclose(stage.own_s, stage.work_s)
 
 
 def test_tables_that_do_not_fit_cannot_be_served():

@@ -301,8 +301,8 @@ class AnalyticServer:
         whole, rest = np.divmod(sizes, lane.batch_size)
         batch_s = float(at_items(seconds, lane.batch_size))
         rest_s = at_items(seconds, rest)
-        rounds = np.ceil((whole + (rest > 0)) / lane.workers)
-        own = np.where(whole > 0, rounds * batch_s, rest_s)
+        # The last one runs beside whole ones of the last round where that leaves a worker, else after it.
+        own = np.maximum(np.ceil(whole / lane.workers) * batch_s, whole // lane.workers * batch_s + rest_s)
         return Stage(lane.workers, whole * batch_s + rest_s, own)
 
     def _per_query(self, cost: Floats, batch_size: int) -> float:
