@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
 import time
 
@@ -18,7 +19,7 @@ from hebe.serving.http_message import HttpLimits
 from hebe.serving.protocol import SERVICE, message
 
 from .grpc_calls import ARRAYS, Client, Code, infer_request, refused, wait_until
-from .http2_messages import HalfMessages
+from .http2_messages import HalfMessages, UnreadAnswers
 
 
 @pytest.fixture
@@ -202,6 +203,49 @@ def test_streams_leave_room_for_calls_and_end_when_idle(serve_with, silence):
     assert refused(next, idle) == (Code.DEADLINE_EXCEEDED, "no message came within 3 s")
     (answer,) = client.stream([infer_request()])
     assert not answer.error_message
+    client.channel.close()
+
+
+def test_answers_that_nobody_reads_are_no_more_than_there_are_places(serve_with):
+    """Of one connection; gRPC keeps them after their calls have given back their places."""
+    few = GrpcLimits(1 << 20, max_calls=3, max_streams=2, max_health_calls=2, max_watches=1)
+    front_ends = serve_with(grpc_limits=few)
+    with UnreadAnswers(front_ends.grpc_url) as unread:
+        assert [unread.ask(f"/{SERVICE}/ServerLive") for _ in range(11)] == [True] * 9 + [False] * 2
+        client = Client(front_ends.grpc_url)
+        assert client("ServerLive").live
+        client.channel.close()
+
+
+def test_who_does_not_read_loses_the_place(serve_with):
+    limits = GrpcLimits(1 << 20, max_streams=1, max_watches=1, write_timeout_s=0.5, stream_idle_s=60.0)
+    front_ends = serve_with(grpc_limits=limits)
+    client = Client(front_ends.grpc_url)
+    health = health_pb2_grpc.HealthStub(client.channel)
+    with UnreadAnswers(front_ends.grpc_url) as unread:
+        assert unread.ask(f"/{SERVICE}/ModelStreamInfer", infer_request().SerializeToString())
+        assert unread.ask("/grpc.health.v1.Health/Watch")
+        wait_until(lambda: front_ends.data_plane.statistics.refused["timed_out"] == 2)
+        (answer,) = client.stream([infer_request()])
+        assert not answer.error_message
+        assert next(health.Watch(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
+    client.channel.close()
+
+
+def test_connections_are_bounded_too(serve_with):
+    front_ends = serve_with(grpc_limits=GrpcLimits(1 << 20, max_connections=2, handshake_timeout_s=0.5))
+    host, port = front_ends.grpc_url.split(":")
+    with UnreadAnswers(front_ends.grpc_url) as first, UnreadAnswers(front_ends.grpc_url) as second:
+        assert first.ask(f"/{SERVICE}/ServerLive")
+        assert second.ask(f"/{SERVICE}/ServerLive")
+        with UnreadAnswers(front_ends.grpc_url) as third, pytest.raises((EOFError, ConnectionError)):
+            third.ask(f"/{SERVICE}/ServerLive")
+    with socket.create_connection((host, int(port))), socket.create_connection((host, int(port))) as silent:
+        silent.settimeout(60)
+        while silent.recv(1000):  # until it is closed
+            pass
+    client = Client(front_ends.grpc_url)
+    assert client("ServerLive", wait_for_ready=True).live
     client.channel.close()
 
 

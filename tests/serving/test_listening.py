@@ -257,12 +257,20 @@ def test_an_address_as_urls_write_it_is_one_too(host, bare):
 
 
 @pytest.mark.parametrize(
-    ("most_files", "http", "metrics"),
-    [(math.inf, 1024, 256), (2324, 1024, 256), (2323, 1023, 255), (1024, 376, 94), (64, 16, 4), (20, 4, 2), (10, 4, 2)],
+    ("most_files", "http", "metrics", "grpc"),
+    [
+        (math.inf, 1024, 256, 768),
+        (2324, 1024, 256, 768),
+        (2323, 1023, 255, 769),
+        (1024, 376, 94, 283),
+        (64, 16, 4, 13),
+        (20, 4, 2, 4),
+        (10, 4, 2, 4),
+    ],
 )
-def test_connections_have_the_room_that_open_files_leave(most_files, http, metrics):
+def test_connections_have_the_room_that_open_files_leave(most_files, http, metrics, grpc):
     room = ConnectionRoom.within(most_files, open_files=20)
-    assert (room.http, room.metrics, room.needed) == (http, metrics, 2324)
+    assert (room.http, room.metrics, room.grpc, room.needed) == (http, metrics, grpc, 2324)
 
 
 def test_open_files_are_counted():

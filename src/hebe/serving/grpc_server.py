@@ -9,7 +9,9 @@ an end (`grpc_places`). What gRPC's core refuses by itself is not told to anybod
 
 gRPC's core keeps messages that it receives where nobody can count them: `_WINDOW_BYTES` of each call that is not read,
 and all that has come of one that is. So as many calls are read at once as there could be of the largest in the budget
-for requests under way, four times as many streams (one is read all its life), and half as many health checks.
+for requests under way, four times as many streams (one is read all its life), and half as many health checks. It keeps
+answers, too, until their client has read them, and the Python around them: so connections are bounded, and of each the
+calls that have not ended.
 """
 
 from __future__ import annotations
@@ -63,12 +65,13 @@ _MOST_OPEN_BYTES = 4096
 class GrpcLimits:
     """What calls may cost. Times in seconds.
 
-    `max_json_bytes` bounds a message without its raw tensors, which takes as long to read as JSON. Beyond `max_calls`
+    `max_json_bytes` bounds a message without its raw tensors, which takes as long to read as JSON. Connections beyond
+    `max_connections` are closed, and those that have not shaken hands within `handshake_timeout_s`. Beyond `max_calls`
     calls and `max_streams` streams under way, or as many streams as messages can be received at once, further ones are
     refused with RESOURCE_EXHAUSTED; health checks and watches have places of their own, watches those with a token and
     those without each. A message must have come `message_timeout_s` after its turn, that to a health check or watch
     sooner (`health_timeout_s`). A stream is ended when nothing came on it for `stream_idle_s`, a watch when it is
-    `watch_age_s` old: its client begins another.
+    `watch_age_s` old: its client begins another; both when an answer could not be written within `write_timeout_s`.
     """
 
     max_request_bytes: int = 64 * 1024 * 1024
@@ -77,8 +80,11 @@ class GrpcLimits:
     max_streams: int = 512
     max_health_calls: int = 64
     max_watches: int = 64
+    max_connections: int = 768
     message_timeout_s: float = 30.0
     health_timeout_s: float = 2.0
+    handshake_timeout_s: float = 10.0
+    write_timeout_s: float = 30.0
     stream_idle_s: float = 3600.0
     watch_age_s: float = 3600.0
 
@@ -258,8 +264,14 @@ class GrpcFrontEnd:
         try:
             self._admit(context)
             self._streams.take()
+            try:
+                await self._answer_stream(context)
+            finally:
+                self._streams.give()
         except RequestError as error:
             await self._abort(context, "ModelStreamInfer", error)
+
+    async def _answer_stream(self, context: Any) -> None:
         under_way: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(_STREAM_AHEAD)
         tasks: set[asyncio.Task[Any]] = set()
 
@@ -278,11 +290,22 @@ class GrpcFrontEnd:
         tasks.add(reader)
         try:
             while (task := await self._next_answer(under_way)) is not None:
-                await context.write(await task)
+                await self._write(context, await task)
         finally:
-            self._streams.give()
             for left in list(tasks):
                 left.cancel()
+
+    async def _write(self, context: Any, answer: bytes) -> None:
+        """Write one answer of several. Raises `RequestError` if the client does not read: else it had its place for
+        good, since a stream that does not go on to read waits for no message either.
+        """
+        try:
+            async with asyncio.timeout(self._limits.write_timeout_s):
+                await context.write(answer)
+        except TimeoutError:
+            raise RequestError(
+                ErrorKind.TIMED_OUT, f"an answer was not read within {self._limits.write_timeout_s:g} s"
+            ) from None
 
     async def _next_answer(self, under_way: asyncio.Queue[asyncio.Task[bytes] | None]) -> asyncio.Task[bytes] | None:
         """None at the stream's end, and when the server stops while the client asks nothing."""
@@ -375,28 +398,28 @@ class GrpcFrontEnd:
         places = self._watches[self._gate.knows(self._authorization(context))]
         try:
             places.take()
+            try:
+                await self._tell_health(context)
+            finally:
+                places.give()
         except RequestError as error:
             await self._abort(context, "Watch", error)
-        try:
-            try:
-                data = await self._health_calls.message(context)
-                service = _parse(health_pb2.HealthCheckRequest, data, _MOST_OPEN_BYTES).service
-            except RequestError as error:
-                await self._abort(context, "Watch", error)
-            told = None
-            until_s = self._clock() + self._limits.watch_age_s
-            while True:
-                status = self._serving_status(service)
-                if status is None:
-                    status = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-                if status != told:
-                    told = status
-                    await context.write(health_pb2.HealthCheckResponse(status=status).SerializeToString())
-                if not self._host.live or self._clock() >= until_s:
-                    return
-                await asyncio.sleep(_POLL_S)
-        finally:
-            places.give()
+
+    async def _tell_health(self, context: Any) -> None:
+        data = await self._health_calls.message(context)
+        service = _parse(health_pb2.HealthCheckRequest, data, _MOST_OPEN_BYTES).service
+        told = None
+        until_s = self._clock() + self._limits.watch_age_s
+        while True:
+            status = self._serving_status(service)
+            if status is None:
+                status = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+            if status != told:
+                told = status
+                await self._write(context, health_pb2.HealthCheckResponse(status=status).SerializeToString())
+            if not self._host.live or self._clock() >= until_s:
+                return
+            await asyncio.sleep(_POLL_S)
 
     # -- repository and settings
 
@@ -538,6 +561,10 @@ async def start_grpc(
             ("grpc.max_send_message_length", -1),
             ("grpc.http2.bdp_probe", 0),  # which would raise the windows of all calls that are not read
             ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
+            ("grpc.max_allowed_incoming_connections", limits.max_connections),
+            # gRPC keeps answers that a client does not read, after their calls have given back their places.
+            ("grpc.max_concurrent_streams", sum(kind.most for kind in front_end.places)),
+            ("grpc.server_handshake_timeout_ms", math.ceil(limits.handshake_timeout_s * 1e3)),
             ("grpc.so_reuseport", 0),
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),

@@ -116,18 +116,19 @@ _LOOK_S = 5.0
 _OTHER_FILES = 256
 """Files that a server may have open beside connections: of stores, of models that are being loaded."""
 _CONNECTIONS = 2048
-"""Of all front ends together, of which HTTP has half, the metrics an eighth, and gRPC, which bounds none, the rest."""
+"""Of all front ends together, of which HTTP has half, the metrics an eighth, and gRPC the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRoom:
-    """How many connections HTTP and the metrics' port may have, since the system allows only so many open files.
+    """How many connections each port may have, since the system allows only so many open files.
 
     `needed` is the limit of open files from which on it decides nothing.
     """
 
     http: int
     metrics: int
+    grpc: int
     needed: int
 
     @staticmethod
@@ -135,9 +136,11 @@ class ConnectionRoom:
         """Where `most_files` (`inf` if there is no limit) may be open, of which `open_files` are."""
         left = int(min(max(most_files - open_files, 0), _OTHER_FILES + _CONNECTIONS))
         for_connections = left - min(_OTHER_FILES, left // 4)
+        http, metrics = max(for_connections // 2, 4), max(for_connections // 8, 2)
         return ConnectionRoom(
-            http=max(for_connections // 2, 4),
-            metrics=max(for_connections // 8, 2),
+            http,
+            metrics,
+            grpc=max(for_connections - http - metrics, 4),
             needed=open_files + _OTHER_FILES + _CONNECTIONS,
         )
 

@@ -243,7 +243,7 @@ class Server:
                 front_end, options.host, options.http_port, clock=clock, tls=tls, limits=limits, budget=budget
             )
             running.push_async_callback(http.stop, options.grace_s)
-            calls = GrpcLimits(options.max_request_bytes, options.max_json_bytes)
+            calls = GrpcLimits(options.max_request_bytes, options.max_json_bytes, max_connections=room.grpc)
             grpc = await start_grpc(plane, gate, request_log, options.host, options.grpc_port, tls, calls, budget)
             running.push_async_callback(grpc.stop, options.grace_s)
             page = MetricsPage(host, statistics, gate)
@@ -307,6 +307,7 @@ def _room_for_connections() -> ConnectionRoom:
             needed=room.needed,
             http_connections=room.http,
             metrics_connections=room.metrics,
+            grpc_connections=room.grpc,
             remedy=f"raise it to {room.needed} or more: LimitNOFILE= in systemd, --ulimit nofile= for containers, "
             "ulimit -n in a shell",
         )
