@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from hebe.embeddings import online_updates, update_replay
 from hebe.embeddings import tiers as tiers_module
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
 from hebe.embeddings.online_updates import OnlineUpdates, _groups_of_this_node
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.rocksdb_store import RocksDbStore
@@ -507,6 +508,57 @@ def test_redis_is_behind_for_as_long_as_the_log_says_so(make_node, tmp_path, ove
     assert lag._written_s < sent_s
     stuck.clear()
     wait_until(lambda: lag._written_s > sent_s, TIMEOUT_S)
+
+
+class QuietSource:
+    """Of a log in which nothing comes; `close` takes until `closes`."""
+
+    shares = True
+    closes = threading.Event()
+    closing = threading.Event()
+
+    def poll(self, _most: int, timeout_s: float) -> list:
+        time.sleep(timeout_s)
+        return []
+
+    def lag(self) -> dict:
+        return {}
+
+    def assigned(self) -> frozenset:
+        return frozenset()
+
+    def close(self) -> None:
+        self.closing.set()
+        self.closes.wait(TIMEOUT_S)
+
+
+def test_statistics_do_not_wait_for_a_new_generation_of_redis_to_be_followed() -> None:
+    """They are asked for on the event loop; a source may take seconds to leave its group."""
+    update_log = SimpleNamespace(
+        source=lambda *_, **__: QuietSource(), forget_group=lambda _group: True, close=lambda: None
+    )
+    source = UpdateConfig(type=UpdateType.LOG_DIRECTORY, address="log", poll_timeout_ms=10)
+    updates = OnlineUpdates("model", update_log, source, None)
+    generations = SimpleNamespace(current="first", changed=None)
+    lookup = SimpleNamespace(dims={"users": 4}, outdated=lambda *_: None)
+    refresh = SimpleNamespace(ask=lambda: None)
+    tiers = SimpleNamespace(lookup=lookup, generations=generations, content="model.1", refresh=refresh)
+    updates._follow(tiers, SimpleNamespace(), None)
+    generations.current = "second"
+    follower = threading.Thread(target=generations.changed)
+    follower.start()
+    asker = threading.Thread(target=updates.statistics, daemon=True)
+    try:
+        assert QuietSource.closing.wait(TIMEOUT_S)
+        asker.start()
+        asker.join(5.0)
+        assert not asker.is_alive()
+        assert follower.is_alive()
+    finally:
+        QuietSource.closes.set()
+        follower.join()
+        updates.close()
+    assert list(updates.statistics()) == ["volatile_db"]
 
 
 def test_poison_goes_where_it_is_told_to(make_node, tmp_path) -> None:

@@ -225,8 +225,10 @@ class OnlineUpdates:
         self._log.close()
 
     def _all(self) -> dict[str, UpdateIngestion]:
-        with self._changing:
-            return dict(self._ingestions)
+        """As they are now. Without `_changing`, which is held while threads end: statistics are asked for on the event
+        loop, and a copy is one step.
+        """
+        return dict(self._ingestions)
 
 
 def _groups_of_this_node(group: str, model: str, place: Path) -> tuple[str, str]:
