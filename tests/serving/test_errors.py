@@ -12,6 +12,7 @@ from hebe.serving.errors import (
     UnknownModel,
     as_request_error,
     described,
+    quoted,
 )
 
 
@@ -20,6 +21,20 @@ def test_a_fault_is_described_with_what_to_do_where_its_own_words_do_not_say():
     no_thread = described(RuntimeError("can't start new thread"))
     assert no_thread.startswith("RuntimeError: can't start new thread: the system has no memory left for one")
     assert "ulimit -v" in no_thread
+
+
+class Costly(list):
+    """What says so where it is written out."""
+
+    def __repr__(self):
+        raise AssertionError
+
+
+def test_what_a_client_wrote_is_quoted_as_far_as_it_is_short():
+    assert [quoted(value) for value in ("a", 1, True, None, 1.5)] == ["'a'", "1", "True", "None", "1.5"]
+    assert quoted("x" * 1000) == "'" + "x" * 59
+    assert quoted(Costly()) == "a list"
+    assert quoted({"a": Costly()}) == "an object"
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "€", "\U0001f600", "\ud800"])

@@ -102,7 +102,7 @@ def test_contradictions_of_a_raw_tensor(datatype, shape, size, message):
         ("INT64", [1], 1, "data is 1; it must be a list"),
         ("INT64", [1], "1", "data is '1'; it must be a list"),
         ("INT64", [1], None, "data is None; it must be a list"),
-        ("INT64", [1], {"a": 1}, "data is {'a': 1}; it must be a list"),
+        ("INT64", [1], {"a": 1}, "data is an object; it must be a list"),
     ],
 )
 def test_contradictions_of_a_listed_tensor(datatype, shape, data, message):

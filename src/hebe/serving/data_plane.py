@@ -22,6 +22,7 @@ from hebe.serving.errors import (
     RequestError,
     UnknownModel,
     as_request_error,
+    quoted,
 )
 from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE, QueryDecoder
@@ -71,10 +72,10 @@ class DataPlane:
 
     def model_loaded(self, model: HostedModel) -> None:
         """Count the batches of `model` from now on; for `ModelHost.on_loaded`."""
-        # A feature that is jagged has two inputs, each of them a field that describes it and one that holds its keys.
-        inputs = 2 * len(model.spec.features) + bool(model.spec.dense_dim)
-        self.most_fields = max(self.most_fields, 2 * inputs + _FIELDS_BESIDE_INPUTS)
-        model.observe_batches(self._endpoint(model).statistics.batch_ran)
+        endpoint = self._endpoint(model)
+        # Each input is a field that describes it and one that holds its keys.
+        self.most_fields = max(self.most_fields, 2 * endpoint.decoder.most_inputs + _FIELDS_BESIDE_INPUTS)
+        model.observe_batches(endpoint.statistics.batch_ran)
 
     def model_unloaded(self, model: HostedModel) -> None:
         """Forget `model` and its counters, unless the same version is loaded again; for `ModelHost.on_unloaded`."""
@@ -90,6 +91,10 @@ class DataPlane:
     def most_values(self, name: str, version: str) -> int:
         """Elements that one input of a request to a model may have. Raises what `ModelHost.find` raises."""
         return self._endpoint(self.host.find(name, version or None)).decoder.most_values
+
+    def most_inputs(self, name: str, version: str) -> int:
+        """Inputs that a request to a model may have. Raises what `ModelHost.find` raises."""
+        return self._endpoint(self.host.find(name, version or None)).decoder.most_inputs
 
     def count_refused(self, error: RequestError, model: str = "", version: str = "", arrival_s: float = 0.0) -> None:
         """Count a request that was answered with `error`, unless that was counted already.
@@ -302,7 +307,7 @@ def _options(request: InferRequest, sla_s: float) -> tuple[int, float, float]:
         raise InvalidInput("parameter 'sequence_id': models here keep no state between requests; leave it out")
     most = parameters.get(MAX_DEFAULTED, 1.0)
     if isinstance(most, bool) or not isinstance(most, int | float) or not 0 <= most <= 1:
-        raise InvalidInput(f"parameter {MAX_DEFAULTED!r} is {most!r:.100}; it must be a number in 0..1")
+        raise InvalidInput(f"parameter {MAX_DEFAULTED!r} is {quoted(most)}; it must be a number in 0..1")
     deadline_s = min(request.deadline_s, request.arrival_s + timeout_us / 1e6) if timeout_us else transport_s
     return priority, deadline_s, float(most)
 
@@ -317,5 +322,5 @@ def _allowed_s(request: InferRequest) -> float:
 def _whole_number(parameters: Mapping[str, Any], name: str, most: int) -> int:
     value = parameters.get(name, 0)
     if type(value) is not int or not 0 <= value <= most:
-        raise InvalidInput(f"parameter {name!r} is {value!r:.100}; it must be a whole number in 0..{most}")
+        raise InvalidInput(f"parameter {name!r} is {quoted(value)}; it must be a whole number in 0..{most}")
     return value

@@ -39,6 +39,20 @@ def described(fault: BaseException) -> str:
     return f"{type(fault).__name__}: {fault}{advice}"
 
 
+def quoted(value: object, most: int = 60) -> str:
+    """What a client wrote, for a message: `most` characters of it, and of a list or an object only that it is one,
+    since to be cut it would first be written out, megabytes of it perhaps.
+    """
+    match value:
+        case list():
+            return "a list"
+        case dict():
+            return "an object"
+        case str():
+            value = value[:most]
+    return repr(value)[:most]
+
+
 class ErrorKind(Enum):
     """What went wrong; the value is (HTTP status, name of the gRPC status code, name in metrics and logs)."""
 

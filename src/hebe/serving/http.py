@@ -18,7 +18,7 @@ from hebe.serving.auth import Gate
 from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.content_coding import MIN_COMPRESS_BYTES, accepted_coding, compress, decompress
 from hebe.serving.data_plane import DataPlane
-from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error, release
+from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error, quoted, release
 from hebe.serving.http_infer import (
     HttpInfer,
     announce_infer,
@@ -270,9 +270,10 @@ class HttpFrontEnd:
             spec = self._host.find(route.model, route.version or None).spec
             return decode_raw_infer(route.model, route.version, body, spec, request.arrival_s)
         most_values = self._data_plane.most_values(route.model, route.version)
+        most_inputs = self._data_plane.most_inputs(route.model, route.version)
         document = route.document or parse_infer_document(body, length)
         binary = None if length is None else body[length:]
-        return decode_infer(route.model, route.version, document, binary, request.arrival_s, most_values)
+        return decode_infer(route.model, route.version, document, binary, request.arrival_s, most_values, most_inputs)
 
     async def _live(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
         if not self._host.live:
@@ -321,7 +322,7 @@ class HttpFrontEnd:
         wanted = parse_json_object(request.body, "the request's body")
         ready = wanted.get("ready", False)
         if not isinstance(ready, bool):
-            raise InvalidInput(f"field 'ready' is {ready!r:.60}; it must be true or false")
+            raise InvalidInput(f"field 'ready' is {quoted(ready)}; it must be true or false")
         return _json(self._repository.index(ready))
 
     async def _load(self, request: HttpRequest, route: _Route) -> HttpResponse:
@@ -329,7 +330,7 @@ class HttpFrontEnd:
         if parameters is None:
             parameters = {}
         if not isinstance(parameters, dict):
-            raise InvalidInput(f"field 'parameters' is {parameters!r:.60}; it must be an object")
+            raise InvalidInput(f"field 'parameters' is {quoted(parameters)}; it must be an object")
         await self._repository.load(route.model, parameters)
         return _json({})
 

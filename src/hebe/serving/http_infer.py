@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hebe.serving.errors import InvalidInput
+from hebe.serving.errors import InvalidInput, quoted
 from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE
 from hebe.serving.tensors import MAX_COUNT, WireTensor, tensor_from_buffer, tensor_from_values
@@ -21,6 +21,8 @@ from hebe.spec import ModelSpec
 
 _OCTETS = b"application/octet-stream"
 _JSON = b"application/json"
+_MOST_OUTPUTS = 8
+"""Of which each is looked at, to say what is wrong with it."""
 
 
 def parse_header_length(text: str | None, body_bytes: int) -> int | None:
@@ -74,17 +76,19 @@ def decode_infer(
     binary: memoryview | None,
     arrival_s: float,
     most_values: int = MAX_COUNT,
+    most_inputs: int = MAX_COUNT,
 ) -> HttpInfer:
     """Read a request's `document` and, where it had a JSON header, the `binary` section behind it.
 
-    An input in JSON may have `most_values`. Raises `InvalidInput` naming the field that is wrong.
+    There may be `most_inputs`, and one in JSON may have `most_values`. Raises `InvalidInput` naming the field that is
+    wrong.
     """
     request_id = document.get("id", "")
     if not isinstance(request_id, str):
-        raise InvalidInput(f"field 'id' is {request_id!r:.60}; it must be a string")
+        raise InvalidInput(f"field 'id' is {quoted(request_id)}; it must be a string")
     parameters = _parameters(document, "the request")
     outputs, out_binary = _outputs(document.get("outputs"), parameters)
-    tensors = _inputs(document.get("inputs"), binary, most_values)
+    tensors = _inputs(document.get("inputs"), binary, most_values, most_inputs)
     return HttpInfer(InferRequest(model, version, request_id, tensors, arrival_s, outputs, parameters), out_binary)
 
 
@@ -96,8 +100,8 @@ def announce_infer(model: str, version: str, document: Mapping[str, Any], arriva
     items = 0
     inputs = document.get("inputs")
     for entry in inputs if isinstance(inputs, list) else ():
-        shape = entry.get("shape") if isinstance(entry, dict) else None
-        if shape and isinstance(shape, list) and not str(entry.get("name")).endswith(".values"):
+        shape, name = (entry.get("shape"), entry.get("name")) if isinstance(entry, dict) else (None, None)
+        if shape and isinstance(shape, list) and not (isinstance(name, str) and name.endswith(".values")):
             items = shape[0]
             break
     if type(items) is not int or items < 1:
@@ -130,14 +134,14 @@ def _parameters(holder: Mapping[str, Any], what: str) -> dict[str, Any]:
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
-        raise InvalidInput(f"field 'parameters' of {what} is {parameters!r:.60}; it must be an object")
+        raise InvalidInput(f"field 'parameters' of {what} is {quoted(parameters)}; it must be an object")
     return parameters
 
 
 def _flag(parameters: Mapping[str, Any], name: str, default: bool, what: str) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
-        raise InvalidInput(f"parameter {name!r} of {what} is {value!r:.60}; it must be true or false")
+        raise InvalidInput(f"parameter {name!r} of {what} is {quoted(value)}; it must be true or false")
     return value
 
 
@@ -146,22 +150,24 @@ def _no_shared_memory(parameters: Mapping[str, Any], what: str) -> None:
         raise InvalidInput(f"{what} asks for shared memory, which is not supported; send the data in the request")
 
 
-def _inputs(listed: Any, binary: memoryview | None, most_values: int) -> list[WireTensor]:
+def _inputs(listed: Any, binary: memoryview | None, most_values: int, most_inputs: int) -> list[WireTensor]:
     """The tensors that the JSON lists, those with `binary_data_size` taken from `binary` in order."""
     if not isinstance(listed, list) or not listed:
         raise InvalidInput("field 'inputs' is missing or empty; it must be a list of the model's inputs")
+    if len(listed) > most_inputs:
+        raise InvalidInput(f"field 'inputs' lists {len(listed)}; the model has at most {most_inputs}")
     tensors = []
     at = 0
     for position, entry in enumerate(listed):
         if not isinstance(entry, dict):
-            raise InvalidInput(f"inputs[{position}] is {entry!r:.60}; it must be an object")
+            raise InvalidInput(f"inputs[{position}] is {quoted(entry)}; it must be an object")
         name, datatype, shape = entry.get("name"), entry.get("datatype"), entry.get("shape")
         if not isinstance(name, str):
-            raise InvalidInput(f"inputs[{position}]: field 'name' is {name!r:.60}; it must be a string")
+            raise InvalidInput(f"inputs[{position}]: field 'name' is {quoted(name)}; it must be a string")
         if not isinstance(datatype, str):
-            raise InvalidInput(f"input {name!r:.100}: field 'datatype' is {datatype!r:.60}; it must be a string")
+            raise InvalidInput(f"input {name!r:.100}: field 'datatype' is {quoted(datatype)}; it must be a string")
         if not isinstance(shape, list):
-            raise InvalidInput(f"input {name!r:.100}: field 'shape' is {shape!r:.60}; it must be a list")
+            raise InvalidInput(f"input {name!r:.100}: field 'shape' is {quoted(shape)}; it must be a list")
         parameters = entry.get("parameters")
         size = None
         if parameters:
@@ -176,7 +182,7 @@ def _inputs(listed: Any, binary: memoryview | None, most_values: int) -> list[Wi
             continue
         if type(size) is not int or size < 0:
             raise InvalidInput(
-                f"input {name!r:.100}: parameter 'binary_data_size' is {size!r:.60}; it must be a whole number"
+                f"input {name!r:.100}: parameter 'binary_data_size' is {quoted(size)}; it must be a whole number"
             )
         if "data" in entry:
             raise InvalidInput(f"input {name!r:.100}: has both field 'data' and parameter 'binary_data_size'")
@@ -201,11 +207,13 @@ def _outputs(listed: Any, parameters: Mapping[str, Any]) -> tuple[list[str] | No
     if listed is None or listed == []:
         return None, binary
     if not isinstance(listed, list):
-        raise InvalidInput(f"field 'outputs' is {listed!r:.60}; it must be a list")
+        raise InvalidInput(f"field 'outputs' is {quoted(listed)}; it must be a list")
+    if len(listed) > _MOST_OUTPUTS:
+        raise InvalidInput(f"field 'outputs' lists {len(listed)}; the only output is {SCORE!r}")
     names = []
     for position, entry in enumerate(listed):
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            raise InvalidInput(f"outputs[{position}] is {entry!r:.60}; it must be an object with a 'name'")
+            raise InvalidInput(f"outputs[{position}] is {quoted(entry)}; it must be an object with a 'name'")
         what = f"output {entry['name']!r:.100}"
         output_parameters = _parameters(entry, what)
         _no_shared_memory(output_parameters, what)

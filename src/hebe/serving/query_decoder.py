@@ -83,6 +83,8 @@ class QueryDecoder:
             self._inputs[DENSE] = _Input(DENSE, _Role.DENSE, "", spec.dense_dim, 0)
         self.most_values = max_items * max(entry.lookups for entry in self._inputs.values())
         """Of the widest input of the largest query."""
+        self.most_inputs = 2 * len(spec.features) + bool(spec.dense_dim)
+        """Where all features are jagged."""
 
     def decode(self, tensors: Iterable[WireTensor], *, complete: bool = True) -> DecodedQuery:
         """Check `tensors` and hand out their values, reshaped but not copied; of a part of the inputs, of which no

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hebe.server_configuration import Lane, from_dict
-from hebe.serving.errors import InvalidInput
+from hebe.serving.errors import InvalidInput, quoted
 from hebe.spec import SpecError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class RepositoryControl:
             text = str(version)
             if isinstance(version, bool) or not (text.isascii() and text.isdigit() and 0 < int(text[:19]) < 10**18):
                 raise InvalidInput(
-                    f"parameter 'version' is {version!r:.60}; it must be a whole number from 1, of at most 18 digits"
+                    f"parameter 'version' is {quoted(version)}; it must be a whole number from 1, of at most 18 digits"
                 )
             version = int(text)
         await self._to_the_end(self._host.load(name, version))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hebe.serving.errors import InvalidInput
+from hebe.serving.errors import InvalidInput, quoted
 
 DATATYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(code)
@@ -55,8 +55,8 @@ def _count(name: str, datatype: str, shape: Sequence[int]) -> tuple[np.dtype[Any
     for size in shape:
         if type(size) is not int or not 0 <= size <= MAX_COUNT:
             raise InvalidInput(
-                f"input {name!r:.100}: shape {list(shape)!r:.100}: sizes must be whole numbers, not negative, of at "
-                f"most {MAX_COUNT}"
+                f"input {name!r:.100}: shape [{', '.join(map(quoted, shape))}]: sizes must be whole numbers, not "
+                f"negative, of at most {MAX_COUNT}"
             )
         count *= size
     if count > MAX_COUNT:
@@ -146,7 +146,7 @@ def _flat(name: str, shape: Sequence[int], data: Any) -> Sequence[Any]:
     """The elements of `data`; what nests otherwise than `shape` is refused."""
     if type(data) is not list:
         raise InvalidInput(
-            f"input {name!r:.100}: data is {data!r:.60}; it must be a list, flat or nested as the shape is"
+            f"input {name!r:.100}: data is {quoted(data)}; it must be a list, flat or nested as the shape is"
         )
     if not data or type(data[0]) is not list:
         return data
