@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
+import os
+import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +21,7 @@ from hebe.runtime.loaded_model import LoadOptions
 from hebe.runtime.pinning import available_cores, pinned
 from hebe.server_configuration import Lane, Placement
 from hebe.serving import model_host
+from hebe.serving.content_coding import decompress
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel, as_request_error, release
 from hebe.serving.model_host import HostOptions, ModelHost
 from hebe.serving.repository_control import RepositoryControl
@@ -69,6 +73,9 @@ class Running:
 
     def refresh(self):
         raise self.fault
+
+    def close(self):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -238,6 +245,35 @@ async def test_a_load_that_failed_is_let_go_of_without_the_garbage_collector(mon
     finally:
         gc.enable()
     assert [entry.state for entry in host.index()] == ["UNAVAILABLE"]
+
+
+async def test_loads_under_way_hold_up_nothing_else(monkeypatch):
+    """Neither a query that is packed, nor an unload, however many they are."""
+    names = [f"model{number}" for number in range(40)]
+    goes_on = threading.Event()
+    at_work = []
+
+    def load(*_, **__):
+        at_work.append(1)
+        goes_on.wait(60.0)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model_host.LoadedModel, "load", load)
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: dict.fromkeys(names, (1,)))
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    host._hosted["wnd"] = Running()
+    loads = [asyncio.ensure_future(host.load(name)) for name in names]
+    try:
+        data = memoryview(bytes(200_000))
+        while len(at_work) < min(32, os.cpu_count() + 4):  # as many as `to_thread` has threads
+            await asyncio.sleep(0.005)
+        assert await asyncio.wait_for(decompress(gzip.compress(data), "gzip", 1 << 20), 30.0) == data
+        await asyncio.wait_for(host.unload("wnd"), 30.0)
+        assert not any(load.done() for load in loads)
+    finally:
+        goes_on.set()
+    outcomes = await asyncio.gather(*loads, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {LoadFailed}
 
 
 async def test_a_long_load_says_how_far_it_has_come(monkeypatch):

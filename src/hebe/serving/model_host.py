@@ -50,6 +50,7 @@ from hebe.serving.driver import NodeDriver, clock
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel
 from hebe.serving.hosted_model import HostedModel
 from hebe.serving.model_index import ModelIndex, ModelIndexEntry, reason_of
+from hebe.serving.own_thread import in_own_thread
 from hebe.serving.profile_in_use import ProfileInUse
 from hebe.serving.served_configuration import ServedConfiguration
 
@@ -315,7 +316,7 @@ class ModelHost:
             started_s = self.clock()
             log.info("loading model", model=name, version=version)
             try:
-                model = await asyncio.to_thread(self._open, name, version, before)
+                model = await in_own_thread(self._open, name, version, before)
                 try:
                     await self._answer_one(model)
                 except BaseException:
@@ -359,12 +360,12 @@ class ModelHost:
         """Level 1 of the running version from the tiers below it, unless the repository has another version by now."""
         name, version = model.spec.name, model.version
         try:
-            if await asyncio.to_thread(stored_identity, self.directory, name, version) != model.identity:
+            if await in_own_thread(stored_identity, self.directory, name, version) != model.identity:
                 raise LoadFailed(
                     f"version {version} runs, and its files have changed since it was loaded; "
                     "write them as a new version, or unload the model first"
                 )
-            report = await asyncio.to_thread(model.refresh)
+            report = await in_own_thread(model.refresh)
             if report is not None and report.unreachable:
                 raise LoadFailed(
                     f"{report.unreachable:,} of the {report.rows:,} rows in the cache were not refreshed: "
@@ -394,7 +395,7 @@ class ModelHost:
                         f"batch_size is {largest}: at most {self.options.max_items}, the largest query taken"
                     )
                 placed = self._beside(place_lanes(configuration, self.cores), name)
-                await asyncio.to_thread(model.split_anew, placed)
+                await in_own_thread(model.split_anew, placed)
             except Exception as fault:
                 self._index.failed("new split", name, model.version, fault)
                 raise LoadFailed(f"model {name}: {reason_of(fault)}; it runs as before") from fault
@@ -556,7 +557,7 @@ class ModelHost:
             await self._close_model(before)
         name, version = model.spec.name, model.version
         try:
-            outcomes = await asyncio.to_thread(remove_old_stores, self.directory, name, version, self.options.load)
+            outcomes = await in_own_thread(remove_old_stores, self.directory, name, version, self.options.load)
         except Exception as fault:
             log.error("old persistent stores were not looked for", model=name, reason=reason_of(fault))
             return
@@ -569,7 +570,7 @@ class ModelHost:
     async def _close_model(self, model: HostedModel) -> None:
         if self.on_unloaded is not None:
             self.on_unloaded(model)
-        await asyncio.to_thread(model.close)
+        await in_own_thread(model.close)
 
 
 def _newest(versions: tuple[int, ...]) -> int:

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from hebe.serving.own_thread import in_own_thread
+
+
+async def test_what_is_returned_and_raised_comes_back():
+    assert await in_own_thread(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        await in_own_thread(divmod, 7, 0)
+
+
+async def test_any_number_of_works_leave_asyncios_threads_alone():
+    goes_on = threading.Event()
+    works = [asyncio.ensure_future(in_own_thread(goes_on.wait, 60.0)) for _ in range(40)]
+    try:
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(asyncio.to_thread(str), 30.0) == ""
+        assert not any(work.done() for work in works)
+    finally:
+        goes_on.set()
+    assert await asyncio.gather(*works) == [True] * 40
+
+
+async def test_it_ends_with_its_work():
+    seen = [await in_own_thread(threading.current_thread) for _ in range(2)]
+    for thread in seen:
+        thread.join(30.0)
+        assert not thread.is_alive()
+    assert seen[0] is not seen[1]
