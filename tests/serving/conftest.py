@@ -183,7 +183,7 @@ class FakeHost:
 
     @property
     def entries(self) -> tuple[FakeEntry, ...]:
-        return tuple(self.index())
+        return tuple(self.listed())
 
     def wants(self, name: str) -> bool:
         return name in self.stored
@@ -198,7 +198,10 @@ class FakeHost:
             raise UnknownModel(f"model {name} has no version {version!r}")
         return model
 
-    def index(self) -> list[FakeEntry]:
+    async def index(self) -> list[FakeEntry]:
+        return self.listed()
+
+    def listed(self) -> list[FakeEntry]:
         return [
             FakeEntry(name, 1, "READY") if name in self.models else FakeEntry(name, 1, "UNAVAILABLE", "unloaded")
             for name in sorted(self.stored)

@@ -244,7 +244,7 @@ async def test_a_load_that_failed_is_let_go_of_without_the_garbage_collector(mon
         assert held[0]() is None
     finally:
         gc.enable()
-    assert [entry.state for entry in host.index()] == ["UNAVAILABLE"]
+    assert [entry.state for entry in await host.index()] == ["UNAVAILABLE"]
 
 
 async def test_loads_under_way_hold_up_nothing_else(monkeypatch):
@@ -412,7 +412,7 @@ async def test_work_on_a_model_is_done_one_after_another_however_it_ends():
 
 
 async def test_a_model_that_goes_while_the_server_starts_is_a_load_that_failed(monkeypatch):
-    stored = iter([{"ranker": (1,)}, {"ranker": (1,)}, {}])
+    stored = iter([{"ranker": (1,)}, {}])
     host = ModelHost(Path("models"), HostOptions())
     monkeypatch.setattr(model_host, "stored_versions", lambda _directory: next(stored))
     with capture_logs() as lines, pytest.raises(LoadFailed, match="has no model 'ranker'"):
@@ -437,6 +437,29 @@ async def test_models_that_cannot_be_loaded_at_the_start_are_told_once_each(monk
     assert host.load_failures == {"lone": 1, "ranker": 1}
 
 
+async def test_a_repository_whose_file_system_hangs_holds_up_no_query(monkeypatch):
+    """Nor does one that is long: it is read in a thread, where index and loads wait for each other."""
+    at_work, goes_on = threading.Event(), threading.Event()
+
+    def hang(*_):
+        at_work.set()
+        goes_on.wait(60.0)
+        return {"ranker": (1,)}
+
+    host = ModelHost(Path("models"), HostOptions())
+    monkeypatch.setattr(model_host, "stored_versions", hang)
+    monkeypatch.setattr(model_host, "incomplete_versions", lambda *_: hang() and [])
+    monkeypatch.setattr(model_host.LoadedModel, "load", lambda *_, **__: hang() and 1 / 0)
+    asked = [asyncio.ensure_future(ask) for ask in (host.load_all(), host.index(), host.load("ranker", 2))]
+    assert await asyncio.to_thread(at_work.wait, 30.0)
+    await asyncio.sleep(0.05)
+    assert not any(each.done() for each in asked), "and this goes on"
+    goes_on.set()
+    failed, listed, missing = await asyncio.gather(*asked, return_exceptions=True)
+    assert (type(failed), [entry.name for entry in listed], type(missing)) == (LoadFailed, ["ranker"], UnknownModel)
+    await host.close()
+
+
 async def test_a_model_that_cannot_be_listed_is_one_that_cannot_be_loaded(monkeypatch, tmp_path):
     """And the others are served, as beside any that cannot be loaded."""
     listed = Path.iterdir
@@ -451,7 +474,7 @@ async def test_a_model_that_cannot_be_listed_is_one_that_cannot_be_loaded(monkey
         (tmp_path / name / "1" / "model.toml").touch()
     monkeypatch.setattr(Path, "iterdir", iterdir)
     host = ModelHost(tmp_path, HostOptions())
-    assert [(each.name, each.version, each.state) for each in host.index()] == [
+    assert [(each.name, each.version, each.state) for each in await host.index()] == [
         ("ranker", 1, "UNAVAILABLE"), ("secret", 0, "UNAVAILABLE"),
     ]  # fmt: skip
     for version in (None, 1):
@@ -459,7 +482,7 @@ async def test_a_model_that_cannot_be_listed_is_one_that_cannot_be_loaded(monkey
             await host.load("secret", version)
     with pytest.raises(LoadFailed, match=r"model ranker: .*/ranker/1/model.toml: truncated"):
         await host.load("ranker")
-    [_, told] = RepositoryControl(host).index(ready_only=False)
+    [_, told] = await RepositoryControl(host).index(ready_only=False)
     assert (told["name"], told["state"]) == ("secret", "UNAVAILABLE")
     assert "cannot be listed" in told["reason"]
 

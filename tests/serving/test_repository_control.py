@@ -60,8 +60,8 @@ async def test_a_version_is_a_whole_number(fake_host, version):
 async def test_what_is_listed(fake_host):
     control = RepositoryControl(fake_host)
     await control.unload("lone")
-    assert control.index(ready_only=True) == [{"name": "ranker", "version": "1", "state": "READY", "reason": ""}]
-    assert [entry["state"] for entry in control.index(ready_only=False)] == ["UNAVAILABLE", "READY"]
+    assert await control.index(ready_only=True) == [{"name": "ranker", "version": "1", "state": "READY", "reason": ""}]
+    assert [entry["state"] for entry in await control.index(ready_only=False)] == ["UNAVAILABLE", "READY"]
     assert control.ready_versions("ranker") == ["1"]
     assert control.ready_versions("lone") == []
 

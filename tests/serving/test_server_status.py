@@ -152,7 +152,7 @@ def test_a_load_that_failed_says_since_when(fake_host):
     fake_host.models.pop("lone")
     known = {"lone": FakeEntry("lone", 1, "UNAVAILABLE", "truncated", 400.0)}
     known["ranker"] = FakeEntry("ranker", 1, "READY", "version 2 failed to load: truncated", 940.0)
-    fake_host.index = lambda: list(known.values())
+    fake_host.listed = lambda: list(known.values())
     status = ServerStatus(fake_host, Statistics())
     assert status.document()["degraded"] == [
         {"model": "lone", "what": "model", "reason": "truncated", "since_s": 600.0},

@@ -424,7 +424,7 @@ class GrpcFrontEnd:
     # -- repository and settings
 
     async def _repository_index(self, request: Any, _context: Any) -> Any:
-        return message("RepositoryIndexResponse")(models=self._repository.index(request.ready))
+        return message("RepositoryIndexResponse")(models=await self._repository.index(request.ready))
 
     async def _repository_load(self, request: Any, _context: Any) -> Any:
         await self._repository.load(request.model_name, parameters_of(request.parameters))

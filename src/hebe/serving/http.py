@@ -323,7 +323,7 @@ class HttpFrontEnd:
         ready = wanted.get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidInput(f"field 'ready' is {quoted(ready)}; it must be true or false")
-        return _json(self._repository.index(ready))
+        return _json(await self._repository.index(ready))
 
     async def _load(self, request: HttpRequest, route: _Route) -> HttpResponse:
         parameters = parse_json_object(request.body, "the request's body").get("parameters")

@@ -12,11 +12,11 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import structlog
 
@@ -62,6 +62,9 @@ _TELL_EVERY_S = 5.0
 """How often the log says how far a load has come."""
 _LOADING_NICENESS = 19
 """Loading gives way to the workers, which may give way to the front end themselves."""
+
+_Arguments = TypeVarTuple("_Arguments")
+_Found = TypeVar("_Found")
 
 MOST_WORKERS = 1024
 """Of one model: each has threads and buffers of its own."""
@@ -126,6 +129,7 @@ class ModelHost:
         self._locks: dict[str, asyncio.Lock] = {}
         self._locks_in_use: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
+        self._looking = ThreadPoolExecutor(1, "hebe-repository")
         self.cores = cores = available_cores()
         workers = options.workers if options.workers is not None else max(len(cores) // options.worker_cores, 1)
         self.worker_cores = allot_cores(workers, options.worker_cores, cores)
@@ -232,10 +236,11 @@ class ModelHost:
         """Whether model `name` should be served, so that the server is not ready without it."""
         return name in self._wanted
 
-    def index(self) -> list[ModelIndexEntry]:
+    async def index(self) -> list[ModelIndexEntry]:
         """Every model of the repository with its state, by name."""
+        stored = await self._look(self.stored)
         entries = {entry.name: entry for entry in self.entries}
-        for name, versions in self.stored().items():
+        for name, versions in stored.items():
             entries.setdefault(name, ModelIndexEntry(name, _newest(versions), "UNAVAILABLE", "not loaded"))
         return [entries[name] for name in sorted(entries)]
 
@@ -248,9 +253,14 @@ class ModelHost:
         except Exception as fault:
             raise LoadFailed(reason_of(fault)) from fault
 
-    def check_repository(self) -> None:
-        """Raise `LoadFailed` unless there is a model to load."""
-        if not self.stored():
+    async def _look(self, look: Callable[[*_Arguments], _Found], *arguments: *_Arguments) -> _Found:
+        """`look` into the repository, off the event loop, one at a time: its file system may be slow, or hang."""
+        return await asyncio.get_running_loop().run_in_executor(self._looking, look, *arguments)
+
+    def check_repository(self) -> dict[str, tuple[int, ...]]:
+        """As `stored`. Raises `LoadFailed` unless there is a model to load."""
+        stored = self.stored()
+        if not stored:
             if (above := repository_above(self.directory)) is not None:
                 raise LoadFailed(f"{self.directory} is a model, not a repository of models; give {above}")
             beside = "".join(f"; {words}" for words in incomplete_versions(self.directory)[:1])
@@ -258,14 +268,14 @@ class ModelHost:
                 f"{self.directory} has no models; make one with `hebe model new NAME --repository {self.directory}`"
                 f"{beside}"
             )
+        return stored
 
     async def load_all(self) -> None:
         """Load the newest version of every model of the repository; failures are logged and kept in the index.
 
         Raises `LoadFailed` if none can be loaded.
         """
-        self.check_repository()
-        stored = self.stored()
+        stored = await self._look(self.check_repository)
         names = list(stored)
         if self.options.load.hierarchy is not None:
             for said in self.options.load.hierarchy.models_beside(names):
@@ -296,7 +306,7 @@ class ModelHost:
         """
         async with self._alone(name):
             try:
-                versions = self.stored().get(name)
+                versions = (await self._look(self.stored)).get(name)
             except LoadFailed as fault:
                 self._index.failed("load", name, version or 0, fault, in_log=in_log)
                 raise
@@ -306,7 +316,7 @@ class ModelHost:
                 known = ", ".join(str(each) for each in versions[-8:])
                 raise UnknownModel(f"model {name} has no version {version}; the repository has {known}")
             version = version or _newest(versions)
-            self._tell_incomplete(name)
+            await self._look(self._tell_incomplete, name)
             before = self._hosted.get(name)
             if before is not None and before.version == version and before.tiered and before.runs:
                 await self._refresh(before)
@@ -422,6 +432,7 @@ class ModelHost:
     async def close(self) -> None:
         """Answer what was admitted, then free every model."""
         self.live = False
+        self._looking.shutdown(wait=False, cancel_futures=True)
         models, self._hosted = list(self._hosted.values()), {}
         await asyncio.gather(*self._closing, *(self._close_model(model) for model in models))
 

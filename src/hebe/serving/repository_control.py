@@ -42,11 +42,11 @@ class RepositoryControl:
         self._host = host
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def index(self, ready_only: bool) -> list[dict[str, str]]:
+    async def index(self, ready_only: bool) -> list[dict[str, str]]:
         """Every model version known to the repository, or those that are ready."""
         return [
             {"name": entry.name, "version": str(entry.version or ""), "state": entry.state, "reason": entry.reason}
-            for entry in self._host.index()
+            for entry in await self._host.index()
             if not ready_only or entry.state == "READY"
         ]
 
