@@ -41,7 +41,8 @@ def _head(method: bytes) -> bytes:
 class _Connection:
     """A connection to `host:port`; what comes on it goes to `_take`."""
 
-    def __init__(self, url: str, settings: bytes = b"") -> None:
+    def __init__(self, url: str, settings: bytes = b"", *, answers_pings: bool = True) -> None:
+        self._answers_pings = answers_pings
         host, port = url.split(":")
         self._socket = socket.create_connection((host, int(port)), timeout=60)
         self._socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, settings))
@@ -68,7 +69,7 @@ class _Connection:
                 return
             kind, flags, call = struct.unpack(">xxxBBI", self._received[:9])
             payload, self._received = self._received[9:end], self._received[end:]
-            if kind == _PING and not flags & _ACK:
+            if kind == _PING and not flags & _ACK and self._answers_pings:
                 self._socket.sendall(_frame(_PING, _ACK, 0, payload))
             self._take(kind, flags, call, payload)
             if kind == _SETTINGS and not flags & _ACK:
@@ -145,8 +146,8 @@ class HalfMessages(_Connection):
 class UnreadAnswers(_Connection):
     """Calls with whole messages, whose answers have no window to come in."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url, struct.pack(">HI", _INITIAL_WINDOW_SIZE, 0))
+    def __init__(self, url: str, *, answers_pings: bool = True) -> None:
+        super().__init__(url, struct.pack(">HI", _INITIAL_WINDOW_SIZE, 0), answers_pings=answers_pings)
         self._calls = 0
         self._answered: set[int] = set()
         self._refused: set[int] = set()
@@ -167,6 +168,12 @@ class UnreadAnswers(_Connection):
             assert time.monotonic() < end_s, "neither within a minute"
             self._receive(0.02)
         return call in self._answered
+
+    def wait(self) -> None:
+        """Wait a minute for whatever comes."""
+        end_s = time.monotonic() + 60
+        while time.monotonic() < end_s:
+            self._receive(0.1)
 
     def _take(self, kind: int, flags: int, call: int, payload: bytes) -> None:  # noqa: ARG002
         if kind == _HEADERS:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from hebe.serving import grpc_server
 from hebe.serving.auth import Gate
 from hebe.serving.byte_budget import ByteBudget
 from hebe.serving.grpc_server import GrpcLimits
@@ -247,6 +248,19 @@ def test_connections_are_bounded_too(serve_with):
     client = Client(front_ends.grpc_url)
     assert client("ServerLive", wait_for_ready=True).live
     client.channel.close()
+
+
+@pytest.mark.parametrize("calls", [0, 1])
+def test_who_has_gone_without_a_word_loses_the_connection(serve_with, monkeypatch, calls):
+    """With and without a call under way."""
+    monkeypatch.setattr(grpc_server, "_PING_EVERY_MS", 1000)
+    monkeypatch.setattr(grpc_server, "_PING_TIMEOUT_MS", 300)
+    front_ends = serve_with()
+    with UnreadAnswers(front_ends.grpc_url, answers_pings=False) as gone:
+        for _ in range(calls):
+            assert gone.ask(f"/{SERVICE}/ServerLive")
+        with pytest.raises((EOFError, ConnectionError)):
+            gone.wait()
 
 
 def test_nothing_is_received_from_who_has_no_token(serve_with):

@@ -53,6 +53,7 @@ from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY
 _HEALTH = "grpc.health.v1.Health"
 _OPEN_METHODS = ("ServerLive", "ServerReady", "Check")
 _POLL_S = 0.25
+_PING_EVERY_MS, _PING_TIMEOUT_MS = 60_000, 20_000
 _WINDOW_BYTES = 256 * 1024
 """How much of a call's message may come before it is read. By itself gRPC raises this to tens of megabytes."""
 _STREAMS = 4
@@ -566,8 +567,10 @@ async def start_grpc(
             ("grpc.max_concurrent_streams", sum(kind.most for kind in front_end.places)),
             ("grpc.server_handshake_timeout_ms", math.ceil(limits.handshake_timeout_s * 1e3)),
             ("grpc.so_reuseport", 0),
-            ("grpc.keepalive_time_ms", 60_000),
-            ("grpc.keepalive_timeout_ms", 20_000),
+            # Who has gone without a word is noticed, also where no call is under way; who is there answers by itself.
+            ("grpc.keepalive_time_ms", _PING_EVERY_MS),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ],
     )
