@@ -21,8 +21,13 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
+from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.updates.log_directory import LogDirectory
 from hebe.models.repository import ModelRepository
+from hebe.runtime.executor import ModelExecutor
+from hebe.runtime.loaded_model import LoadOptions
+from hebe.serving.errors import LoadFailed, QueryFailed
+from hebe.serving.model_host import HostOptions, ModelHost
 
 from ..redis_servers import RedisServer
 from .row_reader import FEATURE, LOOKUPS, TABLE, Reader, Versions, row_reader, serving, store_reader
@@ -273,6 +278,33 @@ def test_a_model_that_only_redis_has_the_rows_of_is_not_ready_without_it(tmp_pat
     )  # fmt: skip
     assert gone.returncode == 1
     assert "cannot be reached" in gone.stderr
+
+
+async def test_a_model_whose_batches_fail_is_loaded_again_beside_nothing(tmp_path: Path):
+    """It has its persistent store for itself: its workers are started anew."""
+    store_reader(tmp_path / "models", SPEC)
+    hierarchy = HierarchyConfig.from_mapping(tiers(tmp_path, {"type": "parallel_hash_map"}))
+    options = HostOptions(workers=1, worker_threads=1, load=LoadOptions(hierarchy=hierarchy))
+    host = ModelHost(tmp_path / "models", options)
+    try:
+        await host.load_all()
+        [model] = host.hosted
+        failing = pytest.MonkeyPatch()
+        failing.setattr(ModelExecutor, "run", lambda *_: 1 / 0)
+        for _ in range(3):
+            with pytest.raises(QueryFailed):
+                await host._answer_one(model)
+        assert not model.runs
+        with pytest.raises(LoadFailed, match=r"new workers fail, too: .*; unload the model, then load it"):
+            await host.load(SPEC.name)
+        assert host.hosted == (model,)
+        failing.undo()
+        await host.load(SPEC.name)
+        assert host.hosted == (model,)
+        assert host.ready
+        assert [entry.reason for entry in host.entries] == [""]
+    finally:
+        await host.close()
 
 
 def test_versions_of_a_model_that_writes_its_persistent_store(tmp_path: Path):

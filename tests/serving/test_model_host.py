@@ -18,7 +18,7 @@ from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.models.catalog import entry
 from hebe.query import Query
 from hebe.runtime.loaded_model import LoadOptions
-from hebe.runtime.pinning import available_cores, pinned
+from hebe.runtime.pinning import available_cores, pinned, place_lanes
 from hebe.server_configuration import Lane, Placement
 from hebe.serving import model_host
 from hebe.serving.content_coding import decompress
@@ -63,11 +63,13 @@ class Running:
 
     def __init__(self, fault=None):
         self.configuration, self.fault, self.splits, self.placed = whole(1, 1), fault, 1, []
+        self.lanes = place_lanes(self.configuration, available_cores())
 
     def split_anew(self, placed):
         if self.fault is not None:
             raise self.fault
         self.placed.append(placed)
+        self.lanes = placed.lanes
         self.configuration = tuple(each.lane for each in placed.lanes)
         self.splits += 1
 
@@ -109,6 +111,19 @@ async def test_threads_that_were_asked_for_outlive_a_new_split_and_the_next_vers
     with pytest.raises(LoadFailed):
         await host.load("wnd", 2)
     assert seen == [len(placed.workers) * threads], "tables are read for as many threads as will look up in them"
+
+
+async def test_new_workers_that_fail_too_are_told_with_what_to_do(monkeypatch):
+    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"wnd": (1,)})
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    host._hosted["wnd"] = model = Running(fault=OSError(5, "Input/output error"))
+    model.runs, model.trouble = False, "1 of its workers have ended"
+    host._index.put("wnd", 1, "READY")
+    with pytest.raises(LoadFailed, match=r"new workers fail, too: .*Input/output error; unload the model, then load"):
+        await host.load("wnd")
+    [entry] = host.entries
+    assert (entry.state, "new workers fail" in entry.reason) == ("READY", True)
+    assert host.hosted == (model,)
 
 
 async def test_a_configuration_of_its_own_decides_the_threads_too(monkeypatch):

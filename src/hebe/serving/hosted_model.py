@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from hebe.query import KeyArray, Query, QueryResult
 from hebe.runtime.hierarchy_state import IngestionStatistics, RefreshReport, TiersState, row_format
 from hebe.runtime.large_allocations import give_back_freed
-from hebe.runtime.pinning import PlacedServer
+from hebe.runtime.pinning import PlacedLane, PlacedServer
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane
 from hebe.serving.driver import BatchObserver, NodeDriver
@@ -45,6 +45,11 @@ class HostedModel:
     def configuration(self) -> tuple[Lane, ...]:
         """How the server is split for it."""
         return tuple(placed.lane for placed in self._driver.lanes)
+
+    @property
+    def lanes(self) -> tuple[PlacedLane, ...]:
+        """The same, with the cores."""
+        return self._driver.lanes
 
     @property
     def splits(self) -> int:

@@ -301,8 +301,8 @@ class ModelHost:
     async def load(self, name: str, version: int | None = None, *, in_log: bool = True) -> None:
         """Load a version (default: the newest) and let it take over. Raises `UnknownModel`, or `LoadFailed` saying why.
 
-        Where that version runs and its tables are tiered, level 1 is brought up to date instead: a second one beside it
-        would find the persistent store taken. Not `in_log`: that it failed is left to the caller to tell.
+        Where that version is in memory and its tables are tiered, it is mended instead: a second one beside it would
+        find the persistent store taken. Not `in_log`: that it failed is left to the caller to tell.
         """
         async with self._alone(name):
             try:
@@ -318,8 +318,8 @@ class ModelHost:
             version = version or _newest(versions)
             await self._look(self._tell_incomplete, name)
             before = self._hosted.get(name)
-            if before is not None and before.version == version and before.tiered and before.runs:
-                await self._refresh(before)
+            if before is not None and before.version == version and before.tiered:
+                await self._mend(before)
                 return
             if before is None:
                 self._index.put(name, version, "LOADING")
@@ -366,10 +366,14 @@ class ModelHost:
         except Exception as fault:
             log.warning("the model's directory cannot be listed", model=name, reason=reason_of(fault))
 
-    async def _refresh(self, model: HostedModel) -> None:
-        """Level 1 of the running version from the tiers below it, unless the repository has another version by now."""
+    async def _mend(self, model: HostedModel) -> None:
+        """New workers, where some were lost or their batches fail, and level 1 of the version in memory from the tiers
+        below it, unless the repository has another version by now.
+        """
         name, version = model.spec.name, model.version
         try:
+            if not model.runs:
+                await self._start_anew(model)
             if await in_own_thread(stored_identity, self.directory, name, version) != model.identity:
                 raise LoadFailed(
                     f"version {version} runs, and its files have changed since it was loaded; "
@@ -389,6 +393,15 @@ class ModelHost:
         if report is not None:
             seconds = round(report.seconds, 3)
             log.info("cache refreshed", model=name, version=version, rows=report.rows, seconds=seconds)
+
+    async def _start_anew(self, model: HostedModel) -> None:
+        name, trouble = model.spec.name, model.trouble
+        try:
+            await in_own_thread(model.split_anew, self._beside(model.lanes, name))
+            await self._answer_one(model)
+        except Exception as fault:
+            raise LoadFailed(f"new workers fail, too: {reason_of(fault)}; unload the model, then load it") from fault
+        log.info("workers started anew", model=name, version=model.version, reason=trouble)
 
     async def split_anew(self, name: str, configuration: tuple[Lane, ...]) -> None:
         """Run a model that is loaded in another configuration, without losing a query. Raises `UnknownModel`, or
@@ -444,7 +457,7 @@ class ModelHost:
         served = options.configurations.get(name)
         placed = self._placed
         if before is not None and before.splits > 1:
-            placed = self._beside(place_lanes(before.configuration, self.cores), name)
+            placed = self._beside(before.lanes, name)
         elif served is not None:
             placed = self._beside(self._own_lanes[name], name)
         loaded = self._read(name, version, len(placed.workers) * placed.threads)
