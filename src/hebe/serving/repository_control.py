@@ -73,8 +73,8 @@ class RepositoryControl:
             return
         version = parameters.get("version")
         if version is not None:
-            text = str(version)
-            if isinstance(version, bool) or not (text.isascii() and text.isdigit() and 0 < int(text[:19]) < 10**18):
+            text = str(version) if type(version) is int else version
+            if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 18 and int(text)):
                 raise InvalidInput(
                     f"parameter 'version' is {quoted(version)}; it must be a whole number from 1, of at most 18 digits"
                 )
