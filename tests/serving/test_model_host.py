@@ -20,7 +20,7 @@ from hebe.query import Query
 from hebe.runtime.loaded_model import LoadOptions
 from hebe.runtime.pinning import available_cores, pinned, place_lanes
 from hebe.server_configuration import Lane, Placement
-from hebe.serving import model_host
+from hebe.serving import model_host, stored_models
 from hebe.serving.content_coding import decompress
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel, as_request_error, release
 from hebe.serving.model_host import HostOptions, ModelHost
@@ -101,7 +101,7 @@ async def test_threads_that_were_asked_for_outlive_a_new_split_and_the_next_vers
 
     monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(9)))
     monkeypatch.setattr(model_host, "pin_thread", lambda *_: None)
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"wnd": (1, 2)})
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1, 2)})
     monkeypatch.setattr(model_host.LoadedModel, "load", load)
     host = ModelHost(Path("models"), HostOptions(workers=2, worker_threads=asked))
     host._hosted["wnd"] = model = Running()
@@ -114,7 +114,7 @@ async def test_threads_that_were_asked_for_outlive_a_new_split_and_the_next_vers
 
 
 async def test_new_workers_that_fail_too_are_told_with_what_to_do(monkeypatch):
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"wnd": (1,)})
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1,)})
     host = ModelHost(Path("models"), HostOptions(workers=1))
     host._hosted["wnd"] = model = Running(fault=OSError(5, "Input/output error"))
     model.runs, model.trouble = False, "1 of its workers have ended"
@@ -143,7 +143,7 @@ async def test_whatever_fails_by_request_is_told_each_time_and_counted_with_its_
         raise OSError(28, "No space left on device")
 
     now_s = [100.0]
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"wnd": (1, 2), "lone": (3,)})
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1, 2), "lone": (3,)})
     monkeypatch.setattr(model_host, "stored_identity", lambda *_: "ab12")
     monkeypatch.setattr(model_host.LoadedModel, "load", load)
     host = ModelHost(Path("models"), HostOptions(workers=1))
@@ -182,7 +182,7 @@ async def test_that_the_repository_cannot_be_read_is_told_too(monkeypatch):
     def unreadable(_directory):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(model_host, "stored_versions", unreadable)
+    monkeypatch.setattr(stored_models, "stored_versions", unreadable)
     host = ModelHost(Path("models"), HostOptions(workers=1))
     with capture_logs() as lines, pytest.raises(LoadFailed, match="Permission denied"):
         await host.load("whoever")
@@ -195,7 +195,7 @@ async def test_a_load_that_a_stop_breaks_off_has_not_failed(monkeypatch):
         host.begin_shutdown()
         progress(1, 2)
 
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"wnd": (1,)})
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1,)})
     monkeypatch.setattr(model_host.LoadedModel, "load", load)
     host = ModelHost(Path("models"), HostOptions(workers=1))
     with capture_logs() as lines, pytest.raises(LoadFailed, match="the server stopped while it was being loaded"):
@@ -215,7 +215,7 @@ async def test_a_load_that_a_stop_breaks_off_has_not_failed(monkeypatch):
 )
 def test_the_front_end_has_the_cores_that_no_models_workers_take(monkeypatch, stored, lanes, front_end):
     monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(4)))
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: dict.fromkeys(stored, (1,)))
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: dict.fromkeys(stored, (1,)))
     options = HostOptions(configurations={"ranker": served(lanes=lanes)})
     assert ModelHost(Path("models"), options).front_end == front_end
 
@@ -240,7 +240,7 @@ async def test_a_load_that_failed_is_let_go_of_without_the_garbage_collector(mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(model_host.LoadedModel, "load", fail)
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,)})
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"ranker": (1,)})
     host = ModelHost(Path("models"), HostOptions())
     control = RepositoryControl(host)
     gc.disable()
@@ -274,7 +274,7 @@ async def test_loads_under_way_hold_up_nothing_else(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(model_host.LoadedModel, "load", load)
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: dict.fromkeys(names, (1,)))
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: dict.fromkeys(names, (1,)))
     host = ModelHost(Path("models"), HostOptions(workers=1))
     host._hosted["wnd"] = Running()
     loads = [asyncio.ensure_future(host.load(name)) for name in names]
@@ -301,7 +301,7 @@ async def test_a_long_load_says_how_far_it_has_come(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(model_host.LoadedModel, "load", slow)
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,)})
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"ranker": (1,)})
     host = ModelHost(Path("models"), HostOptions())
     host.clock = lambda: now_s[0]
     with capture_logs() as lines, pytest.raises(LoadFailed):
@@ -358,7 +358,7 @@ async def test_what_works_beside_queries_may_run_on_all_cores(monkeypatch):
             seen.append("closed")
 
     monkeypatch.setattr(model_host.LoadedModel, "load", lambda *_, **__: Loaded())
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,)})
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"ranker": (1,)})
     host = ModelHost(Path("models"), HostOptions())
     with pinned(cores[:1]), pytest.raises(LoadFailed, match="No space"):
         await host.load("ranker")
@@ -373,7 +373,7 @@ def test_no_workers_at_all_are_refused_and_so_are_too_many(workers):
 
 async def test_what_is_not_there_can_neither_be_loaded_nor_unloaded(monkeypatch):
     """Which is told as of any unknown model, and changes nothing."""
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1, 3)})
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"ranker": (1, 3)})
     host = ModelHost(Path("models"), HostOptions())
     for asked, said in (
         (host.load("nobody"), "repository models has no model 'nobody'"),
@@ -387,7 +387,7 @@ async def test_what_is_not_there_can_neither_be_loaded_nor_unloaded(monkeypatch)
 
 
 async def test_of_names_that_clients_invent_nothing_is_kept(monkeypatch):
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,)})
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"ranker": (1,)})
     host = ModelHost(Path("models"), HostOptions())
     for number in range(100):
         for asked in (host.load, host.unload, lambda name: host.split_anew(name, PIPELINE)):
@@ -429,7 +429,7 @@ async def test_work_on_a_model_is_done_one_after_another_however_it_ends():
 async def test_a_model_that_goes_while_the_server_starts_is_a_load_that_failed(monkeypatch):
     stored = iter([{"ranker": (1,)}, {}])
     host = ModelHost(Path("models"), HostOptions())
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: next(stored))
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: next(stored))
     with capture_logs() as lines, pytest.raises(LoadFailed, match="has no model 'ranker'"):
         await host.load_all()
     assert [entry.state for entry in host.entries] == ["UNAVAILABLE"]
@@ -441,7 +441,7 @@ async def test_models_that_cannot_be_loaded_at_the_start_are_told_once_each(monk
     def load(_directory, name, *_, **__):
         raise OSError(28, f"No space left on device for {name}")
 
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,), "lone": (2,)})
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"ranker": (1,), "lone": (2,)})
     monkeypatch.setattr(model_host.LoadedModel, "load", load)
     host = ModelHost(Path("models"), HostOptions(workers=1))
     with capture_logs() as lines, pytest.raises(LoadFailed, match="none of the 2 models"):
@@ -462,8 +462,8 @@ async def test_a_repository_whose_file_system_hangs_holds_up_no_query(monkeypatc
         return {"ranker": (1,)}
 
     host = ModelHost(Path("models"), HostOptions())
-    monkeypatch.setattr(model_host, "stored_versions", hang)
-    monkeypatch.setattr(model_host, "incomplete_versions", lambda *_: hang() and [])
+    monkeypatch.setattr(stored_models, "stored_versions", hang)
+    monkeypatch.setattr(stored_models, "incomplete_versions", lambda *_: hang() and [])
     monkeypatch.setattr(model_host.LoadedModel, "load", lambda *_, **__: hang() and 1 / 0)
     asked = [asyncio.ensure_future(ask) for ask in (host.load_all(), host.index(), host.load("ranker", 2))]
     assert await asyncio.to_thread(at_work.wait, 30.0)
@@ -502,14 +502,6 @@ async def test_a_model_that_cannot_be_listed_is_one_that_cannot_be_loaded(monkey
     assert "cannot be listed" in told["reason"]
 
 
-@pytest.mark.parametrize("given", ["ranker", "ranker/1"])
-def test_a_model_in_the_place_of_its_repository_is_told(tmp_path, given):
-    (tmp_path / "ranker" / "1").mkdir(parents=True)
-    (tmp_path / "ranker" / "1" / "model.toml").touch()
-    with pytest.raises(LoadFailed, match=f"{given} is a model, not a repository of models; give {tmp_path}$"):
-        ModelHost(tmp_path / given, HostOptions()).check_repository()
-
-
 async def test_directories_that_are_no_versions_are_passed_over_and_told(monkeypatch, tmp_path):
     asked = []
 
@@ -521,7 +513,7 @@ async def test_directories_that_are_no_versions_are_passed_over_and_told(monkeyp
     (tmp_path / "ranker" / "9").mkdir()
     host = ModelHost(tmp_path, HostOptions())
     with pytest.raises(LoadFailed, match=r"has no models; make one .*; .*/ranker/1 has no model.toml and"):
-        host.check_repository()
+        host.stored.check()
     (tmp_path / "ranker" / "1" / "model.toml").touch()
     monkeypatch.setattr(model_host.LoadedModel, "load", load)
     with capture_logs() as lines, pytest.raises(LoadFailed):
@@ -542,7 +534,7 @@ def test_no_more_than_two_threads_each(threads):
 async def test_a_configuration_of_tiers_for_a_model_that_there_is_not_is_told(monkeypatch):
     """A warning: the model may come to the repository later."""
     hierarchy = HierarchyConfig.from_mapping({"models": {"rnker": {}, "lone": {}}})
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"ranker": (1,), "lone": (2,)})
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"ranker": (1,), "lone": (2,)})
     host = ModelHost(Path("models"), HostOptions(load=LoadOptions(hierarchy=hierarchy)))
 
     async def load(_name, **_):
@@ -568,7 +560,7 @@ async def test_models_that_wait_for_their_turn_are_being_loaded(monkeypatch):
         raise LoadFailed(f"repository has no model {name!r}")
 
     monkeypatch.setattr(model_host.ModelHost, "load", load)
-    monkeypatch.setattr(model_host, "stored_versions", lambda _directory: {"first": (1,), "second": (1, 4)})
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"first": (1,), "second": (1, 4)})
     host = ModelHost(Path("models"), HostOptions())
     with pytest.raises(LoadFailed, match="none of the 2 models"):
         await host.load_all()

@@ -12,11 +12,11 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any
 
 import structlog
 
@@ -26,11 +26,8 @@ from hebe.runtime.large_allocations import give_back_freed
 from hebe.runtime.loaded_model import (
     LoadedModel,
     LoadOptions,
-    incomplete_versions,
     remove_old_stores,
-    repository_above,
     stored_identity,
-    stored_versions,
 )
 from hebe.runtime.pinning import (
     PlacedLane,
@@ -53,6 +50,7 @@ from hebe.serving.model_index import ModelIndex, ModelIndexEntry, reason_of
 from hebe.serving.own_thread import in_own_thread
 from hebe.serving.profile_in_use import ProfileInUse
 from hebe.serving.served_configuration import ServedConfiguration
+from hebe.serving.stored_models import StoredModels
 
 log = structlog.get_logger("hebe.models")
 
@@ -62,9 +60,6 @@ _TELL_EVERY_S = 5.0
 """How often the log says how far a load has come."""
 _LOADING_NICENESS = 19
 """Loading gives way to the workers, which may give way to the front end themselves."""
-
-_Arguments = TypeVarTuple("_Arguments")
-_Found = TypeVar("_Found")
 
 MOST_WORKERS = 1024
 """Of one model: each has threads and buffers of its own."""
@@ -118,6 +113,7 @@ class ModelHost:
 
     def __init__(self, directory: Path, options: HostOptions) -> None:
         self.directory = directory
+        self.stored = StoredModels(directory)
         self.options = options
         self.clock: Callable[[], float] = clock
         self.on_loaded: Callable[[HostedModel], None] | None = None
@@ -129,7 +125,6 @@ class ModelHost:
         self._locks: dict[str, asyncio.Lock] = {}
         self._locks_in_use: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
-        self._looking = ThreadPoolExecutor(1, "hebe-repository")
         self.cores = cores = available_cores()
         workers = options.workers if options.workers is not None else max(len(cores) // options.worker_cores, 1)
         self.worker_cores = allot_cores(workers, options.worker_cores, cores)
@@ -166,8 +161,8 @@ class ModelHost:
         if not self._own_lanes:
             return True
         try:
-            return not self._own_lanes.keys() >= self.stored().keys()
-        except LoadFailed:  # `check_repository` says so where it matters
+            return not self._own_lanes.keys() >= self.stored.versions().keys()
+        except LoadFailed:  # `stored.check` says so where it matters
             return True
 
     @property
@@ -238,44 +233,18 @@ class ModelHost:
 
     async def index(self) -> list[ModelIndexEntry]:
         """Every model of the repository with its state, by name."""
-        stored = await self._look(self.stored)
+        stored = await self.stored.read()
         entries = {entry.name: entry for entry in self.entries}
         for name, versions in stored.items():
             entries.setdefault(name, ModelIndexEntry(name, _newest(versions), "UNAVAILABLE", "not loaded"))
         return [entries[name] for name in sorted(entries)]
-
-    def stored(self) -> dict[str, tuple[int, ...]]:
-        """The models of the repository with their versions, oldest first, none where a model's directory cannot be
-        listed. Raises `LoadFailed` if the repository cannot be.
-        """
-        try:
-            return stored_versions(self.directory)
-        except Exception as fault:
-            raise LoadFailed(reason_of(fault)) from fault
-
-    async def _look(self, look: Callable[[*_Arguments], _Found], *arguments: *_Arguments) -> _Found:
-        """`look` into the repository, off the event loop, one at a time: its file system may be slow, or hang."""
-        return await asyncio.get_running_loop().run_in_executor(self._looking, look, *arguments)
-
-    def check_repository(self) -> dict[str, tuple[int, ...]]:
-        """As `stored`. Raises `LoadFailed` unless there is a model to load."""
-        stored = self.stored()
-        if not stored:
-            if (above := repository_above(self.directory)) is not None:
-                raise LoadFailed(f"{self.directory} is a model, not a repository of models; give {above}")
-            beside = "".join(f"; {words}" for words in incomplete_versions(self.directory)[:1])
-            raise LoadFailed(
-                f"{self.directory} has no models; make one with `hebe model new NAME --repository {self.directory}`"
-                f"{beside}"
-            )
-        return stored
 
     async def load_all(self) -> None:
         """Load the newest version of every model of the repository; failures are logged and kept in the index.
 
         Raises `LoadFailed` if none can be loaded.
         """
-        stored = await self._look(self.check_repository)
+        stored = await self.stored.read_checked()
         names = list(stored)
         if self.options.load.hierarchy is not None:
             for said in self.options.load.hierarchy.models_beside(names):
@@ -306,7 +275,7 @@ class ModelHost:
         """
         async with self._alone(name):
             try:
-                versions = (await self._look(self.stored)).get(name)
+                versions = (await self.stored.read()).get(name)
             except LoadFailed as fault:
                 self._index.failed("load", name, version or 0, fault, in_log=in_log)
                 raise
@@ -316,7 +285,7 @@ class ModelHost:
                 known = ", ".join(str(each) for each in versions[-8:])
                 raise UnknownModel(f"model {name} has no version {version}; the repository has {known}")
             version = version or _newest(versions)
-            await self._look(self._tell_incomplete, name)
+            await self.stored.tell_incomplete(name)
             before = self._hosted.get(name)
             if before is not None and before.version == version and before.tiered:
                 await self._mend(before)
@@ -357,14 +326,6 @@ class ModelHost:
                     with contextlib.suppress(Exception):
                         await asyncio.wait_for(self._answer_one(model), _ANSWER_PATIENCE_S)
                         log.info("batches run again", model=model.spec.name, version=model.version)
-
-    def _tell_incomplete(self, name: str) -> None:
-        """An operator who made a version that is none wonders why another is loaded."""
-        try:
-            for words in incomplete_versions(self.directory, name):
-                log.warning("not a version", model=name, reason=words)
-        except Exception as fault:
-            log.warning("the model's directory cannot be listed", model=name, reason=reason_of(fault))
 
     async def _mend(self, model: HostedModel) -> None:
         """New workers, where some were lost or their batches fail, and level 1 of the version in memory from the tiers
@@ -445,7 +406,7 @@ class ModelHost:
     async def close(self) -> None:
         """Answer what was admitted, then free every model."""
         self.live = False
-        self._looking.shutdown(wait=False, cancel_futures=True)
+        self.stored.close()
         models, self._hosted = list(self._hosted.values()), {}
         await asyncio.gather(*self._closing, *(self._close_model(model) for model in models))
 

@@ -212,7 +212,7 @@ class Server:
         if not structlog.is_configured():  # its own default is stdout, which is the program's
             configure_logging()
         host = self._host = ModelHost(self.directory, options.models)
-        host.check_repository()
+        host.stored.check()
         pin_thread(host.front_end)
         torch.set_num_threads(1)
         statistics = Statistics()
