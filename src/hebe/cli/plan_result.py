@@ -25,6 +25,7 @@ PageOption = Annotated[
     Path | None, typer.Option(rich_help_panel=RESULT, help="The page, HTML (default: beside the plan file).")
 ]
 
+
 def hand_over(
     plan: Path,
     page: Path,
