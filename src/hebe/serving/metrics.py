@@ -122,7 +122,11 @@ def _counters(models: list[ModelStatistics], statistics: Statistics) -> Iterator
             "Keys whose row was late: answered with a default vector.",
             [m.keys.defaulted for m in models],
         ),
-        ("hebe_keys_stale", "Keys answered with a row that is being updated, or may be older than level 3's.", [m.keys.stale for m in models]),
+        (
+            "hebe_keys_stale",
+            "Keys answered with a row that is being updated, or may be older than level 3's.",
+            [m.keys.stale for m in models],
+        ),
         ("hebe_keys_unknown", "Keys that no tier has.", [m.keys.unknown for m in models]),
     ):
         family = CounterMetricFamily(name, text, labels=_MODEL)
