@@ -111,7 +111,7 @@ def test_two_types_by_hand():
     assert fluid_bound(problem, (0, 5)).unserved_items == 2
     split = fluid_bound(problem, (0, 5), most_parts=2)
     assert split.bound_qps == pytest.approx(5 / 1.5)
-    assert split.split_share(problem.size_weights) == pytest.approx(0.5)
+    assert [split.options.parts[[*split.shares(size)]].tolist() for size in (1, 2)] == [[[0, 1]], [[0, 2]]]
     assert fluid_bound(problem, (0, 1), most_parts=2).unserved_items == 2  # no second server for the other half
 
 

@@ -62,9 +62,6 @@ def test_kairos_plus_by_hand():
     # the last.
     assert found.path == (((2, 0), 5.5), ((1, 1), 6.0))
     assert (found.best, found.best_qps, found.evaluations, found.complete) == ((1, 1), 6.0, 2, True)
-    assert found.evaluations_until(5.5) == 1
-    assert found.evaluations_until(6) == 2
-    assert found.evaluations_until(7) is None
 
 
 def test_loose_bounds_only_cost_measurements():

@@ -39,7 +39,6 @@ def test_searches_that_learn_find_a_peak_that_random_search_does_not():
         (genetic_search, {"mutation": 1.5}, "mutation is 1.5"),
         (annealing_search, {"heat": 0.0}, "heat is 0"),
         (annealing_search, {"cooling": 1.0}, "cooling is 1"),
-        (bayesian_search, {"first": 0}, "first is 0"),
     ],
 )
 def test_bad_settings(search, options, message):

@@ -35,20 +35,6 @@ def test_every_usable_option_is_what_it_says(seed, types, sizes, most_parts):
         np.testing.assert_allclose(options.finish_s[at][fits], longest_s[fits])
 
 
-@given(st.integers(0, 10_000), st.integers(1, 4), st.integers(2, 30), st.integers(1, 5))
-def test_part_sizes_are_whole_and_sum_up(seed, types, sizes, most_parts):
-    problem = any_problem(np.random.default_rng(seed), types, sizes)
-    options = split_options(problem, most_parts)
-    for at, column in np.argwhere(np.isfinite(options.finish_s)).tolist():
-        parts = options.part_sizes(at, column + 1)
-        assert sum(items for _, items in parts) == column + 1
-        assert min(items for _, items in parts) >= 1
-        assert np.bincount([kind for kind, _ in parts], minlength=types).tolist() == options.parts[at].tolist()
-        for kind, items in parts:
-            fraction = (options.first_items if kind == options.first[at] else options.second_items)[at, column]
-            assert abs(items - fraction) < 1
-
-
 def test_parts_on_unlike_types_finish_together():
     problem = three_types()
     options = split_options(problem, 3)
@@ -64,7 +50,6 @@ def test_one_part_is_the_whole_query():
     problem = three_types()
     options = split_options(problem, 1)
     np.testing.assert_array_equal(options.finish_s, np.where(problem.in_time, problem.service_s, np.inf))
-    assert options.part_sizes(1, 7) == [(1, 7)]
 
 
 def test_splitting_reaches_sizes_that_no_type_serves_whole():
@@ -90,9 +75,3 @@ def test_bad_input():
     for parts in (0, 17):
         with pytest.raises(PlanningError, match=f"most_parts is {parts}"):
             split_options(three_types(), parts)
-    options = split_options(three_types(), 2)
-    for size in (0, 101):
-        with pytest.raises(PlanningError, match=f"query size is {size}"):
-            options.part_sizes(0, size)
-    with pytest.raises(PlanningError, match="option 1 cannot serve a query of 100 items in time"):
-        options.part_sizes(1, 100)

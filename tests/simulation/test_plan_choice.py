@@ -11,7 +11,7 @@ from hebe.scheduling.splitting import PricedSplitting
 from hebe.simulation.capacity import fleet_capacity
 from hebe.simulation.capacity_race import CapacityRace
 from hebe.simulation.fleet_run import QueryTrace, TableServers
-from hebe.simulation.plan_choice import FINALISTS, PolicyKind, candidate_pools, choose_plan, make_policy
+from hebe.simulation.plan_choice import FINALISTS, PolicyKind, choose_plan, make_policy
 from hebe.simulation.service_table import ServiceTableError
 from hebe.spec import SlaTarget
 
@@ -101,13 +101,6 @@ def test_a_plan_is_plain_data():
     assert data["counts"] == list(plan.counts)
     assert data["policy"] in ("matching", "splitting")
     assert type(data["policy"]) is str
-
-
-def test_candidates_are_distinct_affordable_and_led_by_the_fluid_bounds():
-    pools = candidate_pools(problem(), BUDGET, runners_up=4)
-    assert len(pools) == len(set(pools)) > 2
-    assert all(np.dot(pool, (1.0, 0.2)) <= BUDGET * (1 + 1e-9) for pool in pools)
-    assert plan_pool(problem(), BUDGET).pick.counts in pools
 
 
 def test_a_policy_is_made_by_its_kind():

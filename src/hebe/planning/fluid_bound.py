@@ -75,11 +75,6 @@ class FluidBound:
                 found[option] = found.get(option, 0.0) + share
         return dict(sorted(found.items(), key=lambda entry: -entry[1]))
 
-    def split_share(self, size_weights: Floats) -> float:
-        """The share of all queries that the plan splits."""
-        split = self.options.parts.sum(axis=1)[self.plan_options] > 1
-        return float(self.plan_shares @ (split & (self.plan_options >= 0)) @ size_weights)
-
 
 def fluid_bound(
     problem: PoolProblem, counts: Sequence[int] | Ints, *, most_parts: int = 1, options: SplitOptions | None = None

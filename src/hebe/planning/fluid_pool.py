@@ -39,13 +39,12 @@ _SHARPER = 1e3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FluidPool:
-    """The pool with the highest fluid bound within a budget: its counts, price and bound, and `limit_qps`, which no
-    pool within the budget exceeds (equal to the bound within three `CLOSE`)."""
+    """The pool with the highest fluid bound within a budget: its counts, price and bound, which no pool within the
+    budget exceeds by more than three `CLOSE`."""
 
     counts: tuple[int, ...]
     cost_per_hour: float
     bound: FluidBound
-    limit_qps: float
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a plan file."""
@@ -106,10 +105,9 @@ def best_pool(
             f"the search for the best pool within budget_per_hour of {budget:g} ended at {best.bound_qps:.6g} queries/s"
             f" with {ceiling:.6g} not ruled out: lower the budget, or drop server types"
         )
-    limit_qps = max(float(ceiling), best.bound_qps)
     best = _thrifty(problem, master, cost, options, best)
     spent = float(best.counts @ problem.price_per_hour)
-    return FluidPool(tuple(best.counts.tolist()), spent, best, limit_qps)
+    return FluidPool(tuple(best.counts.tolist()), spent, best)
 
 
 def _thrifty(

@@ -39,10 +39,6 @@ class SearchResult:
         """How many pools were measured."""
         return len(self.path)
 
-    def evaluations_until(self, qps: float) -> int | None:
-        """How many pools were measured up to the first that reached so many queries/s; None if none did."""
-        return next((number for number, (_, value) in enumerate(self.path, 1) if value >= qps), None)
-
 
 class Trials:
     """The pools of a search, what was measured of them, and which are still worth measuring.

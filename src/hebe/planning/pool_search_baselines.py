@@ -93,20 +93,17 @@ def bayesian_search(
     evaluate: Evaluate,
     rng: np.random.Generator,
     *,
-    first: int = 5,
     most_evaluations: int | None = None,
     prune: bool = True,
 ) -> SearchResult:
     """Bayesian optimisation, as Ribbon does: a Gaussian process over the counts, Matern 5/2, its length scale by
-    maximum likelihood, and the pool of the highest expected improvement next. `first` pools are drawn at random."""
-    if first < 1:
-        raise PlanningError(f"first is {first}: must be at least 1")
+    maximum likelihood, and the pool of the highest expected improvement next. The first few are drawn at random."""
     trials = Trials(pools, evaluate, most_evaluations, prune=prune)
     places = trials.pools / np.maximum(trials.pools.max(axis=0), 1)
     measured: list[int] = []
     while not trials.done:
         choices = np.flatnonzero(trials.open)
-        if len(measured) < first:
+        if len(measured) < _AT_RANDOM:
             at = int(rng.choice(choices))
         else:
             gain = _expected_improvement(places[measured], trials.values[measured], places[choices])
@@ -128,6 +125,8 @@ def _nearest_open(trials: Trials, counts: Ints, rng: np.random.Generator) -> int
     return int(rng.choice(choices[distance == distance.min()]))
 
 
+_AT_RANDOM = 5
+"""Pools that are measured before the process is fitted."""
 _LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
 _NOISE = 1e-4
 """Variance of a measurement, relative to that of the process."""

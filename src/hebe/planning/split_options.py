@@ -61,23 +61,6 @@ class SplitOptions:
             self.finish_s[chosen],
         )
 
-    def part_sizes(self, option: int, size: int) -> list[tuple[int, int]]:
-        """(type, items) of each part of a query of `size` items: whole items that sum to `size`, each at least 1."""
-        if not 1 <= size <= self.finish_s.shape[1]:
-            raise PlanningError(f"query size is {size}: must lie in 1..{self.finish_s.shape[1]}")
-        if not np.isfinite(self.finish_s[option, size - 1]):
-            raise PlanningError(f"option {option} cannot serve a query of {size} items in time")
-        first, second = int(self.first[option]), int(self.second[option])
-        shares = [(first, float(self.first_items[option, size - 1]))] * int(self.parts[option, first])
-        if second != first:
-            shares += [(second, float(self.second_items[option, size - 1]))] * int(self.parts[option, second])
-        parts = [(kind, int(items + 1e-9)) for kind, items in shares]
-        rest = size - sum(items for _, items in parts)
-        by_fraction = sorted(range(len(parts)), key=lambda at: parts[at][1] - shares[at][1])
-        for at in by_fraction[:rest]:
-            parts[at] = (parts[at][0], parts[at][1] + 1)
-        return parts
-
 
 def split_options(problem: PoolProblem, most_parts: int) -> SplitOptions:
     """All options of up to `most_parts` parts (1: no splitting) that may lower the load of a pool of any counts.

@@ -105,7 +105,6 @@ def choose_plan(
     *,
     fresh: Sequence[QueryTrace] = (),
     most_counts: Sequence[int] | None = None,
-    most_parts: int = DEFAULT_PARTS,
     runners_up: int = 8,
     on_tried: Callable[[int, int], object] | None = None,
 ) -> PlanChoice:
@@ -120,8 +119,8 @@ def choose_plan(
     if runners_up < 0:
         raise PlanningError(f"runners_up is {runners_up}: must be at least 0")
     servers = TableServers(table.of_types(problem.types))
-    pools, pick = _candidates(problem, budget_per_hour, most_counts, most_parts, runners_up)
-    options = split_options(problem, most_parts)
+    pools, pick = _candidates(problem, budget_per_hour, most_counts, runners_up)
+    options = split_options(problem, DEFAULT_PARTS)
     bounds = [fluid_bound(problem, pool, options=options) for pool in pools]  # all positive: a candidate serves all
     ways = [_way(problem, sla, bound, kind) for bound in bounds for kind in (PolicyKind.SPLITTING, PolicyKind.MATCHING)]
     finals = min(FINALISTS, len(ways)) if fresh else 0
@@ -182,27 +181,15 @@ def _finalists(race: CapacityRace, ways: Sequence[_Way], best: _Way, kairos: _Wa
     return chosen
 
 
-def candidate_pools(
-    problem: PoolProblem,
-    budget_per_hour: float,
-    *,
-    most_counts: Sequence[int] | None = None,
-    most_parts: int = DEFAULT_PARTS,
-    runners_up: int = 8,
-) -> list[tuple[int, ...]]:
-    """The pools worth trying, the most promising first, each once; those that only splitting makes able included."""
-    return _candidates(problem, budget_per_hour, most_counts, most_parts, runners_up)[0]
-
-
 def _candidates(
     problem: PoolProblem,
     budget_per_hour: float,
     most_counts: Sequence[int] | None,
-    most_parts: int,
     runners_up: int,
 ) -> tuple[list[tuple[int, ...]], tuple[int, ...] | None]:
-    """The pools worth trying, and which of them is Kairos' pick, if it has one."""
-    found = [best_pool(problem, budget_per_hour, most_parts=most_parts, most_counts=most_counts).counts]
+    """The pools worth trying, the most promising first, each once, those that only splitting makes able included; and
+    which of them is Kairos' pick, if it has one."""
+    found = [best_pool(problem, budget_per_hour, most_counts=most_counts).counts]
     pick = None
     try:
         found.append(best_pool(problem, budget_per_hour, most_parts=1, most_counts=most_counts).counts)
@@ -213,7 +200,7 @@ def _candidates(
     if runners_up:
         pools = pools_within(problem, budget_per_hour, most_counts=most_counts)
         head = runners_up + len(found)
-        bounds = fluid_bounds(problem, pools, most_parts=most_parts, exact=head)
+        bounds = fluid_bounds(problem, pools, exact=head)
         order = np.lexsort((problem.cost_per_hour(pools), -bounds))[:head]
         found += [tuple(pools[at].tolist()) for at in order.tolist() if bounds[at] > 0]
     return list(dict.fromkeys(found))[: runners_up + 3], pick
