@@ -530,8 +530,8 @@ def test_drained_is_what_the_log_had_whatever_the_clocks_of_trainers_say(monkeyp
     store.insert = insert_while_more_comes
     options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5, max_batch_size=10)
     with make_ingestion(source, store, options) as ingestion:
-        wait = ingestion._idle.wait_for
-        ingestion._idle.wait_for = lambda *arguments: asked.set() or wait(*arguments)
+        wait = ingestion._drains._changed.wait_for
+        ingestion._drains._changed.wait_for = lambda *arguments: asked.set() or wait(*arguments)
         assert ingestion.drain(TIMEOUT_S)
         assert store.size("users") == 300
         assert source.committed[AT] == 299

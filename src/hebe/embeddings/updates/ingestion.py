@@ -22,13 +22,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage, UpdateSource, data_bytes
+from hebe.embeddings.updates.drains import Drains
 from hebe.embeddings.updates.incidents import Incidents
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.ingestion_statistics import IngestionCounter, IngestionStatistics
@@ -64,14 +65,6 @@ _LEAVE_S = 5.0
 """A store that others write to as well, and that has failed here for so long, is left to them."""
 _AWAY_S = 10.0
 """For so long: then a write is tried again, and if that fails it is left to them at once."""
-
-
-@dataclass(slots=True, eq=False)
-class _Drain:
-    """Somebody waits until all is applied up to these offsets, which the log had when that began."""
-
-    ends: dict[TopicPartition, int] = field(default_factory=dict)
-    done: bool = False
 
 
 class UpdateIngestion:
@@ -144,9 +137,7 @@ class UpdateIngestion:
         self._has_left = False
         """The group, for stores that have not taken a batch since."""
         self._closing = threading.Event()
-        self._idle = threading.Condition()
-        self._idle_times = 0
-        self._drains: list[_Drain] = []
+        self._drains = Drains()
         self._applied: dict[TopicPartition, int] = {}
         """By partition, the offset up to which the stores have all; none while that is what the group has committed."""
         self._thread = threading.Thread(target=self._run, name="hebe-updates", daemon=True)
@@ -160,14 +151,7 @@ class UpdateIngestion:
         """Wait until all that is in the log now is applied, and committed unless more comes meanwhile; False if that
         takes longer, as it does while a member of a group has no partition.
         """
-        with self._idle:
-            wanted = self._idle_times + 2  # the poll that runs now may have begun before
-            drain = _Drain()
-            self._drains.append(drain)
-            try:
-                return self._idle.wait_for(lambda: self._idle_times >= wanted or drain.done, timeout_s)
-            finally:
-                self._drains.remove(drain)
+        return self._drains.wait(timeout_s)
 
     def close(self) -> None:
         """Finish the batch that is being applied, commit, and leave the source. Closing twice is harmless."""
@@ -226,25 +210,9 @@ class UpdateIngestion:
             self._lag_s = time.monotonic()
             # Without a partition: either there is none, or it is not known yet whether there will be.
             if lag or not self._source.shares:
-                self._note_drained(lag, idle)
+                self._drains.note(lag, self._has, self._source.last_offset, idle=idle)
         if not self._has_left:
             self._incidents.succeeded()
-
-    def _note_drained(self, lag: Mapping[TopicPartition, int], idle: bool) -> None:
-        """Whether what the log had when somebody began to drain is applied, as far as it is ours to apply still.
-
-        Not at once: with the next poll a log that has gone back says so.
-        """
-        with self._idle:
-            drains = list(self._drains)
-        done = [all(at in each.ends and self._has(at, each.ends[at], lag[at]) for at in lag) for each in drains]
-        for drain in drains:
-            drain.ends.update({at: self._source.last_offset(at) for at in lag.keys() - drain.ends.keys()})
-        with self._idle:
-            self._idle_times += idle and not any(lag.values())
-            for drain, is_done in zip(drains, done, strict=True):
-                drain.done = is_done and bool(lag)
-            self._idle.notify_all()
 
     def _has(self, at: TopicPartition, end: int, left: int) -> bool:
         """Whether the stores have a partition up to offset `end`, of which the group has not committed `left`."""
