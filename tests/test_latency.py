@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.latency import BUCKETS_PER_OCTAVE, EXACT_ANSWERS, LatencyRecorder, percentile_of
+from hebe.latency import BUCKETS_PER_OCTAVE, EXACT_ANSWERS, LatencyRecorder, attainment, percentile_of
 from hebe.spec import SlaTarget
 
 SLA = SlaTarget(100.0, 95.0)
@@ -164,3 +164,10 @@ def test_bad_latencies_are_refused():
     with pytest.raises(ValueError, match="percentile"):
         recorder.percentile_s(0)
     assert recorder.arrivals == 0
+
+
+@pytest.mark.parametrize(("percentile", "expected"), [(50, 3.0), (60, 3.0), (80, 4.0), (80.1, math.inf), (1, 1.0)])
+def test_queries_without_answer_are_infinitely_late(percentile, expected):
+    latency_s = np.array([4.0, 1.0, math.nan, 2.0, 3.0])
+    assert percentile_of(latency_s, percentile) == expected
+    assert attainment(latency_s, 3.0) == 0.6

@@ -216,10 +216,17 @@ def nearest_rank(percentile: float, samples: int) -> int:
 
 
 def percentile_of(samples: npt.ArrayLike, percentile: float) -> float:
-    """The percentile of `samples`, at least one, in any order: one of them, as a recorder has it."""
+    """The percentile of `samples`, at least one, in any order: one of them, as a recorder has it; nan, no answer, counts
+    as infinitely late.
+    """
     every = np.asarray(samples, dtype=np.float64)
     rank = nearest_rank(percentile, every.size)
-    return float(np.partition(every, rank - 1)[rank - 1])
+    return float(np.partition(np.where(np.isnan(every), np.inf, every), rank - 1)[rank - 1])
+
+
+def attainment(latency_s: Floats, bound_s: float) -> float:
+    """The share of queries that were answered within `bound_s`; nan, no answer, counts as infinitely late."""
+    return float(np.mean(latency_s <= bound_s))
 
 
 def _count(latencies: Floats) -> npt.NDArray[np.int64]:

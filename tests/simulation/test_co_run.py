@@ -44,6 +44,13 @@ def test_many_workers_have_erlang_s_wait():
     assert latency.mean() - 1e-3 == pytest.approx(0.5 * exponential, rel=0.15)
 
 
+def test_a_target_holds_where_so_many_are_in_time(monkeypatch):
+    """Of ten queries nine, which is p90 by nearest rank; between ranks it would be halfway to the tenth."""
+    one = SharedServerSimulation([replace(tenant(FixedCosts(1e-3)), sla=SlaTarget(10.0, 90.0))], 1.0)
+    monkeypatch.setattr(one, "latencies_s", lambda _: [np.array([1e-3] * 9 + [1.0])])
+    assert one.within_sla([1.0]) == (True,)
+
+
 def test_parts_of_a_query_run_side_by_side():
     whole = SharedServerSimulation([tenant(FixedCosts(1e-3), 1, sizes=FixedSizes(1024))], 2.0).latencies_s([1.0])[0]
     split = SharedServerSimulation([tenant(FixedCosts(1e-3), 4, sizes=FixedSizes(1024))], 2.0).latencies_s([1.0])[0]

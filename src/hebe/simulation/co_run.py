@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hebe.latency import percentile_of
 from hebe.planning.error import PlanningError
 from hebe.simulation.batch_phases import BatchPhases, SharedServerModel
 from hebe.simulation.capacity import largest_rate_qps
@@ -114,7 +115,7 @@ class SharedServerSimulation:
         So it does at rate 0; at a rate so low that no query came, nothing is known and it does not.
         """
         return tuple(
-            float(np.percentile(own, tenant.sla.percentile)) <= tenant.sla.latency_s if len(own) else rate == 0
+            percentile_of(own, tenant.sla.percentile) <= tenant.sla.latency_s if len(own) else rate == 0
             for own, rate, tenant in zip(self.latencies_s(rates_qps), rates_qps, self._tenants, strict=True)
         )
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hebe.latency import nearest_rank
+from hebe.latency import attainment, percentile_of
 from hebe.profile import LatencyProfile
 from hebe.query import Query, SubQuery
 from hebe.scheduling.distribution import DistributionPolicy
@@ -137,12 +137,11 @@ class FleetRun:
 
     def attainment(self, sla_s: float, skip: int = 0) -> float:
         """The share of queries, but for the first `skip`, that were answered within `sla_s`."""
-        return float(np.mean(self.latency_s[skip:] <= sla_s))
+        return attainment(self.latency_s[skip:], sla_s)
 
     def percentile_s(self, percentile: float, skip: int = 0) -> float:
         """Nearest-rank percentile of the latency, where a query without answer counts as infinitely late."""
-        latency = np.sort(np.nan_to_num(self.latency_s[skip:], nan=np.inf))
-        return float(latency[nearest_rank(percentile, latency.size) - 1])
+        return percentile_of(self.latency_s[skip:], percentile)
 
 
 def run_fleet(

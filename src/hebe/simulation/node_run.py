@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hebe.latency import attainment
 from hebe.profile import LatencyProfile
 from hebe.query import Query
 from hebe.scheduling.events import (
@@ -67,7 +68,7 @@ class NodeRun:
 
     def attainment(self, sla_s: float) -> float:
         """The share of all queries that were answered within `sla_s`."""
-        return float(np.mean(self.latency_s <= sla_s))
+        return attainment(self.latency_s, sla_s)
 
     def refused(self, *reasons: RejectReason) -> int:
         """How many queries were refused for one of these reasons, or for any."""
