@@ -216,8 +216,8 @@ def nearest_rank(percentile: float, samples: int) -> int:
 
 
 def percentile_of(samples: npt.ArrayLike, percentile: float) -> float:
-    """The percentile of `samples`, at least one, in any order: one of them, as a recorder has it; nan, no answer, counts
-    as infinitely late.
+    """The percentile of `samples`, at least one, in any order: one of them, as a recorder has it; nan, no answer,
+    counts as infinitely late.
     """
     every = np.asarray(samples, dtype=np.float64)
     rank = nearest_rank(percentile, every.size)
