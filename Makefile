@@ -40,8 +40,8 @@ demo: $(READY)  ## train, serve and load a small model; DATA=FILE trains on a Cr
 
 # Files in their order: xdist would leave those of few tests, which take longest, to the end, one after another.
 .PHONY: test
-test: $(READY)  ## run all tests, two files at a time: half of the time goes by in waiting for processes
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: $(READY)  ## run all tests, three files at a time: much of the time goes by in waiting for processes
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: check
 check: $(READY)  ## format, lint, types, import table, documents' links
