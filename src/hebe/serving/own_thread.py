@@ -18,7 +18,9 @@ _Result = TypeVar("_Result")
 async def in_own_thread(work: Callable[[*_Arguments], _Result], *arguments: *_Arguments) -> _Result:
     """`work(*arguments)`, what it returns or raises; it goes on if this is cancelled."""
     thread = ThreadPoolExecutor(1, "hebe-work")
+    under_way = thread.submit(work, *arguments)
     try:
-        return await asyncio.get_running_loop().run_in_executor(thread, work, *arguments)
+        return await asyncio.wrap_future(under_way)
     finally:
-        thread.shutdown(wait=False)
+        thread.shutdown(wait=under_way.done())  # it ends at once, and is not there any more when the caller goes on
+        del under_way  # it has what the work raised, whose traceback has this frame
