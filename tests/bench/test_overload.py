@@ -66,7 +66,6 @@ def test_a_server_that_dies_under_the_load_gives_no_figures(monkeypatch, tmp_pat
 
     class Server:
         http_url = "http://127.0.0.1:1"
-        resident_bytes = 1000
 
         def __init__(self, *_):
             pass
@@ -80,6 +79,11 @@ def test_a_server_that_dies_under_the_load_gives_no_figures(monkeypatch, tmp_pat
         def check(self):
             if len(runs) > lasts:
                 raise ServerProcessError("the server ended with exit status -9")
+
+        @property
+        def resident_bytes(self):
+            self.check()  # as a real one does
+            return 1000
 
     monkeypatch.setattr(overload, "ServerProcess", Server)
     monkeypatch.setattr(overload, "run_load", lambda *_: runs.append(report(50, 10_000)) or runs[-1])

@@ -325,23 +325,29 @@ def test_rows_that_redis_evicts_by_itself_are_lost_and_never_unknown(member, red
     assert first.whole()
 
 
-def test_rows_that_redis_evicts_while_they_are_put_in_are_never_answered_from(member, redis):
-    def lose():
-        first.before = lambda: None
-        evict(redis, "users/2")
+def put_anew_after(member, lose, words):
+    """`lose` happens while the first puts rows there, which never answers from them. Returns the second, which does."""
 
-    first, second = member(before=lose), member()
-    with pytest.raises(StoreUnavailable, match="has lost rows while they were put there"):
+    def once():
+        first.before = lambda: None
+        lose()
+
+    first, second = member(before=once), member()
+    with pytest.raises(StoreUnavailable, match=words):
         first.generations.join()
     assert first.generations.current is None
     second.generations.join()
     assert second.whole()
+    return second
+
+
+def test_rows_that_redis_evicts_while_they_are_put_in_are_never_answered_from(member, redis):
+    put_anew_after(member, lambda: evict(redis, "users/2"), "has lost rows while they were put there")
 
 
 @pytest.mark.parametrize("lost", ["everything", "one partition", "what another process has not got"])
 def test_rows_that_are_lost_while_they_are_put_in_are_never_answered_from(member, redis, lost):
     def lose():
-        first.before = lambda: None
         if "process" in lost:
             [name] = names_of(redis)
             stray(redis, name, "/users/2.*")
@@ -351,12 +357,7 @@ def test_rows_that_are_lost_while_they_are_put_in_are_never_answered_from(member
             assert len(keys) == 2, "rows and the run"
             client.delete(*(keys if lost == "one partition" else client.keys("*}:r*")))
 
-    first, second = member(before=lose), member()
-    with pytest.raises(StoreUnavailable, match="may have lost rows while they were put there"):
-        first.generations.join()
-    assert first.generations.current is None
-    second.generations.join()
-    assert second.whole()
+    second = put_anew_after(member, lose, "may have lost rows while they were put there")
     assert names_of(redis) == set(second.filled)
 
 

@@ -206,12 +206,12 @@ def test_requests_may_have_the_fields_that_the_largest_model_needs(plane):
 
 
 def test_inputs_of_a_request(plane):
-    assert (plane.most_inputs("ranker", ""), plane.most_inputs("lone", "1")) == (2 * 2 + 1, 2)
+    assert (plane.decoder("ranker", "").most_inputs, plane.decoder("lone", "1").most_inputs) == (2 * 2 + 1, 2)
     with pytest.raises(UnknownModel):
-        plane.most_inputs("nothing", "")
+        plane.decoder("nothing", "")
 
 
 def test_elements_of_an_input(plane):
-    assert plane.most_values("lone", "") == plane.most_values("lone", "1") == 2 * 64
+    assert plane.decoder("lone", "").most_values == plane.decoder("lone", "1").most_values == 2 * 64
     with pytest.raises(UnknownModel):
-        plane.most_values("nothing", "")
+        plane.decoder("nothing", "")

@@ -81,7 +81,6 @@ def _measure(
             progress.advance(task)
         resident_before = server.resident_bytes
         beyond = run_load(target, Workload(seed=2), _OVERLOAD * saturation_qps, overload_s)
-        server.check()
         resident_after = server.resident_bytes
         progress.advance(task)
     return figures_of(suffix, saturation_qps, reports, beyond, resident_before, resident_after)

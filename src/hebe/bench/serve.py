@@ -116,7 +116,6 @@ def _rss(repository: Path, directory: Path, progress: Progress) -> Figure:
         options = ["--workers", str(workers)]
         with ServerProcess(repository, directory / f"rss{workers}.log", options) as server:
             closed_loop(server.http_url, _MODEL, f"fixed:{_SATURATING_ITEMS}", 4, 1.0)
-            server.check()
             resident.append(server.resident_bytes)
         progress.advance(task)
     note = f"{resident[1] / 2**20:.0f} MiB with two workers, {resident[0] / 2**20:.0f} MiB with one"

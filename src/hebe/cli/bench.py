@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,15 @@ from typing import Annotated
 import typer
 
 from hebe.cli.main import explain
-from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress, print_error, print_json
+from hebe.cli.output import (
+    JsonOption,
+    debugging,
+    foreign_lines_to_stderr,
+    make_console,
+    make_progress,
+    print_error,
+    print_json,
+)
 
 
 def bench(
@@ -60,7 +67,7 @@ def bench(
             with make_progress() as progress, foreign_lines_to_stderr():
                 file = run_benchmark(chosen, quick, progress, data, part)
         except Exception as fault:
-            if os.environ.get("HEBE_DEBUG", "0") not in ("", "0"):
+            if debugging():
                 traceback.print_exc()
             print_error(f"{chosen}{f', part {part}' if part else ''}: {_why(fault)}")
             failed = True

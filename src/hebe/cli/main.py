@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 import hebe
-from hebe.cli.output import drop_unwritten, print_error, print_json
+from hebe.cli.output import debugging, drop_unwritten, print_error, print_json
 
 _STDERR = 2
 
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(args=arguments, prog_name="hebe")
     except Exception as fault:
         message = explain(fault)
-        if message is None or os.environ.get("HEBE_DEBUG", "0") not in ("", "0"):
+        if message is None or debugging():
             raise
         with contextlib.suppress(OSError):  # nor may a full disk keep the other stream from telling
             print_error(message)

@@ -94,6 +94,11 @@ def print_error(message: str) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
 
 
+def debugging() -> bool:
+    """Whether tracebacks are wanted (`--debug`)."""
+    return os.environ.get("HEBE_DEBUG", "0") not in ("", "0")
+
+
 def drop_unwritten() -> None:
     """Where stdout or stderr takes no more, forget what is left for it: the interpreter would fail to write it at its
     end, and exit with 120.

@@ -58,8 +58,7 @@ def colocate(
     From what each model does alone with some of the cores and cache ways, it predicts what any set of models does on
     one server, and finds the fewest servers that meet the demand, with a proven lower bound. At that load servers may
     have nothing to spare: --over-provision leaves them room. It prints the plan beside Hera's and others', writes it to
-    a plan file that hebe simulate --plan can prove, and draws a page with the affinity
-    of every pair.
+    a plan file that hebe simulate --plan can prove, and draws a page with the affinity of every pair.
     """
     from hebe.cli.plan_colocate_making import POLICIES, ColocateRequest, make_colocation_plan
     from hebe.cli.plan_colocate_results import colocation_page, colocation_tables, plan_content, summary

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import typer
+
+from hebe.cli.output import debugging
 
 
 def check_result_file(option: str, path: Path) -> None:
@@ -28,7 +29,7 @@ def draw_result(path: Path | None, draw: Callable[[Path], None]) -> str:
     try:
         draw(path)
     except Exception as fault:
-        if os.environ.get("HEBE_DEBUG", "0") not in ("", "0"):
+        if debugging():
             raise
         return f"{path}: {getattr(fault, 'strerror', None) or fault or type(fault).__name__}"
     return ""

@@ -57,6 +57,11 @@ class StretchCase:
     arrivals: str
     queries: int
 
+    @property
+    def period_s(self) -> float | None:
+        """After how long the arrivals repeat; None if they do not."""
+        return arrival_process(self.arrivals).period_s
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DayMade:
@@ -143,6 +148,7 @@ def make(request: FleetPlanRequest, progress: Progress) -> DayMade:
     queries = QUERIES if request.queries is None else request.queries
     _check_period(request, plan)
     for at, model in enumerate(models.values()):
+        # Enough for the percentile: whole periods of the arrivals are sampled anyway.
         queries_needed(queries, model.sla, float(plan.load_qps[:, at].max()), "poisson", search=False)
         _check_size(plan, at, model)
     cases = [
@@ -194,9 +200,7 @@ def largest_of_stretch(case: StretchCase) -> int:
             int(_draw(case, seed)(count, planned.rate_qps).sizes.max())
             for planned, seeds in zip(case.intervals, case.seeds, strict=True)
             for seed in seeds
-            for count in queries_drawn(
-                planned, case.interval_s, case.queries, period_s=arrival_process(case.arrivals).period_s
-            )
+            for count in queries_drawn(planned, case.interval_s, case.queries, period_s=case.period_s)
         ),
         default=0,
     )
@@ -224,7 +228,7 @@ def run_stretch(case: StretchCase) -> list[IntervalRun | None]:
             run_interval(
                 planned, case.interval_s, servers, policy, model.sla,
                 queries=case.queries, draws=draws, workers_per_instance=workers,
-                period_s=arrival_process(case.arrivals).period_s,
+                period_s=case.period_s,
             )
         )  # fmt: skip
     return runs

@@ -88,13 +88,9 @@ class DataPlane:
         """Where the queries of `model` are counted."""
         return self._endpoint(model).statistics
 
-    def most_values(self, name: str, version: str) -> int:
-        """Elements that one input of a request to a model may have. Raises what `ModelHost.find` raises."""
-        return self._endpoint(self.host.find(name, version or None)).decoder.most_values
-
-    def most_inputs(self, name: str, version: str) -> int:
-        """Inputs that a request to a model may have. Raises what `ModelHost.find` raises."""
-        return self._endpoint(self.host.find(name, version or None)).decoder.most_inputs
+    def decoder(self, name: str, version: str) -> QueryDecoder:
+        """Which says how much a request to a model may have. Raises what `ModelHost.find` raises."""
+        return self._endpoint(self.host.find(name, version or None)).decoder
 
     def count_refused(self, error: RequestError, model: str = "", version: str = "", arrival_s: float = 0.0) -> None:
         """Count a request that was answered with `error`, unless that was counted already.

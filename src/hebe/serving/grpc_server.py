@@ -242,8 +242,8 @@ class GrpcFrontEnd:
         remaining_s = context.time_remaining()
         deadline_s = math.inf if remaining_s is None else arrival_s + remaining_s
         try:
-            most_values = self._data_plane.most_values(request.model_name, request.model_version)
-            decoded, raw = decode_infer(request, arrival_s, deadline_s, raw_contents, most_values)
+            decoder = self._data_plane.decoder(request.model_name, request.model_version)
+            decoded, raw = decode_infer(request, arrival_s, deadline_s, raw_contents, decoder.most_values)
         except RequestError as error:
             self._data_plane.count_refused(error, request.model_name, request.model_version, arrival_s)
             raise

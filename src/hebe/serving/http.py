@@ -269,11 +269,12 @@ class HttpFrontEnd:
         if length == 0:
             spec = self._host.find(route.model, route.version or None).spec
             return decode_raw_infer(route.model, route.version, body, spec, request.arrival_s)
-        most_values = self._data_plane.most_values(route.model, route.version)
-        most_inputs = self._data_plane.most_inputs(route.model, route.version)
+        decoder = self._data_plane.decoder(route.model, route.version)
         document = route.document or parse_infer_document(body, length)
         binary = None if length is None else body[length:]
-        return decode_infer(route.model, route.version, document, binary, request.arrival_s, most_values, most_inputs)
+        return decode_infer(
+            route.model, route.version, document, binary, request.arrival_s, decoder.most_values, decoder.most_inputs
+        )
 
     async def _live(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
         if not self._host.live:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -38,6 +38,18 @@ def take_rows(source: UpdateSource, keys: int, commit: bool = False) -> list[Del
 
 def last_offsets(deliveries: Iterable[Delivery]) -> dict[TopicPartition, int]:
     return {delivery.at: delivery.offset for delivery in deliveries}
+
+
+def poll_until(done: Callable[[], bool], sources: Sequence[UpdateSource], found: list[Delivery] | None = None) -> None:
+    """Take what comes from members of a group, into `found`, and commit it."""
+    end_s = time.monotonic() + TIMEOUT_S
+    while not done():
+        assert time.monotonic() < end_s
+        for source in sources:
+            news = source.poll(10, 0.05)
+            if found is not None:
+                found.extend(news)
+            source.commit(last_offsets(news))
 
 
 def tables_of(deliveries: Iterable[Delivery]) -> dict[str, dict[int, list[float]]]:
@@ -152,29 +164,20 @@ class UpdateLogConformance:
         other = log.source("g", topics)
         sources = [alone, other]
 
-        def poll_both(done: Callable[[], bool]) -> None:
-            end_s = time.monotonic() + TIMEOUT_S
-            while not done():
-                assert time.monotonic() < end_s
-                for source in sources:
-                    news = source.poll(10, 0.05)
-                    found.extend(news)
-                    source.commit(last_offsets(news))
-
         def is_shared() -> bool:
             parts = [source.assigned() for source in sources]
             return all(parts) and sum(map(len, parts)) == len(everything) and frozenset().union(*parts) == everything
 
-        poll_both(is_shared)
+        poll_until(is_shared, sources, found)
         for topic in topics:
             push(log, range(40), 1.0, topic)
-        poll_both(lambda: sum(len(d.message.keys) for d in found if d.message) >= 160)
+        poll_until(lambda: sum(len(d.message.keys) for d in found if d.message) >= 160, sources, found)
         assert_no_loss(found, 160)
         other.close()
         sources.remove(other)
-        poll_both(lambda: alone.assigned() == everything)
+        poll_until(lambda: alone.assigned() == everything, sources, found)
         expected = {topic.table: push(log, range(40), 2.0, topic) for topic in topics}
-        poll_both(lambda: tables_of(found) == expected)
+        poll_until(lambda: tables_of(found) == expected, sources, found)
         alone.close()
 
     def test_who_leaves_is_a_member_again_with_the_next_poll(self, make_log: Callable[[], UpdateLog]) -> None:
@@ -189,25 +192,17 @@ class UpdateLogConformance:
         leaving, other = log.source("g", [USERS]), log.source("g", [USERS])
         sources = [leaving, other]
 
-        def poll_until(done: Callable[[], bool]) -> None:
-            end_s = time.monotonic() + TIMEOUT_S
-            while not done():
-                assert time.monotonic() < end_s
-                for source in sources:
-                    news = source.poll(10, 0.05)
-                    source.commit(last_offsets(news))
-
-        poll_until(lambda: all(source.assigned() for source in sources))
+        poll_until(lambda: all(source.assigned() for source in sources), sources)
         leaving.leave()
         leaving.leave()
         assert not leaving.assigned()
         assert not leaving.lag()
         sources.remove(leaving)
-        poll_until(lambda: other.assigned() == everything)
+        poll_until(lambda: other.assigned() == everything, sources)
         expected = push(log, range(40), 1.0)
         take(other, lambda found: tables_of(found) == {"users": expected}, commit=True)  # once more, it may be
         sources.append(leaving)
-        poll_until(lambda: all(source.assigned() for source in sources))
+        poll_until(lambda: all(source.assigned() for source in sources), sources)
         leaving.leave()
         leaving.close()
         other.close()
