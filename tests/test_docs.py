@@ -1,4 +1,6 @@
-"""The documentation: its links lead to files and headings that there are, and figures that fall short are told."""
+"""The documentation: its links lead to files and headings that there are, its commands are those of `hebe`, and figures
+that fall short are told.
+"""
 
 import json
 import re
@@ -7,6 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from hebe.cli.main import SUBCOMMANDS
 from hebe.report.figures import Target
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -14,6 +17,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 _LINK = re.compile(r"""!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+"[^"]*")?\)|(?:href|src|srcset)="([^"]+)\"""")
 _CODE = re.compile(r"^(```|~~~).*?^\1[^\n]*$|`[^`\n]+`", re.S | re.M)
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
 def links_of(text: str) -> list[str]:
@@ -70,6 +74,51 @@ def test_the_link_check_itself(tmp_path, text, faults):
     document = tmp_path / "a.md"
     document.write_text(text)
     assert len(broken_links(document, tmp_path)) == faults
+
+
+def unknown_words(command_line: str) -> list[str]:
+    """What `hebe` does not know of a command line without its "hebe": its subcommand, or options."""
+    words = command_line.split()
+    if words[0] not in SUBCOMMANDS:
+        return words[:1]
+    command = SUBCOMMANDS[words[0]].load(words[0])
+    for word in words[1:]:
+        if word not in getattr(command, "commands", {}):
+            break
+        command = command.commands[word]
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    return sorted(set(_OPTION.findall(command_line)) - known - {"--help"})
+
+
+def command_lines_of(text: str) -> list[str]:
+    """In backticks, or in blocks of code, fenced or indented."""
+    fenced = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, flags=re.S | re.M))
+    indented = "\n".join(re.findall(r"^ {4}(.*)", text, flags=re.M))
+    blocks = re.findall(r"^(?:\$ )?hebe ([a-z].*)", f"{fenced}\n{indented}", flags=re.M)
+    return [*blocks, *re.findall(r"`hebe ([a-z][^`\n]*)`", text)]
+
+
+def test_every_command_line_is_one_of_hebes():
+    lines = [(path, line) for path in DOCUMENTS for line in command_lines_of(path.read_text())]
+    assert len(lines) > 50
+    faults = [
+        f"{path.relative_to(ROOT)}: hebe {line}: {words}" for path, line in lines if (words := unknown_words(line))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("`hebe serve models --http-port 1`", []),
+        ("`hebe surve models`", ["surve"]),
+        ("```sh\nmake\n$ hebe serve models --no-such --workers 1\n```\n", ["--no-such"]),
+        ("a\n\n    hebe model new dlrm-rmc1 --rate 1 --size small\n", ["--rate"]),
+        ("hebe surve --in plain words", []),
+    ],
+)
+def test_the_check_of_command_lines_itself(text, unknown):
+    assert [word for line in command_lines_of(text) for word in unknown_words(line)] == unknown
 
 
 def test_what_is_missed_is_told():
