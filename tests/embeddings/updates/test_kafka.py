@@ -11,6 +11,7 @@ import pytest
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.batching import BatchingOptions, UpdateCarrier
+from hebe.embeddings.updates.boot_clock import boot_s
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateLog, UpdateSource
 from hebe.embeddings.updates.kafka import KafkaLog, KafkaOptions
 from hebe.embeddings.updates.kafka_carrier import KafkaCarrier
@@ -305,6 +306,30 @@ def test_who_was_silent_too_long_reads_again_what_it_did_not_commit(broker: Kafk
     again = take(source, lambda news: len(news) >= len(left))
     assert {(d.at, d.offset) for d in again} == left
     assert tables_of([*found, *again]) == {"users": expected}
+    source.close()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_who_stood_still_asks_the_group_before_it_writes_on(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """The client itself hears only later that the group has given its partitions to others."""
+    log = KafkaLog(quick(broker))
+    push(log, range(40))
+    source = log.source("g", [USERS])
+    found = take_rows(source, 40)
+    ours = source.assigned()
+    still_s = boot_s() + 2.0
+    monkeypatch.setattr("hebe.embeddings.updates.kafka_source.boot_s", lambda: still_s)
+    if not known:
+        broker.fail_next(API_OFFSET_COMMIT, UNKNOWN_MEMBER_ID)
+    assert source.assigned() == (ours if known else frozenset())
+    monkeypatch.undo()
+    if known:
+        assert not source.poll(10, 0.5)
+    else:
+        again = take(source, lambda news: len(news) >= len(found))
+        assert {(d.at, d.offset) for d in again} == {(d.at, d.offset) for d in found}
     source.close()
 
 

@@ -410,8 +410,8 @@ def test_a_server_that_stands_still_loses_its_partitions_and_its_commit(own: Red
 
 def test_what_may_be_anothers_is_not_a_members_any_more(own: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks nobody before it writes rows: a process may have stood still since it asked last."""
-    slept_s, boot_s = 0.0, redis_source._boot_s
-    monkeypatch.setattr(redis_source, "_boot_s", lambda: boot_s() + slept_s)
+    slept_s, boot_s = 0.0, redis_source.boot_s
+    monkeypatch.setattr(redis_source, "boot_s", lambda: boot_s() + slept_s)
     log = RedisStreamsLog(RedisStreamsOptions(own.address, num_partitions=1, lease_s=600.0, most_poll_gap_s=600.0))
     push(log, range(40))
     with contextlib.closing(log.source("g", [USERS])) as source, contextlib.closing(log.source(None, [USERS])) as alone:

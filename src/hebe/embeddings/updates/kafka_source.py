@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.updates.boot_clock import boot_s
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
 from hebe.embeddings.updates.kafka_options import (
     KafkaOptions,
@@ -26,6 +27,8 @@ from hebe.embeddings.updates.message import MessageFault, decode
 log = logging.getLogger("hebe.updates")
 
 _SHORTEST_PROBE_S, _LONGEST_PROBE_S = 0.05, 1.0
+_LONGEST_WAIT_S = 1.0
+"""For a message at a time: whoever waits longer cannot tell that from being stopped."""
 _OVERTAKEN = frozenset({"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"})
 """A commit that comes too late: the partitions are others' now, or come back to us from the committed offset on."""
 _PASSING = frozenset({"REBALANCE_IN_PROGRESS", "_NO_OFFSET"})
@@ -67,6 +70,8 @@ class KafkaSource:
         self._committing: threading.Thread | None = None
         self._looked_s = float("-inf")
         self._alive_s = time.monotonic()
+        self._member_s = boot_s()
+        """When the group last may have heard of this member, at the earliest."""
         self._down = False
         self._last_error = ""
         self._closed = False
@@ -136,7 +141,15 @@ class KafkaSource:
         self._commit(due)
 
     def assigned(self) -> frozenset[TopicPartition]:
-        """See `UpdateSource.assigned`."""
+        """See `UpdateSource.assigned`. After a session's length without a poll, as if this process was stopped for a
+        while, the group is asked: what it has given to others must not be written any more.
+        """
+        session_s = self._options.session_timeout_ms / 1000
+        if self._group is not None and self._assigned and boot_s() - self._member_s > session_s:
+            if self._is_member():
+                self._member_s = boot_s()
+            else:
+                self.leave()
         return frozenset(self._assigned)
 
     def lag(self) -> Mapping[TopicPartition, int]:
@@ -227,8 +240,9 @@ class KafkaSource:
     def _take(self, most: int, timeout_s: float) -> list[Any]:
         """Up to `most` messages; waits for the first one only. Serves the client's callbacks in any case."""
         taken = [self._held.popleft() for _ in range(min(most, len(self._held)))]
+        self._member_s = boot_s()
         try:
-            first = self._consumer.poll(0 if taken or most <= 0 else timeout_s)
+            first = self._consumer.poll(0 if taken or most <= 0 else min(timeout_s, _LONGEST_WAIT_S))
             if first is not None:
                 self._held.append(first)
             if most > len(taken) and self._held:
@@ -381,8 +395,19 @@ class KafkaSource:
             if place.offset >= 0:
                 self._assigned[at].committed = place.offset
 
-    def _commit(self, due: Mapping[TopicPartition, int]) -> None:
-        """Commit in a thread: without a coordinator the client would keep us for most of a minute."""
+    def _is_member(self) -> bool:
+        """Whether the group takes a commit from us, of what is committed anyway."""
+        begun = {at: part.first if part.committed is None else part.committed for at, part in self._assigned.items()}
+        try:
+            return self._commit({at: offset - 1 for at, offset in begun.items() if offset is not None})
+        except StoreError as fault:
+            self._last_error = str(fault)
+            return False
+
+    def _commit(self, due: Mapping[TopicPartition, int]) -> bool:
+        """Commit in a thread: without a coordinator the client would keep us for most of a minute. Returns whether the
+        group knows us.
+        """
         end_s = time.monotonic() + self._options.request_timeout_s
         if self._committing is not None:
             self._committing.join(max(0.0, end_s - time.monotonic()))
@@ -412,10 +437,12 @@ class KafkaSource:
             self._owed.update(due)
         elif name in _OVERTAKEN:
             self._owed.clear()
+            return False
         elif name in _REFUSED:
             raise StoreError(f"Kafka refuses: {name}", "the update log refuses this server")
         else:
             raise unavailable("a commit failed", name or error)
+        return True
 
     def _note_committed(self, done: Mapping[TopicPartition, int]) -> None:
         for at, offset in done.items():

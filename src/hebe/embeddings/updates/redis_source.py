@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hebe.embeddings.store import StoreError
+from hebe.embeddings.updates.boot_clock import boot_s
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
 from hebe.embeddings.updates.message import MOST_BYTES, MessageFault, decode
 from hebe.embeddings.updates.redis_partition import (
@@ -63,7 +64,7 @@ class _Partition:
     oldest: int | None = None
     """The offset of the first message that came, where the partition was read from its oldest on."""
     lease_ends_s: float = math.inf
-    """By `_boot_s`; no later than in Redis."""
+    """By `boot_s`; no later than in Redis."""
     leaving_s: float | None = None
     """Since when it is to be given back, once all that was handed over is committed."""
 
@@ -185,7 +186,7 @@ class RedisSource:
 
     def assigned(self) -> frozenset[TopicPartition]:
         """See `UpdateSource.assigned`. What was read under a lease that has ended is read anew under the next one."""
-        now_s = _boot_s()
+        now_s = boot_s()
         for at, part in [(at, part) for at, part in self._parts.items() if now_s >= part.lease_ends_s]:
             self._lose(at, part)
         return frozenset(self._parts)
@@ -475,7 +476,7 @@ class RedisSource:
 
     def _lease_end(self) -> float:
         """Of a lease that is asked for now: by then it has not ended in Redis, which gives as much time later."""
-        return math.inf if self._group is None else _boot_s() + self._lease_s
+        return math.inf if self._group is None else boot_s() + self._lease_s
 
     def _lease_ms(self) -> int:
         return round(1000 * self._lease_s)
@@ -483,11 +484,6 @@ class RedisSource:
     def _check_open(self) -> None:
         if self._closed.is_set():
             raise StoreError("the update source is closed")
-
-
-def _boot_s() -> float:
-    """A clock that nothing halts."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _told(at: TopicPartition, what: str) -> Delivery:
