@@ -100,6 +100,7 @@ def test_what_is_no_type_is_named(text, message):
         ("cores = 8\n", "", "cores is missing"),
         ("cores = 8", "cores = 0", "cores is 0: must be more"),
         ("cores = 8", "cores = 8.5", "cores is 8.5: must be a whole number"),
+        ("cores = 8", "cores = 1e308", "cores is 1e.308: must be at most 768"),
         ("cores = 8", "cores = true", "cores is True: must be a number"),
         ("cores = 8", 'cores = "8"', "cores is '8': must be a number"),
         ("clock_hz = 2.5e9", "clock_hz = -1", "clock_hz is -1: must be a finite number of at least 0"),

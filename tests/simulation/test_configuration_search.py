@@ -1,3 +1,6 @@
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -11,6 +14,7 @@ from hebe.simulation.configuration_search import (
     SearchGrid,
     baseline_configuration,
     best_configuration,
+    best_one_stage,
     efficiency_tuple,
     evaluation_on,
 )
@@ -93,3 +97,14 @@ def test_what_keeps_no_target_is_told_by_its_latency_when_idle():
     assert slow.qps == less_slow.qps == 0
     assert slow.tail_latency_ms > 2 * less_slow.tail_latency_ms > 40
     assert slow.tail_latency_ms == 1e3 * server.tail_latency_s(few[0], 0.0, 95.0)
+
+
+def test_a_server_of_many_cores_is_searched_in_steps_that_grow(monkeypatch):
+    """In steps of two, a thousand cores took minutes."""
+    asked = []
+    monkeypatch.setattr(AnalyticServer, "reaches", lambda _self, lane, *_: bool(asked.append(lane.workers)))
+    many = AnalyticServer(replace(HERCULES["T2"], cores=1000), catalog.entry("dlrm-rmc1"), SIZES, PRODUCTION_2021)
+    best_one_stage(many, SlaTarget(20.0), SearchGrid((1,), (64,)))
+    assert len(asked) < 100
+    assert asked[-1] == 1000
+    assert all(after <= max(before + 2, 1.07 * before) for before, after in pairwise(asked))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hebe.cli.plan_files import PlanFileError, reading
+from hebe.planning.colocation_server import MOST_CORES
 from hebe.simulation.server_types import EC2, HERA_SOCKET, HERCULES, IDLE_SHARE
 from hebe.spec import AcceleratorSpec, ServerSpec, SpecError
 
@@ -62,6 +63,7 @@ _POSITIVE = (
     "cores", "memory_bytes", "memory_bandwidth_bytes_per_s", "clock_hz", "flops_per_cycle_per_core",
     "peak_power_watts", "compute_units",
 )  # fmt: skip
+_MOST = {"cores": MOST_CORES, "near_memory_ranks": 1024, "compute_units": 100_000}
 _COUNTS = ("cores", "memory_bytes", "llc_bytes", "near_memory_ranks", "compute_units")
 """Whole numbers; TOML may write them as 128e9."""
 
@@ -124,4 +126,6 @@ def _value(where: str, name: str, value: Any) -> Any:
         return float(value)
     if value != int(value):
         raise PlanFileError(f"{where} is {value!r}: must be a whole number")
+    if value > (most := _MOST.get(name, float("inf"))):
+        raise PlanFileError(f"{where} is {value!r}: must be at most {most:,}")
     return int(value)

@@ -30,7 +30,7 @@ from hebe.profile import ScalabilityProfile
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
 
-_MOST_CORES, _MOST_CACHE_WAYS = 768, 32
+MOST_CORES, _MOST_CACHE_WAYS = 768, 32
 """Of a server: every way to share them out between two models is tried, which takes memory."""
 _CHUNK_CELLS = 4_000_000
 """Sets are worked on in chunks of about this many (set, split) pairs, which bounds the memory taken."""
@@ -50,7 +50,7 @@ class ServerResources:
 
     def __post_init__(self) -> None:
         for name, count, most in (
-            ("cores", self.cores, _MOST_CORES), ("cache_ways", self.cache_ways, _MOST_CACHE_WAYS)
+            ("cores", self.cores, MOST_CORES), ("cache_ways", self.cache_ways, _MOST_CACHE_WAYS)
         ):  # fmt: skip
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
                 raise PlanningError(f"server: {name} is {count!r}: must be a whole number of at least 1")

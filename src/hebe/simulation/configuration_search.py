@@ -124,8 +124,12 @@ def _beside(server: AnalyticServer, sla: SlaTarget, main: Evaluation, grid: Sear
 
 
 def _counts(most: int) -> list[int]:
-    """Whole numbers up to `most`: all small ones, then every second."""
-    return [*range(1, min(most, 6) + 1), *range(8, most, 2), *([most] if most > 6 else [])]
+    """Whole numbers up to `most`: all small ones, then every second, then each about a sixteenth more."""
+    counts, count = [], 1
+    while count < most:
+        counts.append(count)
+        count += 1 if count < 6 else max(2, count // 16)
+    return [*counts, most] if most > 0 else []
 
 
 def _few_counts(most: int) -> list[int]:
