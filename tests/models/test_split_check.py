@@ -9,8 +9,10 @@ from hebe.models.graph_capture import GraphCaptureError, capture
 from hebe.models.split_check import check_split
 from hebe.spec import Pooling
 
+from .small_modules import X, bag, captured_case, floats, from_function
+
 SEQUENCES = torch.tensor([[5, 6, 0, 0], [1, 2, 3, 4], [7, 0, 0, 0], [9, 8, 3, 0]])
-X = torch.tensor([[1, 2], [3, 4], [5, 6], [7, 8]])
+FEW = torch.tensor([[1, 2], [3, 4], [5, 6], [7, 8]])
 
 
 class Pooled(nn.Module):
@@ -107,7 +109,7 @@ def test_items_and_modules_that_cannot_do_with_more_padding_are_left_out():
 )
 def test_random_keys_are_any_that_the_model_takes(rule, dtype, least, greatest):
     module = Pooled(lambda e, x: e(rule(x)).sum(1), sequence_layer(None))
-    assert check_split(module, (X.to(dtype),), capture_of(module, X.to(dtype))) <= 1e-6
+    assert check_split(module, (FEW.to(dtype),), capture_of(module, FEW.to(dtype))) <= 1e-6
     seen = torch.cat([x.flatten() for x in module.seen])
     assert seen.min() >= 0 if least == 0 else seen.min() <= least
     assert seen.max() <= 19 if greatest == 19 else seen.max() >= greatest
@@ -118,3 +120,97 @@ def test_a_module_that_draws_random_numbers_is_told_so():
     module = Pooled(lambda e, x: functional.dropout(e(x).sum(1)), sequence_layer())
     with pytest.raises(GraphCaptureError, match="the module draws random numbers: run on the example twice, its"):
         check_split(module, (SEQUENCES,), capture_of(module))
+
+
+REFUSED = {
+    r"the module would fail on a query in which inputs_1 are -1000000: aten.embedding.default.*: clamp it": (
+        from_function(lambda m, x, y: m.bag(x) + m.e((y.abs() * 2).long()), bag=bag(), e=nn.Embedding(99, 2)),
+        (X, floats(6)),
+    ),
+    r"the module itself fails on \d+ random item\(s\): index 19 is out of bounds": (
+        from_function(lambda m, x: m.bag(x) * torch.arange(19)[x].sum(1, keepdim=True), bag=bag()),
+        (X.clamp(0, 18),),
+    ),
+    r"the module would fail on a query whose keys are all the last: aten.index.Tensor": (
+        from_function(
+            lambda m, x: m.e(x).sum(1) * torch.ones(150_000)[x].sum(1, keepdim=True), e=nn.Embedding(150_001, 2)
+        ),
+        (X,),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_would_fail_a_batch_is_named(message):
+    module, example = REFUSED[message]
+    with pytest.raises(GraphCaptureError, match=message):
+        check_split(module, example, capture(module, example, "model"))
+
+
+def test_scores_that_depend_on_other_items_are_refused():
+    module = from_function(lambda m, x: torch.softmax(m.e(x), 0), e=bag())
+    captured = capture(module, (X,), "model")
+    with pytest.raises(GraphCaptureError, match="an item's score depends on the other items of its batch"):
+        check_split(module, (X,), captured)
+
+
+def test_a_split_that_differs_is_refused():
+    module, example, captured = captured_case("two bags")
+    state = {name: weight + 1e-3 for name, weight in captured.dense_state.items()}
+    with pytest.raises(GraphCaptureError, match=r"the captured model differs on the example: by .*, more than 1e-05"):
+        check_split(module, example, dataclasses.replace(captured, dense_state=state))
+
+
+def test_scores_that_are_not_finite_are_refused():
+    module = from_function(lambda m, x: m.e(x) / 0, e=bag())
+    with pytest.raises(GraphCaptureError, match=r"scores that are not finite on the example: check its weights$"):
+        check_split(module, (X,), capture(module, (X,), "model"))
+
+
+def test_numbers_that_spoil_the_scores_are_named():
+    module = from_function(lambda m, x, y: m.e(x) / y.round(), e=bag())
+    numbers = torch.tensor([-5.0, -2, 3, 6, 7, 8])[:, None]
+    for example, where in (
+        ((X, numbers * (numbers != 3)), r"the example: check its weights, and what it makes of inputs_1$"),
+        ((X, numbers), r"\d+ random item\(s\): .* what it makes of inputs_1: each number of inputs_1 lies between"),
+    ):
+        with pytest.raises(GraphCaptureError, match=f"the module gives scores that are not finite on {where}"):
+            check_split(module, example, capture(module, example, "model"))
+
+
+def test_random_numbers_are_those_of_the_example():
+    least, greatest = torch.tensor([-5.0, 0, 2, -4]), torch.tensor([5.0, 1, 3, -3])  # the second and last never differ
+    seen = []
+
+    def score(m, x, y):
+        if not torch.compiler.is_exporting():
+            seen.append(y)
+        return m.e(x) * y.nan_to_num().sum(1, keepdim=True)
+
+    module = from_function(score, e=bag())
+    example = X, torch.tensor([[-5.0, 0, 2, -3], [5, 0, 3, -3], [0, torch.nan, torch.inf, -3]]).repeat(2, 1)[:, :4]
+    example[1][2::3, 2] = 2.5
+    captured = capture(module, example, "model")
+    assert check_split(module, example, captured) <= 1e-6
+    drawn = torch.cat([y for y in seen if not y.isnan().any()])
+    assert len(drawn) == 1 + 2 + 7 + 32
+    assert ((drawn >= least) & (drawn <= greatest)).all()
+    assert (drawn.amax(0) - drawn.amin(0) > 0.8 * (greatest - least)).all()
+
+
+def test_what_torch_cannot_trace_is_refused(monkeypatch):
+    module, example, captured = captured_case("two bags")
+
+    def fails(*_arguments, **_options):
+        raise RuntimeError("INTERNAL ASSERT FAILED\n\nno such op")
+
+    monkeypatch.setattr(torch.jit, "trace", fails)
+    with pytest.raises(GraphCaptureError, match=r"captured model cannot be traced, as serving it needs: no such op$"):
+        check_split(module, example, captured)
+
+
+def test_progress_counts_the_comparisons():
+    module, example, captured = captured_case("stacked")
+    seen = []
+    check_split(module, example, captured, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(i, 5) for i in range(1, 6)]

@@ -1,0 +1,106 @@
+import mmap
+
+import numpy as np
+import pytest
+
+from hebe.models import table_file
+from hebe.models.stored_file import RepositoryError, check_sha256
+from hebe.models.table_file import check_table_header, file_size_bytes, map_table, write_table
+from hebe.spec import EmbeddingTableSpec
+
+TABLE = EmbeddingTableSpec("items", 10, 3)
+ROWS = np.arange(30, dtype=np.float32).reshape(10, 3)
+
+
+@pytest.fixture
+def stored(tmp_path):
+    path = tmp_path / "items.safetensors"
+    write_table(path, TABLE, ROWS)
+    return path
+
+
+def test_rows_begin_on_a_page_and_the_length_is_known_before(stored):
+    assert stored.stat().st_size == file_size_bytes(TABLE)
+    start = stored.stat().st_size - ROWS.nbytes
+    assert start % mmap.PAGESIZE == 0
+    assert stored.read_bytes()[start:] == ROWS.tobytes()
+    assert int.from_bytes(stored.read_bytes()[:8], "little") == start - 8
+
+
+@pytest.mark.parametrize(
+    "rows", [ROWS, ROWS.copy("F"), np.repeat(ROWS, 2, 0)[::2], iter([ROWS[:4], ROWS[:0], ROWS[4:]])]
+)
+def test_rows_are_written_in_order_however_they_lie_in_memory(tmp_path, rows):
+    record = write_table(tmp_path / "file", TABLE, rows)
+    check_sha256(tmp_path / "file", record)
+    np.testing.assert_array_equal(map_table(tmp_path / "file", TABLE), ROWS)
+
+
+def test_a_large_array_is_written_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_file, "_CHUNK_BYTES", 2 * 3 * 4 + 1)
+    steps = []
+    write_table(tmp_path / "file", TABLE, ROWS, steps.append)
+    assert steps[1:] == [2 * 3 * 4] * 5, "the header, then two rows at a time"
+    np.testing.assert_array_equal(map_table(tmp_path / "file", TABLE), ROWS)
+
+
+def test_mapped_rows_cannot_be_changed(stored):
+    rows = map_table(stored, TABLE)
+    assert rows.dtype == np.float32
+    with pytest.raises(ValueError, match="read-only"):
+        rows[0, 0] = 1
+
+
+def too_many():
+    while True:  # a generator that never ends is given up at the first row too many
+        yield ROWS
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (ROWS.astype(np.float64), "rows are float64: must be a float32 array"),
+        ([ROWS.tolist()], "rows are list: must be a float32 array"),
+        (ROWS[:, :2], r"rows have shape \[10, 2\]: must be \[any, 3\]"),
+        (ROWS.ravel(), r"rows have shape \[30\]: must be \[any, 3\]"),
+        (ROWS[:9], "9 rows were given: must be 10"),
+        (iter(()), "0 rows were given: must be 10"),
+        (too_many(), "more than 10 rows were given: must be 10"),
+    ],
+)
+def test_other_rows_than_the_tables_are_refused(tmp_path, rows, message):
+    with pytest.raises(RepositoryError, match=f"table items: {message}"):
+        write_table(tmp_path / "file", TABLE, rows)
+
+
+@pytest.mark.parametrize("other", [EmbeddingTableSpec("items", 3, 10), EmbeddingTableSpec("items", 9, 3)])
+@pytest.mark.parametrize("read", [map_table, check_table_header])
+def test_a_table_of_another_shape_is_an_error_that_says_both(stored, other, read):
+    with pytest.raises(
+        RepositoryError, match=rf"F32 of shape \[10, 3\]\) .* F32 of shape \[{other.rows}, {other.dim}\]"
+    ):
+        read(stored, other)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff" * 5000, b"\x02" + bytes(7) + b"[]", b"\x02" + bytes(7) + b"{}" * 4000]
+)
+@pytest.mark.parametrize("read", [map_table, check_table_header])
+def test_what_is_no_table_file_is_an_error(stored, content, read):
+    stored.write_bytes(content)
+    with pytest.raises(RepositoryError, match=r"not a safetensors header|the file is empty"):
+        read(stored, TABLE)
+
+
+@pytest.mark.parametrize("change", [lambda content: content[:-4], lambda content: content + bytes(4)])
+def test_rows_that_are_missing_or_too_many_are_an_error(stored, change):
+    stored.write_bytes(change(stored.read_bytes()))
+    check_table_header(stored, TABLE)
+    with pytest.raises(RepositoryError, match=f"bytes, expected {file_size_bytes(TABLE)}; write the model again"):
+        map_table(stored, TABLE)
+
+
+@pytest.mark.parametrize("read", [map_table, check_table_header])
+def test_a_file_that_is_not_there_is_an_error(tmp_path, read):
+    with pytest.raises(RepositoryError, match=r"file: cannot be (mapped|read): No such file"):
+        read(tmp_path / "file", TABLE)
