@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -378,3 +379,25 @@ def test_an_unknown_name_is_answered_with_close_ones() -> None:
 def test_an_unknown_size_is_answered_with_the_sizes() -> None:
     with pytest.raises(SpecError, match="model dlrm-rmc1: size 'huge' is unknown; its sizes: small, production"):
         catalog.entry("dlrm-rmc1", "huge")
+
+
+@pytest.mark.parametrize(
+    ("name", "origin"),
+    [(f"kairos-{name}", f"deeprecsys-{name}") for name in ("ncf", "rm2", "wnd", "mtwnd", "dien")]
+    + [("recos-wnd", "hera-wnd"), ("recos-din", "hera-din")],
+)
+def test_an_entry_that_says_it_has_anothers_configuration_has_it(name: str, origin: str) -> None:
+    spec, configuration = catalog.entry(name), catalog.entry(origin)
+    own = {field: getattr(spec, field) for field in ("name", "sla", "source", "notes")}
+    assert replace(configuration, **own) == spec
+    said = origin if name.startswith("kairos-") else "Hera's"
+    assert said in spec.notes
+
+
+def test_the_model_to_compare_servers_with_is_heras_first_with_fewer_rows() -> None:
+    spec, origin = catalog.entry("peers-dlrm"), catalog.entry("dlrm-a")
+    fields = ("architecture", "features", "dense_dim", "towers", "settings")
+    assert [getattr(spec, field) for field in fields] == [getattr(origin, field) for field in fields]
+    assert [(table.rows, table.dim) for table in spec.tables] == [
+        (table.rows // 10, table.dim) for table in origin.tables
+    ]

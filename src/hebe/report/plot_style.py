@@ -36,6 +36,7 @@ _ROLES = {
     SERIES[4]: ("series-5", "#8a6d1d", "#d9bd62"),
     SERIES[5]: ("series-6", "#55606b", "#a3aeb9"),
 }
+_STAND_IN_PATTERN = re.compile(rf"(?:{'|'.join(_ROLES)})\b")
 
 _STYLE: dict[Any, Any] = {
     "font.size": 11,
@@ -91,7 +92,7 @@ def to_svg(canvas: Drawing, description: str) -> str:
     canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"#0[0-9a]0[0-9a]0[0-9a]\b", lambda match: f"var(--{_ROLES[match[0]][0]})", svg)
+    svg = _STAND_IN_PATTERN.sub(lambda match: f"var(--{_ROLES[match[0]][0]})", svg)
     svg = re.sub(r"\s*<metadata>.*?</metadata>", "", svg, flags=re.S)
     opening, rest = svg.split(">", 1)
     label = description.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
