@@ -1,11 +1,8 @@
-import shutil
-
-import numpy as np
 import pytest
 import torch
 from rich.progress import Progress
 
-from hebe.bench import gather_limit, sparse
+from hebe.bench import sparse
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +34,3 @@ def test_a_wrong_competitor_is_noticed(monkeypatch):
     monkeypatch.setattr(sparse, "_torch_lookup", lambda *_: torch.zeros(64, 64))
     with Progress(disable=True) as progress, pytest.raises(RuntimeError, match="the lookup and torch disagree"):
         sparse.run(True, progress)
-
-
-def test_without_a_compiler_torch_is_the_limit(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    table = np.ones((10, gather_limit.DIM), np.float32)
-    candidates = gather_limit.gather_candidates(table, 2, 3)
-    assert list(candidates) == ["torch embedding_bag on the same memory"]
-    sums = candidates["torch embedding_bag on the same memory"](np.zeros((2, 3), np.int64))
-    assert torch.equal(sums, torch.full((2, gather_limit.DIM), 3.0))
