@@ -17,7 +17,6 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 from rich.progress import Progress
@@ -35,6 +34,7 @@ from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.pinning import available_cores, pinned
 from hebe.spec import ModelSpec
+from hebe.workload.key_skew import spread_seed_of
 from hebe.workload.query_sizes import FixedSizes
 
 ROWS_PER_S = 50_000.0
@@ -108,7 +108,7 @@ def updates_figures(quick: bool, progress: Progress) -> list[Figure]:
 
 def _updated_tables(spec: ModelSpec) -> list[UpdatedTable]:
     """What the trainer sends is hot where the queries are, as what is asked for is what is learnt from."""
-    tables = {feature.table: (spec.table(feature.table), crc32(feature.name.encode())) for feature in spec.features}
+    tables = {feature.table: (spec.table(feature.table), spread_seed_of(feature.name)) for feature in spec.features}
     return [UpdatedTable(table.name, table.rows, table.dim, seed) for table, seed in tables.values()]
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.progress import Progress
 
@@ -83,19 +82,20 @@ def _loop(model: LoadedModel, core: int, seconds: float, wait: Callable[[], obje
 def _in_threads(model: LoadedModel, workers: int, seconds: float) -> float:
     cores = available_cores()
     barrier = threading.Barrier(workers)
-    throughputs: list[float] = []
-    threads = [
-        threading.Thread(
-            target=lambda core: throughputs.append(_loop(model, core, seconds, barrier.wait)),
-            args=(cores[worker % len(cores)],),
-        )
-        for worker in range(workers)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return float(np.sum(throughputs))
+
+    def loop(core: int) -> float:
+        try:
+            return _loop(model, core, seconds, barrier.wait)
+        except BaseException:
+            barrier.abort()  # or the others would wait for this one for ever
+            raise
+
+    with ThreadPoolExecutor(workers) as pool:
+        loops = [pool.submit(loop, cores[worker % len(cores)]) for worker in range(workers)]
+    faults = [fault for each in loops if (fault := each.exception()) is not None]
+    for fault in sorted(faults, key=lambda fault: isinstance(fault, threading.BrokenBarrierError)):
+        raise fault
+    return sum(each.result() for each in loops)
 
 
 def _in_processes(repository: Path, mode: GraphMode, workers: int, seconds: float) -> float:
