@@ -64,7 +64,7 @@ class LatencyRecorder:
         self._counts: npt.NDArray[np.int64] = np.zeros(_BUCKETS, dtype=np.int64)
 
     def record(self, latency_s: float, items: int = 0) -> None:
-        """One answered query of `items` items."""
+        """One answered query of `items` items. Raises ValueError for a latency below 0, or nan."""
         if not latency_s >= 0:
             raise ValueError(f"latency is {latency_s} s: must be at least 0")
         self.items += items
@@ -73,7 +73,7 @@ class LatencyRecorder:
             self._settle()
 
     def record_many(self, latencies_s: npt.ArrayLike, items: int = 0) -> None:
-        """Many answered queries of `items` items in total; `latencies_s` is float64 `[queries]`."""
+        """Many answered queries of `items` items in total; `latencies_s` is float64 `[queries]`. Raises as `record`."""
         latencies = np.asarray(latencies_s, dtype=np.float64).ravel()
         if latencies.size and not latencies.min() >= 0:
             raise ValueError("latencies must be at least 0, and none may be nan")
@@ -126,7 +126,8 @@ class LatencyRecorder:
         return self._within_sla / arrivals if arrivals and self.sla is not None else math.nan
 
     def percentile_s(self, percentile: float) -> float:
-        """The latency that `percentile` percent of the answers do not exceed; nan without answers."""
+        """The latency that `percentile` percent of the answers do not exceed, nan without answers. Raises ValueError
+        for a percentile outside (0, 100]."""
         if not 0 < percentile <= 100:
             raise ValueError(f"percentile is {percentile}: must lie in (0, 100]")
         self._settle()

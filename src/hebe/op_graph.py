@@ -52,7 +52,10 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class OpGraph:
-    """Ops in an order in which they can run, the names of the inputs, and the op whose output is the result."""
+    """Ops in an order in which they can run, the names of the inputs, and the op whose output is the result.
+
+    Raises `OpGraphError` for ops that are named twice or read what comes after them.
+    """
 
     inputs: tuple[str, ...]
     ops: tuple[Op, ...]

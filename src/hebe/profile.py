@@ -1,4 +1,7 @@
-"""What was measured of a model on a server, as plain data that can be written to disk and read back."""
+"""What was measured of a model on a server, as plain data that can be written to disk and read back.
+
+Each raises `ProfileError` when made of what no measurement can give.
+"""
 
 from __future__ import annotations
 

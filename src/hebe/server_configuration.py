@@ -1,4 +1,7 @@
-"""How one server is split for a model: Hercules' placements and m x o x d, as plain data."""
+"""How one server is split for a model: Hercules' placements and m x o x d, as plain data.
+
+A `Lane` raises `SpecError` when made of what its placement does not have.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What is served and where: models, their tables, service-level targets, servers. Frozen, validated once.
 
+Each raises `SpecError` when made of what contradicts itself.
 Nothing here knows how a model is computed (`hebe.models`) or where rows live (`hebe.embeddings`).
 """
 

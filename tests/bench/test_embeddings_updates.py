@@ -51,7 +51,7 @@ class Producer:
     def stop(self):
         self.sends = False
         self.server.receive(1000)
-        return Sent(rows=1000, seconds=0.5, cpu_s=0.1, most_late_s=0.0)
+        return Sent(rows=1000, seconds=0.5, cpu_s=0.1)
 
 
 @pytest.fixture

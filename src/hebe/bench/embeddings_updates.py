@@ -85,7 +85,7 @@ _FULL = _Effort(scale=0.05, turns=10, probe_s=1.5, rounds=3, resolution=0.03, vi
 
 
 def updates_figures(quick: bool, progress: Progress) -> list[Figure]:
-    """`updates.*`; needs two cores."""
+    """`updates.*`; needs two cores. Raises RuntimeError where there are fewer, and where a process fails."""
     cores = available_cores()
     if len(cores) < 2:
         raise RuntimeError("this benchmark needs two cores: one for the worker, one for front end and load generator")

@@ -42,7 +42,7 @@ _ANSWER_TIMEOUT_S = 3.0
 
 
 def run(quick: bool, progress: Progress) -> list[Figure]:
-    """Measure over HTTP and gRPC; needs two cores."""
+    """Measure over HTTP and gRPC; needs two cores. Raises RuntimeError where there are fewer, and where a run fails."""
     rounds, seconds, step = (1, 1.0, 1.5) if quick else (3, 3.0, 1.25)
     cores = available_cores()
     if len(cores) < 2:

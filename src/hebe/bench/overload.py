@@ -39,7 +39,7 @@ _OVERLOAD = 2.0
 
 
 def run(quick: bool, progress: Progress) -> list[Figure]:
-    """Measure all of it; needs two cores."""
+    """Measure all of it; needs two cores. Raises RuntimeError where there are fewer, and where a run fails."""
     probe_s, overload_s = (3.0, 8.0) if quick else (12.0, 60.0)
     repositories = {
         suffix: bench_repository(name, "small", progress, scale) for suffix, (name, scale) in _MODELS.items()

@@ -32,7 +32,7 @@ _ONE_THREAD = "one_thread"
 
 
 def run(quick: bool, progress: Progress) -> list[Figure]:
-    """Measure all of it; needs two cores."""
+    """Measure all of it; needs two cores. Raises RuntimeError where there are fewer, and where queries fail."""
     rounds, seconds = (3, 2.0) if quick else (5, 3.0)
     repository = bench_repository(_MODEL, _SIZE, progress)
     if len(available_cores()) < 2:

@@ -52,12 +52,11 @@ class UpdatedTable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """From a start to a stop: rows sent, seconds, the process' own time, and by how much a part was late at most."""
+    """From a start to a stop: rows sent, seconds, and the process' own time."""
 
     rows: int
     seconds: float
     cpu_s: float
-    most_late_s: float
 
 
 class ProducerProcess:
@@ -130,11 +129,11 @@ class _Trainer:
         self._period_s = sum(keys.size for _, keys, _ in self._periods[0]) / rows_per_s
         key_partitions(np.empty(0, np.int64), 1)  # compiled before the first row is due
         self._stop = threading.Event()
-        self._sent, self._most_late_s = 0, 0.0
+        self._sent = 0
         self._next = 0
 
     def start(self) -> None:
-        self._sent, self._most_late_s = 0, 0.0
+        self._sent = 0
         self._stop.clear()
         self._began_s, self._began_cpu_s = time.monotonic(), time.process_time()
         self._thread = threading.Thread(target=self._send, daemon=True)
@@ -145,12 +144,11 @@ class _Trainer:
         self._thread.join()
         seconds = time.monotonic() - self._began_s
         self._producer.flush(_ANSWER_S / 2)
-        return Sent(self._sent, seconds, time.process_time() - self._began_cpu_s, self._most_late_s)
+        return Sent(self._sent, seconds, time.process_time() - self._began_cpu_s)
 
     def _send(self) -> None:
         due_s = self._began_s
         while not self._stop.wait(max(due_s - time.monotonic(), 0.0)):
-            self._most_late_s = max(self._most_late_s, time.monotonic() - due_s)
             for table, keys, rows in self._periods[self._next]:
                 self._producer.send(self._model, table, keys, rows)
                 self._sent += keys.size

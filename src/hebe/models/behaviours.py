@@ -19,7 +19,8 @@ class Behaviours(nn.Module):
     """Splits `(sparse, lengths)` into what an attention model reads.
 
     `dim` is the width of a behaviour and of its candidate, `steps` the most behaviours an item has, `context_width`
-    the columns of everything but the behaviours (the candidate is context too, as in all three papers).
+    the columns of everything but the behaviours (the candidate is context too, as in all three papers). Raises
+    `SpecError` for a model without behaviours, parts of unlike `lookups`, and a part without exactly one candidate.
     """
 
     steps_range: Tensor

@@ -93,7 +93,7 @@ def initialise(net: nn.Module, seed: int) -> None:
 
     Linear layers as DLRM's reference draws them: weights normal(0, sqrt(2 / (inputs + outputs))), biases
     normal(0, sqrt(1 / outputs)). PReLU starts at 0.25, LayerNorm at identity. A module with weights of another
-    kind draws them in its own `draw(generator)`.
+    kind draws them in its own `draw(generator)`. Raises ValueError for a seed outside [0, 2**63).
     """
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed}: must be between 0 and 2**63 - 1")

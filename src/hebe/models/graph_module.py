@@ -70,7 +70,10 @@ def build(graph: OpGraph, weights: Mapping[str, Tensor]) -> nn.Module:
 
 
 class OpGraphModule(nn.Module):
-    """Runs the ops of a graph one after another. Trace it (`hebe.models.scripted_net`) to run it fast."""
+    """Runs the ops of a graph one after another. Trace it (`hebe.models.scripted_net`) to run it fast.
+
+    Raises as `build` does, and running it `OpFailed`, which names the op.
+    """
 
     def __init__(self, graph: OpGraph, weights: Mapping[str, Tensor]) -> None:
         super().__init__()

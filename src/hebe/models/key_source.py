@@ -126,7 +126,10 @@ class KeyProbe:
         return columns[0]
 
     def whole_input(self, node: fx.Node, layer: str) -> KeySource:
-        """The source of a one-dimensional value that is a whole input, element by element; or `GraphCaptureError`."""
+        """The source of a one-dimensional value that is a whole input, element by element.
+
+        Raises `GraphCaptureError` for any other value.
+        """
         value = self.value(node, layer)
         if value.dim() == 1 and len(value) and self.depends(node):
             found = [self._source(element, layer) for element in value.tolist()]

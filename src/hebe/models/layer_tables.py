@@ -96,7 +96,7 @@ class LayerUse:
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """The ranges of rows that its keys lie in: from each constant that is added to them to the next, or as many as
-        the rule before leaves.
+        the rule before leaves. Raises `GraphCaptureError` where they lie outside of the table or in each other's range.
         """
         rows = len(self.weight.value)
         starts = sorted({source.offset for source in self.sources})
@@ -137,7 +137,10 @@ class LayerOutput:
 
 
 class Tables:
-    """The tables that the layers' weights become: whole, or cut where the fields of one table begin."""
+    """The tables that the layers' weights become: whole, or cut where the fields of one table begin.
+
+    Raises `GraphCaptureError` for a layer whose calls would cut it at unlike rows.
+    """
 
     def __init__(self, uses: list[LayerUse]) -> None:
         self.specs: dict[str, EmbeddingTableSpec] = {}
@@ -182,7 +185,10 @@ class Features:
         self._lookups = lookups
 
     def add(self, use: LayerUse, tables: Tables) -> LayerOutput:
-        """Make sure of the features that a layer reads; returns what its output becomes."""
+        """Make sure of the features that a layer reads; returns what its output becomes.
+
+        Raises `GraphCaptureError` where the example's keys are not in their tables.
+        """
         groups = [list(group) for _, group in itertools.groupby(use.sources, lambda s: (s.input, s.offset, s.rule))]
         mean_without = use.padding if use.skips_padding and use.pooling is Pooling.MEAN else None
         use_pooling = use.pooling if mean_without is None else Pooling.SUM

@@ -77,7 +77,7 @@ class RankingModel(nn.Module):
         )
 
     def logits(self, dense: Tensor | None, features: Mapping[str, FeatureInput]) -> Tensor:
-        """Scores before the sigmoid, float32 `[n, outputs]`; arguments as for `forward`."""
+        """Scores before the sigmoid, float32 `[n, outputs]`; arguments and errors as for `forward`."""
         sparse, lengths = self.sparse(features)
         if dense is None:
             dense = sparse.new_zeros((sparse.shape[0], 0))
@@ -88,7 +88,8 @@ class RankingModel(nn.Module):
     def forward(self, dense: Tensor | None, features: Mapping[str, FeatureInput]) -> Tensor:
         """Probabilities in [0, 1], float32 `[n, outputs]`.
 
-        `dense` float32 `[n, dense_dim]`, or None where the model has none; `features` as for `sparse`.
+        `dense` float32 `[n, dense_dim]`, or None where the model has none; `features` as for `sparse`. Raises
+        ValueError for inputs of other shapes.
         """
         return torch.sigmoid(self.logits(dense, features))
 

@@ -139,7 +139,10 @@ class StoredModel:
             raise RepositoryError(f"{path}: not a safetensors file: {fault}; write the model again") from None
 
     def graph(self) -> OpGraph | None:
-        """The captured DenseNet's ops, checksum verified; None for a model that was not imported."""
+        """The captured DenseNet's ops, checksum verified; None for a model that was not imported.
+
+        Raises `RepositoryError`.
+        """
         if not self.imported:
             return None
         path = self.path / _GRAPH_FILE

@@ -44,7 +44,7 @@ class PredictTower(nn.Module):
 
     The last of `widths` is the number of outputs, or 2 for one output: published configurations such as
     200-80-2 end in a softmax over (no click, click), whose click probability is the sigmoid of the difference
-    of its two logits; that difference is the logit here.
+    of its two logits; that difference is the logit here. Raises `SpecError` for a tower that ends otherwise.
     """
 
     def __init__(self, spec: ModelSpec, tower: str, inputs: int, activation: Activation = nn.ReLU) -> None:

@@ -23,6 +23,7 @@ class AcceleratorUse:
     """`memory_bytes` for hot rows, chosen by the trace of keys in the file `key_trace`, or, without one, as the load
     draws `keys` (a form of `workload.forms.key_skew`). `checksum` is that of the file that tells them, the trace or the
     one that `keys` names, when it was profiled; None without such a file, and where an older version has not noted it.
+    Raises `ProfileError` for fields of other kinds.
     """
 
     memory_bytes: int

@@ -51,6 +51,7 @@ class ServerProfile:
     `accelerator` says which one the configuration uses, None where it uses none.
     `measured` is the tuple as serving has corrected it by `measured_at`; None before.
     `cores` are those that it was made on, None for all that there were.
+    Raises `ProfileError` for parts that do not belong together.
     """
 
     subject: ProfileSubject

@@ -18,7 +18,7 @@ class ProfileSubject:
     memory (`LoadOptions.words`); `server` says in words what this machine
     is (processor, cores, memory, accelerator), equal on machines that are alike; `load` says what the queries are like
     and how thoroughly they were measured. `layout` says how the cores lie to each other (`core_layout`), empty where it
-    is not known, as in what older versions wrote.
+    is not known, as in what older versions wrote. Raises `ProfileError` for fields of other kinds.
     """
 
     model: str

@@ -56,7 +56,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured number.
+    """One measured number. Raises `FigureError` for what was not measured.
 
     `name`   dotted, unique over all files: "serve.over_inprocess.grpc".
     `value`  in `unit` ("ratio", "ms", "queries/s", "bytes", ...), over `runs` repeats.
@@ -119,7 +119,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class FigureFile:
-    """All figures of one run of one benchmark or study, and what it ran on."""
+    """All figures of one run of one benchmark or study, and what it ran on. Raises `FigureError` for bad fields."""
 
     name: str
     command: str

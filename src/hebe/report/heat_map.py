@@ -28,6 +28,7 @@ def heat_map(
 
     `values` is `[rows, columns]`; `caption` stands under the columns' names and says what the values are. `limits` are
     the values of the lightest and of the darkest colour, the least and the greatest value unless they are given.
+    Raises ValueError where `values` has another shape than `[rows, columns]`.
     """
     cells = np.asarray(values, dtype=np.float64)
     if cells.shape != (len(rows), len(columns)):

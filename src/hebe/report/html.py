@@ -63,7 +63,10 @@ class Page:
         caption: str = "",
         right: Sequence[bool] | None = None,
     ) -> None:
-        """A table. Columns stand to the right where `right` says so, by default where cells begin with a digit."""
+        """A table. Columns stand to the right where `right` says so, by default where cells begin with a digit.
+
+        Raises ValueError for a row with more or fewer cells than there are headings.
+        """
         cells = [[str(cell) for cell in row] for row in rows]
         for row in cells:
             if len(row) != len(headings):
