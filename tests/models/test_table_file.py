@@ -1,7 +1,11 @@
+import itertools
 import mmap
 
 import numpy as np
 import pytest
+import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hebe.models import table_file
 from hebe.models.stored_file import RepositoryError, check_sha256
@@ -27,13 +31,26 @@ def test_rows_begin_on_a_page_and_the_length_is_known_before(stored):
     assert int.from_bytes(stored.read_bytes()[:8], "little") == start - 8
 
 
-@pytest.mark.parametrize(
-    "rows", [ROWS, ROWS.copy("F"), np.repeat(ROWS, 2, 0)[::2], iter([ROWS[:4], ROWS[:0], ROWS[4:]])]
-)
+def test_the_safetensors_library_reads_it(stored):
+    tensors = safetensors.numpy.load_file(stored)
+    assert list(tensors) == ["weight"]
+    np.testing.assert_array_equal(tensors["weight"], ROWS)
+
+
+@pytest.mark.parametrize("rows", [ROWS.copy("F"), np.repeat(ROWS, 2, 0)[::2]])
 def test_rows_are_written_in_order_however_they_lie_in_memory(tmp_path, rows):
     record = write_table(tmp_path / "file", TABLE, rows)
     check_sha256(tmp_path / "file", record)
     np.testing.assert_array_equal(map_table(tmp_path / "file", TABLE), ROWS)
+
+
+@given(sizes=st.lists(st.integers(0, 8), max_size=6), order=st.sampled_from("CF"))
+@settings(max_examples=15, deadline=None)
+def test_chunks_are_the_same_as_the_whole(tmp_path_factory, sizes, order):
+    directory = tmp_path_factory.mktemp("tables")
+    cuts = [*np.cumsum([0, *sizes]).clip(max=10).tolist(), 10]
+    chunks = (np.array(ROWS[a:b], order=order) for a, b in itertools.pairwise(cuts))
+    assert write_table(directory / "chunks", TABLE, chunks) == write_table(directory / "whole", TABLE, ROWS)
 
 
 def test_a_large_array_is_written_in_pieces(tmp_path, monkeypatch):
