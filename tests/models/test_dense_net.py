@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from hebe.models.dense_net import (
+    DenseNet,
     check_fields,
     check_no_behaviours,
     choice_setting,
@@ -113,3 +114,26 @@ def test_a_layer_is_linear_and_trainable() -> None:
     inputs = torch.ones(4, 3)
     torch.testing.assert_close(layer(inputs), inputs @ layer.weight.T + layer.bias)
     assert all(parameter.requires_grad for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_refuses_seeds_out_of_range(seed: int) -> None:
+    with pytest.raises(ValueError, match="seed is"):
+        initialise(nn.Linear(2, 1), seed)
+
+
+def test_a_dense_net_without_logits_cannot_be_made() -> None:
+    class Unfinished(DenseNet):
+        pass
+
+    with pytest.raises(TypeError, match="logits"):
+        Unfinished()
+
+
+def test_a_score_is_the_sigmoid_of_its_logit() -> None:
+    class First(DenseNet):
+        def logits(self, dense: torch.Tensor, sparse: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            return dense[:, :1] + sparse[:, :1] + lengths[:, :1]
+
+    dense, sparse, lengths = torch.tensor([[0.5], [-1.0]]), torch.tensor([[0.25], [0.0]]), torch.tensor([[1], [0]])
+    torch.testing.assert_close(First()(dense, sparse, lengths), torch.sigmoid(torch.tensor([[1.75], [-1.0]])))

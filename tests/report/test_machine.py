@@ -2,6 +2,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -20,23 +21,25 @@ def test_a_machine_is_described_by_what_this_process_may_use(monkeypatch):
     assert described["torch"][0].isdigit()
 
 
+def test_the_processor_is_the_first_that_the_system_lists(tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Fast: v2 @ 3 GHz\nmodel name\t: Slow\n")
+    monkeypatch.setattr(machine, "Path", lambda _: tmp_path / "cpuinfo")
+    assert describe_machine()["cpu"] == "Fast: v2 @ 3 GHz"
+
+
 def test_what_the_system_does_not_tell_is_unknown(tmp_path, monkeypatch):
     def untold(*_):
         raise ValueError("no such name")
 
-    monkeypatch.setattr(machine, "_field", lambda _path, name: machine_field(tmp_path / "none", name))
+    def no_package(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(machine, "Path", lambda _: tmp_path / "none")
     monkeypatch.setattr(machine.platform, "processor", lambda: "")
     monkeypatch.setattr(os, "sysconf", untold)
     monkeypatch.setattr(machine, "version", no_package)
     described = describe_machine()
     assert (described["cpu"], described["memory_bytes"], described["torch"]) == ("unknown", 0, "unknown")
-
-
-machine_field = machine._field
-
-
-def no_package(name):
-    raise machine.PackageNotFoundError(name)
 
 
 @pytest.fixture
