@@ -81,3 +81,12 @@ def test_a_child_that_fails_is_an_error_with_what_it_said(child, tmp_path):
     child(Model(lambda _: 1.0), 1, "Traceback ...\nRepositoryError: no model m\n")
     with pytest.raises(RuntimeError, match=r"in-process loop failed: Traceback(.|\n)*no model m$"):
         in_process(tmp_path, "m", ITEMS, 1.0, 0)
+
+
+def test_a_child_that_does_not_end_is_an_error_too(monkeypatch, tmp_path):
+    def run(command, timeout, **_):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(RuntimeError, match="in-process loop has not ended after 121 s"):
+        in_process(tmp_path, "m", ITEMS, 1.0, 0)

@@ -33,6 +33,9 @@ from hebe.runtime.pinning import interrupt_nobody, pin_thread
 from hebe.workload.forms import query_sizes
 from hebe.workload.key_skew import UniformKeys
 
+_PATIENCE_S = 120.0
+"""For the process to start and the server to answer, beside the seconds that are measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoopResult:
@@ -49,12 +52,16 @@ class ClosedLoopResult:
 def closed_loop(
     url: str, model: str, sizes: str, concurrency: int, seconds: float, cores: Sequence[int] | None = None
 ) -> ClosedLoopResult:
-    """Run this module as a child process on `cores` and return what it measured. Raises RuntimeError if it fails."""
+    """Run this module as a child process on `cores` and return what it measured. Raises RuntimeError if it fails or does not end."""
     command = [sys.executable, "-m", "hebe.bench.closed_loop", url, "--model", model, "--sizes", sizes]
     command += ["--concurrency", str(concurrency), "--seconds", str(seconds)]
     if cores:
         command += ["--cores", ",".join(map(str, cores))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120, check=False)
+    timeout_s = seconds + _PATIENCE_S
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"closed loop against {url} has not ended after {timeout_s:g} s") from None
     if done.returncode:
         raise RuntimeError(f"closed loop against {url} failed: {done.stderr.strip()[-2000:]}")
     return ClosedLoopResult(**json.loads(done.stdout.splitlines()[-1]))
@@ -82,8 +89,7 @@ def _measure_grpc_alone(target: Target, sizes: str, seconds: float) -> ClosedLoo
             latencies.append(now - before)
             if before < warm_s:
                 latencies.clear()
-    p50_s, p99_s = (percentile_of(latencies, at) for at in (50, 99))
-    return ClosedLoopResult(len(latencies) / seconds, p50_s * 1e3, p99_s * 1e3, len(latencies), refused=0, failed=0)
+    return _result(latencies, seconds)
 
 
 async def _measure(target: Target, sizes: str, concurrency: int, seconds: float) -> ClosedLoopResult:
@@ -129,17 +135,14 @@ async def _measure(target: Target, sizes: str, concurrency: int, seconds: float)
         send(index)
     await finished.wait()
     await sender.close()
+    return _result(latencies, seconds, counts[Outcome.REFUSED], counts[Outcome.FAILED])
+
+
+def _result(latencies: list[float], seconds: float, refused: int = 0, failed: int = 0) -> ClosedLoopResult:
     if not latencies:
-        raise RuntimeError(f"no query was answered: {counts[Outcome.REFUSED]} refused, {counts[Outcome.FAILED]} failed")
+        raise RuntimeError(f"no query was answered: {refused} refused, {failed} failed")
     p50_s, p99_s = (percentile_of(latencies, at) for at in (50, 99))
-    return ClosedLoopResult(
-        len(latencies) / seconds,
-        p50_s * 1e3,
-        p99_s * 1e3,
-        len(latencies),
-        counts[Outcome.REFUSED],
-        counts[Outcome.FAILED],
-    )
+    return ClosedLoopResult(len(latencies) / seconds, p50_s * 1e3, p99_s * 1e3, len(latencies), refused, failed)
 
 
 def main() -> None:

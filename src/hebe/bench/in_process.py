@@ -23,6 +23,8 @@ from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.runtime.pinning import pin_thread
 
 _QUERIES = 64
+_PATIENCE_S = 120.0
+"""For the process to start and to load the model, beside the seconds that are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,14 @@ class InProcessResult:
 def in_process(
     repository: Path, name: str, items: int, seconds: float, core: int, mode: GraphMode = GraphMode.SCRIPTED
 ) -> InProcessResult:
-    """Run this module as a child process on `core`. Raises RuntimeError if it fails."""
+    """Run this module as a child process on `core`. Raises RuntimeError if it fails or does not end."""
     command = [sys.executable, "-m", "hebe.bench.in_process", str(repository), name]
     command += [str(items), str(seconds), str(core), str(mode)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 120)
+    timeout_s = seconds + _PATIENCE_S
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"in-process loop has not ended after {timeout_s:g} s") from None
     if done.returncode:
         raise RuntimeError(f"in-process loop failed: {done.stderr.strip()[-2000:]}")
     return InProcessResult(**json.loads(done.stdout.splitlines()[-1]))
