@@ -52,7 +52,10 @@ class ClosedLoopResult:
 def closed_loop(
     url: str, model: str, sizes: str, concurrency: int, seconds: float, cores: Sequence[int] | None = None
 ) -> ClosedLoopResult:
-    """Run this module as a child process on `cores` and return what it measured. Raises RuntimeError if it fails or does not end."""
+    """Run this module as a child process on `cores` and return what it measured.
+
+    Raises RuntimeError if it fails or does not end.
+    """
     command = [sys.executable, "-m", "hebe.bench.closed_loop", url, "--model", model, "--sizes", sizes]
     command += ["--concurrency", str(concurrency), "--seconds", str(seconds)]
     if cores:
