@@ -3,10 +3,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hebe.models import embedding_cut
 from hebe.models.graph_capture import GraphCaptureError, capture
 from hebe.models.split_check import check_split
 from hebe.spec import Pooling
 
+from . import public_modules
 from .small_modules import X, bag, captured_case, floats, from_function
 
 
@@ -84,3 +86,12 @@ def test_a_sum_over_all_items_is_captured_as_it_is(reduce):
     module.zero += 1
     with pytest.raises(GraphCaptureError, match="an item's score depends on the other items of its batch"):
         check_split(module, (X,), capture(module, (X,), "model"))
+
+
+def test_a_large_table_whose_keys_are_computed_is_refused(monkeypatch):
+    module, example = public_modules.sas_rec_left_padded()
+    monkeypatch.setattr(embedding_cut, "MOST_BYTES_LEFT", module.position.weight.nbytes - 1)
+    with pytest.raises(
+        GraphCaptureError, match=r"layer position: its keys go through aten.ne.Scalar \(public_modules.py"
+    ):
+        capture(module, example, "model")

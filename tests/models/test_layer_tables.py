@@ -85,9 +85,9 @@ def test_inputs_of_any_name_become_features():
 @pytest.mark.parametrize("mode", ["max", "sum", "mean"])
 def test_the_keys_of_a_maximum_are_sent_whole(mode):
     module = from_function(lambda m, x: m.bag(x) + m.one(x[:, :1]), bag=bag(mode=mode), one=bag(mode="max"))
-    features = capture(module, (X,), "model").spec.features
-    assert [(f.lookups, f.whole) for f in features] == [(3, mode == "max"), (1, False)]
-    assert ModelSpec.from_dict(capture(module, (X,), "model").spec.to_dict()).features == features
+    spec = capture(module, (X,), "model").spec
+    assert [(f.lookups, f.whole) for f in spec.features] == [(3, mode == "max"), (1, False)]
+    assert ModelSpec.from_dict(spec.to_dict()) == spec
 
 
 def test_a_feature_is_sent_whole_where_one_of_its_layers_takes_the_maximum():
