@@ -35,12 +35,11 @@ class Model:
 def machine(monkeypatch, tmp_path):
     """Two cores, and a clock for each thread; what was measured on them, in order."""
     clock = threading.local()
-    found = SimpleNamespace(order=[], models=[], threads=set(), clock=clock)
+    found = SimpleNamespace(order=[], models=[], clock=clock)
 
     def pin_thread(cores):
         (core,) = cores
         clock.core, clock.now_s, clock.batch_s = core, 0.0, 0.0625 * (1 + core)
-        found.threads.add((threading.get_ident(), core))
 
     def load(*_where, options, threads):
         assert (type(options.graph), threads) == (GraphMode, 2)
