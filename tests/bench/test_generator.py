@@ -1,5 +1,7 @@
 """Which rate of the load generator counts as sustained. Not how high it is."""
 
+import shutil
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -125,3 +127,9 @@ def test_one_core_is_not_enough(parts, monkeypatch):
     with Progress(disable=True) as progress, pytest.raises(RuntimeError, match="needs two cores"):
         generator.run(True, progress)
     assert not parts.loops
+
+
+def test_an_echo_that_does_not_come_up_is_an_error(monkeypatch):
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with pytest.raises(RuntimeError, match="the echo server has ended before it listened"), generator._echo(0):
+        pass

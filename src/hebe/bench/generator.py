@@ -117,14 +117,17 @@ def _throughput_if_sustained(url: str, sizes: QuerySizes, rate: float, seconds: 
 
 @contextmanager
 def _echo(core: int) -> Iterator[dict[str, str]]:
-    """An echo server on `core`: its URLs."""
+    """An echo server on `core`: its URLs. Raises RuntimeError if it does not come up."""
     command = [sys.executable, "-m", "hebe.bench.echo_server", "--core", str(core)]
     command += ["--inputs", f"{_FEATURES}x{_LOOKUPS}", "--dense", str(_DENSE)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            ports = json.loads(process.stdout.readline())
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError("the echo server has ended before it listened: see above why")
+            ports = json.loads(line)
             yield {name: f"{name}://127.0.0.1:{ports[f'{name}_port']}" for name in ("http", "grpc")}
         finally:
             process.stdin.close()
