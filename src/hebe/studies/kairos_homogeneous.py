@@ -15,7 +15,7 @@ from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, name_places, to_svg
 from hebe.studies.kairos_contenders import pool_text
 from hebe.studies.kairos_gain import Gain, gains
-from hebe.studies.kairos_gain_tests import GainTest, gain_tests
+from hebe.studies.kairos_gain_causes import GainCauses, gain_causes
 from hebe.studies.kairos_setting import SLA_MS, TYPES, about, settings, traces_text
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 
@@ -32,7 +32,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     queries, seeds, choosing, runners_up = options.pick(*EFFORTS)
     given = list(settings(options).values())
     found = gains(given, queries, seeds, choosing, runners_up, progress)
-    tests = gain_tests(given, choosing, progress)
+    causes = gain_causes(given, choosing, progress)
     figures = [_figures(gain) for gain in found]
     return StudyResult(
         figures=[figure for pair in figures for figure in pair],
@@ -68,12 +68,12 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
                     "model", "one trace", "artifact's gaps", "no spread", "pick from the artifact's profile",
                     "best fluid pool", "on that pool",
                 ],
-                [_test_row(test, gain) for test, gain in zip(tests, found, strict=True)],
+                [_causes_row(each, gain) for each, gain in zip(causes, found, strict=True)],
                 f"The first three on one trace of {choosing:,} queries, the last as above. Artifact's gaps: as long on "
                 "average as at the throughput without them; none where no rate holds. No spread: every service time "
                 "is its mean. Best fluid pool: the one with the best bound for whole queries, under Kairos' matching.",
             ),
-            _explanation(tests, found),
+            _explanation(causes, found),
         ],
         lead=[own.name for own, _ in figures],
     )  # fmt: skip
@@ -110,10 +110,10 @@ def _hebe_row(gain: Gain) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _test_row(test: GainTest, gain: Gain) -> list[Cell]:
-    artifact_gaps = f"{test.artifact_gaps:.2f}" if test.artifact_gaps else "none"
+def _causes_row(each: GainCauses, gain: Gain) -> list[Cell]:
+    artifact_gaps = f"{each.artifact_gaps:.2f}" if each.artifact_gaps else "none"
     return [
-        test.model, f"{test.usual:.2f}", artifact_gaps, f"{test.steady:.2f}", pool_text(test.published),
+        each.model, f"{each.usual:.2f}", artifact_gaps, f"{each.steady:.2f}", pool_text(each.published),
         gain.repicked.pool_text, f"{gain.over_homogeneous(gain.repicked_qps):.2f}",
     ]  # fmt: skip
 
@@ -150,7 +150,7 @@ def _changed(values: Sequence[tuple[str, float]]) -> str:
     return " and ".join(parts) or "stays within 3%"
 
 
-def _explanation(tests: Sequence[GainTest], found: Sequence[Gain]) -> str:
+def _explanation(causes: Sequence[GainCauses], found: Sequence[Gain]) -> str:
     others = "; ".join(
         f"on {gain.model} Kairos' matching is at {gain.over_homogeneous(gain.repicked_qps):.2f} on "
         f"{gain.repicked.pool_text}, at {gain.over_homogeneous(gain.kairos_qps):.2f} on its pick "
@@ -158,13 +158,13 @@ def _explanation(tests: Sequence[GainTest], found: Sequence[Gain]) -> str:
         for gain in found
         if gain.repicked.pool != gain.kairos.pool
     )
-    same = all(test.published == gain.kairos.pool for test, gain in zip(tests, found, strict=True))
+    same = all(each.published == gain.kairos.pool for each, gain in zip(causes, found, strict=True))
     return (
         "Where ours differs. Causes were tested one at a time, in the table above. Gaps: the paper says Poisson "
         "process, its artifact draws whole milliseconds of a Poisson variate. That is smoother where gaps last many "
         "milliseconds, and burstier where they last less than one, as ncf's. With such gaps Kairos' gain "
-        f"{_changed([(test.model, test.artifact_gaps / test.usual) for test in tests])}. Spread: with every service "
-        f"time at its mean it {_changed([(test.model, test.steady / test.usual) for test in tests])}. "
+        f"{_changed([(each.model, each.artifact_gaps / each.usual) for each in causes])}. Spread: with every service "
+        f"time at its mean it {_changed([(each.model, each.steady / each.usual) for each in causes])}. "
         "The pick: from the figures that the artifact publishes of its own, Kairos' rule picks "
         + ("the same pools as from the measurements. " if same else "other pools where the table says so. ")
         + (f"They are not always the best: {others}. " if others else "")

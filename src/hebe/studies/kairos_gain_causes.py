@@ -16,7 +16,7 @@ _SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class GainTest:
+class GainCauses:
     """Kairos' throughput over that of the homogeneous pool, scaled to the whole budget: as it is, with the artifact's
     gaps, and with service times that do not scatter. `published` is what Kairos' rule picks from the artifact's own
     figures."""
@@ -28,12 +28,12 @@ class GainTest:
     published: Counts
 
 
-def gain_tests(given: Sequence[Setting], queries: int, progress: Progress) -> list[GainTest]:
+def gain_causes(given: Sequence[Setting], queries: int, progress: Progress) -> list[GainCauses]:
     """Each setting's, with traces of so many queries."""
-    return sweep("one thing changed at a time", _test, [(setting, queries) for setting in given], progress)
+    return sweep("one thing changed at a time", _tried, [(setting, queries) for setting in given], progress)
 
 
-def _test(case: tuple[Setting, int]) -> GainTest:
+def _tried(case: tuple[Setting, int]) -> GainCauses:
     setting, queries = case
     homogeneous, scale = homogeneous_contender(setting)
     kairos = kairos_contender(setting)
@@ -49,7 +49,7 @@ def _test(case: tuple[Setting, int]) -> GainTest:
     def with_artifact_gaps(contender: Contender, near_qps: float) -> float:
         return qps(replace(contender, setting=replace(setting, gap_ms=1e3 / near_qps)), near_qps)
 
-    return GainTest(
+    return GainCauses(
         setting.model,
         own_qps / (scale * base_qps),
         with_artifact_gaps(kairos, own_qps) / (scale * with_artifact_gaps(homogeneous, base_qps)),
