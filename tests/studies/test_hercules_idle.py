@@ -6,7 +6,8 @@ from rich.progress import Progress
 from hebe.report.figures import FigureFile
 from hebe.runtime.pinning import available_cores
 from hebe.studies import hercules_idle
-from hebe.studies.hercules_idle import ENTRIES, WORKERS, Effort, Idle, modelled_idle, told
+from hebe.studies.hercules_fleet import ENTRIES
+from hebe.studies.hercules_idle import WORKERS, Effort, Idle, modelled_idle, told
 from hebe.studies.hercules_idle_runs import timed_ops
 from hebe.studies.page import study_page
 

@@ -8,7 +8,7 @@ from hebe.report.figures import FigureFile
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe.studies import hercules_server
-from hebe.studies.hercules_idle import ENTRIES
+from hebe.studies.hercules_fleet import ENTRIES
 from hebe.studies.hercules_server import EFFORTS, Effort, Measured, Modelled, searched, split_words, told
 from hebe.studies.hercules_server_runs import both_searches, space_of
 from hebe.studies.page import study_page

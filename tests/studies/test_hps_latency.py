@@ -9,8 +9,8 @@ from hebe.report.figures import FigureFile
 from hebe.studies import hps_latency, hps_latency_runs
 from hebe.studies.hps_latency import Effort, told
 from hebe.studies.hps_latency_runs import PYTORCH, RESIDENT, Contestant, Race, Timed, batch_fits, rows_that_fit
-from hebe.studies.hps_setting import DataSet
-from hebe.studies.hps_warmup_runs import HASH_MAP, tiers_config
+from hebe.studies.hps_setting import HASH_MAP, DataSet
+from hebe.studies.hps_warmup_runs import tiers_config
 from hebe.studies.page import study_page
 from hebe.studies.study import StudyError, StudyOptions
 

@@ -9,15 +9,8 @@ from rich.progress import Progress
 
 from hebe.simulation.analytic_server import AnalyticServer
 from hebe.simulation.calibration import CAFFE2, Calibration
-from hebe.simulation.configuration_search import (
-    COARSE,
-    SearchGrid,
-    baseline_configuration,
-    best_configuration,
-    efficiency_tuple,
-)
 from hebe.spec import ModelSpec, Pooling, ServerSpec
-from hebe.studies.hercules_fleet import Pair, query_sizes
+from hebe.studies.hercules_fleet import Pair, query_sizes, searched_pair
 from hebe.studies.sweep import sweep
 from hebe.workload.reuse_profile import PRODUCTION_2021
 
@@ -59,6 +52,4 @@ def _search(task: tuple[ChangedPair, bool]) -> Pair:
     case, quick = task
     reuse = PRODUCTION_2021 if case.skewed else None
     server = AnalyticServer(case.server, case.model, query_sizes(), reuse, case.calibration)
-    grid = COARSE if quick else SearchGrid()
-    baseline = baseline_configuration(server, case.model.sla, grid)
-    return Pair(efficiency_tuple(server, best_configuration(server, case.model.sla, grid)), baseline.qps)
+    return searched_pair(server, quick=quick)

@@ -38,6 +38,7 @@ from hebe.studies.hercules_fleet import (
     over_provision_of,
 )
 from hebe.studies.hercules_schedulers import (
+    SAVINGS,
     ClusterDays,
     Effort,
     SteadySavings,
@@ -299,18 +300,10 @@ def _edges_of(days: ClusterDays, day: slice) -> Floats:
     return days.edges_s[day.start : day.stop + 1]
 
 
-_LINES = {
-    "Hercules over greedy: power": "hercules_power",
-    "Hercules over greedy: servers": "hercules_servers",
-    "greedy over oblivious: power": "greedy_power",
-    "greedy over oblivious: servers": "greedy_servers",
-}
-
-
 def _by_load_picture(savings: Sequence[SteadySavings]) -> str:
     title = "What is saved"
     with drawing(height=4.2) as (canvas, axes):
-        for number, (name, field) in enumerate(_LINES.items()):
+        for number, (name, field) in enumerate(SAVINGS.items()):
             shown = [100 * getattr(one, field) for one in savings]
             axes.plot(_LOADS, shown, marker="o", color=SERIES[number], label=name)
         axes.axhline(0, color=QUIET, linewidth=0.8)
@@ -319,7 +312,7 @@ def _by_load_picture(savings: Sequence[SteadySavings]) -> str:
         axes.set_ylabel("per cent")
         axes.set_title(title)
         canvas.legend(loc="outside lower center", ncols=2)
-        return to_svg(canvas, f"{title} by load: {', '.join(_LINES)}")
+        return to_svg(canvas, f"{title} by load: {', '.join(SAVINGS)}")
 
 
 def _about_load(options: StudyOptions, days: ClusterDays, rate: float) -> str:

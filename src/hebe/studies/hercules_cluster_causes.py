@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hebe.planning.provisioning import FleetOptions
 from hebe.studies.hercules_fleet import PLAIN, Pairs, fleet_of
-from hebe.studies.hercules_schedulers import Effort, SteadySavings, largest_oblivious_qps, savings_at
+from hebe.studies.hercules_schedulers import SAVINGS, Effort, SteadySavings, largest_oblivious_qps, savings_at
 from hebe.studies.study import Cell, Table
 
 Floats = npt.NDArray[np.float64]
@@ -42,14 +42,8 @@ def with_other_tuples(fleet: FleetOptions, direction: Floats, effort: Effort, dr
 
 def other_tuples_table(as_modelled: SteadySavings, found: Sequence[SteadySavings]) -> Table:
     """As modelled, and what ranges over the draws."""
-    names = {
-        "Hercules over greedy: power": "hercules_power",
-        "Hercules over greedy: servers": "hercules_servers",
-        "greedy over oblivious: power": "greedy_power",
-        "greedy over oblivious: servers": "greedy_servers",
-    }
     rows: list[list[Cell]] = []
-    for what, name in names.items():
+    for what, name in SAVINGS.items():
         values = np.array([getattr(one, name) for one in found])
         shown = (getattr(as_modelled, name), values.min(), float(np.median(values)), values.max())
         rows.append([what, *(f"{100 * value:.1f}%" for value in shown)])

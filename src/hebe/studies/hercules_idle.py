@@ -16,16 +16,11 @@ from hebe.report.plot_style import QUIET, SERIES, drawing, plain_ticks, to_svg
 from hebe.report.plots import time_per_stage
 from hebe.report.tables import format_number
 from hebe.server_configuration import Lane, Placement
-from hebe.studies.hercules_fleet import server_of
+from hebe.studies.hercules_fleet import ENTRIES, server_of
 from hebe.studies.hps_setting import needing_torch, scratch_directory
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "Hercules, Fig. 5: idle share of op workers and latency by class of op, six models."
-
-ENTRIES: Mapping[str, str] = {
-    "RMC1": "dlrm-rmc1", "RMC2": "dlrm-rmc2", "RMC3": "dlrm-rmc3", "MT-WnD": "mt-wnd", "DIN": "din", "DIEN": "dien",
-}  # fmt: skip
-"""The catalog's names by the paper's."""
 
 ITEMS = 256
 WORKERS = (1, 2, 3, 4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -153,6 +153,15 @@ class SteadySavings:
     greedy_power: float
     greedy_servers: float
     priority_power: float
+
+
+SAVINGS: Mapping[str, str] = {
+    "Hercules over greedy: power": "hercules_power",
+    "Hercules over greedy: servers": "hercules_servers",
+    "greedy over oblivious: power": "greedy_power",
+    "greedy over oblivious: servers": "greedy_servers",
+}
+"""Fields of `SteadySavings` by the words that pictures and tables have for them."""
 
 
 def savings_at(fleet: FleetOptions, load_qps: Floats, effort: Effort) -> SteadySavings:

@@ -20,9 +20,8 @@ from hebe.report.tables import format_number
 from hebe.server_configuration import Placement
 from hebe.simulation.configuration_search import COARSE, SearchGrid, baseline_configuration, evaluation_on
 from hebe.spec import SlaTarget
-from hebe.studies.hercules_fleet import ABOUT_SERVERS, server_of
-from hebe.studies.hercules_idle import ENTRIES
-from hebe.studies.hercules_servers import STATED_GAINS
+from hebe.studies.hercules_fleet import ABOUT_SERVERS, ENTRIES, server_of
+from hebe.studies.hercules_servers import ABOUT_LANES, STATED_GAINS, lane_words
 from hebe.studies.hps_setting import needing_torch, scratch_directory
 from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.studies.sweep import sweep
@@ -129,13 +128,7 @@ def searched(case: tuple[str, str, bool]) -> Modelled:
 
 def split_words(configuration: Configuration) -> str:
     """``pipeline-on-host 1 x 1 d 256 k 1``."""
-    return ", ".join(
-        f"{lane.placement}"
-        + (f" {lane.workers} x {lane.cores_per_worker} d {lane.batch_size}" if lane.workers else "")
-        + (f" k {lane.dense_workers}" if lane.dense_workers else "")
-        + (f" f {lane.fused_items}" if lane.fused_items else "")
-        for lane in configuration
-    )
+    return ", ".join(map(lane_words, configuration))
 
 
 def told(modelled: Mapping[tuple[str, str], Modelled], here: Mapping[str, Measured], effort: Effort) -> StudyResult:
@@ -206,8 +199,7 @@ def _modelled_table(modelled: Mapping[tuple[str, str], Modelled]) -> Table:
         "Gain by cause on analytic servers",
         ["model", "server", "gain", *CAUSES.values(), "the paper", "queries/s", "best"],
         rows,
-        "Empty where the baseline cannot keep the SLA target. m x o workers and cores each, d the batch size, k dense "
-        "workers, f the most items of a fused batch.",
+        f"Empty where the baseline cannot keep the SLA target. {ABOUT_LANES}",
     )
 
 

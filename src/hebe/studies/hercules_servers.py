@@ -11,6 +11,7 @@ from rich.progress import Progress
 from hebe.report.figures import Figure
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
+from hebe.server_configuration import Lane, from_dict
 from hebe.simulation.calibration import CAFFE2
 from hebe.simulation.server_types import HERCULES
 from hebe.studies.hercules_accelerator import ENTRIES, STATED_FUSION, lane, modelled_on_t7, small_on_t7, steps
@@ -141,27 +142,29 @@ def _pairs_table(pairs: Pairs) -> Table:
     for name in MODELS:
         for kind in HERCULES:
             best = pairs[name, kind].best
-            settings = dict(best.configuration)
-            shown = "out of reach" if best.qps == 0 else _configuration(settings, "")
-            if "beside_placement" in settings:
-                shown += f"; beside it {_configuration(settings, 'beside_')}"
+            lanes = from_dict(best.configuration) if best.qps > 0 else ()
+            shown = "; beside it ".join(map(lane_words, lanes)) or "out of reach"
             rows.append([name, kind, best.qps, best.power_watts, pairs[name, kind].efficiency, shown])
     return Table(
         "Efficiency tuples: all pairs",
         ["model", "server", "queries/s", "watts", "queries/s per watt", "best configuration"],
         rows,
-        "m x o workers and cores each, d the batch size, k dense workers, f the most items of a fused batch.",
+        ABOUT_LANES,
     )
 
 
-def _configuration(settings: Mapping[str, object], prefix: str) -> str:
-    parts = [str(settings[f"{prefix}placement"])]
-    if settings[f"{prefix}workers"]:
-        parts.append(f"{settings[f'{prefix}workers']} x {settings[f'{prefix}cores_per_worker']}")
-        parts.append(f"d {settings[f'{prefix}batch_size']}")
-    for letter, name in (("k", "dense_workers"), ("f", "fused_items")):
-        if settings[f"{prefix}{name}"]:
-            parts.append(f"{letter} {settings[f'{prefix}{name}']}")
+ABOUT_LANES = "m x o workers and cores each, d the batch size, k dense workers, f the most items of a fused batch."
+
+
+def lane_words(lane: Lane) -> str:
+    """``pipeline-on-host 1 x 1 d 256 k 1``, which `ABOUT_LANES` explains."""
+    parts = [str(lane.placement)]
+    if lane.workers:
+        parts += [f"{lane.workers} x {lane.cores_per_worker}", f"d {lane.batch_size}"]
+    if lane.dense_workers:
+        parts.append(f"k {lane.dense_workers}")
+    if lane.fused_items:
+        parts.append(f"f {lane.fused_items}")
     return " ".join(parts)
 
 

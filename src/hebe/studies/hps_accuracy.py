@@ -18,7 +18,7 @@ from rich.progress import Progress
 from hebe.models.auc import roc_auc
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, to_svg
-from hebe.studies.hps_setting import Values, needing_torch, scratch_directory
+from hebe.studies.hps_setting import PAPER_BATCH, Values, needing_torch, scratch_directory
 from hebe.studies.study import Heading, Picture, StudyError, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "HPS, Fig. 9: accuracy and AUC of a trained model against the cache's hit rate, and default vectors."
@@ -26,7 +26,6 @@ DESCRIPTION = "HPS, Fig. 9: accuracy and AUC of a trained model against the cach
 THRESHOLDS = (0.0, 0.5, 1.0)
 PAPER_CACHE = 0.5
 """The paper's Table 1."""
-PAPER_BATCH = 1024
 FILES = ("criteo/train.txt", "criteo/train.csv", "criteo/train.tiny.csv")
 """Of `--data`, the first that is there."""
 

@@ -19,12 +19,11 @@ from hebe.embeddings import local_redis
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
-from hebe.studies.hps_setting import DIM, Values, needing_torch
+from hebe.studies.hps_setting import DIM, HASH_MAP, REDIS, ROCKSDB, Values, needing_torch
 from hebe.studies.study import Cell, Picture, StudyError, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "HPS, Table 2: random insertion into hash map, Redis and RocksDB, by how much they hold."
 
-HASH_MAP, REDIS, ROCKSDB = "hash map", "Redis", "RocksDB"
 STORES = (HASH_MAP, REDIS, ROCKSDB)
 PAPER_MB_S: Mapping[str, Mapping[float, float]] = {
     HASH_MAP: {10.0: 245.3, 25.0: 236.0, 50.0: 237.4, 75.0: 222.0, 100.0: 203.9},
@@ -63,7 +62,12 @@ class Filled:
         """As tables and the picture have it."""
         if self.store != HASH_MAP:
             return self.store
-        return f"{self.store}, {self.threads} {'threads' if self.threads > 1 else 'thread'}"
+        return f"{self.store}, {threads_text(self.threads)}"
+
+
+def threads_text(count: int) -> str:
+    """How many threads, in words."""
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
@@ -154,14 +158,11 @@ def _figures(best: Mapping[str, Filled], gains: Mapping[str, _Gain]) -> list[Fig
         figures.append(
             Figure(
                 f"hps.table2.{store.lower().replace(' ', '_')}", value, "MB/s", low, high, len(each.rates[gb]),
-                paper=PAPER_MB_S[store][known], note=f"holds {gb:g} GB, {_threads(each)}; the paper: {known:g} GB",
+                paper=PAPER_MB_S[store][known],
+                note=f"holds {gb:g} GB, from {threads_text(each.threads)}; the paper: {known:g} GB",
             )
         )  # fmt: skip
     return figures
-
-
-def _threads(each: Filled) -> str:
-    return f"from {each.threads} {'threads' if each.threads > 1 else 'thread'}"
 
 
 def _columns(filled: Sequence[Filled]) -> list[list[str]]:
@@ -210,7 +211,9 @@ def _explanation(filled: Sequence[Filled], gains: Mapping[str, _Gain]) -> str:
     words = ["Where ours differs."]
     if maps := [each for each in filled if each.store == HASH_MAP]:
         gb = min(max(each.rates) for each in maps)
-        rates = " and ".join(f"{np.median(each.rates[gb]):,.0f} MB/s {_threads(each)}" for each in maps)
+        rates = " and ".join(
+            f"{np.median(each.rates[gb]):,.0f} MB/s from {threads_text(each.threads)}" for each in maps
+        )
         words.append(
             f"The hash map takes {rates}, where the paper's took {PAPER_MB_S[HASH_MAP][10.0]:g} from 32: compiled code "
             "copies rows into large pieces of memory, partition by partition, and allocates nothing for a single row. "

@@ -20,8 +20,18 @@ from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray
 from hebe.embeddings.table_memory import available_bytes
 from hebe.embeddings.volatile_options import VolatileOptions
-from hebe.studies.hps_insertion import HASH_MAP, REDIS, ROCKSDB, Filled
-from hebe.studies.hps_setting import DIM, REDIS_NODES, REDIS_PARTITIONS, ROW_BYTES, Values, scratch_directory
+from hebe.studies.hps_insertion import Filled, threads_text
+from hebe.studies.hps_setting import (
+    DIM,
+    HASH_MAP,
+    REDIS,
+    REDIS_NODES,
+    REDIS_PARTITIONS,
+    ROCKSDB,
+    ROW_BYTES,
+    Values,
+    scratch_directory,
+)
 from hebe.workload.spreading import spread_ranks
 
 PAIR_BYTES = 8 + ROW_BYTES
@@ -72,7 +82,7 @@ def _fill(
     """Fill and close `store`."""
     rows = [round(gb * 1e9) // PAIR_BYTES for gb in capacities_gb]
     data = _Data(rows[-1])
-    task = progress.add_task(f"{name}, {threads} {'threads' if threads > 1 else 'thread'}", total=rows[-1])
+    task = progress.add_task(f"{name}, {threads_text(threads)}", total=rows[-1])
     rates: dict[float, Values] = {}
     with contextlib.closing(store), ThreadPoolExecutor(threads) as pool:
         first = 0

@@ -17,6 +17,7 @@ from rich.progress import Progress
 from hebe.report.figures import Figure, ratio_of_medians
 from hebe.studies.hps_pictures import lines
 from hebe.studies.hps_setting import (
+    HASH_MAP,
     PAPER_TABLES,
     POWER_LAW,
     ROW_BYTES,
@@ -62,7 +63,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Make the model, load it for all, and time every batch size."""
     with needing_torch("hps-latency"):
         from hebe.studies.hps_latency_runs import Race, batch_fits, rows_that_fit
-        from hebe.studies.hps_warmup_runs import HASH_MAP, tiers_config
+        from hebe.studies.hps_warmup_runs import tiers_config
     effort = options.pick(*EFFORTS)
     data = DataSet(PAPER_TABLES, rows_that_fit(PAPER_TABLES, effort.rows))
     measured: dict[int, Mapping[Contestant, Timed]] = {}

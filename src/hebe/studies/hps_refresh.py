@@ -16,7 +16,16 @@ from rich.progress import Progress
 from hebe.latency import percentile_of
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.studies.hps_pictures import lines
-from hebe.studies.hps_setting import DIM, PAPER_BATCH, ROW_BYTES, Values, needing_torch, scratch_directory
+from hebe.studies.hps_setting import (
+    DIM,
+    HASH_MAP,
+    PAPER_BATCH,
+    ROCKSDB,
+    ROW_BYTES,
+    Values,
+    needing_torch,
+    scratch_directory,
+)
 from hebe.studies.study import Cell, Heading, Picture, StudyError, StudyOptions, StudyResult, Table
 
 if TYPE_CHECKING:
@@ -70,7 +79,6 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Refresh every capacity that this machine can hold."""
     with needing_torch("hps-refresh"):
         from hebe.studies.hps_refresh_runs import fits, measure_meanwhile, measure_refreshes
-        from hebe.studies.hps_warmup_runs import HASH_MAP, ROCKS_DB
     effort = options.pick(*EFFORTS)
     capacities = [capacity for capacity in effort.capacities_gb if fits(1e9 * capacity)]
     left_out = effort.capacities_gb[len(capacities) :]
@@ -86,7 +94,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
 
         for capacity in capacities:
             measured[capacity] = measure_refreshes(1e9 * capacity, HASH_MAP, directory, effort.repeats, advance)
-        from_disk = measure_refreshes(1e9 * queried, ROCKS_DB, directory, _REPEATS_FROM_DISK, advance)
+        from_disk = measure_refreshes(1e9 * queried, ROCKSDB, directory, _REPEATS_FROM_DISK, advance)
         progress.add_task("queries meanwhile", total=None)
         meanwhile = measure_meanwhile(1e9 * queried, HASH_MAP, directory, effort.turn_s, effort.turns)
     return told(measured, queried, from_disk, meanwhile, left_out)

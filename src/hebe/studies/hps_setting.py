@@ -33,6 +33,9 @@ PAPER_ROWS = round(650e9 / ROW_BYTES / PAPER_TABLES)
 PAPER_BATCH = 1024
 POWER_LAW = ZipfKeys(1.2)
 
+HASH_MAP, REDIS, ROCKSDB = "hash map", "Redis", "RocksDB"
+"""Stores, as tables and pictures name them."""
+
 REDIS_NODES, REDIS_PARTITIONS = 3, 40
 """Of the paper's Redis Cluster (its Table 2 and Fig. 10)."""
 

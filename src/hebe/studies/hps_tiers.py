@@ -19,9 +19,11 @@ from hebe.report.figures import Figure, ratio_of_medians
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
 from hebe.studies.hps_setting import (
+    HASH_MAP,
     PAPER_ROWS,
     PAPER_TABLES,
     POWER_LAW,
+    REDIS,
     REDIS_NODES,
     REDIS_PARTITIONS,
     DataSet,
@@ -32,7 +34,6 @@ from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Fig. 10: throughput by which tiers hold how much: cache, hash map or Redis, RocksDB."
 
-HASH_MAP, REDIS = "hash map", "Redis"
 PAPER_MORE_REDIS = 1.24
 
 

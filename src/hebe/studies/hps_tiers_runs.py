@@ -27,14 +27,16 @@ from hebe.models.architectures import build_dense_net
 from hebe.query import Batch, KeyArray, Query, SubQuery
 from hebe.runtime.dense_graph import GraphMode, prepare
 from hebe.runtime.executor import ModelExecutor
-from hebe.studies.hps_setting import REDIS_NODES, REDIS_PARTITIONS, ROW_BYTES, DataSet, scratch_directory
-from hebe.studies.hps_tiers import (
+from hebe.studies.hps_setting import (
     HASH_MAP,
     REDIS,
-    Combination,
-    Effort,
-    Measured,
+    REDIS_NODES,
+    REDIS_PARTITIONS,
+    ROW_BYTES,
+    DataSet,
+    scratch_directory,
 )
+from hebe.studies.hps_tiers import Combination, Effort, Measured
 from hebe.studies.hps_warmup_runs import LONGEST_WAIT_MS, open_tiers
 
 _MEMORY_SHARE = 0.6

@@ -19,10 +19,12 @@ from hebe.latency import percentile_of
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.studies.hps_pictures import lines, running_median
 from hebe.studies.hps_setting import (
+    HASH_MAP,
     PAPER_BATCH,
     PAPER_ROWS,
     PAPER_TABLES,
     POWER_LAW,
+    ROCKSDB,
     DataSet,
     Values,
     needing_torch,
@@ -84,18 +86,11 @@ class Case:
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Run every case from an empty cache on."""
     with needing_torch("hps-warmup"):
-        from hebe.studies.hps_warmup_runs import (
-            HASH_MAP,
-            ROCKS_DB,
-            median_trace,
-            rows_that_fit,
-            run_warm_up,
-            tiers_config,
-        )
+        from hebe.studies.hps_warmup_runs import median_trace, rows_that_fit, run_warm_up, tiers_config
     effort = options.pick(*EFFORTS)
     data = DataSet(effort.tables, rows_that_fit(effort.tables, effort.rows))
     cases = [Case(HASH_MAP, cache, threshold) for cache in (LARGE, SMALL) for threshold in THRESHOLDS]
-    cases += [Case(HASH_MAP, LARGE, 1.0, AMPLIFIED)] + [Case(ROCKS_DB, LARGE, threshold) for threshold in THRESHOLDS]
+    cases += [Case(HASH_MAP, LARGE, 1.0, AMPLIFIED)] + [Case(ROCKSDB, LARGE, threshold) for threshold in THRESHOLDS]
     drawn = {skew: _draw(data, effort.iterations, skew, progress) for skew in (POWER_LAW, AMPLIFIED)}
     task = progress.add_task("iterations of all cases", total=effort.rounds * len(cases) * effort.iterations)
     runs: dict[Case, list[Trace]] = {case: [] for case in cases}

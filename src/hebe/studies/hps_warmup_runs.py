@@ -21,9 +21,8 @@ from hebe.embeddings.hierarchy_config import (
 )
 from hebe.embeddings.table_memory import available_bytes
 from hebe.models.ranking_model import initial_rows
-from hebe.studies.hps_setting import ROW_BYTES, DataSet, Values
+from hebe.studies.hps_setting import HASH_MAP, ROW_BYTES, DataSet, Values
 
-HASH_MAP, ROCKS_DB = "hash map", "RocksDB"
 LONGEST_WAIT_MS = 600_000.0
 """A study waits for a slow disk: a miss is counted only where the threshold says so."""
 
