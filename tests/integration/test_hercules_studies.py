@@ -2,19 +2,14 @@
 
 from rich.progress import Progress
 
-from hebe.planning.parallelism import Reached
 from hebe.profiling.effort import Effort as LiveEffort
 from hebe.runtime.pinning import available_cores
-from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe.studies import hercules_accelerator, hercules_accelerator_runs, hercules_live
 from hebe.studies.hercules_accelerator import FUSED, lane
 from hebe.studies.hercules_live import (
-    SLACK,
-    alternated,
     every_core,
     live_server,
-    longer_target,
     make_model,
     patient_machine,
     query_ms,
@@ -34,29 +29,6 @@ def test_what_a_split_of_this_machine_reaches(tmp_path):
         assert point.power_watts > 0
         assert 0 <= point.utilization <= 1
         assert server.machine_words.startswith("Power is")
-
-
-class _InTurns:
-    """Reaches more each time, but nothing at the third."""
-
-    def __init__(self):
-        self.asked = []
-
-    def __call__(self, configuration):
-        self.asked.append(configuration)
-        return Reached(float(len(self.asked)) if len(self.asked) != 3 else 0.0)
-
-
-def test_configurations_are_measured_in_turns_and_a_failure_once_more():
-    one, other = ((Lane(Placement.MODEL_ON_HOST, count),) for count in (1, 2))
-    server = _InTurns()
-    assert alternated(server, [one, other], 2) == [[1.0, 4.0], [2.0, 5.0]]
-    assert server.asked == [one, other, one, one, other]
-
-
-def test_a_target_is_made_longer_only_where_it_must_be():
-    assert longer_target(SlaTarget(20.0, 99.0), 20.0 / SLACK) == SlaTarget(20.0, 99.0)
-    assert longer_target(SlaTarget(20.0, 99.0), 100.4 / SLACK) == SlaTarget(100.0, 99.0)
 
 
 def test_the_second_device_runs_whole_models_by_policy(tmp_path, monkeypatch):

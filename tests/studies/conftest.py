@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 
 from hebe.studies import STUDIES
+from hebe.studies.study import StudyOptions
+
+from .kairos_measurements import write_measurements
+from .small_kairos import MODELS
 
 
 @pytest.fixture
@@ -19,3 +23,11 @@ def queueing(monkeypatch):
         monkeypatch.delitem(STUDIES, name)
     monkeypatch.setitem(STUDIES, "queueing", "queueing_study")
     return module
+
+
+@pytest.fixture(scope="session")
+def kairos_options(tmp_path_factory):
+    """Options of a quick study on generated measurements of two models."""
+    folder = tmp_path_factory.mktemp("measured")
+    write_measurements(folder, MODELS)
+    return StudyOptions(quick=True, data=folder)

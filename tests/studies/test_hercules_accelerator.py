@@ -2,8 +2,6 @@
 
 import pytest
 
-from hebe.profiling.query_times import QueryTimes
-from hebe.report.figures import FigureFile
 from hebe.server_configuration import Placement
 from hebe.studies import hercules_accelerator
 from hebe.studies.hercules_accelerator import (
@@ -20,9 +18,9 @@ from hebe.studies.hercules_accelerator import (
     steps,
     told,
 )
-from hebe.studies.hercules_accelerator_runs import breakdown_of
 from hebe.studies.hercules_point import Point
-from hebe.studies.page import study_page
+
+from .study_page import page_of
 
 EFFORT = Effort(("RMC3",), 1 << 20, (1, 2), 4096, (64,), (0.5,), 1.0, 1)
 POINTS = {ALONE: Point(100.0, 50.0, 0.2), LOCATED: Point(150.0, 60.0, 0.3), FUSED: Point(600.0, 120.0, 0.9)}
@@ -47,8 +45,7 @@ def test_what_given_points_come_to():
     assert set(live) == {"hercules.accelerator.live.fusion.din", "hercules.accelerator.live.fusion_per_watt.din"}
     assert all(figure.paper is None for figure in live.values()), "a second device on a CPU is no GPU"
     assert "hercules.accelerator.t7.fusion.rmc3" in result.lead
-    file = FigureFile.here("hercules-accelerator", "hebe study hercules-accelerator", 1.0, True, result.figures)
-    page = study_page(hercules_accelerator.DESCRIPTION, file, result).render()
+    page = page_of(hercules_accelerator, result)
     assert page.count("<svg") == 1 + 3 + 1 + 2
     assert "No GPU was used" in page
 
@@ -74,8 +71,3 @@ def test_fusion_gains_most_on_the_analytic_t7_and_rmc3_spends_its_time_loading()
     for each in found.breakdown.values():
         assert 0.65 <= each.loading_share <= 0.83, "the paper's"
         assert each.queueing == pytest.approx((each.loading + each.inference) / 2)
-
-
-def test_a_breakdown_leaves_out_what_a_case_lacks():
-    mean = breakdown_of([QueryTimes(0.001, 0.0, 0.002, 0.003), QueryTimes(0.003, 0.0, 0.002, 0.001)])
-    assert mean.by_stage() == {"queueing": 2.0, "loading": 2.0, "inference": 2.0}

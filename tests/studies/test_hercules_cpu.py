@@ -1,14 +1,13 @@
-"""hercules-cpu: what it tells of given points, the analytic server's, and how a split's best batch size is found."""
+"""hercules-cpu: what it tells of given points, and the analytic server's."""
 
 import pytest
 
-from hebe.report.figures import FigureFile
 from hebe.spec import SlaTarget
 from hebe.studies import hercules_cpu
-from hebe.studies.hercules_cpu import Effort, gains, lane, modelled_points, scaled, shapes, told
-from hebe.studies.hercules_live import best_in_turns
+from hebe.studies.hercules_cpu import Effort, gains, modelled_points, scaled, shapes, told
 from hebe.studies.hercules_point import Point
-from hebe.studies.page import study_page
+
+from .study_page import page_of
 
 EFFORT = Effort(1 << 20, (1.0,), (256,), 1)
 ONE, TWO = shapes(20)
@@ -32,8 +31,7 @@ def test_what_given_points_come_to():
     assert rows[5.0] == [5.0, "out of reach", None, None, 9.0, pytest.approx(0.45), "10%", None]
     assert rows[6.0] == [6.0, *[None] * 7]
     assert rows[20.0][-1] == pytest.approx(1.3)
-    file = FigureFile.here("hercules-cpu", "hebe study hercules-cpu", 1.0, True, result.figures)
-    page = study_page(hercules_cpu.DESCRIPTION, file, result).render()
+    page = page_of(hercules_cpu, result)
     assert page.count("<svg") == 2
     assert "1 x 2 against 2 x 1" in page
     assert "Power is a guess." in page
@@ -52,31 +50,3 @@ def test_two_cores_a_worker_help_rmc1_on_the_analytic_server_most_under_a_short_
 
 def test_targets_are_scaled_and_keep_their_percentile():
     assert scaled(SlaTarget(20.0, 99.0), 0.333) == SlaTarget(6.66, 99.0)
-
-
-class _Told:
-    """More of larger batches; one split does not settle."""
-
-    def __init__(self):
-        self.asked = []
-
-    def point(self, configuration):
-        self.asked.append(configuration)
-        (one,) = configuration
-        return None if one.workers == 10 else Point(one.batch_size + len(self.asked), 10.0, 0.5)
-
-
-def test_each_split_has_its_best_batch_size_measured_anew_in_turns():
-    server = _Told()
-    candidates = {shape: [(lane(shape, size),) for size in (64, 256)] for shape in (ONE, TWO)}
-    found = best_in_turns(server, candidates, 3)
-    last = server.asked[-6:]
-    assert last == [(lane(ONE, 256),), (lane(TWO, 64),)] * 3
-    assert found == {ONE: Point(256 + 7, 10.0, 0.5), TWO: None}
-
-
-def test_a_candidate_of_two_contenders_is_measured_once_a_turn_and_a_single_one_is_not_chosen_first():
-    server, one = _Told(), (lane(ONE, 64),)
-    found = best_in_turns(server, {"first": [one], "second": [one]}, 2)
-    assert server.asked == [one, one]
-    assert found["first"] == found["second"] == Point(65.5, 10.0, 0.5)

@@ -11,7 +11,6 @@ from hebe.studies.study import StudyOptions
 from .hercules_tuples import ON_T2, made_up
 from .study_page import page_of
 
-
 CAUSES = {
     "nothing: as in the catalog": Growth(0.9, 0.9, 0.5, 0.5),
     "RMC1 of 20 lookups, not 80": Growth(0.9, 0.9, 0.6, 0.6),

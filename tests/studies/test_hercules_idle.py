@@ -1,15 +1,12 @@
-"""hercules-idle: what it tells of given times, and the op times of a small model."""
+"""hercules-idle: what it tells of given times, and what the analytic server idles."""
 
 import pytest
-from rich.progress import Progress
 
-from hebe.report.figures import FigureFile
-from hebe.runtime.pinning import available_cores
 from hebe.studies import hercules_idle
 from hebe.studies.hercules_fleet import ENTRIES
 from hebe.studies.hercules_idle import WORKERS, Effort, Idle, modelled_idle, told
-from hebe.studies.hercules_idle_runs import timed_ops
-from hebe.studies.page import study_page
+
+from .study_page import page_of
 
 
 def idle(lookup_s, dense_s, growth, speedup=None):
@@ -31,8 +28,7 @@ def test_what_given_times_come_to():
     assert shared_out.rows == [["RMC1", "1.80", "1.35"]], "DIEN's was not measured"
     assert shares.rows[0] == ["RMC1", "10%", "20%", "30%", "5%", "10%", "15%"]
     assert times.rows[1] == ["DIEN", pytest.approx(4.0), "25.0%", "75.0%", None]
-    file = FigureFile.here("hercules-idle", "hebe study hercules-idle", 1.0, True, result.figures)
-    page = study_page(hercules_idle.DESCRIPTION, file, result).render()
+    page = page_of(hercules_idle, result)
     assert page.count("<svg") == 2
     assert "1 MiB" in page
 
@@ -47,12 +43,3 @@ def test_the_analytic_server_idles_more_with_more_op_workers():
         shares = modelled_idle(name)
         assert shares[1] == pytest.approx(0.0)
         assert shares[1] < shares[2] < shares[3] < shares[4] <= 0.75 + 1e-9
-
-
-def test_op_times_of_a_small_model(tmp_path):
-    times, speedup = timed_ops("dlrm-rmc1", 1 << 19, 4, 1, tmp_path, Progress(disable=True))
-    assert times.items == 4
-    assert min(times.sparse_s, times.dense_s) > 0
-    assert 0 == times.idle_share(1) < times.idle_share(4) < 0.75
-    assert speedup is None if len(available_cores()) < 2 else speedup > 0
-    assert not list(tmp_path.iterdir())

@@ -1,17 +1,15 @@
-"""hercules-server: what it tells of given gains, a search of an analytic server, and both searches of a live one."""
+"""hercules-server: what it tells of given gains, and a search of an analytic server."""
 
 import pytest
 
 from hebe.planning.gain_by_cause import GainByCause
-from hebe.planning.parallelism import Limits, Reached
-from hebe.report.figures import FigureFile
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe.studies import hercules_server
 from hebe.studies.hercules_fleet import ENTRIES
-from hebe.studies.hercules_server import EFFORTS, Effort, Measured, Modelled, searched, split_words, told
-from hebe.studies.hercules_server_runs import both_searches, space_of
-from hebe.studies.page import study_page
+from hebe.studies.hercules_server import Effort, Measured, Modelled, searched, split_words, told
+
+from .study_page import page_of
 
 SLA = SlaTarget(20.0)
 GAIN = GainByCause(100.0, 1.2, 1.5, 1.0, 1.0)
@@ -39,8 +37,7 @@ def test_what_given_gains_come_to():
     assert by_cause.rows[0][:7] == ["RMC1", "T2", pytest.approx(1.8), 1.2, 1.5, 1.0, 1.0]
     assert measured.rows[1][2:7] == ["out of reach", None, None, None, None]
     assert measured.rows[2][2:5] == ["not reached again", 1.2, 1.5]
-    file = FigureFile.here("hercules-server", "hebe study hercules-server", 1.0, True, result.figures)
-    page = study_page(hercules_server.DESCRIPTION, file, result).render()
+    page = page_of(hercules_server, result)
     assert page.count("<svg") == 3
     assert "no baseline" in page
 
@@ -50,40 +47,6 @@ def test_the_analytic_t2_gains_by_op_parallelism_and_pipelines_alone():
     assert found.gain.op_parallelism > 1.0 < found.gain.pipeline
     assert found.gain.accelerator == found.gain.fusion == 1.0
     assert found.qps == pytest.approx(found.gain.total * found.gain.baseline_qps)
-
-
-def test_a_machine_of_one_core_has_no_pipeline_and_full_effort_has_the_accelerator():
-    assert space_of(1, EFFORT).placements == (Placement.MODEL_ON_HOST,)
-    assert Placement.PIPELINE_ON_HOST in space_of(2, EFFORT).placements
-    assert not any(placement.on_accelerator for placement in space_of(2, EFFORT).placements)
-    assert any(placement.on_accelerator for placement in space_of(2, EFFORTS[2]).placements)
-
-
-@pytest.mark.parametrize("pipelined", [True, False])
-def test_both_winners_are_measured_anew_together(pipelined):
-    def evaluate(configuration):
-        (lane,) = configuration
-        if lane.placement is Placement.PIPELINE_ON_HOST:
-            return Reached(150.0 if pipelined else 50.0)
-        return Reached(50.0 * lane.workers + lane.batch_size / 100)
-
-    ended = both_searches(space_of(2, EFFORT), evaluate, Limits(), SLA)
-    asked = []
-
-    def repeated(configurations):
-        asked.append(configurations)
-        return [[100.0, 101.0], [140.0, 139.0]][: len(configurations)]
-
-    measured = ended(repeated)
-    simple = (Lane(Placement.MODEL_ON_HOST, 2, 1, 256),)
-    assert measured.baseline == split_words(simple)
-    if pipelined:
-        assert len(asked[0]) == 2
-        assert measured.gain.pipeline == pytest.approx(150.0 / 102.56)
-        assert measured.ratio[0] == pytest.approx(139.5 / 100.5)
-    else:
-        assert asked == [[simple]]
-        assert (measured.ratio[0], measured.gain.total) == (1.0, 1.0)
 
 
 def test_a_split_in_words():

@@ -1,27 +1,20 @@
-"""hps-insertion: what it tells of given rates, and small fills of the real stores."""
+"""hps-insertion: what it tells of given rates, and a small run."""
 
 import numpy as np
 import pytest
 from rich.progress import Progress
 
-from hebe.embeddings.hash_map_store import HashMapStore
-from hebe.report.figures import FigureFile
 from hebe.studies import hps_insertion, hps_insertion_runs
 from hebe.studies.hps_insertion import HASH_MAP, PAPER_BATCH_BYTES, REDIS, ROCKSDB, Effort, Filled, told
-from hebe.studies.hps_insertion_runs import PAIR_BYTES, fill_all, fitting
-from hebe.studies.page import study_page
 from hebe.studies.study import StudyError, StudyOptions
+
+from .study_page import page_of
 
 SIZES_GB = (0.001, 0.002)
 
 
 def filled(store, threads, first, last, sizes_gb=(1.0, 10.0)):
     return Filled(store, threads, {sizes_gb[0]: np.full(4, first), sizes_gb[1]: np.full(4, last)})
-
-
-def page_of(result):
-    file = FigureFile.here("hps-insertion", "hebe study", 1.0, True, result.figures)
-    return study_page(hps_insertion.DESCRIPTION, file, result).render()
 
 
 def test_what_given_rates_come_to():
@@ -46,7 +39,7 @@ def test_what_given_rates_come_to():
     assert rates.rows[1] == [10.0, 245.3, "500", "800", 162.0, "100", 52.1, "40"]
     assert [row[0] for row in gains.rows] == [REDIS, ROCKSDB]
     assert kept.rows[-1] == [ROCKSDB, "0.80", "1, 10", "0.72"]
-    assert page_of(result).count("<svg") == 1
+    assert page_of(hps_insertion, result).count("<svg") == 1
 
 
 def test_what_does_not_fit_or_is_not_installed_is_left_out_and_said():
@@ -54,34 +47,9 @@ def test_what_does_not_fit_or_is_not_installed_is_left_out_and_said():
     assert [figure.name for figure in result.figures] == ["hps.table2.hash_map"]
     assert "apt install redis-server" in result.content[0]
     assert "More than 10 GB of hash map do not fit here" in result.content[0]
-    assert page_of(result)
+    assert page_of(hps_insertion, result)
     with pytest.raises(StudyError, match="1 GB of rows fit neither"):
         told(Effort((1.0,), PAPER_BATCH_BYTES), [])
-
-
-def test_only_capacities_for_which_there_is_room_are_filled(monkeypatch):
-    monkeypatch.setattr(hps_insertion_runs, "available_bytes", lambda: 10 * 10**9)
-    assert fitting(HASH_MAP, (1.0, 5.0, 10.0)) == (1.0, 5.0)
-    assert fitting(REDIS, (1.0, 5.0, 10.0)) == (1.0,)
-
-
-def test_the_real_stores_take_all_rows(monkeypatch):
-    monkeypatch.setattr(hps_insertion_runs, "redis_is_installed", lambda: False)
-    with Progress(disable=True) as progress:
-        done = fill_all(SIZES_GB, 200_000, 2, progress)
-    assert [(each.store, each.threads) for each in done] == [(HASH_MAP, 1), (HASH_MAP, 2), (ROCKSDB, 1)]
-    for each in done:
-        assert tuple(each.rates) == SIZES_GB
-        assert len(each.rates[0.001]) == -(-(10**6 // PAIR_BYTES) // (200_000 // PAIR_BYTES))
-        assert all((rates > 0).all() for rates in each.rates.values())
-
-
-def test_a_store_that_loses_rows_is_noticed(monkeypatch):
-    monkeypatch.setattr(hps_insertion_runs, "redis_is_installed", lambda: False)
-    insert = HashMapStore.insert
-    monkeypatch.setattr(HashMapStore, "insert", lambda store, table, keys, rows: insert(store, table, keys, 2 * rows))
-    with Progress(disable=True) as progress, pytest.raises(RuntimeError, match="hash map has not the rows"):
-        fill_all(SIZES_GB, 200_000, 1, progress)
 
 
 def test_the_study_runs(monkeypatch):

@@ -1,18 +1,16 @@
-"""hps-latency: what it tells of given times, and a small race of the real contestants."""
+"""hps-latency: what it tells of given times, and a small run."""
 
 import numpy as np
 import pytest
-import torch
 from rich.progress import Progress
 
-from hebe.report.figures import FigureFile
 from hebe.studies import hps_latency, hps_latency_runs
 from hebe.studies.hps_latency import Effort, told
-from hebe.studies.hps_latency_runs import PYTORCH, RESIDENT, Contestant, Race, Timed, batch_fits, rows_that_fit
-from hebe.studies.hps_setting import HASH_MAP, DataSet
-from hebe.studies.hps_warmup_runs import tiers_config
-from hebe.studies.page import study_page
+from hebe.studies.hps_latency_runs import PYTORCH, RESIDENT, Contestant, Timed
+from hebe.studies.hps_setting import DataSet
 from hebe.studies.study import StudyError, StudyOptions
+
+from .study_page import page_of
 
 NAMES = (PYTORCH, RESIDENT, "Hebe, cache of 50%", "Hebe, cache of 5%")
 
@@ -43,38 +41,9 @@ def test_what_given_times_come_to(cores):
     assert beside.rows[1][2] == "2,400,000"
     assert beside.rows[3] == [131_072, None, "6,400,000", None, None, None, "62"]
     assert len([table for table in result.tables if table.title.startswith("Latency on")]) == len(cores)
-    page = study_page(
-        hps_latency.DESCRIPTION, FigureFile.here("hps-latency", "hebe study", 1.0, True, result.figures), result
-    ).render()
+    page = page_of(hps_latency, result)
     assert "Batches of 131,072 do not fit" in page
     assert page.count("<svg") == 2
-
-
-@pytest.fixture
-def race(tmp_path, monkeypatch):
-    monkeypatch.setattr(hps_latency_runs, "_WARMING_BATCHES", 5)
-    data = DataSet(3, 500)
-    tiered = {"cached": tiers_config(HASH_MAP, 0.5, 0.8, tmp_path, filled=True)}
-    with Race(data, tiered, tmp_path / "models") as made:
-        yield made
-
-
-def test_all_contestants_give_the_same_scores(race):
-    race.warm()
-    found = race.run(33, 0.0)  # which raises where they do not
-    assert {each.name for each in found} == {PYTORCH, RESIDENT, "cached"}
-    for each, timed in found.items():
-        assert len(timed.seconds) == 3
-        assert (timed.sparse_s <= timed.seconds).all()
-        assert 0 <= timed.defaulted < (0.5 if each.name == "cached" else 1e-9)
-    assert set(race.run(1, 0.0)) == set(found)  # fewer items than cores
-
-
-def test_other_scores_end_the_study(race):
-    with torch.no_grad():
-        race._plain.table_weight("table0").mul_(-1)
-    with pytest.raises(RuntimeError, match=r"the scores of .* differ from PyTorch's"):
-        race.run(64, 0.0)
 
 
 def test_a_small_run(tmp_path, monkeypatch):
@@ -87,12 +56,7 @@ def test_a_small_run(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_memory_bounds_tables_and_batches(monkeypatch):
-    monkeypatch.setattr(hps_latency_runs, "available_bytes", lambda: 1 << 30)
-    assert rows_that_fit(26, 1000) == 1000
-    assert rows_that_fit(26, 1 << 30) * 26 * 512 < (1 << 30) / 4
-    assert batch_fits(DataSet(26, 1), 32)
-    assert not batch_fits(DataSet(26, 1), 131_072)
+def test_a_memory_that_is_too_small_ends_the_study(monkeypatch):
     monkeypatch.setattr(hps_latency_runs, "available_bytes", lambda: 0)
     monkeypatch.setattr(hps_latency_runs, "_WARMING_BATCHES", 0)
     monkeypatch.setattr(hps_latency, "EFFORTS", (Effort(100, (4,), 0.0),) * 3)

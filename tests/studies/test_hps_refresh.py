@@ -1,15 +1,15 @@
-"""hps-refresh: what it tells of given times, and a small run of real refreshes."""
+"""hps-refresh: what it tells of given times, and a small run."""
 
 import numpy as np
 import pytest
 from rich.progress import Progress
 
-from hebe.report.figures import FigureFile
 from hebe.studies import hps_refresh, hps_refresh_runs
 from hebe.studies.hps_refresh import Effort, told
-from hebe.studies.hps_refresh_runs import Meanwhile, Refreshes, fits
-from hebe.studies.page import study_page
+from hebe.studies.hps_refresh_runs import Meanwhile, Refreshes
 from hebe.studies.study import StudyError, StudyOptions
+
+from .study_page import page_of
 
 
 def refreshes(rows, rows_per_s, whole=3.0):
@@ -33,9 +33,7 @@ def test_what_given_times_come_to():
     assert values["hps.refresh.query_p99_over_alone"].value == pytest.approx(4.0 / 2.0)
     assert [row[2:] for row in result.tables[2].rows] == [["1.000", "2.000"], ["1.500", "4.000"]]
     assert result.tables[0].rows[0][:5] == ["1", "1,900,000", "190.0", "1.90", "5.12"]
-    page = study_page(
-        hps_refresh.DESCRIPTION, FigureFile.here("hps-refresh", "hebe study", 1.0, True, result.figures), result
-    ).render()
+    page = page_of(hps_refresh, result)
     assert "Capacities of 10, 20 GB do not fit" in page
     assert page.count("<svg") == 1
 
@@ -51,10 +49,7 @@ def test_a_small_run(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_does_not_fit_is_left_out_or_refused(monkeypatch):
-    monkeypatch.setattr(hps_refresh_runs, "available_bytes", lambda: 1_000_000_000)
-    assert fits(3e8)
-    assert not fits(4e8)
+def test_a_memory_that_holds_no_capacity_ends_the_study(monkeypatch):
     monkeypatch.setattr(hps_refresh_runs, "available_bytes", lambda: 1_000)
     with pytest.raises(StudyError, match="does not fit into the free memory"):
         hps_refresh.run(StudyOptions(quick=True), Progress(disable=True))

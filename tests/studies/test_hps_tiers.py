@@ -1,31 +1,26 @@
-"""hps-tiers: what it tells of given times, and small tiers run in turns."""
+"""hps-tiers: what it tells of given times, and a small run."""
 
 import numpy as np
 import pytest
 from rich.progress import Progress
 
 from hebe.embeddings import local_redis
-from hebe.report.figures import FigureFile
 from hebe.studies import hps_tiers, hps_tiers_runs
-from hebe.studies.hps_setting import ROW_BYTES, DataSet
+from hebe.studies.hps_setting import DataSet
 from hebe.studies.hps_tiers import (
     COMBINATIONS,
     LITTLE,
     LITTLE_MORE,
     REDIS,
-    TABLE_MEMORY,
-    WHOLE_CACHE,
-    Combination,
     Effort,
     Measured,
     told,
 )
-from hebe.studies.hps_tiers_runs import measure_combinations, rows_that_fit
-from hebe.studies.page import study_page
 from hebe.studies.study import StudyOptions
 
+from .study_page import page_of
+
 SMALL = Effort(2, 2_000, 4_096, (8, 64), 3)
-ON_DISK = Combination(0.1, disk=True)
 
 
 @pytest.fixture(autouse=True)
@@ -38,11 +33,6 @@ def measured(sparse_s, dense_s=0.010, had=(0.9, 0.08, 0.02)):
     """Batches of 8 take `sparse_s` to be looked up, of 64 five times as much."""
     sparse = {8: np.full(3, sparse_s), 64: np.full(3, 5 * sparse_s)}
     return Measured(sparse, {batch: taken + dense_s for batch, taken in sparse.items()}, had)
-
-
-def page_of(result):
-    file = FigureFile.here("hps-tiers", "hebe study", 1.0, True, result.figures)
-    return study_page(hps_tiers.DESCRIPTION, file, result).render()
 
 
 def test_what_given_times_come_to():
@@ -61,7 +51,7 @@ def test_what_given_times_come_to():
     assert claims.rows[0][1] == "1.25"
     assert claims.rows[0][3] == "1.24"
     assert claims.rows[-1][1] == "1.60"
-    assert page_of(result).count("<svg") == 2
+    assert page_of(hps_tiers, result).count("<svg") == 2
 
 
 def test_without_redis_its_combinations_are_left_out(monkeypatch):
@@ -72,26 +62,4 @@ def test_without_redis_its_combinations_are_left_out(monkeypatch):
     assert "apt install redis-server" in result.content[0]
     assert [row[0] for row in result.tables[0].rows] == [each.label for each in COMBINATIONS if each.level_2 != REDIS]
     assert not any("redis" in figure.name for figure in result.figures)
-    assert page_of(result)
-
-
-def test_each_tier_gives_what_it_holds():
-    with Progress(disable=True) as progress:
-        answers = measure_combinations(DataSet(2, 2_000), SMALL, [TABLE_MEMORY, WHOLE_CACHE, ON_DISK], progress)
-    assert answers[TABLE_MEMORY].had == (1.0, 0.0, 0.0)
-    assert answers[WHOLE_CACHE].had[2] == answers[ON_DISK].had[1] == 0.0
-    for each in (WHOLE_CACHE, ON_DISK):
-        assert sum(answers[each].had) == pytest.approx(1.0)
-    assert answers[ON_DISK].had[0] < answers[WHOLE_CACHE].had[0]
-    for of in answers.values():
-        assert [len(of.sparse_s[batch]) for batch in SMALL.batches] == [3, 3]
-        assert all((of.sparse_s[batch] < of.whole_s[batch]).all() for batch in SMALL.batches)
-
-
-def test_tables_are_as_large_as_all_combinations_fit_together(monkeypatch):
-    monkeypatch.setattr(hps_tiers_runs, "available_bytes", lambda: 1 << 30)
-    large = Effort(2, 10**9, 1, (8,), 1)
-    rows = rows_that_fit(large, COMBINATIONS)
-    assert 0 < rows * large.tables * ROW_BYTES < (1 << 30) / 5
-    assert rows_that_fit(SMALL, COMBINATIONS) == SMALL.rows
-    assert rows_that_fit(large, [TABLE_MEMORY]) > 5 * rows
+    assert page_of(hps_tiers, result)

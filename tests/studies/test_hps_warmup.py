@@ -1,12 +1,11 @@
-"""hps-warmup: what it tells of given curves, and a small run of the real tiers."""
+"""hps-warmup: what it tells of given curves, and a small run."""
 
 import numpy as np
 import pytest
 from rich.progress import Progress
 
-from hebe.report.figures import FigureFile
 from hebe.studies import hps_warmup
-from hebe.studies.hps_setting import POWER_LAW, DataSet
+from hebe.studies.hps_setting import HASH_MAP, POWER_LAW, ROCKSDB, DataSet
 from hebe.studies.hps_warmup import (
     AMPLIFIED,
     LARGE,
@@ -19,24 +18,17 @@ from hebe.studies.hps_warmup import (
     steady,
     told,
 )
-from hebe.studies.hps_warmup_runs import (
-    HASH_MAP,
-    ROCKS_DB,
-    Trace,
-    median_trace,
-    rows_that_fit,
-    run_warm_up,
-    tiers_config,
-)
-from hebe.studies.page import study_page
+from hebe.studies.hps_warmup_runs import Trace
 from hebe.studies.study import StudyOptions
+
+from .study_page import page_of
 
 
 def cases():
     return [
         *(Case(HASH_MAP, cache, threshold) for cache in (LARGE, SMALL) for threshold in THRESHOLDS),
         Case(HASH_MAP, LARGE, 1.0, AMPLIFIED),
-        *(Case(ROCKS_DB, LARGE, threshold) for threshold in THRESHOLDS),
+        *(Case(ROCKSDB, LARGE, threshold) for threshold in THRESHOLDS),
     ]
 
 
@@ -61,10 +53,7 @@ def test_what_given_curves_come_to():
     assert values["hps.warmup.latency.rocksdb.threshold_0_over_1"].value == pytest.approx(1.05 / 4.05)
     assert [row[:3] for row in result.tables[0].rows][:2] == [["hash map", "5%", "0"], ["hash map", "5%", "0.5"]]
     assert len(result.tables[0].rows) == 10
-    page = study_page(
-        hps_warmup.DESCRIPTION, FigureFile.here("hps-warmup", "hebe study", 1.0, True, result.figures), result
-    )
-    assert page.render().count("<svg") == 6
+    assert page_of(hps_warmup, result).count("<svg") == 6
 
 
 @pytest.mark.parametrize(("rows", "share", "batch"), [(500, 0.1, 64), (20_000, 0.05, 1024), (500, 0.5, 1)])
@@ -89,39 +78,6 @@ def test_when_a_cache_is_warm():
     assert len(steady(rising)) == 30
 
 
-def test_runs_of_one_case_become_one():
-    first, second, third = (trace(0.6, latency_ms) for latency_ms in (1.0, 50.0, 2.0))
-    second.hit_rate[7] = 1.0
-    combined = median_trace([first, second, third])
-    np.testing.assert_array_equal(combined.latency_ms, third.latency_ms)
-    np.testing.assert_array_equal(combined.hit_rate, first.hit_rate)
-
-
-def test_an_async_miss_is_defaulted_and_a_sync_one_is_not(tmp_path):
-    data, rng = DataSet(2, 3000), np.random.default_rng(3)
-    batches = [data.draw(256, rng) for _ in range(30)]
-    advanced = []
-    waiting, never = (
-        run_warm_up(
-            data, tiers_config(HASH_MAP, 0.1, threshold, tmp_path, filled=False), batches, lambda: advanced.append(1)
-        )
-        for threshold in (1.0, 0.0)
-    )
-    assert len(advanced) == 60
-    assert not waiting.defaulted.any()
-    assert never.defaulted[0] == 1.0
-    assert waiting.hit_rate[0] == never.hit_rate[0] == 0.0
-    assert waiting.hit_rate[-5:].min() > 0.3
-    assert waiting.latency_ms.min() > 0
-
-
-def test_rows_are_bounded_by_the_memory(monkeypatch):
-    monkeypatch.setattr("hebe.studies.hps_warmup_runs.available_bytes", lambda: 1 << 30)
-    assert rows_that_fit(2, 1000) == 1000
-    rows = rows_that_fit(2, 1 << 40)
-    assert 0.5 * (1 << 30) < 2 * rows * 512 * 1.6 < 0.7 * (1 << 30)
-
-
 @pytest.mark.usefixtures("_small")
 def test_a_small_run(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -129,7 +85,7 @@ def test_a_small_run(tmp_path, monkeypatch):
     values = {figure.name: figure.value for figure in result.figures}
     plain = values["hps.warmup.hit_rate.cache_5_percent.threshold_1"]
     assert values["hps.warmup.hit_rate.cache_1_percent.threshold_1"] < plain < values["hps.warmup.hit_rate.amplified"]
-    assert {row[0] for row in result.tables[0].rows} == {HASH_MAP, ROCKS_DB}
+    assert {row[0] for row in result.tables[0].rows} == {HASH_MAP, ROCKSDB}
     assert not list(tmp_path.iterdir())
 
 

@@ -6,9 +6,11 @@ all of them, while Kairos has to do with its own pick. The oracle (ORCL) knows a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from matplotlib.axes import Axes
 from rich.progress import Progress
 
 from hebe.report.figures import Figure
@@ -251,21 +253,11 @@ def _clear_of(line: float, height: float, space: float) -> float:
 
 def _fig3_bars(fixed: Mapping[str, Measured], homogeneous: float) -> str:
     with drawing(height=4.2) as (canvas, axes):
-        schemes = _FIG3_ORDER[:-1]
-        for number, scheme in enumerate(schemes):
-            places = [at - 0.36 + 0.18 * number for at in range(len(fixed))]
-            heights = [by[scheme].qps / homogeneous for by in fixed.values()]
-            axes.bar(places, heights, 0.16, color=SERIES[_SHADES[scheme]], label=scheme)
-            for place, height, by in zip(places, heights, fixed.values(), strict=True):
-                clear = _clear_of(by[ORACLE].qps / homogeneous, _clear_of(1.0, height, 0.1), 0.1)
-                axes.annotate(f"{height:.2f}", (place, clear), xytext=(0, 3), textcoords="offset points", ha="center",
-                              fontsize=8, color=QUIET)  # fmt: skip
-        for at, by in enumerate(fixed.values()):
-            height = by[ORACLE].qps / homogeneous
-            axes.plot([at - 0.46, at + 0.46], [height, height], color=INK, linestyle="--", linewidth=1.3,
-                      label=ORACLE if at == 0 else None)  # fmt: skip
+        for bar in _bars(axes, fixed, [homogeneous] * len(fixed), _FIG3_ORDER[:-1], step=0.18, width=0.16):
+            clear = _clear_of(bar.oracle, _clear_of(1.0, bar.height, 0.1), 0.1)
+            axes.annotate(f"{bar.height:.2f}", (bar.place, clear), xytext=(0, 3), textcoords="offset points",
+                          ha="center", fontsize=8, color=QUIET)  # fmt: skip
         axes.axhline(1.0, color=INK, linewidth=1.0)
-        name_places(axes, list(fixed))
         axes.set_ylabel("throughput over homogeneous")
         axes.set_title("rm2: one pool, many policies")
         canvas.legend(loc="outside lower center", ncols=len(_FIG3_ORDER))
@@ -274,26 +266,50 @@ def _fig3_bars(fixed: Mapping[str, Measured], homogeneous: float) -> str:
 
 def _fig9_bars(found: Mapping[str, Measured]) -> str:
     with drawing(width=8.4, height=4.6) as (canvas, axes):
-        schemes = ORDER[:-1]
-        for number, scheme in enumerate(schemes):
-            places = [at - 0.375 + 0.15 * number for at in range(len(found))]
-            heights = [by[scheme].qps / by[RIBBON].qps for by in found.values()]
-            axes.bar(places, heights, 0.135, color=SERIES[_SHADES[scheme]], label=scheme)
-            for place, height, by in zip(places, heights, found.values(), strict=True):
-                if scheme != RIBBON:
-                    clear = _clear_of(by[ORACLE].qps / by[RIBBON].qps, height, 0.25)
-                    axes.annotate(f"{height:.2f}", (place, clear), xytext=(0, 3), textcoords="offset points",
-                                  ha="center", fontsize=8, color=QUIET, rotation=90)  # fmt: skip
-        for at, by in enumerate(found.values()):
-            height = by[ORACLE].qps / by[RIBBON].qps
-            axes.plot([at - 0.46, at + 0.46], [height, height], color=INK, linestyle="--", linewidth=1.3,
-                      label=ORACLE if at == 0 else None)  # fmt: skip
-        name_places(axes, list(found))
+        ribbon_qps = [by[RIBBON].qps for by in found.values()]
+        for bar in _bars(axes, found, ribbon_qps, ORDER[:-1], step=0.15, width=0.135):
+            if bar.scheme != RIBBON:
+                clear = _clear_of(bar.oracle, bar.height, 0.25)
+                axes.annotate(f"{bar.height:.2f}", (bar.place, clear), xytext=(0, 3), textcoords="offset points",
+                              ha="center", fontsize=8, color=QUIET, rotation=90)  # fmt: skip
         axes.margins(y=0.1)
         axes.set_ylabel("throughput over Ribbon's")
         axes.set_title("Every scheme on its best pool, Kairos on its own pick")
         canvas.legend(loc="outside lower center", ncols=len(ORDER))
         return to_svg(canvas, "Throughput of each scheme over Ribbon's, by model")
+
+
+class _Bar(NamedTuple):
+    """One bar, and how high the oracle is beside it."""
+
+    scheme: str
+    place: float
+    height: float
+    oracle: float
+
+
+def _bars(
+    axes: Axes,
+    found: Mapping[str, Measured],
+    base_qps: Sequence[float],
+    schemes: Sequence[str],
+    *,
+    step: float,
+    width: float,
+) -> list[_Bar]:
+    """For each of `found` the schemes side by side, over its base, and the oracle as dashes across them."""
+    oracle = [by[ORACLE].qps / base for by, base in zip(found.values(), base_qps, strict=True)]
+    bars = []
+    for number, scheme in enumerate(schemes):
+        places = [at + step * (number - (len(schemes) - 1) / 2) for at in range(len(found))]
+        heights = [by[scheme].qps / base for by, base in zip(found.values(), base_qps, strict=True)]
+        axes.bar(places, heights, width, color=SERIES[_SHADES[scheme]], label=scheme)
+        bars += [_Bar(scheme, *bar) for bar in zip(places, heights, oracle, strict=True)]
+    for at, height in enumerate(oracle):
+        axes.plot([at - 0.46, at + 0.46], [height, height], color=INK, linestyle="--", linewidth=1.3,
+                  label=ORACLE if at == 0 else None)  # fmt: skip
+    name_places(axes, list(found))
+    return bars
 
 
 def _explanation(

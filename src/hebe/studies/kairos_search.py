@@ -270,11 +270,9 @@ def _search_row(model: str, answer: _Answer) -> list[Cell]:
 
 def _policies_plot(answers: Mapping[tuple[str, str], _Answer], models: Sequence[str], schemes: Sequence[str]) -> str:
     with drawing(width=8.0, height=4.2) as (canvas, axes):
-        width = 0.8 / len(schemes)
         for number, scheme in enumerate(schemes):
-            places = [at - 0.4 + (number + 0.5) * width for at in range(len(models))]
             heights = [answers[scheme, model].evaluations for model in models]
-            _bars(axes, places, heights, width, SERIES[number], scheme)
+            _bars(axes, heights, number, len(schemes), SERIES[number], scheme)
         axes.axhline(_IN_GRID / 100, color=INK, linestyle="--", linewidth=1.0)
         _log_axes(axes, models, "pools measured")
         axes.set_title("Kairos+'s search under each policy")
@@ -285,15 +283,14 @@ def _policies_plot(answers: Mapping[tuple[str, str], _Answer], models: Sequence[
 def _searches_plot(answers: Mapping[tuple[str, str], _Answer], models: Sequence[str], searches: Sequence[str]) -> str:
     with drawing(width=8.0, height=4.2) as (canvas, axes):
         names = [KAIROS_PLUS, *searches]
-        width = 0.8 / len(names)
         for number, name in enumerate(names):
-            places = [at - 0.4 + (number + 0.5) * width for at in range(len(models))]
             each = [
                 (_plus_until(answers[KAIROS, model]),) if number == 0 else answers[KAIROS, model].until[name]
                 for model in models
             ]
             medians = [float(np.median(until)) for until in each]
-            _bars(axes, places, medians, width, _COLOURS[name], name, [max(until) for until in each])
+            tops = [max(until) for until in each]
+            places = _bars(axes, medians, number, len(names), _COLOURS[name], name, tops)
             for place, until in zip(places, each, strict=True):
                 axes.plot([place] * len(until), until, "o", color=INK, markersize=2.2, alpha=0.6)
         _log_axes(axes, models, "pools measured")
@@ -304,18 +301,22 @@ def _searches_plot(answers: Mapping[tuple[str, str], _Answer], models: Sequence[
 
 def _bars(
     axes: Axes,
-    places: Sequence[float],
     heights: Sequence[float],
-    width: float,
+    number: int,
+    of: int,
     colour: str,
     name: str,
     tops: Sequence[float] | None = None,
-) -> None:
-    """Bars with their numbers, above `tops` where something stands on them."""
+) -> list[float]:
+    """A bar a model, the `number`th `of` so many, with their numbers above them, or above `tops` where something stands
+    on them; returns their places."""
+    width = 0.8 / of
+    places = [at - 0.4 + (number + 0.5) * width for at in range(len(heights))]
     axes.bar(places, heights, 0.92 * width, color=colour, label=name)
     for place, height, top in zip(places, heights, tops or heights, strict=True):
         axes.annotate(format_number(height), (place, top), xytext=(0, 3), textcoords="offset points", ha="center",
                       fontsize=8)  # fmt: skip
+    return places
 
 
 def _log_axes(axes: Axes, models: Sequence[str], label: str) -> None:

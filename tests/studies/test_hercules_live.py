@@ -1,0 +1,131 @@
+"""What configurations of this machine reach: what counts of a measurement, and what is measured in turns."""
+
+from types import SimpleNamespace
+
+import pytest
+from rich.progress import Progress
+
+from hebe.load_generator.rate_search import Phase
+from hebe.models.repository import ModelRepository
+from hebe.planning.parallelism import Reached
+from hebe.profiling.error import ProfilingError
+from hebe.server_configuration import Lane, Placement
+from hebe.spec import SlaTarget
+from hebe.studies.hercules_cpu import lane, shapes
+from hebe.studies.hercules_live import (
+    SLACK,
+    LiveServer,
+    _UseWhileFound,
+    alternated,
+    best_in_turns,
+    longer_target,
+    make_model,
+    size_at,
+)
+from hebe.studies.hercules_point import Point
+
+ONE, TWO = shapes(20)
+
+
+class _Told:
+    """More of larger batches; one split does not settle."""
+
+    def __init__(self):
+        self.asked = []
+
+    def point(self, configuration):
+        self.asked.append(configuration)
+        (one,) = configuration
+        return None if one.workers == 10 else Point(one.batch_size + len(self.asked), 10.0, 0.5)
+
+
+def test_each_split_has_its_best_batch_size_measured_anew_in_turns():
+    server = _Told()
+    candidates = {shape: [(lane(shape, size),) for size in (64, 256)] for shape in (ONE, TWO)}
+    found = best_in_turns(server, candidates, 3)
+    last = server.asked[-6:]
+    assert last == [(lane(ONE, 256),), (lane(TWO, 64),)] * 3
+    assert found == {ONE: Point(256 + 7, 10.0, 0.5), TWO: None}
+
+
+def test_a_candidate_of_two_contenders_is_measured_once_a_turn_and_a_single_one_is_not_chosen_first():
+    server, one = _Told(), (lane(ONE, 64),)
+    found = best_in_turns(server, {"first": [one], "second": [one]}, 2)
+    assert server.asked == [one, one]
+    assert found["first"] == found["second"] == Point(65.5, 10.0, 0.5)
+
+
+class _InTurns:
+    """Reaches more each time, but nothing at the third."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, configuration):
+        self.asked.append(configuration)
+        return Reached(float(len(self.asked)) if len(self.asked) != 3 else 0.0)
+
+
+def test_configurations_are_measured_in_turns_and_a_failure_once_more():
+    one, other = ((Lane(Placement.MODEL_ON_HOST, count),) for count in (1, 2))
+    server = _InTurns()
+    assert alternated(server, [one, other], 2) == [[1.0, 4.0], [2.0, 5.0]]
+    assert server.asked == [one, other, one, one, other]
+
+
+def test_a_target_is_made_longer_only_where_it_must_be():
+    assert longer_target(SlaTarget(20.0, 99.0), 20.0 / SLACK) == SlaTarget(20.0, 99.0)
+    assert longer_target(SlaTarget(20.0, 99.0), 100.4 / SLACK) == SlaTarget(100.0, 99.0)
+
+
+class _Evaluator:
+    """Each measurement has probes of some cores' use; none settles where there are none."""
+
+    def __init__(self, use):
+        self.use = use
+
+    def __call__(self, probes):
+        for phase, cores in probes:
+            self.use.meter.cores = cores
+            self.use(SimpleNamespace(phase=phase), None)
+        if not probes:
+            raise ProfilingError("it did not settle")
+        return Reached(100.0, 40.0)
+
+
+class _Meter:
+    cores = 0.0
+
+    def read(self):
+        return SimpleNamespace(cores=self.cores)
+
+
+@pytest.fixture
+def server():
+    use = _UseWhileFound(_Meter(), [])
+    made = LiveServer(_Evaluator(use), use, lambda: made.advanced.append(1))
+    made.advanced = []
+    return made
+
+
+def test_the_use_of_the_cores_is_that_of_the_last_phase_s_probes(server):
+    busy = [(Phase.ROUND, 0.9), (Phase.ROUND, 0.5), (Phase.ROUND, 0.7)]
+    first = next(phase for phase in Phase if phase is not Phase.ROUND)
+    assert server.point([(first, 0.1), *busy]) == Point(100.0, 40.0, 0.7)
+    assert server.point([(first, 0.1)]) == Point(100.0, 40.0, 0.0), "nothing is left of the measurement before"
+
+
+def test_what_does_not_settle_is_no_point_and_reaches_nothing(server):
+    assert server.point([]) is None
+    assert server([]) == Reached(0.0)
+    assert len(server.advanced) == 2
+
+
+def test_a_model_has_small_tables_and_layers_of_production_size(tmp_path):
+    model = ModelRepository(make_model("dlrm-rmc1", 1 << 19, tmp_path, Progress(disable=True))).open("dlrm-rmc1")
+    assert model.spec.table_bytes == pytest.approx(1 << 19, rel=0.1)
+    assert model.spec.size == "production"
+
+
+def test_larger_sizes_are_asked_of_higher_percentiles():
+    assert 0 < size_at(50.0) < size_at(99.0) <= size_at(100.0)
