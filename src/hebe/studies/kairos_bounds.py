@@ -35,6 +35,7 @@ from hebe.studies.kairos_contenders import (
     ratio,
     splitting_on,
 )
+from hebe.studies.kairos_pictures import COLOURS, ORACLE
 from hebe.studies.kairos_setting import MODELS, TYPES, Setting, about, settings, spread_text
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.studies.sweep import sweep
@@ -272,15 +273,14 @@ def _one_ranking(panel: Axes, each: _Ranking) -> None:
 
 
 def _policies_plot(policies: Mapping[str, Mapping[str, float]], oracle_qps: float) -> str:
-    colours = {KAIROS: 0, SPLITTING: 1, RIBBON: 5, DRS: 4, CLOCKWORK: 3}
     pools = list(policies["UB"])
     with drawing(width=8.4, height=4.6) as (canvas, axes):
         places = np.arange(len(pools))
         axes.step(places, list(policies["UB"].values()), where="mid", color=QUIET, linewidth=1.6, label="UB")
-        for scheme, colour in colours.items():
-            axes.plot(places, list(policies[scheme].values()), marker="o", color=SERIES[colour], linewidth=1.2,
+        for scheme in (KAIROS, SPLITTING, RIBBON, DRS, CLOCKWORK):
+            axes.plot(places, list(policies[scheme].values()), marker="o", color=COLOURS[scheme], linewidth=1.2,
                       label=scheme)  # fmt: skip
-        axes.axhline(oracle_qps, color=INK, linestyle="--", linewidth=1.2, label="ORCL")
+        axes.axhline(oracle_qps, color=INK, linestyle="--", linewidth=1.2, label=ORACLE)
         axes.set_xticks(places, pools, rotation=45, ha="right", rotation_mode="anchor")
         axes.set_ylim(bottom=0)
         axes.set_ylabel("queries/s")

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from rich.progress import Progress
 
 from hebe.report.figures import Figure
-from hebe.report.plot_style import INK, QUIET, SERIES, drawing, name_places, to_svg
+from hebe.report.plot_style import INK, QUIET, drawing, name_places, to_svg
 from hebe.simulation.capacity import Capacity
 from hebe.simulation.oracle import oracle_qps
 from hebe.studies.kairos_contenders import (
@@ -36,6 +36,7 @@ from hebe.studies.kairos_contenders import (
     splitting_contender,
     splitting_on,
 )
+from hebe.studies.kairos_pictures import COLOURS, KAIROS_PLUS, ORACLE
 from hebe.studies.kairos_setting import MODELS, PRICES, TYPES, Setting, about, settings
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.studies.sweep import sweep
@@ -44,13 +45,11 @@ DESCRIPTION = (
     "Kairos, Fig. 3 and 9: Ribbon, DeepRecSys, Clockwork, Kairos, splitting and the oracle on the same budget."
 )
 
-ORACLE, KAIROS_PLUS = "ORCL", "Kairos+"
 FIG3_POOLS: tuple[Counts, ...] = ((3, 1, 3, 0), (2, 0, 9, 0), (1, 4, 2, 0))
 """The mixed pools of the paper's Fig. 1; the last one is a little dearer than the budget."""
 
 ORDER = (RIBBON, DRS, CLOCKWORK, KAIROS, KAIROS_PLUS, SPLITTING, ORACLE)
 _FIG3_ORDER = (RIBBON, DRS, CLOCKWORK, KAIROS, SPLITTING, ORACLE)
-_SHADES = {RIBBON: 5, DRS: 4, CLOCKWORK: 3, KAIROS: 0, KAIROS_PLUS: 2, SPLITTING: 1}
 PAPER: Mapping[str, str] = {
     RIBBON: "around 1.5",
     DRS: "above 1, at most 1.44",
@@ -303,7 +302,7 @@ def _bars(
     for number, scheme in enumerate(schemes):
         places = [at + step * (number - (len(schemes) - 1) / 2) for at in range(len(found))]
         heights = [by[scheme].qps / base for by, base in zip(found.values(), base_qps, strict=True)]
-        axes.bar(places, heights, width, color=SERIES[_SHADES[scheme]], label=scheme)
+        axes.bar(places, heights, width, color=COLOURS[scheme], label=scheme)
         bars += [_Bar(scheme, *bar) for bar in zip(places, heights, oracle, strict=True)]
     for at, height in enumerate(oracle):
         axes.plot([at - 0.46, at + 0.46], [height, height], color=INK, linestyle="--", linewidth=1.3,

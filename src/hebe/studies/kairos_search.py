@@ -35,6 +35,7 @@ from hebe.studies.kairos_contenders import (
     pool_text,
 )
 from hebe.studies.kairos_evaluation import pool_evaluator, pool_judge
+from hebe.studies.kairos_pictures import KAIROS_PLUS
 from hebe.studies.kairos_setting import GRID, MODELS, TYPES, Setting, about, settings
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.studies.sweep import sweep
@@ -43,7 +44,6 @@ DESCRIPTION = "Kairos, Fig. 10 and 11: pools measured until the best is found, b
 
 _IN_GRID = math.prod(GRID)
 SCHEMES = (KAIROS, SPLITTING, CLOCKWORK, DRS, RIBBON)
-KAIROS_PLUS = "Kairos+"
 Search = Callable[[Ints, Evaluate, np.random.Generator], SearchResult]
 SEARCHES: Mapping[str, Search] = {
     "RAND": random_search,

@@ -19,7 +19,7 @@ from hebe.planning.pool import kairos_bounds, pools_within
 from hebe.planning.pool_search import kairos_plus
 from hebe.planning.pool_search_baselines import bayesian_search
 from hebe.report.figures import Figure
-from hebe.report.plot_style import INK, QUIET, SERIES, drawing, to_svg
+from hebe.report.plot_style import INK, QUIET, drawing, to_svg
 from hebe.simulation.capacity import Capacity
 from hebe.studies.kairos_contenders import (
     CHOOSING_SEED,
@@ -38,7 +38,7 @@ from hebe.studies.kairos_contenders import (
     splitting_on,
 )
 from hebe.studies.kairos_evaluation import pool_evaluator, throughput_on
-from hebe.studies.kairos_search import KAIROS_PLUS
+from hebe.studies.kairos_pictures import COLOURS, KAIROS_PLUS, ORACLE
 from hebe.studies.kairos_setting import TYPES, Setting, about, settings, spread_text, traces_text
 from hebe.studies.kairos_stream import Replan, Stream, stream_plot, watch
 from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
@@ -79,7 +79,6 @@ PAPER: Mapping[str, str] = {
     CLOCKWORK: "equal after 9 evaluations",
     KAIROS_PLUS: "slightly below 1, done after 8 evaluations",
 }
-_COLOURS = {KAIROS: 0, SPLITTING: 1, KAIROS_PLUS: 2, CLOCKWORK: 3, DRS: 4, RIBBON: 5}
 _REACHED = 0.98
 _SPREAD = spread_text(1)
 """Of what trials measure: a search tries pools on one trace."""
@@ -273,10 +272,9 @@ def _course_row(scheme: str, course: _Course, kairos: _Course) -> list[Cell]:
 def _courses_plot(model: str, courses: Mapping[str, _Course], oracle_qps: float) -> str:
     with drawing(width=8.4, height=4.8) as (canvas, axes):
         for scheme, course in courses.items():
-            colour = SERIES[_COLOURS[scheme]]
-            _course_line(axes, course, colour, scheme, 2.4 if scheme in ONE_SHOT else 1.3)
+            _course_line(axes, course, COLOURS[scheme], scheme, 2.4 if scheme in ONE_SHOT else 1.3)
         axes.axvline(0, color=QUIET, linestyle="--", linewidth=1.2)
-        axes.plot([0, TRIALS + 0.5], [oracle_qps] * 2, color=INK, linestyle=":", linewidth=1.4, label="ORCL")
+        axes.plot([0, TRIALS + 0.5], [oracle_qps] * 2, color=INK, linestyle=":", linewidth=1.4, label=ORACLE)
         axes.set_ylim(bottom=0)
         axes.set_xlim(-4, TRIALS + 0.5)
         axes.set_xticks([1, 5, 10, 15, 20])

@@ -11,10 +11,11 @@ from hebe.planning.fluid_pool import best_pool
 from hebe.planning.pool import plan_pool
 from hebe.planning.pool_problem import PoolProblem
 from hebe.planning.query_size_monitor import QuerySizeMonitor
-from hebe.report.plot_style import INK, QUIET, SERIES, drawing, plain_ticks, to_svg
+from hebe.report.plot_style import INK, QUIET, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
 from hebe.simulation.capacity import Capacity
 from hebe.studies.kairos_contenders import KAIROS, SPLITTING, Counts
+from hebe.studies.kairos_pictures import COLOURS
 from hebe.studies.kairos_setting import Setting
 from hebe.workload.query_sizes import QuerySizes
 
@@ -75,11 +76,11 @@ def stream_plot(stream: Stream, kairos: Sequence[Capacity], hebe: Sequence[Capac
         above.set_ylabel("distance")
         above.set_title("Kolmogorov-Smirnov distance of sizes seen and planned for")
         end = stream.looks[-1]
-        for capacities, scheme, colour in ((kairos, KAIROS, SERIES[0]), (hebe, SPLITTING, SERIES[1])):
+        for capacities, scheme in ((kairos, KAIROS), (hebe, SPLITTING)):
             times = [max(plan.after, 0) for plan in stream.plans] + [end]
             values = [capacity.qps for capacity in capacities]
-            below.step(times, [*values, values[-1]], where="post", color=colour, label=scheme)
-            below.plot(times[1:-1], values[1:], "o", color=colour, markersize=4)
+            below.step(times, [*values, values[-1]], where="post", color=COLOURS[scheme], label=scheme)
+            below.plot(times[1:-1], values[1:], "o", color=COLOURS[scheme], markersize=4)
         below.set_ylim(0, 1.1 * max(capacity.qps for capacity in (*kairos, *hebe)) or 1.0)
         below.set_xlim(-2_000, end)
         plain_ticks(below.xaxis, format_number)
