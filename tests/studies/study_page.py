@@ -1,7 +1,9 @@
 """The page of a study's result, for the tests."""
 
 from hebe.report.figures import FigureFile
+from hebe.studies import STUDIES
 from hebe.studies.page import study_page
+from hebe.studies.study import Picture
 
 
 def page_of(study, result):
@@ -9,3 +11,16 @@ def page_of(study, result):
     name = study.__name__.rpartition(".")[2].replace("_", "-")
     file = FigureFile.here(name, f"hebe study {name}", 1.0, True, result.figures)
     return study_page(study.DESCRIPTION, file, result).render()
+
+
+def assert_well_told(study, result, figures_of_the_paper=1):
+    """What holds of every study's result."""
+    paper = study.__name__.rpartition(".")[2].partition("_")[0]
+    assert study.__name__ in STUDIES.values()
+    assert result.tables
+    assert all(table.rows for table in result.tables)
+    assert all(figure.name.startswith(f"{paper}.") for figure in result.figures)
+    assert sum(figure.paper is not None for figure in result.figures) >= figures_of_the_paper
+    page = page_of(study, result)
+    assert page.count("<svg") == sum(isinstance(block, Picture) for block in result.content) > 0
+    assert ">nan<" not in page.lower()

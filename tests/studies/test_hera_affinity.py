@@ -7,7 +7,7 @@ from hebe.studies import hera_affinity
 from hebe.studies.study import StudyOptions
 
 from .hera_co_runs import as_predicted
-from .study_page import page_of
+from .study_page import assert_well_told
 
 
 def test_what_is_estimated_correlates_with_what_co_runs_keep(monkeypatch):
@@ -22,4 +22,4 @@ def test_what_is_estimated_correlates_with_what_co_runs_keep(monkeypatch):
         assert max(cache, bandwidth, contended, kept) <= 1 + 1e-9
     over = figures["hera.affinity_error.contended"].value
     assert over == pytest.approx(max(row[4] / row[5] for row in pairs.rows) - 1)
-    assert page_of(hera_affinity, result).count("<svg") == 4
+    assert_well_told(hera_affinity, result)

@@ -8,7 +8,7 @@ from hebe.studies.hera_node import ENTRIES, Effort, HeraNode, Measured
 from hebe.studies.study import StudyOptions
 
 from .hera_co_runs import as_predicted
-from .study_page import page_of
+from .study_page import assert_well_told
 
 
 def test_servers_are_counted_and_the_optimum_is_proved(monkeypatch):
@@ -23,7 +23,7 @@ def test_servers_are_counted_and_the_optimum_is_proved(monkeypatch):
     figures = {figure.name: figure for figure in result.figures}
     assert figures["hera.servers_saved.deeprecsys"].paper == 26.0
     assert figures["hera.servers_saved.optimal2"].value >= 0, "the optimum needs no more servers than Hera"
-    assert page_of(hera_cluster, result).count("<svg") == 2
+    assert_well_told(hera_cluster, result)
 
 
 @pytest.mark.parametrize(("share", "holds"), [(1.0, True), (0.9, True), (0.0, False)])

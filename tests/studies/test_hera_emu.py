@@ -12,7 +12,7 @@ from hebe.studies.hera_node import ENTRIES, CoRunCase, Effort, HeraNode, scaling
 from hebe.studies.study import StudyOptions
 
 from .hera_co_runs import as_predicted
-from .study_page import page_of
+from .study_page import assert_well_told
 
 NODE = HeraNode()
 
@@ -31,7 +31,7 @@ def test_the_least_emu_is_that_of_the_pairs_that_are_formed(monkeypatch):
     assert figures["hera.emu_error"].value == pytest.approx(1 / 0.97 - 1)
     assert by_way.rows[0][:6] == ["one model a server", 0, *["100%"] * 4]
     assert [row[-1] for row in by_way.rows] == ["37.3%", "34.7%", "5.4%", None]
-    assert page_of(hera_emu, result).count("<svg") == 1
+    assert_well_told(hera_emu, result)
 
 
 def test_every_pair_that_algorithm_2_forms_counts_first_partner_or_not():

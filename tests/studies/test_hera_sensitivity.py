@@ -8,7 +8,7 @@ from hebe.studies.hera_node import HeraNode, Measured
 from hebe.studies.study import StudyOptions
 
 from .hera_co_runs import as_predicted
-from .study_page import page_of
+from .study_page import assert_well_told
 
 
 def test_configurations_and_partitions_are_compared_by_the_emu_of_their_pairs(monkeypatch):
@@ -31,7 +31,7 @@ def test_configurations_and_partitions_are_compared_by_the_emu_of_their_pairs(mo
     with_partitions = values["hera.emu_over.deeprecsys.without_partitions"] + values["hera.emu_gain.partitions"]
     assert values["hera.emu_gain.partitions"] == pytest.approx((100 + with_partitions) / 2)
     assert values["hera.emu_over.deeprecsys.least_configuration"] <= with_partitions
-    assert page_of(hera_sensitivity, result).count("<svg") == 2
+    assert_well_told(hera_sensitivity, result)
 
 
 def test_where_no_pair_is_formed_nothing_is_gained():

@@ -9,7 +9,7 @@ from hebe.studies.hercules_fleet import day_curve
 from hebe.studies.study import StudyOptions
 
 from .hercules_tuples import ON_T2, PAIRS, made_up
-from .study_page import page_of
+from .study_page import assert_well_told
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,7 @@ def test_the_paper_stands_beside_the_savings(result):
         assert (figures[f"{name}.peak"].paper, figures[f"{name}.mean"].paper) == papers
     assert figures["hercules.power_saving.mean"].value > 0
     assert figures["hercules.greedy_power_saving.mean"].value > 0
-    assert all(table.rows for table in result.tables)
-    assert page_of(hercules_cluster, result).count("<svg") == 6
+    assert_well_told(hercules_cluster, result, figures_of_the_paper=6)
 
 
 def test_a_mix_is_of_servers_or_of_queries():

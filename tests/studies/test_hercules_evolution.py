@@ -9,7 +9,7 @@ from hebe.studies.hercules_fleet import LIGHT_RMC2, MODELS, day_curve
 from hebe.studies.study import StudyOptions
 
 from .hercules_tuples import ON_T2, made_up
-from .study_page import page_of
+from .study_page import assert_well_told
 
 CAUSES = {
     "nothing: as in the catalog": Growth(0.9, 0.9, 0.5, 0.5),
@@ -29,8 +29,7 @@ def result():
 
 def test_the_paper_s_growth_stands_beside_ours(result):
     assert {figure.paper for figure in result.figures if figure.name.endswith(".servers.peak")} == {2.27}
-    assert all(table.rows for table in result.tables)
-    assert page_of(hercules_evolution, result).count("<svg") == 4
+    assert_well_told(hercules_evolution, result, figures_of_the_paper=6)
 
 
 def test_growth_is_that_of_what_queries_cost(result):

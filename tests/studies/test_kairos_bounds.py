@@ -7,7 +7,7 @@ from hebe.planning.pool import plan_pool
 from hebe.studies import kairos_bounds
 from hebe.studies.kairos_setting import Setting
 
-from .small_kairos import BUDGET, MODELS, assert_well_told, small
+from .small_kairos import BUDGET, MODELS, assert_told_of_measurements, small
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def result(kairos_options):
 
 
 def test_the_study_tells_what_it_measured(result):
-    assert_well_told(kairos_bounds, result)
+    assert_told_of_measurements(kairos_bounds, result)
 
 
 def test_bounds_fall_along_the_ranking_and_the_best_is_at_least_the_pick(result):

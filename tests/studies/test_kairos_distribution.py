@@ -5,7 +5,7 @@ from rich.progress import Progress
 
 from hebe.studies import kairos_distribution
 
-from .small_kairos import MODELS, assert_well_told, is_within_budget, small
+from .small_kairos import MODELS, assert_told_of_measurements, is_within_budget, small
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def result(kairos_options):
 
 
 def test_the_study_tells_what_it_measured(result):
-    assert_well_told(kairos_distribution, result)
+    assert_told_of_measurements(kairos_distribution, result)
 
 
 def test_distribution_gives_every_scheme_a_pool_within_the_budget(result):

@@ -6,7 +6,7 @@ from rich.progress import Progress
 from hebe.studies import kairos_homogeneous
 from hebe.studies.kairos_setting import SLA_MS
 
-from .small_kairos import assert_well_told, is_within_budget, small
+from .small_kairos import assert_told_of_measurements, is_within_budget, small
 
 
 def run_small(options):
@@ -20,7 +20,7 @@ def result(kairos_options):
 
 
 def test_the_study_tells_what_it_measured(result):
-    assert_well_told(kairos_homogeneous, result)
+    assert_told_of_measurements(kairos_homogeneous, result)
 
 
 def test_two_runs_agree_to_the_bit(result, kairos_options):

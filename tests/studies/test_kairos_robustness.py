@@ -5,7 +5,7 @@ from rich.progress import Progress
 
 from hebe.studies import kairos_robustness
 
-from .small_kairos import BUDGET, assert_well_told, small
+from .small_kairos import BUDGET, assert_told_of_measurements, small
 
 CHANGES = {**kairos_robustness.CHANGES, "budget": ("twice the budget", {"budget_per_hour": 2 * BUDGET})}
 
@@ -17,7 +17,7 @@ def result(kairos_options):
 
 
 def test_the_study_tells_what_it_measured(result):
-    assert_well_told(kairos_robustness, result)
+    assert_told_of_measurements(kairos_robustness, result)
 
 
 def test_robustness_has_every_change(result):

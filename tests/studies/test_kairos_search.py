@@ -6,7 +6,7 @@ from rich.progress import Progress
 
 from hebe.studies import kairos_search
 
-from .small_kairos import assert_well_told, is_within_budget, small
+from .small_kairos import assert_told_of_measurements, is_within_budget, small
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def result(kairos_options):
 
 
 def test_the_study_tells_what_it_measured(result):
-    assert_well_told(kairos_search, result)
+    assert_told_of_measurements(kairos_search, result)
 
 
 def test_searches_count_pools_of_the_budget(result):

@@ -5,7 +5,7 @@ from rich.progress import Progress
 
 from hebe.studies import kairos_shift
 
-from .small_kairos import assert_well_told, is_within_budget, small
+from .small_kairos import assert_told_of_measurements, is_within_budget, small
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,7 @@ def result(kairos_options):
 
 
 def test_the_study_tells_what_it_measured(result):
-    assert_well_told(kairos_shift, result)
+    assert_told_of_measurements(kairos_shift, result)
 
 
 def test_the_shift_is_noticed_and_planned_for(result):
