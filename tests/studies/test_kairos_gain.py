@@ -7,6 +7,7 @@ from rich.progress import Progress
 
 from hebe.planning.fluid_pool import best_pool
 from hebe.simulation.capacity import Capacity
+from hebe.studies import kairos_gain
 from hebe.studies import sweep as sweeping
 from hebe.studies.kairos_contenders import KAIROS, homogeneous_contender, kairos_contender, splitting_on
 from hebe.studies.kairos_gain import Gain, gains
@@ -30,9 +31,17 @@ def test_a_gain_is_of_each_trace_over_the_scaled_homogeneous_pool():
 
 def test_contenders_are_measured_with_the_noise_and_planned_without(monkeypatch):
     monkeypatch.setattr(sweeping.os, "sched_getaffinity", lambda _: {0})
+    planned_for = []
+
+    def planned(setting, _queries, _runners_up):
+        planned_for.append(setting)
+        return splitting_on(setting, (1, 0, 2, 0))
+
+    monkeypatch.setattr(kairos_gain, "splitting_contender", planned)
     noisy = replace(SETTING, noise=0.3)
     plain, other = gains([SETTING, noisy], 80, 1, 60, 0, Progress(disable=True), 0.05)
-    assert other.hebe == replace(plain.hebe, setting=noisy)
+    assert planned_for == [SETTING, SETTING], "planning knows nothing of the noise"
+    assert other.hebe == splitting_on(noisy, (1, 0, 2, 0))
     assert (plain.kairos.scheme, plain.kairos.pool) == (KAIROS, kairos_contender(SETTING).pool)
     assert plain.repicked.pool == best_pool(SETTING.problem, 1.1, most_parts=1).counts
     assert plain.scale == homogeneous_contender(SETTING)[1]
