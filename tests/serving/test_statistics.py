@@ -85,3 +85,28 @@ def test_batches_may_be_counted_from_any_thread():
         thread.join()
     assert model.executions == 8000
     assert model.batches[3].count == 8000
+
+
+def test_latency_percentiles_are_those_of_the_histogram():
+    histogram = Statistics().of("ranker", 1, 0.05).latency_s
+    assert histogram.quantile(0.5) is None
+    for latency_s in [0.0015] * 50 + [0.04] * 49 + [60.0]:
+        histogram.add(latency_s)
+    assert 0.001 < histogram.quantile(0.25) < histogram.quantile(0.5) <= 0.002
+    assert 0.03 < histogram.quantile(0.95) <= 0.05
+    assert histogram.quantile(1.0) == histogram.bounds[-1]
+
+
+def test_attainment_counts_what_was_refused_for_want_of_time_failed_or_given_up_late_as_missed():
+    counted = Statistics().of("ranker", 1, 0.05)
+    for latency_s in (0.01, 0.01, 0.01, 0.2):
+        counted.query_answered(1, result(latency_s), 0.0)
+    counted.query_refused("deadline", 0.0)
+    counted.query_refused("invalid", 0.0)
+    counted.query_refused("deadline", 0.0, allowed_s=0.01)  # its client gave it less time than the model's bound
+    counted.query_refused("cancelled", 0.01)
+    assert counted.sla_attainment == 3 / 5
+    assert counted.refused == {"deadline": 2, "invalid": 1, "cancelled": 1}
+    counted.query_refused("cancelled", 0.06)
+    counted.query_refused("failed", 0.001, failed=True)
+    assert counted.sla_attainment == 3 / 7
