@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -78,31 +77,6 @@ def test_what_keeps_it_from_starting_is_raised(repository: Path, tmp_path: Path)
         with pytest.raises(ServeError, match=f"HTTP port {running.http_port} on 127.0.0.1: already in use"):
             hebe.Server(repository, taken).start()
         assert running.ready
-    with pytest.raises(ServeError, match=r"rate_limit_per_s is -1\.0: must be 0"):
-        hebe.ServerOptions(rate_limit_per_s=-1.0)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"tls_certificate": Path("c.pem")}, "tls_certificate is given without tls_key: must be both, or neither"),
-        ({"tls_key": Path("k.pem")}, "tls_key is given without tls_certificate: must be both, or neither"),
-        ({"api_tokens": "secret"}, "api_tokens is a single text: must be a tuple of them"),
-        ({"api_tokens": ("secret", " ")}, "an API token is empty"),
-        ({"grpc_port": 8000}, "grpc_port is 8000, as http_port is: must be another"),
-        ({"metrics_port": 8001}, "metrics_port is 8001, as grpc_port is: must be another"),
-        ({"max_bytes_in_flight": 1000}, "max_bytes_in_flight is 1000: must be at least max_request_bytes, 67108864"),
-    ],
-)
-def test_options_that_would_leave_the_door_open_or_shut(options: dict[str, Any], says: str):
-    with pytest.raises(ServeError, match=says):
-        hebe.ServerOptions(**options)
-
-
-def test_memory_for_requests_follows_their_size():
-    assert hebe.ServerOptions().bytes_in_flight == 1 << 30
-    assert hebe.ServerOptions(max_request_bytes=1000).bytes_in_flight == 16_000
-    assert hebe.ServerOptions(max_request_bytes=1000, max_bytes_in_flight=1000).bytes_in_flight == 1000
 
 
 def test_a_model_scores_in_process_as_it_is_served(repository: Path, rng):

@@ -24,7 +24,6 @@ from hebe.serving import listening
 from hebe.serving.errors import ServeError
 from hebe.serving.listening import ConnectionRoom, ServerTls, TlsFiles, bare_host, open_files, open_port
 from hebe.serving.protocol import SERVICE
-from hebe.serving.server import ServerOptions
 
 
 def certificate(directory, name):
@@ -253,7 +252,6 @@ def test_ports_that_cannot_be_opened(host, port, message):
 )
 def test_an_address_as_urls_write_it_is_one_too(host, bare):
     assert bare_host(host) == bare
-    assert ServerOptions(host).host == bare
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""What a server is told before it runs, and of the system that it runs on; the rest is tests/integration's."""
+
+from __future__ import annotations
+
+import math
+import resource
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from hebe.serving import server
+from hebe.serving.errors import ServeError
+from hebe.serving.server import Server, ServerOptions
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tls_certificate": Path("c.pem")}, "tls_certificate is given without tls_key: must be both, or neither"),
+        ({"tls_key": Path("k.pem")}, "tls_key is given without tls_certificate: must be both, or neither"),
+        ({"api_tokens": "secret"}, "api_tokens is a single text: must be a tuple of them"),
+        ({"api_tokens": ("secret", " ")}, "an API token is empty"),
+        ({"grpc_port": 8000}, "grpc_port is 8000, as http_port is: must be another"),
+        ({"metrics_port": 8001}, "metrics_port is 8001, as grpc_port is: must be another"),
+        ({"max_request_bytes": 0}, "max_request_bytes is 0: must be at least 1"),
+        ({"max_json_bytes": -1}, "max_json_bytes is -1: must be at least 1"),
+        ({"max_bytes_in_flight": 1000}, "max_bytes_in_flight is 1000: must be at least max_request_bytes, 67108864"),
+        ({"rate_limit_per_s": -1.0}, r"rate_limit_per_s is -1\.0: must be 0"),
+        ({"rate_limit_per_s": math.inf}, "rate_limit_per_s is inf: must be 0"),
+        ({"rate_limit_per_s": math.nan}, "rate_limit_per_s is nan: must be 0"),
+    ],
+)
+def test_options_that_would_leave_the_door_open_or_shut(options, says):
+    with pytest.raises(ServeError, match=says):
+        ServerOptions(**options)
+
+
+def test_any_free_port_may_be_asked_for_three_times():
+    options = ServerOptions(http_port=0, grpc_port=0, metrics_port=0)
+    assert (options.http_port, options.grpc_port, options.metrics_port) == (0, 0, 0)
+
+
+def test_a_host_may_be_written_as_in_urls():
+    assert ServerOptions("[::1]").host == "::1"
+
+
+def test_memory_for_requests_follows_their_size():
+    assert ServerOptions().bytes_in_flight == 1 << 30
+    assert ServerOptions(max_request_bytes=1000).bytes_in_flight == 16_000
+    assert ServerOptions(max_request_bytes=1000, max_bytes_in_flight=1000).bytes_in_flight == 1000
+
+
+def test_a_server_that_does_not_run_is_not_ready_and_can_be_stopped(tmp_path):
+    idle = Server(tmp_path)
+    assert (idle.ready, idle.hosted) == (False, ())
+    idle.stop()
+    assert not idle.ready
+
+
+@pytest.fixture
+def open_files_limit(monkeypatch):
+    """Sets the soft and the hard limit of open files that this process seems to have; gives what is set then."""
+    limits = {}
+
+    def seem(soft, hard):
+        limits["now"] = (soft, hard)
+        return limits
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.update(now=wanted))
+    monkeypatch.setattr(server, "open_files", lambda: 20)
+    return seem
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised"),
+    [
+        (1024, 1 << 20, 65_536),
+        (1024, 4096, 4096),
+        (1024, resource.RLIM_INFINITY, 65_536),
+        (100_000, 1 << 20, 100_000),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+    ],
+)
+def test_the_soft_limit_of_open_files_is_raised_and_the_hard_one_left(open_files_limit, soft, hard, raised):
+    limits = open_files_limit(soft, hard)
+    server._allow_many_connections()
+    assert limits["now"] == (raised, hard)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "told"),
+    [
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
+        (2324, 2324, None),
+        (1024, 1 << 20, ("info", "soft")),
+        (1024, 1024, ("warning", "hard")),
+    ],
+)
+def test_room_for_fewer_connections_than_usual_is_told_with_whose_limit_it_is(open_files_limit, soft, hard, told):
+    open_files_limit(soft, hard)
+    with capture_logs() as logged:
+        room = server._room_for_connections()
+    assert (room.http < 1024) == (told is not None)
+    lines = [(line["log_level"], line["event"].split()[1], line["http_connections"]) for line in logged]
+    assert lines == ([] if told is None else [(*told, room.http)])
