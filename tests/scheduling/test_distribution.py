@@ -1,7 +1,6 @@
 import pytest
 
 from hebe.scheduling.distribution import DistributionPolicy, EarliestFinish, FirstComeFirstServed, SizeThreshold
-from hebe.scheduling.fleet import Fleet
 
 from .two_types import arrive, fleet_of, placed
 
@@ -74,10 +73,3 @@ def test_withdrawn_queries_are_forgotten(policy: DistributionPolicy) -> None:
     assert policy.waiting == 3
     assert sorted(part.query.query_id for part in policy.withdraw_all()) == [0, 1, 3]
     assert policy.waiting == 0
-
-
-def test_a_fleet_needs_types_that_differ() -> None:
-    with pytest.raises(ValueError, match="server types"):
-        Fleet(["gpu", "gpu"])
-    with pytest.raises(ValueError, match="server types"):
-        Fleet([])

@@ -156,14 +156,6 @@ def test_queries_beyond_the_window_follow_in_order() -> None:
     assert set(sent[:2]) <= {0, 1, 2, 3}, "the first two come from the window of four"
 
 
-def test_the_base_type_has_coefficient_one_and_others_less() -> None:
-    policy = CostMatching(SLA_S, 1000)
-    fleet = fleet_of(1, 1, policy)
-    coefficients = policy._coefficients(fleet)
-    assert coefficients[0] == 1.0
-    assert coefficients[1] == pytest.approx(11 / 51, rel=0.02)
-
-
 def test_coefficients_can_be_fixed() -> None:
     policy = CostMatching(SLA_S, 1000, coefficients=np.array([0.1, 1.0]))
     fleet = fleet_of(1, 1, policy)
