@@ -61,17 +61,6 @@ def target(ports, protocol, **options):
     return Target(endpoint, options.pop("model", "echo"), **options)
 
 
-def test_both_protocols_tell_the_same_about_a_model(ports):
-    over_http, over_grpc = discover(target(ports, "http")), discover(target(ports, "grpc"))
-    assert over_http == over_grpc
-    assert [(i.name, i.columns, i.rows) for i in over_http.inputs] == [
-        ("feature_0", (3,), 1_000_000),
-        ("feature_1", (3,), 1_000_000),
-        ("dense", (4,), None),
-    ]
-    assert over_http.sla == SlaTarget(100.0, 95.0)
-
-
 @pytest.mark.parametrize(("protocol", "encoding"), [("http", "binary"), ("http", "json"), ("grpc", "binary")])
 def test_all_queries_of_a_run_are_answered(ports, protocol, encoding):
     report = run_load(target(ports, protocol, encoding=encoding), SMALL, 300, 1.0, warm_up_s=0.2)
@@ -183,19 +172,6 @@ def test_a_run_with_one_connection_says_that_queries_waited():
     assert report.waited > 0
     assert any("--connections" in reason for reason in report.bottlenecks)
     assert report.latencies.percentile_s(99) > 0.1
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_what_cannot_be_driven_is_one_line(ports, protocol):
-    with pytest.raises(LoadError, match="has no model other"):
-        discover(target(ports, protocol, model="other"))
-    other = {"http": "grpc", "grpc": "http"}[protocol]
-    swapped = replace(target(ports, protocol), endpoint=replace(target(ports, protocol).endpoint, protocol=other))
-    with pytest.raises(LoadError, match=f"--protocol {protocol}"):
-        discover(swapped)
-    nowhere = Target(parse_endpoint(f"{protocol}://127.0.0.1:1"), "echo")
-    with pytest.raises(LoadError, match="cannot be reached"):
-        discover(nowhere)
 
 
 def test_the_search_finds_the_limit_of_a_server_of_known_speed():
