@@ -168,7 +168,7 @@ def test_the_wrong_protocol_is_told_with_the_right_one(serve_http, serve_grpc):
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_nobody_at_home_is_told(protocol):
-    with pytest.raises(LoadError, match="127.0.0.1:1 cannot be reached"):
+    with pytest.raises(LoadError, match=r"127\.0\.0\.1:1 cannot be reached"):
         discover(Target(parse_endpoint(f"{protocol}://127.0.0.1:1"), "m"))
 
 

@@ -1,0 +1,124 @@
+"""Tables of status documents, without the command."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from hebe.cli.status_tables import duration_text, status_tables
+
+from .status_documents import DEGRADED, LONE, RANKER, document
+
+URL = "http://127.0.0.1:8000"
+
+
+def tables(width=160, **changed):
+    """The tables of a document, as a terminal of so many columns has them."""
+    console = Console(file=io.StringIO(), width=width)
+    console.print(status_tables(document(**changed), URL))
+    return console.file.getvalue()
+
+
+def test_keys_that_tables_in_memory_lack_are_shown_where_there_are_any():
+    assert "refused" not in tables().split("Online updates")[1]
+    updates = RANKER["updates"]["tiers"]
+    refused = RANKER | {"updates": {"tiers": updates, "resident": updates | {"refused": 1234}}}
+    shown = tables(models=[refused]).split("Online updates")[1]
+    assert "refused" in shown
+    [row] = [line for line in shown.splitlines() if "resident" in line]
+    assert "1,234" in row
+
+
+def test_messages_that_were_passed_over_are_shown_where_there_are_any():
+    """An older server does not tell of them."""
+    assert "passed over" not in tables()
+    updates = RANKER["updates"]["tiers"]
+    for count, shows in ((0, False), (1234, True)):
+        model = RANKER | {"updates": {"tiers": updates | {"passed_over": count}}}
+        shown = tables(models=[model]).split("Online updates")[1]
+        assert ("passed over" in shown, "1,234" in shown) == (shows, shows)
+
+
+def test_tables():
+    shown = tables()
+    assert "Nothing is degraded." in shown
+    for words in (
+        "ranker        7  ready        2      3    256    12,345        7   98.5%  p95 50 ms    1.25      20      45",
+        "left alone",
+        "2.5 s ago: Redis 10.0.0.7:6379: Connection refused",
+        "90%",
+        "1,000       2.5%      0     0.1%",
+        "800 rows in 250 ms, 4 not reached",
+        "4,321",
+        "30 ms",
+        "1.5 s",
+        "its checksum is wrong",
+    ):
+        assert words in shown
+
+
+SPLIT = {
+    "placement": "pipeline-on-host", "workers": 1, "cores_per_worker": 1, "batch_size": 64, "dense_workers": 1,
+    "fused_items": 0,
+}  # fmt: skip
+WINDOW = {"qps": 88.0, "seconds": 10.0, "late": 0.01, "kept": True, "power_watts": 25.5, "estimated": False}
+BY_PROFILE = LONE | {
+    "configuration": SPLIT,
+    "profile": {"configuration": SPLIT, "qps": 100.0, "power_watts": 30.0, "estimated": True},
+    "measured": {"qps": 120.0, "power_watts": 40.0, "estimated": False, "at": "2026-05-05T00:00:00", "window": WINDOW},
+}
+
+
+def test_how_models_are_split_and_what_profiles_say_beside_what_is_measured():
+    plain = RANKER | {
+        "configuration": SPLIT | {"placement": "model-on-host", "workers": 2, "dense_workers": 0},
+        "profile": None,
+        "measured": None,
+    }
+    shown = tables(models=[BY_PROFILE, plain])
+    assert shown.index("Models") < shown.index("Configurations") < shown.index("Tiers")
+    for words in (
+        "pipeline-on-host, 1 sparse worker of 1 core, 1 dense",
+        "model-on-host, 2 workers of 1 core, batches of 64",
+        "         100           120        ~30          40  88 qps, in SLA, 25.5 W",
+    ):
+        assert words in shown
+
+
+def test_the_threads_of_each_worker():
+    shown = tables(models=[BY_PROFILE | {"threads": 2}])
+    lines = shown.split("Configurations")[1].splitlines()
+    assert "threads each" in lines[1]
+    assert "             2          100" in lines[2]
+
+
+@pytest.mark.parametrize(("kept", "verdict"), [(False, "88 qps, SLA missed"), (None, "88 qps, at the SLA's edge")])
+def test_a_load_without_a_power_meter(kept, verdict):
+    window = WINDOW | {"kept": kept, "power_watts": None}
+    model = BY_PROFILE | {"measured": BY_PROFILE["measured"] | {"window": window}}
+    shown = tables(models=[model])
+    assert any(line.endswith(verdict) for line in shown.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.25, "250 ms"),
+        (2.5, "2.5 s"),
+        (40.0, "40 s"),
+        (99.9, "100 s"),
+        (720.0, "12 min"),
+        (11_100.0, "3 h 5 min"),
+        (360_000.0, "4 d 4 h"),
+    ],
+)
+def test_durations(seconds, text):
+    assert duration_text(seconds) == text
+
+
+def test_the_tables_fit_a_narrow_terminal():
+    shown = tables(width=80, degraded=[DEGRADED])
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "not enough room for" in shown
+    for needed in ("volatile_db", "95 s", "left alone", "98.5%", "Connection"):
+        assert needed in shown
