@@ -1,0 +1,209 @@
+"""`hebe model import` of a module of the test's own."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from hebe.models.repository import ModelRepository
+from hebe.spec import OutOfRange
+
+NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.user = nn.EmbeddingBag(50, 4)
+        self.item = nn.Embedding(30, 2)
+        self.top = nn.Linear(3 + 4 + 2, 1)
+
+    def forward(self, dense, user, item):
+        return torch.sigmoid(self.top(torch.cat([dense, self.user(user), self.item(item)], 1)))
+
+def example():
+    return {"dense": torch.randn(4, 3), "user": torch.randint(50, (4, 6)), "item": torch.randint(30, (4,))}
+
+def make():
+    return Net(), example()
+
+def module_only():
+    return Net()
+
+def hashing(mixes=False):
+    net = Net()
+    class Hashed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+        def forward(self, dense, user, item):
+            return self.net(dense, user % 50, item * 7 % 30 if self.mixes else item)
+    hashed = Hashed()
+    hashed.mixes = mixes
+    return hashed, example()
+
+def mixing():
+    return hashing(mixes=True)
+
+def broken():
+    raise OSError("no such thing")
+
+def number():
+    return 3
+
+def ends():
+    raise SystemExit(0)
+"""
+
+
+@pytest.fixture
+def net(tmp_path):
+    """(directory, module): net.py, and weights in four forms."""
+    (tmp_path / "net.py").write_text(NET)
+    scope = {"__name__": "net"}
+    exec(NET, scope)
+    torch.manual_seed(3)
+    module = scope["Net"]()
+    state = module.state_dict()
+    safetensors.torch.save_file(state, tmp_path / "net.safetensors")
+    torch.save(state, tmp_path / "net.pt")
+    torch.save({"state_dict": state, "epoch": 3}, tmp_path / "checkpoint.pt")
+    torch.save(state, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
+    return tmp_path, module.eval()
+
+
+@pytest.mark.parametrize("weights", ["net.safetensors", "net.pt", "checkpoint.pt", "legacy.pt"])
+def test_import_splits_a_module_and_stores_it(answer, models, net, weights):
+    directory, module = net
+    stored = answer(
+        "import", "--factory", f"{directory / 'net.py'}:make", "--weights", directory / weights,
+        "--repository", models, "--name", "mine", "--sla-ms", 12, "--percentile", 99,
+    )  # fmt: skip
+    assert (stored["name"], stored["version"], stored["architecture"]) == ("mine", 1, "imported")
+    assert stored["greatest_difference"] <= 1e-6
+    assert stored["provenance"]["factory"] == "net.py:make"
+    assert stored["provenance"]["weights"] == weights
+    assert stored["provenance"]["inputs"] == {"user": "user columns 0 to 5", "item": "item column 0"}
+    model = ModelRepository(models).open("mine")
+    assert (model.spec.sla.latency_ms, model.spec.sla.percentile) == (12, 99)
+    dense, user, item = torch.randn(9, 3), torch.randint(50, (9, 6)), torch.randint(30, (9,))
+    vectors = [torch.tensor(model.table("user"))[user].mean(1), torch.tensor(model.table("item"))[item]]
+    scores = model.dense_net()(dense, torch.cat(vectors, 1), torch.zeros(9, 0, dtype=torch.int64))
+    torch.testing.assert_close(scores, module(dense, user, item), rtol=0, atol=1e-6)
+
+
+def test_import_takes_the_example_from_a_callable_of_its_own(answer, models, net):
+    file = net[0] / "net.py"
+    stored = answer(
+        "import", "--factory", f"{file}:module_only", "--example", f"{file}:example",
+        "--repository", models, "--name", "mine",
+    )  # fmt: skip
+    assert stored["provenance"]["weights"] == "the factory's"
+
+
+def test_a_factory_imports_its_neighbours_when_it_is_called(answer, models, net):
+    directory, before = net[0], list(sys.path)
+    (directory / "near.py").write_text("def make():\n    from layers_near import Net\n    return Net()\n")
+    (directory / "layers_near.py").write_text(NET)
+    (directory / "beside").mkdir()
+    (directory / "beside" / "inputs_beside.py").write_text(NET)
+    (directory / "beside" / "batch.py").write_text(
+        "def x():\n    import inputs_beside\n    return inputs_beside.example()\n"
+    )
+    stored = answer(
+        "import", "--factory", f"{directory / 'near.py'}:make", "--example", f"{directory / 'beside' / 'batch.py'}:x",
+        "--repository", models, "--name", "mine",
+    )  # fmt: skip
+    assert stored["provenance"]["factory"] == "near.py:make"
+    assert sys.path == before
+
+
+def test_import_tells_what_becomes_of_keys_out_of_range(answer, hebe, models, net, monkeypatch):
+    arguments = ("import", "--factory", f"{net[0] / 'net.py'}:hashing", "--repository", models, "--name", "mine")
+    stored = answer(*arguments)
+    assert stored["provenance"]["inputs"] == {
+        "user": "user columns 0 to 5, modulo its rows",
+        "item": "item column 0",
+    }
+    assert stored["provenance"]["dense_inputs"] == ["dense columns 0 to 2"]
+    monkeypatch.setenv("COLUMNS", "120")
+    code, out, _ = hebe(*arguments)
+    assert code == 0
+    assert "user columns 0 to 5, modulo its rows" in out
+    feature = ModelRepository(models).open("mine").spec.features[0]
+    assert (feature.name, feature.out_of_range) == ("user", OutOfRange.WRAP)
+
+
+class Exploit:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+def test_weights_never_run_code(hebe, models, net, tmp_path):
+    directory, _ = net
+    for zipped in (True, False):
+        state = {"user.weight": Exploit(tmp_path / "touched")}
+        torch.save(state, directory / "evil.pt", _use_new_zipfile_serialization=zipped)
+        code, _, err = hebe(
+            "import", "--factory", f"{directory / 'net.py'}:make", "--weights", directory / "evil.pt",
+            "--repository", models, "--name", "mine",
+        )  # fmt: skip
+        assert code == 1
+        assert "evil.pt: neither a safetensors file nor a state dict that can be read without running code" in err
+        assert not (tmp_path / "touched").exists()
+        assert not models.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--factory", "NET:mixing"], "error: layer net.item: its keys go through aten.mul.Tensor (net.py, line 3"),
+        (["--factory", "NET:broken"], "net.py:broken raised OSError: no such thing"),
+        (["--factory", "NET:number"], "net.py:number returned int: must return a torch.nn.Module"),
+        (["--factory", "NET:ends"], "net.py:ends raised SystemExit: 0"),
+        (["--factory", "ENDS:make"], "ends.py:make raised SystemExit: 0"),
+        (["--factory", "NET:absent"], "net.py: has no callable absent"),
+        (["--factory", "NET:module_only"], "net.py:module_only returned no example inputs"),
+        (["--factory", "NET:make", "--weights", "NET"], "neither a safetensors file nor a state dict"),
+        (["--factory", "NET:make", "--weights", "OTHER"], "other.safetensors: its weights are not those of the module"),
+        (["--factory", "NET:make", "--weights", "LIST"], "is not a state dict (names to tensors)"),
+    ],
+)
+def test_an_import_that_cannot_be_done_is_one_line(hebe, models, net, arguments, message):
+    directory, _ = net
+    safetensors.torch.save_file({"x": torch.zeros(1)}, directory / "other.safetensors")
+    torch.save([torch.zeros(1)], directory / "list.pt")
+    (directory / "ends.py").write_text("import sys; sys.exit(0)")
+    files = {"NET": "net.py", "OTHER": "other.safetensors", "LIST": "list.pt", "ENDS": "ends.py"}
+    for name, file in files.items():
+        arguments = [argument.replace(name, str(directory / file)) for argument in arguments]
+    code, out, err = hebe("import", *arguments, "--repository", models, "--name", "mine")
+    assert code == 1
+    assert out == ""
+    assert message in err
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+    assert not models.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--factory", "net", "--name", "m"], "'net': give FILE.py:CALLABLE"),
+        (["--factory", "no.py:f", "--name", "m"], "no.py: no such file"),
+        (["--factory", "no.py:f", "--name", "a/b"], "model name 'a/b'"),
+        (["--factory", "f.py:f", "--name", "m", "--sla-ms", "0"], "SLA latency_ms is 0"),
+        (["--factory", "f.py:f", "--name", "m", "--lookups", "x=0"], "'x=0': give INPUT=N"),
+    ],
+)
+def test_wrong_usage_ends_with_status_2(hebe, monkeypatch, arguments, message):
+    monkeypatch.setenv("COLUMNS", "300")
+    code, _, err = hebe("import", "--repository", "R", *arguments)
+    assert code == 2
+    assert message in err.replace("│", "")
