@@ -48,17 +48,17 @@ def parse_row_format(text: str) -> RowFormat:
 
 
 def parse_bytes(text: str, hint: str) -> int:
-    """A number of bytes written as 4096, 64K, 800M or 12G (powers of 1024)."""
+    """A number of bytes written as 4096, 64K, 800M or 12G (powers of 1024). Wrong usage unless it is one, at least 1."""
     units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
     body = text.strip().upper().removesuffix("B").removesuffix("I")
     number, unit = (body[:-1], body[-1]) if body[-1:] in units and body[-1:] else (body, "")
     try:
-        value = float(number) * units[unit]
-    except ValueError:
+        size_bytes = int(float(number) * units[unit])
+    except (ValueError, OverflowError):  # the latter of infinity
         raise typer.BadParameter(f"{text!r}: write bytes as 4096, 64K, 800M or 12G", param_hint=hint) from None
-    if value < 1:
+    if size_bytes < 1:
         raise typer.BadParameter(f"{text!r}: must be at least 1 byte", param_hint=hint)
-    return int(value)
+    return size_bytes
 
 
 def check_rate_or_search(rate: float | None, find_qps: bool) -> None:

@@ -31,5 +31,5 @@ def draw_result(path: Path | None, draw: Callable[[Path], None]) -> str:
     except Exception as fault:
         if debugging():
             raise
-        return f"{path}: {getattr(fault, 'strerror', None) or fault or type(fault).__name__}"
+        return f"{path}: {getattr(fault, 'strerror', None) or str(fault) or type(fault).__name__}"
     return ""
