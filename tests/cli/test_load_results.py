@@ -1,0 +1,106 @@
+"""Tables and pages of what was measured, without the command that measures it."""
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from hebe.cli.load_results import load_caption, plot_run, plot_search, run_table, search_table
+from hebe.load_generator.rate_search import Crossing
+
+from .load_reports import SLA, found, report
+
+
+def shown(renderable, width=160):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def test_a_run_is_a_table_of_its_latencies_and_what_was_not_answered():
+    lines = {line[:14].strip(): line[14:].strip() for line in shown(run_table(report(refused=25))).splitlines()}
+    assert lines["arrivals"] == "125 in 2 s, 62.5/s"
+    assert lines["answered"] == "50 queries/s, 250 items/s"
+    assert lines["latency p50"].startswith("50")
+    assert lines["latency p99"].startswith("99")
+    assert lines["latency p99.9"].startswith(("99", "100"))
+    assert lines["SLA p99"] == "16.0% of arrivals in 20 ms, missed"
+    assert lines["refused"] == "25 (503)"
+    assert lines["failed"] == "0"
+    assert lines["generator"] == "10.0% of a core, 8 connections"
+    assert "503: full" in shown(run_table(report(refused=25)))
+
+
+def test_a_run_that_ended_early_or_has_no_sla_says_so():
+    assert "ended early" not in shown(run_table(report()))
+    early = shown(run_table(report(sla=None, cut_short="interrupted")))
+    assert re.search(r"ended early +interrupted", early)
+    assert "SLA" not in early
+
+
+def test_remarks_on_a_run_are_shown():
+    assert "feature_0: few" in shown(run_table(replace(report(), remarks=("feature_0: few different keys",))))
+
+
+def test_more_answers_than_arrivals_are_explained():
+    some = shown(run_table(replace(report(), answered_in_window=165, answered_of_warm_up=70)), width=300)
+    assert "more was answered than arrived: 70 of the 165 answers were to queries of the warm-up" in some
+
+
+def test_a_search_is_a_table_of_probes_and_a_result():
+    text = shown(search_table(found()))
+    ramp, round_ = (line.split() for line in text.splitlines()[1:3])
+    assert (ramp[:2], ramp[-3:]) == (["ramp", "100"], ["0", "0", "met"])
+    assert (round_[:2], round_[-3:]) == (["round", "200"], ["3", "0", "missed"])
+    for words in ("150 queries/s (95% interval 140 to 160) with p99 within 20 ms", "503: full", "caches look warm"):
+        assert words in text
+    assert "bottleneck" not in text
+    assert "itself a bottleneck: the generator used 97% of a core" in shown(search_table(found(cpu_share=0.97)))
+
+
+@pytest.mark.parametrize(
+    ("crossing", "text"),
+    [
+        (None, "Interrupted before there was an estimate (p99 within 20 ms)."),
+        (Crossing(0, 0, 0), "No rate keeps p99 within 20 ms"),
+        (Crossing(1e6, 1e6, 1e6, capped=True), "At least 1,000,000 queries/s"),
+    ],
+)
+def test_searches_without_a_result_say_why(crossing, text):
+    assert text in shown(search_table(found(crossing)))
+
+
+def test_an_interrupted_search_with_an_estimate_is_told_as_one():
+    assert "(95% interval 140 to 160; interrupted)" in shown(search_table(replace(found(), interrupted=True)))
+
+
+def test_the_table_of_a_search_fits_a_narrow_terminal():
+    text = shown(search_table(found()), width=60)
+    assert max(map(len, text.splitlines())) <= 60
+    assert "missed" in text
+
+
+def test_the_page_of_a_search_has_its_probes_and_tells_missed_ones(tmp_path):
+    plot_search(found(), "m", tmp_path / "load.html")
+    page, text = (tmp_path / "load.html").read_text(), shown(search_table(found()))
+    table = re.search(r"<table>.*</table>", page, re.S)[0]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>.*?</tr>", table, re.S)[1:]]
+    assert [(row[1], row[7], row[9]) for row in cells] == [("100", "0", "met"), ("200", "3", "missed")]
+    assert all(cell in text for row in cells for cell in row)
+    # 3 of 103 are refused, and 1% of them may be late.
+    assert "SLA missed: p99 among queries without an answer" in page
+    assert "SLA met" in page
+    for remark in ("caches look warm", "503: full", load_caption(SLA, "one probe")):
+        assert remark in page
+
+
+def test_the_page_of_a_run_tells_of_queries_without_an_answer(tmp_path):
+    plot_run(report(), "m", tmp_path / "load.html")
+    assert "had no answer" not in (tmp_path / "load.html").read_text()
+    plot_run(replace(report(refused=25), remarks=("few keys",)), "m", tmp_path / "load.html")
+    page = (tmp_path / "load.html").read_text()
+    assert "25 of 125 queries had no answer: they are not in it." in page
+    assert "16.0% of arrivals in 20 ms" in page
+    assert "few keys" in page
