@@ -1,10 +1,14 @@
 """What holds for tests of commands."""
 
 import json
+import sys
+from contextlib import contextmanager
+from types import ModuleType
 
 import pytest
 
 from hebe.cli.main import main
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +46,51 @@ def answer(hebe):
 @pytest.fixture
 def models(tmp_path):
     return tmp_path / "models"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """Of one model, `tiny`."""
+    from hebe.models.architectures import build_dense_net  # torch, which most tests of commands can do without
+    from hebe.models.ranking_model import initial_rows
+    from hebe.models.repository import ModelRepository
+
+    root = tmp_path_factory.mktemp("models")
+    spec = ModelSpec(
+        "tiny",
+        "dlrm",
+        (EmbeddingTableSpec("ads", 20, 4),),
+        (FeatureSpec("ad", "ads", 2, Pooling.SUM),),
+        dense_dim=2,
+        towers={"bottom": (4, 4), "top": (4, 1)},
+        sla=SlaTarget(50.0, 99.0),
+    )
+    tables = {table.name: initial_rows(spec, table.name, 0) for table in spec.tables}
+    ModelRepository(root).write(spec, tables, build_dense_net(spec, seed=0).state_dict())
+    return root
+
+
+@pytest.fixture
+def live(monkeypatch, tmp_path):
+    """The server that `hebe profile` finds running, in a directory of its own."""
+    from hebe.models.repository import ModelRepository
+    from hebe.runtime.processor_meter import BusyMachine
+
+    from .seeming_server import SERVER, Seeming
+
+    seeming = Seeming()
+
+    @contextmanager
+    def live_evaluator(directory, model, version, workload, sla, **options):
+        stored = ModelRepository(directory).open(model, version)
+        seeming.version, seeming.identity = stored.version, stored.identity
+        seeming.opened.append((sla, workload, options))
+        yield seeming
+
+    module = ModuleType("hebe.profiling.live_evaluation")
+    module.live_evaluator = live_evaluator
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("hebe.cli.profile_making.this_server", lambda _cores: SERVER)
+    monkeypatch.setattr("hebe.cli.profile_making.busy_machine", lambda **_: BusyMachine(0.01, 0.0, ()))
+    monkeypatch.chdir(tmp_path)
+    return seeming

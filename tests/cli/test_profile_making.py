@@ -1,0 +1,308 @@
+"""Searches of a server that only seems to run: what is measured, what is measured again, and what is left of it."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from hebe.cli.profile_checks import STRATEGIES
+from hebe.cli.profile_making import SEARCHES
+from hebe.profiling.error import MeasurementError, ProfilingError
+from hebe.profiling.journal import FILE_NAME, open_journal
+from hebe.profiling.plain_data import LATER_RUN_FIELDS
+from hebe.profiling.server_profile import read_server_profile
+from hebe.server_configuration import Placement
+from hebe.spec import SlaTarget
+
+from .seeming_server import BEST, LATENCY, profiled, run, run_as_typed
+
+
+def test_what_was_measured_is_not_measured_again(capsys, repository, live):
+    first, _ = profiled(capsys, repository)
+    asked = len(live.asked)
+    again, shown = profiled(capsys, repository, "--strategy", "hercules", "--power-budget-w", "1000")
+    assert len(live.asked) == asked
+    assert again["answered_by_journal"] == again["evaluations"] == first["evaluations"]
+    assert again["efficiency"] == first["efficiency"]
+    assert f"{asked} of {asked} configurations, {asked} answered by the journal" in shown
+    profiled(capsys, repository, "--fresh")
+    assert len(live.asked) == 2 * asked
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("--sla-ms", 49),
+        ("--percentile", 95),
+        ("--seed", 1),
+        ("--sizes", "fixed:10"),
+        ("--quick",),
+        ("--graph", "compiled"),
+        ("--row-format", "int8"),
+    ],
+)
+def test_what_was_measured_otherwise_is_measured_anew(capsys, repository, live, other):
+    profiled(capsys, repository, "--strategy", "deeprecsys")
+    asked = len(live.asked)
+    profiled(capsys, repository, "--strategy", "deeprecsys", *other)
+    assert len(live.asked) == 2 * asked
+
+
+@pytest.mark.parametrize(
+    ("option", "file"), [("--keys", "reuse:{}:table"), ("--arrivals", "trace:{}:200"), ("--key-trace", "{}")]
+)
+def test_what_was_measured_by_a_file_that_was_rewritten_is_measured_anew(capsys, repository, live, option, file):
+    hot = ("--placement", "hot-sparse-on-accelerator") if option == "--key-trace" else ()
+    asked, loads = [], []
+    for content in ("first", "first", "second"):
+        write_load_file(Path("load.file"), option, content)
+        told, _ = profiled(capsys, repository, "--batch-sizes", 16, option, file.format("load.file"), *hot)
+        asked.append(len(live.asked))
+        loads.append(told["subject"]["load"])
+    assert asked[0] == asked[1]
+    assert asked[2] == 2 * asked[0]
+    assert loads[0] == loads[1] != loads[2]
+
+
+def write_load_file(path, option, content):
+    more = int(content == "second")
+    if option == "--key-trace":
+        save_file({"ads": np.array([3, 3, 1 + more], np.int64)}, path)
+    elif option == "--arrivals":
+        path.write_text(f"time_s,rate_qps\n0,1\n60,{2 + more}\n")
+    else:
+        rows = {"1": 0.5 - 0.1 * more, "2": 0.3 + 0.1 * more, "inf": 0.2}
+        lookups = {"1": 0.3, "2": 0.4, "inf": 0.3}
+        kinds = {"rows_by_reuse": rows, "lookups_by_reuse": lookups}
+        lines = [f"table,{kind},{bound},{share}" for kind, own in kinds.items() for bound, share in own.items()]
+        path.write_text("\n".join(["file,kind,bin_hi,fraction", *lines]) + "\n")
+
+
+def test_a_journal_that_does_not_say_where_watts_are_from_is_read_and_measured_anew(capsys, repository, live, tmp_path):
+    profiled(capsys, repository)
+    asked, file = len(live.asked), tmp_path / "profiles" / "journal" / FILE_NAME
+    older = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in older:
+        for field in LATER_RUN_FIELDS:
+            line.pop(field, None)
+    file.write_text("".join(json.dumps(line) + "\n" for line in older))
+    told, _ = profiled(capsys, repository)
+    assert (len(live.asked), told["answered_by_journal"]) == (2 * asked, 0)
+
+
+def test_a_scalability_profile_is_of_what_the_search_measured_where_it_did(capsys, repository, live, tmp_path):
+    live.traffic = 3e9
+    profiled(capsys, repository)
+    assert live.points == [(2, 2)], "fewer ways were not the search's to measure"
+    profile = read_server_profile(tmp_path / "profiles" / "tiny.json")
+    assert profile.scalability is not None
+    assert profile.scalability.qps[-1] == profile.efficiency.qps == 1000.0
+
+
+SMALL = ("--placement", "model-on-host", "--batch-sizes", 64, "--sizes", "fixed:64")
+
+
+def test_by_default_only_what_may_win_is_measured(capsys, repository, live):
+    code, out, err = run_as_typed(capsys, repository, *SMALL, "--json")
+    told = json.loads(out.splitlines()[-1])
+    assert (code, told["strategy"]) == (0, "guided"), err
+    assert len(live.asked) <= 3
+    assert live.timed
+    code, out, err = run_as_typed(capsys, repository, "--placement", "sparse-on-host", "--batch-sizes", 16, "--json")
+    assert (code, json.loads(out.splitlines()[-1])["strategy"]) == (0, "hercules"), err
+
+
+def test_batches_that_were_timed_are_not_timed_again(capsys, repository, live):
+    live.fault_at, live.fault = 1, KeyboardInterrupt()
+    assert run_as_typed(capsys, repository, *SMALL)[0] == 130
+    timed, live.fault_at = list(live.timed), None
+    assert run_as_typed(capsys, repository, *SMALL)[0] == 0
+    assert live.timed[:-1] == timed  # and the winner
+    assert run_as_typed(capsys, repository, *SMALL)[0] == 0
+    assert live.timed[:-1] == timed
+    assert run_as_typed(capsys, repository, *SMALL, "--fresh")[0] == 0
+    assert live.timed == 2 * live.timed[: len(timed) + 1]
+
+
+def test_the_winner_is_timed_while_all_its_workers_are_at_it(capsys, repository, live):
+    _, shown = profiled(capsys, repository)
+    assert live.timed == [(BEST, (16, 64))]
+    made = read_server_profile(Path("profiles/tiny.json"))
+    assert made.busy_latency == {"whole": LATENCY}
+    assert "while all workers are at it, whole: plans go by these times" in shown
+    profiled(capsys, repository, "--placement", "pipeline-on-host")
+    assert read_server_profile(Path("profiles/tiny.json")).busy_latency == {}
+
+
+def test_what_was_measured_afresh_is_gone_on_with_without_that_option(capsys, repository, live):
+    live.fault_at, live.fault = 3, KeyboardInterrupt()
+    _, out, _ = run(capsys, repository, "--fresh")
+    assert "3 evaluations are in profiles/journal: the same command without --fresh goes on." in out
+
+
+@pytest.mark.parametrize(("at", "kept"), [(0, ""), (1, " 1 measurement is"), (3, " 3 measurements are")])
+def test_a_measurement_that_fails_is_said_in_words_and_that_the_same_command_goes_on(
+    capsys, repository, live, at, kept
+):
+    live.fault_at, live.fault = at, MeasurementError((BEST,), "it did not settle within 60 s: is the machine busy?")
+    code, _, err = run(capsys, repository)
+    assert code == 1
+    goes_on = f"{kept} in profiles/journal: the same command goes on." if kept else ""
+    assert err.splitlines()[-1] == (
+        "error: model-on-host, 2 workers of 2 cores, batches of 256: it did not settle within 60 s: is the machine "
+        f"busy?{goes_on}"
+    )
+
+
+def test_a_measurement_that_is_no_number_is_said_in_words(capsys, repository, live):
+    live.traffic = -1.0
+    code, _, err = run(capsys, repository)
+    assert code == 1
+    assert "model-on-host, 1 worker of 1 core, batches of 16: its measurement diverged: its bandwidth" in err
+    assert "{" not in err
+
+
+def test_without_a_terminal_every_evaluation_is_a_line(capsys, repository, live):
+    _, shown = profiled(capsys, repository)
+    lines = [line for line in shown.splitlines() if line.startswith("evaluation ")]
+    assert len(lines) == len(live.asked)
+    assert lines[0] == ("evaluation 1: model-on-host, 1 worker of 1 core, batches of 16: 142.9 queries/s")
+
+
+def test_cores_that_lie_otherwise_are_measured_anew(capsys, repository, live, monkeypatch, tmp_path):
+    monkeypatch.setattr("hebe.runtime.pinning.available_cores", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr("hebe.cli.profile_making.steady_machine", lambda *_: None)  # there may be fewer cores here
+    monkeypatch.setattr("hebe.cli.profile_making.core_layout", lambda cores: f"lie {cores[1] - cores[0]} apart")
+    first, _ = profiled(capsys, repository, "--cores", "0,1")
+    asked = len(live.asked)
+    like, _ = profiled(capsys, repository, "--cores", "2,3")
+    assert (first["answered_by_journal"], like["answered_by_journal"]) == (0, like["evaluations"])
+    assert len(live.asked) == asked
+    other, _ = profiled(capsys, repository, "--cores", "0,2")
+    assert other["answered_by_journal"] == 0
+    assert len(live.asked) == 2 * asked
+    assert read_server_profile(tmp_path / "profiles" / "tiny.json").subject.layout == "lie 2 apart"
+
+
+@pytest.mark.usefixtures("live")
+def test_a_damaged_figure_in_the_journal_names_its_line(capsys, repository, tmp_path):
+    profiled(capsys, repository)
+    file = tmp_path / "profiles" / "journal" / FILE_NAME
+    for damage in ('"qps": 1e999', '"power_watts": 0.0'):
+        field = damage.partition(":")[0]
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text("".join([lines[0], re.sub(rf"{field}: [0-9.]+", damage, lines[1]), *lines[2:]]))
+        code, _, err = run(capsys, repository)
+        assert code == 1
+        assert f"{FILE_NAME}: line 2 is damaged: evaluation: {field.strip(chr(34))} is " in err
+        file.write_text("".join(lines))
+
+
+def test_an_interrupted_search_goes_on_where_it_was(capsys, repository, live, tmp_path):
+    whole, _ = profiled(capsys, repository, "--journal", tmp_path / "other")
+    asked, live.asked = len(live.asked), []
+    live.fault_at, live.fault = 5, KeyboardInterrupt()
+    code, out, err = run(capsys, repository, "--json", "--output", "profile.json")
+    assert code == 130
+    assert "Interrupted. 5 evaluations are in profiles/journal: the same command goes on. Best so far: " in err
+    assert json.loads(out.splitlines()[-1]) == {"interrupted": True, "evaluations": 5, "journal": "profiles/journal"}
+    assert not (tmp_path / "profile.json").exists()
+    live.fault_at = None
+    told, _ = profiled(capsys, repository, "--output", "profile.json")
+    assert len(live.asked) == asked
+    assert told["answered_by_journal"] == 5
+    assert {**told, "answered_by_journal": 0} == {**whole, "profile": "profile.json", "picture": "profile.svg"}
+
+
+def test_interrupted_while_the_winner_is_measured_it_goes_on_there(capsys, repository, live, tmp_path):
+    live.killed_at = 2
+    assert run(capsys, repository)[0] == 130
+    assert not (tmp_path / "profiles" / "tiny.json").exists()
+    asked, live.killed_at = len(live.asked), None
+    profiled(capsys, repository)
+    assert len(live.asked) == asked
+    assert live.points == [(1, None), (2, None), (2, 2)]
+    scalability = read_server_profile(tmp_path / "profiles" / "tiny.json").scalability
+    assert scalability is not None
+    assert (scalability.qps, scalability.qps_by_cache_ways) == ((100.0, 200.0), ((), (150.0, 200.0)))
+
+
+def test_an_evaluation_that_fails_keeps_those_before(capsys, repository, live, tmp_path):
+    live.fault_at, live.fault = 3, ProfilingError("the machine is busy: try again later")
+    code, out, err = run(capsys, repository, "--json")
+    assert code == 1
+    assert "error: the machine is busy: try again later" in err
+    assert json.loads(out.splitlines()[-1]) == {"error": "the machine is busy: try again later"}
+    assert not (tmp_path / "profiles" / "tiny.json").exists()
+    live.fault_at = None
+    told, _ = profiled(capsys, repository)
+    assert told["answered_by_journal"] == 3
+
+
+@pytest.mark.usefixtures("live")
+@pytest.mark.parametrize(
+    ("strategy", "evaluations"), [("deeprecsys", 4), ("exhaustive", 68), ("random", 14), ("hercules", None)]
+)
+def test_strategies(capsys, repository, strategy, evaluations):
+    told, shown = profiled(capsys, repository, "--strategy", strategy)
+    assert told["space"] == 68
+    assert told["evaluations"] == evaluations or evaluations is None
+    assert ("The best 10 of" in shown) == (strategy in ("exhaustive", "random"))
+    if strategy != "random":
+        assert told["efficiency"]["qps"] == 1000.0 or strategy == "deeprecsys"
+
+
+def test_what_may_win_by_the_times_of_batches_is_measured(capsys, repository, live):
+    told, _ = profiled(
+        capsys, repository, "--strategy", "guided", "--placement", "model-on-host", "--sizes", "fixed:64",
+        "--batch-sizes", "64",
+    )  # fmt: skip
+    assert told["evaluations"] == len(live.asked) <= 3
+    assert live.asked[0][0].workers == 4, "its batches take as long on two cores as on one"
+    lanes = [(lane.workers, lane.cores_per_worker) for lane, _ in live.timed]
+    kinds = [(1, 1), (4, 1), (1, 2), (2, 2), (1, 3), (1, 4)]
+    assert lanes[: len(kinds)] == kinds, "one worker of each kind, and all that fit"
+    assert {tuple(batch_sizes) for _, batch_sizes in live.timed} == {(16, 64)}
+
+
+def test_options_reach_the_search_and_the_server(capsys, repository, live):
+    told, _ = profiled(
+        capsys, repository, "--placement", "pipeline-on-host", "--batch-sizes", "32,8,32", "--strategy", "random",
+        "--evaluations", "3", "--seed", "7", "--sizes", "fixed:10", "--quick", "--percentile", "90",
+    )  # fmt: skip
+    assert len(live.asked) == told["evaluations"] == 3
+    assert {lane.placement for (lane,) in live.asked} == {Placement.PIPELINE_ON_HOST}
+    assert {lane.batch_size for (lane,) in live.asked} <= {8, 32}
+    ((sla, workload, options),) = live.opened
+    assert (sla, workload.seed, options["quick"]) == (SlaTarget(50.0, 90.0), 7, True)
+    assert "sizes fixed:10, arrivals poisson, keys uniform, seed 7, quick" in told["subject"]["load"]
+
+
+def test_every_strategy_has_a_search():
+    assert tuple(SEARCHES) == STRATEGIES
+
+
+@pytest.mark.usefixtures("live")
+@pytest.mark.parametrize(
+    ("options", "patience_s"), [((), 300.0), (("--quick",), 0.0), (("--quick", "--patience-s", 20), 20.0)]
+)
+def test_how_long_it_waits_for_a_machine_that_others_disturb(capsys, repository, monkeypatch, options, patience_s):
+    asked = []
+    monkeypatch.setattr("hebe.cli.profile_making.steady_machine", lambda *machine: asked.append(machine))
+    profiled(capsys, repository, *options)
+    (_, given_s, _) = asked[0]
+    assert given_s == patience_s
+
+
+@pytest.mark.usefixtures("live")
+def test_one_profiler_a_journal(capsys, repository, tmp_path):
+    told, _ = profiled(capsys, repository)
+    subject = read_server_profile(tmp_path / "profiles" / "tiny.json").subject
+    with open_journal(tmp_path / "profiles" / "journal", subject):
+        code, _, err = run(capsys, repository)
+    assert code == 1
+    assert "another process profiles with this journal" in err
+    assert told["found"]

@@ -1,0 +1,120 @@
+"""What is shown of searches of a server that only seems to run."""
+
+import math
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from hebe.cli.profile_results import out_of_reach
+from hebe.planning.parallelism import Reached
+from hebe.profiling.server_profile import read_server_profile
+from hebe.profiling.steady_machine import Disturbance
+from hebe.runtime.processor_meter import BusyMachine, BusyProcess
+from hebe.spec import SlaTarget
+
+from .seeming_server import BEST, profiled, run
+
+
+def test_watts_are_told_as_what_measured_them_read_them(capsys, repository, live, tmp_path):
+    first, _ = profiled(capsys, repository)
+    asked = len(live.asked)
+    live.power_source, live.power_estimated = "RAPL", False
+    told, shown = profiled(capsys, repository)
+    assert len(live.asked) == 2 * asked, "watts that were read do not compare with watts that were estimated"
+    assert (told["efficiency"]["estimated"], told["power_source"]) == (False, "RAPL")
+    assert "24 W, by RAPL" in shown
+    live.power_source, live.power_estimated = "CPU utilization", True
+    told, _ = profiled(capsys, repository)
+    assert len(live.asked) == 2 * asked
+    assert told["efficiency"] == first["efficiency"]
+    assert (told["efficiency"]["estimated"], told["power_source"]) == (True, "CPU utilization")
+    assert read_server_profile(tmp_path / "profiles" / "tiny.json").power_source == "CPU utilization"
+
+
+def test_watts_of_a_meter_that_gave_way_to_another_are_told_as_its_own(capsys, repository, live):
+    live.said = {"power_source": "RAPL", "power_estimated": False}
+    told, _ = profiled(capsys, repository)
+    assert (told["efficiency"]["estimated"], told["power_source"]) == (False, "RAPL")
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.6])
+def test_more_evaluations_than_configurations_are_explained(capsys, repository, live, noise):
+    live.noise = noise
+    _, shown = profiled(capsys, repository, "--strategy", "deeprecsys", "--batch-sizes", "256,1024", "--quick")
+    evaluations, tried, told = re.search(r"evaluations +(\d+) of (\d+) configurations(.*), 0 answered", shown).groups()
+    assert (int(evaluations), int(tried)) == (len(live.asked), len(set(live.asked)))
+    repeated = len(live.asked) - len(set(live.asked))
+    assert (repeated > 0) == (noise > 0)
+    assert told == (f" ({repeated} repeated)" if noise else "")
+
+
+@pytest.mark.usefixtures("live")
+def test_a_power_budget_bounds_what_wins(capsys, repository):
+    told, _ = profiled(capsys, repository, "--power-budget-w", "22")
+    assert told["efficiency"]["power_watts"] <= 22
+    code, out, _ = run(capsys, repository, "--power-budget-w", "5")
+    assert code == 3
+    assert "No configuration keeps p99 within 50 ms with 5 W. The closest one, " in out
+    assert "at 21 W." in out
+
+
+def test_what_else_to_know_of_the_throughput_is_told(capsys, repository, live):
+    assert profiled(capsys, repository)[0]["remarks"] == []
+    live.late = None
+    told, shown = profiled(capsys, repository)
+    assert told["remarks"] == ["1000 is a round number"]
+    assert "1000 is a round number" in shown
+
+
+@pytest.mark.usefixtures("live")
+def test_a_busy_machine_is_told(capsys, repository, monkeypatch):
+    quiet, shown = profiled(capsys, repository)
+    assert quiet["busy_share"] == 0.01
+    assert "busy" not in shown
+    busy = BusyMachine(0.37, 0.0, (BusyProcess("python", 123, 0.3),))
+    monkeypatch.setattr("hebe.cli.profile_making.busy_machine", lambda **_: busy)
+    told, shown = profiled(capsys, repository)
+    assert told["busy_share"] == 0.37
+    assert shown.count("This machine is busy: 37% of its cores are taken, most by python (pid 123).") == 2
+
+
+@pytest.mark.parametrize(
+    ("disturbance", "told_as", "words"),
+    [
+        (Disturbance(denied=0.31), {"denied_share": 0.31}, "machine gave 31% of the cores' time to others. It may"),
+        (Disturbance(slowest_share=0.4), {"slowest_share": 0.4}, "did the same work 2.5 times as fast at one time as"),
+        (Disturbance(0.02, 0.9, 3, 45.0), {"repeated": 3, "waited_s": 45.0}, "The path of the search"),
+    ],
+)
+def test_a_host_that_has_others_to_serve_is_told(capsys, repository, live, disturbance, told_as, words):
+    live.disturbance = disturbance
+    told, shown = profiled(capsys, repository)
+    assert told_as.items() <= told.items()
+    assert words in " ".join(shown.split())
+    assert ("of this virtual machine" in shown, "did the same work" in shown) == (
+        "denied_share" in told_as, "slowest_share" in told_as,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reached", "words"),
+    [
+        (Reached(0.0, 10.0, 40.0), "The best one reached, {best}, has a p99 of 40 ms under the lightest load."),
+        (Reached(0.0, 10.0, math.inf), "The best one reached, {best}, answers too little for its latency to be told."),
+    ],
+)
+def test_a_target_out_of_reach_is_told_with_what_came_closest(reached, words):
+    search = SimpleNamespace(reached=reached, closest=(BEST,))
+    made = SimpleNamespace(search=search, subject=SimpleNamespace(sla=SlaTarget(20.0, 99.0)))
+    closest = "model-on-host, 2 workers of 2 cores, batches of 256"
+    assert out_of_reach(made) == f"No configuration keeps p99 within 20 ms. {words.format(best=closest)}"
+
+
+@pytest.mark.usefixtures("live")
+def test_of_a_search_without_a_path_the_best_are_shown_first(capsys, repository):
+    _, shown = profiled(capsys, repository, "--strategy", "exhaustive", "--placement", "model-on-host")
+    rows = [line.split() for line in shown.splitlines() if line.lstrip().startswith("model-on-host ")]
+    rates = [float(row[-2].replace(",", "")) for row in rows]
+    assert rates == sorted(rates, reverse=True)
+    assert (rates[0], len(rates)) == (1000.0, 10)
