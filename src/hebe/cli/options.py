@@ -48,7 +48,7 @@ def parse_row_format(text: str) -> RowFormat:
 
 
 def parse_bytes(text: str, hint: str) -> int:
-    """A number of bytes written as 4096, 64K, 800M or 12G (powers of 1024). Wrong usage unless it is one, at least 1."""
+    """A number of bytes written as 4096, 64K, 800M or 12G (powers of 1024). Wrong usage otherwise."""
     units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
     body = text.strip().upper().removesuffix("B").removesuffix("I")
     number, unit = (body[:-1], body[-1]) if body[-1:] in units and body[-1:] else (body, "")

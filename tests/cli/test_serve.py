@@ -1,0 +1,151 @@
+"""`hebe serve` up to the server that it starts; that one serves is tests/integration's."""
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from hebe.cli.main import main
+from hebe.cli.serve import _interrupt_ends_at_once
+from hebe.serving import logs, server
+
+
+@pytest.fixture
+def seeming(monkeypatch):
+    """Stands in for the server: what it was started with, and how it is announced."""
+    asked = {}
+
+    class Server:
+        http_port, grpc_port, metrics_port = 8100, 8101, 8102
+
+        def __init__(self, directory, options):
+            asked.update(directory=directory, options=options)
+
+        def run(self, announce):
+            asked["interrupt"] = signal.getsignal(signal.SIGINT)
+            announce(self)
+
+    monkeypatch.setattr(server, "Server", Server)
+    monkeypatch.setattr(logs, "configure_logging", lambda *how: asked.update(logging=how))
+    return asked
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return ended.value.code or 0, captured.out, " ".join(captured.err.replace("│", " ").split())
+
+
+def test_it_says_where_it_listens(seeming, capsys):
+    code, out, _ = run(capsys, "models")
+    assert (code, seeming["directory"]) == (0, Path("models"))
+    assert out.splitlines() == [
+        "Hebe serves models  HTTP http://127.0.0.1:8100  gRPC 127.0.0.1:8101  metrics http://127.0.0.1:8102/metrics",
+        "Ready: GET http://127.0.0.1:8100/v2/health/ready.  Ctrl-C stops.",
+    ]
+
+
+def test_json_says_so_too_and_leaves_stdout_to_itself(seeming, capsys):  # noqa: ARG001
+    code, out, err = run(capsys, "[models]", "--host", "::1", "--json")
+    assert code == 0
+    assert json.loads(out) == {
+        "listening": {
+            "http": "http://[::1]:8100",
+            "grpc": "[::1]:8101",
+            "metrics": "http://[::1]:8102/metrics",
+        }
+    }
+    assert "Hebe serves [models]" in err
+
+
+def test_with_a_certificate_it_is_https(seeming, capsys):
+    _, out, _ = run(capsys, "models", "--tls-certificate", "c.pem", "--tls-key", "k.pem")
+    assert "HTTP https://127.0.0.1:8100" in out
+    assert (seeming["options"].tls_certificate, seeming["options"].tls_key) == (Path("c.pem"), Path("k.pem"))
+
+
+def test_by_default_it_is_as_a_server_in_a_program_is(seeming, capsys):
+    run(capsys, "models")
+    assert seeming["options"] == server.ServerOptions()
+    assert seeming["logging"] == ("console", "info")
+
+
+def test_options_reach_the_server(seeming, capsys, tmp_path, monkeypatch):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("# of the front end\nthird\n")
+    monkeypatch.setenv("HEBE_API_TOKEN", "not this one")
+    code, _, err = run(
+        capsys, "models", "--http-port", 1, "--grpc-port", 2, "--metrics-port", 3, "--workers", 4,
+        "--worker-threads", 2, "--batch-size", 6, "--no-fuse", "--no-spread", "--max-wait-ms", 7.5, "--max-queue", 8,
+        "--max-items", 9, "--no-admission", "--sla-ms", 10, "--percentile", 90, "--row-format", "int8", "--verify",
+        "--max-request-bytes", "1M", "--max-json-bytes", "1K", "--max-bytes-in-flight", "2M", "--api-token", "first",
+        "--api-token", "second", "--api-token-file", tokens, "--rate-limit", 11, "--log-format", "json", "--log-level",
+        "debug", "--otel",
+    )  # fmt: skip
+    assert code == 0, err
+    options, models = seeming["options"], seeming["options"].models
+    assert (options.http_port, options.grpc_port, options.metrics_port) == (1, 2, 3)
+    assert (models.workers, models.worker_threads, models.batch_size) == (4, 2, 6)
+    assert (models.fuse, models.spread, models.admission) == (False, False, False)
+    assert (models.max_wait_s, models.max_queue, models.max_items) == (0.0075, 8, 9)
+    assert (models.sla_ms, models.percentile) == (10.0, 90.0)
+    assert (str(models.load.row_format), models.load.verify) == ("int8", True)
+    assert (options.max_request_bytes, options.max_json_bytes, options.bytes_in_flight) == (1 << 20, 1024, 2 << 20)
+    assert options.api_tokens == ("first", "second", "third")
+    assert (options.rate_limit_per_s, options.otel) == (11.0, True)
+    assert seeming["logging"] == ("json", "debug")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--workers", "0"], "Invalid value for '--workers'"),
+        (["--workers", "99999999"], "Invalid value for '--workers'"),
+        (["--worker-threads", "3"], "'--worker-threads'"),
+        (["--row-format", "int4"], "choose fp32, fp16, int8"),
+        (["--tls-key", "k.pem"], "Invalid value for --tls-certificate"),
+        (["--max-bytes-in-flight", "x"], "write bytes as 4096"),
+        (["--max-request-bytes", "much"], "write bytes as 4096, 64K"),
+        (["--log-format", "xml"], "'xml': choose console or json"),
+        (["--log-level", "loud"], "'loud': choose debug, info, warning or error"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_starts(seeming, capsys, arguments, says):
+    code, _, err = run(capsys, "models", *arguments)
+    assert (code, says in err) == (2, True), err
+    assert not seeming
+
+
+@pytest.mark.parametrize("token", ["", " "])
+def test_a_token_of_the_environment_that_is_empty(seeming, capsys, monkeypatch, token):
+    """Set by a script whose secret is missing: it did not mean to let everybody in."""
+    monkeypatch.setenv("HEBE_API_TOKEN", token)
+    code, _, err = run(capsys, "models")
+    assert (code, "HEBE_API_TOKEN: is set but empty: give a token" in err) == (2, True), err
+    assert not seeming
+
+
+def test_interrupts_end_it_at_once_only_while_nothing_runs(seeming, capsys):
+    before = signal.getsignal(signal.SIGINT)
+    with _interrupt_ends_at_once():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    run(capsys, "models")
+    assert seeming["interrupt"] is before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_in_another_thread_signals_are_left_alone():
+    found = []
+
+    def enter():
+        with _interrupt_ends_at_once():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [before]
