@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,110 +11,14 @@ import numpy as np
 import pytest
 
 from hebe.serving.byte_budget import ByteBudget
-from hebe.serving.errors import RequestError
 from hebe.serving.http_connection import HttpConnection, _State, aligned_buffer
-from hebe.serving.http_message import HttpLimits, HttpRequest, HttpResponse
-from hebe.serving.http_server import HttpConnections, start_http
+from hebe.serving.http_message import HttpLimits
+from hebe.serving.http_server import HttpConnections
 
-LIMITS = HttpLimits(
-    max_request_bytes=100_000,
-    max_head_bytes=2000,
-    max_connections=5,
-    head_timeout_s=60.0,
-    body_timeout_s=60.0,
-    write_timeout_s=60.0,
-    idle_timeout_s=60.0,
-    linger_s=60.0,
-)
+from .echo_http import LIMITS, PATIENCE_S, Echo, serving
+
 HASTY = replace(LIMITS, head_timeout_s=0.3, body_timeout_s=0.3, write_timeout_s=0.3, idle_timeout_s=0.3, linger_s=0.3)
 """For the tests of what is too late: on a busy machine much else would be."""
-PATIENCE_S = 60.0
-
-
-class Echo:
-    """Answers `METHOD path?query body`; /refused without reading the body, /slow after a while."""
-
-    def __init__(self) -> None:
-        self.started = asyncio.Event()
-        self.cancelled = asyncio.Event()
-        self.bodies: list[memoryview] = []
-        self.headers: list[dict[bytes, bytes]] = []
-
-    def screen(self, head: HttpRequest) -> HttpResponse | None:
-        if head.path == "/short":
-            head.most_bytes = 10
-        return HttpResponse(403, b"refused") if head.path == "/refused" else None
-
-    def preview(self, request: HttpRequest, start: memoryview) -> HttpResponse | None:  # noqa: ARG002
-        return HttpResponse(503, bytes(start)) if start[:6] == b"refuse" else None
-
-    async def answer(self, request: HttpRequest) -> HttpResponse:
-        self.bodies.append(request.body)
-        self.headers.append(dict(request.headers))
-        if request.path == "/slow":
-            self.started.set()
-            try:
-                await asyncio.sleep(float(request.query or 2 * PATIENCE_S))
-            except asyncio.CancelledError:
-                self.cancelled.set()
-                raise
-        if request.path == "/large":
-            return HttpResponse(200, bytes(50_000_000))
-        text = f"{request.method} {request.path}?{request.query} ".encode()
-        return HttpResponse(200, text + bytes(request.body), b"text/plain", ((b"x-kind", b"echo"),))
-
-    def refuse(self, error: RequestError, head: HttpRequest | None) -> HttpResponse:  # noqa: ARG002
-        return HttpResponse(error.kind.http_status, error.message.encode(), b"text/plain")
-
-
-class Client:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    async def send(self, data: bytes) -> None:
-        self.writer.write(data)
-        await self.writer.drain()
-
-    async def response(self, *, head_only: bool = False) -> tuple[int, bytes, bytes]:
-        """(status, head, body) of the next response."""
-        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
-        status = int(head.split()[1])
-        if status == 100:
-            return status, head, b""
-        length = int(re.search(rb"content-length: (\d+)", head).group(1))
-        body = b"" if head_only else await asyncio.wait_for(self.reader.readexactly(length), PATIENCE_S)
-        return status, head, body
-
-    async def closed(self) -> bool:
-        """Whether the server closes without sending more."""
-        try:
-            return await asyncio.wait_for(self.reader.read(1), PATIENCE_S) == b""
-        except ConnectionError:
-            return True
-
-
-@contextlib.asynccontextmanager
-async def serving(limits: HttpLimits = LIMITS, budget: ByteBudget | None = None, clock=None):
-    """An echo server and a function that connects to it."""
-    echo = Echo()
-    clock = clock or asyncio.get_running_loop().time
-    server = await start_http(echo, "127.0.0.1", 0, clock=clock, limits=limits, budget=budget)
-    writers = []
-
-    async def connect() -> Client:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writers.append(writer)
-        return Client(reader, writer)
-
-    try:
-        yield echo, connect, server
-    finally:
-        for writer in writers:
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
-        await server.stop(1.0)
 
 
 async def test_a_connection_answers_one_request_after_another():
@@ -357,15 +260,6 @@ async def test_a_refusal_by_the_start_closes_a_connection_that_was_not_to_be_kep
         assert status == 503
         assert b"connection: close" in head
         await client.send(bytes(84))
-        assert await client.closed()
-
-
-async def test_stopping_does_not_wait_for_a_body_that_was_refused():
-    async with serving(replace(LIMITS, linger_s=0.3)) as (_, connect, server):
-        client = await connect()
-        await client.send(REFUSED_EARLY % 90 + b"\r\nrefuse")
-        assert (await client.response())[0] == 503
-        await asyncio.wait_for(server.stop(2 * PATIENCE_S), PATIENCE_S)
         assert await client.closed()
 
 
@@ -659,78 +553,3 @@ async def test_a_body_that_does_not_come_whole_gives_its_memory_back():
             client.writer.close()
             while budget.held_bytes:
                 await asyncio.sleep(0.001)
-
-
-async def test_a_client_too_many_is_told_so():
-    async with serving(clock=lambda: 0.0) as (_, connect, _server):
-        clients = [await connect() for _ in range(LIMITS.max_connections)]
-        for client in clients:
-            await client.send(b"GET / HTTP/1.1\r\n\r\n")
-            await client.response()
-        status, _, body = await (await connect()).response()
-        assert status == 503
-        assert b"more than 5 connections" in body
-        await clients[0].send(b"GET /still HTTP/1.1\r\n\r\n")
-        assert (await clients[0].response())[2] == b"GET /still? "
-
-
-async def test_connections_that_wait_for_their_client_keep_nobody_out():
-    """Who has waited longest goes first; who is being answered, or sends a body, stays."""
-    now_s = 0.0
-    async with serving(clock=lambda: now_s) as (echo, connect, server):
-        busy, sending, silent, idle, begun = [await connect() for _ in range(LIMITS.max_connections)]
-        await busy.send(b"GET /slow?60 HTTP/1.1\r\n\r\n")
-        await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
-        await sending.send(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\na")
-        now_s = 1.0
-        await idle.send(b"GET / HTTP/1.1\r\n\r\n")
-        await idle.response()
-        now_s = 2.0
-        await begun.send(b"GET / HT")
-        states = {_State.ANSWERING, _State.BODY, _State.IDLE, _State.HEAD}
-        async with asyncio.timeout(PATIENCE_S):
-            while {connection._state for connection in server._connections.open} != states:
-                await asyncio.sleep(0.005)
-        now_s = 4.0
-        for ended in (silent, idle, begun):
-            newcomer = await connect()
-            await newcomer.send(b"GET / HTTP/1.1\r\n\r\n")
-            assert (await newcomer.response())[0] == 200
-            if ended is begun:
-                status, _, body = await ended.response()
-                assert (status, b"others need this connection's place" in body) == (408, True)
-            assert await ended.closed()
-        assert (await (await connect()).response())[0] == 503, "none has waited for a second"
-        await sending.send(b"bc")
-        assert (await sending.response())[2] == b"POST /? abc"
-        assert _State.ANSWERING in {connection._state for connection in server._connections.open}
-        for connection in list(server._connections.open):  # for which a clock that stands still would have it wait
-            connection.abort()
-
-
-async def test_stopping_lets_what_is_under_way_finish():
-    async with serving() as (echo, connect, server):
-        busy, idle = await connect(), await connect()
-        await idle.send(b"GET / HTTP/1.1\r\n\r\n")
-        await idle.response()
-        await busy.send(b"GET /slow?0.2 HTTP/1.1\r\n\r\n")
-        await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
-        stopping = asyncio.ensure_future(server.stop(PATIENCE_S))
-        assert await idle.closed()
-        status, head, _ = await busy.response()
-        assert status == 200
-        assert b"connection: close" in head
-        assert await busy.closed()
-        busy.writer.close()
-        await stopping
-        with pytest.raises(ConnectionError):
-            await connect()
-
-
-async def test_stopping_does_not_wait_longer_than_asked():
-    async with serving() as (echo, connect, server):
-        client = await connect()
-        await client.send(b"GET /slow HTTP/1.1\r\n\r\n")
-        await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
-        await asyncio.wait_for(server.stop(0.1), PATIENCE_S)
-        await asyncio.wait_for(echo.cancelled.wait(), PATIENCE_S)

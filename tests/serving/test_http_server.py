@@ -1,4 +1,4 @@
-"""Connections before they are open: those that shake hands, those that never do, and those that never say goodbye."""
+"""Connections as their server counts them: before they are open, when too many come, and when it stops."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import contextlib
 import os
 import socket
 import ssl
+from dataclasses import replace
 
 import pytest
-import uvloop
 
+from hebe.serving.http_connection import _State
 from hebe.serving.http_message import HttpLimits, HttpResponse
 from hebe.serving.http_server import HttpServer, start_http
 from hebe.serving.listening import ServerTls
 
+from .echo_http import LIMITS, PATIENCE_S, serving
 from .test_listening import certificate
 
-PATIENCE_S = 60.0
 MOST = 3
 
 
@@ -74,145 +75,196 @@ async def ask(server, tls) -> bytes:
         writer.close()
 
 
-@pytest.fixture(params=["uvloop", "asyncio"])
-def run(request):
-    """Runs a coroutine on each of the two event loops."""
-    factory = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}[request.param]
-
-    def run(coroutine):
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(coroutine)
-
-    return run
-
-
 @pytest.mark.parametrize("secure", [True, False])
-def test_many_connections_may_come_at_once(run, tls, secure):
+async def test_many_connections_may_come_at_once(tls, secure):
     """While the event loop is busy: where the system has no room for one, its client tries again a second later."""
 
-    async def main():
-        server = await start(tls if secure else None)
-        address = "127.0.0.1", server.port
-        try:
-            with contextlib.ExitStack() as clients:
-                for _ in range(300):
-                    clients.enter_context(socket.create_connection(address, timeout=0.5))
-            await until(lambda: server._connections.count == 0)
-        finally:
-            await server.stop(1.0)
-
-    run(main())
-
-
-def test_connections_count_from_when_they_are_accepted(run, tls):
-    async def main():
-        server = await start(tls, clock=lambda: 0.0)
-        before = sockets()
-        silent = [await connect(server) for _ in range(MOST)]
-        await until(lambda: len(server._connections.handshakes) == MOST)
-        assert await ask(server, tls) == b"", "there is no room for another"
-        silent[0][1].close()
-        await until(lambda: len(server._connections.handshakes) < MOST)
-        assert await ask(server, tls) == b"HTTP/1.1 200 OK\r\n"
-        for _, writer in silent:
-            writer.close()
+    server = await start(tls if secure else None)
+    address = "127.0.0.1", server.port
+    try:
+        with contextlib.ExitStack() as clients:
+            for _ in range(300):
+                clients.enter_context(socket.create_connection(address, timeout=0.5))
         await until(lambda: server._connections.count == 0)
-        await until(lambda: sockets() <= before)
+    finally:
         await server.stop(1.0)
 
-    run(main())
 
-
-def test_who_does_not_shake_hands_or_does_not_ask_keeps_nobody_out(run, tls):
-    async def main():
-        now_s = 0.0
-        server = await start(tls, clock=lambda: now_s)
-        before = sockets()
-        _, idle = await connect(server, tls)
-        await until(lambda: server._connections.open)
-        now_s = 1.0
-        silent = [await connect(server) for _ in range(MOST - 1)]
-        await until(lambda: len(server._connections.handshakes) == MOST - 1)
-        now_s = 3.0
-        kept = []
-        for left in (MOST - 1, MOST - 2, 0):
-            reader, writer = await connect(server, tls)
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
-            assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 200 OK\r\n"
-            kept.append(writer)
-            assert len(server._connections.handshakes) == left
-        assert await ask(server, tls) == b"", "none has waited for a second"
-        for writer in (idle, *(each for _, each in silent), *kept):
-            writer.close()
-        await until(lambda: server._connections.count == 0)
-        await until(lambda: sockets() <= before)
-        await server.stop(1.0)
-
-    run(main())
-
-
-def test_who_never_shakes_hands_is_cut_off(run, tls):
-    async def main():
-        server = await start(tls, head_timeout_s=0.3)
-        reader, writer = await connect(server)
-        await until(lambda: server._connections.count == 1)
-        assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
-        await until(lambda: server._connections.count == 0)
+async def test_connections_count_from_when_they_are_accepted(tls):
+    server = await start(tls, clock=lambda: 0.0)
+    before = sockets()
+    silent = [await connect(server) for _ in range(MOST)]
+    await until(lambda: len(server._connections.handshakes) == MOST)
+    assert await ask(server, tls) == b"", "there is no room for another"
+    silent[0][1].close()
+    await until(lambda: len(server._connections.handshakes) < MOST)
+    assert await ask(server, tls) == b"HTTP/1.1 200 OK\r\n"
+    for _, writer in silent:
         writer.close()
-        await server.stop(1.0)
-
-    run(main())
-
-
-def test_as_many_as_may_be_open_are_answered(run, tls):
-    async def main():
-        server = await start(tls)
-        clients = [await connect(server, tls) for _ in range(MOST)]
-        for reader, writer in clients:
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
-            assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 200 OK\r\n"
-        for _, writer in clients:
-            writer.close()
-        await server.stop(1.0)
-
-    run(main())
+    await until(lambda: server._connections.count == 0)
+    await until(lambda: sockets() <= before)
+    await server.stop(1.0)
 
 
-def test_who_does_not_say_goodbye_is_left(run, tls):
+async def test_who_does_not_shake_hands_or_does_not_ask_keeps_nobody_out(tls):
+    now_s = 0.0
+    server = await start(tls, clock=lambda: now_s)
+    before = sockets()
+    _, idle = await connect(server, tls)
+    await until(lambda: server._connections.open)
+    now_s = 1.0
+    silent = [await connect(server) for _ in range(MOST - 1)]
+    await until(lambda: len(server._connections.handshakes) == MOST - 1)
+    now_s = 3.0
+    kept = []
+    for left in (MOST - 1, MOST - 2, 0):
+        reader, writer = await connect(server, tls)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 200 OK\r\n"
+        kept.append(writer)
+        assert len(server._connections.handshakes) == left
+    assert await ask(server, tls) == b"", "none has waited for a second"
+    for writer in (idle, *(each for _, each in silent), *kept):
+        writer.close()
+    await until(lambda: server._connections.count == 0)
+    await until(lambda: sockets() <= before)
+    await server.stop(1.0)
+
+
+async def test_who_never_shakes_hands_is_cut_off(tls):
+    server = await start(tls, head_timeout_s=0.3)
+    reader, writer = await connect(server)
+    await until(lambda: server._connections.count == 1)
+    assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+    await until(lambda: server._connections.count == 0)
+    writer.close()
+    await server.stop(1.0)
+
+
+async def test_as_many_as_may_be_open_are_answered(tls):
+    server = await start(tls)
+    clients = [await connect(server, tls) for _ in range(MOST)]
+    for reader, writer in clients:
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 200 OK\r\n"
+    for _, writer in clients:
+        writer.close()
+    await server.stop(1.0)
+
+
+async def test_who_does_not_say_goodbye_is_left(tls):
     """An idle client that goes on holding its socket, but answers nothing: TLS waits for its goodbye."""
 
-    async def main():
-        server = await start(tls, idle_timeout_s=0.3, linger_s=0.3)
-        raw = await connect(server)
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        context = ssl.create_default_context(cafile=tls.certificate)
-        client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
-        while True:
-            try:
-                client.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                raw[1].write(outgoing.read())
-                incoming.write(await raw[0].read(65536))
-        client.write(b"GET / HTTP/1.1\r\n\r\n")
-        raw[1].write(outgoing.read())
-        await until(lambda: server._connections.open)
-        await until(lambda: not server._connections.open)
-        raw[1].close()
-        await server.stop(1.0)
-
-    run(main())
+    server = await start(tls, idle_timeout_s=0.3, linger_s=0.3)
+    raw = await connect(server)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context(cafile=tls.certificate)
+    client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    while True:
+        try:
+            client.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            raw[1].write(outgoing.read())
+            incoming.write(await raw[0].read(65536))
+    client.write(b"GET / HTTP/1.1\r\n\r\n")
+    raw[1].write(outgoing.read())
+    await until(lambda: server._connections.open)
+    await until(lambda: not server._connections.open)
+    raw[1].close()
+    await server.stop(1.0)
 
 
-def test_stopping_does_not_wait_for_handshakes(run, tls):
-    async def main():
-        server = await start(tls)
-        _, writer = await connect(server)
-        await until(lambda: server._connections.count == 1)
-        await asyncio.wait_for(server.stop(PATIENCE_S), PATIENCE_S / 2)
-        assert server._connections.count == 0
+async def test_stopping_does_not_wait_for_handshakes(tls):
+    server = await start(tls)
+    _, writer = await connect(server)
+    await until(lambda: server._connections.count == 1)
+    await asyncio.wait_for(server.stop(PATIENCE_S), PATIENCE_S / 2)
+    assert server._connections.count == 0
+    with pytest.raises(ConnectionError):
+        await connect(server)
+    writer.close()
+
+
+async def test_stopping_does_not_wait_for_a_body_that_was_refused():
+    async with serving(replace(LIMITS, linger_s=0.3)) as (_, connect, server):
+        client = await connect()
+        await client.send(b"POST /a HTTP/1.1\r\nInference-Header-Content-Length: 6\r\nContent-Length: 90\r\n\r\nrefuse")
+        assert (await client.response())[0] == 503
+        await asyncio.wait_for(server.stop(2 * PATIENCE_S), PATIENCE_S)
+        assert await client.closed()
+
+
+async def test_a_client_too_many_is_told_so():
+    async with serving(clock=lambda: 0.0) as (_, connect, _server):
+        clients = [await connect() for _ in range(LIMITS.max_connections)]
+        for client in clients:
+            await client.send(b"GET / HTTP/1.1\r\n\r\n")
+            await client.response()
+        status, _, body = await (await connect()).response()
+        assert status == 503
+        assert b"more than 5 connections" in body
+        await clients[0].send(b"GET /still HTTP/1.1\r\n\r\n")
+        assert (await clients[0].response())[2] == b"GET /still? "
+
+
+async def test_connections_that_wait_for_their_client_keep_nobody_out():
+    """Who has waited longest goes first; who is being answered, or sends a body, stays."""
+    now_s = 0.0
+    async with serving(clock=lambda: now_s) as (echo, connect, server):
+        busy, sending, silent, idle, begun = [await connect() for _ in range(LIMITS.max_connections)]
+        await busy.send(b"GET /slow?60 HTTP/1.1\r\n\r\n")
+        await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
+        await sending.send(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\na")
+        now_s = 1.0
+        await idle.send(b"GET / HTTP/1.1\r\n\r\n")
+        await idle.response()
+        now_s = 2.0
+        await begun.send(b"GET / HT")
+        states = {_State.ANSWERING, _State.BODY, _State.IDLE, _State.HEAD}
+        async with asyncio.timeout(PATIENCE_S):
+            while {connection._state for connection in server._connections.open} != states:
+                await asyncio.sleep(0.005)
+        now_s = 4.0
+        for ended in (silent, idle, begun):
+            newcomer = await connect()
+            await newcomer.send(b"GET / HTTP/1.1\r\n\r\n")
+            assert (await newcomer.response())[0] == 200
+            if ended is begun:
+                status, _, body = await ended.response()
+                assert (status, b"others need this connection's place" in body) == (408, True)
+            assert await ended.closed()
+        assert (await (await connect()).response())[0] == 503, "none has waited for a second"
+        await sending.send(b"bc")
+        assert (await sending.response())[2] == b"POST /? abc"
+        assert _State.ANSWERING in {connection._state for connection in server._connections.open}
+        for connection in list(server._connections.open):  # for which a clock that stands still would have it wait
+            connection.abort()
+
+
+async def test_stopping_lets_what_is_under_way_finish():
+    async with serving() as (echo, connect, server):
+        busy, idle = await connect(), await connect()
+        await idle.send(b"GET / HTTP/1.1\r\n\r\n")
+        await idle.response()
+        await busy.send(b"GET /slow?0.2 HTTP/1.1\r\n\r\n")
+        await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
+        stopping = asyncio.ensure_future(server.stop(PATIENCE_S))
+        assert await idle.closed()
+        status, head, _ = await busy.response()
+        assert status == 200
+        assert b"connection: close" in head
+        assert await busy.closed()
+        busy.writer.close()
+        await stopping
         with pytest.raises(ConnectionError):
-            await connect(server)
-        writer.close()
+            await connect()
 
-    run(main())
+
+async def test_stopping_does_not_wait_longer_than_asked():
+    async with serving() as (echo, connect, server):
+        client = await connect()
+        await client.send(b"GET /slow HTTP/1.1\r\n\r\n")
+        await asyncio.wait_for(echo.started.wait(), PATIENCE_S)
+        await asyncio.wait_for(server.stop(0.1), PATIENCE_S)
+        await asyncio.wait_for(echo.cancelled.wait(), PATIENCE_S)
