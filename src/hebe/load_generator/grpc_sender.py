@@ -62,7 +62,7 @@ class GrpcSender:
         return len(self._busy) >= self._target.connections
 
     async def open(self) -> None:
-        """Open the channels and wait until they are connected."""
+        """Open the channels and wait until they are connected. Raises `LoadError` if they are not within a while."""
         endpoint = self._target.endpoint
         for number in range(min(CHANNELS, self._target.connections)):
             # Channels with different options do not share a connection.

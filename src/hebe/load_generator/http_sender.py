@@ -55,7 +55,7 @@ class HttpSender:
         return len(self._open) + len(self._connecting) >= self._target.connections
 
     async def open(self) -> None:
-        """Open the first connections."""
+        """Open the first connections. Raises `LoadError` if the server cannot be reached."""
         for _ in range(min(_FIRST_CONNECTIONS, self._target.connections)):
             try:
                 await self._connect()

@@ -138,7 +138,7 @@ class LoadReport:
         return min(latency_ms, bound_ms) if in_time else max(latency_ms, math.nextafter(bound_ms, math.inf))
 
     def latencies_of_all_ms(self) -> Floats:
-        """Latencies that stand for those of all arrivals, ascending: infinite where there was no answer."""
+        """Latencies that stand for those of all arrivals, float64, ascending: infinite where there was no answer."""
         samples = self.latencies.samples_s() * 1e3
         answers = self.latencies.answers
         if not answers:

@@ -56,7 +56,10 @@ class Crossing:
 
 
 class RateSearch:
-    """The search, from `start_qps`, for `rounds` crossings to a relative `resolution`."""
+    """The search, from `start_qps`, for `rounds` crossings to a relative `resolution`.
+
+    Raises ValueError naming the setting that is out of range.
+    """
 
     def __init__(
         self,

@@ -71,6 +71,8 @@ class Target:
     `connections`       the most HTTP connections at once, or the most gRPC calls.
     `max_key`           largest key to send, of any input; needed where the server does not tell the number of rows.
     `answer_timeout_s`  after how long the generator gives a request up.
+
+    Raises `LoadError` naming the field that is out of range.
     """
 
     endpoint: Endpoint
@@ -123,7 +125,7 @@ class Target:
             raise LoadError(f"CA file {self.ca_file}: cannot be used: {fault}") from None
 
     def ca_certificates(self) -> bytes | None:
-        """The content of `ca_file`, which gRPC wants instead of an SSL context."""
+        """The content of `ca_file`, which gRPC wants instead of an SSL context. Raises `LoadError`."""
         try:
             return None if self.ca_file is None else self.ca_file.read_bytes()
         except OSError as fault:

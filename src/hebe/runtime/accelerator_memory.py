@@ -12,7 +12,10 @@ from hebe.embeddings.store import StoreError
 
 
 class AcceleratorMemory:
-    """A budget of `capacity_bytes`, of which parts are reserved before they are used. Any thread may call it."""
+    """A budget of `capacity_bytes`, of which parts are reserved before they are used. Any thread may call it.
+
+    Raises ValueError for a negative one.
+    """
 
     def __init__(self, capacity_bytes: int) -> None:
         if capacity_bytes < 0:

@@ -32,7 +32,9 @@ class GraphMode(StrEnum):
 
 
 def example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, ...]:
-    """Plausible DenseNet inputs of `items` rows, the same at every call."""
+    """Plausible DenseNet inputs of `items` rows, the same at every call: dense values, pooled rows, both float32, the
+    lengths of sequences, int64, and keys where the DenseNet reads them.
+    """
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor([feature.lookups for feature in spec.sequences], dtype=torch.int64)
     inputs = (

@@ -378,6 +378,7 @@ class LoadedModel:
         """Run batches of several sizes up to `batch_size`; returns (items, outcome) of the last run of each.
 
         Faults in code and pages, lets the scripted DenseNet specialise, and gives the first service times.
+        Raises ValueError for scores that are not finite, and what `run` raises.
         """
         sizes = sorted({max(batch_size >> shift, 1) for shift in range(0, 12, 2)})
         measured = []

@@ -25,7 +25,8 @@ def available_cores() -> tuple[int, ...]:
 def allot_cores(workers: int, cores_per_worker: int, cores: Sequence[int]) -> list[tuple[int, ...]]:
     """Cores of each worker, taken from the highest down and shared in turn once all are given out.
 
-    From the highest down because interrupts and the front end usually sit on the first ones.
+    From the highest down because interrupts and the front end usually sit on the first ones. Raises ValueError for no
+    workers, or for workers of no core or of more than there are.
     """
     if workers < 1 or cores_per_worker < 1:
         raise ValueError(f"workers is {workers} and cores per worker {cores_per_worker}: both must be at least 1")

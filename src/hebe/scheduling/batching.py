@@ -141,7 +141,7 @@ class WaitingQueue:
         return None
 
     def pop(self) -> SubQuery:
-        """Take the part that is next; the queue must not be empty."""
+        """Take the part that is next. Raises IndexError if there is none."""
         sub_query = self.peek()
         if sub_query is None:
             raise IndexError("pop from an empty waiting queue")
@@ -156,7 +156,10 @@ class WaitingQueue:
         return sub_query
 
     def cut(self, items: int) -> None:
-        """Let the part that is next, which is larger, have so many items; the rest of it stands next to it."""
+        """Let the part that is next have so many items; the rest of it stands next to it.
+
+        Raises ValueError unless it is larger.
+        """
         part = self.peek()
         if part is None or part.items <= items:
             raise ValueError(f"no part of more than {items} items is next")

@@ -103,6 +103,7 @@ class SizeThreshold:
     """Queries of more than `threshold` items to the base type, the fleet's first; the others to the rest (DeepRecSys).
 
     Each of the two queues is first come, first served. In a fleet with workers of one kind only, all go there.
+    Raises ValueError for a negative threshold.
     """
 
     predicts = False

@@ -30,6 +30,7 @@ class Fleet:
     """Workers by server type. `types` are the names, in the order of preference of policies that have none: base first.
 
     `profiles` are service times known beforehand, by name of the type; the rest is learned from what finishes.
+    Raises ValueError for no types, or one named twice.
     """
 
     def __init__(self, types: Sequence[str], profiles: Mapping[str, LatencyProfile] | None = None) -> None:

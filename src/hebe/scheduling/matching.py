@@ -51,6 +51,7 @@ class CostMatching(WindowPolicy[_Waiting]):
 
     The heterogeneity coefficient of a type is the base type's predicted time for the largest query over its own
     (Definition 1), the base being the fastest there; or give `coefficients` [types], positive, to fix them.
+    Raises ValueError for an SLA or a largest query that is not positive.
     """
 
     def __init__(self, sla_s: float, largest: int, coefficients: Floats | None = None) -> None:

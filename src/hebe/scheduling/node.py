@@ -57,6 +57,7 @@ class NodeConfig:
     if several may share one.
     `max_queue`: most queries waiting. `sla_s`: deadline of a query that names none (`inf`: none).
     `percentile`: share of admitted queries that should make their deadline. `admission`: refuse early or not.
+    Raises ValueError naming the field that is out of range.
     """
 
     batch_size: int

@@ -57,7 +57,10 @@ class PartitionedRouter:
         return sum(router.unanswered for router in self.routers)
 
     def handle(self, event: RouterEvent, now: float) -> list[RouterAction]:
-        """Take in one event at time `now` (seconds); returns what the driver must do, in order."""
+        """Take in one event at time `now` (seconds); returns what the driver must do, in order.
+
+        Raises ValueError for a sub-query of an instance that is not there.
+        """
         if isinstance(event, QueryArrived):
             return self._choose().handle(event, now)
         if isinstance(event, QueryWithdrawn | ShutdownBegan):

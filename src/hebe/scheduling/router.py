@@ -40,7 +40,10 @@ _FOREVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
-    """`sla_s`: deadline of a query that names none (`inf`: none); `max_queue`: most queries that wait for a worker."""
+    """`sla_s`: deadline of a query that names none (`inf`: none); `max_queue`: most queries that wait for a worker.
+
+    Raises ValueError for an SLA that is not positive, or no queue.
+    """
 
     sla_s: float = _FOREVER
     max_queue: int = 1 << 20

@@ -78,6 +78,7 @@ class PricedSplitting(WindowPolicy[_Waiting]):
     `prices` [types]: what a second of each type's worker is worth, in any unit, at least one of them positive; types of
     no worth in the plan may have price 0 only if the fleet has none of them. Without prices they are Kairos'
     heterogeneity coefficients, learned. `most_parts`: into how many parts a query may be split at a time.
+    Raises ValueError for what is not positive, or no such prices.
     """
 
     def __init__(

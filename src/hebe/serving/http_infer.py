@@ -110,7 +110,10 @@ def announce_infer(model: str, version: str, document: Mapping[str, Any], arriva
 
 
 def decode_raw_infer(model: str, version: str, body: memoryview, spec: ModelSpec, arrival_s: float) -> HttpInfer:
-    """A body that is nothing but the keys of the model's only input; the number of items follows from its size."""
+    """A body that is nothing but the keys of the model's only input; the number of items follows from its size.
+
+    Raises `InvalidInput` if the model has other inputs, or the body no whole number of items.
+    """
     if len(spec.features) != 1 or spec.dense_dim:
         count = len(spec.features) + bool(spec.dense_dim)
         raise InvalidInput(

@@ -116,7 +116,9 @@ def tensor_from_values(name: str, datatype: str, shape: Sequence[int], data: Any
 def tensor_from_field(
     name: str, datatype: str, shape: Sequence[int], field: Sequence[Any], most: int = MAX_COUNT
 ) -> WireTensor:
-    """As `tensor_from_values`, from a typed protobuf field, whose elements are all of the kind of `datatype`."""
+    """As `tensor_from_values`, from a typed protobuf field, whose elements are all of the kind of `datatype`. Raises
+    `InvalidInput` as that does.
+    """
     dtype, count = _count(name, datatype, shape)
     _check_count(name, shape, count, most)
     if len(field) != count:
