@@ -40,8 +40,6 @@ _MODEL = ("model", "version")
 _TIER = (*_MODEL, "tier")
 _INGESTION = (*_MODEL, "ingestion")
 
-_Labels = tuple[str, ...]
-
 
 def tier_metrics(models: Sequence[HostedModel]) -> Iterator[Metric]:
     """The metrics above of those of `models` that have tiers."""
