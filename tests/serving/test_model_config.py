@@ -16,7 +16,9 @@ from .conftest import LONE, RANKER, FakeModel
 def test_the_server_lists_what_it_can():
     server = server_metadata()
     assert (server["name"], server["version"]) == ("hebe", hebe.__version__)
-    assert {"binary_tensor_data", "statistics", "model_repository", "hebe_status"} <= set(server["extensions"])
+    assert {"binary_tensor_data", "statistics", "model_repository", "hebe_status", "hebe_prefetch"} <= set(
+        server["extensions"]
+    )
 
 
 def test_metadata_lists_all_inputs_in_their_fixed_form():
