@@ -260,7 +260,8 @@ async def test_the_live_driver_makes_the_same_of_the_same_trace(monkeypatch, con
     first, dense = roles_of(lane, 0, 8192)
     simulated = []
     run = run_node(
-        arrivals_s, sizes, config, service_s, workers=[dense] * lane.dense_workers + [first] * lane.workers,
+        arrivals_s, sizes, config, {role: service_s[role.stage] for role in (first, dense) if role},
+        workers=[dense] * lane.dense_workers + [first] * lane.workers,
         profile=PROFILE, observer=lambda *step: simulated.append(step),
     )  # fmt: skip
     heard, answers = await live(monkeypatch, arrivals_s, sizes, config, lane, service_s)

@@ -48,6 +48,18 @@ def test_lanes_stand_side_by_side():
     assert both == pytest.approx(qps(HOST, 3, 1, 128), rel=0.2)
 
 
+def test_each_lane_has_service_times_of_its_own():
+    """A slow one beside a fast one: those of the last were all lanes'."""
+    profiles = {**PROFILES, (Placement.HOT_SPARSE_ON_ACCELERATOR, 1): {1: {Stage.WHOLE: profile(1e-5)}}}
+    server = ProfiledServer(profiles, FixedSizes(100), SlaTarget(25, 95))
+    fast, slow = Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, dense_workers=1), Lane(HOST, 1, 1, 128)
+    alone, both, turned = (server(lanes).qps for lanes in ((fast,), (fast, slow), (slow, fast)))
+    assert alone < both < 1.3 * alone
+    assert turned == pytest.approx(both, rel=0.05)
+    late = ProfiledServer(profiles, FixedSizes(100), SlaTarget(0.5, 95))((slow, fast))
+    assert late.tail_latency_ms == pytest.approx(1.1, rel=0.01), "that of the faster one"
+
+
 def test_an_sla_out_of_reach_is_told_with_a_latency():
     reached = ProfiledServer(PROFILES, FixedSizes(100), SlaTarget(5, 95))((Lane(HOST, 1, 1, 128),))
     assert reached.qps == 0

@@ -22,7 +22,6 @@ from hebe.scheduling.events import (
     RejectQuery,
     RejectReason,
     SetTimer,
-    Stage,
     StartBatch,
     TimerFired,
     WorkerChanged,
@@ -79,7 +78,7 @@ def run_node(
     arrivals_s: Floats,
     sizes: npt.NDArray[np.int64],
     config: NodeConfig,
-    service_s: ServiceTime | Mapping[Stage, ServiceTime],
+    service_s: ServiceTime | Mapping[WorkerRole, ServiceTime],
     *,
     workers: int | Sequence[WorkerRole] = 1,
     profile: LatencyProfile | None = None,
@@ -87,7 +86,7 @@ def run_node(
     observer: Observer | None = None,
 ) -> NodeRun:
     """Queries of `sizes[i]` items that arrive at `arrivals_s[i]`, ascending, at a server of so many `workers`, or of
-    workers with these roles; `service_s` is each one's, or by what they run.
+    workers with these roles; `service_s` is each one's, or by role.
 
     `profile` is what the scheduler knows of service times beforehand. `changes` are told to it at their times: workers,
     with ids from 0, that drain, are lost or come back. Of what happens at the same time, arrivals come first, then what
@@ -97,7 +96,6 @@ def run_node(
     roles = [WorkerRole()] * workers if isinstance(workers, int) else list(workers)
     if not roles:
         raise ValueError(f"workers is {workers}: must be at least 1")
-    takes = service_s if isinstance(service_s, Mapping) else dict.fromkeys(Stage, service_s)
     if arrivals_s.shape != sizes.shape or (np.diff(arrivals_s) < 0).any():
         raise ValueError(f"arrivals_s {arrivals_s.shape} and sizes {sizes.shape}: give one of each, in order of time")
     node = NodeScheduler(config, profile)
@@ -109,7 +107,7 @@ def run_node(
     latency_s = np.full(arrivals_s.size, np.nan)
     refusals: list[RejectReason | None] = [None] * arrivals_s.size
     started_s: dict[int, dict[int, float]] = {worker_id: {} for worker_id in range(len(roles))}
-    stages = {worker_id: role.stage for worker_id, role in enumerate(roles)}
+    takes = {worker_id: _service_of(role, service_s) for worker_id, role in enumerate(roles)}
     timer = _Timer()
     busy_s = now = end_s = 0.0
     batches = upcoming = 0
@@ -138,14 +136,14 @@ def run_node(
             else:
                 if event.worker_id not in started_s:
                     started_s[event.worker_id] = {}
-                    stages[event.worker_id] = event.role.stage
+                    takes[event.worker_id] = _service_of(event.role, service_s)
         actions = node.handle(event, now)
         if observer is not None:
             observer(now, event, actions)
         for action in actions:
             match action:
                 case StartBatch(worker_id, batch):
-                    takes_s = takes[stages[worker_id]](batch.items, now)
+                    takes_s = takes[worker_id](batch.items, now)
                     started_s[worker_id][batch.batch_id] = now
                     happenings.push(now + takes_s, BatchFinished(worker_id, batch.batch_id, takes_s))
                     batches += 1
@@ -158,6 +156,10 @@ def run_node(
                     refusals[query.query_id] = reason
     busy_share = busy_s / (len(roles) * end_s) if end_s else 0.0
     return NodeRun(latency_s, tuple(refusals), busy_share, batches, end_s)
+
+
+def _service_of(role: WorkerRole, service_s: ServiceTime | Mapping[WorkerRole, ServiceTime]) -> ServiceTime:
+    return service_s[role] if isinstance(service_s, Mapping) else service_s
 
 
 class _Timer:

@@ -48,12 +48,12 @@ class ProfiledServer:
     def __call__(self, configuration: Configuration) -> Reached:
         """What it should reach."""
         workers: list[WorkerRole] = []
-        service: dict[Stage, ServiceTime] = {}
+        service: dict[WorkerRole, ServiceTime] = {}
         for number, lane in enumerate(configuration):
             workers += self._add(lane, number, service)
         config = NodeConfig(configuration[0].batch_size, sla_s=self._sla.latency_s, percentile=self._sla.percentile)
         first = [role for role in workers if role.stage is not Stage.DENSE]
-        items_per_s = sum(role.batch_size / service[role.stage](role.batch_size, 0.0) for role in first)
+        items_per_s = sum(role.batch_size / service[role](role.batch_size, 0.0) for role in first)
         guess_qps = 0.7 * items_per_s / float(self._sizes.mean())
 
         def holds(rate_qps: float) -> bool:
@@ -61,16 +61,20 @@ class ProfiledServer:
             return run.attainment(self._sla.latency_s) >= self._sla.percentile / 100
 
         qps = largest_rate_qps(holds, guess_qps, _TOLERANCE)
-        alone = max(self._sizes) if not qps else 0
-        return Reached(qps, 0.0, 1e3 * sum(take(int(alone), 0.0) for take in service.values()) if alone else 0.0)
+        if qps:
+            return Reached(qps)
+        alone_s = dict.fromkeys(range(len(configuration)), 0.0)
+        for role, take in service.items():
+            alone_s[role.lane] += take(int(max(self._sizes)), 0.0)
+        return Reached(0.0, tail_latency_ms=1e3 * min(alone_s.values()))
 
-    def _add(self, lane: Lane, number: int, service: dict[Stage, ServiceTime]) -> Sequence[WorkerRole]:
+    def _add(self, lane: Lane, number: int, service: dict[WorkerRole, ServiceTime]) -> Sequence[WorkerRole]:
         """The workers of a lane; their service times are put into `service`."""
         first, dense = roles_of(lane, number, self._max_items)
-        service[first.stage] = self._service(lane, first.stage)
+        service[first] = self._service(lane, first.stage)
         if dense is None:
             return [first] * (lane.workers or lane.dense_workers)
-        service[dense.stage] = self._service(lane, dense.stage)
+        service[dense] = self._service(lane, dense.stage)
         return [first] * lane.workers + [dense] * lane.dense_workers
 
     def _service(self, lane: Lane, stage: Stage) -> ServiceTime:
