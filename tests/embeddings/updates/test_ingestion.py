@@ -180,7 +180,7 @@ def test_a_beginning_that_is_gone_is_told_once_and_when_the_source_knows():
         assert ingestion.drain(TIMEOUT_S)
         assert asked == [AT, AT]
         source.mine = frozenset()
-        wait_until(lambda: not ingestion._orders)
+        wait_until(lambda: not ingestion._partitions)
         source.mine = frozenset([AT])  # before anything was committed, as it may be
         source.add(3, [3])
         assert ingestion.drain(TIMEOUT_S)

@@ -83,7 +83,7 @@ def test_a_slow_store_keeps_its_membership_and_commits_as_it_goes(monkeypatch):
     options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5, max_batch_size=1)
     with make_ingestion(source, store, options) as ingestion:
         wait_until(lambda: source.heartbeats >= 4)
-        wait_until(lambda: not ingestion._orders)
+        wait_until(lambda: not ingestion._partitions)
     assert seen == [([0], 0, None), ([1], 1, 0), ([2], 2, 1), ([3], 3, 2)]
     assert source.committed == {AT: 3}
     assert ingestion.statistics().failures == 0
@@ -106,6 +106,7 @@ def test_of_a_partition_that_is_lost_no_batches_are_counted_on():
     with make_ingestion(source, DictStore(DIMS)) as ingestion:
         source.add(0, [1])
         assert ingestion.drain(TIMEOUT_S)
-    ingestion._batches[AT] = 7
-    ingestion._forget(AT)
-    assert AT not in ingestion._batches
+    ingestion._partitions[AT].batches = 7
+    for source.mine in (frozenset(), frozenset([AT])):
+        ingestion._meet_new()
+    assert ingestion._partitions[AT].batches == 0

@@ -22,7 +22,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,8 @@ from hebe.embeddings.updates.drains import Drains
 from hebe.embeddings.updates.incidents import Incidents
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.ingestion_statistics import IngestionCounter, IngestionStatistics
-from hebe.embeddings.updates.sequence_check import MOST_HELD, Gap, PartitionOrder
+from hebe.embeddings.updates.partition_progress import PartitionProgress, pending_offsets, seek_offset
+from hebe.embeddings.updates.sequence_check import Gap
 from hebe.embeddings.updates.store_batches import StoreBatch, store_batches
 from hebe.embeddings.updates.updated_stores import StoredPosition, UpdatedStores
 
@@ -106,29 +106,12 @@ class UpdateIngestion:
         self._since_s = -math.inf if since_s is None else since_s
         self._counter = IngestionCounter([*self._stores, *([] if listener is None else [LISTENER])])
         self._incidents = Incidents(model, self._counter, quarantine)
-        self._orders: dict[TopicPartition, PartitionOrder] = {}
-        self._positions: dict[TopicPartition, int] = {}
-        """By partition, the offset up to which the stores are known to have all, where one keeps positions. What they
-        keep of a partition that is not here counts no more: the next position takes its place.
-        """
-        self._marks: dict[TopicPartition, str] = {}
-        """By partition, the mark of the message there, until the log has shown that this is the one it has."""
-        self._position_names: dict[TopicPartition, str] = {}
-        self._handed: dict[TopicPartition, int] = {}
-        """By partition, the offset that the source handed over last, or was told to begin after."""
-        self._sought: set[TopicPartition] = set()
-        """Partitions in which the source was told where to begin, and of which nothing came since."""
-        self._unjudged: set[TopicPartition] = set()
-        """Partitions of which no message came since they were met: who knows whether the log has their beginning."""
+        self._partitions: dict[TopicPartition, PartitionProgress] = {}
+        """Those that are ours."""
         self._deliveries: deque[Delivery] = deque()
         """What the source has handed over and nobody has looked at."""
         self._waiting_bytes = 0
         """Of these."""
-        self._ready: dict[TopicPartition, deque[StoreBatch]] = {}
-        """By partition, what is in order and not yet in all stores: whatever fails meanwhile, it is not forgotten."""
-        self._pending: dict[TopicPartition, int] = {}
-        self._batches: dict[TopicPartition, int] = {}
-        """By partition, those applied since the last commit, which costs as much as there are partitions."""
         self._committed_s = self._lag_s = self._polled_s = self._due_s = time.monotonic()
         self._next_s = 0.0
         """When the rate lets the next batch through."""
@@ -138,8 +121,6 @@ class UpdateIngestion:
         """The group, for stores that have not taken a batch since."""
         self._closing = threading.Event()
         self._drains = Drains()
-        self._applied: dict[TopicPartition, int] = {}
-        """By partition, the offset up to which the stores have all; none while that is what the group has committed."""
         self._thread = threading.Thread(target=self._run, name="hebe-updates", daemon=True)
         self._thread.start()
 
@@ -185,18 +166,18 @@ class UpdateIngestion:
 
     def _cycle(self) -> None:
         """Take what there is, apply it, commit."""
-        if self._deliveries or any(self._ready.values()):
+        if self._has_news:
             self._forget_lost()
         else:
             self._take_news()
-        news = bool(self._deliveries) or any(self._ready.values())
+        news = self._has_news
         self._due_s = time.monotonic() + (self.options.interval_s if news and not self._hurries else 0.0)
         self._waiting_bytes = 0
         self._meet_new()
         while self._deliveries:
             self._take(self._deliveries[0])
-        for at in list(self._orders):
-            self._apply_ready(at)
+        for progress in list(self._partitions.values()):
+            self._apply_ready(progress)
         idle = not news and not self._holds
         if idle:
             self._commit()
@@ -216,15 +197,18 @@ class UpdateIngestion:
 
     def _has(self, at: TopicPartition, end: int, left: int) -> bool:
         """Whether the stores have a partition up to offset `end`, of which the group has not committed `left`."""
-        if at not in self._orders or at in self._marks:  # where it is to be read is not known yet
-            return False
-        applied = self._applied.get(at)
-        return left == 0 if applied is None else applied >= end
+        progress = self._partitions.get(at)
+        return progress is not None and progress.has(end, left)
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether there is anything to bring into order, or to apply."""
+        return bool(self._deliveries) or any(progress.ready for progress in self._partitions.values())
 
     @property
     def _holds(self) -> bool:
         """Whether messages wait for others that they have overtaken."""
-        return any(order.held for order in self._orders.values())
+        return any(progress.order.held for progress in self._partitions.values())
 
     @property
     def _hurries(self) -> bool:
@@ -268,173 +252,131 @@ class UpdateIngestion:
     def _forget_lost(self) -> frozenset[TopicPartition]:
         """Forget the partitions that others have now; what was read of them they read anew. Returns ours."""
         assigned = self._source.assigned()
-        for at in [at for at in self._orders if at not in assigned]:
-            self._forget(at)
+        self._partitions = {at: progress for at, progress in self._partitions.items() if at in assigned}
         self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at in assigned)
         return assigned
 
-    def _forget(self, at: TopicPartition) -> None:
-        self._orders.pop(at, None)
-        self._ready.pop(at, None)
-        for known in (self._handed, self._pending, self._positions, self._applied, self._batches):
-            known.pop(at, None)
-        for named in (self._position_names, self._marks):
-            named.pop(at, None)
-        self._sought.discard(at)
-        self._unjudged.discard(at)
+    def _is_ours(self, progress: PartitionProgress) -> bool:
+        """Whether a partition has not been forgotten since."""
+        return self._partitions.get(progress.at) is progress
 
     def _meet_new(self) -> None:
         """Begin with partitions that have become ours: where stores are that keep positions, or else the group."""
-        new = [at for at in self._forget_lost() if at not in self._orders]
+        new = [at for at in self._forget_lost() if at not in self._partitions or not self._partitions[at].met]
         if not new:
             return
         stored, identity = self._stores.positions(), self._source.log_identity()
         for at in new:
-            self._meet(at, stored, identity)
+            progress = self._partitions.setdefault(at, PartitionProgress(at))
+            self._meet(progress, stored, identity)
             if self._written is not None:
                 offset = self._written.pop(at, -1)  # what came since is all news
-                self._begin(at, None if offset < 0 else StoredPosition(offset))
+                self._begin(progress, None if offset < 0 else StoredPosition(offset))
         if self._written is None and self._if_unknown is not None:
             self._if_unknown()
 
-    def _meet(self, at: TopicPartition, stored: Mapping[str, StoredPosition] | None, identity: str) -> None:
+    def _meet(self, progress: PartitionProgress, stored: Mapping[str, StoredPosition] | None, identity: str) -> None:
+        at = progress.at
         if stored is None:
-            self._unjudged.add(at)
+            progress.unjudged = True
         else:
-            name = self._position_names[at] = f"{identity}/{at.model}/{at.table}/{at.partition}"
+            name = progress.position_name = f"{identity}/{at.model}/{at.table}/{at.partition}"
             position = stored.get(name)
             if position is not None and (last := self._source.last_offset(at)) < position.offset:
                 self._incidents.went_back(at, position.offset, f"it ends with offset {last}")
                 position = None
-            self._begin(at, position)
-        self._orders[at] = PartitionOrder(at)
-        self._ready.setdefault(at, deque())
+            self._begin(progress, position)
+        progress.met = True
 
-    def _begin(self, at: TopicPartition, position: StoredPosition | None) -> None:
+    def _begin(self, progress: PartitionProgress, position: StoredPosition | None) -> None:
         """Have a partition read from where the stores are in it: with None, from its oldest message."""
-        # The group may be ahead of a store that was made anew, and then it is the store that counts. A little that is
-        # applied already is read again, for the numbers that its producers had reached, and to know the log by.
-        begin = -1 if position is None else max(-1, position.offset - MOST_HELD)
-        self._source.seek(at, begin)
-        self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at != at)
-        self._handed[at] = begin
-        self._applied[at] = -1 if position is None else position.offset
-        if position is None:
-            self._unjudged.add(at)
-            self._sought.discard(at)
-            for known in (self._positions, self._marks):
-                known.pop(at, None)
-            return
-        self._positions[at] = position.offset
-        self._sought.add(at)
-        if position.mark:
-            self._marks[at] = position.mark
-        else:
-            self._pending[at] = position.offset
+        # The group may be ahead of a store that was made anew, and then it is the store that counts.
+        self._source.seek(progress.at, seek_offset(position))
+        self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at != progress.at)
+        progress.begin(position)
 
     def _take(self, delivery: Delivery) -> None:
         """Bring the next delivery into its order; it leaves `_deliveries` when all that can fail is done."""
-        at = delivery.at
-        if delivery.offset <= self._handed.get(at, -1):
-            self._begin_anew(at, delivery.offset)
+        progress = self._partitions[delivery.at]
+        if delivery.offset <= progress.handed:
+            progress = self._begin_anew(progress, delivery.offset)
             if not self._deliveries or self._deliveries[0] is not delivery:
                 return  # the store knows that log too, and where to go on in it
-        if not self._is_known(delivery):
+        if not self._is_known(progress, delivery):
             return  # all of the partition comes anew
-        self._judge_beginning(delivery)
+        self._judge_beginning(progress, delivery)
         self._deliveries.popleft()
-        order, position = self._orders[at], self._positions.get(at)
-        if at in self._sought and position is not None and delivery.offset > position + 1:
-            # Not even one that was applied before is there any more: what lay between went with it.
-            self._incidents.gap(Gap(at, None, position + 1, delivery.offset - 1))
-        if delivery.message is not None:  # what a source says of its log stands at whatever offset
-            self._handed[at] = delivery.offset
-        self._sought.discard(at)
-        if position is None or delivery.offset > position:
-            order.push(delivery)
-            return
-        if at not in self._marks:
-            self._pending[at] = position  # some sources take a commit only of what they have handed over since
-        if delivery.message is not None:
-            order.learn(delivery.offset, delivery.message)
+        if (gap := progress.take(delivery)) is not None:
+            self._incidents.gap(gap)
 
-    def _is_known(self, delivery: Delivery) -> bool:
-        """With the first delivery at the position of the stores, or beyond: whether the log has there what they took
-        from it. If not, all that it holds is asked for: how far it went back is not known, nor what came since.
-
-        Of what retention has removed nothing can be known.
+    def _is_known(self, progress: PartitionProgress, delivery: Delivery) -> bool:
+        """Whether the log has, at the position of the stores, what they took from it, as far as the next delivery
+        shows. If not, all that it holds is asked for: how far it went back is not known, nor what came since.
         """
-        at = delivery.at
-        if at not in self._marks or delivery.offset < (position := self._positions[at]):
+        position, mark = progress.position, progress.mark
+        found = progress.other_mark(delivery)
+        if found is None or position is None:
             return True
-        message = delivery.message if delivery.offset == position else None
-        found = self._orders[at].mark_at(position) if message is None else message.mark
-        mark = self._marks[at]
-        if found in ("", mark):
-            del self._marks[at]
-            return True
-        self._begin(at, None)
-        self._orders[at] = PartitionOrder(at)  # without the numbers of what comes anew now
-        self._incidents.went_back(at, position, f"it has message {found} there, which was {mark}")
+        self._begin(progress, None)
+        self._incidents.went_back(progress.at, position, f"it has message {found} there, which was {mark}")
         return False
 
-    def _judge_beginning(self, delivery: Delivery) -> None:
+    def _judge_beginning(self, progress: PartitionProgress, delivery: Delivery) -> None:
         """With the first message of a partition: tell of a beginning that is gone, unless the model's rows have it."""
-        at, message = delivery.at, delivery.message
-        if message is None or at not in self._unjudged:
+        message = delivery.message
+        if message is None or not progress.unjudged:
             return
-        lost = self._source.lost_beginning(at)
-        self._unjudged.discard(at)
+        lost = self._source.lost_beginning(progress.at)
+        progress.unjudged = False
         if lost is not None and message.newest_s >= self._since_s:
-            self._incidents.lost_beginning(Gap(at, None, *lost))
+            self._incidents.lost_beginning(Gap(progress.at, None, *lost))
 
-    def _begin_anew(self, at: TopicPartition, offset: int) -> None:
+    def _begin_anew(self, old: PartitionProgress, offset: int) -> PartitionProgress:
         """The log has gone back behind what it had handed over: it was emptied, restored or made anew."""
-        identity, stored, name = self._source.log_identity(), self._stores.positions(), self._position_names.get(at)
+        at, name = old.at, old.position_name
+        identity, stored = self._source.log_identity(), self._stores.positions()
         log.warning(
             "online updates: partition %d of model %s, table %s begins anew, at offset %d, after offset %d of what was "
             "there before",
-            at.partition, at.model, at.table, offset, max(self._handed[at], self._positions.get(at, -1)),
+            at.partition, at.model, at.table, offset, max(old.handed, old.stored_up_to),
         )  # fmt: skip
-        self._make_ready(at, math.inf)
-        # What came before is applied still, but its offsets say nothing about the new log.
-        left = deque(replace(batch, position=None) for batch in self._ready.get(at, ()))
-        self._forget(at)
-        self._ready[at] = left
+        self._make_ready(old, math.inf)
+        del self._partitions[at]
+        progress = self._partitions[at] = old.of_new_log()
         known_by_this_name = name is not None and name.startswith(f"{identity}/")
         # Under the old name the store's position is that of the old log: then the group alone says how far it is, and
         # the next position takes that one's place.
-        self._meet(at, None if known_by_this_name else stored, identity)
-        if name is not None and known_by_this_name:
-            self._position_names[at] = name
+        self._meet(progress, None if known_by_this_name else stored, identity)
+        if known_by_this_name:
+            progress.position_name = name
+        return progress
 
-    def _apply_ready(self, at: TopicPartition) -> None:
-        order = self._orders.get(at)
-        if order is None:  # lost while another one was written
+    def _apply_ready(self, progress: PartitionProgress) -> None:
+        if not self._is_ours(progress):  # lost while another one was written
             return
-        self._make_ready(at, time.monotonic())
-        ready = self._ready[at]
+        self._make_ready(progress, time.monotonic())
+        ready = progress.ready
         while ready:
             if self._closing.is_set():
                 return
             batch = ready[0]
             self._wait_for_rate(batch.count)
             began_s = time.monotonic()
-            if not self._apply(at, order, batch):
-                if self._orders.get(at) is order and not self._closing.is_set():
-                    self._forget(at)  # so that it is met anew should it come back
+            if not self._apply(progress, batch):
+                if self._is_ours(progress) and not self._closing.is_set():
+                    del self._partitions[progress.at]  # so that it is met anew should it come back
                 return
             ready.popleft()
-            self._batches[at] = self._batches.get(at, 0) + 1
+            progress.batches += 1
             if batch.position is not None:
-                self._pending[at] = self._applied[at] = batch.position
+                progress.apply_up_to(batch.position)
             self._commit_if_due()
             self._stay_member()
             self._take_leisure(began_s)
-            if self._orders.get(at) is not order:
+            if not self._is_ours(progress):
                 return
-        if order.position is not None:
-            self._pending[at] = self._applied[at] = order.position
+        if progress.order.position is not None:
+            progress.apply_up_to(progress.order.position)
 
     def _take_leisure(self, began_s: float) -> None:
         """After a batch begun at that time, unless the next interval has come."""
@@ -442,9 +384,9 @@ class UpdateIngestion:
         if now_s < self._due_s and not self._hurries:
             self._pause(min(_LEISURE * (now_s - began_s), self._due_s - now_s))
 
-    def _make_ready(self, at: TopicPartition, now_s: float) -> None:
+    def _make_ready(self, progress: PartitionProgress, now_s: float) -> None:
         """Make batches of what is in order, or has waited long enough, by `now_s`."""
-        order = self._orders[at]
+        at, order = progress.at, progress.order
         duplicates, reordered = order.duplicates, order.reordered
         release = order.release(now_s)
         self._counter.add(duplicates=order.duplicates - duplicates, reordered=order.reordered - reordered)
@@ -462,7 +404,7 @@ class UpdateIngestion:
                 self._incidents.poison(delivery, fault)
             else:
                 messages.append((message, position, mark))
-        self._ready[at].extend(store_batches(messages, self.options.max_batch_size))
+        progress.ready.extend(store_batches(messages, self.options.max_batch_size))
 
     def _fault(self, at: TopicPartition, message: UpdateMessage) -> str | None:
         """Why a message can never be applied."""
@@ -477,35 +419,36 @@ class UpdateIngestion:
             return "its rows are not all finite"
         return None
 
-    def _apply(self, at: TopicPartition, order: PartitionOrder, batch: StoreBatch) -> bool:
+    def _apply(self, progress: PartitionProgress, batch: StoreBatch) -> bool:
         """Write a batch into each store, however often that takes; False if it is not ours to write any more."""
+        table = progress.at.table
         for tier in self._stores:
-            if not self._insist(at, order, tier, batch):
+            if not self._insist(progress, tier, batch):
                 return False
             self._counter.visible(tier, batch.sent_s)
-            if (refused := self._stores.refused_keys(tier, at.table)) is not None:
-                self._incidents.refused(tier, at.table, refused)
-        if (position := self._new_position(at, batch)) is not None:
-            self._positions[at] = position[1]
+            if (refused := self._stores.refused_keys(tier, table)) is not None:
+                self._incidents.refused(tier, table, refused)
+        if (position := progress.new_position(batch)) is not None:
+            progress.position = position[1]
         applied = {"deletes": batch.count} if batch.rows is None else {"rows": batch.count}
         self._counter.add(messages=len(batch.sent_s), **applied)
         if self._listener is not None:
             try:
-                self._listener(at.table, batch.keys, batch.rows)
+                self._listener(table, batch.keys, batch.rows)
             except Exception:  # of whoever listens; the stores have the rows
                 log.exception("online updates: the listener failed")
             else:
                 self._counter.visible(LISTENER, batch.sent_s)
         return True
 
-    def _insist(self, at: TopicPartition, order: PartitionOrder, tier: str, batch: StoreBatch) -> bool:
-        backoff_s = self.options.failure_backoff_ms / 1000
-        while self._orders.get(at) is order and at in self._source.assigned():
+    def _insist(self, progress: PartitionProgress, tier: str, batch: StoreBatch) -> bool:
+        table, backoff_s = progress.at.table, self.options.failure_backoff_ms / 1000
+        while self._is_ours(progress) and progress.at in self._source.assigned():
             try:
-                position = self._new_position(at, batch)
-                self._stores.write(tier, at.table, batch, position, anew=at not in self._positions)
+                position = progress.new_position(batch)
+                self._stores.write(tier, table, batch, position, anew=progress.position is None)
             except Exception as fault:  # whatever it is: going on without these rows would lose them
-                self._incidents.failed(f"writing table {at.table} to the {tier} store", fault)
+                self._incidents.failed(f"writing table {table} to the {tier} store", fault)
             else:
                 self._fails_since_s, self._has_left = math.inf, False
                 self._incidents.succeeded()
@@ -533,26 +476,21 @@ class UpdateIngestion:
         self._forget_lost()
         self._closing.wait(_AWAY_S)
 
-    def _new_position(self, at: TopicPartition, batch: StoreBatch) -> tuple[str, int] | None:
-        """The position of stores that keep one, once they have a batch; None where it does not advance."""
-        name = self._position_names.get(at)
-        # One that does not (of a message put back in its place) would be taken for a repetition.
-        if name is not None and batch.position is not None and batch.position > self._positions.get(at, -1):
-            return name, batch.position
-        return None
-
     def _commit_if_due(self) -> None:
-        most = max(self._batches.values(), default=0)
+        # So many batches of a partition at most: a commit costs as much as there are partitions.
+        most = max((progress.batches for progress in self._partitions.values()), default=0)
         if most >= self.options.max_commit_interval or self._due(self._committed_s, _COMMIT_S):
             self._commit()
 
     def _commit(self) -> None:
-        self._batches.clear()
+        for progress in self._partitions.values():
+            progress.batches = 0
         self._committed_s = time.monotonic()
-        pending = dict(self._pending)
+        pending = pending_offsets(self._partitions.values())
         if pending:
             self._source.commit(pending)
-            self._pending = {at: offset for at, offset in self._pending.items() if pending.get(at) != offset}
+            for at in pending:
+                self._partitions[at].pending = None
 
     def _wait_for_rate(self, keys: int) -> None:
         if self.options.max_rows_per_s is None:
