@@ -8,18 +8,15 @@ from safetensors.numpy import load_file, save_file
 
 from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.hierarchy_config import (
-    CacheConfig,
     HierarchyConfig,
-    PersistentConfig,
-    PersistentType,
-    VolatileType,
 )
+from hebe.embeddings.model_rows import ModelRows
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_directory import CACHE_KEYS
-from hebe.embeddings.tiers import Tiers, bounded_config, group_name, planned_tier_bytes
-from hebe.kernels.row_format import RowFormat
-from hebe.spec import EmbeddingTableSpec, check_name
+from hebe.embeddings.tier_memory import planned_tier_bytes
+from hebe.embeddings.tiers import Tiers
+from hebe.spec import EmbeddingTableSpec
 
 from ..redis_servers import RedisServer, wait_until
 
@@ -42,7 +39,7 @@ def open_tiers(tmp_path):
 
     def make(config: HierarchyConfig, version: int = 1, sources=SOURCES) -> Tiers:
         place = tmp_path / "model" / str(version)
-        opened.append(Tiers.open("model", version, TABLES, sources, config, place, "identity"))
+        opened.append(Tiers.open(ModelRows("model", version, TABLES, sources, "identity"), config, place))
         return opened[-1]
 
     yield make
@@ -208,17 +205,6 @@ def test_a_store_that_is_in_use_names_its_directory(open_tiers, tmp_path) -> Non
         RocksDbStore(tmp_path / "model" / "1")
 
 
-def test_a_bound_of_the_memory_is_a_cache_over_level_3() -> None:
-    own = {"m": CacheConfig(hit_rate_threshold=0.25)}
-    config = HierarchyConfig(cache=CacheConfig(hit_rate_threshold=0.5), models=own)
-    bounded = bounded_config(config, 1 << 20, RowFormat.FP16, Path("rows"))
-    for model, threshold in (("m", 0.25), ("other", 0.5)):
-        cache = CacheConfig(cache_bytes=1 << 20, row_format=RowFormat.FP16, hit_rate_threshold=threshold)
-        assert bounded.cache_of(model) == cache
-    assert bounded.persistent_db == PersistentConfig(PersistentType.ROCKS_DB, "rows")
-    assert bounded.volatile_db.type is VolatileType.DISABLED
-
-
 def damage_rows(place: Path, share: float) -> None:
     """Change some bytes of level 3's largest file of rows, so far into it."""
     file = max((place / "rows").glob("*.sst"), key=lambda each: each.stat().st_size)
@@ -254,7 +240,7 @@ def test_damage_anywhere_is_told_where_every_row_is_verified(open_tiers, tmp_pat
     assert "Corruption" in (tiers.state.levels[0].fault or "")
     tiers.close()
     with pytest.raises(StoreError, match=f"{place}: cannot read table .*remove the directory"):
-        Tiers.open("model", 1, TABLES, SOURCES, config_of(), place, "identity", verify=True)
+        Tiers.open(ModelRows("model", 1, TABLES, SOURCES, "identity"), config_of(), place, verify=True)
 
 
 def test_what_is_written_to_redis_takes_no_connection_from_queries(open_tiers) -> None:
@@ -326,11 +312,3 @@ def test_redis_that_others_write_to_is_filled_once_level_3_has_all_updates(open_
     again.fill_level_2(lambda: True)
     level_2 = again.lookup.volatile.store
     assert (level_2.size("users"), level_2.size("items")) == (1, 600), "others fill what has some rows"
-
-
-def test_groups_of_models_with_long_names_have_names_too() -> None:
-    assert group_name("hebe", "ads", "1") == "hebe.ads.1"
-    long = [group_name("hebe", "m" * 128, last) for last in "ab"]
-    assert long[0] != long[1]
-    for name in long:
-        check_name("group", name)

@@ -19,6 +19,7 @@ from tritonclient.utils import InferenceServerException
 from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.hps import HPS
+from hebe.embeddings.model_rows import ModelRows
 from hebe.embeddings.tiers import Tiers
 from hebe.embeddings.updates.log_directory import LogDirectory
 from hebe.spec import ModelSpec
@@ -157,7 +158,8 @@ def test_keys_at_the_ends_of_int64_go_through_all_tiers(tmp_path: Path, dim: int
         "update_source": {"type": "log_directory", "address": "log"},
     }
     config = HierarchyConfig.from_mapping(described)
-    tiers = Tiers.open("m", 1, [table], {TABLE: EndsOfInt64(dim)}, config, tmp_path / "rows", "identity")
+    rows = ModelRows("m", 1, [table], {TABLE: EndsOfInt64(dim)}, "identity")
+    tiers = Tiers.open(rows, config, tmp_path / "rows")
     try:
         lookup = tiers.lookup
         wanted = rows_of(ENDS, np.arange(1, len(ENDS) + 1), dim)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from hebe.embeddings.batch_lookup import BatchLookup, RowState
 from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.model_rows import ModelRows
 from hebe.embeddings.store import KeyArray, RowArray, StoreError
 from hebe.embeddings.table_memory import (
     ALIGNMENT_BYTES,
@@ -28,7 +29,8 @@ from hebe.embeddings.table_memory import (
     chunks_of,
     planned_bytes,
 )
-from hebe.embeddings.tiers import Tiers, bounded_config, planned_tier_bytes
+from hebe.embeddings.tier_memory import bounded_config, planned_tier_bytes
+from hebe.embeddings.tiers import Tiers
 from hebe.kernels import deduplicate, feature_plan, padding
 from hebe.kernels import fused_lookup as kernel
 from hebe.kernels.deduplicate import Deduplicator, KeyPlan, KeyTable, count_states
@@ -142,18 +144,8 @@ class EmbeddingHierarchy:
             if tiered:
                 content = identity or _checksum(spec, tables)
                 writing = _LoadProgress(progress, after=memory.rows_bytes)
-                tiers = Tiers.open(
-                    spec.name,
-                    version,
-                    tiered,
-                    tables,
-                    config,
-                    persistent_dir,
-                    content,
-                    writing,
-                    verify=verify,
-                    rows_as_of_s=rows_as_of_s,
-                )
+                rows = ModelRows(spec.name, version, tiered, tables, content, rows_as_of_s)
+                tiers = Tiers.open(rows, config, persistent_dir, writing, verify=verify)
                 progress = _LoadProgress(progress, before=writing.done)
             memory.fill({name: tables[name] for name in resident if name in tables}, progress)
             return cls(spec, memory, tiers)

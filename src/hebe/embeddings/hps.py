@@ -29,6 +29,7 @@ from hebe.embeddings.batch_lookup import RowState, StateArray
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.hps_config import read_hps_config
 from hebe.embeddings.hps_tables import find_tables, version_of
+from hebe.embeddings.model_rows import ModelRows
 from hebe.embeddings.online_updates import OnlineUpdates
 from hebe.embeddings.store import KeyArray, RowArray
 from hebe.embeddings.table_memory import Progress
@@ -251,19 +252,9 @@ class _Model:
             log.warning("model %s: %d repeated keys: the last row counts", name, found.duplicates)
         self.specs = found.specs
         identity = found.identity(progress)
-        version = version_of(identity)
         self._by_name = {spec.name: spec for spec in self.specs}
-        self.tiers = Tiers.open(
-            name,
-            version,
-            found.specs,
-            found.sources,
-            config,
-            found.persistent_dir,
-            identity,
-            progress,
-            rows_as_of_s=since_s,
-        )
+        rows = ModelRows(name, version_of(identity), found.specs, found.sources, identity, since_s)
+        self.tiers = Tiers.open(rows, config, found.persistent_dir, progress)
         self.updates: OnlineUpdates | None = None
         try:
             self.tiers.start()

@@ -32,8 +32,8 @@ from hebe.embeddings.resident_rows import ResidentRows
 from hebe.embeddings.store import EmbeddingStore, StoreError
 from hebe.embeddings.store_directory import update_member
 from hebe.embeddings.table_memory import TableMemory
-from hebe.embeddings.tiers import Tiers, group_name, shared_group
-from hebe.embeddings.update_replay import CATCH_UP_S, ingestion_options, quarantine_of
+from hebe.embeddings.tiers import Tiers
+from hebe.embeddings.update_replay import CATCH_UP_S, group_name, ingestion_options, quarantine_of, shared_group
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog
 from hebe.embeddings.updates.group_progress import GroupProgress, ends_and_committed
 from hebe.embeddings.updates.ingestion import UpdateIngestion, UpdateListener

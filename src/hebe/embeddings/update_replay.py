@@ -5,6 +5,7 @@ how many of them others have put there.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from hebe.embeddings.updates.group_progress import ends_and_committed
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.opening import open_configured_log
+from hebe.spec import NAME_PATTERN
 
 log = logging.getLogger("hebe.updates")
 
@@ -42,6 +44,19 @@ def quarantine_of(source: UpdateConfig, model: str, place: Path | None) -> Path 
     if source.quarantine:
         return Path(source.quarantine) / model
     return None if place is None else place.with_name(f"{place.name}.quarantine")
+
+
+def shared_group(source: UpdateConfig, content: str, generation: str | None) -> str:
+    """The group of the servers that together put updates into one Redis."""
+    return group_name(source.group, content, *filter(None, [generation]))
+
+
+def group_name(*parts: str) -> str:
+    """A name made of these, or of a digest of them where that would be too long a name."""
+    name = ".".join(parts)
+    if NAME_PATTERN.match(name):
+        return name
+    return hashlib.blake2b(name.encode(), digest_size=20).hexdigest()
 
 
 def forget_group(source: UpdateConfig, group: str) -> None:

@@ -1,0 +1,57 @@
+"""The memory that tiers take in this process, known before they are opened; and the tiers that a bound of it means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hebe.embeddings.cache_table import CacheTable, by_bytes, by_fraction, planned_bytes
+from hebe.embeddings.hash_map_table import planned_bytes as planned_map_bytes
+from hebe.embeddings.hierarchy_config import (
+    CacheConfig,
+    HierarchyConfig,
+    PersistentConfig,
+    PersistentType,
+    VolatileType,
+)
+from hebe.kernels.row_format import RowFormat
+from hebe.spec import EmbeddingTableSpec
+
+
+def cache_tables(tables: Sequence[EmbeddingTableSpec], config: CacheConfig) -> dict[str, CacheTable]:
+    """Level 1's table for each of `tables`. Raises `StoreError` for a cache that cannot be so small."""
+    shapes = {table.name: (table.rows, table.dim) for table in tables}
+    if config.cache_bytes is not None:
+        return by_bytes(shapes, config.cache_bytes, config.row_format, config.slabs_per_slabset)
+    return by_fraction(shapes, config.cache_fraction, config.row_format, config.slabs_per_slabset)
+
+
+def planned_tier_bytes(model: str, tables: Sequence[EmbeddingTableSpec], config: HierarchyConfig) -> int:
+    """The memory that `Tiers.open` takes for rows in this process: the cache's, and what the hash map grows to.
+
+    Raises `StoreError` for a cache that cannot be so small.
+    """
+    total = planned_bytes(cache_tables(tables, config.cache_of(model)))
+    volatile = config.volatile_db
+    if volatile.type is VolatileType.HASH_MAP:
+        most = volatile.num_partitions * volatile.overflow_margin
+        grown = sum(planned_map_bytes(min(table.rows, most), table.dim, volatile.num_partitions) for table in tables)
+        total += grown if volatile.memory_bytes is None else min(grown, volatile.memory_bytes)
+    return total
+
+
+def bounded_config(
+    config: HierarchyConfig, cache_bytes: int, row_format: RowFormat, persistent_dir: Path
+) -> HierarchyConfig:
+    """`config` with level 1 of so many bytes over level 3: what a bound of the table memory means."""
+
+    def bounded(cache: CacheConfig) -> CacheConfig:
+        return replace(cache, cache_bytes=cache_bytes, row_format=row_format)
+
+    return replace(
+        config,
+        cache=bounded(config.cache),
+        models={model: bounded(own) for model, own in config.models.items()},
+        persistent_db=PersistentConfig(PersistentType.ROCKS_DB, str(persistent_dir)),
+    )
