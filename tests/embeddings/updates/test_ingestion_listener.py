@@ -3,12 +3,13 @@
 import os
 from collections import defaultdict
 
+from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.log_directory import LogDirectory
 
 from ..dict_store import DictStore
-from .ingestions import QUICK, TIMEOUT_S, make_ingestion, rows_of
+from .ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
 from .list_source import DIMS, ListSource
 from .update_conformance import USERS, push
 
@@ -71,3 +72,26 @@ def test_a_listener_takes_no_part_in_a_group_and_begins_with_the_newest(tmp_path
     assert len(told) == 20
     assert set(rows_of(store)) == {*range(50), *range(100, 120)}
     assert os.listdir(tmp_path / "log" / "groups") == ["shared"]
+
+
+def test_a_log_that_is_away_as_a_listener_begins_is_told_again_where_that_is(monkeypatch):
+    source, heard, away = ListSource(), [], [StoreUnavailable("away")]
+    for number in range(4):
+        source.add(number, [number])
+    source.next[AT] = 4  # after the newest
+    seek = source.seek
+
+    def seek_or_fail(at, offset):
+        if away:
+            raise away.pop()
+        seek(at, offset)
+
+    monkeypatch.setattr(source, "seek", seek_or_fail)
+
+    def listener(*news):
+        heard.append(news[1].tolist())
+
+    with UpdateIngestion(source, {}, "m", DIMS, QUICK, listener=listener, written={AT: 1}) as ingestion:
+        wait_until(lambda: heard)
+        assert ingestion.drain(TIMEOUT_S)
+    assert heard == [[2, 3]]

@@ -1,6 +1,7 @@
 """A store that knows its positions in the log says where ingestion begins, whatever the group says."""
 
 import contextlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMes
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.spec import EmbeddingTableSpec
 
-from .ingestions import AT, QUICK, TIMEOUT_S, make_ingestion
+from ..dict_store import DictStore
+from .ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
 from .list_source import DIMS, ListSource
 from .update_conformance import rows_for
 
@@ -406,3 +408,38 @@ def test_swaps_do_not_confuse_a_store_with_positions(tmp_path):
     assert rows[6].tolist() == rows_for(np.array([77]), 5)[0].tolist()
     assert store.positions() == {"L/m/users/0": 5}
     store.close()
+
+
+def test_a_partition_lost_before_its_new_log_could_be_begun_does_not_stop_the_others():
+    """What was ready of the old one is nobody's then, and must not be taken for work that comes before news."""
+
+    class Positioned(DictStore):
+        def positions(self):
+            return {}
+
+        apply, marks = DictStore.insert, positions
+
+    class GoesBack(ListSource):
+        polls_since = None
+
+        def log_identity(self):
+            return "M" if self.seeks else "L"
+
+        def seek(self, at, offset):
+            if self.seeks and self.polls_since is None:
+                self.mine, self.polls_since = frozenset(), 0
+                raise StoreUnavailable("away")
+            super().seek(at, offset)
+
+        def poll(self, max_messages, timeout_s):
+            if self.polls_since is not None and max_messages:
+                self.polls_since += 1
+            return super().poll(max_messages, timeout_s)
+
+    source, store = GoesBack(), Positioned(DIMS)
+    for sequence, key in enumerate([1, 2, 3]):
+        source.add(sequence, [key])
+    source.log[AT][2] = replace(source.log[AT][2], offset=0)
+    with make_ingestion(source, store):
+        wait_until(lambda: (source.polls_since or 0) >= 3)
+        assert not rows_of(store), "they are another's"

@@ -270,8 +270,10 @@ class UpdateIngestion:
             progress = self._partitions.setdefault(at, PartitionProgress(at))
             self._meet(progress, stored, identity)
             if self._written is not None:
-                offset = self._written.pop(at, -1)  # what came since is all news
+                offset = self._written.get(at, -1)  # what came since is all news
                 self._begin(progress, None if offset < 0 else StoredPosition(offset))
+                self._written.pop(at, None)
+            progress.met = True
         if self._written is None and self._if_unknown is not None:
             self._if_unknown()
 
@@ -286,7 +288,6 @@ class UpdateIngestion:
                 self._incidents.went_back(at, position.offset, f"it ends with offset {last}")
                 position = None
             self._begin(progress, position)
-        progress.met = True
 
     def _begin(self, progress: PartitionProgress, position: StoredPosition | None) -> None:
         """Have a partition read from where the stores are in it: with None, from its oldest message."""
@@ -349,6 +350,7 @@ class UpdateIngestion:
         self._meet(progress, None if known_by_this_name else stored, identity)
         if known_by_this_name:
             progress.position_name = name
+        progress.met = True
         return progress
 
     def _apply_ready(self, progress: PartitionProgress) -> None:
