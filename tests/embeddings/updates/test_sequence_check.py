@@ -125,15 +125,14 @@ def test_a_producer_met_in_the_middle_of_its_life_lacks_nothing():
     assert (released(release), release.gaps) == ([5], [])
 
 
-def test_what_is_known_is_carried_on():
+def test_numbers_of_what_was_applied_before_are_learned():
     order = PartitionOrder(AT)
-    deliver(order, [0, 1, ("q", 0)])
-    order.release(0.0)
-    assert order.next_numbers() == {"p": 2, "q": 1}
-    later = PartitionOrder(AT, order.next_numbers())
-    deliver(later, [1, 2, ("q", 1)], 3)
-    assert released(later.release(0.0)) == [2, 1]
-    assert later.duplicates == 1
+    for offset, (producer, sequence) in enumerate([("p", 0), ("p", 1), ("q", 0)]):
+        order.learn(offset, UpdateMessage(producer, sequence, 0.0, np.arange(1), None))
+    deliver(order, [1, 2, ("q", 1)], 3)
+    release = order.release(0.0)
+    assert released(release) == [2, 1]
+    assert (order.duplicates, release.gaps, order.position) == (1, [], 5)
 
 
 def test_many_producers_take_bounded_memory(monkeypatch):
@@ -141,7 +140,9 @@ def test_many_producers_take_bounded_memory(monkeypatch):
     order = PartitionOrder(AT)
     deliver(order, [(f"p{index}", 0) for index in range(100)] + [("p90", 1)])
     assert len(order.release(0.0).deliveries) == 101
-    assert set(order.next_numbers()) == {f"p{index}" for index in range(90, 100)}
+    assert len(order._next) == 10
+    deliver(order, [("p90", 1), ("p89", 0)], 101)
+    assert released(order.release(0.0)) == [0], "of p90 that is a repetition, p89 is new again"
 
 
 @given(

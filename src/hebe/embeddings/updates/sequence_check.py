@@ -8,7 +8,6 @@ come, that is a gap, which is reported, and the partition goes on. Pure: the cal
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage
@@ -55,15 +54,16 @@ class Release:
 
 
 class PartitionOrder:
-    """The order of one partition, from `known`, the next number of each producer as `next_numbers` gave it."""
+    """The order of one partition."""
 
-    def __init__(self, at: TopicPartition, known: Mapping[str, int] | None = None) -> None:
+    def __init__(self, at: TopicPartition) -> None:
         self.at = at
         self.duplicates = 0
         """Messages that were dropped."""
         self.reordered = 0
         """Messages that came after later ones and were put back in place."""
-        self._next: OrderedDict[str, int] = OrderedDict(known or {})
+        self._next: OrderedDict[str, int] = OrderedDict()
+        """By producer, the number that its next message should have."""
         self._queue: deque[Delivery] = deque()
         self._pushed: int | None = None
         self._marks: deque[tuple[int, str]] = deque()
@@ -81,10 +81,6 @@ class PartitionOrder:
         if self._queue:
             return min(delivery.offset for delivery in self._queue) - 1
         return self._pushed
-
-    def next_numbers(self) -> dict[str, int]:
-        """By producer, the number that its next message should have."""
-        return dict(self._next)
 
     def push(self, delivery: Delivery) -> None:
         """Take in what the source handed over next. Poison messages have no number and keep their place."""
