@@ -1,12 +1,19 @@
-"""Redis for the tests of a file, and stores in it."""
+"""Redis for the tests of a file, and stores in it; tiers that are closed after a test."""
 
 import contextlib
 
 import pytest
 
+from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.model_rows import ModelRows
 from hebe.embeddings.redis_store import RedisStore
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.tiers import Tiers
 
 from ..redis_servers import RedisCluster, RedisServer, make_certificates
+from .dict_tiers import DictTiers
+from .example_tiers import SOURCES, config_of
+from .example_tiers import TABLES as ROW_TABLES
 from .redis_stores import FOUR, NAMESPACES, PATIENT
 from .store_conformance import TABLES
 
@@ -47,3 +54,41 @@ def open_redis():
             return stack.enter_context(contextlib.closing(store))
 
         yield opened
+
+
+@pytest.fixture
+def open_tiers(tmp_path):
+    opened: list[Tiers] = []
+
+    def make(config: HierarchyConfig, version: int = 1, sources=SOURCES) -> Tiers:
+        place = tmp_path / "model" / str(version)
+        opened.append(Tiers.open(ModelRows("model", version, ROW_TABLES, sources, "identity"), config, place))
+        return opened[-1]
+
+    yield make
+    for tiers in opened:
+        tiers.close()
+
+
+@pytest.fixture
+def shared_redis_config():
+    """A configuration with a Redis to which other servers write too."""
+    with RedisServer() as redis:
+        volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
+        yield config_of(volatile_db=volatile, update_source={"type": "log_directory", "address": "log"})
+
+
+@pytest.fixture
+def make_tiers():
+    made: list[DictTiers] = []
+
+    def make(*arguments, **options) -> DictTiers:
+        made.append(DictTiers(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for tiers in made:
+        tiers.volatile.gate.set()
+        tiers.persistent.gate.set()
+        tiers.close()
+        assert all(isinstance(fault, StoreError) for fault in tiers.faults), "a tier's own faults, of work on it"

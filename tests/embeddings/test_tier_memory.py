@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from hebe.embeddings.hierarchy_config import (
     CacheConfig,
     HierarchyConfig,
@@ -7,8 +9,10 @@ from hebe.embeddings.hierarchy_config import (
     PersistentType,
     VolatileType,
 )
-from hebe.embeddings.tier_memory import bounded_config
+from hebe.embeddings.tier_memory import bounded_config, planned_tier_bytes
 from hebe.kernels.row_format import RowFormat
+
+from .example_tiers import TABLES, config_of
 
 
 def test_a_bound_of_the_memory_is_a_cache_over_level_3() -> None:
@@ -20,3 +24,14 @@ def test_a_bound_of_the_memory_is_a_cache_over_level_3() -> None:
         assert bounded.cache_of(model) == cache
     assert bounded.persistent_db == PersistentConfig(PersistentType.ROCKS_DB, "rows")
     assert bounded.volatile_db.type is VolatileType.DISABLED
+
+
+@pytest.mark.parametrize("volatile", [{}, {"type": "parallel_hash_map"}])
+@pytest.mark.parametrize("cache", [{}, {"cache_bytes": 4 << 20}, {"row_format": "int8"}])
+def test_the_memory_is_known_before_it_is_taken(open_tiers, volatile, cache) -> None:
+    config = config_of(volatile_db=volatile, cache=cache)
+    planned = planned_tier_bytes("model", TABLES, config)
+    tiers = open_tiers(config)
+    if not volatile:
+        assert tiers.memory_bytes == planned
+    assert planned * 0.8 < tiers.memory_bytes <= planned
