@@ -10,78 +10,7 @@ from hebe.kernels import hash_map_partition as layout
 from hebe.kernels.hash_map_reference import HashMapReference
 from hebe.kernels.xxh64 import hash_key_reference, key_partitions
 
-CHUNK_BITS = 3
-
-
-class Map:
-    """A map over arrays: every chunk that it may need from the start, slots as they are asked for."""
-
-    def __init__(self, partitions=1, dim=2, most_rows=512, margin=layout.NO_LIMIT, target=None, policy=0):
-        self.kernels = hash_map.kernels()
-        self.partitions, self.dim = partitions, dim
-        self.header = np.zeros(partitions * layout.HEADER_WORDS, np.int64)
-        self.fields = self.header.reshape(partitions, -1)
-        self.fields[:, layout.MARGIN] = margin
-        self.fields[:, layout.TARGET] = margin if target is None else target
-        self.fields[:, layout.POLICY] = policy
-        self.fields[:, layout.SEED] = np.arange(partitions) - 1
-        self.seeds = self.fields[:, layout.SEED].view(np.uint64).tolist()
-        chunk_words = ((4 * dim + layout.RECORD_BYTES) << CHUNK_BITS) // 8
-        chunks = most_rows >> CHUNK_BITS
-        self.memory = np.zeros((partitions, chunks, chunk_words), np.int64)
-        self.directory = self.memory.ctypes.data + 8 * chunk_words * np.arange(partitions * chunks)
-        for partition in range(partitions):
-            address = self.directory.ctypes.data + 8 * chunks * partition
-            assert self.kernels.exchange_chunks(self.header, partition, address, most_rows)
-        self.slots = {}
-
-    def insert(self, keys, rows):
-        keys = np.array(keys, np.int64)
-        grouped = self.kernels.group(keys, self.partitions)
-        partition = index = 0
-        while True:
-            status, partition, index = self.kernels.insert(
-                self.header, CHUNK_BITS, keys, rows, *grouped, partition, index
-            )
-            if status != hash_map.NEEDS_SLOTS:
-                return status
-            bits = layout.FEWEST_BITS
-            if partition in self.slots:
-                bits = self.fields[partition, layout.BITS] + 1
-            slots = np.zeros(2 << bits, np.int64)
-            assert self.kernels.exchange_slots(self.header, partition, slots.ctypes.data, bits)
-            self.slots[partition] = slots
-
-    def query(self, keys):
-        rows = np.full((len(keys), self.dim), np.nan, np.float32)
-        found = np.zeros(len(keys), np.bool_)
-        count = self.kernels.query(self.header, CHUNK_BITS, np.array(keys, np.int64), rows, found)
-        assert count == found.sum()
-        return rows, found
-
-    def call(self, name, keys, *rest):
-        kernel = getattr(self.kernels, name)
-        sizes = () if rest else (4 * self.dim,)
-        return kernel(self.header, CHUNK_BITS, *sizes, np.array(keys, np.int64), *rest)
-
-    def keys(self, batch_size=7):
-        found, partition, row = [], 0, 0
-        while partition < self.partitions:
-            keys = np.zeros(batch_size, np.int64)
-            count, partition, row = self.kernels.dump(self.header, CHUNK_BITS, 4 * self.dim, partition, row, keys)
-            found += keys[:count].tolist()
-        return sorted(found)
-
-    def longest_probe(self, partition=0):
-        """Slots between a key and where the search for it begins; checks that it can be found from there."""
-        slots, bits = self.slots[partition].reshape(-1, 2), int(self.fields[partition, layout.BITS])
-        occupied = np.flatnonzero(slots[:, 1])
-        homes = np.array([hash_key_reference(key) >> 64 - bits for key in slots[occupied, 0].tolist()], np.int64)
-        distances = (occupied - homes) % (1 << bits)
-        for home, distance in zip(homes.tolist(), distances.tolist(), strict=True):
-            assert slots[(home + np.arange(distance)) % (1 << bits), 1].all()
-        return int(distances.max(initial=0))
-
+from .array_map import CHUNK_BITS, ArrayMap
 
 STORED = st.integers(0, 40) | st.sampled_from((-(2**63), -1, 2**63 - 1))
 STEPS = st.lists(
@@ -99,7 +28,7 @@ STEPS = st.lists(
 )
 def test_agrees_with_the_reference(steps, partitions, margin, policy):
     target = max(1, int(0.8 * margin)) if margin < 100 else margin
-    ours = Map(partitions, margin=margin, target=target, policy=policy)
+    ours = ArrayMap(partitions, margin=margin, target=target, policy=policy)
     theirs = HashMapReference(ours.seeds, margin, target, policy)
     for stamp, (step, keys) in enumerate(steps):
         rows = np.arange(2 * len(keys), dtype=np.float32).reshape(-1, 2) + 100 * stamp
@@ -125,7 +54,7 @@ def test_agrees_with_the_reference(steps, partitions, margin, policy):
 def test_one_large_call_never_takes_more_than_the_overshoot(policy):
     margin = hash_map.OVERSHOOT_ROWS + 500
     most = margin + hash_map.OVERSHOOT_ROWS
-    ours = Map(most_rows=most + 8 >> CHUNK_BITS << CHUNK_BITS, margin=margin, target=1000, policy=policy)
+    ours = ArrayMap(most_rows=most + 8 >> CHUNK_BITS << CHUNK_BITS, margin=margin, target=1000, policy=policy)
     theirs = HashMapReference(ours.seeds, margin, 1000, policy)
     keys = np.random.default_rng(0).integers(0, 9000, 8000).tolist()
     rows = np.arange(16000, dtype=np.float32).reshape(-1, 2)
@@ -136,29 +65,8 @@ def test_one_large_call_never_takes_more_than_the_overshoot(policy):
     assert ours.fields[0, layout.EVICTED] > 0
 
 
-def test_deletes_leave_no_trace_in_the_slots():
-    ours = Map()
-    rng = np.random.default_rng(1)
-    rows = np.zeros((96, 2), np.float32)
-    ours.insert(range(96), rows)
-    present = set(range(96))
-    longest = 0
-    for _ in range(200):
-        gone = rng.choice(sorted(present), 24, replace=False)
-        assert ours.call("delete", gone) == 24
-        longest = max(longest, ours.longest_probe())
-        come = rng.integers(0, 2**40, 24)
-        ours.insert(come, rows[:24])
-        present = present - set(gone.tolist()) | set(come.tolist())
-        longest = max(longest, ours.longest_probe())
-        assert ours.keys() == sorted(present)
-    assert len(ours.slots[0]) == 2 * 128
-    assert ours.fields[0, layout.USED] == 96
-    assert longest < 64
-
-
 def test_missing_room_is_said_and_the_rest_is_done_with_it():
-    ours = Map(most_rows=8)
+    ours = ArrayMap(most_rows=8)
     rows = np.arange(20, dtype=np.float32).reshape(-1, 2)
     assert ours.insert(range(10), rows) == hash_map.NEEDS_ROWS
     assert ours.keys() == list(range(8))
@@ -167,7 +75,7 @@ def test_missing_room_is_said_and_the_rest_is_done_with_it():
 
 
 def test_a_closed_map_answers_nothing():
-    ours = Map(3)
+    ours = ArrayMap(3)
     rows = np.zeros((4, 2), np.float32)
     ours.insert(range(4), rows)
     ours.kernels.close(ours.header)
@@ -192,7 +100,7 @@ def test_groups_are_partitions_in_order_of_the_call():
 
 
 def test_threads_read_whole_rows_while_others_write_them():
-    ours = Map(2, dim=64)
+    ours = ArrayMap(2, dim=64)
     keys, others = np.arange(100), np.arange(100) + 1000
     for batch in (keys, others):  # slots for all of them: growing is the store's
         ours.insert(batch, np.zeros((100, 64), np.float32))

@@ -12,36 +12,16 @@ from hypothesis import strategies as st
 from hebe.kernels.row_format import RowFormat
 from hebe.kernels.slab_cache import EVICTIONS, HITS, ITERATION, MISSES, SIZE, UNHELD, SlabCache
 from hebe.kernels.slab_cache_reference import SlabCacheReference
-from hebe.kernels.slab_geometry import CACHE_LINE_BYTES, SlabGeometry
+from hebe.kernels.slab_geometry import SlabGeometry
+
+from .slab_memory import ask, dumped, memory_for
 
 ENDS = (-(2**63), -(2**63) + 1, -1, 0, 2**63 - 1)
-
-
-def memory_for(geometry: SlabGeometry) -> np.ndarray:
-    raw = np.zeros(geometry.memory_bytes + CACHE_LINE_BYTES, np.uint8)
-    skip = -raw.ctypes.data % CACHE_LINE_BYTES
-    return raw[skip : skip + geometry.memory_bytes]
 
 
 def make(sets: int, slabs: int, dim: int, row_format: RowFormat = RowFormat.FP32) -> SlabCache:
     geometry = SlabGeometry(sets, slabs, dim, row_format)
     return SlabCache(geometry, memory_for(geometry))
-
-
-def ask(cache: SlabCache | SlabCacheReference, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rows = np.full((keys.size, cache.geometry.dim), np.nan, np.float32)
-    found, stale = np.zeros(keys.size, np.bool_), np.ones(keys.size, np.bool_)
-    assert cache.query(keys, rows, found, stale) == np.count_nonzero(found)
-    return rows, found, stale
-
-
-def dumped(cache: SlabCache | SlabCacheReference, batch: int) -> list[int]:
-    cursor, taken = 0, []
-    keys = np.empty(batch, np.int64)
-    while cursor < cache.geometry.slots:
-        cursor, count = cache.dump(cursor, keys)
-        taken += keys[:count].tolist()
-    return taken
 
 
 @settings(deadline=None, max_examples=40)
@@ -219,8 +199,3 @@ def test_wrong_arguments_are_errors():
             cache.insert(keys, wrong)
     with pytest.raises(TypeError):
         cache.delete(keys.astype(np.int32))
-    for field, geometry in {"sets": (0, 1, 1), "slabs_per_set": (1, 65, 1), "dim": (1, 1, 0)}.items():
-        with pytest.raises(ValueError, match=f"{field} is"):
-            SlabGeometry(*geometry)
-    with pytest.raises(ValueError, match="must be uint8"):
-        SlabCache(cache.geometry, np.zeros(10, np.uint8))
