@@ -11,6 +11,7 @@ from hebe.embeddings.store import StoreError
 from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 from hebe.kernels.xxh64 import key_partitions
 
+from .hash_map_rows import query, rows_of
 from .store_conformance import TABLES
 from .volatile_conformance import VolatileConformance
 
@@ -19,17 +20,6 @@ class TestHashMapStore(VolatileConformance):
     @pytest.fixture(params=[1, 3, 16])
     def make_store(self, request):
         return lambda: HashMapStore(TABLES, VolatileOptions(num_partitions=request.param))
-
-
-def rows_of(keys, dim):
-    """Rows that tell their key."""
-    return np.repeat(np.asarray(keys, np.float32)[:, None], dim, axis=1)
-
-
-def query(store, keys, dim, table="t"):
-    rows, found = np.zeros((len(keys), dim), np.float32), np.zeros(len(keys), np.bool_)
-    store.query(table, np.asarray(keys), rows, found)
-    return rows, found
 
 
 def present(store, table="t"):
@@ -73,38 +63,6 @@ def test_several_tables_are_asked_for_some_of_the_keys(partitions):
         filled = wanted[mine] & there
         assert np.array_equal(own[filled], alone[filled])
         assert np.isnan(own[~filled]).all()
-    store.close()
-
-
-@pytest.mark.parametrize("dim", [1, 100, 128, 1024])
-@pytest.mark.parametrize("num_partitions", [1, 16])
-@pytest.mark.parametrize("rows", [1, 5_000, 20_000])
-def test_memory_is_known_before(dim, num_partitions, rows):
-    planned = planned_bytes(rows, dim, num_partitions)
-    store = HashMapStore({"t": dim}, VolatileOptions(num_partitions), memory_bound_bytes=planned)
-    keys = np.random.default_rng(0).permutation(rows)
-    for first in range(0, rows, 4096):
-        part = keys[first : first + 4096]
-        store.insert("t", part, rows_of(part, dim))
-    assert store.size("t") == rows
-    assert store.memory_bytes <= store.peak_memory_bytes <= planned
-    sample = keys[:100]
-    assert np.array_equal(query(store, sample, dim)[0], rows_of(sample, dim))
-    store.close()
-    assert store.memory_bytes == 0
-
-
-def test_large_tables_take_little_more_than_their_rows():
-    rows, dim = 100_000, 128
-    store = HashMapStore({"t": dim}, VolatileOptions(4))
-    keys = np.arange(rows)
-    most = 0.0
-    for first in range(0, rows, 1000):
-        store.insert("t", keys[first : first + 1000], rows_of(keys[first : first + 1000], dim))
-        if first >= 20_000:
-            most = max(most, store.peak_memory_bytes / (4 * dim * (first + 1000)))
-    assert most <= 1.35
-    assert planned_bytes(5_000_000, dim, 16) <= 1.35 * 4 * dim * 5_000_000
     store.close()
 
 
@@ -284,11 +242,6 @@ def test_many_partitions():
     assert np.array_equal(query(store, keys, 2)[0], rows_of(np.arange(5_000), 2))
     assert present(store) == sorted(keys.tolist())
     store.close()
-
-
-def test_a_table_has_a_dim():
-    with pytest.raises(ValueError, match="table t has dim 0"):
-        HashMapStore({"t": 0}, VolatileOptions(2))
 
 
 class Threads:

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hebe.embeddings import online_updates, update_replay
-from hebe.embeddings import tiers as tiers_module
+from hebe.embeddings import online_updates, update_replay, volatile_opening
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
 from hebe.embeddings.online_updates import OnlineUpdates, _groups_of_this_node
@@ -327,7 +326,7 @@ def test_a_log_keeps_nothing_for_rows_that_redis_was_to_have(make_node, tmp_path
     with LogDirectory(tmp_path / "log").producer() as producer:
         producer.send("model", "users", np.array([7]), rows_of(5, "users", 1))
     log = LogDirectory(tmp_path / "log")
-    replayed = tiers_module.replay
+    replayed = volatile_opening.replay
 
     def fails(*arguments):
         replayed(*arguments)
@@ -337,7 +336,7 @@ def test_a_log_keeps_nothing_for_rows_that_redis_was_to_have(make_node, tmp_path
     with RedisServer() as redis:
         volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
         with monkeypatch.context() as patch:
-            patch.setattr(tiers_module, "replay", fails)
+            patch.setattr(volatile_opening, "replay", fails)
             with pytest.raises(StoreError, match="not sealed"):
                 make_node(tmp_path, {"volatile_db": volatile})
         assert log.groups() == []
