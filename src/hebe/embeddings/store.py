@@ -57,7 +57,7 @@ def check_rows(table: str, keys: KeyArray, rows: RowArray, dim: int) -> None:
 
 
 def check_query(table: str, keys: KeyArray, rows: RowArray, found: FoundMask, dim: int) -> None:
-    """As `check_rows`; and `rows` and the mask `found`, bool `[n]`, must be such as can be written to."""
+    """As `check_rows`; raises `StoreError`, too, unless `rows` and the mask `found`, bool `[n]`, can be written to."""
     check_rows(table, keys, rows, dim)
     check_mask("found", found, keys)
     if not rows.flags.writeable:

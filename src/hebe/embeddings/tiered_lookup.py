@@ -90,7 +90,9 @@ class TieredLookup:
         *,
         wait: bool = False,
     ) -> StateArray | None:
-        """`look_up_tables` of one table, rows `[n, dim]`: returns the states of the keys, None if all were found."""
+        """`look_up_tables` of one table, keys int64 `[n]`, rows float32 `[n, dim]`: returns the states of keys, None
+        if all were found. Raises ValueError for rows that are not C-contiguous.
+        """
         if not rows.flags.c_contiguous:
             raise ValueError("rows are not C-contiguous")
         starts, bases = np.array([0, len(keys)]), np.array([0, rows.size])

@@ -97,7 +97,8 @@ def describe_copies(
 
     The first key of `keys[i]` goes to column `columns[i]`. Returns int64 `[len(keys), COPY_COLUMNS]`, checked, good
     for as long as the arrays live. Described rather than made, so that the lookup can make them in its own call: each
-    return from compiled code waits for the interpreter lock while the front end may hold it.
+    return from compiled code waits for the interpreter lock while the front end may hold it. Raises TypeError for
+    other keys, ValueError for what does not fit.
     """
     addresses, widths = [], []
     for array, column in zip(keys, columns, strict=True):
@@ -126,7 +127,8 @@ def pad_jagged(
     """Write the keys of items `[start, stop)` to `out[row : row + stop - start, column : column + lookups]`.
 
     `values` int64 `[sum(lengths)]` and `offsets` int64 `[items + 1]` may be read-only and unaligned; `out` is the
-    batch's key matrix. Places past an item's keys become -1.
+    batch's key matrix, int64. Places past an item's keys become -1. Raises ValueError for items that are not there, or
+    do not fit.
     """
     if not 0 <= start <= stop < len(offsets) or offsets[start] < 0 or offsets[stop] > len(values):
         raise ValueError(f"items [{start}, {stop}) reach past {len(offsets) - 1} items or {len(values)} keys")
@@ -136,7 +138,10 @@ def pad_jagged(
 
 
 def count_present(keys: IntArray, column: int, lookups: int, out: IntArray, out_column: int) -> None:
-    """Set `out[:n, out_column]` to how many of `keys[:n, column : column + lookups]` are not -1."""
+    """Set `out[:n, out_column]` to how many of `keys[:n, column : column + lookups]` are not -1; both are int64.
+
+    Raises ValueError for columns or rows that are not there.
+    """
     if len(keys) > len(out) or not 0 <= out_column < out.shape[1] or not 0 <= column <= keys.shape[1] - lookups:
         raise ValueError(f"columns {column}..{column + lookups} of {keys.shape} to column {out_column} of {out.shape}")
     _count_kernel()(keys, column, lookups, out, out_column)

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from hebe.embeddings.updates.kafka_options import read_security
+from hebe.embeddings.updates.kafka_options import KafkaOptions, read_security
 
 
 def test_settings_of_kafka_are_read_from_a_file_of_its_own_form(tmp_path):
@@ -20,3 +20,21 @@ def test_settings_that_are_none_are_refused_without_their_values(tmp_path, text)
     assert "secret" not in str(raised.value)
     with pytest.raises(ValueError, match="No such file"):
         read_security(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("brokers", "nowhere"),
+        ("brokers", "x:99999"),
+        ("num_partitions", 0),
+        ("request_timeout_s", float("nan")),
+        ("session_timeout_ms", 1),
+        ("most_poll_gap_ms", 1),
+        ("most_message_bytes", 10),
+        ("replication_factor", 0),
+    ],
+)
+def test_options_out_of_range_are_named(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=name):
+        KafkaOptions(**{name: value})  # type: ignore[arg-type]

@@ -209,7 +209,7 @@ def import_kafka() -> Any:
 
 
 def open_client(kind: Any, settings: Mapping[str, Any]) -> Any:
-    """`kind(settings)`; a `StoreError` without the values of settings where these are refused."""
+    """`kind(settings)`. Raises `StoreError`, without the values of settings, where these are refused."""
     try:
         return kind(dict(settings))
     except Exception as fault:  # confluent_kafka's own, whose base is Exception

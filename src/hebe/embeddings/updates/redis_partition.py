@@ -375,7 +375,7 @@ def int_of(reply: Reply) -> int:
 
 
 def count_of(reply: Reply) -> int:
-    """How many partitions a topic has, 0 if it does not exist."""
+    """How many partitions a topic has, 0 if it does not exist. Raises `StoreError` for what is no such number."""
     count = int_of(reply)
     if count > MOST_PARTITIONS:
         raise StoreError(f"the update log in Redis is damaged: a topic of {count} partitions")

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import contextlib
+import time
+
+import numpy as np
+import pytest
+
+from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.updates.batching import BatchingOptions
+from hebe.embeddings.updates.boot_clock import boot_s
+from hebe.embeddings.updates.contract import Delivery, TopicPartition
+from hebe.embeddings.updates.kafka import KafkaLog
+
+from ...kafka_broker import (
+    API_FETCH,
+    API_HEARTBEAT,
+    API_OFFSET_COMMIT,
+    NOT_LEADER_FOR_PARTITION,
+    REQUEST_TIMED_OUT,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_MEMBER_ID,
+    KafkaBroker,
+)
+from .kafka_logs import poll_on, quick
+from .update_conformance import (
+    TIMEOUT_S,
+    USERS,
+    assert_in_order,
+    last_offsets,
+    push,
+    tables_of,
+    take,
+    take_rows,
+)
+
+
+def test_a_source_says_that_the_brokers_are_away_and_goes_on(broker: KafkaBroker) -> None:
+    log = KafkaLog(quick(broker, request_timeout_s=0.5))
+    push(log, range(20))
+    source = log.source("g", [USERS])
+    source.commit(last_offsets(take_rows(source, 20)))
+    broker.down()
+    with pytest.raises(StoreUnavailable, match="Kafka"):
+        poll_on(source)
+    with pytest.raises(StoreUnavailable, match="Kafka"):
+        log.group_lag("g")
+    broker.up()
+    expected = push(log, range(20), 3.0)
+    found: list[Delivery] = []
+    end_s = time.monotonic() + TIMEOUT_S
+    while sum(len(d.message.keys) for d in found if d.message) < 20:
+        assert time.monotonic() < end_s
+        with contextlib.suppress(StoreUnavailable):
+            found += source.poll(10, 0.1)
+    assert tables_of(found) == {"users": expected}
+    source.close()
+
+
+def test_a_fetch_that_fails_leaves_nothing_out(broker: KafkaBroker) -> None:
+    log = KafkaLog(quick(broker))
+    expected = push(log, range(60))
+    source = log.source("g", [USERS])
+    broker.fail_next(API_FETCH, NOT_LEADER_FOR_PARTITION, REQUEST_TIMED_OUT)
+    found = take_rows(source, 60)
+    assert_in_order(found)
+    assert tables_of(found) == {"users": expected}
+    source.close()
+
+
+def test_a_commit_that_fails_is_made_good_by_the_next(broker: KafkaBroker) -> None:
+    log = KafkaLog(quick(broker, request_timeout_s=1.0))
+    push(log, range(20))
+    source = log.source("g", [USERS])
+    offsets = last_offsets(take_rows(source, 20))
+    broker.fail_next(API_OFFSET_COMMIT, *[REQUEST_TIMED_OUT] * 20)
+    with pytest.raises(StoreUnavailable, match="commit"):
+        source.commit(offsets)
+    assert sum(source.lag().values()) > 0
+    broker.fail_next(API_OFFSET_COMMIT)
+    end_s = time.monotonic() + TIMEOUT_S
+    while any(source.lag().values()):
+        assert time.monotonic() < end_s
+        with contextlib.suppress(StoreUnavailable):
+            source.commit(offsets)
+    assert not any(log.group_lag("g").values())
+    source.close()
+
+
+def test_what_a_server_may_not_read_is_said_at_once(broker: KafkaBroker) -> None:
+    log = KafkaLog(quick(broker))
+    push(log, range(5))
+    source = log.source("g", [USERS])
+    broker.fail_next(API_FETCH, *[TOPIC_AUTHORIZATION_FAILED] * 50)
+    with pytest.raises(StoreError, match="Kafka refuses: TOPIC_AUTHORIZATION_FAILED") as raised:
+        poll_on(source)
+    assert not isinstance(raised.value, StoreUnavailable)
+    source.close()
+
+
+def test_what_the_cluster_removed_while_a_group_was_away_is_told(broker: KafkaBroker) -> None:
+    """The mock brokers keep some megabytes of a partition, as retention would."""
+    broker.create_topic("hebe.m.users", 1)
+    log = KafkaLog(quick(broker))
+    push(log, range(10))
+    source = log.source("g", [USERS])
+    source.commit(last_offsets(take_rows(source, 10)[:1]))
+    source.close()
+    producer = log.producer(BatchingOptions(linger_s=0.0))
+    for number in range(30):
+        producer.send("m", "users", np.arange(100, 110), np.full((10, 20_000), number, np.float32))
+        producer.flush(TIMEOUT_S)
+    producer.close()
+    source = log.source("g", [USERS])
+    found: list[Delivery] = []
+    while not found:
+        found += source.poll(1, 0.2)
+    [told] = found
+    assert told.fault == f"messages 1 to {told.offset} were removed from Kafka before this group had read them"
+    rest: list[Delivery] = []
+    while not rest:
+        rest += source.poll(1, 0.2)  # one, so that others are left for the next reader
+    assert rest[0].offset == told.offset + 1
+    source.commit(last_offsets(found))
+    source.commit(last_offsets(rest))
+    source.close()
+    source = log.source("g", [USERS])
+    again = take_rows(source, 10)
+    assert again[0].offset == rest[-1].offset + 1
+    assert all(delivery.message for delivery in again)
+    source.close()
+
+
+@pytest.mark.parametrize(("group", "newest"), [(None, False), (None, True), ("g", False)])
+def test_what_the_cluster_removes_under_a_readers_hands_is_told(
+    broker: KafkaBroker, group: str | None, newest: bool
+) -> None:
+    broker.create_topic("hebe.m.users", 1)
+    log = KafkaLog(quick(broker))
+    source = log.source(group, [USERS], newest=newest)
+    end_s = time.monotonic() + TIMEOUT_S
+    while not source.assigned():
+        assert time.monotonic() < end_s
+        source.poll(10, 0.1)
+    push(log, range(10))
+    first = take_rows(source, 10)
+    here = [source._place(first[0].at)]
+    source._consumer.pause(here)  # it fetches nothing meanwhile
+    expected = push(log, range(100, 150), 1.0)
+    broker.delete_records("hebe.m.users", 0, 8)
+    source._consumer.resume(here)
+    found = take(source, lambda found: any(d.message is not None and 149 in d.message.keys for d in found))
+    told, *rest = found
+    whose = "they were read" if group is None else "this group had read them"
+    assert told.fault == f"messages {first[-1].offset + 1} to 7 were removed from Kafka before {whose}"
+    assert told.offset == 7
+    assert [delivery.offset for delivery in rest] == list(range(8, 8 + len(rest)))
+    assert tables_of(rest) == {"users": {key: row for key, row in expected.items() if key >= 130}}
+    assert source.lost_beginning(told.at) is None
+    source.close()
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_partitions_that_are_added_are_read_from_their_beginning(
+    broker: KafkaBroker, group: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Mock brokers cannot add any, so an empty topic is made anew with more, which looks the same from here."""
+    broker.create_topic("hebe.m.users", 2)
+    log = KafkaLog(quick(broker, session_timeout_ms=3000))
+    source = log.source(group, [USERS], newest=group is None)
+    end_s = time.monotonic() + TIMEOUT_S
+    while len(source.assigned()) < 2:
+        assert time.monotonic() < end_s
+        assert not source.poll(10, 0.1)
+    broker.delete_topic("hebe.m.users")
+    broker.create_topic("hebe.m.users", 4)
+    expected = push(log, range(40))
+    found = take(source, lambda found: tables_of(found).get("users") == expected)
+    # A group's members may lose partitions and get them back meanwhile, and read again what nobody has committed.
+    assert_in_order(found if group is None else {(d.at, d.offset): d for d in found}.values())
+    assert {delivery.at.partition for delivery in found} == {0, 1, 2, 3}
+    assert all(source.lost_beginning(delivery.at) is None for delivery in found)
+    if group is None:
+        assert "topic hebe.m.users has 4 partitions now and had 2" in caplog.text
+        assert caplog.text.count("partitions now") == 1
+    source.close()
+
+
+def test_who_was_silent_too_long_reads_again_what_it_did_not_commit(broker: KafkaBroker) -> None:
+    """As the coordinator says when a session has run out: a machine that stood still is enough."""
+    log = KafkaLog(quick(broker))
+    expected = push(log, range(40))
+    source = log.source("g", [USERS])
+    found = take_rows(source, 40)
+    committed = last_offsets(found[: len(found) // 2])
+    source.commit(committed)
+    broker.fail_next(API_HEARTBEAT, UNKNOWN_MEMBER_ID)
+    left = {(d.at, d.offset) for d in found if d.offset > committed.get(d.at, -1)}
+    again = take(source, lambda news: len(news) >= len(left))
+    assert {(d.at, d.offset) for d in again} == left
+    assert tables_of([*found, *again]) == {"users": expected}
+    source.close()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_who_stood_still_asks_the_group_before_it_writes_on(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """The client itself hears only later that the group has given its partitions to others."""
+    log = KafkaLog(quick(broker))
+    push(log, range(40))
+    source = log.source("g", [USERS])
+    found = take_rows(source, 40)
+    ours = source.assigned()
+    still_s = boot_s() + 2.0
+    monkeypatch.setattr("hebe.embeddings.updates.kafka_source.boot_s", lambda: still_s)
+    if not known:
+        broker.fail_next(API_OFFSET_COMMIT, UNKNOWN_MEMBER_ID)
+    assert source.assigned() == (ours if known else frozenset())
+    monkeypatch.undo()
+    if known:
+        assert not source.poll(10, 0.5)
+    else:
+        again = take(source, lambda news: len(news) >= len(found))
+        assert {(d.at, d.offset) for d in again} == {(d.at, d.offset) for d in found}
+    source.close()
+
+
+def test_a_look_that_fails_in_the_middle_leaves_no_partition_out(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("hebe.m.users", 2)
+    log = KafkaLog(quick(broker))
+    push(log, range(20))
+    source = log.source(None, [USERS], newest=True)
+    watermarks, asked = source._watermarks, []
+
+    def fail_once(at: TopicPartition) -> tuple[int, int]:
+        asked.append(at)
+        if len(asked) == 2:
+            raise StoreUnavailable("away")
+        return watermarks(at)
+
+    monkeypatch.setattr(source, "_watermarks", fail_once)
+    with pytest.raises(StoreUnavailable, match="away"):
+        source.poll(10, 0.1)
+    assert not source.poll(10, 0.1)
+    assert {at.partition for at in source.assigned()} == {0, 1}
+    expected = push(log, range(20), 1.0)
+    assert tables_of(take_rows(source, 20)) == {"users": expected}
+    source.close()
