@@ -8,12 +8,12 @@ from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.refresh import CacheRefresh, RefreshOptions
 from hebe.embeddings.store import StoreError
 
-from .test_tiered_lookup import DIMS, Tiers
+from .dict_tiers import DIMS, DictTiers
 
 
 @pytest.fixture
 def tiers():
-    made = Tiers(capacity=60)
+    made = DictTiers(capacity=60)
     made.ask(list(range(40)))
     made.ask(list(range(20)), "items")
     made.background.drain()
@@ -21,7 +21,7 @@ def tiers():
     made.close()
 
 
-def newer(tiers: Tiers, keys: list[int], value: float) -> None:
+def newer(tiers: DictTiers, keys: list[int], value: float) -> None:
     """Update keys in level 3 (and 2), and say so."""
     for store in (tiers.volatile, tiers.persistent):
         store.insert("users", np.array(keys), np.full((len(keys), 3), value, np.float32))

@@ -42,7 +42,7 @@ _VERSIONS, _VERSIONS_OF_DIM_1 = 2048, 256
 _TOLERANCE = 1e-4
 """Of a row's numbers, which lie in [0, 2): what the sigmoid and back costs, with some reserve."""
 _IDENTITY_DIGITS = 12
-"""So much of a content's identity is in the names of its rows in Redis (`hebe.embeddings.tiers`)."""
+"""So much of a content's identity is in the names of its rows in Redis (`hebe.embeddings.model_rows`)."""
 _DOCUMENTED = {"429", "503", "504", "StatusCode.RESOURCE_EXHAUSTED", "StatusCode.UNAVAILABLE"}
 """Statuses of a request that is refused rather than wrong (`hebe.serving.errors`)."""
 
