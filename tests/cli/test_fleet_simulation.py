@@ -16,7 +16,7 @@ from hebe.cli.fleet_simulation import (
     saturation_qps,
 )
 from hebe.cli.plan_files import PlanFileError
-from hebe.cli.pool_forms import PolicyChoice
+from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
 
@@ -93,7 +93,7 @@ def test_a_search_ends_at_a_low_percentile_with_the_fewest_queries_that_are_let(
         queries_needed(1, sla, 1000.0, "poisson", search=True)
     fewest = int(re.search(r"lie in ([\d,]+)\.\.", str(caught.value))[1].replace(",", ""))
     stream = QueryStream("poisson", "fixed:1", fewest, 0)
-    found, _ = capacity_case(FleetCase(table, (1,), PolicyChoice("fcfs"), sla, 1, stream, 700.0))
+    found, _ = capacity_case(FleetCase(table, (1,), PolicyChoice(PolicyKind.FCFS), sla, 1, stream, 700.0))
     assert 1000 <= found <= 1400
 
 
@@ -102,7 +102,7 @@ def test_what_a_search_finds_is_hardly_more_than_servers_can_do():
     sla = SlaTarget(100.0, 99.0)
     table = ServiceTable.from_samples({"a": {1: [1e-3], 2: [1e-3]}})
     stream = QueryStream("constant", "fixed:1", queries_needed(None, sla, 1000.0, "constant", search=True), 0)
-    found, _ = capacity_case(FleetCase(table, (1,), PolicyChoice("fcfs"), sla, 1, stream, 700.0))
+    found, _ = capacity_case(FleetCase(table, (1,), PolicyChoice(PolicyKind.FCFS), sla, 1, stream, 700.0))
     assert 990 <= found <= 1010
 
 

@@ -60,5 +60,5 @@ def test_the_plan_shown_can_be_read(tmp_path):
     path.write_text(_TOML.search((DOCS / "planning.md").read_text())[1])
     plan = read_pool_plan(path)
     assert plan.counts == {"gpu": 0, "cpu": 10}
-    assert plan.policy.name == "splitting"
+    assert plan.policy.kind == "splitting"
     assert plan.service_times == (tmp_path / "times.csv",)

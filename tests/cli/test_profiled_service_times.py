@@ -6,11 +6,11 @@ import pytest
 
 from hebe.cli.fleet_simulation import FleetCase, QueryStream, capacity_case
 from hebe.cli.plan_profiles import sizes_of
-from hebe.cli.pool_forms import PolicyChoice
 from hebe.cli.service_times import read_service_times
 from hebe.profile import LatencyProfile
 from hebe.profiling.server_profile import write_server_profile
 from hebe.server_configuration import Lane, Placement
+from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget
 
 from ..profiling.profiles import SUBJECT
@@ -42,7 +42,7 @@ def read(path, made):
 
 def capacity_qps(times):
     case = FleetCase(
-        times.table, times.workers_per_server, PolicyChoice("fcfs"), SLA, 64,
+        times.table, times.workers_per_server, PolicyChoice(PolicyKind.FCFS), SLA, 64,
         QueryStream("poisson", "fixed:64", 10_000, 0), 400.0,
     )  # fmt: skip
     return capacity_case(case)[0]

@@ -11,7 +11,8 @@ from hebe.scheduling.splitting import PricedSplitting
 from hebe.simulation.capacity import fleet_capacity
 from hebe.simulation.capacity_race import CapacityRace
 from hebe.simulation.fleet_run import QueryTrace, TableServers
-from hebe.simulation.plan_choice import FINALISTS, PolicyKind, choose_plan, make_policy
+from hebe.simulation.plan_choice import FINALISTS, choose_plan
+from hebe.simulation.policy_choice import PolicyKind
 from hebe.simulation.service_table import ServiceTableError
 from hebe.spec import SlaTarget
 
@@ -36,9 +37,11 @@ def test_the_choice_never_loses_to_kairos_on_the_trace_it_was_made_on():
 def test_where_no_type_serves_the_largest_query_whole_the_choice_splits():
     slow = table(item_ms=(1.0, 1.0))
     plan = choose_plan(problem(slow), slow, BUDGET, SLA, TRACE, runners_up=0)
-    assert plan.policy is PolicyKind.SPLITTING
+    assert plan.policy.kind is PolicyKind.SPLITTING
     assert plan.predicted_qps > 0
-    assert all((price > 0) == (count > 0) for price, count in zip(plan.prices_qps, plan.counts, strict=True))
+    assert all(
+        (price > 0) == (count > 0) for price, count in zip(plan.policy.prices_qps.values(), plan.counts, strict=True)
+    )
 
 
 def test_the_same_inputs_make_the_same_choice_and_report_every_step():
@@ -68,7 +71,7 @@ def test_the_finalists_compete_on_fresh_traces_and_the_best_of_them_there_is_tak
     assert len(measured) == FINALISTS == len(set(measured))
     assert (plan_pool(problem(), BUDGET).pick.counts, CostMatching) in [entry[1:] for entry in measured]
     assert plan.predicted_qps == max(measured)[0]
-    policy = CostMatching if plan.policy is PolicyKind.MATCHING else PricedSplitting
+    policy = CostMatching if plan.policy.kind is PolicyKind.MATCHING else PricedSplitting
     assert (plan.predicted_qps, plan.counts, policy) in measured
     assert steps == [(done, plan.tried + FINALISTS) for done in range(1, plan.tried + FINALISTS + 1)]
 
@@ -91,21 +94,8 @@ def test_on_the_fresh_traces_the_choice_never_loses_to_kairos(monkeypatch):
 def test_without_kairos_pick_the_rest_compete():
     slow = table(item_ms=(1.0, 1.0))
     plan = choose_plan(problem(slow), slow, BUDGET, SLA, TRACE, fresh=FRESH, runners_up=1)
-    assert plan.policy is PolicyKind.SPLITTING
+    assert plan.policy.kind is PolicyKind.SPLITTING
     assert plan.predicted_qps > 0
-
-
-def test_a_plan_is_plain_data():
-    plan = choose_plan(problem(), table(), BUDGET, SLA, TRACE, runners_up=0)
-    data = plan.to_dict()
-    assert data["counts"] == list(plan.counts)
-    assert data["policy"] in ("matching", "splitting")
-    assert type(data["policy"]) is str
-
-
-def test_a_policy_is_made_by_its_kind():
-    assert isinstance(make_policy(PolicyKind.MATCHING, 0.03, LARGEST, ()), CostMatching)
-    assert isinstance(make_policy(PolicyKind.SPLITTING, 0.03, LARGEST, (2.0, 1.0)), PricedSplitting)
 
 
 def test_what_cannot_be_planned_is_named():
@@ -125,6 +115,6 @@ def test_servers_of_several_workers_do_what_so_many_servers_do():
     pool = [2 * count for count in plan.counts]
     alone = fleet_capacity(
         [TRACE], pool, TableServers(table()),
-        lambda: make_policy(plan.policy, SLA.latency_s, LARGEST, plan.prices_qps), SLA,
+        lambda: plan.policy.make(plan.types, SLA.latency_s, LARGEST), SLA,
     )  # fmt: skip
     assert plan.predicted_qps == pytest.approx(alone.qps, rel=0.02)

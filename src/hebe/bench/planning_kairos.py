@@ -25,7 +25,7 @@ from hebe.scheduling.matching import CostMatching
 from hebe.simulation.capacity import Capacity, fleet_capacity
 from hebe.simulation.capacity_race import CapacityRace, PolicyMaker
 from hebe.simulation.fleet_run import QueryTrace, TableServers
-from hebe.simulation.plan_choice import choose_plan, make_policy
+from hebe.simulation.plan_choice import choose_plan
 from hebe.studies.kairos_contenders import (
     CHOOSING_SEED,
     CLOCKWORK,
@@ -236,10 +236,10 @@ def _split(contest: Contest) -> Reached:
     )  # fmt: skip
     capacity = contest.capacity(
         plan.counts,
-        lambda: make_policy(plan.policy, contest.sla.latency_s, contest.problem.largest, plan.prices_qps),
+        lambda: plan.policy.make(plan.types, contest.sla.latency_s, contest.problem.largest),
         plan.predicted_qps,
     )
-    return Reached(capacity, plan.counts, str(plan.policy), plan.bound_qps)
+    return Reached(capacity, plan.counts, str(plan.policy.kind), plan.bound_qps)
 
 
 def _kairos_plus(contest: Contest) -> Reached:

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from rich.progress import Progress
 
 from hebe.cli.plan_files import PlanFileError
-from hebe.cli.pool_forms import PolicyChoice
 from hebe.cli.service_times import ServiceTimes
 from hebe.planning.query_size_monitor import size_weights
 from hebe.scheduling.distribution import DistributionPolicy
@@ -24,6 +23,7 @@ from hebe.scheduling.partitioning import PartitionedRouter
 from hebe.simulation.capacity import Capacity, holds_target, largest_rate_qps
 from hebe.simulation.fleet_run import FleetRun, QueryTrace, TableServers, run_fleet
 from hebe.simulation.partitioned_fleet import partitioned
+from hebe.simulation.policy_choice import PolicyChoice
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SAFEGUARD, SlaTarget
 from hebe.studies.sweep import sweep

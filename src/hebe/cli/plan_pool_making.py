@@ -26,7 +26,6 @@ from hebe.cli.fleet_simulation import (
     workers_of,
 )
 from hebe.cli.plan_files import PlanFileError
-from hebe.cli.pool_forms import PolicyChoice, choose_policy
 from hebe.cli.service_times import ServiceTimes, read_prices, read_service_times
 from hebe.planning.error import PlanningError
 from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound, fluid_bound
@@ -34,6 +33,7 @@ from hebe.planning.fluid_pool import FluidPool, best_pool
 from hebe.planning.pool import PoolPlan, kairos_bounds, plan_pool, pools_within
 from hebe.planning.pool_problem import BUDGET_SLACK, PoolProblem
 from hebe.simulation.plan_choice import choose_plan
+from hebe.simulation.policy_choice import PolicyChoice, PolicyKind, policy_for_pool
 from hebe.spec import SlaTarget
 
 Floats = npt.NDArray[np.float64]
@@ -218,18 +218,18 @@ def _proposals(
         if most is not None:
             base[0] = min(base[0], most[0])
         if base[0]:
-            found["one type"] = _proposal("one type", problem, tuple(base), "fcfs")
+            found["one type"] = _proposal("one type", problem, tuple(base), PolicyKind.FCFS)
     if kairos is not None:
-        found["Kairos"] = _proposal("Kairos", problem, kairos.pick.counts, "matching")
+        found["Kairos"] = _proposal("Kairos", problem, kairos.pick.counts, PolicyKind.MATCHING)
     if whole is not None:
-        found["fluid, whole"] = _proposal("fluid, whole", problem, whole.counts, "matching")
-    found["fluid, splitting"] = _proposal("fluid, splitting", problem, split.counts, "splitting")
+        found["fluid, whole"] = _proposal("fluid, whole", problem, whole.counts, PolicyKind.MATCHING)
+    found["fluid, splitting"] = _proposal("fluid, splitting", problem, split.counts, PolicyKind.SPLITTING)
     return found
 
 
-def _proposal(name: str, problem: PoolProblem, counts: tuple[int, ...], form: str) -> Proposal:
-    policy = choose_policy(form, problem, counts)
-    bound = fluid_bound(problem, counts, most_parts=DEFAULT_PARTS if policy.name == "splitting" else 1)
+def _proposal(name: str, problem: PoolProblem, counts: tuple[int, ...], kind: PolicyKind) -> Proposal:
+    policy = policy_for_pool(kind, problem, counts)
+    bound = fluid_bound(problem, counts, most_parts=kind.most_parts)
     return Proposal(name, counts, float(np.dot(counts, problem.price_per_hour)), policy, bound)
 
 
@@ -262,7 +262,7 @@ def _chosen(
     except PlanningError as fault:
         raise PlanningError(_in_options(str(fault))) from None
     progress.remove_task(task)
-    return _proposal("chosen", problem, choice.counts, str(choice.policy))
+    return _proposal("chosen", problem, choice.counts, choice.policy.kind)
 
 
 def _measured(
@@ -274,7 +274,7 @@ def _measured(
     progress: Progress,
 ) -> dict[str, Proposal]:
     """All proposals measured on the same queries, which are not those that the choice was made on."""
-    ways = {(one.counts, one.policy.name): one for one in proposals.values()}
+    ways = {(one.counts, one.policy.kind): one for one in proposals.values()}
     cases = [
         FleetCase(
             times.table, workers_of(one.counts, times), one.policy, request.sla, problem.largest,
@@ -288,7 +288,7 @@ def _measured(
     of_way = {
         way: measured_capacity(found[at * request.seeds : (at + 1) * request.seeds]) for at, way in enumerate(ways)
     }
-    return {name: replace(one, measured=of_way[one.counts, one.policy.name]) for name, one in proposals.items()}
+    return {name: replace(one, measured=of_way[one.counts, one.policy.kind]) for name, one in proposals.items()}
 
 
 def _frontier(request: PoolRequest, problem: PoolProblem, most: list[int] | None) -> tuple[Floats, dict[str, Floats]]:

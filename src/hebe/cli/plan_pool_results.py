@@ -64,7 +64,7 @@ def predicted(made: PoolPlanMade, one: Proposal) -> dict[str, Any]:
 
 def _proposal_content(made: PoolPlanMade, one: Proposal) -> dict[str, Any]:
     counts = {name: count for name, count in zip(made.problem.types, one.counts, strict=True) if count}
-    return {"name": one.name, "policy": one.policy.name, "counts": counts, **predicted(made, one)}
+    return {"name": one.name, "policy": str(one.policy.kind), "counts": counts, **predicted(made, one)}
 
 
 def summary(made: PoolPlanMade) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _ranked_rows(made: PoolPlanMade) -> tuple[list[str], list[list[str]]]:
 def _proposal_rows(made: PoolPlanMade) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
-            _PROPOSALS[name] if name != "chosen" else f"chosen: {one.policy.name}",
+            _PROPOSALS[name] if name != "chosen" else f"chosen: {one.policy.kind}",
             _pool(made, one.counts),
             format_number(one.cost_per_hour),
             format_number(one.bound.bound_qps),
@@ -161,7 +161,7 @@ def _verdict(made: PoolPlanMade) -> Text:
     else:
         serves = f"serves {_interval(chosen)} queries/s in simulation"
     return Text(
-        f"{_pool(made, chosen.counts)} with {chosen.policy.name} for {price} per hour {serves},"
+        f"{_pool(made, chosen.counts)} with {chosen.policy.kind} for {price} per hour {serves},"
         f" p{sla.percentile:g} within {sla.latency_ms:g} ms."
     )
 

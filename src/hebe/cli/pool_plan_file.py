@@ -11,7 +11,7 @@ from typing import Any
 
 import hebe
 from hebe.cli.plan_files import Entry, PlanFileError, parse_number, reading
-from hebe.cli.pool_forms import PolicyChoice
+from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget, SpecError
 
 PLAN_KIND = "pool"
@@ -71,7 +71,7 @@ def read_pool_plan(path: Path) -> PoolPlanFile:
             f" kind {PLAN_KIND!r}, version {PLAN_VERSION}, as hebe plan pool writes it"
         )
     head = Entry(str(path), content, str(path))
-    made_from, sla, policy = (_part(path, content, name) for name in ("made_from", "sla", "policy"))
+    made_from, sla = (_part(path, content, name) for name in ("made_from", "sla"))
     try:
         target = SlaTarget(sla.number("latency_ms"), sla.number("percentile"))
     except SpecError as fault:
@@ -80,7 +80,6 @@ def read_pool_plan(path: Path) -> PoolPlanFile:
     files = made_from.fields.get("service_times")
     if not isinstance(files, list) or not files or not all(isinstance(name, str) for name in files):
         raise PlanFileError(f"{path}: made_from: service_times is {files!r}: must be a list of files")
-    name = policy.text("name")
     return PoolPlanFile(
         head.text("model"),
         target,
@@ -88,7 +87,7 @@ def read_pool_plan(path: Path) -> PoolPlanFile:
         head.number("budget_per_hour"),
         counts,
         prices,
-        PolicyChoice(name, _parameters(path, name, policy, counts)),
+        _policy(path, _part(path, content, "policy"), counts),
         tuple(named_in_plan(file, path) for file in files),
         named_in_plan(made_from.text("prices"), path),
         _part(path, content, "predicted").fields,
@@ -118,23 +117,30 @@ def _servers(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, int], di
     return counts, prices
 
 
-def _parameters(path: Path, name: str, policy: Entry, counts: Mapping[str, int]) -> dict[str, Any]:
-    """The policy's parameters, those that it cannot do without as numbers."""
-    parameters = {key: value for key, value in policy.fields.items() if key != "name"}
-    if name == "threshold":
-        parameters["threshold_items"] = policy.whole("threshold_items")
-    if name == "splitting":
-        worth = parameters.get("prices_qps")
-        if not isinstance(worth, dict):
-            raise PlanFileError(f"{path}: policy: prices_qps is {worth!r}: must give a price for each server type")
-        for kind in counts:
-            if kind not in worth:
-                raise PlanFileError(f"{path}: policy: prices_qps of {kind} is missing")
-        prices = {kind: parse_number(worth[kind], f"{path}: policy: prices_qps of {kind}") for kind in counts}
-        if not any(prices.values()):
-            raise PlanFileError(f"{path}: policy: prices_qps: at least one must be more than 0")
-        parameters["prices_qps"] = prices
-    return parameters
+def _policy(path: Path, policy: Entry, counts: Mapping[str, int]) -> PolicyChoice:
+    """The policy, with those of its parameters that it cannot do without."""
+    name = policy.text("name")
+    if name not in list(PolicyKind):
+        raise PlanFileError(f"{path}: policy {name!r}: must be one of {', '.join(PolicyKind)}")
+    kind = PolicyKind(name)
+    if kind is PolicyKind.THRESHOLD:
+        return PolicyChoice(kind, threshold_items=policy.whole("threshold_items"))
+    if kind is PolicyKind.SPLITTING:
+        return PolicyChoice(kind, prices_qps=_prices_qps(path, policy.fields.get("prices_qps"), counts))
+    return PolicyChoice(kind)
+
+
+def _prices_qps(path: Path, worth: object, counts: Mapping[str, int]) -> dict[str, float]:
+    """What a server's time of each type is worth."""
+    if not isinstance(worth, dict):
+        raise PlanFileError(f"{path}: policy: prices_qps is {worth!r}: must give a price for each server type")
+    for kind in counts:
+        if kind not in worth:
+            raise PlanFileError(f"{path}: policy: prices_qps of {kind} is missing")
+    prices_qps = {kind: parse_number(worth[kind], f"{path}: policy: prices_qps of {kind}") for kind in counts}
+    if not any(prices_qps.values()):
+        raise PlanFileError(f"{path}: policy: prices_qps: at least one must be more than 0")
+    return prices_qps
 
 
 def relative_to_plan(file: Path, plan: Path) -> str:

@@ -18,16 +18,16 @@ from rich.progress import Progress
 from hebe.cli.colocation_plan_file import ColocationPlanFile, read_colocation_plan
 from hebe.cli.fleet_simulation import FleetCase, QueryStream, RunResult, on_all_cores, queries_needed, run_case
 from hebe.cli.plan_files import PlanFileError
-from hebe.cli.pool_forms import MOST_INSTANCES, PolicyChoice, choose_policy
+from hebe.cli.pool_forms import MOST_INSTANCES, choose_policy
 from hebe.cli.simulate_making import Estimate
 from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan, read_models, service_time_files
 from hebe.planning.colocation import Tenant
 from hebe.planning.pool_problem import PoolProblem
-from hebe.scheduling.partitioning import partitions_for
+from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.simulation.service_table import ServiceTable
 from hebe.simulation.shared_slowdown import WorkersAtLimit, longest_stretch, service_classes
 
-_POLICY = "fcfs"
+_POLICY = PolicyKind.FCFS
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +199,9 @@ def _case(request: FleetPlanRequest, known: ModelUnderPlan, parts: Sequence[Mode
     policy = _policy(request, known, table, workers)
     queries = queries_needed(request.queries, known.sla, load_qps, request.arrivals, search=False)
     stream = QueryStream(request.arrivals, known.sizes, queries, request.seed)
-    partitions = partitions_for(workers) if policy.name in ("matching", "splitting") else 1
-    return FleetCase(table, workers, policy, known.sla, known.largest, stream, load_qps, partitions)
+    return FleetCase(
+        table, workers, policy, known.sla, known.largest, stream, load_qps, policy.kind.partitions(workers)
+    )
 
 
 def _policy(
@@ -209,7 +210,7 @@ def _policy(
     """As asked, with parameters that fit; by itself first come, first served, to the fastest part with an idle one."""
     form = request.policy or _POLICY
     if form == _POLICY:
-        return PolicyChoice(form)
+        return PolicyChoice(_POLICY)
     any_price = np.ones(len(workers))  # what a policy's parameters depend on is time
     service_s = table.mean_s[:, : known.largest]
     problem = PoolProblem(table.types, any_price, service_s, known.size_weights, known.sla.latency_s)

@@ -188,7 +188,7 @@ def _unfit(model: ModelSimulated) -> str:
 def _runs(made: ColocationSimulated) -> str:
     request, queries = made.request, [sent for model in made.models for sent in model.queries]
     runs = f"{request.seeds} run{'s' if request.seeds > 1 else ''} of {in_words(queries)} queries for each model"
-    policies = ", ".join(dict.fromkeys(model.case.policy.name for model in made.models))
+    policies = ", ".join(dict.fromkeys(model.case.policy.kind for model in made.models))
     return f"{runs}, {request.arrivals} arrivals, {policies}. Slowdown: predicted, over the times measured alone."
 
 

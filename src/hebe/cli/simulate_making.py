@@ -28,13 +28,13 @@ from hebe.cli.fleet_simulation import (
     workers_of,
 )
 from hebe.cli.plan_files import PlanFileError
-from hebe.cli.pool_forms import MOST_INSTANCES, PolicyChoice, choose_policy, parse_counts
+from hebe.cli.pool_forms import MOST_INSTANCES, choose_policy, parse_counts
 from hebe.cli.pool_plan_file import PoolPlanFile, read_pool_plan
 from hebe.cli.service_times import ServiceTimes, read_service_times
 from hebe.cli.simulate_plan import DEFAULT_PERCENTILE, DEFAULT_SIZES
 from hebe.planning.pool_problem import PoolProblem
-from hebe.scheduling.partitioning import partitions_for
 from hebe.simulation.capacity import Capacity
+from hebe.simulation.policy_choice import PolicyChoice
 from hebe.simulation.size_watch import SizeShift, size_shift
 from hebe.spec import SlaTarget
 from hebe.workload import forms
@@ -175,9 +175,9 @@ def make_simulation(request: SimulationRequest, progress: Progress) -> Simulatio
 
 
 def _partitions(request: SimulationRequest, policy: PolicyChoice, workers: tuple[int, ...]) -> int:
-    """As asked; else by size, for the policies whose decisions take longer in a larger fleet."""
+    """As asked, else as the policy is dealt."""
     if request.partitions is None:
-        return partitions_for(workers) if policy.name in ("matching", "splitting") else 1
+        return policy.kind.partitions(workers)
     if request.partitions > sum(workers):
         raise PlanFileError(f"--partitions is {request.partitions}: the pool has {sum(workers)} workers to deal")
     return request.partitions
@@ -232,13 +232,10 @@ def _policy(
 ) -> PolicyChoice:
     """As asked, with parameters that fit this pool; the plan's as it is if it is for this pool: a type that the plan
     had none of has price 0, which splitting cannot distribute by once there are some."""
-    priced = plan is None or all(
-        plan.policy.parameters.get("prices_qps", {}).get(name, 1) for name in times.table.types
-    )
+    priced = plan is None or all(plan.policy.prices_qps.get(name, 1) for name in times.table.types)
     if plan is not None and request.policy is None and request.pool is None and priced:
-        plan.policy.make(times.table.types, sla.latency_s, weights.size)  # names a policy that there is not
         return plan.policy
-    form = request.policy or (plan.policy.name if plan else "matching")
+    form = request.policy or (plan.policy.kind if plan else "matching")
     # Prices play no part: neither the pool's fluid bound nor how far a type reaches depends on them.
     any_price = np.ones(len(pool))
     service_s = times.table.mean_s[:, : weights.size]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,13 +20,14 @@ from hebe.cli.fleet_simulation import (
     sending_s,
 )
 from hebe.cli.plan_files import PlanFileError
-from hebe.cli.pool_forms import MOST_INSTANCES, PolicyChoice
+from hebe.cli.pool_forms import MOST_INSTANCES, parse_policy
 from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan, read_models, service_time_files
 from hebe.cli.simulate_provisioning_plan import ProvisioningPlanFile, read_provisioning_plan
 from hebe.scheduling.distribution import DistributionPolicy
-from hebe.scheduling.partitioning import PartitionedRouter, partitions_for
+from hebe.scheduling.partitioning import PartitionedRouter
 from hebe.simulation.fleet_run import QueryTrace, TableServers
 from hebe.simulation.partitioned_fleet import partitioned
+from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.simulation.provisioned_day import (
     Draw,
     IntervalRun,
@@ -40,7 +42,11 @@ Floats = npt.NDArray[np.float64]
 
 QUERIES = 10_000
 """Queries that are simulated of each model in each interval, or as many more as whole periods of the arrivals take."""
-_POLICIES = ("fcfs", "threshold:ITEMS", "clockwork", "matching")
+_POLICIES = ", ".join(
+    f"{kind}:ITEMS" if kind is PolicyKind.THRESHOLD else str(kind)
+    for kind in PolicyKind
+    if kind is not PolicyKind.SPLITTING
+)
 _INTERVALS_A_CASE = 6
 """Of one model: enough that sending its service times to another process does not count."""
 
@@ -215,9 +221,8 @@ def run_stretch(case: StretchCase) -> list[IntervalRun | None]:
     runs = []
     for planned, seeds in zip(case.intervals, case.seeds, strict=True):
         pool = [count * workers[name] for name, count in zip(table.types, planned.counts, strict=True)]
-        partitions = partitions_for(pool) if case.policy.name == "matching" else 1
 
-        def policy(partitions: int = partitions) -> DistributionPolicy | PartitionedRouter:
+        def policy(partitions: int = case.policy.kind.partitions(pool)) -> DistributionPolicy | PartitionedRouter:
             return partitioned(servers, make_policy, model.sla.latency_s, partitions)
 
         def make_policy() -> DistributionPolicy:
@@ -297,15 +302,16 @@ def _fastest_first(model: ModelUnderPlan) -> ModelUnderPlan:
 
 def _policy(form: str | None) -> PolicyChoice:
     """One whose parameters do not depend on the pool, which is another one in every interval."""
-    name, colon, items = (form or "fcfs").strip().partition(":")
-    if name == "threshold" and items.isascii() and items.isdigit() and len(items) <= 9:
-        return PolicyChoice(name, {"threshold_items": int(items)})
-    if colon or name not in _POLICIES:
-        raise PlanFileError(
-            f"--policy: {form!r}: must be one of {', '.join(_POLICIES)} for the plan of a day, in which a"
-            " model's servers are others in every interval"
-        )
-    return PolicyChoice(name)
+    with contextlib.suppress(PlanFileError):
+        kind, items = parse_policy(form or PolicyKind.FCFS)
+        if kind is PolicyKind.THRESHOLD and items is not None:
+            return PolicyChoice(kind, threshold_items=items)
+        if kind not in (PolicyKind.THRESHOLD, PolicyKind.SPLITTING):
+            return PolicyChoice(kind)
+    raise PlanFileError(
+        f"--policy: {form!r}: must be one of {_POLICIES} for the plan of a day, in which a model's servers are others"
+        " in every interval"
+    )
 
 
 def _check_size(plan: ProvisioningPlanFile, at: int, model: ModelUnderPlan) -> None:

@@ -215,7 +215,7 @@ def _verdict(made: DayMade) -> str:
     whole = "" if arrival_process(made.request.arrivals).period_s is None else ", or whole periods of them,"
     return (
         f"The SLA target is met in {loaded - missed:,} of {loaded:,} intervals of a model ({1 - missed / loaded:.1%})."
-        f" Planned load{times}, {made.policy.name}, {made.request.arrivals} arrivals, {made.queries:,} queries{whole}"
+        f" Planned load{times}, {made.policy.kind}, {made.request.arrivals} arrivals, {made.queries:,} queries{whole}"
         f" for each model in each of {len(made.plan.counts):,} intervals{runs}."
     )
 

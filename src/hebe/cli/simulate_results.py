@@ -103,7 +103,7 @@ def _verdict(made: SimulationMade) -> str:
     runs = f"{made.request.seeds} run{'s' if made.request.seeds > 1 else ''} of {in_words(made.queries)} queries each"
     pool = pool_words(made.times.table.types, made.counts)
     dealt = f" in {made.partitions} partitions" if made.partitions > 1 else ""
-    text = f"{made.times.model} on {pool}{dealt}, {made.policy.name}, {made.stream.arrivals} arrivals, {runs}."
+    text = f"{made.times.model} on {pool}{dealt}, {made.policy.kind}, {made.stream.arrivals} arrivals, {runs}."
     if made.capacity is not None and not made.runs:
         text += f" No rate keeps p{made.sla.percentile:g} within {made.sla.latency_ms:g} ms."
     return text

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
 
 import numpy as np
 
@@ -22,12 +20,10 @@ from hebe.planning.fluid_pool import best_pool, fluid_bounds
 from hebe.planning.pool import plan_pool, pools_within
 from hebe.planning.pool_problem import PoolProblem
 from hebe.planning.split_options import split_options
-from hebe.scheduling.distribution import DistributionPolicy
-from hebe.scheduling.matching import CostMatching
-from hebe.scheduling.splitting import PricedSplitting
 from hebe.simulation.capacity import fleet_capacity
 from hebe.simulation.capacity_race import CapacityRace, PolicyMaker
 from hebe.simulation.fleet_run import QueryTrace, TableServers
+from hebe.simulation.policy_choice import PolicyChoice, PolicyKind, splitting_choice
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
 
@@ -39,50 +35,22 @@ _HOPELESS = 5
 """What has so many times as many late queries as the SLA allows, at the best one's rate, is no finalist."""
 
 
-class PolicyKind(StrEnum):
-    """What distributes queries over the pool: Kairos' matching, or splitting by the fluid bound's prices."""
-
-    MATCHING = "matching"
-    SPLITTING = "splitting"
-
-
-def make_policy(kind: PolicyKind, sla_s: float, largest: int, prices_qps: Sequence[float]) -> DistributionPolicy:
-    """A new policy; `largest` items is the largest query, `prices_qps` [types] what a server's time is worth."""
-    if kind is PolicyKind.MATCHING:
-        return CostMatching(sla_s, largest)
-    return PricedSplitting(sla_s, prices_qps, largest=largest)
-
-
 @dataclass(frozen=True, slots=True)
 class PlanChoice:
     """A pool, `counts` [types], and the policy to run on it.
 
-    `prices_qps` [types] are the fluid bound's, which splitting distributes by; `predicted_qps` is what the simulation
-    sustained, on the fresh traces if there were any (a little too much, as it is the best of a few); `bound_qps` no
-    policy exceeds that splits into so many parts and keeps every query in time. `tried` counts the pairs of pool and
-    policy that were compared.
+    `predicted_qps` is what the simulation sustained, on the fresh traces if there were any (a little too much, as it is
+    the best of a few); `bound_qps` no policy exceeds that splits into so many parts and keeps every query in time.
+    `tried` counts the pairs of pool and policy that were compared.
     """
 
     types: tuple[str, ...]
     counts: tuple[int, ...]
     cost_per_hour: float
-    policy: PolicyKind
-    prices_qps: tuple[float, ...]
+    policy: PolicyChoice
     predicted_qps: float
     bound_qps: float
     tried: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for a plan file."""
-        return {
-            "types": list(self.types),
-            "counts": list(self.counts),
-            "cost_per_hour": self.cost_per_hour,
-            "policy": str(self.policy),
-            "prices_qps": list(self.prices_qps),
-            "predicted_qps": self.predicted_qps,
-            "bound_qps": self.bound_qps,
-        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +58,7 @@ class _Way:
     """A pool under a policy, its fluid bound, and its workers: to the router a server of several workers is as good as
     so many servers."""
 
-    kind: PolicyKind
+    policy: PolicyChoice
     bound: FluidBound
     workers: tuple[int, ...]
     make: PolicyMaker
@@ -142,7 +110,7 @@ def choose_plan(
         raise PlanningError("no pool within the budget held the SLA target in simulation at any rate: raise sla_s")
     found_qps = race.best_qps
     if fresh:
-        kairos = next((w for w in ways if (*w.bound.counts,) == pick and w.kind is PolicyKind.MATCHING), None)
+        kairos = next((w for w in ways if (*w.bound.counts,) == pick and w.policy.kind is PolicyKind.MATCHING), None)
         reached = []
         for way in _finalists(race, ways, best, kairos, finals):
             capacity = fleet_capacity(fresh, way.workers, servers, way.make, sla, guess_qps=race.best_qps)
@@ -154,8 +122,7 @@ def choose_plan(
         problem.types,
         counts,
         float(np.dot(counts, problem.price_per_hour)),
-        best.kind,
-        best.bound.splitting_prices_qps(),
+        best.policy,
         found_qps,
         best.bound.bound_qps,
         race.entered,
@@ -163,9 +130,9 @@ def choose_plan(
 
 
 def _way(problem: PoolProblem, sla: SlaTarget, bound: FluidBound, kind: PolicyKind) -> _Way:
-    prices_qps = bound.splitting_prices_qps()
+    policy = splitting_choice(problem, bound) if kind is PolicyKind.SPLITTING else PolicyChoice(kind)
     workers = tuple((bound.counts * problem.workers_per_server).tolist())
-    return _Way(kind, bound, workers, lambda: make_policy(kind, sla.latency_s, problem.largest, prices_qps))
+    return _Way(policy, bound, workers, lambda: policy.make(problem.types, sla.latency_s, problem.largest))
 
 
 def _finalists(race: CapacityRace, ways: Sequence[_Way], best: _Way, kairos: _Way | None, count: int) -> list[_Way]:

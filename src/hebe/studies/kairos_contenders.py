@@ -18,23 +18,24 @@ from hebe.planning.pool import plan_pool, pools_within
 from hebe.planning.pool_problem import BUDGET_SLACK, Ints, PoolProblem
 from hebe.planning.threshold_search import climb_threshold
 from hebe.report.figures import Figure
-from hebe.scheduling.distribution import (
-    DistributionPolicy,
-    EarliestFinish,
-    FirstComeFirstServed,
-    SizeThreshold,
-)
-from hebe.scheduling.matching import CostMatching
-from hebe.scheduling.splitting import PricedSplitting
+from hebe.scheduling.distribution import DistributionPolicy
 from hebe.simulation.capacity import Capacity, fleet_capacity
 from hebe.simulation.capacity_race import CapacityRace
 from hebe.simulation.oracle import oracle_qps
-from hebe.simulation.plan_choice import PolicyKind, choose_plan
+from hebe.simulation.plan_choice import choose_plan
+from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.studies.kairos_setting import Setting
 from hebe.studies.sweep import sweep
 
 RIBBON, DRS, CLOCKWORK, KAIROS, SPLITTING = "Ribbon", "DRS", "CLKWRK", "Kairos", "Hebe"
-"""Schemes. Ribbon's policy is first come, first served; DRS' a size threshold; Hebe's may split queries."""
+"""Schemes."""
+_POLICIES = {
+    RIBBON: PolicyKind.FCFS,
+    DRS: PolicyKind.THRESHOLD,
+    CLOCKWORK: PolicyKind.CLOCKWORK,
+    KAIROS: PolicyKind.MATCHING,
+    SPLITTING: PolicyKind.SPLITTING,
+}
 
 Counts = tuple[int, ...]
 CHOOSING_SEED = 1_000
@@ -58,16 +59,10 @@ class Contender:
 
     def make_policy(self) -> DistributionPolicy:
         """A new policy."""
-        sla_s = self.setting.sla.latency_s
-        if self.scheme == DRS:
-            return SizeThreshold(self.threshold)
-        if self.scheme == CLOCKWORK:
-            return EarliestFinish()
-        if self.scheme == KAIROS:
-            return CostMatching(sla_s, self.setting.problem.largest)
-        if self.scheme == SPLITTING:
-            return PricedSplitting(sla_s, self.prices_qps)
-        return FirstComeFirstServed()
+        problem = self.setting.problem
+        prices_qps = dict(zip(problem.types, self.prices_qps, strict=False))  # none but for splitting
+        choice = PolicyChoice(_POLICIES[self.scheme], self.threshold, prices_qps)
+        return choice.make(problem.types, self.setting.sla.latency_s, problem.largest)
 
     def qps(self, queries: int, seed: int, *, guess_qps: float | None = None, tolerance: float = 0.005) -> float:
         """Latency-bounded throughput on one trace."""
@@ -110,8 +105,8 @@ def splitting_contender(setting: Setting, queries: int, runners_up: int = 8) -> 
     plan = choose_plan(
         setting.problem, setting.table, setting.budget_per_hour, setting.sla, trace, fresh=fresh, runners_up=runners_up
     )
-    scheme = SPLITTING if plan.policy is PolicyKind.SPLITTING else KAIROS
-    return Contender(setting, scheme, plan.counts, prices_qps=plan.prices_qps)
+    scheme = SPLITTING if plan.policy.kind is PolicyKind.SPLITTING else KAIROS
+    return Contender(setting, scheme, plan.counts, prices_qps=tuple(plan.policy.prices_qps.values()))
 
 
 def splitting_on(setting: Setting, pool: Counts) -> Contender:
