@@ -26,7 +26,7 @@ TARGETS = ["--sla-ms", "filter=5,ranker=300", "--percentile", "95", "--sizes", "
 
 
 def times_file(folder: Path, service_ms=SERVICE_MS, types=("cpu",), name="times.csv") -> Path:
-    lines = ["model,instance,batch," + ",".join(f"ms_{at}" for at in range(5))]
+    lines = ["model,server_type,items," + ",".join(f"ms_{at}" for at in range(5))]
     for model, typical_ms in service_ms.items():
         for kind in types:
             for items in (1, 100):

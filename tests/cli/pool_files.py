@@ -48,7 +48,7 @@ main(sys.argv[1:])
 def samples(model="m", types=SERVICE_MS, sizes=SIZES, count=5, seed=0):
     """Lines of a file of samples; a first call that is slow, and some spread."""
     rng = np.random.default_rng(seed)
-    lines = ["model,instance,batch," + ",".join(f"ms_{at}" for at in range(count))]
+    lines = ["model,server_type,items," + ",".join(f"ms_{at}" for at in range(count))]
     for name in types:
         fixed, per_item = SERVICE_MS[name]
         for size in sizes:
@@ -68,7 +68,7 @@ def times_file(folder: Path, name="times.csv", **changes) -> Path:
 
 
 def prices_file(folder: Path, prices=PRICES, name="prices.csv") -> Path:
-    return write(folder / name, ["instance,price", *(f"{kind},{price}" for kind, price in prices.items())])
+    return write(folder / name, ["server_type,price_per_hour", *(f"{kind},{price}" for kind, price in prices.items())])
 
 
 def profiles_toml(folder: Path, types=SERVICE_MS, name="profiles.toml") -> Path:

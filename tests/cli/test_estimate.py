@@ -86,7 +86,7 @@ def test_servers_over_a_day_are_planned_from_it(estimates, capsys, tmp_path):
 
 def test_a_pool_is_planned_and_simulated_from_it(estimates, capsys, tmp_path):
     prices = tmp_path / "prices.csv"
-    prices.write_text("instance,price\nc5n.2xlarge,0.432\nr5n.large,0.149\n")
+    prices.write_text("server_type,price_per_hour\nc5n.2xlarge,0.432\nr5n.large,0.149\n")
     times = estimates / "service_times.toml"
     code, _, _ = run(
         capsys, "plan", "pool", times, "--model", WND, "--prices", prices, "--budget", 1, *FEW, "--queries", 700,

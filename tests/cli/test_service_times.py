@@ -2,45 +2,13 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from hebe.cli.plan_files import PlanFileError
-from hebe.cli.service_times import read_service_times
+from hebe.cli.service_times import read_prices, read_service_times
 
 from .pool_files import samples, write
 from .server_profiles import ON_HOST, PIPELINE, profile_file
-
-
-def test_samples_of_a_spreadsheet_are_read_as_others(tmp_path):
-    plain = write(tmp_path / "plain.csv", samples())
-    spoilt = tmp_path / "spoilt.csv"
-    lines = samples()
-    spoilt.write_bytes(("\ufeff" + "\r\n".join([*lines[:4], "", *lines[4:], ",,,", "", ""])).encode())
-    read, other = (read_service_times([path], None) for path in (plain, spoilt))
-    np.testing.assert_array_equal(read.table.quantiles_s, other.table.quantiles_s)
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (["m,gpu,70,9,0,2,3,4"], "a.csv, line 14, field ms_1: is 0: samples must be positive"),
-        (["", "m,gpu,70,9,0,2,3,4"], "a.csv, line 15, field ms_1: is 0"),
-        (["", "", "m,gpu,70,9,1,2,3,x"], "a.csv, line 16, field ms_4: 'x'"),
-    ],
-)
-def test_bad_samples_are_named_by_line_and_column(tmp_path, lines, message):
-    path = write(tmp_path / "a.csv", [*samples(), *lines])
-    with pytest.raises(PlanFileError, match=message):
-        read_service_times([path], None)
-
-
-def test_a_zero_in_one_file_may_be_more_in_another(tmp_path):
-    zero = write(tmp_path / "a.csv", [samples()[0], "m,gpu,70,0,0,0,0,0"])
-    more = write(tmp_path / "b.csv", [samples()[0], "m,gpu,70,9,1,1,1,1"])
-    assert read_service_times([zero, more], None).table.mean_s[0, -1] == pytest.approx(1e-3)
-    with pytest.raises(PlanFileError, match=r"a\.csv, line 2, field ms_0: is 0 in all files together"):
-        read_service_times([zero, write(tmp_path / "b.csv", [samples()[0], "m,gpu,70,0,0,1,1,1"])], None)
 
 
 def test_what_hebe_profile_wrote_is_service_times(tmp_path):
@@ -141,3 +109,40 @@ def test_a_latency_profile_may_say_at_how_many_queries_a_server_works(tmp_path):
 def test_what_a_latency_profile_says_wrongly_is_named(tmp_path, line, message):
     with pytest.raises(PlanFileError, match=rf"stated\.toml: line 1, profile 1: {message}"):
         read_service_times([stated(tmp_path, line)], None)
+
+
+def test_samples_that_cannot_be_used_are_told_in_the_words_of_their_reader(tmp_path):
+    with pytest.raises(PlanFileError, match=r"a\.csv: line 14: ms_2 is '-3': must be a number of milliseconds"):
+        read_service_times([write(tmp_path / "a.csv", [*samples(), "m,gpu,70,1,2,-3,4,5"])], None)
+    with pytest.raises(PlanFileError, match=r"b\.csv: has no m on cpu at 1 items, which .*a\.csv has in line"):
+        read_service_times([write(tmp_path / "a.csv", samples()), write(tmp_path / "b.csv", samples("n"))], "m")
+
+
+def test_prices_are_by_server_type_or_in_kairos_words(tmp_path):
+    ours = write(tmp_path / "ours.csv", ["server_type,price_per_hour", "gpu,0.5", "cpu,0.1"])
+    theirs = write(tmp_path / "theirs.csv", ["instance,price", "gpu,0.5", "cpu,0.1"])
+    assert read_prices(ours) == read_prices(theirs) == {"gpu": 0.5, "cpu": 0.1}
+    with pytest.raises(PlanFileError, match=r"theirs\.csv: line 3: instance gpu is given twice"):
+        read_prices(write(theirs, ["instance,price", "gpu,0.5", "gpu,0.1"]))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "prices.csv: holds no price entries"),
+        (["gpu,"], "prices.csv: line 2: price_per_hour is missing"),
+        (["gpu,0"], "prices.csv: line 2: price_per_hour is 0: must be more than 0"),
+        (["gpu,nan"], "prices.csv: line 2: price_per_hour is 'nan'"),
+        (["gpu,-1"], "prices.csv: line 2: price_per_hour is '-1'"),
+        (["gpu,1", "gpu,2"], "prices.csv: line 3: server_type gpu is given twice"),
+    ],
+)
+def test_bad_prices_are_named(tmp_path, lines, message):
+    with pytest.raises(PlanFileError) as fault:
+        read_prices(write(tmp_path / "prices.csv", ["server_type,price_per_hour", *lines]))
+    assert message in str(fault.value)
+
+
+def test_an_unknown_column_of_prices_is_named(tmp_path):
+    with pytest.raises(PlanFileError, match="unknown field 'price': known are server_type, price_per_hour"):
+        read_prices(write(tmp_path / "prices.csv", ["server_type,price", "gpu,0.5"]))

@@ -301,7 +301,7 @@ def test_bad_service_times_name_file_line_and_field(capsys, tmp_path):
     times = write(tmp_path / "t.csv", [*samples(), "m,gpu,70,1,2,x,4,5"])
     code, _, err = run(capsys, times, *POOL, *LOAD, "--rate", 100)
     assert code == 1
-    assert "t.csv, line 14, field ms_2: 'x'" in err
+    assert "t.csv: line 14: ms_2 is 'x'" in err
 
 
 @pytest.mark.parametrize(

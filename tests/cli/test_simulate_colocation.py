@@ -135,7 +135,7 @@ def test_what_waits_is_what_theory_says(capsys, example):
         content["group"] = [{"servers": 1, "utilization": 1.0, "tenant": [tenant]}]
 
     changed(example, alone)
-    write(example.parent / "times.csv", ["model,instance,batch,ms_0,ms_1,ms_2", "ranker,cpu,10,60,60,60"])
+    write(example.parent / "times.csv", ["model,server_type,items,ms_0,ms_1,ms_2", "ranker,cpu,10,60,60,60"])
     result, models, _ = simulated(
         capsys, "times.csv", "--plan", "shared.toml", "--sla-ms", 300, *TARGETS[2:], "--queries", 20000, "--seeds", 1
     )

@@ -16,7 +16,7 @@ from .server_profiles import ON_HOST, profile_file
 from .test_planning_page import DOCS, example_files
 
 TIMES = [
-    "model,instance,batch,ms_0,ms_1,ms_2",
+    "model,server_type,items,ms_0,ms_1,ms_2",
     "a,slow,1,50,10,10", "a,slow,100,50,10,10", "a,fast,1,50,5,5", "a,fast,100,50,5,5",
     "b,slow,1,50,20,20", "b,slow,100,50,20,20", "b,fast,1,50,8,8", "b,fast,100,50,8,8",
 ]  # fmt: skip

@@ -63,7 +63,7 @@ def test_what_measurements_lack_is_named(tmp_path):
     write_measurements(tmp_path / "field", MODELS)
     path = tmp_path / "field" / "kairos" / "load_ms.csv"
     path.write_text(path.read_text().replace(",5.0", ",slow", 1))
-    with pytest.raises(StudyError, match=r"load_ms\.csv, line 14, field ms_0"):
+    with pytest.raises(StudyError, match=r"load_ms\.csv: line 14: ms_0 is 'slow'"):
         settings(StudyOptions(data=tmp_path / "field"))
 
 

@@ -18,12 +18,12 @@ def pool(
     service_times: Annotated[
         list[Path],
         typer.Argument(
-            help="Service times: CSV of samples (model,instance,batch,ms_0,ms_1,...), several files are added; or TOML"
-            " or JSON of latency profiles (model, server_type, batch_sizes, service_s, spread_s); or profiles that hebe"
-            " profile wrote, or a directory of them."
+            help="Service times: CSV of samples (model,server_type,items,ms_0,ms_1,...), several files are added; or"
+            " TOML or JSON of latency profiles (model, server_type, batch_sizes, service_s, spread_s); or profiles that"
+            " hebe profile wrote, or a directory of them."
         ),
     ],
-    prices: Annotated[Path, typer.Option(rich_help_panel=_OFFER, help="Prices per hour: instance,price.")],
+    prices: Annotated[Path, typer.Option(rich_help_panel=_OFFER, help="Prices: server_type,price_per_hour.")],
     budget: Annotated[float, typer.Option(rich_help_panel=_OFFER, help="What the pool may cost per hour.")],
     sla_ms: Annotated[float, typer.Option(rich_help_panel=_LOAD, help="Latency bound in milliseconds.")],
     percentile: Annotated[float, typer.Option(rich_help_panel=_LOAD, help="Percentile at which it must hold.")] = 99.0,

@@ -1,6 +1,6 @@
 """Service times and prices of server types, as `hebe plan pool` and `hebe simulate` read them.
 
-Service times come as samples in CSV (`model,instance,batch,ms_0,...`, several files are added: execution, loading), as
+Service times come as samples in CSV (`simulation.service_samples`), as
 latency profiles in TOML or JSON, or as profiles that `hebe profile` wrote. Faults name file, line and field.
 
 A server of samples or of a latency profile works at one query at a time, unless the latter says `workers`. One that
@@ -9,24 +9,21 @@ A server of samples or of a latency profile works at one query at a time, unless
 
 from __future__ import annotations
 
-import csv
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hebe.cli.plan_files import Entry, PlanFileError, read_entries, reading
+from hebe.cli.plan_files import Entry, PlanFileError, entries_of, read_entries
 from hebe.cli.plan_profiles import ProfileFile, holds_profiles, read_profiles
 from hebe.cli.profiled_service_times import times_of_queries, why_no_times
 from hebe.profile import LatencyProfile, ProfileError
-from hebe.simulation.service_table import ServiceTable, ServiceTableError, read_service_tables
+from hebe.simulation.service_samples import read_samples
+from hebe.simulation.service_table import ServiceTable, ServiceTableError
 
-_FIRST_COLUMNS = ["model", "instance", "batch"]
 _PROFILE_FIELDS = ("model", "server_type", "batch_sizes", "service_s", "spread_s")
+_PRICE, _RECORDED_PRICE = ("server_type", "price_per_hour"), ("instance", "price")
 _OTHER_FIELDS = ("workers", "estimated")
 _MOST_WORKERS = 768
-
-_Row = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,15 +78,12 @@ def read_service_times(files: Sequence[Path], model: str | None) -> ServiceTimes
     """
     kinds = {".json" if path.is_dir() else path.suffix.lower() for path in files}
     if kinds == {".csv"}:
-        rows = {path: _scanned(path) for path in files}
-        model = _only_model(files, sorted({row[0] for scanned in rows.values() for row in scanned}), model)
-        _check_rows({path: _of_model(scanned, model) for path, scanned in rows.items()}, model)
         try:
-            table = read_service_tables(files, only=model)[model]
+            samples = read_samples(files)
+            model = _only_model(files, samples.models, model)
+            table = samples.table(model)
         except ServiceTableError as fault:
-            message = str(fault)
-            known = any(message.startswith(str(path)) for path in files)
-            raise PlanFileError(message if known else f"{' + '.join(map(str, files))}: {message}") from None
+            raise PlanFileError(str(fault)) from None
         return ServiceTimes(model, table, tuple(files))
     if kinds <= {".toml", ".json"} and kinds:
         return _from_profiles(files, _profiles(files), model)
@@ -101,14 +95,16 @@ def read_service_times(files: Sequence[Path], model: str | None) -> ServiceTimes
 
 
 def read_prices(path: Path) -> dict[str, float]:
-    """Prices per hour by server type: `instance,price`, each more than 0."""
+    """Prices per hour by server type, each more than 0: `server_type,price_per_hour`, or as the Kairos artifact has
+    them, `instance,price`."""
+    known = _RECORDED_PRICE if "instance" in entries_of(path, "price")[0].fields else _PRICE
     prices: dict[str, float] = {}
-    for entry in read_entries(path, "price", ("instance", "price")):
-        name, price = entry.text("instance"), entry.number("price")
+    for entry in read_entries(path, "price", known):
+        name, price = entry.text(known[0]), entry.number(known[1])
         if name in prices:
-            raise PlanFileError(f"{entry.where}: instance {name} is given twice")
+            raise PlanFileError(f"{entry.where}: {known[0]} {name} is given twice")
         if price <= 0:
-            raise PlanFileError(f"{entry.where}: price is {price:g}: must be more than 0 per hour")
+            raise PlanFileError(f"{entry.where}: {known[1]} is {price:g}: must be more than 0 per hour")
         prices[name] = price
     return prices
 
@@ -122,75 +118,6 @@ def _only_model(files: Sequence[Path], models: Sequence[str], asked: str | None)
     if asked is not None and asked not in models:
         raise PlanFileError(f"{listed}: holds no model {asked}: there are {', '.join(models)}")
     return models[0] if asked is None else asked
-
-
-def _scanned(path: Path) -> dict[_Row, int]:
-    """The line of each row of a file of samples; the samples themselves are checked by `read_service_tables`."""
-    found: dict[_Row, int] = {}
-    with reading(path), open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, strict=True)
-        header = next(reader, [])
-        _check_header(path, header)
-        for fields in reader:
-            where = f"{path}: line {reader.line_num}"
-            if not any(cell.strip() for cell in fields):
-                continue
-            if len(fields) != len(header):
-                raise PlanFileError(f"{where}: has {len(fields)} fields: must have {len(header)}, as the header")
-            for name, text in zip(_FIRST_COLUMNS[:2], fields, strict=False):
-                if not text or text != text.strip():
-                    raise PlanFileError(f"{where}: {name} is {text!r}: must be a name without spaces around it")
-            if not fields[2].isascii() or not fields[2].isdigit() or not 0 < len(fields[2]) <= 9:
-                raise PlanFileError(f"{where}: batch is {fields[2]!r}: must be a whole number of items")
-            row = (fields[0], fields[1], int(fields[2]))
-            if row in found:
-                raise PlanFileError(f"{where}: {_words(row)} is given twice, before in line {found[row]}")
-            found[row] = reader.line_num
-    return found
-
-
-def _check_header(path: Path, header: list[str]) -> None:
-    where = f"{path}: line 1"
-    if header[:3] != _FIRST_COLUMNS or len(header) < 5:
-        raise PlanFileError(
-            f"{where}: columns must be model, instance, batch, then at least two of samples: ms_0, ms_1"
-        )
-    for at, name in enumerate(header):
-        if at >= 3 and not re.fullmatch(r"ms_\d+", name):
-            raise PlanFileError(f"{where}: unknown field {name!r}: known are model, instance, batch, ms_0, ms_1, ...")
-        if name in header[:at]:
-            raise PlanFileError(f"{where}: column {name!r} is there twice")
-
-
-def _of_model(rows: Mapping[_Row, int], model: str) -> dict[_Row, int]:
-    return {row: line for row, line in rows.items() if row[0] == model}
-
-
-def _check_rows(by_file: Mapping[Path, Mapping[_Row, int]], model: str) -> None:
-    """All files have the same rows of the model, and all its server types reach equally far."""
-    (first, rows), *others = by_file.items()
-    for path, of_path in others:
-        for one, other, has, lacks in ((first, path, rows, of_path), (path, first, of_path, rows)):
-            if lacking := sorted(set(has) - set(lacks)):
-                row = lacking[0]
-                raise PlanFileError(
-                    f"{other}: has no {_words(row)}, which {one} has in line {has[row]}: files are added row by row;"
-                    " give every file every row, with zeros where there is nothing to add"
-                )
-    reach: dict[str, _Row] = {}
-    for row in sorted(rows):
-        reach[row[1]] = row
-    farthest = max(reach.values(), key=lambda row: row[2])
-    for row in reach.values():
-        if row[2] < farthest[2]:
-            raise PlanFileError(
-                f"{first}: line {rows[row]}: {model} on {row[1]} was measured up to {row[2]} items, on {farthest[1]} up"
-                f" to {farthest[2]} (line {rows[farthest]}): measure all server types equally far"
-            )
-
-
-def _words(row: _Row) -> str:
-    return f"{row[0]} on {row[1]} at {row[2]} items"
 
 
 _Pair = tuple[str, str]

@@ -47,9 +47,9 @@ def simulate(
     service_times: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Service times: CSV of samples (model,instance,batch,ms_0,ms_1,...), several files are added; or TOML"
-            " or JSON of latency profiles; or profiles that hebe profile wrote, or a directory of them. Default: those"
-            " that the plan was made from."
+            help="Service times: CSV of samples (model,server_type,items,ms_0,ms_1,...), several files are added; or"
+            " TOML or JSON of latency profiles; or profiles that hebe profile wrote, or a directory of them. Default:"
+            " those that the plan was made from."
         ),
     ] = None,
     plan: Annotated[

@@ -1,16 +1,13 @@
 """Service times by server type and query size, with their measured spread: what a table server draws from.
 
-The form of Kairos' published measurements (some tens of samples at each of some sizes), and of what `hebe profile`
-writes. Between measured sizes, equal quantiles are interpolated linearly.
+From samples, some tens at each of some sizes (`service_samples` reads them from files), or from latency profiles.
+Between measured sizes, equal quantiles are interpolated linearly.
 """
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +15,6 @@ import numpy.typing as npt
 from hebe.profile import LatencyProfile
 
 Floats = npt.NDArray[np.float64]
-_RowKey = tuple[str, str, int]
 
 
 class ServiceTableError(ValueError):
@@ -117,87 +113,3 @@ class ServiceTable:
         medians = np.median(self.quantiles_s[at, list(sizes)], axis=1)
         spreads = np.median(np.abs(self.quantiles_s[at, list(sizes)] - medians[:, None]), axis=1)
         return LatencyProfile(tuple(sizes), tuple(map(float, medians)), tuple(map(float, spreads)))
-
-
-def read_service_tables(paths: Sequence[Path], *, only: str | None = None) -> dict[str, ServiceTable]:
-    """Tables by model from CSV files with columns model, instance, batch, ms_0 ... ms_N, as Kairos' measurements are.
-
-    Several files (execution, loading) are added sample by sample, so that all must have the same rows; the slowest
-    sample of a row, the first call, is left out, as the Kairos artifact does. Empty lines are skipped. `only`: the rows
-    of other models are left aside. Raises `ServiceTableError` naming file, line, field, or the row that is missing.
-    """
-    rows: dict[_RowKey, Floats] = {}
-    places: dict[_RowKey, tuple[str, list[str]]] = {}
-    lines_of: list[dict[_RowKey, int]] = []
-    for number, path in enumerate(paths):
-        lines_of.append(seen := {})
-        try:
-            lines = csv.reader(path.read_text(encoding="utf-8-sig").splitlines())
-        except (OSError, UnicodeDecodeError) as fault:
-            raise ServiceTableError(f"{path}: cannot be read: {fault}") from None
-        header = next(lines, [])
-        if header[:3] != ["model", "instance", "batch"] or len(header) < 5:
-            raise ServiceTableError(
-                f"{path}, line 1: columns must be model, instance, batch, then at least two of samples"
-            )
-        for at, fields in enumerate(lines, start=2):
-            if not any(text.strip() for text in fields):
-                continue
-            key, samples = _row(path, at, header, fields)
-            if key in seen:
-                raise ServiceTableError(f"{path}, line {at}: {key[0]}, {key[1]}, {key[2]} items is there twice")
-            seen[key] = at
-            if only is not None and key[0] != only:
-                continue
-            if number and key in rows and rows[key].size != samples.size:
-                raise ServiceTableError(
-                    f"{path}, line {at}: {samples.size} samples, but {rows[key].size} in another file"
-                )
-            rows[key] = rows[key] + samples if key in rows else samples
-            places.setdefault(key, (f"{path}, line {at}", header[3:]))
-    _check_same_rows(paths, lines_of, rows)
-    by_model: dict[str, dict[str, dict[int, list[float]]]] = {}
-    for (model, server_type, size), samples in rows.items():
-        kept = np.sort(samples)[:-1] / 1e3
-        if kept[0] <= 0:
-            where, names = places[model, server_type, size]
-            together = " in all files together" if len(paths) > 1 else ""
-            raise ServiceTableError(
-                f"{where}, field {names[int(samples.argmin())]}: is 0{together}: samples must be positive milliseconds"
-            )
-        by_model.setdefault(model, {}).setdefault(server_type, {})[size] = kept.tolist()
-    return {model: ServiceTable.from_samples(samples) for model, samples in by_model.items()}
-
-
-def _check_same_rows(paths: Sequence[Path], lines_of: Sequence[Mapping[_RowKey, int]], rows: Iterable[_RowKey]) -> None:
-    """Raises `ServiceTableError` for the first of `rows` that one of the files lacks: a part would count as none."""
-    for key in rows:
-        for path, lines in zip(paths, lines_of, strict=True):
-            if key in lines:
-                continue
-            has, line = next((has, of[key]) for has, of in zip(paths, lines_of, strict=True) if key in of)
-            raise ServiceTableError(
-                f"{path}: has no row of {key[0]}, {key[1]}, {key[2]} items, which {has} has in line {line}: files are"
-                " added row by row; give every file every row, with zeros where there is nothing to add"
-            )
-
-
-def _row(path: Path, at: int, header: list[str], fields: list[str]) -> tuple[_RowKey, Floats]:
-    if len(fields) != len(header):
-        raise ServiceTableError(f"{path}, line {at}: {len(fields)} fields, the header has {len(header)}")
-    try:
-        size = int(fields[2])
-    except ValueError:
-        raise ServiceTableError(f"{path}, line {at}, field batch: {fields[2]!r} is not a whole number") from None
-    samples = []
-    for name, text in zip(header[3:], fields[3:], strict=True):
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value >= 0):
-            raise ServiceTableError(f"{path}, line {at}, field {name}: {text!r} is not a number of milliseconds")
-        samples.append(value)
-    if size < 1:
-        raise ServiceTableError(f"{path}, line {at}, field batch: {size} must be at least 1 item")
-    return (fields[0], fields[1], size), np.array(samples)

@@ -23,7 +23,8 @@ from hebe.server_configuration import Lane, Placement
 from hebe.simulation.analytic_server import AnalyticServer
 from hebe.simulation.calibration import CAFFE2
 from hebe.simulation.server_types import EC2
-from hebe.simulation.service_table import ServiceTableError, read_service_tables
+from hebe.simulation.service_samples import read_service_tables
+from hebe.simulation.service_table import ServiceTableError
 from hebe.spec import ModelSpec, ServerSpec
 from hebe.studies.study import Cell, Heading, Picture, StudyError, StudyOptions, StudyResult, Table
 

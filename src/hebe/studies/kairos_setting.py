@@ -22,7 +22,8 @@ from hebe.profile import LatencyProfile
 from hebe.query import SubQuery
 from hebe.simulation.fleet_run import QueryTrace, ServiceModel, TableServers
 from hebe.simulation.server_types import EC2
-from hebe.simulation.service_table import ServiceTable, ServiceTableError, read_service_tables
+from hebe.simulation.service_samples import read_service_tables
+from hebe.simulation.service_table import ServiceTable, ServiceTableError
 from hebe.spec import SlaTarget
 from hebe.studies.study import StudyError, StudyOptions
 from hebe.workload.query_sizes import NormalSizes, ProductionSizes, QuerySizes
