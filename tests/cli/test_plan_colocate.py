@@ -12,7 +12,7 @@ from hebe.planning.colocation import hera
 from hebe.planning.colocation_server import ScalabilityTables, ServerResources
 from hebe.profile import ScalabilityProfile
 
-from .server_profiles import ON_HOST, profile_file, scaling
+from ..profiling.server_profiles import ON_HOST, profile_file, scaling
 
 SERVER = "cores,cache_ways,bandwidth_bytes_per_s,memory_bytes\n4,3,1e9,4e9\n"
 DEMAND = "model,qps\nncf,9000\nrm,70\ndin,400\n"

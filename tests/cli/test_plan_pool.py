@@ -14,6 +14,7 @@ from hebe.cli import plan_pool_making
 from hebe.cli.main import main
 from hebe.spec import SlaTarget
 
+from ..profiling.server_profiles import ON_HOST, PIPELINE, profile_file
 from .pool_files import (
     FROM_HERE,
     PRICES,
@@ -27,7 +28,6 @@ from .pool_files import (
     times_file,
     write,
 )
-from .server_profiles import ON_HOST, PIPELINE, profile_file
 
 FEW = ["--types", "gpu,cpu", "--queries", "150", "--seeds", "1"]
 """For plans of which it does not matter how good they are."""

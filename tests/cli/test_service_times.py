@@ -1,14 +1,16 @@
 """Service times from files: samples, latency profiles, and what `hebe profile` wrote."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.service_times import read_prices, read_service_times
+from hebe.profiling.server_profile import write_server_profile
 
+from ..profiling.server_profiles import ON_HOST, PIPELINE, profile_file, server_profile
 from .pool_files import samples, write
-from .server_profiles import ON_HOST, PIPELINE, profile_file
 
 
 def test_what_hebe_profile_wrote_is_service_times(tmp_path):
@@ -81,6 +83,16 @@ def test_bad_profiles_are_named_by_file_and_field(tmp_path):
         read_service_times([tmp_path / "empty"], None)
     with pytest.raises(PlanFileError, match="or directories of profiles that hebe profile wrote"):
         read_service_times([tmp_path / "empty", write(tmp_path / "t.csv", samples())], None)
+
+
+def test_remarks_are_of_the_types_that_are_looked_at(tmp_path):
+    made = server_profile(lanes=(replace(ON_HOST, workers=8),))
+    write_server_profile(tmp_path / "p" / "one.json", replace(made, subject=replace(made.subject, load="any")))
+    profile_file(tmp_path / "p" / "two.json", server="gpu", lanes=(replace(ON_HOST, workers=1),))
+    times = read_service_times([tmp_path / "p"], None)
+    assert len(times.remarks) == 1
+    assert f"{tmp_path}/p/one.json: m on cpu: " in times.remarks[0]
+    assert times.of_types(["gpu"], "").remarks == []
 
 
 def stated(folder, *lines):

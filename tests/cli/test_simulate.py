@@ -12,8 +12,8 @@ import tomli_w
 
 from hebe.cli.main import main
 
+from ..profiling.server_profiles import ON_HOST, profile_file
 from .pool_files import FROM_HERE, WITHOUT_TORCH, WORKLOAD, plan_pool, prices_file, samples, times_file, write
-from .server_profiles import ON_HOST, profile_file
 
 POOL = ["--pool", "gpu=1,cpu=4"]
 LOAD = ["--sizes", "quantiles:5,10,20,40,100", "--sla-ms", "12", "--queries", "400", "--seeds", "2"]

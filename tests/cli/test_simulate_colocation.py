@@ -12,9 +12,9 @@ import tomli_w
 from hebe.cli.main import main
 from hebe.simulation.closed_forms import mdc_latency_s
 
+from ..profiling.server_profiles import ON_HOST, PIPELINE, profile_file, scaling
 from .colocation_files import TARGETS, plan_file, times_file
 from .pool_files import write
-from .server_profiles import ON_HOST, PIPELINE, profile_file, scaling
 
 RUN = [*TARGETS, "--queries", "2000"]
 

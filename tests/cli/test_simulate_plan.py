@@ -16,8 +16,8 @@ from hebe.cli.simulate_plan import (
 from hebe.profiling.server_profile import write_server_profile
 from hebe.spec import SlaTarget
 
+from ..profiling.server_profiles import profile_file, server_profile
 from .pool_files import times_file
-from .server_profiles import profile_file, server_profile
 
 
 def request(plan="day.toml", **changes):

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from hebe.cli import fleet_simulation, simulate_provisioning
+from hebe.cli import simulate_provisioning
 from hebe.cli.main import main
+from hebe.simulation import query_stream
 
+from ..profiling.server_profiles import ON_HOST, profile_file
 from .pool_files import write
-from .server_profiles import ON_HOST, profile_file
 from .test_planning_page import DOCS, example_files
 
 TIMES = [
@@ -242,7 +243,7 @@ def test_a_query_that_is_too_large_is_told_before_the_day_is_simulated(capsys, d
     def never(_case):
         raise AssertionError("nothing is simulated")
 
-    monkeypatch.setattr(fleet_simulation, "SIZE_DRAWS", 1)
+    monkeypatch.setattr(query_stream, "SIZE_DRAWS", 1)
     sizes = ",".join(["10"] * 99 + ["101"])
     options = ["times.csv", "--plan", day, *LOAD[:-1], f"quantiles:{sizes}", "--queries", 500, "--arrivals", arrivals]
     with monkeypatch.context() as patched:

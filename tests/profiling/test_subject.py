@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -45,3 +46,9 @@ def test_a_subject_names_the_field_that_it_lacks(name):
 def test_what_is_no_subject_at_all_is_refused():
     with pytest.raises(ProfileError, match=r"subject is \[1\]"):
         ProfileSubject.from_dict([1])
+
+
+def test_the_sizes_that_were_sent_are_in_the_words_of_the_load():
+    assert SUBJECT.sizes == "production"
+    assert replace(SUBJECT, load="sizes quantiles:1,2,3, arrivals poisson").sizes == "quantiles:1,2,3"
+    assert replace(SUBJECT, load="any").sizes is None

@@ -10,21 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import Progress
 
-from hebe.cli.fleet_simulation import (
-    RUNS_OF_A_SEARCH,
-    FleetCase,
-    MeasuredCapacity,
-    QueryStream,
-    capacity_case,
-    check_largest,
-    check_sla,
-    largest_drawn,
-    lasts_briefly,
-    measured_capacity,
-    on_all_cores,
-    queries_needed,
-    workers_of,
-)
+from hebe.cli.fleet_simulation import RUNS_OF_A_SEARCH, check_sla, lasts_briefly, on_all_cores, queries_needed
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.service_times import ServiceTimes, read_prices, read_service_times
 from hebe.planning.error import PlanningError
@@ -32,8 +18,10 @@ from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound, fluid_bound
 from hebe.planning.fluid_pool import FluidPool, best_pool
 from hebe.planning.pool import PoolPlan, kairos_bounds, plan_pool, pools_within
 from hebe.planning.pool_problem import BUDGET_SLACK, PoolProblem
+from hebe.simulation.fleet_case import FleetCase, MeasuredCapacity, capacity_case, measured_capacity
 from hebe.simulation.plan_choice import choose_plan
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind, policy_for_pool
+from hebe.simulation.query_stream import QueryStream, check_largest, largest_drawn
 from hebe.spec import SlaTarget
 
 Floats = npt.NDArray[np.float64]
@@ -277,7 +265,7 @@ def _measured(
     ways = {(one.counts, one.policy.kind): one for one in proposals.values()}
     cases = [
         FleetCase(
-            times.table, workers_of(one.counts, times), one.policy, request.sla, problem.largest,
+            times.table, times.workers_of(one.counts), one.policy, request.sla, problem.largest,
             QueryStream("poisson", request.sizes, queries, request.seed + 1 + number), 0.8 * one.bound.bound_qps,
         )
         for one in ways.values()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from hebe.cli.plan_files import PlanFileError, reading
 
 if TYPE_CHECKING:
     from hebe.profiling.server_profile import ServerProfile
-    from hebe.profiling.subject import ProfileSubject
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +25,6 @@ class ProfileFile:
     def pair(self) -> tuple[str, str]:
         """The model, and the type of the server."""
         return self.profile.subject.model, self.profile.server.name
-
-
-def sizes_of(subject: ProfileSubject) -> str | None:
-    """The form of the query sizes that were sent (`hebe.workload.forms`); None if the load does not say."""
-    words = re.match(r"sizes (\S+?)(?:, |$)", subject.load)  # as hebe profile words its load
-    return words[1] if words else None
 
 
 def holds_profiles(path: Path) -> bool:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from hebe.cli.plan_files import Entry, PlanFileError, entries_of, read_entries
 from hebe.cli.plan_profiles import ProfileFile, holds_profiles, read_profiles
-from hebe.cli.profiled_service_times import times_of_queries, why_no_times
 from hebe.profile import LatencyProfile, ProfileError
+from hebe.profiling.query_service_times import times_of_queries, why_no_times
 from hebe.simulation.service_samples import read_samples
 from hebe.simulation.service_table import ServiceTable, ServiceTableError
 
@@ -68,6 +68,10 @@ class ServiceTimes:
     def workers_per_server(self) -> tuple[int, ...]:
         """Queries that a server works at at once, by the table's types."""
         return tuple(self.workers.get(name, 1) for name in self.table.types)
+
+    def workers_of(self, counts: Sequence[int]) -> tuple[int, ...]:
+        """The workers of all servers of a pool, by the table's types, of its `counts` of servers."""
+        return tuple(count * each for count, each in zip(counts, self.workers_per_server, strict=True))
 
 
 def read_service_times(files: Sequence[Path], model: str | None) -> ServiceTimes:
@@ -144,10 +148,10 @@ def _from_profiles(
             continue
         if isinstance(profile, _Stated):
             of_types[kind], workers[kind] = profile.latency, profile.workers
-        elif reason := why_no_times(profile):
+        elif reason := why_no_times(profile.profile, str(profile.path)):
             unusable[kind] = reason
         else:
-            times = times_of_queries(profile)
+            times = times_of_queries(profile.profile, str(profile.path))
             of_types[kind], workers[kind] = times.latency, times.workers
             if times.remark:
                 remarked[kind] = times.remark

@@ -16,14 +16,16 @@ import numpy as np
 from rich.progress import Progress
 
 from hebe.cli.colocation_plan_file import ColocationPlanFile, read_colocation_plan
-from hebe.cli.fleet_simulation import FleetCase, QueryStream, RunResult, on_all_cores, queries_needed, run_case
+from hebe.cli.fleet_simulation import on_all_cores, queries_needed
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.pool_forms import MOST_INSTANCES, choose_policy
 from hebe.cli.simulate_making import Estimate
 from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan, read_models, service_time_files
 from hebe.planning.colocation import Tenant
 from hebe.planning.pool_problem import PoolProblem
+from hebe.simulation.fleet_case import FleetCase, RunResult, run_case
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
+from hebe.simulation.query_stream import QueryStream
 from hebe.simulation.service_table import ServiceTable
 from hebe.simulation.shared_slowdown import WorkersAtLimit, longest_stretch, service_classes
 

@@ -10,23 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import Progress
 
-from hebe.cli.fleet_simulation import (
-    RUNS_OF_A_SEARCH,
-    SIZE_DRAWS,
-    FleetCase,
-    QueryStream,
-    RunResult,
-    capacity_case,
-    check_largest,
-    check_sla,
-    largest_drawn,
-    lasts_briefly,
-    on_all_cores,
-    queries_needed,
-    run_case,
-    saturation_qps,
-    workers_of,
-)
+from hebe.cli.fleet_simulation import RUNS_OF_A_SEARCH, check_sla, lasts_briefly, on_all_cores, queries_needed
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.pool_forms import MOST_INSTANCES, choose_policy, parse_counts
 from hebe.cli.pool_plan_file import PoolPlanFile, read_pool_plan
@@ -34,7 +18,9 @@ from hebe.cli.service_times import ServiceTimes, read_service_times
 from hebe.cli.simulate_plan import DEFAULT_PERCENTILE, DEFAULT_SIZES
 from hebe.planning.pool_problem import PoolProblem
 from hebe.simulation.capacity import Capacity
+from hebe.simulation.fleet_case import FleetCase, RunResult, capacity_case, run_case, saturation_qps
 from hebe.simulation.policy_choice import PolicyChoice
+from hebe.simulation.query_stream import SIZE_DRAWS, QueryStream, check_largest, largest_drawn
 from hebe.simulation.size_watch import SizeShift, size_shift
 from hebe.spec import SlaTarget
 from hebe.workload import forms
@@ -150,7 +136,7 @@ def make_simulation(request: SimulationRequest, progress: Progress) -> Simulatio
     check_largest(largest, times.table.largest, sizes)
     check_sla(sla, times, largest)
     pool = tuple(counts.values())
-    workers = workers_of(pool, times)
+    workers = times.workers_of(pool)
     if sum(workers) > MOST_INSTANCES:
         raise PlanFileError(f"the pool has {sum(workers):,} workers: at most {MOST_INSTANCES:,} are simulated")
     policy = _policy(request, plan, times, pool, sla, weights)

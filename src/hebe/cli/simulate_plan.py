@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hebe.cli.fleet_simulation import check_largest, check_sla, largest_drawn
+from hebe.cli.fleet_simulation import check_sla
 from hebe.cli.plan_files import PlanFileError, reading
-from hebe.cli.plan_profiles import holds_profiles, read_profiles, sizes_of
+from hebe.cli.plan_profiles import holds_profiles, read_profiles
 from hebe.cli.pool_plan_file import named_in_plan
 from hebe.cli.service_times import ServiceTimes, read_service_times
+from hebe.simulation.query_stream import check_largest, largest_drawn
 from hebe.spec import SlaTarget
 from hebe.workload import forms
 
@@ -190,6 +191,6 @@ def _profiled(files: Sequence[Path]) -> dict[str, list[_ProfiledFor]]:
         if holds_profiles(path):
             for one in read_profiles(path):
                 subject = one.profile.subject
-                sizes = sizes_of(subject) or DEFAULT_SIZES
+                sizes = subject.sizes or DEFAULT_SIZES
                 found.setdefault(subject.model, []).append(_ProfiledFor(subject.sla, sizes))
     return found

@@ -10,15 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import Progress
 
-from hebe.cli.fleet_simulation import (
-    MOST_QUERIES,
-    QueryStream,
-    arrival_process,
-    check_largest,
-    on_all_cores,
-    queries_needed,
-    sending_s,
-)
+from hebe.cli.fleet_simulation import MOST_QUERIES, on_all_cores, queries_needed
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.pool_forms import MOST_INSTANCES, parse_policy
 from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan, read_models, service_time_files
@@ -36,6 +28,7 @@ from hebe.simulation.provisioned_day import (
     queries_drawn,
     run_interval,
 )
+from hebe.simulation.query_stream import QueryStream, arrival_process, check_largest, sending_s
 from hebe.workload import forms
 
 Floats = npt.NDArray[np.float64]

@@ -10,12 +10,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 import hebe
-from hebe.cli.fleet_simulation import arrival_process
 from hebe.cli.simulate_provisioning import DayMade
 from hebe.report.day_plots import lines_over_day
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page
 from hebe.report.tables import format_number
+from hebe.simulation.query_stream import arrival_process
 
 _MOST_MISSED = 10
 """Intervals that miss their SLA target and are shown; `--json` has them all."""

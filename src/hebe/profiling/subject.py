@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,12 @@ class ProfileSubject:
             raise ProfileError(f"subject: layout is {self.layout!r}: must be one line of text, or empty")
         if not isinstance(self.version, int) or isinstance(self.version, bool) or self.version < 1:
             raise ProfileError(f"subject: version is {self.version!r}: must be a whole number from 1")
+
+    @property
+    def sizes(self) -> str | None:
+        """The form of the query sizes that were sent (`hebe.workload.forms`); None if the load does not say."""
+        words = re.match(r"sizes (\S+?)(?:, |$)", self.load)  # as hebe profile words its load
+        return words[1] if words else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; `from_dict` reads it back to an equal subject."""

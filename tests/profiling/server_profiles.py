@@ -7,7 +7,7 @@ from hebe.profile import EfficiencyTuple, LatencyProfile, ScalabilityProfile
 from hebe.profiling.server_profile import ServerProfile, write_server_profile
 from hebe.server_configuration import Lane, Placement, to_dict
 
-from ..profiling.profiles import SERVER, SUBJECT
+from .profiles import SERVER, SUBJECT
 
 ON_HOST = Lane(Placement.MODEL_ON_HOST, workers=2, batch_size=64)
 PIPELINE = Lane(Placement.PIPELINE_ON_HOST, workers=1, batch_size=64, dense_workers=1)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hebe.cli.plan_profiles import ProfileFile, sizes_of
 from hebe.planning.query_size_monitor import size_weights
 from hebe.profile import LatencyProfile
+from hebe.profiling.server_profile import ServerProfile
 from hebe.server_configuration import Placement
 from hebe.simulation.service_table import ServiceTable
 from hebe.simulation.shared_slowdown import WorkersAtLimit, longest_stretch, service_classes
@@ -38,15 +38,18 @@ class TimesOfQueries:
     remark: str
 
 
-def why_no_times(one: ProfileFile) -> str:
-    """Why the service time of a query on this server is not that of one batch on one worker; empty where it is."""
-    (lane, *beside), where = one.profile.configuration, f"{one.path}: {' on '.join(one.pair)}"
+def why_no_times(profile: ServerProfile, where: str) -> str:
+    """Why the service time of a query on this server is not that of one batch on one worker; empty where it is.
+
+    `where` begins the message: the file, or what else names the profile.
+    """
+    (lane, *beside), where = profile.configuration, f"{where}: {_pair(profile)}"
     what = ""
     if beside:
         what = "runs in two lanes, with service times of their own"
     elif lane.placement is not Placement.MODEL_ON_HOST:
         what = f"runs as {lane.placement}, in stages that work side by side or fuse queries"
-    elif "whole" not in one.profile.latency:
+    elif "whole" not in profile.latency:
         return f"{where}: latency: whole is missing: it was not measured how long a batch takes"
     if not what:
         return ""
@@ -56,18 +59,18 @@ def why_no_times(one: ProfileFile) -> str:
     )
 
 
-def times_of_queries(one: ProfileFile) -> TimesOfQueries:
-    """Of a profile that has such times (`why_no_times`)."""
-    (lane,), profile = one.profile.configuration, one.profile
+def times_of_queries(profile: ServerProfile, where: str) -> TimesOfQueries:
+    """Of a profile that has such times (`why_no_times`); `where` begins what must be said of them."""
+    (lane,) = profile.configuration
     busy = profile.busy_latency.get("whole")
     if busy is not None:
         return TimesOfQueries(_by_query_size(busy), lane.workers, "")
     alone = _by_query_size(profile.latency["whole"])
     if lane.workers == 1:
         return TimesOfQueries(alone, lane.workers, "")  # none hinders it
-    where = f"{one.path}: {' on '.join(one.pair)}: the service times are of one worker alone"
-    again = f"profile {one.pair[0]} again, and they are measured while all {lane.workers} are busy"
-    stretch = _stretch(one, alone, lane.workers)
+    where = f"{where}: {_pair(profile)}: the service times are of one worker alone"
+    again = f"profile {profile.subject.model} again, and they are measured while all {lane.workers} are busy"
+    stretch = _stretch(profile, alone, lane.workers)
     if stretch is None:
         remark = f"{where}, and how the workers hinder each other cannot be told from its load: {again}."
         return TimesOfQueries(alone, lane.workers, remark)
@@ -83,11 +86,15 @@ def times_of_queries(one: ProfileFile) -> TimesOfQueries:
     return TimesOfQueries(stretched, lane.workers, remark if stretch >= _TOLD_STRETCH else "")
 
 
-def _stretch(one: ProfileFile, alone: LatencyProfile, workers: int) -> float | None:
+def _pair(profile: ServerProfile) -> str:
+    return f"{profile.subject.model} on {profile.server.name}"
+
+
+def _stretch(profile: ServerProfile, alone: LatencyProfile, workers: int) -> float | None:
     """By how much times must grow for the server to serve what was measured, 1 where it serves no more anyway; None if
     it cannot be told what queries were sent."""
-    subject = one.profile.subject
-    form = sizes_of(subject)
+    subject = profile.subject
+    form = subject.sizes
     if form is None:
         return None
     try:
@@ -98,7 +105,7 @@ def _stretch(one: ProfileFile, alone: LatencyProfile, workers: int) -> float | N
     weights = size_weights(np.minimum(drawn, largest), largest)
     table = ServiceTable.from_profiles({"": alone}, largest)
     service_s = service_classes(table.quantiles_s[0], weights)
-    return max(longest_stretch(service_s, subject.sla, WorkersAtLimit(workers, one.profile.efficiency.qps)), 1.0)
+    return max(longest_stretch(service_s, subject.sla, WorkersAtLimit(workers, profile.efficiency.qps)), 1.0)
 
 
 def _by_query_size(measured: LatencyProfile) -> LatencyProfile:
