@@ -15,6 +15,7 @@ from hebe.cli.simulate_plan import (
 )
 from hebe.profiling.server_profile import write_server_profile
 from hebe.spec import SlaTarget
+from hebe.workload.error import WorkloadError
 
 from ..profiling.server_profiles import profile_file, server_profile
 from .pool_files import times_file
@@ -127,7 +128,7 @@ FAULTS = {
 @pytest.mark.parametrize(("changes", "types", "message"), FAULTS.values(), ids=FAULTS)
 def test_what_does_not_fit_is_named(tmp_path, changes, types, message):
     asked = replace(request(sizes="fixed:10"), **changes)
-    with pytest.raises(PlanFileError) as fault:
+    with pytest.raises((PlanFileError, WorkloadError)) as fault:
         read_models(asked, [times_file(tmp_path)], types)
     assert message in str(fault.value)
 

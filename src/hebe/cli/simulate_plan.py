@@ -125,8 +125,8 @@ def read_models(
     """What is known of each model of a plan, from `files`; `types` has the server types that the plan uses for it
     (None: all that the files have).
 
-    Raises `PlanFileError` if a model, or its service times on a type, or its SLA target is missing, if queries are
-    larger than what was measured, or if the SLA is below every service time.
+    Raises `PlanFileError` if a model, or its service times on a type, or its SLA target is missing, or if the SLA is
+    below every service time, and `WorkloadError` if queries are larger than what was measured.
     """
     forms.arrivals(request.arrivals)  # raises for a form that there is not
     if isinstance(request.sla_ms, Mapping):
