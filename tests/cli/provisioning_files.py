@@ -1,6 +1,11 @@
 """Two models on two server types over some hours, as `hebe plan provision` reads them."""
 
+from pathlib import Path
+
 import numpy as np
+
+from hebe.cli.plan_provision import ProvisionRequest
+from hebe.planning.provisioning import Objective
 
 EFFICIENCY = """model,server_type,qps,power_watts,estimated,configuration.workers,configuration.fused
 rm1,cpu,100,100,false,10,true
@@ -21,3 +26,19 @@ def diurnal(step_s=600.0):
 def wide(step_s=600.0):
     lines = [f"{time:g},{a:.1f},{b:.1f}" for time, a, b in zip(*diurnal(step_s), strict=True)]
     return "\n".join(["time_s,rm1,rm2", *lines]) + "\n"
+
+
+def write_provisioning_files():
+    """`efficiency.csv`, `servers.csv` and `loads.csv`, in the folder that is worked in."""
+    for name, text in (("efficiency", EFFICIENCY), ("servers", SERVERS), ("loads", wide())):
+        Path(f"{name}.csv").write_text(text, encoding="utf-8")
+
+
+def provision_request(**changes):
+    """For these files, with as little search as there may be, and no baselines."""
+    files = {name: Path(f"{name}.csv") for name in ("efficiency", "servers", "loads")}
+    usual = {
+        "history": None, "interval_s": None, "over_provision": None, "quantile": 0.99, "objective": Objective.POWER,
+        "set_up_s": 60.0, "gap": 0.01, "time_limit_s": 0.0, "baselines": False,
+    }  # fmt: skip
+    return ProvisionRequest(**(files | usual | changes))

@@ -188,29 +188,6 @@ def test_the_gap_is_that_of_whole_servers(files, capsys, time_limit_s):
     assert "is at most 0.00% above the least possible" in out
 
 
-def test_servers_that_serve_another_model_until_then_are_late_and_cover_nothing_meanwhile(files, capsys, tmp_path):
-    files("efficiency.csv", "model,server_type,qps,power_watts\na,cpu,100,1\nb,cpu,100,1\n")
-    files("servers.csv", "server_type,available\ncpu,10\n")
-    files("loads.csv", "time_s,a,b\n0,900,100\n600,700,300\n1200,500,500\n1800,300,700\n2400,100,900\n")
-    moved = ("--over-provision", "0", "--set-up-s", "300")
-    answer = planned(capsys, *moved)
-    assert answer["covered"] == {"a": 1.0, "b": pytest.approx(0.6)}
-    assert (answer["started"], answer["late"]) == (8, 8)
-    plan = tomllib.loads((tmp_path / "day.toml").read_text())
-    assert plan["predicted"]["covered"]["b"] == pytest.approx(0.6)
-    assert [interval.get("late") for interval in plan["interval"]] == [None, *[{"b": {"cpu": 2}}] * 4]
-    _, out, _ = run(capsys, *moved)
-    words = (
-        "8 servers, in 4 intervals, can only be set up when the interval begins, since another model is served on them"
-    )
-    assert words in " ".join(out.split())
-    assert "60.0%" in out
-    files("servers.csv", "server_type,available\ncpu,12\n")
-    answer = planned(capsys, *moved)
-    assert (answer["covered"], answer["late"]) == ({"a": 1.0, "b": 1.0}, 0)
-    assert "are 300 s late" not in run(capsys, *moved)[1]
-
-
 def test_profiles_in_a_directory_are_efficiency_tuples(files, capsys, tmp_path):
     profiles = tmp_path / "profiles"
     write_server_profile(profiles / "dlrm.json", profile())

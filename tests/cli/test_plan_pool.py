@@ -289,9 +289,7 @@ FAULTS = {
     ),
     "sizes unknown": (times_file, None, ["--sizes", "huge"], "production, mlperf"),
     "type without price": (times_file, None, ["--types", "gpu,tpu"], "no price of tpu, which --types names"),
-    "type twice": (times_file, None, ["--types", "gpu,gpu"], "--types: server type gpu is given twice"),
     "most of what is not there": (times_file, None, ["--most", "tpu=1"], "--most: no server type tpu on offer"),
-    "most without count": (times_file, None, ["--most", "gpu"], "--most: 'gpu': must be TYPE=COUNT"),
     "too few queries": (times_file, None, ["--queries", 50], "--queries is 50: must lie in "),
 }  # fmt: skip
 

@@ -1,0 +1,54 @@
+"""What every command of `hebe plan` ends in."""
+
+import json
+import tomllib
+
+import pytest
+from rich.text import Text
+
+from hebe.cli.plan_result import hand_over
+from hebe.report.html import Page
+
+
+def handed(tmp_path, *, plan=None, page=None, as_json=True, content=None):
+    plan, page = plan or tmp_path / "plan.toml", page or tmp_path / "plan.html"
+    hand_over(
+        plan,
+        page,
+        content={"kind": "pool"} if content is None else content,
+        drawn=Page("A plan", "of nothing", "made up"),
+        tables=[Text("first table"), Text("second")],
+        summary={"servers": 3},
+        as_json=as_json,
+    )
+
+
+def test_files_are_written_and_told_after_the_tables(tmp_path, capsys):
+    handed(tmp_path, as_json=False)
+    assert tomllib.loads((tmp_path / "plan.toml").read_text()) == {"kind": "pool"}
+    assert "A plan" in (tmp_path / "plan.html").read_text()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["first table", "second", f"Plan: {tmp_path}/plan.toml", f"Page: {tmp_path}/plan.html"]
+
+
+def test_json_is_one_line_with_the_figures_and_the_files(tmp_path, capsys):
+    handed(tmp_path)
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"servers": 3, "plan": f"{tmp_path}/plan.toml", "page": f"{tmp_path}/plan.html"}
+    assert "first table" in err
+
+
+def test_of_a_link_what_it_leads_to_is_written(tmp_path):
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plan.toml").symlink_to(tmp_path / "plans" / "today.toml")
+    handed(tmp_path)
+    assert (tmp_path / "plan.toml").is_symlink()
+    assert tomllib.loads((tmp_path / "plans" / "today.toml").read_text()) == {"kind": "pool"}
+
+
+def test_what_cannot_be_written_is_seen_nevertheless_and_no_plan_is_left_half(tmp_path, capsys):
+    (tmp_path / "plan.toml").write_text("before = 1")
+    with pytest.raises(TypeError):
+        handed(tmp_path, content={"unknown": None})
+    assert (tmp_path / "plan.toml").read_text() == "before = 1"
+    assert "second" in capsys.readouterr().err
