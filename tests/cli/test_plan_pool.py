@@ -6,13 +6,9 @@ import sys
 import tomllib
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from rich.progress import Progress
 
-from hebe.cli import plan_pool_making
 from hebe.cli.main import main
-from hebe.spec import SlaTarget
 
 from ..profiling.server_profiles import ON_HOST, PIPELINE, profile_file
 from .pool_files import (
@@ -77,36 +73,6 @@ def test_plans_a_pool_and_predicts_its_throughput(made):
     assert result["ranked"][0]["bound_qps"] >= result["ranked"][-1]["bound_qps"]
     assert "Kairos' pick, of" in shown
     assert "p95 within 12 ms" in shown
-
-
-def test_chosen_on_one_trace_then_on_fresh_ones_and_measured_on_yet_others(capsys, tmp_path, monkeypatch):
-    chosen_on, measured_on = [], []
-
-    def choosing(*rest, fresh, **options):
-        chosen_on.extend([rest[4], *fresh])
-        return choose(*rest, fresh=fresh, **options)
-
-    def measuring(case):
-        measured_on.append(case.stream.trace(1.0))
-        return measure(case)
-
-    choose, measure = plan_pool_making.choose_plan, plan_pool_making.capacity_case
-    monkeypatch.setattr(plan_pool_making, "choose_plan", choosing)
-    monkeypatch.setattr(plan_pool_making, "capacity_case", measuring)
-    planned(capsys, tmp_path, *FEW[:-1], 2)
-    luck = [{trace.luck.tobytes() for trace in traces} for traces in (chosen_on, measured_on)]
-    assert [len(drawn) for drawn in luck] == [3, 2]
-    assert not luck[0] & luck[1]
-
-
-def test_the_bounds_stand_in_order(capsys, tmp_path):
-    result, _ = planned(capsys, tmp_path, "--no-simulate")
-    proposals = result["proposals"]
-    assert "qps" not in proposals["chosen"]
-    assert proposals["chosen"]["counts"] == proposals["fluid, splitting"]["counts"]
-    one, whole, split = (proposals[name]["bound_qps"] for name in ("one type", "fluid, whole", "fluid, splitting"))
-    assert one < whole < split
-    assert proposals["Kairos"]["bound_qps"] <= whole * (1 + 1e-6)
 
 
 def test_the_plan_file_starts_a_fleet(made):
@@ -193,57 +159,6 @@ def test_a_profile_that_is_no_service_time_is_refused(capsys, tmp_path):
     assert f"{path}: m on cpu runs as pipeline-on-host" in err
 
 
-def test_types_and_most_limit_the_offer(capsys, tmp_path):
-    result, _ = planned(capsys, tmp_path, "--types", "gpu,cpu", "--most", "cpu=2", "--no-simulate")
-    for proposal in result["proposals"].values():
-        assert set(proposal["counts"]) <= {"gpu", "cpu"}
-        assert proposal["counts"].get("cpu", 0) <= 2
-    assert result["types"] == ["gpu", "cpu"]
-
-
-def test_types_without_a_limit_have_none_beyond_the_budget(tmp_path):
-    """The frontier reaches to twice the budget, with which 24 cpus or 4 gpus are bought."""
-    times, prices = times_file(tmp_path), prices_file(tmp_path)
-
-    def frontier(most):
-        request = plan_pool_making.PoolRequest(
-            (times,), prices, 1.2, SlaTarget(12.0, 95.0), None, ("gpu", "cpu"), most,
-            "fixed:100", head=10, simulate=False, queries=300, seeds=1, seed=0,
-        )  # fmt: skip
-        return plan_pool_making.make_pool_plan(request, Progress(disable=True)).frontier
-
-    for (name, free), limited in zip(frontier({}).items(), frontier({"cpu": 24}).values(), strict=True):
-        np.testing.assert_allclose(limited, free, rtol=1e-5, err_msg=name)
-
-
-def test_what_has_no_price_is_not_on_offer(capsys, tmp_path):
-    result, shown = planned(capsys, tmp_path, "--no-simulate", prices=prices_file(tmp_path, {"gpu": 0.5, "cpu": 0.1}))
-    assert result["types"] == ["gpu", "cpu"]
-    assert "not on offer: small" in shown
-
-
-def test_where_only_splitting_is_in_time(capsys, tmp_path):
-    """No type serves 100 items in 12 ms whole: Kairos has no pool, splitting has one."""
-    result, shown = planned(capsys, tmp_path, prices=prices_file(tmp_path, {"cpu": 0.1, "small": 0.05}))
-    assert list(result["proposals"]) == ["fluid, splitting", "chosen"]
-    assert result["policy"]["name"] == "splitting"
-    assert result["proposals"]["chosen"]["qps"] > 0
-    assert (result["base_type"], result["ranked"]) == (None, [])
-    assert "Only splitting serves every query in time: no server type" in shown
-
-
-def test_a_budget_for_too_many_pools_to_rank(capsys, tmp_path):
-    times, prices = times_file(tmp_path), prices_file(tmp_path)
-    code, out, err = run(
-        capsys, times, "--prices", prices, "--budget", 200, *WORKLOAD, "--no-simulate", "--queries", 50_000, "--json"
-    )
-    assert code == 0, err
-    result = json.loads(out)
-    assert list(result["proposals"]) == ["one type", "fluid, whole", "fluid, splitting", "chosen"]
-    assert (result["base_type"], result["pools"]) == ("gpu", None)
-    assert "Kairos' ranking is left out: --budget of 200 buys more than 5,000,000 different pools" in err
-
-
 FAULTS = {
     "no such file": (lambda f: f / "none.csv", None, [], "none.csv: cannot be read: No such file"),
     "header only": (lambda f: write(f / "h.csv", samples()[:1]), None, [], "h.csv: holds no service times"),
@@ -270,10 +185,6 @@ FAULTS = {
         [],
         "p.toml: line 1, profile 1: batch_sizes is [1.5, 10, 50, 100]: must be a list of whole numbers",
     ),
-    "missing pair": (
-        lambda f: times_file(f, types=["gpu", "cpu"]), None, [],
-        "times.csv: no service times of m on small, which",
-    ),
     "budget too small": (
         times_file, None, ["--budget", 0.09, "--types", "gpu"],
         "--budget of 0.09 buys no pool that serves every query size in time: the cheapest that does is 1 gpu at 0.5",
@@ -288,8 +199,6 @@ FAULTS = {
         times_file, None, ["--sizes", "fixed:101"], "queries of 101 items, but service times reach to 100 items",
     ),
     "sizes unknown": (times_file, None, ["--sizes", "huge"], "production, mlperf"),
-    "type without price": (times_file, None, ["--types", "gpu,tpu"], "no price of tpu, which --types names"),
-    "most of what is not there": (times_file, None, ["--most", "tpu=1"], "--most: no server type tpu on offer"),
     "too few queries": (times_file, None, ["--queries", 50], "--queries is 50: must lie in "),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ import tomli_w
 from hebe.cli.main import main
 
 from ..profiling.server_profiles import ON_HOST, profile_file
-from .pool_files import FROM_HERE, WITHOUT_TORCH, WORKLOAD, plan_pool, prices_file, samples, times_file, write
+from .pool_files import FROM_HERE, WITHOUT_TORCH, plan_pool, samples, times_file, write
 
 POOL = ["--pool", "gpu=1,cpu=4"]
 LOAD = ["--sizes", "quantiles:5,10,20,40,100", "--sla-ms", "12", "--queries", "400", "--seeds", "2"]
@@ -88,11 +88,6 @@ def test_every_policy_runs(capsys, tmp_path, policy):
     assert result["policy"]["name"] == policy.partition(":")[0]
     assert result["throughput_qps"]["value"] > 250
     assert set(result["utilisation"]) == {"gpu", "cpu"}
-
-
-def test_a_threshold_that_is_not_given_is_what_the_auxiliary_types_serve_in_time(capsys, tmp_path):
-    result, _ = simulated(capsys, times_file(tmp_path), *POOL, *LOAD, "--policy", "threshold", "--rate", 100)
-    assert result["policy"]["threshold_items"] == pytest.approx((0.98 * 12 - 1.0) / 0.12, abs=5)
 
 
 def test_finds_the_largest_rate_at_which_the_sla_holds(capsys, tmp_path):
@@ -249,9 +244,6 @@ def test_a_spoilt_plan_is_one_line(capsys, plan, old, new, message):
 
 
 FAULTS = {
-    "unknown type": (["--pool", "gpu=1,tpu=2"], "no service times of m on tpu, which the pool has"),
-    "no server": (["--pool", "gpu=0"], "--pool: has no server"),
-    "too many servers": (["--pool", "gpu=1000000"], "has 1,000,000 servers: at most 10,000"),
     "unknown model": (["--model", "x"], "holds no model x: there are m"),
     "unknown sizes": (["--sizes", "huge"], "production, mlperf"),
     "sizes beyond": (["--sizes", "fixed:200"], "queries of 200 items, but service times reach to 100 items"),
@@ -328,32 +320,3 @@ def test_runs_without_torch(tmp_path):
     done = subprocess.run(command, env=FROM_HERE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "page.html").exists()
-
-
-def test_large_pools_are_dealt_into_partitions_and_any_pool_on_request(capsys, tmp_path):
-    load = [*LOAD[:-1], 1, "--rate", 2000]
-    times = times_file(tmp_path)
-    by_size, shown = simulated(capsys, times, "--pool", "gpu=100,cpu=150", *load)
-    assert by_size["partitions"] == 2
-    assert "in 2 partitions" in shown
-    assert simulated(capsys, times, "--pool", "gpu=100,cpu=150", "--policy", "fcfs", *load)[0]["partitions"] == 1
-    assert simulated(capsys, times, *POOL, "--partitions", 2, *LOAD, "--rate", 50)[0]["partitions"] == 2
-    for number, message in ((0, "--partitions"), (6, "--partitions is 6: the pool has 5 workers to deal")):
-        code, _, err = run(capsys, times, *POOL, "--partitions", number, *LOAD, "--rate", 50)
-        assert code != 0
-        assert message in err
-
-
-def test_sizes_that_are_not_the_plan_s_are_reported(capsys, tmp_path):
-    times, plan = times_file(tmp_path), tmp_path / "plan.toml"
-    with pytest.raises(SystemExit):
-        main(["plan", "pool", str(times), "--prices", str(prices_file(tmp_path)), "--budget", "1.2", *WORKLOAD,
-              "--no-simulate", "--plan", str(plan)])  # fmt: skip
-    same, shown = simulated(capsys, "--plan", plan, "--rate", 50, "--queries", 2000, "--seeds", 1)
-    assert "sizes_shifted" not in same
-    assert "Query sizes are" not in shown
-    other, shown = simulated(
-        capsys, "--plan", plan, "--rate", 50, "--queries", 2000, "--seeds", 1, "--sizes", "fixed:50"
-    )
-    assert other["sizes_shifted"]["after_queries"] == 1000
-    assert "Query sizes are fixed:50, the plan was made for" in shown

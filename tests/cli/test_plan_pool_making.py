@@ -1,0 +1,141 @@
+"""Pools planned from files: what is on offer, what the planners propose, and what the proposals are measured on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.progress import Progress
+
+from hebe.cli import plan_pool_making
+from hebe.cli.plan_files import PlanFileError
+from hebe.cli.plan_pool_making import PoolRequest, make_pool_plan
+from hebe.planning.error import PlanningError
+from hebe.simulation.policy_choice import PolicyKind
+from hebe.spec import SlaTarget
+from hebe.workload.error import WorkloadError
+
+from .pool_files import prices_file, times_file
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    times_file(tmp_path)
+    prices_file(tmp_path)
+
+
+def planned(**changes):
+    """By bounds alone, if not asked otherwise."""
+    usual = PoolRequest(
+        (Path("times.csv"),), Path("prices.csv"), 1.2, SlaTarget(12.0, 95.0), None, None, {},
+        "quantiles:5,10,20,40,100", head=3, simulate=False, queries=300, seeds=1, seed=0,
+    )  # fmt: skip
+    return make_pool_plan(replace(usual, **changes), Progress(disable=True))
+
+
+@pytest.fixture(scope="module")
+def by_bounds(tmp_path_factory):
+    """The plan of all types."""
+    folder = tmp_path_factory.mktemp("pool")
+    return planned(service_times=(times_file(folder),), prices=prices_file(folder))
+
+
+def test_the_bounds_stand_in_order(by_bounds):
+    made = by_bounds
+    one, whole, split = (
+        made.proposals[name].bound.bound_qps for name in ("one type", "fluid, whole", "fluid, splitting")
+    )
+    assert one < whole < split
+    assert made.proposals["Kairos"].bound.bound_qps <= whole * (1 + 1e-6)
+    assert made.chosen is made.proposals["fluid, splitting"]
+    assert (made.chosen.policy.kind, made.chosen.share_of_bound) == (PolicyKind.SPLITTING, None)
+    assert made.problem.types[0] == "gpu", "the base type, whatever the order of the prices"
+
+
+def test_the_frontier_never_falls_and_holds_the_budget_asked_for(by_bounds):
+    made = by_bounds
+    at = made.budgets.tolist().index(1.2)
+    for name, bounds_qps in made.frontier.items():
+        assert (np.diff(bounds_qps[~np.isnan(bounds_qps)]) >= -1e-6).all(), name
+    assert made.frontier["fluid bound, splitting"][at] == pytest.approx(made.chosen.bound.bound_qps)
+
+
+def test_types_and_most_limit_the_offer():
+    made = planned(types=("gpu", "cpu"), most={"cpu": 2})
+    assert made.problem.types == ("gpu", "cpu")
+    assert all(proposal.counts[1] <= 2 for proposal in made.proposals.values())
+
+
+def test_types_without_a_limit_have_none_beyond_the_budget():
+    """The frontier reaches to twice the budget, with which 24 cpus or 4 gpus are bought."""
+    free, limited = (planned(types=("gpu", "cpu"), most=most, sizes="fixed:100").frontier for most in ({}, {"cpu": 24}))
+    for name, bounds_qps in free.items():
+        np.testing.assert_allclose(limited[name], bounds_qps, rtol=1e-5, err_msg=name)
+
+
+def test_what_has_no_price_is_not_on_offer(tmp_path):
+    prices_file(tmp_path, {"gpu": 0.5, "cpu": 0.1})
+    made = planned()
+    assert (made.problem.types, made.unpriced) == (("gpu", "cpu"), ("small",))
+
+
+def test_where_only_splitting_is_in_time(tmp_path):
+    """No type serves 100 items in 12 ms whole: Kairos has no pool, splitting has one."""
+    prices_file(tmp_path, {"cpu": 0.1, "small": 0.05})
+    made = planned()
+    assert list(made.proposals) == ["fluid, splitting", "chosen"]
+    assert made.kairos is None
+    assert made.without_kairos.startswith("Only splitting serves every query in time: no server type")
+
+
+def test_a_budget_for_too_many_pools_to_rank():
+    made = planned(budget_per_hour=200.0, queries=50_000)
+    assert list(made.proposals) == ["one type", "fluid, whole", "fluid, splitting", "chosen"]
+    assert made.kairos is None
+    assert (
+        "Kairos' ranking is left out: --budget of 200 buys more than 5,000,000 different pools" in made.without_kairos
+    )
+
+
+def test_chosen_on_one_trace_then_on_fresh_ones_and_measured_on_yet_others(monkeypatch):
+    chosen_on, measured_on = [], []
+
+    def choosing(*rest, fresh, **options):
+        chosen_on.extend([rest[4], *fresh])
+        return choose(*rest, fresh=fresh, **options | {"runners_up": 0})
+
+    def measuring(case):
+        measured_on.append(case.stream.trace(1.0))
+        return measure(case)
+
+    choose, measure = plan_pool_making.choose_plan, plan_pool_making.capacity_case
+    monkeypatch.setattr(plan_pool_making, "choose_plan", choosing)
+    monkeypatch.setattr(plan_pool_making, "capacity_case", measuring)
+    made = planned(simulate=True, seeds=2, queries=200, sizes="quantiles:10,40", types=("gpu", "cpu"))
+    luck = [{trace.luck.tobytes() for trace in traces} for traces in (chosen_on, measured_on)]
+    assert [len(drawn) for drawn in luck] == [3, 2]
+    assert not luck[0] & luck[1]
+    assert all(len(one.measured.capacity.by_trace_qps) == 2 for one in made.proposals.values())
+    assert made.chosen.share_of_bound == pytest.approx(made.chosen.measured.capacity.qps / made.chosen.bound.bound_qps)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"types": ("gpu", "tpu")}, "prices.csv: no price of tpu, which --types names: there are gpu, cpu, small"),
+        ({"most": {"tpu": 1}}, "--most: no server type tpu on offer"),
+        ({"sizes": "fixed:101"}, "queries of 101 items, but service times reach to 100 items"),
+        ({"budget_per_hour": 0.09, "types": ("gpu",)}, "--budget of 0.09 buys no pool that serves every query size"),
+    ],
+)
+def test_what_cannot_be_planned_is_named_by_option(changes, message):
+    with pytest.raises((PlanFileError, PlanningError, WorkloadError)) as fault:
+        planned(**changes)
+    assert message in str(fault.value)
+
+
+def test_a_priced_type_must_be_measured(tmp_path):
+    times_file(tmp_path, types=["gpu", "cpu"])
+    with pytest.raises(PlanFileError, match=r"times\.csv: no service times of m on small, which prices\.csv prices"):
+        planned()

@@ -1,0 +1,96 @@
+"""What is shown and written of a pool's plan: of figures that were made up."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.progress import Progress
+
+from hebe.cli.plan_pool_making import PoolRequest, make_pool_plan
+from hebe.cli.plan_pool_results import plan_file, pool_page, pool_tables, predicted, summary
+from hebe.simulation.capacity import Capacity
+from hebe.simulation.fleet_case import MeasuredCapacity
+from hebe.spec import SlaTarget
+
+from .pool_files import prices_file, times_file
+from .shown import shown
+
+
+@pytest.fixture(scope="module")
+def unsimulated(tmp_path_factory):
+    """A plan by bounds alone."""
+    folder = tmp_path_factory.mktemp("pool")
+    request = PoolRequest(
+        (times_file(folder),), prices_file(folder), 1.2, SlaTarget(12.0, 95.0), None, None, {},
+        "quantiles:5,10,20,40,100", head=3, simulate=False, queries=300, seeds=2, seed=0,
+    )  # fmt: skip
+    return make_pool_plan(request, Progress(disable=True))
+
+
+@pytest.fixture
+def made(unsimulated):
+    """The same as if it had been simulated: the chosen pool at 500 queries/s, others at half of that."""
+    proposals = {
+        name: replace(one, measured=MeasuredCapacity(Capacity.of(qps), ()))
+        for name, one in unsimulated.proposals.items()
+        for qps in ([490.0, 510.0] if name == "chosen" else [245.0, 255.0],)
+    }
+    return replace(unsimulated, proposals=proposals, unpriced=("tpu",))
+
+
+def test_figures_that_were_not_simulated_are_absent(unsimulated, made):
+    chosen = unsimulated.chosen
+    assert predicted(unsimulated, chosen) == {
+        "price_per_hour": chosen.cost_per_hour, "bound_qps": chosen.bound.bound_qps,
+    }  # fmt: skip
+    figures = predicted(made, made.chosen)
+    assert (figures["qps"], figures["seeds"], figures["queries_per_run"]) == (500.0, 2, made.queries)
+    assert figures["qps_low"] < 490 < 510 < figures["qps_high"]
+
+
+def test_the_plan_file_has_the_chosen_pool_and_the_proposals_beside_it(made):
+    content = plan_file(made).to_dict(Path("pool.toml"))
+    counts = {server["server_type"]: server["count"] for server in content["server"]}
+    assert tuple(counts.values()) == made.chosen.counts
+    assert content["policy"] == made.chosen.policy.to_dict()
+    assert content["predicted"]["qps"] == 500.0
+    assert [one["name"] for one in content["proposal"]] == [name for name in made.proposals if name != "chosen"]
+
+
+def test_json_is_plain_and_whole(made):
+    figures = json.loads(json.dumps(summary(made)))
+    assert figures["types"] == ["gpu", "cpu", "small"]
+    assert figures["base_type"] == "gpu"
+    assert len(figures["ranked"]) == 3
+    assert figures["proposals"]["Kairos"]["qps"] == 250.0
+    assert set(figures["proposals"]["chosen"]["counts"].values()) - {0} == set(
+        figures["proposals"]["chosen"]["counts"].values()
+    )
+
+
+def test_the_terminal_tells_ranking_proposals_and_what_is_chosen(made):
+    text = shown(pool_tables(made))
+    assert "1 *" in text
+    assert "Kairos' pick, its matching" in text
+    assert f"with {made.chosen.policy.kind} for {made.chosen.cost_per_hour:g} per hour serves 500 (" in text
+    assert "p95 within 12 ms." in text
+    assert f"* Kairos' pick, of {made.kairos.pools:,} pools within the budget." in text
+    assert "Measured but not priced, so not on offer: tpu." in text
+    assert f"Simulated: 2 runs of {made.queries:,} queries each" in text
+
+
+def test_without_a_ranking_or_a_simulation_that_is_said(unsimulated):
+    text = shown(pool_tables(replace(unsimulated, kairos=None, without_kairos="Only splitting does.")))
+    assert "rank" not in text
+    assert "Only splitting does." in text
+    assert "not simulated; at most" in text
+    assert "Simulated:" not in text
+
+
+def test_the_page_draws_frontier_and_shares_and_compares_the_chosen_pool(unsimulated, made):
+    page = pool_page(made).render()
+    assert page.count("<svg") == 2
+    for words in ("What a budget buys", "Who serves what", "over the base type alone", "2.00"):
+        assert words in page
+    assert "not simulated" in pool_page(unsimulated).render()

@@ -1,0 +1,116 @@
+"""What a simulation of a pool runs, by what was asked for and what a plan says."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tomli_w
+from rich.progress import Progress
+
+from hebe.cli.plan_files import PlanFileError
+from hebe.cli.pool_plan_file import PoolPlanFile
+from hebe.cli.simulate_making import Estimate, SimulationRequest, make_simulation
+from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
+from hebe.spec import SlaTarget
+
+from .pool_files import times_file
+
+SIZES = "quantiles:5,10,20,40,100"
+PRICES_QPS = {"gpu": 100.0, "cpu": 30.0, "small": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    times_file(tmp_path)
+
+
+def request(**changes):
+    asked = SimulationRequest(
+        (Path("times.csv"),), None, "gpu=1,cpu=4", None, None, 300.0, 12.0, None, SIZES, "poisson", 200, 1, 0
+    )
+    return replace(asked, **changes)
+
+
+def simulated(**changes):
+    return make_simulation(request(**changes), Progress(disable=True))
+
+
+@pytest.fixture
+def of_plan(tmp_path):
+    """What asks for a plan's pool as the plan has it."""
+    plan = PoolPlanFile(
+        "m", SlaTarget(12.0, 95.0), SIZES, 1.2, {"gpu": 1, "cpu": 4, "small": 0},
+        {"gpu": 0.5, "cpu": 0.1, "small": 0.05}, PolicyChoice(PolicyKind.SPLITTING, prices_qps=PRICES_QPS),
+        (tmp_path / "times.csv",), tmp_path / "prices.csv", {}, {},
+    )  # fmt: skip
+    path = tmp_path / "pool.toml"
+    path.write_text(tomli_w.dumps(plan.to_dict(path)))
+    return {"service_times": (), "plan": path, "pool": None, "sla_ms": None, "sizes": None}
+
+
+def test_a_pool_by_itself_is_matched_at_p99():
+    made = simulated()
+    assert (made.policy.kind, made.sla, made.partitions) == (PolicyKind.MATCHING, SlaTarget(12.0, 99.0), 1)
+    assert made.times.table.types == ("gpu", "cpu")
+    assert made.queries == (200,)
+    assert made.capacity is None
+
+
+def test_types_without_a_server_are_left_out():
+    assert simulated(pool="cpu=2,gpu=0,small=1").times.table.types == ("cpu", "small")
+
+
+def test_a_plan_says_all_that_is_not_asked_for(of_plan):
+    made = simulated(**of_plan)
+    assert made.counts == (1, 4)
+    assert made.policy.prices_qps == PRICES_QPS, "the plan's own"
+    assert (made.sla, made.stream.sizes, made.shift) == (SlaTarget(12.0, 95.0), SIZES, None)
+    asked = simulated(**of_plan | {"sla_ms": 20.0, "policy": "clockwork"}, percentile=90.0)
+    assert (asked.policy.kind, asked.sla) == (PolicyKind.CLOCKWORK, SlaTarget(20.0, 90.0))
+
+
+def test_prices_fit_the_pool_that_is_asked_for_in_a_plan_s_place(of_plan):
+    made = simulated(**of_plan | {"pool": "gpu=1,small=3"})
+    assert made.policy.kind is PolicyKind.SPLITTING
+    assert set(made.policy.prices_qps) == {"gpu", "small"}
+    assert min(made.policy.prices_qps.values()) > 0
+
+
+def test_sizes_that_are_not_the_plan_s_are_seen(of_plan):
+    assert simulated(**of_plan | {"sizes": "fixed:50"}, queries=2000).shift.queries == 1000
+
+
+@pytest.mark.parametrize(("policy", "partitions"), [("matching", 2), ("fcfs", 1)])
+def test_large_pools_are_dealt_where_decisions_take_long(policy, partitions):
+    large = {"pool": "gpu=100,cpu=150", "policy": policy, "queries": 300}
+    assert simulated(**large).partitions == partitions
+    assert simulated(**large, partitions=3).partitions == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pool": "gpu=0"}, "--pool: has no server: must have at least one"),
+        ({"pool": "gpu=1000000"}, "--pool: has 1,000,000 servers: at most 10,000 are simulated"),
+        ({"pool": "gpu=1", "partitions": 2}, "--partitions is 2: the pool has 1 workers to deal"),
+        ({"pool": "tpu=1"}, "no service times of m on tpu, which the pool has"),
+    ],
+)
+def test_pools_that_cannot_be_simulated_are_refused(changes, message):
+    with pytest.raises(PlanFileError, match=message):
+        simulated(**changes)
+
+
+def test_a_search_runs_at_the_rate_that_it_found():
+    made = simulated(rate_qps=None, queries=400, percentile=90.0)
+    assert made.capacity.value > 0
+    assert made.runs[0].rate_qps == made.capacity.by_run[0]
+    assert made.attainment.value >= 0.9
+    assert "A run lasts" in made.remarks[0]
+
+
+def test_an_estimate_has_an_interval_where_there_are_several_runs():
+    assert Estimate.of([3.0]) == Estimate(3.0, None, None, (3.0,))
+    several = Estimate.of([2.0, 4.0])
+    assert several.low < several.value == 3.0 < several.high
