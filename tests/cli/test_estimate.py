@@ -169,14 +169,6 @@ def test_where_nothing_can_be_served_the_exit_code_says_so(capsys, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["efficiency.toml"]
 
 
-def test_service_times_of_an_earlier_run_do_not_stay_beside_other_tuples(capsys, tmp_path):
-    words = ("estimate", NCF, "--server", "r5n.large", "--out", tmp_path)
-    assert run(capsys, *words, *FEW)[0] == 0
-    assert (tmp_path / "service_times.toml").is_file()
-    assert run(capsys, *words, "--sla-ms", "0.001")[0] == 3
-    assert not (tmp_path / "service_times.toml").exists()
-
-
 def test_what_models_shared_in_an_earlier_run_does_not_stay_beside_other_tuples(capsys, tmp_path):
     words = ("--server", "r5n.large", "--out", tmp_path)
     assert run(capsys, "estimate", NCF, *words, *FEW)[0] == 0
@@ -230,14 +222,6 @@ def test_wrong_words_are_named(capsys, tmp_path, words, code, message, monkeypat
     assert found == code
     assert message in " ".join(err.replace("│", " ").split())
     assert not any(tmp_path.iterdir())
-
-
-def test_a_type_is_not_given_twice(capsys, tmp_path):
-    (tmp_path / "mine.toml").write_text(TEMPLATE.replace("my-server", "T2"))
-    words = ("--server", "T2", "--server", tmp_path / "mine.toml", "--out", tmp_path / "out")
-    code, _, err = run(capsys, "estimate", NCF, *words)
-    assert code == 1
-    assert "server type T2 is given twice, before as T2" in err
 
 
 def test_a_stored_model_is_estimated(capsys, tmp_path):

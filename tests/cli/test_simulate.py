@@ -11,6 +11,7 @@ import pytest
 import tomli_w
 
 from hebe.cli.main import main
+from hebe.simulation.policy_choice import PolicyKind
 
 from ..profiling.server_profiles import ON_HOST, profile_file
 from .pool_files import FROM_HERE, WITHOUT_TORCH, plan_pool, samples, times_file, write
@@ -309,7 +310,9 @@ def test_without_files_or_plan_is_exit_code_2(capsys):
 def test_help_teaches_with_an_example(capsys):
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    assert "Example: hebe simulate --plan pool.toml --find-qps" in " ".join(out.split())
+    text = " ".join(out.replace("│", " ").split())
+    assert "Example: hebe simulate --plan pool.toml --find-qps" in text
+    assert all(kind in text for kind in PolicyKind)
 
 
 def test_runs_without_torch(tmp_path):

@@ -15,6 +15,8 @@ from hebe.simulation.query_stream import arrival_process
 from hebe.spec import SAFEGUARD, SlaTarget
 from hebe.studies.sweep import sweep
 
+MOST_INSTANCES = 10_000
+"""Servers of a fleet, and workers of all of them."""
 LEAST_QUERIES = 10_000
 MOST_QUERIES = 2_000_000
 RUNS_OF_A_SEARCH = 16

@@ -8,8 +8,6 @@ from hebe.cli.plan_files import PlanFileError
 from hebe.planning.pool_problem import PoolProblem
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind, policy_for_pool
 
-MOST_INSTANCES = 10_000
-
 
 def parse_counts(text: str, option: str) -> dict[str, int]:
     """Counts by server type from `TYPE=COUNT,TYPE=COUNT`; `option` begins the message if it is none."""

@@ -16,9 +16,9 @@ import numpy as np
 from rich.progress import Progress
 
 from hebe.cli.colocation_plan_file import ColocationPlanFile, read_colocation_plan
-from hebe.cli.fleet_simulation import on_all_cores, queries_needed
+from hebe.cli.fleet_simulation import MOST_INSTANCES, on_all_cores, queries_needed
 from hebe.cli.plan_files import PlanFileError
-from hebe.cli.pool_forms import MOST_INSTANCES, choose_policy
+from hebe.cli.pool_forms import choose_policy
 from hebe.cli.simulate_making import Estimate
 from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan, read_models, service_time_files
 from hebe.planning.colocation import Tenant

@@ -10,16 +10,23 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import Progress
 
-from hebe.cli.fleet_simulation import RUNS_OF_A_SEARCH, check_sla, lasts_briefly, on_all_cores, queries_needed
+from hebe.cli.fleet_simulation import (
+    MOST_INSTANCES,
+    RUNS_OF_A_SEARCH,
+    check_sla,
+    lasts_briefly,
+    on_all_cores,
+    queries_needed,
+)
 from hebe.cli.plan_files import PlanFileError
-from hebe.cli.pool_forms import MOST_INSTANCES, choose_policy, parse_counts
+from hebe.cli.pool_forms import choose_policy, parse_counts
 from hebe.cli.pool_plan_file import PoolPlanFile, read_pool_plan
 from hebe.cli.service_times import ServiceTimes, read_service_times
 from hebe.cli.simulate_plan import DEFAULT_PERCENTILE, DEFAULT_SIZES
 from hebe.planning.pool_problem import PoolProblem
 from hebe.simulation.capacity import Capacity
 from hebe.simulation.fleet_case import FleetCase, RunResult, capacity_case, run_case, saturation_qps
-from hebe.simulation.policy_choice import PolicyChoice
+from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.simulation.query_stream import SIZE_DRAWS, QueryStream, check_largest, largest_drawn
 from hebe.simulation.size_watch import SizeShift, size_shift
 from hebe.spec import SlaTarget
@@ -221,7 +228,7 @@ def _policy(
     priced = plan is None or all(plan.policy.prices_qps.get(name, 1) for name in times.table.types)
     if plan is not None and request.policy is None and request.pool is None and priced:
         return plan.policy
-    form = request.policy or (plan.policy.kind if plan else "matching")
+    form = request.policy or (plan.policy.kind if plan else PolicyKind.MATCHING)
     # Prices play no part: neither the pool's fluid bound nor how far a type reaches depends on them.
     any_price = np.ones(len(pool))
     service_s = times.table.mean_s[:, : weights.size]

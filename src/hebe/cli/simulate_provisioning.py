@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import Progress
 
-from hebe.cli.fleet_simulation import MOST_QUERIES, on_all_cores, queries_needed
+from hebe.cli.fleet_simulation import MOST_INSTANCES, MOST_QUERIES, on_all_cores, queries_needed
 from hebe.cli.plan_files import PlanFileError
-from hebe.cli.pool_forms import MOST_INSTANCES, parse_policy
+from hebe.cli.pool_forms import parse_policy
 from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan, read_models, service_time_files
 from hebe.cli.simulate_provisioning_plan import ProvisioningPlanFile, read_provisioning_plan
 from hebe.scheduling.distribution import DistributionPolicy

@@ -30,8 +30,8 @@ def largest_drawn(sizes: str, seed: int) -> tuple[Floats, int]:
 
 @dataclass(frozen=True, slots=True)
 class QueryStream:
-    """Which queries come: `arrivals` and `sizes` as forms; about `queries` of them, or as
-    many more as whole periods of the arrivals take, over which alone their mean rate is that asked for."""
+    """Which queries come: `arrivals` and `sizes` as forms; about `queries` of them, or as many more as whole periods of
+    the arrivals take, over which alone their mean rate is that asked for."""
 
     arrivals: str
     sizes: str
