@@ -14,6 +14,18 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "hebe"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
+WITHOUT_TESTS = {
+    f"hebe.{name}"
+    for name in (
+        "embeddings.updates.boot_clock", "load_generator.error", "load_generator.sender", "models.catalog.deeprecsys",
+        "models.catalog.disagreements", "models.catalog.hera", "models.catalog.hercules", "models.catalog.kairos",
+        "models.catalog.mlperf", "models.catalog.own", "models.catalog.recos", "planning.error", "profiling.effort",
+        "profiling.evaluator", "scheduling.events", "serving.infer_request", "serving.served_configuration",
+        "studies.kairos_pictures", "workload.error",
+    )
+}  # fmt: skip
+"""Modules of names alone: exceptions, protocols, plain data, constants, and tables, which `test_catalog` holds."""
+
 ROOT_DATA = {"query", "spec", "profile", "op_graph", "latency", "server_configuration"}
 """Modules of the package's root that are plain data; together they are the room "root"."""
 
@@ -231,6 +243,15 @@ def test_a_module_neither_unpickles_nor_draws_from_global_chance(path):
 def test_a_name_says_what_is_inside(path):
     vague = VAGUE_NAMES & set(module_name(path).split("."))
     assert not vague, f"{path.relative_to(SOURCE)}: {', '.join(vague)} says nothing about its content"
+
+
+def test_tests_mirror_the_source():
+    tests = Path(__file__).parent
+    mirrored = {path for path in MODULES if (tests / path.relative_to(SOURCE).parent / f"test_{path.name}").exists()}
+    bare = {module_name(path) for path in MODULES if not path.name.startswith("__") and path not in mirrored}
+    assert bare == WITHOUT_TESTS, (
+        f"no test_X.py of its own, or one where none is needed: {sorted(bare ^ WITHOUT_TESTS)}"
+    )
 
 
 @pytest.mark.parametrize("path", MODULES, ids=ids)

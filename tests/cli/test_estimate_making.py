@@ -59,7 +59,8 @@ def test_what_is_not_estimated_any_more_does_not_stay_beside_other_tuples(tmp_pa
     assert [one.qps for one in read_efficiency(tmp_path / "efficiency.toml", {})] == [0.0]
 
 
-def test_faults_are_told_before_anything_is_computed(tmp_path):
+def test_faults_are_told_before_anything_is_computed(tmp_path, monkeypatch):
+    monkeypatch.setattr("hebe.cli.estimate_making.sweep", lambda *_, **__: pytest.fail("it was computed"))
     (tmp_path / "mine.toml").write_text(TEMPLATE.replace("my-server", "T2"))
     with pytest.raises(PlanFileError, match="server type T2 is given twice, before as T2"):
         estimated(servers=("T2", str(tmp_path / "mine.toml")))
@@ -69,5 +70,8 @@ def test_faults_are_told_before_anything_is_computed(tmp_path):
         estimated(models=("kairos-ncv",))
     with pytest.raises(typer.BadParameter, match="'zipf:1': must be uniform or reuse"):
         estimated(keys="zipf:1")
+
+
+def test_where_nothing_can_be_written_the_system_says_why():
     with pytest.raises(FileNotFoundError):
         write_estimates(estimated(), Path("/proc/none/out"))

@@ -46,7 +46,7 @@ def test_of_a_link_what_it_leads_to_is_written(tmp_path):
     assert tomllib.loads((tmp_path / "plans" / "today.toml").read_text()) == {"kind": "pool"}
 
 
-def test_what_cannot_be_written_is_seen_nevertheless_and_no_plan_is_left_half(tmp_path, capsys):
+def test_what_cannot_be_written_is_seen_nevertheless_and_the_plan_of_before_stays(tmp_path, capsys):
     (tmp_path / "plan.toml").write_text("before = 1")
     with pytest.raises(TypeError):
         handed(tmp_path, content={"unknown": None})

@@ -292,6 +292,7 @@ def test_bad_service_times_name_file_line_and_field(capsys, tmp_path):
         ([*POOL, "--sla-ms", 12, "--rate", "nan"], "more than 0"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--percentile", "0"], "between 0 and 100"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--seeds", 0], "at least 1"),
+        ([*POOL, "--sla-ms", 12, "--rate", 1, "--partitions", 0], "at least 1"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--page", "times.csv"], "is read: write to another file"),
     ],
 )
@@ -312,7 +313,8 @@ def test_help_teaches_with_an_example(capsys):
     assert code == 0
     text = " ".join(out.replace("│", " ").split())
     assert "Example: hebe simulate --plan pool.toml --find-qps" in text
-    assert all(kind in text for kind in PolicyKind)
+    *others, last = PolicyKind
+    assert f"{', '.join(others)} or {last}".replace("threshold", "threshold[:ITEMS]") in text
 
 
 def test_runs_without_torch(tmp_path):

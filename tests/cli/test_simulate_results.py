@@ -69,7 +69,7 @@ def test_intervals_end_where_shares_do():
     text = shown([result_table(made((0, 4)))])
     assert "SLA attainment 98.00%" in text
     assert "100.00%" in text
-    assert "101" not in text
+    assert "123" not in text
 
 
 def test_a_rate_that_was_searched_stands_first_and_none_at_all_is_said():

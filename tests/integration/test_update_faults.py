@@ -47,7 +47,7 @@ options = IngestionOptions(max_batch_size=16, max_commit_interval=50, poll_timeo
 source = log_of(sys.argv[1]).source("shared", [USERS])
 ingestion = UpdateIngestion(source, {"volatile": store}, "m", {"users": DIM}, options)
 while True:
-    print(ingestion.statistics().messages, len(source.assigned()), flush=True)
+    print(ingestion.statistics().messages, len(ingestion._partitions), flush=True)
     time.sleep(0.02)
 """
 

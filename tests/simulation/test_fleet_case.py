@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from hebe.scheduling.partitioning import PartitionedRouter
 from hebe.simulation.fleet_case import (
     FleetCase,
     MeasuredCapacity,
@@ -46,8 +47,10 @@ def test_the_same_seed_sends_the_same_queries_and_another_one_others():
 
 
 def test_partitions_serve_as_many_as_one_fleet_where_nothing_waits():
-    one, two = (run_case(case(workers=(4, 0), partitions=count)) for count in (1, 2))
-    assert (one.latency_s == two.latency_s).all()
+    whole, dealt = (case(workers=(4, 0), partitions=count) for count in (1, 2))
+    assert isinstance(dealt._policy(), PartitionedRouter)
+    assert not isinstance(whole._policy(), PartitionedRouter)
+    assert (run_case(whole).latency_s == run_case(dealt).latency_s).all()
 
 
 def test_what_no_rate_holds_has_no_run():

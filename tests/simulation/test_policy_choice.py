@@ -6,7 +6,7 @@ from hebe.scheduling.distribution import EarliestFinish, FirstComeFirstServed, S
 from hebe.scheduling.matching import CostMatching
 from hebe.scheduling.partitioning import partitions_for
 from hebe.scheduling.splitting import PricedSplitting
-from hebe.simulation.policy_choice import PolicyChoice, PolicyKind, policy_for_pool, splitting_choice
+from hebe.simulation.policy_choice import PolicyChoice, PolicyKind, policy_for_pool
 
 from .pool_service import LARGEST, problem, table
 
@@ -42,9 +42,12 @@ def test_a_threshold_is_as_given_or_what_the_slow_types_serve_in_time():
 
 
 def test_splitting_goes_by_the_prices_of_the_fluid_bound_whatever_the_order_of_types():
-    choice = policy_for_pool(PolicyKind.SPLITTING, problem(), (1, 2))
-    assert choice == splitting_choice(problem(), fluid_bound(problem(), (1, 2), most_parts=choice.kind.most_parts))
-    assert choice.to_dict()["prices_qps"] == dict(choice.prices_qps)
+    choice, types = policy_for_pool(PolicyKind.SPLITTING, problem(), (1, 2)), problem().types
+    prices = list(fluid_bound(problem(), (1, 2), most_parts=choice.kind.most_parts).splitting_prices_qps())
+    assert choice.to_dict()["prices_qps"] == dict(zip(types, prices, strict=True))
+    assert len(set(prices)) == len(types), "or their order would not show"
+    assert choice.make(types, 0.03, LARGEST)._prices == prices
+    assert choice.make(types[::-1], 0.03, LARGEST)._prices == prices[::-1]
     with pytest.raises(KeyError):
         choice.make(("fast", "dear"), 0.03, LARGEST)
 

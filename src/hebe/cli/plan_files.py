@@ -12,7 +12,7 @@ import math
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +132,14 @@ def read_entries(
     lacks a required one.
     """
     entries = entries_of(path, name)
+    check_fields(entries, required, optional, prefix)
+    return entries
+
+
+def check_fields(
+    entries: Iterable[Entry], required: Collection[str], optional: Collection[str] = (), prefix: str = ""
+) -> None:
+    """As `read_entries` does. Raises `PlanFileError`."""
     for entry in entries:
         for field in entry.fields:
             if field not in required and field not in optional and not (prefix and field.startswith(prefix)):
@@ -140,7 +148,6 @@ def read_entries(
         for field in required:
             if field not in entry.fields:
                 raise PlanFileError(f"{entry.header}: {field} is missing")
-    return entries
 
 
 def entries_of(path: Path, name: str) -> list[Entry]:

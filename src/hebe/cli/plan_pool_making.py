@@ -107,7 +107,8 @@ class PoolPlanMade:
 
 
 def make_pool_plan(request: PoolRequest, progress: Progress) -> PoolPlanMade:
-    """Read the files and plan. Raises `PlanFileError` or `PlanningError`."""
+    """Read the files and plan. Raises `PlanFileError`, `PlanningError`, or `WorkloadError` for queries that are larger
+    than what was measured."""
     times, problem, unpriced = _read(request)
     most = _most_counts(request, problem)
     budget = request.budget_per_hour

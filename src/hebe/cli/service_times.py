@@ -1,7 +1,7 @@
 """Service times and prices of server types, as `hebe plan pool` and `hebe simulate` read them.
 
-Service times come as samples in CSV (`simulation.service_samples`), as
-latency profiles in TOML or JSON, or as profiles that `hebe profile` wrote. Faults name file, line and field.
+Service times come as samples in CSV (`simulation.service_samples`), as latency profiles in TOML or JSON, or as profiles
+that `hebe profile` wrote. Faults name file, line and field.
 
 A server of samples or of a latency profile works at one query at a time, unless the latter says `workers`. One that
 `hebe profile` measured works at as many as it has workers, and splits queries above its batch size.
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hebe.cli.plan_files import Entry, PlanFileError, entries_of, read_entries
+from hebe.cli.plan_files import Entry, PlanFileError, check_fields, entries_of, read_entries
 from hebe.cli.plan_profiles import ProfileFile, holds_profiles, read_profiles
 from hebe.profile import LatencyProfile, ProfileError
 from hebe.profiling.query_service_times import times_of_queries, why_no_times
@@ -101,9 +101,12 @@ def read_service_times(files: Sequence[Path], model: str | None) -> ServiceTimes
 def read_prices(path: Path) -> dict[str, float]:
     """Prices per hour by server type, each more than 0: `server_type,price_per_hour`, or as the Kairos artifact has
     them, `instance,price`."""
-    known = _RECORDED_PRICE if "instance" in entries_of(path, "price")[0].fields else _PRICE
+    entries = entries_of(path, "price")
+    fields = entries[0].fields
+    known = _RECORDED_PRICE if "instance" in fields and "price_per_hour" not in fields else _PRICE
+    check_fields(entries, known)
     prices: dict[str, float] = {}
-    for entry in read_entries(path, "price", known):
+    for entry in entries:
         name, price = entry.text(known[0]), entry.number(known[1])
         if name in prices:
             raise PlanFileError(f"{entry.where}: {known[0]} {name} is given twice")

@@ -182,7 +182,7 @@ def _check_period(request: FleetPlanRequest, plan: ProvisioningPlanFile) -> None
 
 
 def _check_sizes(cases: Sequence[StretchCase], work: int, progress: Progress) -> None:
-    """Raise `PlanFileError` if any query of the day is larger than what was measured. One in millions may be, which
+    """Raise `WorkloadError` if any query of the day is larger than what was measured. One in millions may be, which
     `read_models` did not see; it would come to light when most of the day is simulated."""
     asked = [case for case in cases if forms.query_sizes(case.model.sizes).largest > case.model.times.table.largest]
     if not asked:

@@ -71,6 +71,6 @@ def check_largest(largest: int, measured: int, sizes: str) -> None:
     """Raises `WorkloadError` if queries are larger than the service times reach."""
     if largest > measured:
         raise WorkloadError(
-            f"sizes {sizes}: has queries of {largest} items, but service times reach to {measured} items:"
-            " measure larger ones or bound the sizes"
+            f"query sizes {sizes}: has queries of {largest} items, but service times reach to {measured} items:"
+            " measure larger ones or bound the sizes (--sizes)"
         )

@@ -67,15 +67,15 @@ class ServiceSamples:
     def _added_s(self, row: _Row) -> list[float]:
         """A row's samples of all files together, without the slowest."""
         added_ms = np.sum([file.samples_ms[row] for file in self._files], axis=0)
-        if np.sort(added_ms)[0] <= 0:
+        kept_s: list[float] = (np.sort(added_ms)[:-1] / 1e3).tolist()
+        if kept_s[0] <= 0:
             first = self._files[0]
             together = " in all files together" if len(self._files) > 1 else ""
             raise ServiceTableError(
                 f"{first.place(row)}: {first.columns[int(added_ms.argmin())]} is 0{together}: samples must be positive"
                 " milliseconds"
             )
-        kept: list[float] = (np.sort(added_ms)[:-1] / 1e3).tolist()
-        return kept
+        return kept_s
 
     @staticmethod
     def _check_same_rows(model: str, first: _File, other: _File) -> None:
@@ -151,7 +151,7 @@ def _parsed(path: Path, text: Iterable[str]) -> _File:
 
 def _check_header(path: Path, header: list[str]) -> None:
     where = f"{path}: line 1"
-    known = ", ".join(_KEYS[0])
+    known = ", ".join(header[:3] if header[:3] in _KEYS else _KEYS[0])
     if header[:3] not in _KEYS or len(header) < 5:
         raise ServiceTableError(f"{where}: columns must be {known}, then at least two of samples: ms_0, ms_1")
     for at, name in enumerate(header):

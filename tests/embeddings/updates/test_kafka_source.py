@@ -17,6 +17,7 @@ from ...kafka_broker import (
     API_HEARTBEAT,
     API_OFFSET_COMMIT,
     NOT_LEADER_FOR_PARTITION,
+    REBALANCE_IN_PROGRESS,
     REQUEST_TIMED_OUT,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_MEMBER_ID,
@@ -202,6 +203,34 @@ def test_who_was_silent_too_long_reads_again_what_it_did_not_commit(broker: Kafk
     source.close()
 
 
+def test_who_is_held_for_gone_when_it_commits_writes_nothing_any_more(broker: KafkaBroker) -> None:
+    log = KafkaLog(quick(broker))
+    push(log, range(40))
+    with contextlib.closing(log.source("g", [USERS])) as source:
+        found = take_rows(source, 40)
+        assert source.assigned()
+        broker.fail_next(API_OFFSET_COMMIT, UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID)
+        source.commit(last_offsets(found))
+        assert source.assigned() == frozenset()
+        again = take(source, lambda news: len(news) >= len(found))
+        assert {(d.at, d.offset) for d in again} == {(d.at, d.offset) for d in found}
+
+
+def test_a_commit_that_is_owed_outlives_a_question_and_a_failure(broker: KafkaBroker) -> None:
+    """Else the group stays behind until the next message comes."""
+    log = KafkaLog(quick(broker))
+    push(log, range(40))
+    with contextlib.closing(log.source("g", [USERS])) as source:
+        found = take_rows(source, 40)
+        broker.fail_next(API_OFFSET_COMMIT, REBALANCE_IN_PROGRESS, REBALANCE_IN_PROGRESS, TOPIC_AUTHORIZATION_FAILED)
+        source.commit(last_offsets(found))  # put off
+        source._polled_s -= 60.0
+        assert source.assigned()  # asks, and is put off too
+        with contextlib.suppress(StoreError):
+            source.poll(10, 0.1)  # pays what is owed, and fails
+        take(source, lambda _: bool(lag := log.group_lag("g")) and not any(lag.values()))
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_who_stood_still_asks_the_group_before_it_writes_on(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, known: bool
@@ -214,6 +243,7 @@ def test_who_stood_still_asks_the_group_before_it_writes_on(
     ours = source.assigned()
     still_s = boot_s() + 2.0
     monkeypatch.setattr("hebe.embeddings.updates.kafka_source.boot_s", lambda: still_s)
+    source.poll(0, 0.0)  # which is no answer of the group's
     if not known:
         broker.fail_next(API_OFFSET_COMMIT, UNKNOWN_MEMBER_ID)
     assert source.assigned() == (ours if known else frozenset())

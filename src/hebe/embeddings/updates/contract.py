@@ -146,7 +146,7 @@ class UpdateSource(Protocol):
 
     def assigned(self) -> frozenset[TopicPartition]:
         """The partitions that are this member's now. One that is missing was lost, and comes with a later poll at best,
-        from the committed offset on.
+        from the committed offset on. It may ask the log, and wait for its answer: it is for the thread that polls.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -27,11 +28,11 @@ from hebe.embeddings.updates.message import MessageFault, decode
 log = logging.getLogger("hebe.updates")
 
 _SHORTEST_PROBE_S, _LONGEST_PROBE_S = 0.05, 1.0
-_LONGEST_WAIT_S = 1.0
-"""For a message at a time: whoever waits longer cannot tell that from being stopped."""
-_OVERTAKEN = frozenset({"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"})
-"""A commit that comes too late: the partitions are others' now, or come back to us from the committed offset on."""
-_PASSING = frozenset({"REBALANCE_IN_PROGRESS", "_NO_OFFSET"})
+_NO_MEMBER = frozenset({"UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"})
+"""A commit of whom the group holds for gone: the partitions are others' now."""
+_OLD_GENERATION = "ILLEGAL_GENERATION"
+"""A commit of a member that has not heard yet which partitions are its own now."""
+_PASSING = frozenset({"REBALANCE_IN_PROGRESS", "_NO_OFFSET", _OLD_GENERATION})
 _WAITING = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_PARTITION_EOF",
                       "_MAX_POLL_EXCEEDED", "LEADER_NOT_AVAILABLE"})  # fmt: skip
 """What a consumer says of topics that are not there yet and of a rest that it took: it goes on by itself."""
@@ -70,8 +71,10 @@ class KafkaSource:
         self._committing: threading.Thread | None = None
         self._looked_s = float("-inf")
         self._alive_s = time.monotonic()
-        self._member_s = boot_s()
-        """When the group last may have heard of this member, at the earliest."""
+        self._silence_s = options.session_timeout_ms / 1000 / 2
+        """Who has not polled for so long may be held for gone: its last heartbeat may be older still."""
+        self._polled_s = boot_s()
+        """The last poll; of a silence that the group was not asked about since, the last one before it."""
         self._down = False
         self._last_error = ""
         self._closed = False
@@ -93,7 +96,12 @@ class KafkaSource:
         if self._group is None:
             self._assign_all()
         self._seek_due()
-        self._pay_owed()
+        try:
+            self._pay_owed()
+        except StoreError:  # nor may a commit that always fails keep the client from saying what is ours
+            self._revoked.clear()
+            self._keep(self._take(0, 0.0))
+            raise
         self._revoked.clear()
         messages = self._take(max_messages, timeout_s)
         while not (kept := self._keep(messages)) and max_messages > 0:
@@ -138,18 +146,19 @@ class KafkaSource:
         if self._group is None:
             self._note_committed(due)
             return
-        self._commit(due)
+        self._commit_as_member(due)
 
     def assigned(self) -> frozenset[TopicPartition]:
-        """See `UpdateSource.assigned`. After a session's length without a poll, as if this process was stopped for a
-        while, the group is asked: what it has given to others must not be written any more.
+        """See `UpdateSource.assigned`. After a silence, as if this process was stopped for a while, the group is asked:
+        what it has given to others must not be written any more, and the client may hear of that only later.
         """
-        session_s = self._options.session_timeout_ms / 1000
-        if self._group is not None and self._assigned and boot_s() - self._member_s > session_s:
-            if self._is_member():
-                self._member_s = boot_s()
-            else:
+        now_s = boot_s()
+        if self._group is not None and self._assigned and now_s - self._polled_s > self._silence_s:
+            answer = self._ask()
+            if answer is None or answer in _NO_MEMBER:
                 self.leave()
+            elif answer != _OLD_GENERATION:
+                self._polled_s = now_s
         return frozenset(self._assigned)
 
     def lag(self) -> Mapping[TopicPartition, int]:
@@ -200,11 +209,16 @@ class KafkaSource:
             self._let_go()
 
     def _let_go(self) -> None:
-        self._consumer.close()
-        self._assigned.clear()
-        self._held.clear()
-        self._owed.clear()
-        self._seeks.clear()
+        if self._committing is not None:
+            self._committing.join(self._options.request_timeout_s)
+            self._committing = None
+        try:
+            self._consumer.close()
+        finally:
+            self._assigned.clear()
+            self._held.clear()
+            self._owed.clear()
+            self._seeks.clear()
 
     def _open(self) -> Any:
         options = self._options
@@ -240,9 +254,12 @@ class KafkaSource:
     def _take(self, most: int, timeout_s: float) -> list[Any]:
         """Up to `most` messages; waits for the first one only. Serves the client's callbacks in any case."""
         taken = [self._held.popleft() for _ in range(min(most, len(self._held)))]
-        self._member_s = boot_s()
+        now_s = boot_s()
+        if not self._assigned or now_s - self._polled_s <= self._silence_s:
+            self._polled_s = now_s
         try:
-            first = self._consumer.poll(0 if taken or most <= 0 else min(timeout_s, _LONGEST_WAIT_S))
+            # Whoever waits for longer at a time cannot tell that from being stopped.
+            first = self._consumer.poll(0 if taken or most <= 0 else min(timeout_s, 1.0, self._silence_s / 2))
             if first is not None:
                 self._held.append(first)
             if most > len(taken) and self._held:
@@ -395,18 +412,32 @@ class KafkaSource:
             if place.offset >= 0:
                 self._assigned[at].committed = place.offset
 
-    def _is_member(self) -> bool:
-        """Whether the group takes a commit from us, of what is committed anyway."""
-        begun = {at: part.first if part.committed is None else part.committed for at, part in self._assigned.items()}
+    def _ask(self) -> str | None:
+        """What the group answers to a commit of what is committed anyway (`_commit`); None if it does not."""
         try:
-            return self._commit({at: offset - 1 for at, offset in begun.items() if offset is not None})
+            self._learn_committed()
+            due = {}
+            for at, part in self._assigned.items():
+                begun = part.committed
+                if begun is None and part.first is not None:
+                    begun = part.first
+                    if part.begun_at is None and not self._newest:
+                        part.begun_at = 0  # as it was: the group said nothing, and now it would
+                if begun is not None:
+                    due[at] = max(begun - 1, -1, self._owed.get(at, -1))
+            return self._commit(due) if due else ""  # without anything handed over there is nothing to write
         except StoreError as fault:
             self._last_error = str(fault)
-            return False
+            return None
 
-    def _commit(self, due: Mapping[TopicPartition, int]) -> bool:
-        """Commit in a thread: without a coordinator the client would keep us for most of a minute. Returns whether the
-        group knows us.
+    def _commit_as_member(self, due: Mapping[TopicPartition, int]) -> None:
+        """Commit; if the group holds us for gone, `assigned` is to ask."""
+        if self._commit(due) in _NO_MEMBER:
+            self._polled_s = -math.inf
+
+    def _commit(self, due: Mapping[TopicPartition, int]) -> str:
+        """Commit in a thread: without a coordinator the client would keep us for most of a minute. Returns the name of
+        what is in the way, which is no failure, and "" if it is done.
         """
         end_s = time.monotonic() + self._options.request_timeout_s
         if self._committing is not None:
@@ -429,20 +460,19 @@ class KafkaSource:
         if not answers:
             raise unavailable("a commit is not answered in time", self._last_error)
         error = answers[0]
-        name = error.name() if hasattr(error, "name") else ""
+        name: str = error.name() if hasattr(error, "name") else ""
         if error is None:
             self._note_committed(due)
             self._alive_s = time.monotonic()
         elif name in _PASSING:
             self._owed.update(due)
-        elif name in _OVERTAKEN:
+        elif name in _NO_MEMBER:
             self._owed.clear()
-            return False
         elif name in _REFUSED:
             raise StoreError(f"Kafka refuses: {name}", "the update log refuses this server")
         else:
             raise unavailable("a commit failed", name or error)
-        return True
+        return name
 
     def _note_committed(self, done: Mapping[TopicPartition, int]) -> None:
         for at, offset in done.items():
@@ -452,11 +482,9 @@ class KafkaSource:
                 del self._owed[at]
 
     def _pay_owed(self) -> None:
+        self._owed = {at: offset for at, offset in self._owed.items() if at in self._assigned}
         if self._owed:
-            due = {at: offset for at, offset in self._owed.items() if at in self._assigned}
-            self._owed.clear()
-            if due:
-                self._commit(due)
+            self._commit_as_member(dict(self._owed))
 
     def _on_assign(self, _consumer: Any, places: list[Any]) -> None:
         for place in places:
