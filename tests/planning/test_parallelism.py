@@ -187,6 +187,23 @@ def test_candidates_whose_intervals_overlap_are_within_the_noise_too(noise):
     assert (found.best, found.reached.low_qps, found.reached.high_qps) == ((lane(2),), 90.0, 120.0)
 
 
+def test_what_the_placements_end_at_is_told_apart():
+    """A pipeline that was lucky once was recorded before a model-based split that is better."""
+    runs = iter([102.0, 88.0, 90.0])
+
+    def evaluate(configuration):
+        return Reached(next(runs) if configuration[0].placement is PIPELINE else 100.0)
+
+    found = gradient_search(ParallelismSpace(2, (4,), (MODEL, PIPELINE)), evaluate, Limits(noise=0.06))
+    assert found.closest[0].placement is MODEL
+
+
+def test_a_step_that_two_rules_take_is_asked_for_once():
+    evaluate, asked = counted(lambda here: Reached(1000.0 if here[0].fused_items else 100.0))
+    gradient_search(ParallelismSpace(1, (4,), (HOT,), (1,), (0, 4096)), evaluate, Limits(noise=0.1), refines=False)
+    assert len(asked) == len(set(asked)) == 2, "to fuse more, and to fuse the most"
+
+
 LUCKY = ParallelismSpace(3, (4, 8), (MODEL,))
 
 

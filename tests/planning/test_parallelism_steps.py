@@ -29,6 +29,15 @@ def test_on_an_accelerator_the_most_fusion_is_one_step_away():
     ]  # fmt: skip
 
 
+def test_without_sparse_workers_nothing_is_said_of_their_batches_and_cores():
+    """Else one server has many names, each of them measured."""
+    alone = Lane(HOT, 0, 1, 4, 1)
+    assert list(steps_on_host(SPACE, alone)) == [Lane(HOT, 1, 1, 4, 1)]
+    assert {there.batch_size for there in steps_around(SPACE, alone)} == {4}
+    fewer = [there for there in steps_around(SPACE, Lane(HOT, 1, 3, 16, 1)) if not there.workers]
+    assert fewer == [alone]
+
+
 def test_around_a_pipeline_cores_move_between_its_stages():
     around = list(steps_around(SPACE, Lane(PIPELINE, 2, 2, 8, 2)))
     assert Lane(PIPELINE, 1, 2, 8, 4) in around, "a sparse worker's two cores run the DenseNet"
@@ -43,4 +52,4 @@ def test_every_step_leads_elsewhere_within_the_space(data):
     device = steps_on_device(SPACE, lane) if lane.placement.on_accelerator else ()
     for there in (*steps_on_host(SPACE, lane), *device, *steps_around(SPACE, lane)):
         assert there != lane
-        assert there in every or there.workers == 0, "without workers a batch size says nothing"
+        assert there in every

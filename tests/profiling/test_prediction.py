@@ -6,7 +6,7 @@ from hebe.planning.parallelism_space import ParallelismSpace
 from hebe.profile import LatencyProfile
 from hebe.profiling.prediction import predictor
 from hebe.scheduling.events import Stage
-from hebe.server_configuration import Placement
+from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import FixedSizes
 
@@ -44,6 +44,14 @@ def test_every_kind_is_timed_with_one_worker_and_with_as_many_as_there_is_room_f
     }  # fmt: skip
 
 
+def test_what_the_host_may_run_beside_an_accelerator_is_timed_too():
+    hot = Placement.HOT_SPARSE_ON_ACCELERATOR
+    predicted = predictor(Clock(), ParallelismSpace(4, (64,), (hot,), (1, 2), (0,)), FixedSizes(64), SLA)
+    alone = Lane(hot, 0, 1, 64, 1)
+    for beside in (Lane(Placement.MODEL_ON_HOST, 3, 1, 64), Lane(Placement.PIPELINE_ON_HOST, 1, 2, 64, 1)):
+        assert predicted((alone, beside)).qps > predicted((alone,)).qps
+
+
 def test_batches_are_timed_a_factor_apart_and_below_the_smallest():
     clock = Clock()
     predictor(clock, ParallelismSpace(1, (64, 256, 1024)), FixedSizes(64), SLA)
@@ -71,6 +79,6 @@ def test_lanes_of_an_accelerator_are_timed_with_the_most_that_it_fuses():
     predictor(
         clock, ParallelismSpace(2, (64,), placements, co_located=(1, 2), fused_items=(0, 4096)), FixedSizes(8), SLA
     )
-    assert {lane.fused_items for lane, _ in clock.asked} == {4096}
+    assert {lane.fused_items for lane, _ in clock.asked if lane.placement.on_accelerator} == {4096}
     alone = {(lane.placement, lane.dense_workers) for lane, _ in clock.asked if not lane.workers}
     assert alone == {(Placement.HOT_SPARSE_ON_ACCELERATOR, dense) for dense in (1, 2)}

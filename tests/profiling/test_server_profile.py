@@ -10,10 +10,11 @@ from hebe.profiling.server_profile import (
     ServerProfile,
     check_fits,
     core_list,
+    lane_to_scale,
     read_server_profile,
     write_server_profile,
 )
-from hebe.server_configuration import to_dict
+from hebe.server_configuration import Lane, Placement, to_dict
 
 from .profiles import SERVER, SUBJECT, profile
 
@@ -34,6 +35,14 @@ def test_a_profile_survives_the_way_to_disk_and_back(tmp_path):
         write_server_profile(path, written)
         assert read_server_profile(path) == written
         assert os.listdir(path.parent) == ["dlrm.json"]
+
+
+def test_scalability_is_of_workers_like_those_that_run_the_model_on_the_host():
+    alone = Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, 1, 16, 2)
+    whole, sparse = Lane(Placement.MODEL_ON_HOST, 14, 1, 256), Lane(Placement.SPARSE_ON_HOST, 2, 3, 64, 1)
+    assert lane_to_scale((alone, whole)) == whole
+    assert lane_to_scale((alone, sparse)) == sparse
+    assert lane_to_scale((alone,)) == alone
 
 
 def test_a_profile_of_an_older_version_is_of_all_cores():

@@ -36,6 +36,8 @@ def test_the_busiest_stage_counts():
     sparse, dense = (0, Stage.SPARSE), (0, Stage.DENSE)
     counter = WindowCounter(counted, 95.0, 100.0, {sparse: 3.0, dense: 5.0})
     assert counter.window(110.0, {sparse: 12.0, dense: 6.0}).busy_share == pytest.approx(0.9)
+    beside = (1, Stage.WHOLE)
+    assert counter.window(110.0, {sparse: 12.0, dense: 6.0, beside: 2.0}).busy_share == pytest.approx(0.2)
     assert counter.window(110.0).busy_share is None
     assert counter.window(100.0, {sparse: 3.0}).busy_share is None
     assert not counter.window(110.0).disturbed

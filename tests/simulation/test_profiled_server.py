@@ -48,6 +48,15 @@ def test_lanes_stand_side_by_side():
     assert both == pytest.approx(qps(HOST, 3, 1, 128), rel=0.2)
 
 
+@pytest.mark.parametrize("sla_ms", [200.0, 5000.0, 1e6])
+def test_no_target_is_so_long_that_more_is_reached_than_workers_do(sla_ms):
+    """All queries of a run may be in time there, at any rate."""
+    server = ProfiledServer(PROFILES, FixedSizes(100), SlaTarget(sla_ms, 95))
+    alone_s = 1e-4 + 1e-4 * 100
+    assert 0.75 / alone_s < server((Lane(HOST, 1, 1, 100),)).qps <= 1 / alone_s
+    assert server((Lane(PIPELINE, 1, 1, 100, 1),)).qps <= 2 / alone_s
+
+
 def test_each_lane_has_service_times_of_its_own():
     """A slow one beside a fast one: those of the last were all lanes'."""
     profiles = {**PROFILES, (Placement.HOT_SPARSE_ON_ACCELERATOR, 1): {1: {Stage.WHOLE: profile(1e-5)}}}

@@ -77,8 +77,10 @@ def read_scalability(path: Path, all_ways: int) -> list[ScalabilityProfile]:
 
 
 def _measured(files: list[ProfileFile]) -> list[ScalabilityProfile]:
-    """The scalability that `hebe profile` measured, with workers of as many cores as those of the winner's first lane
-    have: what earlier versions wrote does not say so."""
+    """The scalability that `hebe profile` measured, with workers of as many cores as those of the winner have
+    (`lane_to_scale`): what earlier versions wrote does not say so."""
+    from hebe.profiling.server_profile import lane_to_scale
+
     profiles = []
     for one in files:
         (model, server), (_, other) = one.pair, files[0].pair
@@ -89,7 +91,7 @@ def _measured(files: list[ProfileFile]) -> list[ScalabilityProfile]:
             )
         if one.profile.scalability is None:
             raise PlanFileError(f"{one.path}: scalability is null: it was not measured; profile {model} again")
-        cores_per_worker = one.profile.configuration[0].cores_per_worker
+        cores_per_worker = lane_to_scale(one.profile.configuration).cores_per_worker
         profiles.append(_checked(str(one.path), replace(one.profile.scalability, cores_per_worker=cores_per_worker)))
     return profiles
 

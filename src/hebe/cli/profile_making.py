@@ -297,7 +297,7 @@ def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:
         placements = (Placement.HOT_SPARSE_ON_ACCELERATOR,)
     space = ParallelismSpace(cores, batch_sizes, placements or host_placements(cores))
     for placement in space.placements:
-        begins = request.strategy not in CLIMBING or space.first_lane(placement, 1) in space
+        begins = request.strategy not in CLIMBING or space.first_lanes(placement, 1)
         if not begins or next(space.lanes(placement), None) is None:
             raise PlanningError(f"{cores} cores are too few for {placement}")
     return space

@@ -134,6 +134,8 @@ class Trials:
 
     def better(self, one: Configuration, other: Configuration) -> bool:
         """Whether `one` is the better of two: more throughput within limits, or else closer to them."""
+        if one == other:
+            return False
         if self.keeps(one) and self.keeps(other):
             self._tell_apart(one, other)
         return self._rank(one) > self._rank(other)
@@ -215,17 +217,20 @@ def gradient_search(
 
 def climb(space: ParallelismSpace, trials: Trials, *, refines: bool = True) -> None:
     """What `gradient_search` does; what was tried before is not asked for again."""
+    ends: list[Configuration] = []
     for placement in space.placements:
         best = _search_placement(space, placement, trials, ())
         if refines:
             starts = [best, _climb_batches(space, trials, ())] if placement is Placement.MODEL_ON_HOST else [best]
             best = _refine(space, trials, trials.best_of(starts))
+        ends.append(best)
         left = space.cores - sum(lane.cores for lane in best)
         if placement.on_accelerator and left > 0 and trials.keeps(best):
             beside = replace(space, cores=left)
             for other in (Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST):
                 if left > 1 or other is Placement.MODEL_ON_HOST:
-                    _search_placement(beside, other, trials, best)
+                    ends.append(_search_placement(beside, other, trials, best))
+    trials.best_of(ends)  # whichever was lucky, of those that are alike
 
 
 def deeprecsys_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | None = None) -> SearchResult:
@@ -251,7 +256,7 @@ def baymax_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | 
     trials = Trials(evaluate, limits or Limits())
     best: Configuration | None = None
     for count in space.co_located:
-        lane = Lane(placement, workers, 1, space.batch_sizes[-1], count)
+        lane = Lane(placement, workers, 1, space.batch_sizes[-1 if workers else 0], count)
         if lane not in space:
             break
         if not trials.goes_on(best, (lane,)):
@@ -293,10 +298,10 @@ def _search_placement(
     """Algorithm 1's outer loop, over cores per worker, with the lanes of `beside` as they are."""
     best: Configuration | None = None
     for cores_per_worker in range(1, space.cores + 1):
-        start = space.first_lane(placement, cores_per_worker)
-        if start not in space:
+        starts = space.first_lanes(placement, cores_per_worker)
+        if not starts:
             break
-        climbed = _climb(space, trials, beside, start)
+        climbed = _climb(space, trials, beside, starts)
         if best is not None and not trials.better(climbed, best):
             break
         best = climbed
@@ -305,21 +310,19 @@ def _search_placement(
     return best
 
 
-def _climb(space: ParallelismSpace, trials: Trials, beside: Configuration, start: Lane) -> Configuration:
+def _climb(space: ParallelismSpace, trials: Trials, beside: Configuration, starts: Sequence[Lane]) -> Configuration:
     """Algorithm 1's inner loop: Psp(M + D) for one count of cores per worker."""
-    starts = [start]
-    if start.placement is Placement.HOT_SPARSE_ON_ACCELERATOR and start.cores_per_worker == 1:
-        starts.insert(0, replace(start, workers=0))  # where all rows fit, the host has nothing to do
+    on_accelerator = starts[0].placement.on_accelerator
     origins = [(*beside, lane) for lane in starts]
     here = trials.best_of(origins)
     trials.steps.append(Step(None, tuple(origins), here))
-    if start.placement.on_accelerator:
+    if on_accelerator:
         here = _climb_device(space, trials, here)
     while True:
         candidates = [(*beside, lane) for lane in steps_on_host(space, here[-1])]
         better = trials.improvement(candidates, here)
         trials.steps.append(Step(here, tuple(candidates), better))
-        if start.placement.on_accelerator and candidates:
+        if on_accelerator and candidates:
             # What the host gains may show only when the accelerator takes more.
             ahead = [better] if better is not None else candidates
             better = trials.improvement([_climb_device(space, trials, candidate) for candidate in ahead], here)

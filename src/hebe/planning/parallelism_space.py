@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hebe.planning.error import PlanningError
 from hebe.server_configuration import Lane, Placement
@@ -51,6 +51,16 @@ class ParallelismSpace:
         else:
             dense, fused = int(placement is Placement.PIPELINE_ON_HOST), 0
         return Lane(placement, 1, cores_per_worker, self.batch_sizes[0], dense, fused)
+
+    def first_lanes(self, placement: Placement, cores_per_worker: int) -> list[Lane]:
+        """Where a search begins, of what is in the space: the first lane, and before it one without sparse workers, as
+        where all rows fit on an accelerator the host has nothing to do.
+        """
+        first = self.first_lane(placement, cores_per_worker)
+        lanes = [first]
+        if placement is Placement.HOT_SPARSE_ON_ACCELERATOR and cores_per_worker == 1:
+            lanes.insert(0, replace(first, workers=0))
+        return [lane for lane in lanes if lane in self]
 
     def lanes(self, placement: Placement) -> Iterator[Lane]:
         """Every lane of one placement."""

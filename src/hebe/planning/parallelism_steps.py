@@ -36,7 +36,9 @@ def steps_around(space: ParallelismSpace, lane: Lane) -> Iterator[Lane]:
     """Steps that Algorithm 1 does not know: back along an axis, cores from sparse to dense workers or back, and other
     counts of cores per worker at the same allotment. A lane may come twice."""
     workers, dense = lane.workers, lane.dense_workers
-    moves: list[dict[str, Any]] = [{"batch_size": each} for each in _neighbours(space.batch_sizes, lane.batch_size)]
+    moves: list[dict[str, Any]] = []
+    if workers:
+        moves += [{"batch_size": each} for each in _neighbours(space.batch_sizes, lane.batch_size)]
     moves += [{"workers": workers + step} for step in (-1, 1)]
     if lane.placement.on_accelerator:
         moves += [{"dense_workers": each} for each in _neighbours(space.co_located, dense)]
@@ -56,6 +58,8 @@ def steps_around(space: ParallelismSpace, lane: Lane) -> Iterator[Lane]:
         if move.get("workers", workers) < fewest or (dense and move.get("dense_workers", dense) < 1):
             continue
         there = replace(lane, **move)
+        if not there.workers:  # then neither says anything
+            there = replace(there, cores_per_worker=1, batch_size=space.batch_sizes[0])
         if there in space and there != lane:
             yield there
 
@@ -77,7 +81,7 @@ def _steps(space: ParallelismSpace, lane: Lane, axes: Sequence[_Axis]) -> Iterat
 
 
 def _larger_batch(space: ParallelismSpace, lane: Lane) -> Lane | None:
-    larger = _next(space.batch_sizes, lane.batch_size)
+    larger = _next(space.batch_sizes, lane.batch_size) if lane.workers else None
     return None if larger is None else replace(lane, batch_size=larger)
 
 

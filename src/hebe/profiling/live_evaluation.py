@@ -31,6 +31,7 @@ from hebe.profiling.effort import QUICK, Effort
 from hebe.profiling.error import MeasurementError
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.query_times import ask_alone, times_alone
+from hebe.profiling.server_profile import lane_to_scale
 from hebe.profiling.service_measurement import measure_service_times
 from hebe.profiling.steady_machine import Disturbance, SteadyMachine, steady_machine
 from hebe.query import Query
@@ -354,13 +355,13 @@ class LiveEvaluator:
 
     def scalability(self, configuration: Configuration, measure: MeasurePoint | None = None) -> ScalabilityProfile:
         """Latency-bounded throughput of 1, 2, 4, ... workers that run the whole model, with the cores per worker and
-        the batch size of the first lane, and memory traffic: by `measure`, which is `scalability_point` unless given.
+        the batch size of `lane_to_scale`, and memory traffic: by `measure`, which is `scalability_point` unless given.
         What is resident meanwhile is estimated.
 
         Most workers are measured with fewer ways of the last-level cache too, where that can be shared out.
         """
         measure = measure or self.scalability_point
-        lane = configuration[0]
+        lane = lane_to_scale(configuration)
         counts = _doubling(1, max(len(self.cores) // lane.cores_per_worker, 1))
         by_workers = [
             (Lane(Placement.MODEL_ON_HOST, workers, lane.cores_per_worker, lane.batch_size),) for workers in counts

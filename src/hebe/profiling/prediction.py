@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.profile import LatencyProfile
 from hebe.profiling.evaluator import TimeBatches
 from hebe.scheduling.events import Stage
@@ -38,8 +38,12 @@ def _timed(batch_sizes: tuple[int, ...]) -> list[int]:
 
 
 def _lanes(space: ParallelismSpace) -> Iterator[Lane]:
-    """For each placement and count of cores per worker, the fewest workers that there can be, and most of them."""
-    for placement in space.placements:
+    """For each placement and count of cores per worker, the fewest workers that there can be, and most of them; beside
+    an accelerator's lane those of the host may take the cores that it leaves.
+    """
+    left = space.cores - 1 if any(placement.on_accelerator for placement in space.placements) else 0
+    beside = host_placements(left) if left else ()
+    for placement in dict.fromkeys((*space.placements, *beside)):
         largest = space.batch_sizes[-1]
         fused = max(space.fused_items) if placement.on_accelerator else 0
         most_dense = max(space.co_located) if placement.on_accelerator else space.cores

@@ -24,7 +24,7 @@ from hebe.profiling.plain_data import (
     run_to_dict,
 )
 from hebe.profiling.subject import ProfileSubject
-from hebe.server_configuration import to_dict
+from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.spec import AcceleratorSpec, ServerSpec, SpecError
 
 FORMAT = 1
@@ -35,6 +35,14 @@ _FIELDS = (
 )  # fmt: skip
 _LATER_FIELDS = ("cores", "busy_latency")
 """Which files of older versions lack."""
+
+
+def lane_to_scale(configuration: Configuration) -> Lane:
+    """The lane whose cores per worker and batch size scalability is measured with: one that runs the whole model on the
+    host, or else one that has workers there.
+    """
+    whole = [lane for lane in configuration if lane.placement is Placement.MODEL_ON_HOST]
+    return next(iter([*whole, *(lane for lane in configuration if lane.workers), *configuration]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ class MeasuredLoad:
 
     `kept` says whether the SLA target held; `qps` arrived, and where it did not hold, were answered at all.
     `power_watts` is the peak that was drawn meanwhile; it is `power_estimated` where it could not be read.
-    `busy_share` of their time the workers of the busiest stage were at work; None where that is not known.
+    `busy_share` of their time the workers of the busiest stage were at work, of the lane that had most time left; None
+    where that is not known.
     """
 
     qps: float

@@ -24,9 +24,9 @@ class LoadWindow:
     """`queries` arrived in `seconds`, of which `late` were answered beyond the latency bound, or were among the
     `refused`; beside them `failures`, which were answered with an error that is the server's fault.
 
-    `busy_share` of their time the workers of the busiest stage were at work, None where that is not known. `disturbed`:
-    something else than the load hindered them at times. `peak_watts` was drawn at most, None where that is not known;
-    `power_estimated` unless it was read.
+    `busy_share` of their time the workers of the busiest stage were at work, of two lanes side by side those of the one
+    that had more time left; None where that is not known. `disturbed`: something else than the load hindered them at
+    times. `peak_watts` was drawn at most, None where that is not known; `power_estimated` unless it was read.
     """
 
     seconds: float
@@ -91,7 +91,11 @@ class WindowCounter:
         """What the window is by now, when the workers have `worked`."""
         queries, late, refused, failures = self._counts()
         seconds = now_s - self._began_s
-        since_s = [worked_s - self._worked.get(kind, 0.0) for kind, worked_s in (worked or {}).items()]
+        busiest_s: dict[int, float] = {}
+        """By lane, of its stages."""
+        for (lane, stage), worked_s in (worked or {}).items():
+            since_s = worked_s - self._worked.get((lane, stage), 0.0)
+            busiest_s[lane] = max(busiest_s.get(lane, 0.0), since_s)
         return LoadWindow(
             seconds,
             queries - self._queries,
@@ -100,7 +104,7 @@ class WindowCounter:
             self._peak_watts,
             self._peak_watts is None or self._estimated,
             refused - self._refused,
-            min(max(since_s) / seconds, 1.0) if since_s and seconds > 0 else None,
+            min(*busiest_s.values(), seconds) / seconds if busiest_s and seconds > 0 else None,
             self.disturbed,
             failures - self._failures,
         )

@@ -7,6 +7,7 @@ reach.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,7 +19,7 @@ from hebe.scheduling.lane_roles import roles_of
 from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import Lane, Placement
 from hebe.simulation.capacity import largest_rate_qps
-from hebe.simulation.node_run import ServiceTime, profiled_service, run_node
+from hebe.simulation.node_run import profiled_service, run_node
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import QuerySizes
 
@@ -48,36 +49,55 @@ class ProfiledServer:
     def __call__(self, configuration: Configuration) -> Reached:
         """What it should reach."""
         workers: list[WorkerRole] = []
-        service: dict[WorkerRole, ServiceTime] = {}
+        profiles: dict[WorkerRole, LatencyProfile] = {}
+        most_qps = 0.0
         for number, lane in enumerate(configuration):
-            workers += self._add(lane, number, service)
+            of_lane = self._add(lane, number, profiles)
+            most_qps += self._saturation_qps(of_lane, profiles)
+            workers += of_lane
         config = NodeConfig(configuration[0].batch_size, sla_s=self._sla.latency_s, percentile=self._sla.percentile)
-        first = [role for role in workers if role.stage is not Stage.DENSE]
-        items_per_s = sum(role.batch_size / service[role](role.batch_size, 0.0) for role in first)
-        guess_qps = 0.7 * items_per_s / float(self._sizes.mean())
 
         def holds(rate_qps: float) -> bool:
+            if rate_qps > most_qps:  # a run so short may be over before its queue is too long
+                return False
+            service = {role: profiled_service(profiles[role], np.random.default_rng(1)) for role in profiles}
             run = run_node(self._arrivals / rate_qps, self._sizes, config, service, workers=workers)
             return run.attainment(self._sla.latency_s) >= self._sla.percentile / 100
 
-        qps = largest_rate_qps(holds, guess_qps, _TOLERANCE)
+        qps = largest_rate_qps(holds, 0.7 * most_qps, _TOLERANCE)
         if qps:
             return Reached(qps)
         alone_s = dict.fromkeys(range(len(configuration)), 0.0)
-        for role, take in service.items():
-            alone_s[role.lane] += take(int(max(self._sizes)), 0.0)
+        for role, profile in profiles.items():
+            alone_s[role.lane] += profile.service_time_s(int(max(self._sizes)))
         return Reached(0.0, tail_latency_ms=1e3 * min(alone_s.values()))
 
-    def _add(self, lane: Lane, number: int, service: dict[WorkerRole, ServiceTime]) -> Sequence[WorkerRole]:
-        """The workers of a lane; their service times are put into `service`."""
+    def _add(self, lane: Lane, number: int, profiles: dict[WorkerRole, LatencyProfile]) -> list[WorkerRole]:
+        """The workers of a lane; their service times are put into `profiles`."""
         first, dense = roles_of(lane, number, self._max_items)
-        service[first] = self._service(lane, first.stage)
+        profiles[first] = self._profile(lane, first.stage)
         if dense is None:
             return [first] * (lane.workers or lane.dense_workers)
-        service[dense] = self._service(lane, dense.stage)
+        profiles[dense] = self._profile(lane, dense.stage)
         return [first] * lane.workers + [dense] * lane.dense_workers
 
-    def _service(self, lane: Lane, stage: Stage) -> ServiceTime:
+    def _saturation_qps(self, lane: Sequence[WorkerRole], profiles: Mapping[WorkerRole, LatencyProfile]) -> float:
+        """What the workers of a lane do that are always at work: in batches that do the most, where they may be fused
+        or cut, and as much as the slower one of two stages.
+        """
+        of_stage: list[float] = []
+        for role, count in Counter(lane).items():
+            profile = profiles[role]
+            if role.stage is Stage.WHOLE and role.fuse is False:
+                query_s = float(np.mean([profile.service_time_s(int(size)) for size in self._sizes]))
+            else:
+                sizes = [role.batch_size, *(size for size in profile.batch_sizes if size < role.batch_size)]
+                item_s = min(profile.service_time_s(size) / size for size in sizes)
+                query_s = item_s * float(self._sizes.mean())
+            of_stage.append(count / query_s)
+        return min(of_stage)
+
+    def _profile(self, lane: Lane, stage: Stage) -> LatencyProfile:
         by_cores = self._profiles.get((lane.placement, lane.cores_per_worker), {})
         known = {cores: by_stage[stage] for cores, by_stage in sorted(by_cores.items()) if stage in by_stage}
         if not known:
@@ -85,7 +105,7 @@ class ProfiledServer:
                 f"no latency profile of {stage} workers of lanes with {lane.cores_per_worker} cores per worker, "
                 f"{lane.placement}"
             )
-        return profiled_service(_at(lane.cores, known), np.random.default_rng(1))
+        return _at(lane.cores, known)
 
 
 def _at(cores: int, known: Mapping[int, LatencyProfile]) -> LatencyProfile:
