@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -15,6 +16,18 @@ from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTa
 def wide(monkeypatch):
     """Room for lines with the paths of temporary directories in them; a test that looks at folding says otherwise."""
     monkeypatch.setenv("COLUMNS", "160")
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes a file of the folder that is worked in."""
+    monkeypatch.chdir(tmp_path)
+
+    def written(name, text):
+        Path(name).write_text(text, encoding="utf-8")
+        return Path(name)
+
+    return written
 
 
 @pytest.fixture

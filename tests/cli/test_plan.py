@@ -15,13 +15,8 @@ from .provisioning_files import EFFICIENCY, HOURS, SERVERS, diurnal, wide
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
+def files(write):
     """A directory with the three files; `write` changes one of them."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(name, text):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-
     write("efficiency.csv", EFFICIENCY)
     write("servers.csv", SERVERS)
     write("loads.csv", wide())

@@ -14,13 +14,8 @@ from .three_models import write_three_models
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
+def files(write):
     """A directory with the three files; `write` changes one of them."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(name, text):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-
     write_three_models()
     return write
 

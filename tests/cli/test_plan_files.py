@@ -10,18 +10,6 @@ from hebe.profile import EfficiencyTuple
 from .provisioning_files import EFFICIENCY, SERVERS
 
 
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Writes a file of the folder that is worked in."""
-    monkeypatch.chdir(tmp_path)
-
-    def written(name, text):
-        Path(name).write_text(text, encoding="utf-8")
-        return Path(name)
-
-    return written
-
-
 def fault(read, *arguments):
     with pytest.raises(PlanFileError) as caught:
         read(*arguments)

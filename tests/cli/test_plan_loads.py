@@ -1,7 +1,6 @@
 """Loads over time, from one column a model or one line a model and time, and what makes them no loads."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,18 +8,6 @@ import pytest
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.plan_loads import read_loads
 from hebe.workload.error import WorkloadError
-
-
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Writes a file of the folder that is worked in."""
-    monkeypatch.chdir(tmp_path)
-
-    def written(name, text):
-        Path(name).write_text(text, encoding="utf-8")
-        return Path(name)
-
-    return written
 
 
 def read(path):

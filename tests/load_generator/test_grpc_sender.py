@@ -13,6 +13,8 @@ from hebe.load_generator.grpc_sender import CHANNELS, GrpcSender, _lost_connecti
 from hebe.load_generator.sender import Outcome
 from hebe.load_generator.target import Target, parse_endpoint
 
+from .sender_listener import Listener
+
 PATIENCE_S = 20.0
 
 
@@ -49,26 +51,6 @@ class Server(grpc.GenericRpcHandler):
         return b"scores"
 
 
-class Listener:
-    """Collects what a sender tells."""
-
-    def __init__(self, sender):
-        self.sent, self.done = [], {}
-        self._changed = asyncio.Event()
-        sender.on_sent, sender.on_done = self.sent.append, self._done
-
-    def _done(self, index, outcome, kind, message):
-        assert index not in self.done
-        self.done[index] = (outcome, kind, message)
-        self._changed.set()
-
-    async def wait(self, count):
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self.done) < count:
-                self._changed.clear()
-                await self._changed.wait()
-
-
 async def until(condition):
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
@@ -84,7 +66,7 @@ async def sending(**options):
     sender = GrpcSender(Target(parse_endpoint(f"grpc://127.0.0.1:{port}"), "m", **options), Body())
     await sender.open()
     try:
-        yield sender, Listener(sender), handler
+        yield sender, Listener(sender, PATIENCE_S), handler
     finally:
         await sender.close()
         await server.stop(None)

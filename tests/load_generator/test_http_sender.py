@@ -8,6 +8,8 @@ from hebe.load_generator.http_sender import HttpSender
 from hebe.load_generator.sender import Outcome
 from hebe.load_generator.target import Target, parse_endpoint
 
+from .sender_listener import Listener
+
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
@@ -43,26 +45,6 @@ class Script:
             pass
         finally:
             writer.close()
-
-
-class Listener:
-    """Collects what a sender tells."""
-
-    def __init__(self, sender):
-        self.sent, self.done = [], {}
-        self._changed = asyncio.Event()
-        sender.on_sent, sender.on_done = self.sent.append, self._done
-
-    def _done(self, index, outcome, kind, message):
-        assert index not in self.done
-        self.done[index] = (outcome, kind, message)
-        self._changed.set()
-
-    async def wait(self, count):
-        async with asyncio.timeout(10):
-            while len(self.done) < count:
-                self._changed.clear()
-                await self._changed.wait()
 
 
 @asynccontextmanager

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +18,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import uvloop
 
+from hebe.bench.measuring_child import measured_in_child
 from hebe.latency import percentile_of
 from hebe.load_generator.discovery import call_metadata, discover, grpc_channel
 from hebe.load_generator.grpc_sender import GrpcSender
@@ -32,9 +31,6 @@ from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.pinning import interrupt_nobody, pin_thread
 from hebe.workload.forms import query_sizes
 from hebe.workload.key_skew import UniformKeys
-
-_PATIENCE_S = 120.0
-"""For the process to start and the server to answer, beside the seconds that are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +52,11 @@ def closed_loop(
 
     Raises RuntimeError if it fails or does not end.
     """
-    command = [sys.executable, "-m", "hebe.bench.closed_loop", url, "--model", model, "--sizes", sizes]
-    command += ["--concurrency", str(concurrency), "--seconds", str(seconds)]
+    arguments = [url, "--model", model, "--sizes", sizes, "--concurrency", str(concurrency), "--seconds", str(seconds)]
     if cores:
-        command += ["--cores", ",".join(map(str, cores))]
-    timeout_s = seconds + _PATIENCE_S
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"closed loop against {url} has not ended after {timeout_s:g} s") from None
-    if done.returncode:
-        raise RuntimeError(f"closed loop against {url} failed: {done.stderr.strip()[-2000:]}")
-    return ClosedLoopResult(**json.loads(done.stdout.splitlines()[-1]))
+        arguments += ["--cores", ",".join(map(str, cores))]
+    what = f"closed loop against {url}"
+    return ClosedLoopResult(**measured_in_child("hebe.bench.closed_loop", arguments, seconds, what))
 
 
 def _measure_grpc_alone(target: Target, sizes: str, seconds: float) -> ClosedLoopResult:

@@ -93,8 +93,8 @@ def _in_threads(model: LoadedModel, workers: int, seconds: float) -> float:
     with ThreadPoolExecutor(workers) as pool:
         loops = [pool.submit(loop, cores[worker % len(cores)]) for worker in range(workers)]
     faults = [fault for each in loops if (fault := each.exception()) is not None]
-    for fault in sorted(faults, key=lambda fault: isinstance(fault, threading.BrokenBarrierError)):
-        raise fault
+    if faults:  # the others' barriers were broken by the first one
+        raise min(faults, key=lambda fault: isinstance(fault, threading.BrokenBarrierError))
     return sum(each.result() for each in loops)
 
 

@@ -8,7 +8,6 @@ Prints one JSON line with the throughput and p50 of queries of ITEMS items, one 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -17,14 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hebe.bench.measuring_child import measured_in_child
 from hebe.query import Batch, SubQuery
 from hebe.runtime.dense_graph import GraphMode
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.runtime.pinning import pin_thread
 
 _QUERIES = 64
-_PATIENCE_S = 120.0
-"""For the process to start and to load the model, beside the seconds that are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +37,8 @@ def in_process(
     repository: Path, name: str, items: int, seconds: float, core: int, mode: GraphMode = GraphMode.SCRIPTED
 ) -> InProcessResult:
     """Run this module as a child process on `core`. Raises RuntimeError if it fails or does not end."""
-    command = [sys.executable, "-m", "hebe.bench.in_process", str(repository), name]
-    command += [str(items), str(seconds), str(core), str(mode)]
-    timeout_s = seconds + _PATIENCE_S
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"in-process loop has not ended after {timeout_s:g} s") from None
-    if done.returncode:
-        raise RuntimeError(f"in-process loop failed: {done.stderr.strip()[-2000:]}")
-    return InProcessResult(**json.loads(done.stdout.splitlines()[-1]))
+    arguments = [str(repository), name, str(items), str(seconds), str(core), str(mode)]
+    return InProcessResult(**measured_in_child("hebe.bench.in_process", arguments, seconds, "in-process loop"))
 
 
 def main() -> None:
