@@ -1,5 +1,8 @@
 """hercules-accelerator: what it tells of given points and breakdowns, and the analytic T7's."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 
 from hebe.server_configuration import Placement
@@ -48,6 +51,12 @@ def test_what_given_points_come_to():
     page = page_of(hercules_accelerator, result)
     assert page.count("<svg") == 1 + 3 + 1 + 2
     assert "No GPU was used" in page
+
+
+def test_what_was_measured_comes_back_from_disk_as_it_was():
+    one = Breakdown(0.1, 0.5, 0.25, 2.0)
+    measured = Measured(100.0, {**POINTS, LOCATED: None}, {"whole model, 64": one}, {"fused, 50%": one}, "A guess.")
+    assert Measured.from_dict(json.loads(json.dumps(asdict(measured)))) == measured
 
 
 def test_steps_are_known_only_between_what_is_known():

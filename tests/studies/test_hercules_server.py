@@ -1,5 +1,8 @@
 """hercules-server: what it tells of given gains, and a search of an analytic server."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 
 from hebe.planning.gain_by_cause import GainByCause
@@ -40,6 +43,12 @@ def test_what_given_gains_come_to():
     page = page_of(hercules_server, result)
     assert page.count("<svg") == 3
     assert "no baseline" in page
+
+
+@pytest.mark.parametrize("gain", [GAIN, None])
+def test_what_was_measured_comes_back_from_disk_as_it_was(gain):
+    measured = Measured(SLA, gain, "simple", "best", [100.0, 110.0], [150.0, 140.0], 20, "Power is a guess.")
+    assert Measured.from_dict(json.loads(json.dumps(asdict(measured)))) == measured
 
 
 def test_the_analytic_t2_gains_by_op_parallelism_and_pipelines_alone():

@@ -1,5 +1,7 @@
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,8 @@ from rich.progress import Progress
 
 from hebe.report.description import module_description
 from hebe.report.figures import FigureFile
-from hebe.studies import STUDIES
-from hebe.studies.runner import run_study, study_descriptions
+from hebe.studies import STUDIES, runner
+from hebe.studies.runner import keeping_parts, run_study, study_descriptions
 from hebe.studies.study import StudyError, StudyOptions
 
 BLOCKED = """import sys
@@ -56,6 +58,50 @@ def test_a_run_on_data_names_no_folder_of_this_machine(tmp_path):
     assert str(tmp_path) not in str(run.to_dict())
     with pytest.raises(StudyError, match=r"note\.txt: there is no such file"):
         run_study("queueing", StudyOptions(data=tmp_path / "none"), quiet())
+
+
+@pytest.mark.parametrize(("commit", "kept"), [("c0ffee", True), ("unknown", True), ("c0ffee+changes", False)])
+def test_parts_are_kept_beside_the_page_where_one_can_tell_what_they_were_measured_with(
+    monkeypatch, tmp_path, commit, kept
+):
+    monkeypatch.setattr(runner, "current_commit", lambda: commit)
+    parts = keeping_parts("queueing", StudyOptions(full=True), tmp_path, quiet()).parts
+    assert parts.directory == (tmp_path / "studies" / "queueing.parts" if kept else None)
+    if kept:
+        assert (parts.of["commit"], parts.of["command"]) == (commit, "hebe study queueing --full")
+
+
+@dataclass(frozen=True)
+class Waits:
+    seconds: float
+
+
+def test_a_run_that_was_ended_goes_on_where_it_was(monkeypatch, tmp_path, queueing):
+    monkeypatch.setattr(runner, "current_commit", lambda: "c0ffee")
+    whole, measured = queueing.run, []
+
+    def run(options, progress):
+        def measure():
+            time.sleep(0.05)
+            measured.append(name)
+            return Waits(1.0)
+
+        for name in ("a", "b"):
+            options.parts.part(name, measure, lambda data: Waits(**data))
+            if len(measured) == 1 and name == "a":
+                raise KeyboardInterrupt
+        return whole(options, progress)
+
+    monkeypatch.setattr(queueing, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        run_study("queueing", keeping_parts("queueing", StudyOptions(quick=True), tmp_path, quiet()), quiet())
+    options = keeping_parts("queueing", StudyOptions(quick=True), tmp_path, quiet())
+    measured.append("")
+    done = run_study("queueing", options, quiet())
+    assert measured == ["a", "", "b"]
+    assert options.parts.earlier_s >= 0.05
+    assert done.file.seconds > 0.1
+    assert not options.parts.directory.exists(), "a run at its end leaves nothing that the next would use"
 
 
 @pytest.mark.usefixtures("queueing")

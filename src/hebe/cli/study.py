@@ -31,13 +31,13 @@ def study(
     A study plans and simulates fleets that nobody here owns, with the very policies that the server runs. It prints
     its tables, writes OUT/figures/NAME.json (which `hebe figures` shows) and OUT/studies/NAME.html, one page to open
     in a browser. It needs neither torch nor a server, but for the studies of HPS, which measure Hebe's own tiers on
-    this machine.
+    this machine. Those of hours keep each model that they have measured: ended, the same command goes on.
 
     Example: hebe study list, then hebe study kairos-distribution --quick
     """
     from hebe.report.description import description_table
     from hebe.report.tables import figure_tables
-    from hebe.studies.runner import run_study, study_descriptions
+    from hebe.studies.runner import keeping_parts, run_study, study_descriptions
     from hebe.studies.study import StudyOptions
 
     console = make_console(as_json)
@@ -57,7 +57,7 @@ def study(
     done: list[dict[str, Any]] = []
     for chosen in known if name == "all" else (name,):
         with make_progress() as progress, foreign_lines_to_stderr():
-            run = run_study(chosen, options, progress)
+            run = run_study(chosen, keeping_parts(chosen, options, out, progress), progress)
         for table in run.result.tables:
             console.print(Text(table.title, "bold"), soft_wrap=True)
             console.print(_fitting(table), crop=False)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from rich.progress import Progress
 
@@ -110,6 +112,17 @@ class Measured:
     loaded: Mapping[str, Breakdown]
     machine_words: str
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Measured:
+        """The inverse of `dataclasses.asdict`."""
+        return cls(
+            data["target_ms"],
+            {policy: None if point is None else Point(**point) for policy, point in data["points"].items()},
+            {case: Breakdown(**each) for case, each in data["alone"].items()},
+            {case: Breakdown(**each) for case, each in data["loaded"].items()},
+            data["machine_words"],
+        )
+
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Ask the analytic server, then this one."""
@@ -121,7 +134,11 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     machine = patient_machine(options.quick, progress)
     with scratch_directory() as directory:
         here = {
-            name: measured_here(ENTRIES[name], effort, options.quick, machine, directory, progress)
+            name: options.parts.part(
+                name,
+                partial(measured_here, ENTRIES[name], effort, options.quick, machine, directory, progress),
+                Measured.from_dict,
+            )
             for name in progress.track(effort.models, description="models on this machine")
         }
     return told(modelled, here, effort)

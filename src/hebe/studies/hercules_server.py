@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from rich.progress import Progress
 
@@ -54,8 +56,8 @@ class Effort:
 
 EFFORTS = (
     Effort(("RMC1",), 16 << 20, (256,), accelerator=False, repeats=1),
-    Effort(tuple(ENTRIES), 512 << 20, (64, 256, 1024), accelerator=False, repeats=3),
-    Effort(tuple(ENTRIES), 2 << 30, (16, 64, 256, 1024), accelerator=True, repeats=5),
+    Effort(tuple(ENTRIES), 512 << 20, (64, 256, 1024), accelerator=False, repeats=5),
+    Effort(tuple(ENTRIES), 2 << 30, (16, 64, 256, 1024), accelerator=True, repeats=9),
 )
 
 
@@ -91,6 +93,12 @@ class Measured:
         """The best over the baseline, with its interval; None where the baseline keeps no target."""
         return ratio_of_medians(self.best_qps, self.baseline_qps) if min(self.baseline_qps, default=0.0) > 0 else None
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Measured:
+        """The inverse of `dataclasses.asdict`."""
+        gain = data["gain"]
+        return cls(**{**data, "sla": SlaTarget(**data["sla"]), "gain": None if gain is None else GainByCause(**gain)})
+
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Search the analytic servers, then this one."""
@@ -104,7 +112,11 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     machine = patient_machine(options.quick, progress)
     with scratch_directory() as directory:
         here = {
-            name: measured_here(ENTRIES[name], effort, options.quick, machine, directory, progress)
+            name: options.parts.part(
+                name,
+                partial(measured_here, ENTRIES[name], effort, options.quick, machine, directory, progress),
+                Measured.from_dict,
+            )
             for name in progress.track(effort.models, description="models on this machine")
         }
     return told(modelled, here, effort)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.progress import Progress
@@ -13,12 +13,12 @@ from rich.progress import Progress
 from hebe.planning.gain_by_cause import gain_by_cause
 from hebe.planning.parallelism import Configuration, Evaluate, Limits, deeprecsys_search, gradient_search
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
-from hebe.profiling.effort import QUICK, Effort
+from hebe.profiling.effort import QUICK
 from hebe.profiling.steady_machine import SteadyMachine
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Placement
 from hebe.spec import SlaTarget
-from hebe.studies.hercules_live import FIRST_LOOK, LiveServer, alternated, live_server, make_model, target_within_reach
+from hebe.studies.hercules_live import FIRST_LOOK, alternated, live_server, make_model, target_within_reach
 from hebe.studies.hercules_server import Effort as StudyEffort
 from hebe.studies.hercules_server import Measured, split_words
 
@@ -37,21 +37,18 @@ def space_of(cores: int, effort: StudyEffort) -> ParallelismSpace:
 def measured_here(
     entry: str, effort: StudyEffort, quick: bool, machine: SteadyMachine, directory: Path, progress: Progress
 ) -> Measured:
-    """Catalog model `entry`: both searches with short measurements, then what they ended at with long ones."""
+    """Catalog model `entry`: both searches, then what they ended at, measured anew in turns."""
     machine.forget()
     repository = make_model(entry, effort.table_bytes, directory, progress)
     space = space_of(len(available_cores()), effort)
     task = progress.add_task(f"measuring {entry} (measurements)", total=None)
-
-    def asked(sla: SlaTarget, effort: Effort) -> AbstractContextManager[LiveServer]:
-        return live_server(repository, entry, sla, effort, advance=lambda: progress.advance(task), machine=machine)
-
     try:
         sla = target_within_reach(repository, entry, machine=machine)
-        with asked(sla, FIRST_LOOK if quick else QUICK) as server:
+        each = FIRST_LOOK if quick else QUICK
+        advance = partial(progress.advance, task)
+        with live_server(repository, entry, sla, each, advance=advance, machine=machine) as server:
             limits = Limits(noise=server.noise, runs=1 if quick else 3)
             ended = both_searches(space, server, limits, sla)
-        with asked(sla, FIRST_LOOK if quick else Effort()) as server:
             measured = ended(lambda pair: alternated(server, pair, effort.repeats))
             return replace(measured, machine_words=server.machine_words)
     finally:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rich.progress import Progress
 
+from hebe import __version__
 from hebe.report.description import module_description
 from hebe.report.figures import FigureFile
+from hebe.report.machine import current_commit, describe_machine
 from hebe.studies import STUDIES
+from hebe.studies.kept_parts import KeptParts
 from hebe.studies.page import study_page
 from hebe.studies.study import StudyOptions, StudyResult
 
@@ -46,14 +50,34 @@ def study_descriptions() -> dict[str, str]:
 
 
 def run_study(name: str, options: StudyOptions, progress: Progress) -> StudyRun:
-    """Run study `name` of `STUDIES`; nothing is written yet."""
+    """Run study `name` of `STUDIES`; no result is written yet, and what `options.parts` kept of it is removed."""
     module = import_module(STUDIES[name])
     run: Callable[[StudyOptions, Progress], StudyResult] = module.run
     started_s = time.perf_counter()
     result = run(options, progress)
-    seconds = time.perf_counter() - started_s
+    seconds = time.perf_counter() - started_s + options.parts.earlier_s
+    options.parts.remove()
     file = FigureFile.here(name, _command(name, options), seconds, options.quick, result.figures)
     return StudyRun(module.DESCRIPTION, file, result)
+
+
+def keeping_parts(name: str, options: StudyOptions, directory: Path, progress: Progress) -> StudyOptions:
+    """`options` of study `name` that keep its parts beside the page that it will write.
+
+    Not from a source tree that differs from its commit: what a part was measured with could not be told.
+    """
+    commit = current_commit()
+    if commit.endswith("+changes"):
+        return options
+    of = {
+        "command": _command(name, options),
+        "data": None if options.data is None else str(options.data.resolve()),
+        "commit": commit,
+        "version": __version__,
+        "machine": describe_machine(),
+    }
+    told = partial(progress.console.print, soft_wrap=True, markup=False)
+    return replace(options, parts=KeptParts(directory / "studies" / f"{name}.parts", of, told))
 
 
 def _command(name: str, options: StudyOptions) -> str:

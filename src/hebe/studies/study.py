@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TypeVar
 
 from hebe.report.figures import Figure
 from hebe.report.tables import format_number
+from hebe.studies.kept_parts import KeptParts
 
 Cell = str | float | None
 _Choice = TypeVar("_Choice")
@@ -37,11 +38,13 @@ class StudyOptions:
     `quick`  under a minute, for a first look; the figure file says so.
     `full`   as many repeats as the paper's claims deserve, however long that takes. Not both.
     `data`   directory of recorded measurements (each study says which files it reads); None: the built-in figures.
+    `parts`  where one that measures for long keeps what it has, so that it can be ended and goes on.
     """
 
     quick: bool = False
     full: bool = False
     data: Path | None = None
+    parts: KeptParts = field(default_factory=KeptParts, compare=False)
 
     def __post_init__(self) -> None:
         if self.quick and self.full:
