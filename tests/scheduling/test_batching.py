@@ -174,3 +174,36 @@ def test_where_no_deadline_is_usual_any_is_ahead_of_none():
     queue.push(SubQuery(Query(2, 50, 0.2, 60.0), 0, 50))
     assert [queue.items_ahead(0, allowed_s) for allowed_s in (0.1, math.inf)] == [50, 80]
     assert (queue.is_hurried(60.0), queue.is_hurried(math.inf)) == (True, False)
+
+
+@given(
+    deadlines=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5)), min_size=1, max_size=20),
+    passed=st.integers(0, 20),
+    dropped=st.sets(st.integers(0, 19)),
+)
+def test_what_is_passed_over_waits_and_has_its_old_place_again(deadlines, passed, dropped):
+    def filled():
+        queue = WaitingQueue()
+        for number, (priority, at) in enumerate(deadlines):
+            queue.push(SubQuery(Query(number, 1, 0.0, deadline_s=float(at), priority=priority), 0, 1))
+        return queue
+
+    def drained(queue):
+        return [queue.pop().query.query_id for _ in range(queue.items)]
+
+    order = drained(filled())
+    queue = filled()
+    passed = min(passed, len(order))
+    for number in order[:passed]:
+        assert queue.peek().query.query_id == number
+        queue.pass_over()
+    assert (queue.items, queue.queries) == (len(order), len(order)), "they wait as before"
+    after = queue.peek()
+    assert (after.query.query_id if after else None) == (order[passed] if passed < len(order) else None)
+    for number in dropped & set(order):
+        priority, at = deadlines[number]
+        queue.drop(Query(number, 1, 0.0, deadline_s=float(at), priority=priority))
+    queue.stand_again()
+    queue.stand_again()
+    assert drained(queue) == [number for number in order if number not in dropped]
+    assert not queue

@@ -135,7 +135,7 @@ def test_batches_that_ran_beside_another_teach_what_their_place_needed():
         node.handle(QueryArrived(query(4 + 2 * step, 100, now)), now - 0.001)
         (first,) = batch_ids(node.handle(BatchFinished(0, first, 0.2), now))
         (second,) = batch_ids(node.handle(BatchFinished(1, second, 0.2), now))
-        assert node.service_times.first_s(100) == pytest.approx(0.1)
+        assert node.service_times.ways.first_s(100) == pytest.approx(0.1)
 
 
 def test_what_starts_beside_a_batch_is_expected_to_take_twice_as_long():
@@ -268,7 +268,7 @@ def test_a_worker_that_lost_its_fellow_goes_on_and_has_the_place_to_itself():
     assert node.handle(WorkerChanged(0, Availability.LOST), 0.1) == []
     actions = node.handle(BatchFinished(1, beside, 0.15), 0.15)
     assert started(actions) == [(1, [(1, 0, 100)])]
-    assert node.service_times.first_s(100) == pytest.approx(0.1)
+    assert node.service_times.ways.first_s(100) == pytest.approx(0.1)
     assert node.handle(QueryArrived(query(3, 100, deadline_s=0.448)), 0.2) == []
     (late,) = node.handle(QueryArrived(query(4, 100, deadline_s=0.449)), 0.2)
     assert late.reason is RejectReason.DEADLINE

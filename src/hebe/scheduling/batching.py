@@ -62,6 +62,8 @@ class WaitingQueue:
         self._order = 0
         self._dropped = 0
         """Places in heaps of parts that were dropped."""
+        self._aside: list[_Waiting] = []
+        """Passed over, and still waiting."""
         self._items: dict[tuple[int, int], int] = {}
         """Items waiting by priority, and by the class of what time their queries were given."""
         self.popped_items = 0
@@ -114,12 +116,7 @@ class WaitingQueue:
         query = sub_query.query
         waiting = _Waiting(query.deadline_s, self._order, sub_query)
         self._order += 1
-        heap = self._heaps.get(query.priority)
-        if heap is None:
-            self._heaps[query.priority] = [waiting]
-            insort(self._priorities, query.priority)
-        else:
-            heapq.heappush(heap, waiting)
+        self._add(waiting, query.priority)
         self._parts.setdefault(query.query_id, []).append(waiting)
         self._count(query, sub_query.items)
 
@@ -154,6 +151,19 @@ class WaitingQueue:
         self._count(query, -sub_query.items)
         self.popped_items += sub_query.items
         return sub_query
+
+    def pass_over(self) -> None:
+        """Let what stands behind the part that is next be next, until `stand_again`. There must be one."""
+        self._aside.append(self._pop_head(self._priorities[0]))
+
+    def stand_again(self) -> None:
+        """What was passed over has its turn again."""
+        for waiting in self._aside:
+            if waiting.sub_query is None:  # dropped meanwhile
+                self._dropped = max(self._dropped - 1, 0)
+            else:
+                self._add(waiting, waiting.sub_query.query.priority)
+        self._aside.clear()
 
     def cut(self, items: int) -> None:
         """Let the part that is next have so many items; the rest of it stands next to it.
@@ -194,6 +204,14 @@ class WaitingQueue:
             if not heap:
                 return None
         return heap[0]
+
+    def _add(self, waiting: _Waiting, priority: int) -> None:
+        heap = self._heaps.get(priority)
+        if heap is None:
+            self._heaps[priority] = [waiting]
+            insort(self._priorities, priority)
+        else:
+            heapq.heappush(heap, waiting)
 
     def _pop_head(self, priority: int) -> _Waiting:
         heap = self._heaps[priority]

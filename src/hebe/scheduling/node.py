@@ -44,6 +44,7 @@ from hebe.scheduling.hand_over import HandOver
 from hebe.scheduling.places import Place, PlacedWorker, PlacedWorkers
 from hebe.scheduling.service_times import ServiceTimes
 from hebe.scheduling.spreading import Spreading
+from hebe.scheduling.ways import Way, Ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,10 @@ class NodeConfig:
 _PATIENT_BATCHES = 4.0
 """A query with time for so many full batches may share its place with others. With less, more are in time if they run
 one after the other: in simulation, where sharing gains nothing, 8% more at 3 batches, 3% at 4, none from 6 on."""
+
+
+_MOST_PASSED_OVER = 64
+"""So many parts a slow worker leaves to faster ones for one of its batches: it looks at each of them each time."""
 
 
 @dataclass(slots=True)
@@ -212,27 +217,38 @@ class NodeScheduler:
         return least if least is not None and least.priority > query.priority else None
 
     def _predicted_completion_s(self, query: Query, parts: int, items_ahead: int, now: float) -> float:
-        """Seconds from now until the query is done: work ahead shared by the places, then its own `parts`.
+        """Seconds from now until the query is done: work ahead shared by the places, then its own `parts`. Workers that
+        would not be in time leave it to others, and do not count.
 
         Where workers share a place, a batch that does not have it to itself is taken to share it all the time, with
         what came before and with what comes after, and so to start earlier: when what runs beside it is half done.
         """
-        places = self._workers.places
-        if not places:
+        workers, times, size, part = self._workers, self.service_times, self._batch_size, -(-query.items // parts)
+        if not workers.places:
             return 0.0
-        times, size, part = self.service_times, self._batch_size, -(-query.items // parts)
-        time_s = times.first_s
-        own_s = time_s(part) * -(-parts // len(places))
-        if self._finds_idle_place:
-            return times.done_s(part, own_s, times.dense_ahead_s(self._hand_over, 0, size, now))
+        ways = times.ways.able(part, self._deadline_s(query) - now)
+        turns = -(-parts // ways.places)
+        if not self._waiting and ways.idle_places:
+            return min(
+                way.done_s(part, starts_s, dense_ahead_s, turns)
+                for way, starts_s, dense_ahead_s in self._free(ways, now)
+            )
         full, rest = divmod(items_ahead, size)
-        ahead_s = full * time_s(size) + (time_s(rest) if rest else 0.0) + times.left_s(size, now)
-        beside, batch = len(self._workers.up) / len(places) - 1, part + rest if part + rest <= size else part
-        if beside and self._may_share(query, batch) and (running := self._workers.running):
-            ahead_s -= beside * len(places) * sum(worker.expected_s for worker in running) / len(running) / 2
-            own_s += beside * time_s(batch)
+        ahead_s = full * ways.first_s(size) + (ways.first_s(rest) if rest else 0.0) + ways.left_s(size, now)
+        beside_s = 0.0
+        beside, batch = len(workers.up) / len(workers.places) - 1, part + rest if part + rest <= size else part
+        if beside and self._may_share(query, batch) and (running := workers.running):
+            ahead_s -= beside * ways.places * sum(worker.expected_s for worker in running) / len(running) / 2
+            beside_s = beside * ways.first_s(batch)
+        starts_s = max(ahead_s, 0.0) / ways.places + beside_s
         dense_ahead_s = times.dense_ahead_s(self._hand_over, items_ahead, size, now)
-        return times.done_s(part, max(ahead_s, 0.0) / len(places) + own_s, dense_ahead_s)
+        return min(way.done_s(part, starts_s, dense_ahead_s.get(way.role.lane, 0.0), turns) for way in ways.each)
+
+    def _free(self, ways: Ways, now: float) -> list[tuple[Way, float, float]]:
+        """Each way, with the seconds until the first of its places, and until its dense workers, have nothing to do."""
+        dense_ahead_s = self.service_times.dense_ahead_s(self._hand_over, 0, self._batch_size, now)
+        left_s = self._workers.left_s
+        return [(way, left_s(way.role, now), dense_ahead_s.get(way.role.lane, 0.0)) for way in ways.each]
 
     def _may_share(self, query: Query, items: int) -> bool:
         """Whether a batch of `items`, `query` first, may run beside another: if it has time, and no room for its like.
@@ -245,7 +261,7 @@ class NodeScheduler:
     def _is_patient(self, query: Query) -> bool:
         """Whether it has time to share its place with another; without admission, deadlines do not count."""
         allowed_s = self._deadline_s(query) - query.arrival_s
-        needed_s = _PATIENT_BATCHES * self.service_times.way_s(self._batch_size)
+        needed_s = _PATIENT_BATCHES * self.service_times.ways.way_s(self._batch_size)
         return not self.config.admission or allowed_s >= needed_s
 
     def _parts(self, items: int, *, arrives: bool = False) -> int:
@@ -270,14 +286,28 @@ class NodeScheduler:
     def _start_batches(self, now: float, actions: list[Action]) -> None:
         while (part := self._again[0] if self._again else self._waiting.peek()) is not None:
             idle = [worker for worker in self._workers.idle if self._has_room(worker)]
-            if not idle or not self._may_start(part, idle[0].place):
+            for worker in self._first_of_each_role(idle, part.items):
+                if not self._may_start(part, worker.place):
+                    continue
+                if sub_queries := self._gather(worker, now, actions, alone=len(idle) == 1):
+                    break
+            else:
                 return
-            sub_queries = self._gather(idle[0], now, actions, alone=len(idle) == 1)
-            if not sub_queries:
-                return
-            if idle[0].role.stage is Stage.SPARSE:
-                self._hand_over.begin(idle[0].role.lane)
-            self._start(idle[0], sub_queries, (), now, actions)
+            if worker.role.stage is Stage.SPARSE:
+                self._hand_over.begin(worker.role.lane)
+            self._start(worker, sub_queries, (), now, actions)
+
+    def _first_of_each_role(self, idle: list[PlacedWorker], items: int) -> list[PlacedWorker]:
+        """Of those that may start a batch, the one of each role where the least runs: in the order in which they are
+        to be asked, first where the least runs, then who would be done with so many `items` soonest.
+        """
+        if len(self._workers.roles) == 1:
+            return idle[:1]
+        first: dict[WorkerRole, PlacedWorker] = {}
+        for worker in idle:
+            first.setdefault(worker.role, worker)
+        rest_s = self.service_times.rest_s
+        return sorted(first.values(), key=lambda each: (len(each.place.running), rest_s(each.role, items)))
 
     def _start_dense(self, now: float, actions: list[Action]) -> None:
         """Let idle dense workers take what was handed on."""
@@ -316,7 +346,8 @@ class NodeScheduler:
         return not beside or (self._may_share(part.query, part.items) and all(map(self._is_patient, beside)))
 
     def _gather(self, worker: PlacedWorker, now: float, actions: list[Action], *, alone: bool) -> tuple[SubQuery, ...]:
-        """The next batch of a worker, in queue order; empty if nothing waits or what waits should wait for company.
+        """The next batch of a worker, in queue order; empty if nothing waits, or what waits should wait for company or
+        for a faster worker.
 
         Unless this idle worker is `alone`, it takes one part of a query only: the others were cut for the others. A
         part that was cut for larger batches than its own is cut again.
@@ -351,14 +382,34 @@ class NodeScheduler:
             items += part.items
             if not fuse:
                 break
+        self._waiting.stand_again()
         return tuple(gathered)
 
     def _next_live_part(self, role: WorkerRole, now: float, actions: list[Action]) -> SubQuery | None:
-        """The part at the head of the queue; queries that can no longer be in time are rejected on the way."""
+        """The part that is next for a worker of this role. Those are passed over that workers of another role would be
+        done with sooner, even if they are at work; queries that can no longer be in time are rejected on the way.
+        """
+        others: list[tuple[Way, float, float]] | None = None
+        passed_over = items_passed_over = 0
         while (part := self._waiting.peek()) is not None:
             query = part.query
             admitted = self._admitted[query.query_id]
-            too_late = now + self.service_times.rest_s(role, part.items) > query.deadline_s
+            done_s = self.service_times.rest_s(role, part.items)
+            if len(self._workers.roles) > 1:
+                if others is None:
+                    others = [each for each in self._free(self.service_times.ways, now) if each[0].role != role]
+                elsewhere_s = min(
+                    way.done_behind_s(items_passed_over, part.items, starts_s, dense_ahead_s)
+                    for way, starts_s, dense_ahead_s in others
+                )
+                in_time = not self.config.admission or now + elsewhere_s <= query.deadline_s
+                if elsewhere_s < done_s and in_time:
+                    if passed_over == _MOST_PASSED_OVER:
+                        return None
+                    passed_over, items_passed_over = passed_over + 1, items_passed_over + part.items
+                    self._waiting.pass_over()
+                    continue
+            too_late = now + done_s > query.deadline_s
             waited = now > admitted.arrived_s
             if not (self.config.admission and too_late and waited and not admitted.started):
                 return part
@@ -414,7 +465,7 @@ class NodeScheduler:
         share = worker.end(now)
         stage, lane = worker.role.stage, worker.role.lane
         if not event.failed:
-            self.service_times.observe(stage, batch.items, event.service_s * share)
+            self.service_times.observe(worker.role, batch.items, event.service_s * share)
         if stage is Stage.SPARSE and not event.failed:
             self._hand_over.hand(lane, batch)
             if lane not in self._workers.dense:  # lost meanwhile
@@ -468,6 +519,7 @@ class NodeScheduler:
                 actions.append(ReleaseWorker(worker.worker_id))
                 released = True
         if released:
+            self.service_times.forget_but(self._workers.every_role)
             self._release(actions)  # dense workers, whose last sparse one may have gone
             self._workers_changed(actions)
 

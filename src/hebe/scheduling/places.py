@@ -7,6 +7,7 @@ counted as theirs: the batches that run on a place are taken to share it evenly.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -72,8 +73,8 @@ class PlacedWorker:
 class PlacedWorkers:
     """All workers of a server.
 
-    `up` are those that take queries, `places` where these stand, with the stage that each runs, `stages` on how many
-    places each runs. Dense workers take what those hand on: `dense` are theirs by lane, those that drain among them.
+    `up` are those that take queries, `places` where these stand, with the role of those there, `roles` on how many
+    places each stands. Dense workers take what those hand on: `dense` are theirs by lane, those that drain among them.
     `draining` take nothing new. `take_queries` says whether a worker is left that took queries and whose batches can
     be finished, if it is only draining.
     """
@@ -81,8 +82,8 @@ class PlacedWorkers:
     def __init__(self) -> None:
         self._known: dict[int, PlacedWorker] = {}
         self.up: list[PlacedWorker] = []
-        self.places: dict[Place, Stage] = {}
-        self.stages: Mapping[Stage, int] = {Stage.WHOLE: 1}
+        self.places: dict[Place, WorkerRole] = {}
+        self.roles: Mapping[WorkerRole, int] = {WorkerRole(): 1}
         self.dense: dict[int, list[PlacedWorker]] = {}
         self.draining: list[PlacedWorker] = []
         self.take_queries = False
@@ -127,8 +128,17 @@ class PlacedWorkers:
             worker.role.stage is Stage.WHOLE or (worker.role.stage is Stage.SPARSE and worker.role.lane in self.dense)
             for worker in self._known.values()
         )
-        self.places = {worker.place: worker.role.stage for worker in self.up}
-        self.stages = Counter(self.places.values()) or self.stages
+        self.places = {worker.place: worker.role for worker in self.up}
+        self.roles = Counter(self.places.values()) or self.roles
+
+    @property
+    def every_role(self) -> set[WorkerRole]:
+        """Of all that are known."""
+        return {worker.role for worker in self._known.values()}
+
+    def left_s(self, role: WorkerRole, now: float) -> float:
+        """Seconds until the first place of this role, of those that take queries, should have nothing to do."""
+        return min((place.left_s(now) for place, own in self.places.items() if own == role), default=math.inf)
 
     @property
     def running(self) -> list[PlacedWorker]:
@@ -138,7 +148,8 @@ class PlacedWorkers:
     @property
     def pipelines_run(self) -> bool:
         """Whether sparse or dense workers run anything, of those that queries may go to."""
-        return Stage.SPARSE in self.stages and any(worker.role.stage is not Stage.WHOLE for worker in self.running)
+        pipelines = any(role.stage is Stage.SPARSE for role in self.roles)
+        return pipelines and any(worker.role.stage is not Stage.WHOLE for worker in self.running)
 
     def feeds(self, lane: int) -> bool:
         """Whether a sparse worker of this lane is left, which may hand something on."""

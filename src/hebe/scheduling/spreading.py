@@ -73,13 +73,15 @@ class Spreading:
 
     def _part_s(self, items: int, parts: int) -> float:
         """Seconds of the largest of so many parts, from its start until its scores are there."""
-        return self._service_times.way_s(-(-items // parts))
+        return self._service_times.ways.way_s(-(-items // parts))
 
     def _most_parts(self, items: int, fewest: int) -> int:
         """With a part for each idle place."""
-        if self._service_times.way_s(items) < _WORTH_SPREADING_S:
+        ways, idle = self._service_times.ways, self._workers.idle_places
+        if not idle or (alone_s := ways.way_s(items)) < _WORTH_SPREADING_S:
             return fewest
-        return max(min(self._workers.idle_places, items), fewest)
+        # One that is slower with a part than another with all of it is of no use.
+        return max(min(ways.able(-(-items // idle), alone_s).idle_places, items), fewest)
 
     @property
     def _spare_places(self) -> int:

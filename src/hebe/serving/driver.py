@@ -176,7 +176,7 @@ class NodeDriver:
                 effects = _Effects()
                 for each in starting:
                     for items, outcome in each.thread.started.result():
-                        self._scheduler.service_times.observe(each.role.stage, items, outcome.service_s)
+                        self._scheduler.service_times.observe(each.role, items, outcome.service_s)
                     self._change(each, Availability.UP, effects)
                 for each in before:
                     self._change(each, Availability.DRAINING, effects)

@@ -1,0 +1,95 @@
+"""The ways that a query may go on one server, and how long it takes where it may go several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hebe.scheduling.events import WorkerRole
+from hebe.scheduling.latency_prediction import LatencyPredictor
+from hebe.scheduling.places import PlacedWorkers
+
+
+@dataclass(slots=True)
+class Way:
+    """Workers of one role that take queries, on so many places, and the dense ones behind them, None if they run the
+    whole model.
+
+    `share`: of the items that come, what goes this way.
+    """
+
+    role: WorkerRole
+    places: int
+    first: LatencyPredictor
+    dense: LatencyPredictor | None
+    share: float = 1.0
+
+    def done_s(self, items: int, starts_s: float = 0.0, dense_ahead_s: float = 0.0, turns: int = 1) -> float:
+        """Seconds until so many batches of `items`, one after the other on the same place, are done, of which the first
+        starts after `starts_s`. The dense workers have other work up to `dense_ahead_s`.
+        """
+        first_s = starts_s + turns * self.first.service_time_s(items)
+        if self.dense is None:
+            return first_s
+        return max(dense_ahead_s, first_s) + self.dense.service_time_s(items)
+
+    def done_behind_s(self, items_ahead: int, items: int, starts_s: float, dense_ahead_s: float) -> float:
+        """`done_s` of `items` that come last of what is to be done in full batches, shared by the places."""
+        full, rest = divmod(items_ahead // self.places + items, self.role.batch_size or items_ahead + items)
+        if not rest:
+            full, rest = full - 1, self.role.batch_size or items_ahead + items
+        if full:
+            starts_s += full * self.first.service_time_s(self.role.batch_size)
+        return self.done_s(rest, starts_s, dense_ahead_s)
+
+
+class Ways:
+    """Some of a server's ways, at least one. Of much work each takes what goes by its throughput: shares that make 1. A
+    single query goes the one that is done with it soonest.
+    """
+
+    def __init__(self, each: tuple[Way, ...], workers: PlacedWorkers) -> None:
+        self.each = each
+        self.places = sum(way.places for way in each)
+        self._workers = workers
+
+    def able(self, items: int, allowed_s: float) -> Ways:
+        """Those on which so many items take no longer than `allowed_s`: a worker leaves to faster ones what it would
+        answer late. All, if there are none."""
+        if len(self.each) == 1:
+            return self
+        able = [way for way in self.each if way.done_s(items) <= allowed_s]
+        whole = sum(way.share for way in able)
+        if not whole or len(able) == len(self.each):
+            return self
+        return Ways(tuple(replace(way, share=way.share / whole) for way in able), self._workers)
+
+    @property
+    def idle_places(self) -> int:
+        """Places on which nothing runs."""
+        if len(self.each) == len(self._workers.roles):
+            return self._workers.idle_places
+        roles = {way.role for way in self.each}
+        return sum(not place.running for place, role in self._workers.places.items() if role in roles)
+
+    def first_s(self, items: int) -> float:
+        """Seconds of a batch on one of the workers that take queries, of which faster ones take more: as many places
+        that all took so long would do together what these do.
+        """
+        return sum(way.share * way.first.service_time_s(items) for way in self.each)
+
+    def left_s(self, items: int, now: float) -> float:
+        """Seconds that what runs on the places should still take; where they are unlike, as if it ran on places that
+        all took `first_s` for a batch of `items`.
+        """
+        left_s = {way.role: 0.0 for way in self.each}
+        for place, role in self._workers.places.items():
+            if role in left_s:
+                left_s[role] += place.left_s(now)
+        if len(self.each) == 1:
+            return left_s[self.each[0].role]
+        batches = sum(left_s[way.role] / way.first.service_time_s(items) for way in self.each)
+        return batches * self.first_s(items)
+
+    def way_s(self, items: int) -> float:
+        """Seconds of a batch from its start until its scores are there, if nothing waits."""
+        return min(way.done_s(items) for way in self.each)
