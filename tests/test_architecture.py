@@ -5,6 +5,7 @@ import re
 import sys
 import tomllib
 from dataclasses import dataclass
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -133,6 +134,11 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def imports_of(tree: ast.AST, package: str) -> list[Import]:
     """Every import of a file, those within functions, `try` and `if` (lazy) too; `package` resolves relative ones."""
     conditional = ast.FunctionDef | ast.AsyncFunctionDef | ast.Try | ast.If
@@ -164,7 +170,7 @@ def faults_of_imports(source: str, module: str, *, is_package: bool = False) -> 
     room = room_of(module)
     package = module if is_package else module.rpartition(".")[0]
     faults = []
-    for found in imports_of(ast.parse(source), package):
+    for found in imports_of(parsed(source), package):
         top = found.module.split(".")[0]
         if top == "hebe":
             target = room_of(found.module)
@@ -191,7 +197,7 @@ def dotted(node: ast.expr) -> str:
 def faults_of_calls(source: str, module: str) -> list[str]:
     """Calls that unpickle, or draw from NumPy's global random state, or do I/O in a deciding room."""
     faults = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if not isinstance(node, ast.Call):
             continue
         called = dotted(node.func)
@@ -205,10 +211,6 @@ def faults_of_calls(source: str, module: str) -> list[str]:
         if called in ("open", "print", "input") and room_of(module) in DECIDING:
             faults.append(f"{module}:{node.lineno}: {called}() in a deciding room")
     return faults
-
-
-def ids(path: Path) -> str:
-    return module_name(path)
 
 
 def test_the_source_is_found():
@@ -227,22 +229,23 @@ def test_the_table_has_no_cycle():
     assert set(TopologicalSorter(rooms).static_order()) == set(rooms)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=ids)
-def test_a_module_imports_only_what_its_room_may(path):
-    faults = faults_of_imports(path.read_text(), module_name(path), is_package=path.name == "__init__.py")
+def test_a_module_imports_only_what_its_room_may():
+    faults = [
+        fault
+        for path in MODULES
+        for fault in faults_of_imports(path.read_text(), module_name(path), is_package=path.name == "__init__.py")
+    ]
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=ids)
-def test_a_module_neither_unpickles_nor_draws_from_global_chance(path):
-    faults = faults_of_calls(path.read_text(), module_name(path))
+def test_a_module_neither_unpickles_nor_draws_from_global_chance():
+    faults = [fault for path in MODULES for fault in faults_of_calls(path.read_text(), module_name(path))]
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=ids)
-def test_a_name_says_what_is_inside(path):
-    vague = VAGUE_NAMES & set(module_name(path).split("."))
-    assert not vague, f"{path.relative_to(SOURCE)}: {', '.join(vague)} says nothing about its content"
+def test_a_name_says_what_is_inside():
+    vague = {module_name(path) for path in MODULES if VAGUE_NAMES & set(module_name(path).split("."))}
+    assert not vague, f"{', '.join(sorted(vague))}: that says nothing about its content"
 
 
 def test_tests_mirror_the_source():
@@ -254,10 +257,10 @@ def test_tests_mirror_the_source():
     )
 
 
-@pytest.mark.parametrize("path", MODULES, ids=ids)
-def test_a_file_stays_short(path):
-    lines = len(path.read_text().splitlines())
-    assert lines <= MOST_LINES, f"{path.relative_to(SOURCE)}: {lines} lines; a file over {MOST_LINES} is two concepts"
+def test_a_file_stays_short():
+    lines = {module_name(path): len(path.read_text().splitlines()) for path in MODULES}
+    long = {name: count for name, count in lines.items() if count > MOST_LINES}
+    assert not long, f"{long}: a file of over {MOST_LINES} lines is two concepts"
 
 
 def test_every_package_imported_is_declared():
@@ -268,7 +271,7 @@ def test_every_package_imported_is_declared():
     providers = packages_distributions()
     faults = set()
     for path in MODULES:
-        for found in imports_of(ast.parse(path.read_text()), module_name(path)):
+        for found in imports_of(parsed(path.read_text()), module_name(path)):
             top = found.module.split(".")[0]
             if top in sys.stdlib_module_names or top in ("hebe", "triton"):
                 continue
