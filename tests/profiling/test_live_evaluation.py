@@ -24,8 +24,10 @@ from hebe.profiling.effort import Effort
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
+from hebe.runtime import this_server
 from hebe.runtime.bandwidth_meter import CacheWays
 from hebe.runtime.cache_allocation import CacheAllocationError
+from hebe.runtime.control_groups import ControlGroupLimits
 from hebe.runtime.executor import ModelExecutor
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Lane, Placement
@@ -115,6 +117,13 @@ def test_scalability_says_how_many_cores_its_workers_have(repository):
     assert (profile.workers, profile.cores_per_worker) == ((1, 2), 2)
     assert [lane.cores_per_worker for lane in asked[:2]] == [2, 2]
     assert len(resident) == 4
+
+
+def test_scalability_counts_no_more_cores_than_a_control_group_allows(repository, monkeypatch):
+    monkeypatch.setattr(this_server, "control_group_limits", lambda *_: ControlGroupLimits(cores=2.5))
+    with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH, cores=(0, 0, 0, 0, 0)) as evaluator:
+        profile = evaluator.scalability(WHOLE, lambda *_: ScalabilityPoint(10.0, 1e6, True))
+    assert profile.workers == (1, 2)
 
 
 @pytest.mark.usefixtures("moment")

@@ -52,6 +52,7 @@ from hebe.runtime.pinning import (
     place_lanes,
 )
 from hebe.runtime.power_meter import PowerMeter
+from hebe.runtime.this_server import this_server
 from hebe.scheduling.events import Stage
 from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import LANES, Lane, Placement
@@ -362,7 +363,8 @@ class LiveEvaluator:
         """
         measure = measure or self.scalability_point
         lane = lane_to_scale(configuration)
-        counts = _doubling(1, max(len(self.cores) // lane.cores_per_worker, 1))
+        # A control group may allow less than all of these cores' time: more workers than that would share it.
+        counts = _doubling(1, max(this_server(self.cores).cores // lane.cores_per_worker, 1))
         by_workers = [
             (Lane(Placement.MODEL_ON_HOST, workers, lane.cores_per_worker, lane.batch_size),) for workers in counts
         ]
