@@ -79,6 +79,14 @@ def test_a_slow_worker_leaves_what_it_would_be_late_with_to_the_fast_one_and_doe
     assert started(after) == [(1, 2)]
 
 
+def test_nothing_waits_for_a_fast_worker_that_hangs():
+    node = node_of(SLOW, FAST, sla_s=10.0)
+    arrive(node, 0, 90)
+    assert arrive(node, 1, 50, 0.05) == [], "in 40 + 50 ms there, in 500 ms here"
+    assert arrive(node, 2, 50, 0.2) == [], "as much later again as it is now, and both of them: 110 + 100"
+    assert started(arrive(node, 3, 10, 0.6)) == [(0, 1)], "510 + 50"
+
+
 def test_what_is_late_with_all_of_them_expires():
     node = node_of(SLOW, FAST, sla_s=0.3)
     arrive(node, 0, 100)

@@ -42,6 +42,21 @@ def test_what_takes_longer_than_expected_has_nothing_left_and_takes_nothing_from
     first.start(BATCH, expected_s=0.1, now=0.0)
     second.start(BATCH, expected_s=2.0, now=0.0)
     assert first.place.left_s(1.0) == pytest.approx(1.5)
+    assert first.place.free_in_s(1.0) == pytest.approx(1.5 + 0.4), "who waits for it goes by as much again"
+
+
+def test_a_role_is_free_as_soon_as_the_first_of_its_places():
+    known, (first, second) = workers((0,), (1,))
+    own, other = WorkerRole(), WorkerRole(lane=1)
+    known.change(WorkerChanged(2, Availability.UP, (2,), other))
+    assert known.every_role == {own, other}
+    first.start(BATCH, 1.0, 0.0)
+    second.start(BATCH, 0.4, 0.0)
+    assert known.free_in_s(own, 0.1) == pytest.approx(0.3)
+    assert known.free_in_s(own, 0.5) == pytest.approx(0.1), "it should have been over a while ago"
+    assert known.free_in_s(other, 0.1) == 0.0
+    known.change(WorkerChanged(2, Availability.DRAINING))
+    assert known.free_in_s(other, 0.1) == float("inf"), "it takes no queries any more"
 
 
 def test_idle_workers_come_in_the_order_of_what_runs_beside_them():

@@ -247,8 +247,8 @@ class NodeScheduler:
     def _free(self, ways: Ways, now: float) -> list[tuple[Way, float, float]]:
         """Each way, with the seconds until the first of its places, and until its dense workers, have nothing to do."""
         dense_ahead_s = self.service_times.dense_ahead_s(self._hand_over, 0, self._batch_size, now)
-        left_s = self._workers.left_s
-        return [(way, left_s(way.role, now), dense_ahead_s.get(way.role.lane, 0.0)) for way in ways.each]
+        free_in_s = self._workers.free_in_s
+        return [(way, free_in_s(way.role, now), dense_ahead_s.get(way.role.lane, 0.0)) for way in ways.each]
 
     def _may_share(self, query: Query, items: int) -> bool:
         """Whether a batch of `items`, `query` first, may run beside another: if it has time, and no room for its like.

@@ -38,6 +38,13 @@ class Place:
         since_s = now - self.shared_until_s
         return sum(max(w.expected_s - w.used_s - since_s / len(self.running), 0.0) for w in self.running)
 
+    def free_in_s(self, now: float) -> float:
+        """As `left_s`, but what takes longer than it should is taken to need as much longer again: nobody waits for a
+        worker that hangs.
+        """
+        since_s = now - self.shared_until_s
+        return sum(abs(w.expected_s - w.used_s - since_s / len(self.running)) for w in self.running)
+
 
 @dataclass(slots=True, eq=False)
 class PlacedWorker:
@@ -136,9 +143,9 @@ class PlacedWorkers:
         """Of all that are known."""
         return {worker.role for worker in self._known.values()}
 
-    def left_s(self, role: WorkerRole, now: float) -> float:
+    def free_in_s(self, role: WorkerRole, now: float) -> float:
         """Seconds until the first place of this role, of those that take queries, should have nothing to do."""
-        return min((place.left_s(now) for place, own in self.places.items() if own == role), default=math.inf)
+        return min((place.free_in_s(now) for place, own in self.places.items() if own == role), default=math.inf)
 
     @property
     def running(self) -> list[PlacedWorker]:
