@@ -17,8 +17,10 @@ from hebe.scheduling.events import (
     QueryArrived,
     RejectQuery,
     RejectReason,
+    SetTimer,
     Stage,
     StartBatch,
+    TimerFired,
     WorkerChanged,
     WorkerRole,
 )
@@ -26,7 +28,8 @@ from hebe.scheduling.node import NodeConfig, NodeScheduler
 from hebe.simulation.node_run import run_node
 
 FAST, SLOW = WorkerRole(Stage.WHOLE, 100), WorkerRole(Stage.WHOLE, 100, lane=1)
-ITEM_S = {FAST: 0.001, SLOW: 0.010}
+SPARSE, DENSE = WorkerRole(Stage.SPARSE, 100, lane=2), WorkerRole(Stage.DENSE, 100, lane=2)
+ITEM_S = {FAST: 0.001, SLOW: 0.010, SPARSE: 0.0001, DENSE: 0.0001}
 ACCELERATOR = WorkerRole(Stage.WHOLE, 1024, fuse=True)
 HOST = WorkerRole(Stage.WHOLE, 256, lane=1)
 
@@ -71,9 +74,9 @@ def test_a_slow_worker_leaves_what_it_would_be_late_with_to_the_fast_one_and_doe
     (first,) = arrive(node, 0, 100)
     (small,) = arrive(node, 1, 5)
     assert started([small]) == [(0, 1)]
-    assert arrive(node, 2, 40) == []
+    assert started(arrive(node, 2, 40)) == []
     completed = node.handle(BatchFinished(0, small.batch.batch_id, 0.05), 0.05)
-    assert [type(action) for action in completed] == [CompleteQuery]
+    assert [type(action) for action in completed] == [CompleteQuery, SetTimer]
     assert node.queue_depth == 1
     after = node.handle(BatchFinished(1, first.batch.batch_id, 0.1), 0.1)
     assert started(after) == [(1, 2)]
@@ -82,9 +85,70 @@ def test_a_slow_worker_leaves_what_it_would_be_late_with_to_the_fast_one_and_doe
 def test_nothing_waits_for_a_fast_worker_that_hangs():
     node = node_of(SLOW, FAST, sla_s=10.0)
     arrive(node, 0, 90)
-    assert arrive(node, 1, 50, 0.05) == [], "in 40 + 50 ms there, in 500 ms here"
-    assert arrive(node, 2, 50, 0.2) == [], "as much later again as it is now, and both of them: 110 + 100"
-    assert started(arrive(node, 3, 10, 0.6)) == [(0, 1)], "510 + 50"
+    (timer,) = arrive(node, 1, 50, 0.05)  # in 40 + 50 ms there, in 500 ms here
+    now, looks = 0.05, 0
+    while isinstance(timer, SetTimer):
+        assert now < timer.at_s <= now + 0.5
+        now, looks = timer.at_s, looks + 1
+        (timer,) = node.handle(TimerFired(), now)
+    assert started([timer]) == [(0, 1)], "nothing else need happen"
+    assert 0.09 + 0.45 <= now < 0.09 + 0.45 + 0.1, "where it is as much late as it would take here, but for its 50 ms"
+    assert looks < 12
+
+
+def test_a_hung_dense_worker_does_not_keep_the_other_lane_from_its_queries():
+    node = node_of(SLOW, SPARSE, DENSE, sla_s=3.0)
+    (first,) = arrive(node, 0, 100)
+    assert started([first]) == [(1, 0)]
+    (second,) = node.handle(BatchFinished(1, first.batch.batch_id, 0.01), 0.01)
+    assert second.worker_id == 2
+    (third, *_) = arrive(node, 1, 100, 0.02)
+    assert started([third]) == [(1, 1)], "there is room for one"
+    node.handle(BatchFinished(1, third.batch.batch_id, 0.01), 0.03)
+    assert started(arrive(node, 2, 10, 0.04)) == [], "the dense worker is free soon"
+    assert started(node.handle(TimerFired(), 0.5)) == [(0, 2)], "or not"
+
+
+def test_a_lane_that_lost_its_dense_workers_is_no_way():
+    node = node_of(SLOW, SPARSE, DENSE, sla_s=3.0)
+    node.handle(WorkerChanged(2, Availability.LOST), 0.0)
+    assert started(arrive(node, 0, 10)) == [(0, 0)]
+    refused = [action for action in arrive(node, 1, 350) if isinstance(action, RejectQuery)]
+    assert refused, "0.1 + 3.5 s"
+
+
+def test_a_batch_is_not_made_longer_than_what_is_in_it_would_take_elsewhere():
+    node = node_of(SLOW, FAST, sla_s=10.0, fuse=True)
+    arrive(node, 0, 100)
+    (busy,) = arrive(node, 1, 5)
+    assert started([busy]) == [(0, 1)]
+    for query_id in range(2, 8):
+        assert started(arrive(node, query_id, 10)) == []
+    actions = node.handle(BatchFinished(0, busy.batch.batch_id, 0.05), 0.0)
+    assert started(actions) == [(0, 2)], "in 100 ms, as elsewhere; with another one in 200"
+
+
+def test_what_was_looked_at_in_vain_is_not_looked_at_with_every_event():
+    node = node_of(SLOW, FAST, sla_s=100.0)
+    arrive(node, 0, 100)
+    for query_id in range(1, 12):
+        arrive(node, query_id, 100)
+    looked = []
+    node.service_times.rest_s = lambda role, items, whole=node.service_times.rest_s: (
+        looked.append(role),
+        whole(role, items),
+    )[1]
+    for query_id in range(20, 40):
+        arrive(node, query_id, 1, 0.001)
+    assert looked.count(SLOW) < 60, "each event looked at a dozen parts"
+
+
+def test_an_idle_host_that_would_be_late_does_not_make_the_server_idle():
+    node = node_of(SLOW, FAST, sla_s=0.15)
+    assert node.refusal(Query(9, 100, 0.0), 0.0) is None
+    arrive(node, 0, 90)
+    refusals = [node.refusal(Query(9, 100, 0.0), 0.0) for _ in range(3)]
+    assert all(refusals), "the fast worker is busy for 90 ms, the slow one takes a second"
 
 
 def test_what_is_late_with_all_of_them_expires():
@@ -164,10 +228,10 @@ def test_what_is_passed_over_keeps_its_order():
     node = node_of(SLOW, FAST, sla_s=10.0)
     begun = arrive(node, 0, 100)
     for query_id in range(1, 6):
-        assert arrive(node, query_id, 20) == []
+        assert started(arrive(node, query_id, 20)) == []
     order, now = [], 0.0
     while begun:
-        (start,) = begun
+        start = begun[0]
         now += 0.001 * start.batch.items
         begun = [
             action

@@ -101,10 +101,11 @@ def test_what_is_learned_counts_at_once_and_is_forgotten_with_its_workers():
 
 
 def test_what_cannot_be_finished_gets_nothing():
-    _, of = times(WHOLE, SPARSE)
-    assert {way.role: way.share for way in of.ways.each} == {WHOLE: 1.0, SPARSE: 0.0}
-    _, of = times(SPARSE, WorkerRole(Stage.SPARSE, 100, lane=1))
-    assert [way.share for way in of.ways.each] == [0.5, 0.5]
+    workers, of = times(WHOLE, SPARSE, DENSE)
+    assert {way.role for way in of.ways.each} == {WHOLE, SPARSE}
+    workers.remove(workers.find(2))
+    assert {way.role: way.share for way in of.ways.each} == {WHOLE: 1.0}
+    assert workers.idle_places == 1
 
 
 def test_dense_workers_have_ahead_what_runs_what_was_handed_on_and_what_will_be():

@@ -22,7 +22,7 @@ def two_ways() -> tuple[PlacedWorkers, Ways]:
     workers = PlacedWorkers()
     for worker_id, role in enumerate((FAST, FAST, SLOW)):
         workers.change(WorkerChanged(worker_id, Availability.UP, (worker_id,), role))
-    ways = Way(FAST, 2, taking(0.001), None, 20 / 21), Way(SLOW, 1, taking(0.010), None, 1 / 21)
+    ways = Way(FAST, 2, taking(0.001), share=20 / 21), Way(SLOW, 1, taking(0.010), share=1 / 21)
     return workers, Ways(ways, workers)
 
 
@@ -53,7 +53,7 @@ def test_able_are_those_that_would_be_in_time_or_all_if_none_would(allowed_s, ro
 
 
 def test_a_pipeline_waits_for_its_dense_workers():
-    way = Way(SPARSE, 1, taking(0.001), taking(0.002))
+    way = Way(SPARSE, 1, taking(0.001), taking(0.002), 2)
     assert way.done_s(10) == pytest.approx(0.030)
     assert way.done_s(10, 0.1, 0.15) == pytest.approx(0.150 + 0.020)
     assert way.done_s(10, 0.1, 0.05) == pytest.approx(0.110 + 0.020)
@@ -62,15 +62,33 @@ def test_a_pipeline_waits_for_its_dense_workers():
 
 @pytest.mark.parametrize(
     ("items_ahead", "items", "first_s"),
-    [(0, 40, 0.040), (120, 40, 0.100), (121, 41, 0.101), (600, 50, 0.350), (0, 100, 0.100), (0, 150, 0.150)],
+    [(0, 40, 0.040), (120, 40, 0.100), (121, 41, 0.101), (600, 50, 0.350), (0, 100, 0.100), (100, 50, 0.100)],
 )
 def test_what_is_behind_others_is_done_after_full_batches_of_them(items_ahead, items, first_s):
-    way = Way(FAST, 2, taking(0.001), None)
-    assert way.done_behind_s(items_ahead, items, 0.0, 0.0) == pytest.approx(first_s)
-    assert way.done_behind_s(items_ahead, items, 0.5, 0.0) == pytest.approx(0.5 + first_s)
+    way, parts_ahead = Way(FAST, 2, taking(0.001)), -(-items_ahead // 10)
+    assert way.done_behind_s(parts_ahead, items_ahead, items, 0.0, 0.0) == pytest.approx(first_s)
+    assert way.done_behind_s(parts_ahead, items_ahead, items, 0.5, 0.0) == pytest.approx(0.5 + first_s)
 
 
 def test_a_full_batch_costs_what_it_takes_and_not_what_its_items_would_alone():
     level = LatencyPredictor(LatencyProfile((1, 100), (0.2, 0.2), (0.0, 0.0)))
-    assert Way(FAST, 1, level, None).done_behind_s(150, 40, 0.0, 0.0) == pytest.approx(0.4)
-    assert Way(WorkerRole(), 1, level, None).done_behind_s(150, 40, 0.0, 0.0) == pytest.approx(0.2), "no bound"
+    assert Way(FAST, 1, level).done_behind_s(15, 150, 40, 0.0, 0.0) == pytest.approx(0.4)
+    assert Way(WorkerRole(), 1, level).done_behind_s(15, 150, 40, 0.0, 0.0) == pytest.approx(0.2), "no bound"
+    alone = Way(FAST, 1, level, fuses=False)
+    assert alone.done_behind_s(15, 150, 40, 0.0, 0.0) == pytest.approx(16 * 0.2), "each in a batch of its own"
+
+
+def test_the_dense_workers_have_what_is_ahead_to_do_too():
+    way = Way(SPARSE, 2, taking(0.001), taking(0.010), dense_workers=1)
+    # Four batches of 100 items are ahead, two on each place; their second halves take 4 s.
+    assert way.done_behind_s(4, 400, 100, 0.0, 0.0) == pytest.approx(4.0 + 1.0)
+
+
+def test_work_ahead_comes_in_full_batches_where_they_may_be_fused_and_else_as_it_waits():
+    workers, _ = two_ways()
+    level = LatencyPredictor(LatencyProfile((1, 100), (0.2, 0.2), (0.0, 0.0)))
+    fused, alone = (Ways((Way(FAST, 2, level, fuses=fuses),), workers) for fuses in (True, False))
+    assert fused.ahead_s(250, 10, 100) == pytest.approx(3 * 0.2)
+    assert alone.ahead_s(250, 10, 100) == pytest.approx(25 * 0.2)
+    assert alone.ahead_s(250, 400, 100) == pytest.approx(3 * 0.2), "larger queries are cut"
+    assert alone.ahead_s(0, 0, 100) == 0.0

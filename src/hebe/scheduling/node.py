@@ -14,6 +14,7 @@ Every query that arrived gets exactly one of CompleteQuery, RejectQuery, FailQue
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hebe.profile import LatencyProfile
@@ -41,10 +42,10 @@ from hebe.scheduling.events import (
     WorkerRole,
 )
 from hebe.scheduling.hand_over import HandOver
+from hebe.scheduling.passing_over import FreeWay, PassingOver
 from hebe.scheduling.places import Place, PlacedWorker, PlacedWorkers
 from hebe.scheduling.service_times import ServiceTimes
 from hebe.scheduling.spreading import Spreading
-from hebe.scheduling.ways import Way, Ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,6 @@ _PATIENT_BATCHES = 4.0
 one after the other: in simulation, where sharing gains nothing, 8% more at 3 batches, 3% at 4, none from 6 on."""
 
 
-_MOST_PASSED_OVER = 64
-"""So many parts a slow worker leaves to faster ones for one of its batches: it looks at each of them each time."""
-
-
 @dataclass(slots=True)
 class _Admitted:
     query: Query
@@ -115,11 +112,17 @@ class NodeScheduler:
         self._workers = PlacedWorkers()
         self._hand_over = HandOver()
         self._batch_size = config.batch_size
-        self.service_times = ServiceTimes(self._workers, {} if profile is None else {Stage.WHOLE: profile})
+        self.service_times = ServiceTimes(
+            self._workers, {} if profile is None else {Stage.WHOLE: profile}, fuse=config.fuse
+        )
         self._spreading = Spreading(self._workers, self.service_times)
         self._again: list[SubQuery] = []
         self._next_batch_id = 0
         self._shutting_down = False
+        self._wake_s = math.inf
+        """When something is to be decided anew if nothing happens before."""
+        self._looks_again_s: dict[WorkerRole, float] = {}
+        """Until when idle workers of a role, which looked at much and took nothing, do not look at what waits."""
 
     @property
     def queue_depth(self) -> int:
@@ -134,6 +137,7 @@ class NodeScheduler:
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take in one event at time `now` (seconds); returns what the driver must do, in order."""
         actions: list[Action] = []
+        self._wake_s = math.inf
         match event:
             case QueryArrived(query):
                 self._arrive(query, now, actions)
@@ -151,6 +155,8 @@ class NodeScheduler:
         self._start_batches(now, actions)
         self._expire_behind(now, actions)
         self._release(actions)
+        if self._wake_s < math.inf:
+            actions.append(SetTimer(self._wake_s))
         return actions
 
     # Arrival
@@ -161,11 +167,11 @@ class NodeScheduler:
         None does not promise that it will be admitted. An idle server is never sure, since it lets some of what it
         would refuse through, to learn.
         """
-        if self._finds_no_work:
-            return None
         deadline_s = self._deadline_s(query)
         items_ahead = self._waiting.items_ahead(query.priority, deadline_s - query.arrival_s)
-        predicted_s = self._predicted_completion_s(query, self._parts(query.items), items_ahead, now)
+        predicted_s, finds_no_work = self._predicted_completion_s(query, self._parts(query.items), items_ahead, now)
+        if finds_no_work:
+            return None
         reason = self._reason_to_refuse(query, deadline_s, predicted_s, now)
         return None if reason is None else RejectQuery(query, reason, retry_after_s=predicted_s)
 
@@ -173,8 +179,8 @@ class NodeScheduler:
         query.deadline_s = self._deadline_s(query)
         parts = self._parts(query.items, arrives=True)
         items_ahead = self._waiting.items_ahead(query.priority, query.deadline_s - query.arrival_s)
-        predicted_s = self._predicted_completion_s(query, parts, items_ahead, now)
-        reason = self._reason_to_refuse(query, query.deadline_s, predicted_s, now)
+        predicted_s, finds_no_work = self._predicted_completion_s(query, parts, items_ahead, now)
+        reason = self._reason_to_refuse(query, query.deadline_s, predicted_s, now, finds_no_work=finds_no_work)
         if reason is not None:
             actions.append(RejectQuery(query, reason, retry_after_s=predicted_s))
             return
@@ -192,7 +198,9 @@ class NodeScheduler:
         """The query's own deadline, or the SLA's if it names none."""
         return query.deadline_s if query.deadline_s != float("inf") else query.arrival_s + self.config.sla_s
 
-    def _reason_to_refuse(self, query: Query, deadline_s: float, predicted_s: float, now: float) -> RejectReason | None:
+    def _reason_to_refuse(
+        self, query: Query, deadline_s: float, predicted_s: float, now: float, *, finds_no_work: bool = False
+    ) -> RejectReason | None:
         if self._shutting_down:
             return RejectReason.SHUTTING_DOWN
         if not self._workers.up or not self._workers.take_queries:
@@ -202,7 +210,7 @@ class NodeScheduler:
         if not self.config.admission:
             return None
         admission = self._admission_of(deadline_s - query.arrival_s)
-        if admission.admits(predicted_s, deadline_s - now, self._finds_no_work):
+        if admission.admits(predicted_s, deadline_s - now, finds_no_work):
             return None
         return RejectReason.DEADLINE
 
@@ -216,39 +224,33 @@ class NodeScheduler:
         least = next((other for other in others if not self._admitted[other.query_id].started), None)
         return least if least is not None and least.priority > query.priority else None
 
-    def _predicted_completion_s(self, query: Query, parts: int, items_ahead: int, now: float) -> float:
+    def _predicted_completion_s(self, query: Query, parts: int, items_ahead: int, now: float) -> tuple[float, bool]:
         """Seconds from now until the query is done: work ahead shared by the places, then its own `parts`. Workers that
-        would not be in time leave it to others, and do not count.
+        would not be in time leave it to others, and do not count. And whether it finds no work ahead of it: no other
+        that waits, a place that is all its own, and none either where its batches are handed on to.
 
         Where workers share a place, a batch that does not have it to itself is taken to share it all the time, with
         what came before and with what comes after, and so to start earlier: when what runs beside it is half done.
         """
         workers, times, size, part = self._workers, self.service_times, self._batch_size, -(-query.items // parts)
         if not workers.places:
-            return 0.0
+            return 0.0, workers.idle_places > 0
         ways = times.ways.able(part, self._deadline_s(query) - now)
-        turns = -(-parts // ways.places)
         if not self._waiting and ways.idle_places:
-            return min(
-                way.done_s(part, starts_s, dense_ahead_s, turns)
-                for way, starts_s, dense_ahead_s in self._free(ways, now)
-            )
-        full, rest = divmod(items_ahead, size)
-        ahead_s = full * ways.first_s(size) + (ways.first_s(rest) if rest else 0.0) + ways.left_s(size, now)
-        beside_s = 0.0
+            free = times.free(ways, self._hand_over, size, now)
+            done_s, starts_s = min((each.done_s(part, parts), each.free_in_s) for each in free)
+            return done_s, starts_s == 0.0 and not workers.pipelines_run
+        mean_items = self._waiting.items // self._waiting.queries if self._waiting else size
+        ahead_s = ways.ahead_s(items_ahead, mean_items, size) + ways.left_s(size, now)
+        beside_s, rest = 0.0, items_ahead % size
         beside, batch = len(workers.up) / len(workers.places) - 1, part + rest if part + rest <= size else part
         if beside and self._may_share(query, batch) and (running := workers.running):
             ahead_s -= beside * ways.places * sum(worker.expected_s for worker in running) / len(running) / 2
             beside_s = beside * ways.first_s(batch)
         starts_s = max(ahead_s, 0.0) / ways.places + beside_s
         dense_ahead_s = times.dense_ahead_s(self._hand_over, items_ahead, size, now)
-        return min(way.done_s(part, starts_s, dense_ahead_s.get(way.role.lane, 0.0), turns) for way in ways.each)
-
-    def _free(self, ways: Ways, now: float) -> list[tuple[Way, float, float]]:
-        """Each way, with the seconds until the first of its places, and until its dense workers, have nothing to do."""
-        dense_ahead_s = self.service_times.dense_ahead_s(self._hand_over, 0, self._batch_size, now)
-        free_in_s = self._workers.free_in_s
-        return [(way, free_in_s(way.role, now), dense_ahead_s.get(way.role.lane, 0.0)) for way in ways.each]
+        behind = (FreeWay(way, starts_s, dense_ahead_s.get(way.role.lane, 0.0)) for way in ways.each)
+        return min(each.done_s(part, parts) for each in behind), False
 
     def _may_share(self, query: Query, items: int) -> bool:
         """Whether a batch of `items`, `query` first, may run beside another: if it has time, and no room for its like.
@@ -271,22 +273,12 @@ class NodeScheduler:
             return fewest
         return self._spreading.parts(items, fewest, waits=bool(self._waiting), arrives=arrives)
 
-    @property
-    def _finds_idle_place(self) -> bool:
-        """Whether a query that arrives now finds no other waiting and a place that is all its own."""
-        return not self._waiting and self._workers.idle_places > 0
-
-    @property
-    def _finds_no_work(self) -> bool:
-        """Whether no work is ahead of it either where its batches are handed on to."""
-        return self._finds_idle_place and not self._workers.pipelines_run
-
     # Start
 
     def _start_batches(self, now: float, actions: list[Action]) -> None:
         while (part := self._again[0] if self._again else self._waiting.peek()) is not None:
             idle = [worker for worker in self._workers.idle if self._has_room(worker)]
-            for worker in self._first_of_each_role(idle, part.items):
+            for worker in self._first_of_each_role(idle, part.items, now):
                 if not self._may_start(part, worker.place):
                     continue
                 if sub_queries := self._gather(worker, now, actions, alone=len(idle) == 1):
@@ -297,7 +289,7 @@ class NodeScheduler:
                 self._hand_over.begin(worker.role.lane)
             self._start(worker, sub_queries, (), now, actions)
 
-    def _first_of_each_role(self, idle: list[PlacedWorker], items: int) -> list[PlacedWorker]:
+    def _first_of_each_role(self, idle: list[PlacedWorker], items: int, now: float) -> list[PlacedWorker]:
         """Of those that may start a batch, the one of each role where the least runs: in the order in which they are
         to be asked, first where the least runs, then who would be done with so many `items` soonest.
         """
@@ -305,7 +297,8 @@ class NodeScheduler:
             return idle[:1]
         first: dict[WorkerRole, PlacedWorker] = {}
         for worker in idle:
-            first.setdefault(worker.role, worker)
+            if self._again or self._looks_again_s.get(worker.role, now) <= now:
+                first.setdefault(worker.role, worker)
         rest_s = self.service_times.rest_s
         return sorted(first.values(), key=lambda each: (len(each.place.running), rest_s(each.role, items)))
 
@@ -365,7 +358,8 @@ class NodeScheduler:
             items += gathered[-1].items
         if gathered:
             return tuple(gathered)
-        while (part := self._next_live_part(role, now, actions)) is not None:
+        passing = self._passing_over(role, now)
+        while (part := self._next_live_part(role, items, passing, now, actions)) is not None:
             if part.items > most and not gathered:
                 self._waiting.cut(most)
                 continue
@@ -373,7 +367,7 @@ class NodeScheduler:
                 break
             if gathered and not alone and part.query is gathered[-1].query:
                 break
-            if self.config.max_wait_s > 0 and fuse and not gathered and self._should_wait(role, most, now, actions):
+            if self.config.max_wait_s > 0 and fuse and not gathered and self._should_wait(role, most, now):
                 break
             part = self._waiting.pop()
             admitted = self._admitted[part.query.query_id]
@@ -383,33 +377,38 @@ class NodeScheduler:
             if not fuse:
                 break
         self._waiting.stand_again()
+        if passing is not None and not gathered:
+            looks_again_s = now + passing.looks_again_s
+            self._wake_s = min(self._wake_s, looks_again_s)
+            self._looks_again_s[role] = now if passing.looked_at_few else looks_again_s
         return tuple(gathered)
 
-    def _next_live_part(self, role: WorkerRole, now: float, actions: list[Action]) -> SubQuery | None:
-        """The part that is next for a worker of this role. Those are passed over that workers of another role would be
-        done with sooner, even if they are at work; queries that can no longer be in time are rejected on the way.
+    def _passing_over(self, role: WorkerRole, now: float) -> PassingOver | None:
+        """What a worker of this role is to leave to others; None if all are alike."""
+        if len(self._workers.roles) == 1:
+            return None
+        free = self.service_times.free(self.service_times.ways, self._hand_over, self._batch_size, now)
+        others = [each for each in free if each.way.role != role]
+        return PassingOver(others) if others else None
+
+    def _next_live_part(
+        self, role: WorkerRole, gathered_items: int, passing: PassingOver | None, now: float, actions: list[Action]
+    ) -> SubQuery | None:
+        """The part that is next for a worker of this role, in a batch that has `gathered_items`. Those are passed over
+        that others would be done with sooner; queries that can no longer be in time are rejected on the way.
         """
-        others: list[tuple[Way, float, float]] | None = None
-        passed_over = items_passed_over = 0
+        rest_s = self.service_times.rest_s
         while (part := self._waiting.peek()) is not None:
             query = part.query
             admitted = self._admitted[query.query_id]
-            done_s = self.service_times.rest_s(role, part.items)
-            if len(self._workers.roles) > 1:
-                if others is None:
-                    others = [each for each in self._free(self.service_times.ways, now) if each[0].role != role]
-                elsewhere_s = min(
-                    way.done_behind_s(items_passed_over, part.items, starts_s, dense_ahead_s)
-                    for way, starts_s, dense_ahead_s in others
-                )
-                in_time = not self.config.admission or now + elsewhere_s <= query.deadline_s
-                if elsewhere_s < done_s and in_time:
-                    if passed_over == _MOST_PASSED_OVER:
-                        return None
-                    passed_over, items_passed_over = passed_over + 1, items_passed_over + part.items
+            if passing is not None:
+                if passing.is_over:
+                    return None
+                budget_s = query.deadline_s - now if self.config.admission else math.inf
+                if passing.leaves(part.items, rest_s(role, gathered_items + part.items), budget_s):
                     self._waiting.pass_over()
                     continue
-            too_late = now + done_s > query.deadline_s
+            too_late = now + rest_s(role, part.items) > query.deadline_s
             waited = now > admitted.arrived_s
             if not (self.config.admission and too_late and waited and not admitted.started):
                 return part
@@ -441,7 +440,7 @@ class NodeScheduler:
         """
         return self._waiting.popped_items > admitted.items_before + self._batch_size
 
-    def _should_wait(self, role: WorkerRole, batch_size: int, now: float, actions: list[Action]) -> bool:
+    def _should_wait(self, role: WorkerRole, batch_size: int, now: float) -> bool:
         """Whether a worker should wait for more than what waits now, all of which goes into one batch: not only what is
         next may have waited long enough, or have no more time to.
         """
@@ -453,7 +452,7 @@ class NodeScheduler:
         at_s = min(start_by_s, latest_s)
         if at_s <= now:
             return False
-        actions.append(SetTimer(at_s))
+        self._wake_s = min(self._wake_s, at_s)
         return True
 
     # End

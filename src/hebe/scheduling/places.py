@@ -81,7 +81,8 @@ class PlacedWorkers:
     """All workers of a server.
 
     `up` are those that take queries, `places` where these stand, with the role of those there, `roles` on how many
-    places each stands. Dense workers take what those hand on: `dense` are theirs by lane, those that drain among them.
+    places each stands, both without sparse workers that have no dense ones to hand on to. Dense workers take what those
+    hand on: `dense` are theirs by lane, those that drain among them.
     `draining` take nothing new. `take_queries` says whether a worker is left that took queries and whose batches can
     be finished, if it is only draining.
     """
@@ -135,7 +136,11 @@ class PlacedWorkers:
             worker.role.stage is Stage.WHOLE or (worker.role.stage is Stage.SPARSE and worker.role.lane in self.dense)
             for worker in self._known.values()
         )
-        self.places = {worker.place: worker.role for worker in self.up}
+        self.places = {
+            worker.place: worker.role
+            for worker in self.up
+            if worker.role.stage is Stage.WHOLE or worker.role.lane in self.dense  # else nothing comes of its batches
+        }
         self.roles = Counter(self.places.values()) or self.roles
 
     @property

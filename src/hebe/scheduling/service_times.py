@@ -9,18 +9,27 @@ from hebe.profile import LatencyProfile
 from hebe.scheduling.events import Stage, WorkerRole
 from hebe.scheduling.hand_over import HandOver
 from hebe.scheduling.latency_prediction import LatencyPredictor
+from hebe.scheduling.passing_over import FreeWay
 from hebe.scheduling.places import PlacedWorkers
 from hebe.scheduling.ways import Way, Ways
 
 
 class ServiceTimes:
     """A predictor for each role: workers of one lane and stage are alike, those of another lane have other cores, or an
-    accelerator. `profiles` is what is known beforehand of a stage.
+    accelerator. `profiles` is what is known beforehand of a stage; `fuse`, whether queries may share a batch of workers
+    whose role does not say.
     """
 
-    def __init__(self, workers: PlacedWorkers, profiles: Mapping[Stage, LatencyProfile] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        workers: PlacedWorkers,
+        profiles: Mapping[Stage, LatencyProfile] = MappingProxyType({}),
+        *,
+        fuse: bool = True,
+    ) -> None:
         self._workers = workers
         self._profiles = profiles
+        self._fuse = fuse
         self._of: dict[WorkerRole, LatencyPredictor] = {}
         self._ways = Ways((), workers)
         """Worked out anew when the workers have changed, and its shares after an observation, not for each query."""
@@ -52,23 +61,30 @@ class ServiceTimes:
         workers = self._workers
         roles, dense = self._among
         if roles is not workers.roles or dense is not workers.dense:
-            each = (
-                Way(role, places, self._predictor(role), self._dense_predictor(role))
-                for role, places in workers.roles.items()
-            )
-            self._ways = Ways(tuple(each), workers)
+            self._ways = Ways(tuple(self._way(role, places) for role, places in workers.roles.items()), workers)
             self._among = workers.roles, workers.dense
             self._shares_known = False
         if not self._shares_known:
             self._share_out()
         return self._ways
 
+    def _way(self, role: WorkerRole, places: int) -> Way:
+        fuses = self._fuse if role.fuse is None else role.fuse
+        dense_workers = len(self._workers.dense.get(role.lane, ())) if role.stage is Stage.SPARSE else 0
+        return Way(role, places, self._predictor(role), self._dense_predictor(role), dense_workers, fuses)
+
+    def free(self, ways: Ways, hand_over: HandOver, batch_size: int, now: float) -> list[FreeWay]:
+        """Each of them, with when it has nothing to do, going by what runs and was handed on."""
+        dense_ahead_s = self.dense_ahead_s(hand_over, 0, batch_size, now, overdue=True)
+        free_in_s = self._workers.free_in_s
+        return [FreeWay(way, free_in_s(way.role, now), dense_ahead_s.get(way.role.lane, 0.0)) for way in ways.each]
+
     def dense_ahead_s(
-        self, hand_over: HandOver, items_waiting: float, batch_size: int, now: float
+        self, hand_over: HandOver, items_waiting: float, batch_size: int, now: float, *, overdue: bool = False
     ) -> Mapping[int, float]:
         """Seconds until the dense workers of each lane are done with what was handed on, what its sparse workers run,
         and the share of `items_waiting` that these will take first, in batches of `batch_size` where their role does
-        not say, or as large as those are that fuse."""
+        not say, or as large as those are that fuse. With `overdue`, what runs counts as in `Place.free_in_s`."""
         ahead_s: dict[int, float] = {}
         for way in self.ways.each:
             lane = way.role.lane
@@ -85,7 +101,8 @@ class ServiceTimes:
             full, rest = divmod(items, most)
             time_s = way.dense.service_time_s
             work_s = full * time_s(most) + (time_s(int(rest)) if rest >= 1 else 0.0)
-            work_s += sum(worker.place.left_s(now) for worker in dense)
+            places = (worker.place for worker in dense)
+            work_s += sum(place.free_in_s(now) if overdue else place.left_s(now) for place in places)
             ahead_s[lane] = work_s / len(dense)
         return ahead_s
 

@@ -14,13 +14,15 @@ class Way:
     """Workers of one role that take queries, on so many places, and the dense ones behind them, None if they run the
     whole model.
 
-    `share`: of the items that come, what goes this way.
+    `fuses`: whether several queries may share a batch. `share`: of the items that come, what goes this way.
     """
 
     role: WorkerRole
     places: int
     first: LatencyPredictor
-    dense: LatencyPredictor | None
+    dense: LatencyPredictor | None = None
+    dense_workers: int = 0
+    fuses: bool = True
     share: float = 1.0
 
     def done_s(self, items: int, starts_s: float = 0.0, dense_ahead_s: float = 0.0, turns: int = 1) -> float:
@@ -32,14 +34,25 @@ class Way:
             return first_s
         return max(dense_ahead_s, first_s) + self.dense.service_time_s(items)
 
-    def done_behind_s(self, items_ahead: int, items: int, starts_s: float, dense_ahead_s: float) -> float:
-        """`done_s` of `items` that come last of what is to be done in full batches, shared by the places."""
-        full, rest = divmod(items_ahead // self.places + items, self.role.batch_size or items_ahead + items)
-        if not rest:
-            full, rest = full - 1, self.role.batch_size or items_ahead + items
-        if full:
-            starts_s += full * self.first.service_time_s(self.role.batch_size)
-        return self.done_s(rest, starts_s, dense_ahead_s)
+    def done_behind_s(
+        self, parts_ahead: int, items_ahead: int, items: int, starts_s: float, dense_ahead_s: float
+    ) -> float:
+        """`done_s` of `items` behind so many other parts of so many items in all, shared by the places: in full batches
+        if they may be fused, else each in its own.
+        """
+        if not parts_ahead:
+            return self.done_s(items, starts_s, dense_ahead_s)
+        size, before, last = -(-items_ahead // parts_ahead), parts_ahead / self.places, items
+        if self.fuses:
+            own = items_ahead // self.places + items
+            size = self.role.batch_size or own
+            before = float((own - 1) // size)
+            last = own - int(before) * size
+        if before:
+            starts_s += before * self.first.service_time_s(size)
+            if self.dense is not None:
+                dense_ahead_s += before * self.places * self.dense.service_time_s(size) / self.dense_workers
+        return self.done_s(last, starts_s, dense_ahead_s)
 
 
 class Ways:
@@ -76,6 +89,18 @@ class Ways:
         that all took so long would do together what these do.
         """
         return sum(way.share * way.first.service_time_s(items) for way in self.each)
+
+    def ahead_s(self, items: int, mean_items: int, most_items: int) -> float:
+        """Seconds of one place's time that `items` take which come ahead, in parts of `mean_items` on the average: in
+        full batches of `most_items` where they may be fused."""
+        ahead_s = 0.0
+        for way in self.each:
+            size = most_items if way.fuses else max(min(mean_items, most_items), 1)
+            full, rest = divmod(items, size)
+            ahead_s += way.share * full * way.first.service_time_s(size)
+            if rest:
+                ahead_s += way.share * way.first.service_time_s(rest)
+        return ahead_s
 
     def left_s(self, items: int, now: float) -> float:
         """Seconds that what runs on the places should still take; where they are unlike, as if it ran on places that
