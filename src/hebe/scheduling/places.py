@@ -150,7 +150,13 @@ class PlacedWorkers:
 
     def free_in_s(self, role: WorkerRole, now: float) -> float:
         """Seconds until the first place of this role, of those that take queries, should have nothing to do."""
-        return min((place.free_in_s(now) for place, own in self.places.items() if own == role), default=math.inf)
+        soonest_s = math.inf
+        for place, own in self.places.items():
+            if own == role:
+                if not place.running:
+                    return 0.0
+                soonest_s = min(soonest_s, place.free_in_s(now))
+        return soonest_s
 
     @property
     def running(self) -> list[PlacedWorker]:

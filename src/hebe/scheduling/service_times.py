@@ -86,6 +86,8 @@ class ServiceTimes:
         and the share of `items_waiting` that these will take first, in batches of `batch_size` where their role does
         not say, or as large as those are that fuse. With `overdue`, what runs counts as in `Place.free_in_s`."""
         ahead_s: dict[int, float] = {}
+        if not self._workers.dense:
+            return ahead_s
         for way in self.ways.each:
             lane = way.role.lane
             dense = self._workers.dense.get(lane)

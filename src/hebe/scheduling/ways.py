@@ -106,8 +106,11 @@ class Ways:
         """Seconds that what runs on the places should still take; where they are unlike, as if it ran on places that
         all took `first_s` for a batch of `items`.
         """
+        places = self._workers.places
+        if len(self._workers.roles) == 1:
+            return sum(place.left_s(now) for place in places)
         left_s = {way.role: 0.0 for way in self.each}
-        for place, role in self._workers.places.items():
+        for place, role in places.items():
             if role in left_s:
                 left_s[role] += place.left_s(now)
         if len(self.each) == 1:
