@@ -457,6 +457,21 @@ async def test_a_body_behind_much_that_was_pipelined_is_read(framing):
             await asyncio.sleep(0)
 
 
+@pytest.mark.parametrize("framing", ["Content-Length: 50000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\nC350\r\n"])
+@pytest.mark.parametrize(("takes_s", "counted_s"), [(0.003, 0.003), (0.0053, 0.0053), (3.0, 0.005 + 50_000 / 125e6)])
+async def test_the_time_that_a_slow_client_takes_over_a_body_is_not_the_servers(framing, takes_s, counted_s):
+    now_s = 10.0
+    connection, _, send = connected(clock=lambda: now_s)
+    send(f"POST /a HTTP/1.1\r\n{framing}".encode() + b"z" * 20_000)
+    request = connection._request
+    assert request.arrival_s == 10.0
+    now_s += takes_s
+    send(b"z" * 30_000 + (b"\r\n0\r\n\r\n" if "chunked" in framing else b""))
+    assert connection._state is _State.ANSWERING
+    assert now_s - request.arrival_s == pytest.approx(counted_s)
+    connection.connection_lost(None)
+
+
 async def test_who_does_not_read_the_answers_gets_no_more_of_them_and_no_more_time():
     now_s = 0.0
     connection, transport, send = connected(clock=lambda: now_s)

@@ -31,11 +31,13 @@ import numpy as np
 
 from hebe.serving.errors import ErrorKind, RequestError
 from hebe.serving.http_chunks import ChunkedBody
-from hebe.serving.http_message import JSON_LENGTH_HEADER, HttpRequest, HttpResponse
+from hebe.serving.http_message import JSON_LENGTH_HEADER, LINK_BYTES_PER_S, HttpRequest, HttpResponse
 
 if TYPE_CHECKING:
     from hebe.serving.http_server import HttpConnections
 
+_OWN_LAG_S = 5e-3
+"""So much later than it came a busy event loop may read a part of a body."""
 _PIPELINED_BYTES = 64 * 1024
 """How much is kept of what comes before its turn; beyond that the connection is not read."""
 _ALIGNMENT = 8
@@ -364,6 +366,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             request, start = self._request, self._body[: self._preview_at]
             assert request is not None
             self._preview_at = 0
+            self._count_arrival(request)
             early = self._shared.handler.preview(request, start)
             if early is not None:
                 self._skip = len(self._body) - self._filled
@@ -412,10 +415,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         assert request is not None
         if self._state in (_State.BODY, _State.CHUNKED):
             request.body = self._body
+            self._count_arrival(request)
         self._state = _State.ANSWERING
         self._body = self._scratch
         self._allow(math.inf)
         self._task = asyncio.get_running_loop().create_task(self._answer(request))
+
+    def _count_arrival(self, request: HttpRequest) -> None:
+        """What has come of the body counts from its first byte on, unless its client took its time over it."""
+        since_s = self._shared.clock() - self._held_bytes / LINK_BYTES_PER_S - _OWN_LAG_S
+        request.arrival_s = max(self._arrival_s, since_s)
 
     async def _answer(self, request: HttpRequest) -> None:
         try:

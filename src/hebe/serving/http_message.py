@@ -31,11 +31,17 @@ class HttpLimits:
     linger_s: float = 2.0
 
 
+LINK_BYTES_PER_S = 125e6
+"""1 Gbit/s. Of the time that a request takes to come no more counts than it would at this rate: the rest is the doing
+of its client, or of the way from there, and no server would be in time then."""
+
+
 @dataclass(slots=True)
 class HttpRequest:
     """One request. Header names are lower-case bytes; `body` is empty until it has been read.
 
-    `arrival_s` is when the first byte of the request was read, on the server's clock. `peer` is the client's address.
+    `arrival_s` is when the first byte of the request was read, on the server's clock; later where its client sent it
+    more slowly than `LINK_BYTES_PER_S`. `peer` is the client's address.
     `route` and `most_bytes` are the handler's: what `screen` found, for `answer`, and the longest body that it takes,
     where that is less than the limits say.
     """
