@@ -24,6 +24,7 @@ class Seeming:
 
     noise, power_source, power_estimated, disturbance = 0.0, "CPU utilization", True, Disturbance(0.02, 0.95)
     bandwidth_source, traffic = "counted by an abacus", None
+    power_unreadable = ("power of packages cannot be read: no meter",)
 
     def __init__(self):
         self.asked, self.opened, self.late, self.fault_at, self.fault = [], [], False, None, None

@@ -32,6 +32,22 @@ def test_watts_are_told_as_what_measured_them_read_them(capsys, repository, live
     assert read_server_profile(tmp_path / "profiles" / "tiny.json").power_source == "CPU utilization"
 
 
+def test_it_is_told_why_watts_are_estimated(capsys, repository, live):
+    told, shown = profiled(capsys, repository)
+    assert told["power_unreadable"] == list(live.power_unreadable)
+    assert "Power of packages cannot be read: no meter" in shown
+
+
+def test_stated_power_is_what_is_estimated_from(capsys, repository, live, tmp_path):
+    profiled(capsys, repository, "--idle-power-w", "40", "--peak-power-w", "120")
+    ((_, _, opened),) = live.opened
+    server = read_server_profile(tmp_path / "profiles" / "tiny.json").server
+    assert opened["server"] == server
+    assert (server.idle_power_watts, server.peak_power_watts) == (40.0, 120.0)
+    profiled(capsys, repository)
+    assert live.opened[1][2]["server"] is None
+
+
 def test_watts_of_a_meter_that_gave_way_to_another_are_told_as_its_own(capsys, repository, live):
     live.said = {"power_source": "RAPL", "power_estimated": False}
     told, _ = profiled(capsys, repository)

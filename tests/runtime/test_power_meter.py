@@ -155,10 +155,19 @@ def test_packages_that_cannot_be_read_any_more_are_estimated_from_then_on(machin
     assert used.mean.estimated
     assert used.mean.package_watts is None
     assert used.mean.watts == pytest.approx((80 + 5 + 10 + 20 + 80 * 0.5 + 10) / 2)
-    assert used.mean.source == "RAPL and NVML; then CPU utilization and server type t and NVML"
+    assert used.mean.source == "RAPL and NVML; then CPU utilization and server type t (20 to 100 W) and NVML"
     assert not used.peak.estimated
     assert used.peak.watts == pytest.approx(95.0)
     assert "power of packages cannot be read: gone" in meter.unreadable
+
+
+def test_what_was_not_stated_is_said_to_be_of_the_server_type_alone(machine, monkeypatch):
+    monkeypatch.setattr(PowerMeter, "_run", lambda _self: None)
+    monkeypatch.setattr(power_meter, "this_server", lambda _cores: SERVER)
+    machine.package = [None]
+    with PowerMeter(cores=range(SERVER.cores)) as meter:
+        machine.now_s += 1.0
+        assert meter.read().mean.source == "CPU utilization and server type t"
 
 
 @pytest.mark.parametrize(("busy", "watts"), [(0.0, 20.0), (0.25, 40.0), (1.0, 100.0)])

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hebe.runtime.pinning import available_cores
-from hebe.runtime.this_server import CORE_WATTS, IDLE_SHARE, MEMORY_WATTS_PER_GB, core_layout, this_server
-from hebe.spec import SpecError
+from hebe.runtime.this_server import CORE_WATTS, IDLE_SHARE, MEMORY_WATTS_PER_GB, core_layout, this_server, with_power
+from hebe.spec import ServerSpec, SpecError
 
 GIB = 1 << 30
 XEON = {
@@ -189,3 +189,17 @@ def test_this_machine():
     assert spec.memory_bytes > GIB // 4
     assert 0 < spec.idle_power_watts < spec.peak_power_watts
     assert this_server() == spec
+
+
+@pytest.mark.parametrize(("idle_watts", "peak_watts"), [(40.0, 120.0), (0.0, 5.0), (60.0, 60.0)])
+def test_stated_power_takes_the_place_of_the_estimate(idle_watts, peak_watts):
+    estimated = ServerSpec(
+        "t", 4, 1 << 30, idle_power_watts=20.0, peak_power_watts=100.0,
+        memory_idle_power_watts=10.0, memory_peak_power_watts=50.0,
+    )  # fmt: skip
+    spec = with_power(estimated, idle_watts, peak_watts)
+    assert (spec.idle_power_watts, spec.peak_power_watts) == (idle_watts, peak_watts)
+    assert spec.memory_idle_power_watts == min(10.0, idle_watts)
+    assert spec.memory_peak_power_watts - spec.memory_idle_power_watts == min(40.0, peak_watts - idle_watts)
+    with pytest.raises(SpecError):
+        with_power(estimated, 50.0, 40.0)

@@ -12,6 +12,9 @@ from structlog.testing import capture_logs
 from hebe.serving import server
 from hebe.serving.errors import ServeError
 from hebe.serving.server import Server, ServerOptions
+from hebe.spec import ServerSpec
+
+from .profiled import served
 
 
 @pytest.mark.parametrize(
@@ -105,3 +108,14 @@ def test_room_for_fewer_connections_than_usual_is_told_with_whose_limit_it_is(op
     assert (room.http < 1024) == (told is not None)
     lines = [(line["log_level"], line["event"].split()[1], line["http_connections"]) for line in logged]
     assert lines == ([] if told is None else [(*told, room.http)])
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"), [([None, (40.0, 120.0)], (40.0, 120.0)), ([(20.0, 100.0)], None), ([], None)]
+)
+def test_power_is_estimated_as_the_profiles_did_whose_power_was_stated(monkeypatch, told, expected):
+    own = ServerSpec("t", 2, 1 << 30, idle_power_watts=20.0, peak_power_watts=100.0)
+    monkeypatch.setattr(server, "this_server", lambda _cores: own)
+    meter = server._power_meter((0, 1), [served(power_watts=watts) for watts in told])
+    given = meter._server
+    assert (None if given is None else (given.idle_power_watts, given.peak_power_watts)) == expected

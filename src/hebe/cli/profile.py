@@ -35,6 +35,7 @@ from hebe.cli.profile_checks import (
     parse_batch_sizes,
     parse_cores,
     parse_placements,
+    stated_power,
 )
 from hebe.cli.result_files import check_result_file, draw_result
 
@@ -60,6 +61,17 @@ def profile(
     ] = None,
     power_budget_w: Annotated[
         float | None, typer.Option(rich_help_panel=MEASURE, help="Most power that the server may draw, in watts.")
+    ] = None,
+    idle_power_w: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=MEASURE,
+            help="What this server draws when idle, in watts, to estimate from where no meter can be read (default: a"
+            " guess from cores and memory).",
+        ),
+    ] = None,
+    peak_power_w: Annotated[
+        float | None, typer.Option(rich_help_panel=MEASURE, help="The same at full load; give both.")
     ] = None,
     placement: Annotated[
         list[str] | None,
@@ -175,6 +187,7 @@ def profile(
         check_at_least("--patience-s", patience_s, least=0.0)
     if percentile is not None:
         check_percentile(percentile)
+    power_watts = stated_power(idle_power_w, peak_power_w)
     placements = parse_placements(placement or [])
     strategy = chosen_strategy(strategy, placements)
     check_placements(strategy, placements)
@@ -225,6 +238,7 @@ def profile(
         fresh=fresh,
         quick=quick,
         patience_s=patience_s if patience_s is not None else 0.0 if quick else _PATIENCE_S,
+        power_watts=power_watts,
     )
     console = make_console(as_json)
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from hebe.cli.options import check_at_least
 from hebe.query import MOST_ITEMS
 from hebe.server_configuration import Placement
 
@@ -25,6 +26,20 @@ def parse_placements(names: Sequence[str]) -> tuple[Placement, ...]:
         if name not in list(Placement):
             raise typer.BadParameter(f"{name!r}: choose {', '.join(Placement)}", param_hint="--placement")
     return tuple(dict.fromkeys(Placement(name) for name in names))
+
+
+def stated_power(idle_w: float | None, peak_w: float | None) -> tuple[float, float] | None:
+    """Those of `--idle-power-w` and `--peak-power-w`, both or neither."""
+    if idle_w is None and peak_w is None:
+        return None
+    if idle_w is None or peak_w is None:
+        missing = "--idle-power-w" if idle_w is None else "--peak-power-w"
+        raise typer.BadParameter("an estimate needs both: what it draws idle, and at full load", param_hint=missing)
+    check_at_least("--idle-power-w", idle_w, least=0.0)
+    check_at_least("--peak-power-w", peak_w, more_than=0.0)
+    if idle_w > peak_w:
+        raise typer.BadParameter(f"{idle_w:g}: must be at most --peak-power-w", param_hint="--idle-power-w")
+    return idle_w, peak_w
 
 
 def parse_batch_sizes(text: str | None, largest_query: int) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ from hebe.report.tables import format_number
 from hebe.runtime.accelerator import default_memory_bytes
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import BusyMachine, busy_machine
-from hebe.runtime.this_server import core_layout, this_server
+from hebe.runtime.this_server import core_layout, this_server, with_power
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Placement, to_dict
 from hebe.spec import ModelSpec, ServerSpec, SlaTarget
@@ -73,7 +73,7 @@ class ProfileRequest:
     `loading` says how the model is brought into memory. `keys` is the form of the load's key skew, `load` says in words
     what the queries are like, for the journal and the profile. `accelerator_bytes` and `key_trace` say what the
     accelerator has for hot rows, and by what they are chosen. `patience_s` is how long it may wait in all for a machine
-    that others disturb.
+    that others disturb. `power_watts`: of this server, idle and at full load, where they are stated.
     """
 
     directory: Path
@@ -98,13 +98,15 @@ class ProfileRequest:
     fresh: bool
     quick: bool
     patience_s: float
+    power_watts: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileMade:
     """What came of it; `profile` is None where no configuration keeps the limits. `busy` is what others took of the
     machine before it began, `disturbance` what disturbed its measurements, `bandwidth_source` where memory traffic is
-    from. `remarks`: what else to know of the throughput, a sentence each."""
+    from. `remarks`: what else to know of the throughput, a sentence each; `power_unreadable`: what of the power could
+    not be read, and why."""
 
     subject: ProfileSubject
     server: ServerSpec
@@ -118,6 +120,7 @@ class ProfileMade:
     disturbance: Disturbance
     bandwidth_source: str
     remarks: tuple[str, ...] = ()
+    power_unreadable: tuple[str, ...] = ()
 
 
 def busy_words(busy: BusyMachine) -> str:
@@ -223,6 +226,8 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
     """
     stored = ModelRepository(request.directory).open(request.model, request.version)
     server = this_server(request.cores)
+    if request.power_watts is not None:
+        server = with_power(server, *request.power_watts)
     space = _space(request, server.cores)
     use = _accelerator(request, stored.spec)
     load = request.load
@@ -247,7 +252,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
             progress.console.print(warning, style="yellow", soft_wrap=True)
         with (
             open_journal(request.journal, subject, fresh=request.fresh) as journal,
-            _running(request, stored, subject.sla, use, progress) as live,
+            _running(request, stored, subject.sla, use, server, progress) as live,
         ):
             limits = Limits(request.power_budget_watts, live.noise, QUICK_RUNS if request.quick else RUNS)
             total = space.size() if request.strategy == "exhaustive" else None
@@ -260,7 +265,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
             search = SEARCHES[request.strategy](_Task(request, space, watched, limits, predict))
             profile = _profile(request, subject, server, search, live, journal, time_batches, use, progress)
             disturbance, bandwidth_source = live.disturbance, live.bandwidth_source
-            remarks = live.remarks(search.reached.qps)
+            remarks, unreadable = live.remarks(search.reached.qps), live.power_unreadable
     except (KeyboardInterrupt, SystemExit) as end:
         code = end.code if isinstance(end, SystemExit) else INTERRUPTED
         if not isinstance(code, int):
@@ -271,7 +276,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         raise ProfilingError(_failed_words(failed, 0 if journal is None else journal.kept, request)) from failed
     return ProfileMade(
         subject, server, space, limits, request.strategy, search, journal.answered, profile, busy, disturbance,
-        bandwidth_source, remarks,
+        bandwidth_source, remarks, unreadable,
     )  # fmt: skip
 
 
@@ -320,7 +325,12 @@ def _sla(request: ProfileRequest, own: SlaTarget) -> SlaTarget:
 
 @contextmanager
 def _running(
-    request: ProfileRequest, stored: StoredModel, sla: SlaTarget, use: AcceleratorUse, progress: Progress
+    request: ProfileRequest,
+    stored: StoredModel,
+    sla: SlaTarget,
+    use: AcceleratorUse,
+    server: ServerSpec,
+    progress: Progress,
 ) -> Iterator[ServerEvaluator]:
     """The server to ask."""
     from hebe.profiling.live_evaluation import live_evaluator
@@ -348,6 +358,7 @@ def _running(
         accelerator_bytes=use.memory_bytes,
         frequencies=lambda: use.frequencies(stored.spec),
         machine=steady_machine(request.cores or available_cores(), request.patience_s, tell),
+        server=None if request.power_watts is None else server,
     ) as live:
         if (live.version, live.identity) != (stored.version, stored.identity):
             raise ProfilingError(f"{stored.path} was written anew just now: run the command again")

@@ -50,6 +50,8 @@ def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
     warnings = busy_words(made.busy), denied, speed_words(disturbance.slowest_share)
     for warning in filter(None, (*warnings, *made.remarks)):
         yield Text(warning, style="yellow")
+    for unreadable in made.power_unreadable:
+        yield Text(unreadable[0].upper() + unreadable[1:], style="dim")
     for stage, latency in made.profile.latency.items():
         yield Text()
         yield Text(f"Service time of a batch on one worker, {stage}", style="bold")
@@ -121,6 +123,7 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
         "closest": {"configuration": to_dict(search.closest), **_reached(search, search.closest)},
         "efficiency": None if made.profile is None else made.profile.efficiency.to_dict(),
         "power_source": None if made.profile is None else made.profile.power_source,
+        "power_unreadable": list(made.power_unreadable),
         "bandwidth_source": made.bandwidth_source,
         "path": [
             {"configuration": to_dict(step.taken), "candidates": len(step.candidates), **_reached(search, step.taken)}

@@ -50,6 +50,10 @@ class ServerEvaluator(Protocol):
         """Where watts are from, known from the beginning; each of `Reached` says it of its own as well."""
 
     @property
+    def power_unreadable(self) -> tuple[str, ...]:
+        """What of the power cannot be read, why, and what would help, a sentence each."""
+
+    @property
     def bandwidth_source(self) -> str:
         """Where memory traffic is from, or what it is estimated from and why."""
 

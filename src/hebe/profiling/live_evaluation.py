@@ -58,7 +58,7 @@ from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import LANES, Lane, Placement
 from hebe.serving.driver import NodeDriver
 from hebe.serving.errors import QueryFailed, QueryRefused
-from hebe.spec import ModelSpec, SlaTarget
+from hebe.spec import ModelSpec, ServerSpec, SlaTarget
 from hebe.workload.key_frequencies import key_frequencies
 
 NOISE = 0.06
@@ -128,6 +128,11 @@ class LiveEvaluator:
     def power_source(self) -> str:
         """Where watts are from, by the last reading."""
         return self._power_source
+
+    @property
+    def power_unreadable(self) -> tuple[str, ...]:
+        """What of the power cannot be read, why, and what would help, a sentence each."""
+        return () if self._power is None else self._power.unreadable
 
     @property
     def power_estimated(self) -> bool:
@@ -425,13 +430,14 @@ def live_evaluator(
     admission: bool = True,
     effort: Effort | None = None,
     machine: SteadyMachine | None = None,
+    server: ServerSpec | None = None,
 ) -> Iterator[LiveEvaluator]:
     """A model of a repository, loaded and ready to be measured on `cores` (default: all that may be used).
 
     `sla`: the model's own unless given. `accelerator_bytes`: the accelerator's memory for hot rows (default: a tenth of
     the tables'). `frequencies`: how often each row is looked up (default: as `workload` draws keys). `effort`: another
-    than that of `quick`. `machine` decides which measurements count (default: all, however disturbed). Raises as
-    `LoadedModel.load` does.
+    than that of `quick`. `machine` decides which measurements count (default: all, however disturbed). `server`: states
+    the power to estimate from where it cannot be read. Raises as `LoadedModel.load` does.
     """
     own = tuple(cores) if cores is not None else available_cores()
     loaded = LoadedModel.load(directory, model, version, load_options, threads=len(own))
@@ -441,7 +447,7 @@ def live_evaluator(
         memory_bytes = default_memory_bytes(spec) if accelerator_bytes is None else accelerator_bytes
         accelerator = Accelerator(memory_bytes, frequencies or (lambda: key_frequencies(spec, workload.keys)))
         keep_large_allocations()
-        with handed_over_soon(), PowerMeter(cores=own) as meter:
+        with handed_over_soon(), PowerMeter(server=server, cores=own) as meter:
             evaluator = LiveEvaluator(
                 loaded, workload, sla or spec.sla, own, effort or (QUICK if quick else Effort()),
                 machine or steady_machine(own), accelerator, on_probe, meter, admission=admission,

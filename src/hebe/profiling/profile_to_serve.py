@@ -115,4 +115,5 @@ def _configuration(path: Path, profile: ServerProfile, spec: ModelSpec) -> Serve
         profile.measured_at,
         accelerator,
         partial(keep_measured, path, profile),
+        (profile.server.idle_power_watts, profile.server.peak_power_watts),
     )

@@ -92,8 +92,7 @@ class PowerMeter:
     def start(self) -> None:
         """Begin to sample. Raises `PowerMeterError` if power can be neither read nor estimated."""
         self.close()
-        server = self._server or this_server(self._cores)
-        sources = _Sources(self._root, server, self._cores, self._proc)
+        sources = _Sources(self._root, self._server, self._cores, self._proc)
         try:
             sources.check()
         except BaseException:
@@ -167,8 +166,11 @@ class PowerMeter:
 class _Sources:
     """All that power is told by, and their last readings."""
 
-    def __init__(self, root: Path, server: ServerSpec, cores: Sequence[int] | None, proc: Path) -> None:
-        self._server = server
+    def __init__(self, root: Path, server: ServerSpec | None, cores: Sequence[int] | None, proc: Path) -> None:
+        self._server = server or this_server(cores)
+        idle_watts, peak_watts = self._server.idle_power_watts, self._server.peak_power_watts
+        stated = "" if server is None else f" ({idle_watts:g} to {peak_watts:g} W)"
+        self._estimated_from = f"CPU utilization and server type {self._server.name}{stated}"
         self._rapl = RaplCounters(root)
         self._gpus = GpuPower()
         self._gpu_fault = self._gpus.unreadable
@@ -226,7 +228,7 @@ class _Sources:
             # Of the server's cores: fewer than those that may be used, where a control group bounds their time.
             share = min(1.0, busy * len(self._processors.cores) / self._server.cores)
             watts = idle_watts + (self._server.peak_power_watts - idle_watts) * share
-            sources.append(f"CPU utilization and server type {self._server.name}")
+            sources.append(self._estimated_from)
         if gpu is not None:
             watts += gpu
             sources.append("NVML")

@@ -8,6 +8,7 @@ import platform
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hebe.runtime.control_groups import control_group_limits
@@ -70,6 +71,22 @@ def this_server(
         clock_hz=_clock_hz(sys, described, usable),
         flops_per_cycle_per_core=flops_per_cycle / threads,
         llc_bytes=_last_level_cache_bytes(sys, usable),
+    )
+
+
+def with_power(server: ServerSpec, idle_watts: float, peak_watts: float) -> ServerSpec:
+    """`server` with power that was stated instead of estimated; memory's part of it stays, as far as it fits.
+
+    Raises `SpecError` where it is not power.
+    """
+    memory_idle_watts = min(server.memory_idle_power_watts, idle_watts)
+    rise_watts = min(server.memory_peak_power_watts - server.memory_idle_power_watts, peak_watts - idle_watts)
+    return replace(
+        server,
+        idle_power_watts=idle_watts,
+        peak_power_watts=peak_watts,
+        memory_idle_power_watts=memory_idle_watts,
+        memory_peak_power_watts=memory_idle_watts + max(rise_watts, 0.0),
     )
 
 

@@ -22,7 +22,7 @@ class ServedConfiguration:
     `version`, `identity` (`LoadedModel.identity`) and `sla`: what was measured; other versions of the model are run in
     the same configuration, but `efficiency` is not theirs. `measured`: the tuple as serving has corrected it so far, by
     `measured_at`. `accelerator`: makes the one that lanes may run on, for a version that is to be loaded. `keep`: where
-    corrections go besides.
+    corrections go besides. `power_watts`: of the server, idle and at full load, to estimate from as the profile did.
     """
 
     lanes: tuple[Lane, ...]
@@ -34,3 +34,4 @@ class ServedConfiguration:
     measured_at: str | None = None
     accelerator: Callable[[ModelSpec], Accelerator] | None = None
     keep: KeepMeasured | None = None
+    power_watts: tuple[float, float] | None = None

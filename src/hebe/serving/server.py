@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from hebe.runtime.interpreter_lock import hand_over_soon
 from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.pinning import pin_thread
 from hebe.runtime.power_meter import PowerMeter
+from hebe.runtime.this_server import this_server, with_power
 from hebe.serving.auth import Gate, checked_tokens
 from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.data_plane import DataPlane
@@ -44,6 +45,7 @@ from hebe.serving.logs import RequestLog, configure_logging
 from hebe.serving.metrics import MetricsPage
 from hebe.serving.model_host import HostOptions, ModelHost
 from hebe.serving.profile_correction import ProfileCorrection
+from hebe.serving.served_configuration import ServedConfiguration
 from hebe.serving.statistics import Statistics
 from hebe.serving.tracing import start_tracing
 
@@ -235,7 +237,9 @@ class Server:
             running.push_async_callback(host.close)
             running.callback(asyncio.ensure_future(host.try_failing()).cancel)
             if options.models.configurations:
-                correction = ProfileCorrection(host, statistics, PowerMeter(cores=host.cores))
+                correction = ProfileCorrection(
+                    host, statistics, _power_meter(host.cores, options.models.configurations.values())
+                )
                 running.push_async_callback(correction.close)
                 correction.start()
             front_end = HttpFrontEnd(plane, gate, request_log, limits, budget)
@@ -312,6 +316,15 @@ def _room_for_connections() -> ConnectionRoom:
             "ulimit -n in a shell",
         )
     return room
+
+
+def _power_meter(cores: Sequence[int], served: Iterable[ServedConfiguration]) -> PowerMeter:
+    """Of this server, which estimates as the profiles did that models run by: their power may have been stated."""
+    server = this_server(cores)
+    stated = [watts for watts in (each.power_watts for each in served) if watts is not None]
+    estimated = server.idle_power_watts, server.peak_power_watts
+    watts = next((each for each in stated if each != estimated), None)
+    return PowerMeter(server=None if watts is None else with_power(server, *watts), cores=cores)
 
 
 def _settle_down() -> None:
