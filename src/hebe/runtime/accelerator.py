@@ -46,7 +46,8 @@ class Accelerator:
         """
         if self._frequencies is None:
             raise ValueError(
-                f"model {model.spec.name}: it is not known which rows are hot: give a trace of keys, or the load's skew"
+                f"model {model.spec.name}: it is not known which rows are hot: start the server with a profile of "
+                "placement hot-sparse-on-accelerator, which tells, or choose sparse-on-host"
             )
         with self._lock:
             if co_located not in self._nets:

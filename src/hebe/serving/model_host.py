@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 
 from hebe.query import MOST_ITEMS
+from hebe.runtime.accelerator import Accelerator, default_memory_bytes
 from hebe.runtime.hierarchy_state import tier_kinds
 from hebe.runtime.large_allocations import give_back_freed
 from hebe.runtime.loaded_model import (
@@ -437,10 +438,11 @@ class ModelHost:
         try:
             with pinned(self.cores):  # wherever there is room: the front end's cores alone may be too few
                 loaded.start()
-            accelerator = None
             if served is not None and served.accelerator is not None:
                 accelerator = served.accelerator(loaded.spec)
                 accelerator.warm_up(loaded)
+            else:  # where lanes may be moved to, but for those with hot rows: nobody has said which these are
+                accelerator = Accelerator(default_memory_bytes(loaded.spec))
             driver = NodeDriver(
                 loaded,
                 config,
