@@ -19,6 +19,22 @@ def test_a_machine_of_one_core_has_no_pipeline_and_full_effort_has_the_accelerat
     assert any(placement.on_accelerator for placement in space_of(2, EFFORTS[2]).placements)
 
 
+def test_with_an_accelerator_the_baseline_is_the_better_one_of_deeprecsys_and_baymax():
+    space = space_of(2, EFFORTS[2])
+
+    def reaching(qps_there):
+        def evaluate(configuration):
+            return Reached(qps_there if configuration[0].placement.on_accelerator else 100.0)
+
+        return evaluate
+
+    for there, baseline in ((50.0, "model-on-host"), (200.0, "hot-sparse-on-accelerator")):
+        ended = both_searches(space, reaching(there), Limits(), SLA)
+        measured = ended(lambda configurations: [[1.0] for _ in configurations])
+        assert measured.baseline.startswith(baseline)
+        assert measured.gain.baseline_qps == max(there, 100.0)
+
+
 @pytest.mark.parametrize("pipelined", [True, False])
 def test_both_winners_are_measured_anew_together(pipelined):
     def evaluate(configuration):

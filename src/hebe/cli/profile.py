@@ -86,8 +86,8 @@ def profile(
         typer.Option(
             rich_help_panel=_SEARCH,
             help="guided: measures only what a simulation from measured service times says may win; hercules: Algorithm"
-            " 1, refined; the baselines deeprecsys (batch sizes only) and baymax (co-location only); exhaustive; random"
-            " (default: guided, with a placement on an accelerator hercules).",
+            " 1, refined; the baselines deeprecsys (batch sizes only) and baymax (co-location only); exhaustive (every"
+            " lane alone); random (default: guided, with a placement on an accelerator hercules).",
         ),
     ] = None,
     batch_sizes: Annotated[

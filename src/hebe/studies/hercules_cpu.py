@@ -129,7 +129,7 @@ def told(modelled: Measured, here: Measured, effort: Effort, machine_words: str 
         content.append(
             f"{_name(second)} against {_name(first)} workers and cores of each on this machine, where the paper has 20 "
             f"cores. Layers are those of production size, tables have {effort.table_bytes / 2**20:,.0f} MiB. An op "
-            "worker is a thread of the DenseNet's ops or of the lookup, which takes tables side by side. The load "
+            "worker is a thread that takes a share of each op of the DenseNet, and of the items of a lookup. The load "
             "generator runs in the same process and, as front ends do here, shares the workers' cores, so CPU "
             f"utilization counts it too. {machine_words}"
         )

@@ -181,11 +181,11 @@ def told(modelled: Mapping[tuple[str, str], Modelled], here: Mapping[str, Measur
     content += [
         Heading("The same on this machine"),
         f"Layers are those of production size, tables have at most {effort.table_bytes / 2**20:,.0f} MiB. Each search "
-        "asked this machine; then its winner and DeepRecSys' best were measured anew in turns, and their ratio is what "
-        "counts: the best of many noisy measurements is too good. SLA targets are the models' own, or longer where a "
-        f"single large query takes too long here. {_accelerator_words(effort)}",
+        "asked this machine; then its winner and the baseline's best were measured anew in turns, and their ratio is "
+        "what counts: the best of many noisy measurements is too good. SLA targets are the models' own, or longer "
+        f"where a single large query takes too long here. {_accelerator_words(effort)}",
         Picture(
-            _picture({name: measured.gain for name, measured in here.items()}, {}, "Over DeepRecSys on this machine"),
+            _picture({name: measured.gain for name, measured in here.items()}, {}, "Over the baseline on this machine"),
             "As the searches were told: noise of some per cent counts as gain.",
         ),
         _live_table(here),
@@ -196,10 +196,11 @@ def told(modelled: Mapping[tuple[str, str], Modelled], here: Mapping[str, Measur
 def _accelerator_words(effort: Effort) -> str:
     if effort.accelerator:
         return (
-            "The accelerator is a second device on this CPU with a memory budget of its own: it shows that its "
+            "The baseline is the better one of DeepRecSys and Baymax. The accelerator is a second device on this CPU "
+            "with a memory budget of its own: it shows that its "
             "placements work, not what a GPU would gain."
         )
-    return "Placements on the host only; --full adds those of a second device on this CPU."
+    return "The baseline is DeepRecSys. Placements on the host only; --full adds those of a second device on this CPU."
 
 
 def _modelled_table(modelled: Mapping[tuple[str, str], Modelled]) -> Table:
@@ -225,10 +226,10 @@ def _live_table(here: Mapping[str, Measured]) -> Table:
         rows.append([name, measured.sla.latency_ms, shown, *causes, measured.baseline, measured.best])
     return Table(
         "Gain by cause on this machine",
-        ["model", "SLA target (ms)", "gain, in turns", *CAUSES.values(), "DeepRecSys", "Hercules"],
+        ["model", "SLA target (ms)", "gain, in turns", *CAUSES.values(), "baseline", "Hercules"],
         rows,
         "Gain with the interval of its medians; causes as the search was told. Not reached again: what the search "
-        "found DeepRecSys to reach, it did not reach when measured anew, as on a machine that others use. "
+        "found the baseline to reach, it did not reach when measured anew, as on a machine that others use. "
         + " ".join(f"{name}: {each.machine_words}" for name, each in here.items()),
     )
 

@@ -11,7 +11,14 @@ from pathlib import Path
 from rich.progress import Progress
 
 from hebe.planning.gain_by_cause import gain_by_cause
-from hebe.planning.parallelism import Configuration, Evaluate, Limits, deeprecsys_search, gradient_search
+from hebe.planning.parallelism import (
+    Configuration,
+    Evaluate,
+    Limits,
+    baymax_search,
+    deeprecsys_search,
+    gradient_search,
+)
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.profiling.effort import QUICK
 from hebe.profiling.steady_machine import SteadyMachine
@@ -62,8 +69,14 @@ Repeated = Callable[[list[Configuration]], list[list[float]]]
 def both_searches(
     space: ParallelismSpace, evaluate: Evaluate, limits: Limits, sla: SlaTarget
 ) -> Callable[[Repeated], Measured]:
-    """DeepRecSys' search, then Hercules'; what it returns is to be told both winners' repeats."""
+    """DeepRecSys' search, or with an accelerator the better one of that and Baymax', then Hercules'; what it returns is
+    to be told both winners' repeats."""
     baseline = deeprecsys_search(space, evaluate, limits)
+    asked = baseline.evaluations
+    if any(placement.on_accelerator for placement in space.placements):
+        baymax = baymax_search(space, evaluate, limits)
+        asked += baymax.evaluations
+        baseline = max(baseline, baymax, key=lambda search: search.reached.qps)
     found = gradient_search(space, evaluate, limits, refines=space.cores <= FEW_CORES)
     simple, best = baseline.closest, found.closest
 
@@ -76,7 +89,7 @@ def both_searches(
             qps = (first, second)
         return Measured(
             sla, gain_by_cause(baseline, found), split_words(simple), split_words(best), *qps,
-            baseline.evaluations + found.evaluations,
+            asked + found.evaluations,
         )  # fmt: skip
 
     return ended
