@@ -9,6 +9,7 @@ from hebe.cli.main import main
 from hebe.planning.parallelism import Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.evaluator import ScalabilityPoint
+from hebe.profiling.op_use import OpUse
 from hebe.profiling.steady_machine import Disturbance
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, Placement
@@ -28,7 +29,7 @@ class Seeming:
 
     def __init__(self):
         self.asked, self.opened, self.late, self.fault_at, self.fault = [], [], False, None, None
-        self.points, self.timed, self.killed_at, self.said = [], [], None, {}
+        self.points, self.timed, self.killed_at, self.said, self.op_fault = [], [], None, {}, None
 
     def __call__(self, configuration):
         if len(self.asked) == self.fault_at:
@@ -53,6 +54,11 @@ class Seeming:
         self.timed.append((lane, batch_sizes))
         stages = (Stage.SPARSE, Stage.DENSE) if lane.dense_workers else (Stage.WHOLE,)
         return dict.fromkeys(stages, LATENCY)
+
+    def op_use(self, items):
+        if self.op_fault is not None:
+            raise self.op_fault
+        return OpUse(items, {"embedding lookup": 0.003, "fully connected": 0.001}, {2: 0.25})
 
     def scalability_point(self, configuration, cache_ways):
         if len(self.points) == self.killed_at:

@@ -38,6 +38,19 @@ def test_it_is_told_why_watts_are_estimated(capsys, repository, live):
     assert "Power of packages cannot be read: no meter" in shown
 
 
+def test_where_a_batch_s_time_goes_is_told_and_kept(capsys, repository, live, tmp_path):
+    told, shown = profiled(capsys, repository)
+    kept = read_server_profile(tmp_path / "profiles" / "tiny.json").op_use
+    assert told["op_use"] == kept.to_dict()
+    assert (kept.items, kept.seconds["embedding lookup"]) == (BEST.batch_size, 0.003)
+    assert re.search(r"embedding lookup +3 +75%\s+fully connected +1 +25%", shown)
+    assert "idle for so much of their time: 25% of 2" in shown
+    live.op_fault = RuntimeError("cannot be exported")
+    told, shown = profiled(capsys, repository, "--fresh")
+    assert told["op_use"] is None
+    assert "Where the time" not in shown
+
+
 def test_stated_power_is_what_is_estimated_from(capsys, repository, live, tmp_path):
     profiled(capsys, repository, "--idle-power-w", "40", "--peak-power-w", "120")
     ((_, _, opened),) = live.opened

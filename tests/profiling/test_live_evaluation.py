@@ -119,6 +119,14 @@ def test_scalability_says_how_many_cores_its_workers_have(repository):
     assert len(resident) == 4
 
 
+def test_where_a_batch_s_time_goes(repository):
+    with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH) as evaluator:
+        use = evaluator.op_use(8)
+    assert (use.items, set(use.idle_share)) == (8, {2, 3, 4})
+    assert {"embedding lookup", "fully connected"} <= set(use.seconds)
+    assert 0 < use.idle_share[2] < use.idle_share[4] < 1
+
+
 def test_scalability_counts_no_more_cores_than_a_control_group_allows(repository, monkeypatch):
     monkeypatch.setattr(this_server, "control_group_limits", lambda *_: ControlGroupLimits(cores=2.5))
     with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH, cores=(0, 0, 0, 0, 0)) as evaluator:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hebe.profile import EfficiencyTuple, ProfileError
+from hebe.profiling.op_use import OpUse
 from hebe.profiling.server_profile import (
     ServerProfile,
     check_fits,
@@ -30,6 +31,7 @@ def test_a_profile_survives_the_way_to_disk_and_back(tmp_path):
         replace(PROFILE, cores=(0, 1, 5)),
         replace(PROFILE, subject=replace(PROFILE.subject, layout="cores 1x2, sockets 1x2, last-level caches 1x2")),
         replace(PROFILE, busy_latency={"whole": PROFILE.latency["whole"]}),
+        replace(PROFILE, op_use=OpUse(64, {"attention": 0.001}, {2: 0.4, 3: 1.0})),
         replace(PROFILE, measured=replace(PROFILE.efficiency, qps=500.0), measured_at="2026-05-05T00:00:00+00:00"),
     ):
         write_server_profile(path, written)

@@ -34,7 +34,8 @@ from hebe.profile import EfficiencyTuple, LatencyProfile
 from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.error import MeasurementError, ProfilingError
 from hebe.profiling.journal import Journal, open_journal
-from hebe.profiling.server_profile import ServerProfile
+from hebe.profiling.op_use import OpUse
+from hebe.profiling.server_profile import ServerProfile, lane_to_scale
 from hebe.profiling.steady_machine import STEADY_SHARE, Disturbance, steady_machine
 from hebe.profiling.subject import ProfileSubject
 from hebe.report.configuration_words import configuration_words
@@ -404,6 +405,7 @@ def _profile(
     latency = live.latency_profiles(best)
     busy_latency = _busy_latency(best, latency, time_batches)
     scalability = live.scalability(best, journal.scaling(live.scalability_point, search.tried))
+    op_use = _op_use(live, best, progress)
     progress.remove_task(task)
     efficiency = EfficiencyTuple(
         subject.model,
@@ -420,8 +422,17 @@ def _profile(
     return ServerProfile(
         subject, server, request.strategy, created, efficiency, power_source, latency, scalability, search, used,
         cores=request.cores if some else None,
-        busy_latency=busy_latency,
+        busy_latency=busy_latency, op_use=op_use,
     )  # fmt: skip
+
+
+def _op_use(live: ServerEvaluator, best: Configuration, progress: Progress) -> OpUse | None:
+    """Of a batch of the winner; None, and why is told, where the DenseNet cannot be taken apart."""
+    try:
+        return live.op_use(lane_to_scale(best).batch_size)
+    except Exception as fault:  # torch has many for what it cannot export: none is worth the search's result
+        progress.console.print(f"Time by class of op is left out: {fault}"[:300], style="yellow", soft_wrap=True)
+        return None
 
 
 def _busy_latency(

@@ -14,6 +14,7 @@ from hebe.cli.host_watch import denied_words
 from hebe.cli.profile_making import ProfileMade, busy_words, speed_words
 from hebe.planning.parallelism import Configuration, Reached, SearchResult
 from hebe.profile import LatencyProfile, ScalabilityProfile
+from hebe.profiling.op_use import OpUse
 from hebe.profiling.server_profile import ServerProfile
 from hebe.report.configuration_words import configuration_words
 from hebe.report.fitting_table import Column, FittingTable
@@ -60,6 +61,12 @@ def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
         yield Text()
         yield Text(f"The same while all workers are at it, {stage}: plans go by these times", style="bold")
         yield _latency(latency)
+    if (use := made.profile.op_use) is not None:
+        yield Text()
+        yield Text(f"Where the time of a batch of {use.items:,} goes, on one core", style="bold")
+        yield _op_use(use)
+        idle = ", ".join(f"{share:.0%} of {workers}" for workers, share in use.idle_share.items())
+        yield Text(f"Op workers that took whole ops would be idle for so much of their time: {idle}", style="dim")
     if made.profile.scalability is not None:
         yield Text()
         yield Text(f"{_scaled(made.profile)}, with so many workers", style="bold")
@@ -125,6 +132,7 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
         "power_source": None if made.profile is None else made.profile.power_source,
         "power_unreadable": list(made.power_unreadable),
         "bandwidth_source": made.bandwidth_source,
+        "op_use": None if made.profile is None or made.profile.op_use is None else made.profile.op_use.to_dict(),
         "path": [
             {"configuration": to_dict(step.taken), "candidates": len(step.candidates), **_reached(search, step.taken)}
             for step in search.steps
@@ -208,6 +216,14 @@ def _latency(latency: LatencyProfile) -> FittingTable:
     for items, service_s, spread_s in zip(latency.batch_sizes, latency.service_s, latency.spread_s, strict=True):
         numbers = (items, service_s * 1e3, spread_s * 1e3, items / service_s)
         table.add_row(*(format_number(float(f"{number:.3g}")) for number in numbers))
+    return table
+
+
+def _op_use(use: OpUse) -> FittingTable:
+    table = FittingTable(Column("class of op"), *(Column(name, right=True) for name in ("ms", "share")))
+    whole_s = sum(use.seconds.values())
+    for of, taken_s in sorted(use.seconds.items(), key=lambda each: -each[1]):
+        table.add_row(of, format_number(float(f"{1e3 * taken_s:.3g}")), f"{taken_s / whole_s:.0%}")
     return table
 
 

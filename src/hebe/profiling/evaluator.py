@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.steady_machine import Disturbance
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane
+
+if TYPE_CHECKING:  # which reads plain data, and that knows points of these
+    from hebe.profiling.op_use import OpUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,9 @@ class ServerEvaluator(Protocol):
     @property
     def power_unreadable(self) -> tuple[str, ...]:
         """What of the power cannot be read, why, and what would help, a sentence each."""
+
+    def op_use(self, items: int) -> OpUse:
+        """Where the time of a batch of so many goes. Raises what torch raises for a DenseNet that it cannot export."""
 
     @property
     def bandwidth_source(self) -> str:

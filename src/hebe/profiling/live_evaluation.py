@@ -30,6 +30,7 @@ from hebe.profiling.driver_sender import DriverSender, inputs_of, query_of
 from hebe.profiling.effort import QUICK, Effort
 from hebe.profiling.error import MeasurementError
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
+from hebe.profiling.op_use import OpUse
 from hebe.profiling.query_times import ask_alone, times_alone
 from hebe.profiling.server_profile import lane_to_scale
 from hebe.profiling.service_measurement import measure_service_times
@@ -42,6 +43,7 @@ from hebe.runtime.hierarchy_state import row_format
 from hebe.runtime.interpreter_lock import handed_over_soon
 from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
+from hebe.runtime.op_times import measure_op_times
 from hebe.runtime.pinning import (
     PlacedLane,
     PlacedServer,
@@ -68,6 +70,8 @@ NOISE = 0.06
 _FEWEST_ROUNDS = 2
 _ASKED_ALONE = 6
 """Queries, of which the first warms up."""
+_OP_WORKERS = (2, 3, 4)
+"""Of which idle shares are told, as in Hercules' Figure 5."""
 _SIZES_DRAWN = 1000
 """Of queries, to find the size of a large one."""
 
@@ -348,6 +352,14 @@ class LiveEvaluator:
                 return run_interruptible(run, catch_interrupt=False)
         finally:
             driver.close()
+
+    def op_use(self, items: int) -> OpUse:
+        """Where the time of a batch of so many goes, on one core; workers are stopped meanwhile. Raises what torch
+        raises for a DenseNet that it cannot export."""
+        self.close()
+        times = self.machine.measure(lambda: measure_op_times(self._model, self._model.plain_dense_net(), items))
+        seconds = {str(of): taken_s for of, taken_s in times.by_class().items() if taken_s > 0}
+        return OpUse(items, seconds, {workers: times.idle_share(workers) for workers in _OP_WORKERS})
 
     def scalability_point(self, configuration: Configuration, cache_ways: int | None = None) -> ScalabilityPoint:
         """What the configuration reaches with so many ways of the last-level cache (None: all), and memory traffic.

@@ -15,6 +15,7 @@ from hebe.models.stored_file import flush_directory, write_durably
 from hebe.planning.parallelism import Configuration, SearchResult, Step
 from hebe.profile import EfficiencyTuple, LatencyProfile, ProfileError, ScalabilityProfile
 from hebe.profiling.accelerator_use import AcceleratorUse
+from hebe.profiling.op_use import OpUse
 from hebe.profiling.plain_data import (
     checked_fields,
     checked_list,
@@ -33,7 +34,7 @@ _FIELDS = (
     "kind", "format", "created", "subject", "server", "strategy", "efficiency", "power_source", "latency",
     "scalability", "search", "accelerator", "measured", "measured_at",
 )  # fmt: skip
-_LATER_FIELDS = ("cores", "busy_latency")
+_LATER_FIELDS = ("cores", "busy_latency", "op_use")
 """Which files of older versions lack."""
 
 
@@ -58,7 +59,8 @@ class ServerProfile:
     not measured.
     `accelerator` says which one the configuration uses, None where it uses none.
     `measured` is the tuple as serving has corrected it by `measured_at`; None before.
-    `cores` are those that it was made on, None for all that there were.
+    `cores` are those that it was made on, None for all that there were. `op_use` says where a batch's time goes, None
+    where that could not be measured.
     Raises `ProfileError` for parts that do not belong together.
     """
 
@@ -76,6 +78,7 @@ class ServerProfile:
     measured_at: str | None = None
     cores: tuple[int, ...] | None = None
     busy_latency: Mapping[str, LatencyProfile] = field(default_factory=dict)
+    op_use: OpUse | None = None
 
     def __post_init__(self) -> None:
         for name in ("strategy", "created", "power_source"):
@@ -126,6 +129,7 @@ class ServerProfile:
             "measured": None if self.measured is None else self.measured.to_dict(),
             "measured_at": self.measured_at,
             "cores": None if self.cores is None else list(self.cores),
+            "op_use": None if self.op_use is None else self.op_use.to_dict(),
         }
 
     @classmethod
@@ -155,6 +159,7 @@ class ServerProfile:
                 told["measured_at"],
                 None if told.get("cores") is None else tuple(checked_list("cores", told["cores"])),
                 _latency("busy_latency", told.get("busy_latency", {})),
+                None if told.get("op_use") is None else OpUse.from_dict(told["op_use"]),
             )
         except SpecError as fault:
             raise ProfileError(str(fault)) from None

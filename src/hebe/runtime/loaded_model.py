@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig
@@ -148,6 +149,10 @@ class LoadedModel:
         self._open_updates: Callable[[], OnlineUpdates | None] | None = None
         self._dense: DenseFunction | None = dense
         self._idle: list[ModelExecutor] = []
+
+    def plain_dense_net(self) -> torch.nn.Module:
+        """The DenseNet as it is stored, neither scripted nor compiled. Raises as `StoredModel.dense_net`."""
+        return self._stored.dense_net()
 
     @classmethod
     def load(
