@@ -61,7 +61,7 @@ class Query:
     `items`     the query size: candidates to score.
     `arrival_s` intended arrival on the driver's clock; latency counts from here.
     `deadline_s` when the answer stops being useful, on the same clock (`inf`: never).
-    `priority`  0 is the most urgent; as the protocol's `priority` parameter.
+    `priority`  the smaller, the more urgent.
     `features`  keys by feature name, views of the received bytes, checked against the spec; empty in simulation.
     `dense`     float32 `[items, dense_dim]`, or None where the model has no dense input.
     `max_defaulted_fraction` the largest share of its keys that may get a default vector because their row is late.

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from hebe.serving.data_plane import DataPlane
+from hebe.serving.data_plane import DEFAULT_PRIORITY, DataPlane
 from hebe.serving.errors import ErrorKind, InvalidInput, QueryFailed, QueryRefused, RequestError, UnknownModel
 from hebe.serving.infer_request import InferRequest
 from hebe.serving.statistics import Statistics
@@ -66,6 +66,12 @@ async def test_the_nearer_deadline_counts(plane, transport_s, parameters, deadli
 async def test_parameters_of_other_servers_are_ignored(plane):
     await plane.infer(request(plane, parameters={"sequence_id": 0, "triton_x": "y", "headers": {}, "priority": 7}))
     assert plane.host.models["lone"].queries[-1].priority == 7
+
+
+@pytest.mark.parametrize("parameters", [{}, {"timeout": 9_000_000}, {"priority": 0}])
+async def test_who_names_no_priority_has_the_default_one_which_one_is_more_urgent_than(plane, parameters):
+    await plane.infer(request(plane, parameters=parameters))
+    assert plane.host.models["lone"].queries[-1].priority == DEFAULT_PRIORITY > 1
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,8 @@ def load(
     priority: Annotated[
         int,
         typer.Option(
-            rich_help_panel=QUERIES, help="Priority of each request: the larger, the less urgent; 0 sends none."
+            rich_help_panel=QUERIES,
+            help="Priority of each request: the larger, the less urgent; 0 sends none, which Hebe takes for 100.",
         ),
     ] = 0,
     version: Annotated[str, typer.Option(rich_help_panel=_CONNECTION, help="Model version (default: any).")] = "",

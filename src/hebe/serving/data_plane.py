@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from hebe.serving.model_host import ModelHost
     from hebe.serving.tracing import Tracer
 
+DEFAULT_PRIORITY = 100
+"""Of a request that names none, or 0, as in Triton's schedule policy, where 1 is the most urgent."""
+
+MOST_PRIORITY = 2**32 - 1
+
 MAX_DEFAULTED = "max_defaulted_fraction"
 """Request parameter: refuses an answer in which a larger share of the keys got a default vector."""
 
@@ -296,8 +301,8 @@ def _options(request: InferRequest, sla_s: float) -> tuple[int, float, float]:
     parameters = request.parameters
     transport_s = request.deadline_s if request.deadline_s - request.arrival_s < sla_s else math.inf
     if not parameters:
-        return 0, transport_s, 1.0
-    priority = _whole_number(parameters, "priority", 2**32 - 1)
+        return DEFAULT_PRIORITY, transport_s, 1.0
+    priority = _whole_number(parameters, "priority", MOST_PRIORITY) or DEFAULT_PRIORITY
     timeout_us = _whole_number(parameters, "timeout", 2**63 - 1)
     if parameters.get("sequence_id") not in (None, 0, ""):
         raise InvalidInput("parameter 'sequence_id': models here keep no state between requests; leave it out")
