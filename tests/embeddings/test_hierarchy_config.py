@@ -157,6 +157,18 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
             r"tiers.toml: \[persistent_db\] read_only contradicts \[update_source\]",
         ),
         (
+            "[volatile_db]\ntype = 'parallel_hash_map'\ninitial_cache_rate = 0.5",
+            r"tiers.toml: \[volatile_db\] initial_cache_rate is 0.5 without \[persistent_db\]: .* or add",
+        ),
+        (
+            "[volatile_db]\ntype = 'parallel_hash_map'\noverflow_margin = 9",
+            r"overflow_margin is 9 without \[persistent_db\].*default vectors: leave it out \(memory_bytes bounds",
+        ),
+        (
+            "[volatile_db]\ntype = 'redis'\noverflow_margin = 9",
+            r"overflow_margin is 9 without \[persistent_db\].*leave it out \(Redis' maxmemory bounds",
+        ),
+        (
             "[update_source]\ntype = 'log_directory'\naddress = 'a'\ngroup = '../b'",
             r"\[update_source\] group name '../b': use letters",
         ),
@@ -182,7 +194,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
 def test_what_is_disabled_may_say_what_it_would_be() -> None:
     config = HierarchyConfig.from_mapping(
         {
-            "volatile_db": {"type": "disabled", "address": "a:1", "tls_ca_certificate": "b"},
+            "volatile_db": {"type": "disabled", "address": "a:1", "tls_ca_certificate": "b", "overflow_margin": 9},
             "persistent_db": {},
             "update_source": {"type": "null", "address": "a", "security_file": "b", "password_file": "c"},
         }

@@ -19,7 +19,7 @@ BOUNDED = {"cache": {"cache_bytes": 5}, "models": {"a": {"cache_fraction": 0.5},
 
 
 @pytest.mark.parametrize(
-    "data", [FULL, BOUNDED, {}, {"volatile_db": {"type": "parallel_hash_map", "overflow_margin": 7}}]
+    "data", [FULL, BOUNDED, {}, {"volatile_db": {"type": "parallel_hash_map", "num_partitions": 7}}]
 )
 def test_what_is_written_is_read_back(tmp_path: Path, data) -> None:
     config = HierarchyConfig.from_mapping(data)

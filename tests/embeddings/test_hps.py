@@ -273,6 +273,16 @@ def test_stores_are_loaded_once_and_outlive_their_files(tables, tmp_path, caplog
         assert hps.state("wdl").cached_rows, "level 1 begins with keys of the store"
 
 
+def test_a_volatile_store_alone_serves_all_rows_whatever_share_of_them_hps_was_to_begin_with(
+    directory, tables, tmp_path
+) -> None:
+    """HPS puts all of them in, and our documentation promises its users no less."""
+    volatile = {"type": "parallel_hash_map", "num_partitions": 4, "overflow_margin": 200, "initial_cache_rate": 0.5}
+    with HPS(write_json(tmp_path / "ps.json", ps(directory, volatile_db=volatile))) as hps:
+        for table, (keys, rows) in tables.items():
+            assert np.array_equal(hps.lookup(keys, "wdl", table), rows)
+
+
 def test_our_toml_and_a_configuration_in_memory(directory, tables, tmp_path) -> None:
     table = {"name": "deep", "dim": 16, "sparse_file": str(directory / "deep.model")}
     config = HierarchyConfig.from_mapping({"volatile_db": {"type": "parallel_hash_map"}, "tables": {"m": [table]}})

@@ -166,6 +166,31 @@ def test_rows_are_somewhere(tmp_path: Path) -> None:
     assert fates(found)["volatile_db.type"] is Fate.NOT_HONOURED
 
 
+def test_a_volatile_store_alone_has_all_rows_as_in_hps(tmp_path: Path) -> None:
+    data = documented() | {"persistent_db": {}}
+    data["volatile_db"]["overflow_margin"] = 100
+    found = read(tmp_path, data)
+    volatile = found.hierarchy.volatile_db
+    assert (volatile.overflow_margin, volatile.initial_cache_rate) == (UNLIMITED, 1.0)
+    told = {decision.parameter: decision for decision in found.decisions if decision.place == "volatile_db"}
+    assert told["overflow_margin"].fate is Fate.NOT_HONOURED
+    assert "no persistent_db" in told["overflow_margin"].note
+    assert (told["initial_cache_rate"].theirs, told["initial_cache_rate"].ours) == ("0.5", "initial_cache_rate = 1")
+    assert told["initial_cache_rate"].note == "HPS puts all rows in where there is room for them, and so there is here"
+    elsewhere = read_hps_config(write_json(tmp_path / "ps.json", data), persistent_dir=tmp_path / "stores").hierarchy
+    assert (elsewhere.volatile_db.overflow_margin, elsewhere.volatile_db.initial_cache_rate) == (100, 0.5)
+    assert elsewhere.persistent_db.path == str(tmp_path / "stores")
+
+
+def test_an_initial_share_of_rows_means_all_where_nothing_bounds_them(tmp_path: Path) -> None:
+    data = documented()
+    del data["volatile_db"]["overflow_margin"]
+    assert read(tmp_path, data).hierarchy.volatile_db.initial_cache_rate == 1.0
+    data["volatile_db"]["initial_cache_rate"] = -1
+    with pytest.raises(ConfigError, match="initial_cache_rate is -1"):
+        read(tmp_path, data)
+
+
 def test_tls(tmp_path: Path) -> None:
     data = documented()
     data["volatile_db"] |= {"enable_tls": "true", "tls_ca_certificate": "/etc/ca.pem"}

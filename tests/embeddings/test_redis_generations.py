@@ -464,7 +464,7 @@ def test_a_redis_without_memory_is_not_filled_again_and_again(member, redis, pau
             fetched(first.store, KEYS)
         assert [each.message for each in caplog.records if "cannot be filled" in each.message] == [
             f"Redis cannot be filled: Redis {redis.address} has no memory left: raise its maxmemory, or set a smaller "
-            "overflow_margin (OOM)"
+            "overflow_margin over a persistent_db (OOM)"
         ]
         client.config_set("maxmemory", 0)
     wait_until(first.whole, TIMEOUT_S)

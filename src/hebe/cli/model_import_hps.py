@@ -60,8 +60,8 @@ def import_hps(
     """
     from hebe.embeddings.hps_config import read_hps_config
 
-    read = read_hps_config(ps_json, _parse_moved(moved or []))
-    hierarchy = read.hierarchy if persistent_dir is None else _with_store(read.hierarchy, persistent_dir)
+    read = read_hps_config(ps_json, _parse_moved(moved or []), persistent_dir)
+    hierarchy = read.hierarchy
     if out is not None:
         check_written({"--out": out}, [ps_json])
         if out.exists() and not replace:
@@ -74,8 +74,8 @@ def import_hps(
     tables = _look_at_tables(hierarchy, load)
     console.print(_tables_table(tables), "", crop=False)
     if out is not None:
-        _write(out, hierarchy, read)
-    _print_next(console, read, hierarchy, out)
+        _write(out, read)
+    _print_next(console, read, out, persistent_dir)
     if as_json:
         print_json(
             {
@@ -96,14 +96,6 @@ def _parse_moved(moved: list[str]) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r}: give OLD=NEW", param_hint="--moved")
         parsed[before] = after
     return parsed
-
-
-def _with_store(hierarchy: HierarchyConfig, place: Path) -> HierarchyConfig:
-    """The configuration with a persistent store in `place`, whatever it had."""
-    from hebe.embeddings.hierarchy_config import PersistentType
-
-    persistent = dataclasses.replace(hierarchy.persistent_db, type=PersistentType.ROCKS_DB, path=str(place.resolve()))
-    return dataclasses.replace(hierarchy, persistent_db=persistent)
 
 
 def _look_at_tables(hierarchy: HierarchyConfig, load: bool) -> list[dict[str, Any]]:
@@ -179,28 +171,29 @@ def _tables_table(tables: list[dict[str, Any]]) -> FittingTable:
     return table
 
 
-def _write(out: Path, hierarchy: HierarchyConfig, read: HpsImport) -> None:
+def _write(out: Path, read: HpsImport) -> None:
     """The configuration's file; where it holds a password, its owner alone may read it."""
     from hebe.embeddings.hierarchy_toml import hierarchy_toml
 
     remarks = ["From a ps.json of HugeCTR's HPS, by `hebe model import-hps`. What could not be honoured:"]
     remarks += [f"  {each.place} {each.parameter} = {each.theirs}: {each.note}" for each in read.not_honoured]
-    text = hierarchy_toml(hierarchy, remarks if read.not_honoured else remarks[:1])
+    text = hierarchy_toml(read.hierarchy, remarks if read.not_honoured else remarks[:1])
     temporary = out.with_name(f"{out.name}.new")
-    mode = 0o600 if hierarchy.volatile_db.password else 0o644
+    mode = 0o600 if read.hierarchy.volatile_db.password else 0o644
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
         file.write(text)
     os.replace(temporary, out)
 
 
-def _print_next(console: Console, read: HpsImport, hierarchy: HierarchyConfig, out: Path | None) -> None:
+def _print_next(console: Console, read: HpsImport, out: Path | None, persistent_dir: Path | None) -> None:
     """What was written, and what to type next."""
+    hierarchy = read.hierarchy
     names = ", ".join(f"{each.place} {each.parameter}".strip() for each in read.not_honoured)
     if names:
         console.print(Text.assemble(("not honoured: ", _STYLES["not honoured"]), names), soft_wrap=True)
     else:
         console.print("everything that is asked for is honoured")
-    if hierarchy.persistent_db != read.hierarchy.persistent_db:
+    if persistent_dir is not None:
         console.print(f"persistent store: {escape(hierarchy.persistent_db.path)}, as --persistent-dir says")
     if out is not None and hierarchy.volatile_db.password:
         console.print("the file holds Redis' password: password_file keeps it in a file of its own")

@@ -301,6 +301,8 @@ class HierarchyConfig:
         kept = self.persistent_db.type is not PersistentType.DISABLED and self.persistent_db.read_only
         if kept and self.update_source.type is not UpdateType.NULL:
             raise ConfigError("[persistent_db] read_only contradicts [update_source], which writes there: keep one")
+        if self.volatile_db.type is not VolatileType.DISABLED and self.persistent_db.type is PersistentType.DISABLED:
+            self._refuse_to_lose_rows()
 
     @classmethod
     def from_toml(cls, path: Path) -> HierarchyConfig:
@@ -337,6 +339,22 @@ class HierarchyConfig:
             return cls(**parts)
         except ConfigError as fault:
             raise ConfigError(f"{where}: {fault}") from None
+
+    def _refuse_to_lose_rows(self) -> None:
+        """Of a level 2 that alone has the rows: those that it is not given, or that give way, would be unknown keys."""
+        volatile = self.volatile_db
+        nowhere = "without [persistent_db]: rows that it lacks would be nowhere, and answered with default vectors"
+        if volatile.initial_cache_rate < 1:
+            raise ConfigError(
+                f"[volatile_db] initial_cache_rate is {volatile.initial_cache_rate} {nowhere}: leave it out, or add "
+                "[persistent_db]"
+            )
+        if volatile.overflow_margin < UNLIMITED:
+            bound = "memory_bytes" if volatile.type is VolatileType.HASH_MAP else "Redis' maxmemory"
+            raise ConfigError(
+                f"[volatile_db] overflow_margin is {volatile.overflow_margin} {nowhere}: leave it out ({bound} bounds "
+                "the memory), or add [persistent_db]"
+            )
 
     @property
     def is_tiered(self) -> bool:

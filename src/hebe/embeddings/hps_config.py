@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,7 +46,7 @@ from hebe.embeddings.hps_parameters import (
     Fate,
     converted,
 )
-from hebe.embeddings.volatile_options import SHARED_PARTITIONS, OverflowPolicy, default_partitions
+from hebe.embeddings.volatile_options import SHARED_PARTITIONS, UNLIMITED, OverflowPolicy, default_partitions
 from hebe.spec import check_name
 
 Made = TypeVar("Made")
@@ -100,10 +100,13 @@ class HpsImport:
         return tuple(decision for decision in self.decisions if decision.fate is Fate.NOT_HONOURED)
 
 
-def read_hps_config(path: Path, moved: Mapping[str, str] | None = None) -> HpsImport:
+def read_hps_config(
+    path: Path, moved: Mapping[str, str] | None = None, persistent_dir: Path | None = None
+) -> HpsImport:
     """Read a `ps.json`. Relative `sparse_files` that are not below the working directory are sought beside it.
 
-    `moved`: beginnings of paths in it, and where those directories are here. Raises `ConfigError` naming file, object
+    `moved`: beginnings of paths in it, and where those directories are here. `persistent_dir`: where the persistent
+    store is, whatever it says of one. Raises `ConfigError` naming file, object
     and key: not JSON, larger than a configuration can be, unknown keys, missing and wrong values.
     """
     path = Path(path)
@@ -117,7 +120,7 @@ def read_hps_config(path: Path, moved: Mapping[str, str] | None = None) -> HpsIm
         raise ConfigError(f"{path}: is nested too deeply") from None
     except ValueError as fault:
         raise ConfigError(f"{path}: is not JSON: {fault}") from None
-    return _Reading(str(path), path.parent, moved or {}).config(data)
+    return _Reading(str(path), path.parent, moved or {}, persistent_dir).config(data)
 
 
 class _Section:
@@ -205,11 +208,12 @@ class _Section:
 class _Reading:
     """A configuration while it is read."""
 
-    def __init__(self, where: str, directory: Path, moved: Mapping[str, str]) -> None:
+    def __init__(self, where: str, directory: Path, moved: Mapping[str, str], persistent_dir: Path | None) -> None:
         self.where = where
         self.decisions: list[Decision] = []
         self._directory = directory
         self._moved = dict(moved)
+        self._persistent_dir = persistent_dir
 
     def config(self, data: Any) -> HpsImport:
         root = _Section(self, ROOT, "", data, (MODELS, VOLATILE, PERSISTENT, UPDATES))
@@ -337,9 +341,8 @@ class _Reading:
         section.note("num_partitions", partitions, "" if section.given("num_partitions") else otherwise)
         policy = section.choice("overflow_policy", OVERFLOW_POLICIES)
         section.note("overflow_policy", policy)
-        fields = section.same(
-            "overflow_margin", "overflow_resolution_target", "initial_cache_rate", "cache_missed_embeddings"
-        )
+        fields = section.same("overflow_resolution_target", "cache_missed_embeddings")
+        fields |= self._rows_of_volatile(section, rows_elsewhere)
         if ours is VolatileType.REDIS_CLUSTER:
             fields |= self._redis(section)
         unused = "TLS is off" if ours is VolatileType.REDIS_CLUSTER else "only Redis needs it"
@@ -347,6 +350,25 @@ class _Reading:
         return section.make(
             VolatileConfig, type=ours, num_partitions=partitions, overflow_policy=OverflowPolicy(policy), **fields
         )
+
+    def _rows_of_volatile(self, section: _Section, rows_elsewhere: bool) -> dict[str, Any]:
+        """How many rows it has. HPS' code, unlike its documentation, puts all of a table in that has no more rows than
+        there is room for, whatever `initial_cache_rate` is, which else is a share of the room.
+        """
+        margin, rate = section.value("overflow_margin"), section.value("initial_cache_rate")
+        if 1 <= margin < UNLIMITED and not rows_elsewhere:
+            note = "there is no persistent_db with rows that would leave: all of them stay"
+            section.note("overflow_margin", UNLIMITED, note, Fate.NOT_HONOURED)
+            margin = UNLIMITED
+        else:
+            section.note("overflow_margin", margin)
+        note = ""
+        if 0 <= rate < 1 and margin >= UNLIMITED:
+            rate, note = 1.0, "HPS puts all rows in where there is room for them, and so there is here"
+        elif rate < 1:
+            note = "of a table's rows; HPS takes the share of the room, where the rows are more than that"
+        section.note("initial_cache_rate", rate, note)
+        return {"overflow_margin": margin, "initial_cache_rate": rate}
 
     def _redis(self, section: _Section) -> dict[str, Any]:
         addresses = [part.strip() for part in section.value("address").replace(",", ";").split(";") if part.strip()]
@@ -360,6 +382,13 @@ class _Reading:
         return fields | {"address": address}
 
     def _persistent(self, data: Any) -> PersistentConfig:
+        read = self._persistent_of(data)
+        if self._persistent_dir is None:
+            return read
+        return replace(read, type=PersistentType.ROCKS_DB, path=str(self._persistent_dir.resolve()))
+
+    def _persistent_of(self, data: Any) -> PersistentConfig:
+        """What the file says."""
         section = _Section(self, PERSISTENT, PERSISTENT, {} if data is None else data)
         kind = section.choice("type", PERSISTENT_TYPES)
         section.note("type", kind)

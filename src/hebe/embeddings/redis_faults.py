@@ -57,8 +57,8 @@ def store_error(where: object, fault: BaseException, timeout_s: float) -> StoreE
     if isinstance(fault, _HEALING) or str(fault).startswith(_HEALING_CODES):
         return StoreUnavailable(said, CLIENT_MESSAGE)
     if isinstance(fault, OutOfMemoryError) or "-OOM" in str(fault):
-        what = f"Redis {where} has no memory left: raise its maxmemory, or set a smaller overflow_margin (OOM)"
-        return RedisFull(what, CLIENT_MESSAGE)
+        help_ = "raise its maxmemory, or set a smaller overflow_margin over a persistent_db"
+        return RedisFull(f"Redis {where} has no memory left: {help_} (OOM)", CLIENT_MESSAGE)
     if isinstance(fault, ConnectionError | OSError) and not isinstance(fault, AuthenticationError | AuthorizationError):
         return StoreUnavailable(f"Redis {where} cannot be reached: {fault}", CLIENT_MESSAGE)
     return StoreError(said, CLIENT_MESSAGE)
