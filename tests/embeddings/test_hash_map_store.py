@@ -175,6 +175,33 @@ def test_rows_that_find_no_room_leave_no_older_ones_behind():
     store.close()
 
 
+@pytest.mark.parametrize("num_partitions", [1, 3])
+def test_one_that_may_refuse_brings_what_it_has_up_to_date_and_counts_the_rest(num_partitions):
+    store = HashMapStore(
+        {"t": 128, "late": 4}, VolatileOptions(num_partitions), memory_bound_bytes=planned_bytes(6000, 128, 3)
+    )
+    store.insert("t", np.arange(3000), rows_of(range(3000), 128))
+    store.refuse_where_memory_ends()
+    keys = np.random.default_rng(5).permutation(np.arange(-20_000, 20_000))
+    keys = np.concatenate([keys, keys[::7]])  # of repeated ones the last counts, as a row and as refused
+    values = np.arange(keys.size) % 1000
+    store.insert("t", keys, rows_of(values, 128))
+    kept = present(store)
+    assert set(range(3000)) <= set(kept)
+    assert 4000 < len(kept) < 8000
+    assert store.refused_keys == {"t": 40_000 - len(kept), "late": 0}
+    last = dict(zip(keys.tolist(), values.tolist(), strict=True))
+    assert query(store, kept, 128)[0][:, 5].tolist() == [last[key] for key in kept]
+    store.insert("late", np.arange(9), rows_of(range(9), 4))
+    assert store.refused_keys["late"] + store.size("late") == 9
+    store.delete("t", np.array(kept))
+    store.insert("t", np.arange(50_000, 52_000), rows_of(range(2000), 128))
+    assert store.size("t") == 2000, "what was deleted made room"
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.insert("t", keys, rows_of(values, 128))
+
+
 def test_no_memory_at_all_is_an_error(monkeypatch):
     monkeypatch.setattr(memory_pieces, "available_bytes", lambda: 1000)
     store = HashMapStore({"t": 4}, VolatileOptions(1))

@@ -386,6 +386,47 @@ def test_online_updates_arrive(directory, tables, tmp_path) -> None:
         assert hps.lookup(keys, "m", "wide").tolist() == [[41], [42], [0]], "the store keeps them"
 
 
+def test_a_full_volatile_store_alone_follows_updates_of_the_rows_that_it_has(directory, tables, tmp_path) -> None:
+    """New keys that find no room are left out and told; what frees room lets later ones in."""
+    table = {"name": "deep", "dim": 16, "sparse_file": str(directory / "deep.model")}
+    config = HierarchyConfig.from_mapping(
+        {
+            "volatile_db": {"type": "parallel_hash_map", "num_partitions": 2, "memory_bytes": 600_000},
+            "update_source": {"type": "log_directory", "address": str(tmp_path / "log"), "poll_timeout_ms": 10},
+            "tables": {"m": [table]},
+        }
+    )
+    known, new = tables["deep"][0], np.arange(10_000)
+    with HPS(config) as hps, LogDirectory(tmp_path / "log").producer() as trainer:
+
+        def send(keys: np.ndarray, value: float | None) -> None:
+            if value is None:
+                trainer.delete("m", "deep", keys)
+            else:
+                trainer.send("m", "deep", keys, np.full((len(keys), 16), value, np.float32))
+            trainer.flush()
+            assert hps.drain_updates(30.0)
+
+        def shares(keys: np.ndarray, value: float) -> float:
+            rows, states = np.empty((len(keys), 16), np.float32), np.empty(len(keys), np.uint8)
+            hps.lookup(keys, "m", "deep", out=rows, states=states)
+            assert (rows[states == RowState.FOUND] == value).all()
+            assert np.isin(states, [RowState.FOUND, RowState.UNKNOWN]).all()
+            return float((states == RowState.FOUND).mean())
+
+        send(np.concatenate([new, known]), 7)
+        assert shares(known, 7) == 1
+        assert 0 < shares(new, 7) < 0.5
+        told = hps._models["m"].updates.statistics()["tiers"]
+        assert told.refused == round((1 - shares(new, 7)) * new.size)
+        assert not told.is_failing
+        assert told.failures == 0
+        send(known, None)
+        assert shares(known, 7) == 0, "tombstones go in"
+        send(new[-1000:], 8)
+        assert shares(new[-1000:], 8) == 1, "where they made room"
+
+
 def test_faults_leave_nothing_open(directory, tmp_path, threads_begun) -> None:
     config = HierarchyConfig.from_mapping(
         {

@@ -18,7 +18,7 @@ def test_level_2_in_this_process_comes_after_level_3_and_is_filled_from_it(open_
 
 
 def test_a_level_2_without_memory_for_all_takes_new_rows_for_old_ones_where_level_3_has_both(open_tiers) -> None:
-    """An update of a row that it lacks would be refused, and tried again for ever, where it could not."""
+    """What an update adds is left out where it could not."""
     volatile = {"type": "parallel_hash_map", "num_partitions": 1, "memory_bytes": 1 << 20}
     tiers = open_tiers(config_of(volatile_db=volatile))
     store = tiers.stores_of_this_process()["volatile_db"]
@@ -27,11 +27,17 @@ def test_a_level_2_without_memory_for_all_takes_new_rows_for_old_ones_where_leve
         store.insert("users", keys, np.repeat(keys.astype(np.float32)[:, None], 4, axis=1))
     assert 0 < store.size("users") < 50_000
     assert tiers.state.hash_map_evictions >= 50_000
-    alone = open_tiers(config_of(persistent_db={}, volatile_db=volatile), version=2)
+    alone = open_tiers(config_of(persistent_db={}, volatile_db=volatile, cache={"init_ec": False}), version=2)
+    store = alone.stores_of_this_process()["volatile_db"]
+    store.insert("users", np.arange(99_000), np.full((99_000, 4), -1, np.float32))
+    assert store.size("users") + store.refused_keys["users"] == 99_000
+    assert ask(alone, [0, 2999, 98_999]) == [-1, -1, 0], "what it has is brought up to date"
+
+
+def test_a_model_without_room_for_its_rows_is_not_loaded(open_tiers) -> None:
+    volatile = {"type": "parallel_hash_map", "num_partitions": 1, "memory_bytes": 60_000}
     with pytest.raises(StoreError, match="memory bound"):
-        alone.stores_of_this_process()["volatile_db"].insert(
-            "users", np.arange(99_000), np.zeros((99_000, 4), np.float32)
-        )
+        open_tiers(config_of(persistent_db={}, volatile_db=volatile))
 
 
 def test_what_is_written_to_redis_takes_no_connection_from_queries(open_tiers) -> None:

@@ -33,8 +33,8 @@ class HashMapStore:
     """A `VolatileStore` of tables with the embedding dims `dims`, empty at first.
 
     It grows until `memory_bound_bytes` (None: what the machine has available), then insertions raise `StoreError`
-    while all else goes on; those rows of the call that found room are kept. After `evict_where_memory_ends` they evict
-    and never raise.
+    while all else goes on; those rows of the call that found room are kept. After `evict_where_memory_ends` or
+    `refuse_where_memory_ends` they evict, or leave out what finds no room, and never raise for want of it.
     Memory of deleted and evicted rows is used again, and given back by `close`. `seed` is the chance of `evict_random`.
     A row is as old as its last insertion or `touch`; both count as a use, an update does not.
     """
@@ -51,7 +51,8 @@ class HashMapStore:
         self.options = options
         self._kernels = hash_map.kernels()
         self._memory = MemoryPieces(memory_bound_bytes)
-        self._closed = self._evicts = False
+        self._closed = self._evicts = self._refuses = False
+        self._refused = dict.fromkeys(self.dims, 0)
         chance = np.random.SeedSequence(seed).spawn(len(self.dims))
         self._headers = np.zeros((len(self.dims), options.num_partitions * layout.HEADER_WORDS), np.int64)
         self._tables = {
@@ -67,6 +68,22 @@ class HashMapStore:
         holds nothing then stays empty. For one who has all rows elsewhere, and would rather have these than those.
         """
         self._evicts = True
+
+    def refuse_where_memory_ends(self) -> None:
+        """From now on, keys that find no room are left out and counted, and the rest of the call is done. For one that
+        alone has the rows: those that it has are brought up to date, whatever comes beside them.
+        """
+        self._refuses = True
+
+    @property
+    def refused_keys(self) -> Mapping[str, int]:
+        """See `BoundedStore.refused_keys`."""
+        return dict(self._refused)
+
+    @property
+    def why_refused(self) -> str:
+        """See `BoundedStore.why_refused`."""
+        return "the hash map's memory is used up: raise memory_bytes of [volatile_db], or add a [persistent_db]"
 
     @property
     def memory_bytes(self) -> int:
@@ -130,10 +147,15 @@ class HashMapStore:
                     entry.bound(partition)
                 if self._kernels.prune(entry.header, entry.chunk_bits, entry.row_bytes, partition):
                     continue
-                if not self._evicts:
+                rest = order[index : starts[partition + 1]]
+                if self._evicts:
+                    # It has no rows to give way, as where other tables had all memory first: it does without these.
+                    self.delete(table, keys[rest])  # nor keeps older ones of them
+                elif self._refuses:
+                    there = self.update(table, keys[rest], rows[rest])
+                    self._refused[table] += int(np.unique(keys[rest]).size) - there
+                else:
                     raise
-                # It has no rows to give way, as where other tables had all memory first: it does without these.
-                self.delete(table, keys[order[index : starts[partition + 1]]])  # nor keeps older ones of them
                 partition += 1
 
     def insert_tables(

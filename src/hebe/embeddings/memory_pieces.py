@@ -120,7 +120,7 @@ class MemoryPieces:
         if self.bound_bytes is not None and self.taken_bytes + size_bytes > self.bound_bytes:
             raise StoreError(
                 f"{size_bytes:,} bytes more than the {self.taken_bytes:,} in use would pass the memory bound of "
-                f"{self.bound_bytes:,} bytes: raise it, or set an overflow margin"
+                f"{self.bound_bytes:,} bytes: raise it, or set an overflow margin over a persistent store"
             )
 
     def _count(self, size_bytes: int) -> None:
@@ -131,4 +131,7 @@ class MemoryPieces:
 def _check_available(size_bytes: int) -> None:
     available = available_bytes()
     if available is not None and size_bytes > available:
-        raise StoreError(f"{size_bytes:,} bytes more are needed, {available:,} are available: set an overflow margin")
+        raise StoreError(
+            f"{size_bytes:,} bytes more are needed, {available:,} are available: set an overflow margin over a "
+            "persistent store"
+        )

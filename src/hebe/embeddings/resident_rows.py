@@ -34,8 +34,13 @@ class ResidentRows:
 
     @property
     def refused_keys(self) -> Mapping[str, int]:
-        """See `FixedStore.refused_keys`: keys of rows that are no row's number. Deletes of such keys lack nothing."""
+        """See `BoundedStore.refused_keys`: keys of rows that are no row's number. Deletes of such keys lack nothing."""
         return dict(self._refused)
+
+    @property
+    def why_refused(self) -> str:
+        """See `BoundedStore.why_refused`."""
+        return "table memory has the rows that the model was loaded with: load a version that has them"
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`."""

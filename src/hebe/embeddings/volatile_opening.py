@@ -64,8 +64,11 @@ def open_level_2(
     if watch is not None and config.update_source.type is not UpdateType.NULL:
         return Level2(tier, watch, tuple(lacking_tables(store, rows.tables, config.volatile_db)))
     fill_volatile(store, rows, persistent, config.volatile_db)
-    if isinstance(store, HashMapStore) and persistent is not None:
-        store.evict_where_memory_ends()
+    if isinstance(store, HashMapStore):
+        if persistent is not None:
+            store.evict_where_memory_ends()
+        else:
+            store.refuse_where_memory_ends()
     return Level2(tier, watch)
 
 

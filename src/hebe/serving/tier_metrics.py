@@ -18,7 +18,7 @@
 | hebe_updates_visible_seconds | histogram | model, version, ingestion, tier |
 | hebe_updates_gaps_total, hebe_updates_missing_total | counter | model, version, ingestion; gaps, messages in them |
 | hebe_updates_poison_total, hebe_updates_duplicates_total | counter | model, version, ingestion |
-| hebe_updates_refused_total | counter | model, version, ingestion; keys of rows that no table in memory has |
+| hebe_updates_refused_total | counter | model, version, ingestion; keys that a store in memory has no place for |
 | hebe_updates_passed_over_total | counter | model, version, ingestion; messages older than the model's rows |
 
 An ingestion reads the log for stores that go together: `tiers`, `volatile_db` or `resident`. Where no model has tiers,
@@ -155,7 +155,7 @@ _UPDATE_COUNTERS: tuple[tuple[str, str, Callable[[IngestionStatistics], float]],
     ("hebe_updates_duplicates", "Messages that had been applied before.", lambda statistics: statistics.duplicates),
     (
         "hebe_updates_refused",
-        "Keys of updated rows that a table in memory has no row for, and that were left out.",
+        "Keys of updated rows that a store in memory has no place for, and that were left out.",
         lambda statistics: statistics.refused,
     ),
     (

@@ -30,10 +30,10 @@ def test_refused_keys_are_told_at_once_and_then_by_their_number(caplog):
     counter = IngestionCounter([])
     incidents = Incidents("m", counter, None)
     for total in (0, 2, 2, 19, 20, 21, 199, 900):
-        incidents.refused("resident", "t", total)
-    incidents.refused("resident", "other", 1)
+        incidents.refused("resident", "t", total, "load another")
+    incidents.refused("resident", "other", 1, "load another")
     assert [text.split()[2] for text in texts(caplog)] == ["2", "20", "900", "1"]
-    assert "table t of model m" in texts(caplog)[0]
+    assert "table t of model m (resident), and are left out: load another" in texts(caplog)[0]
     assert counter.read().refused == 901
 
 

@@ -12,7 +12,9 @@ from .list_source import DIMS
 KEYS = np.arange(3)
 
 
-class Fixed(DictStore):
+class Bounded(DictStore):
+    why_refused = "it is full"
+
     @property
     def refused_keys(self):
         return {"users": 2}
@@ -51,7 +53,8 @@ def test_positions_are_those_that_all_stores_have_reached(tmp_path):
     second.close()
 
 
-def test_keys_without_a_place_are_known_of_stores_that_take_no_new_ones():
-    stores = UpdatedStores({"resident": Fixed(DIMS), "volatile_db": DictStore(DIMS)})
-    assert [stores.refused_keys("resident", table) for table in ("users", "items")] == [2, 0]
+def test_keys_without_a_place_are_known_of_stores_that_may_take_no_new_ones():
+    stores = UpdatedStores({"resident": Bounded(DIMS), "volatile_db": DictStore(DIMS)})
+    told = [stores.refused_keys("resident", table) for table in ("users", "items")]
+    assert told == [(2, "it is full"), (0, "it is full")]
     assert stores.refused_keys("volatile_db", "users") is None

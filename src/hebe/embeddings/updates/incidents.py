@@ -83,8 +83,8 @@ class Incidents:
             at.table, at.model, _utc(sent_s), _utc(since_s),
         )  # fmt: skip
 
-    def refused(self, tier: str, table: str, total: int) -> None:
-        """A store has no place for `total` keys of updates so far."""
+    def refused(self, tier: str, table: str, total: int, why: str) -> None:
+        """A store has no place for `total` keys of updates so far; `why` says what would help."""
         place = tier, table
         news = total - self._refused.get(place, 0)
         if not news:
@@ -94,9 +94,9 @@ class Incidents:
         if total >= self._tell_refused.get(place, 1):
             self._tell_refused[place] = _TELL_AGAIN * total
             log.warning(
-                "online updates: %d keys of updates so far have no row in table %s of model %s, which lies in memory "
-                "(%s), and are left out: load a version of the model that has them",
-                total, table, self._model, tier,
+                "online updates: %d keys of updates so far have no place in table %s of model %s (%s), and are left "
+                "out: %s",
+                total, table, self._model, tier, why,
             )  # fmt: skip
 
     def failed(self, what: str, fault: Exception) -> None:

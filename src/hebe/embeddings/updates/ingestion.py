@@ -429,7 +429,7 @@ class UpdateIngestion:
                 return False
             self._counter.visible(tier, batch.sent_s)
             if (refused := self._stores.refused_keys(tier, table)) is not None:
-                self._incidents.refused(tier, table, refused)
+                self._incidents.refused(tier, table, *refused)
         if (position := progress.new_position(batch)) is not None:
             progress.position = position[1]
         applied = {"deletes": batch.count} if batch.rows is None else {"rows": batch.count}

@@ -1,5 +1,5 @@
-"""The stores that an ingestion brings up to date: what differs between those that keep positions, or have no place for
-new keys, and those that do neither.
+"""The stores that an ingestion brings up to date: what differs between those that keep positions, or may have no place
+for new keys, and those that do neither.
 """
 
 from __future__ import annotations
@@ -42,12 +42,17 @@ class PositionedStore(Protocol):
 
 
 @runtime_checkable
-class FixedStore(Protocol):
-    """A store that has no place for other keys than those that it was made with."""
+class BoundedStore(Protocol):
+    """A store that may have no place for new keys, and goes on without them."""
 
     @property
     def refused_keys(self) -> Mapping[str, int]:
         """By table, the keys of updates so far that it had no place for, and left out."""
+        ...
+
+    @property
+    def why_refused(self) -> str:
+        """Why it had none, and what would help, for its operator."""
         ...
 
 
@@ -67,7 +72,7 @@ class UpdatedStores:
     def __init__(self, stores: Mapping[str, EmbeddingStore]) -> None:
         self._stores = dict(stores)
         self._positioned = {tier: store for tier, store in stores.items() if isinstance(store, PositionedStore)}
-        self._fixed = {tier: store for tier, store in stores.items() if isinstance(store, FixedStore)}
+        self._bounded = {tier: store for tier, store in stores.items() if isinstance(store, BoundedStore)}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stores)
@@ -105,6 +110,7 @@ class UpdatedStores:
         else:
             self._stores[tier].insert(table, batch.keys, batch.rows)
 
-    def refused_keys(self, tier: str, table: str) -> int | None:
-        """How many keys of updates so far a store had no place for; None if it takes any."""
-        return self._fixed[tier].refused_keys.get(table, 0) if tier in self._fixed else None
+    def refused_keys(self, tier: str, table: str) -> tuple[int, str] | None:
+        """How many keys of updates so far a store had no place for, and why; None if it takes any."""
+        store = self._bounded.get(tier)
+        return None if store is None else (store.refused_keys.get(table, 0), store.why_refused)
