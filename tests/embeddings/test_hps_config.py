@@ -67,6 +67,19 @@ def test_what_the_documentation_has(tmp_path: Path) -> None:
     assert "a secret" not in str(found.decisions)
 
 
+def test_what_else_parameters_of_updates_mean_is_told(tmp_path: Path) -> None:
+    data = documented()
+    data["update_source"]["receive_buffer_size"] = 8 << 20
+    found = read(tmp_path, data)
+    assert found.hierarchy.update_source.receive_buffer_size == 8 << 20
+    told = {decision.parameter: decision for decision in found.decisions if decision.place == "update_source"}
+    assert told["receive_buffer_size"].note == "the largest message; ours have at most 1,000,000 bytes"
+    assert "HPS counts messages" in told["max_commit_interval"].note
+    data["update_source"]["receive_buffer_size"] = 100
+    with pytest.raises(ConfigError, match="receive_buffer_size is 100: must be at least 1024"):
+        read(tmp_path, data)
+
+
 def test_every_parameter_that_is_given_is_told_once(tmp_path: Path) -> None:
     data = documented()
     given = {name for name in data if not isinstance(data[name], dict | list)}

@@ -211,7 +211,8 @@ class UpdateConfig:
     `group` names the consumer group of servers that share a volatile store. `max_rows_per_s` bounds the ingestion (0:
     nothing does), which applies what has come every `interval_s` seconds (0: as soon as it comes): the longer, the less
     of the cores it takes, as hot rows come again and again. Messages that cannot be applied go to directory
-    `quarantine`, or else beside level 3.
+    `quarantine`, or else beside level 3. Kafka's messages may have `receive_buffer_size` bytes, and always those that
+    trainers send, `KafkaOptions.most_message_bytes`.
     """
 
     type: UpdateType = UpdateType.NULL
@@ -242,7 +243,7 @@ class UpdateConfig:
         _within("max_rows_per_s", self.max_rows_per_s, 0)
         _within("interval_s", self.interval_s, 0, 86_400)
         _within("metadata_refresh_interval_ms", self.metadata_refresh_interval_ms, 1)
-        _within("receive_buffer_size", self.receive_buffer_size, 1)
+        _within("receive_buffer_size", self.receive_buffer_size, 1024, 100_000_000)
         if self.type is UpdateType.NULL:
             return
         check_name("group", self.group)

@@ -167,11 +167,15 @@ PARAMETERS: dict[str, tuple[HpsParameter, ...]] = {
         _mapped("type", Kind.STRING, "null"),
         _mapped("brokers", Kind.STRING, "127.0.0.1:9092", "address"),
         _mapped("metadata_refresh_interval_ms", Kind.INT, 30_000),
-        _mapped("receive_buffer_size", Kind.INT, 256 << 10),
+        _mapped(
+            "receive_buffer_size", Kind.INT, 256 << 10, note="the largest message; ours have at most 1,000,000 bytes"
+        ),
         _mapped("poll_timeout_ms", Kind.FLOAT, 500.0),
         _mapped("max_batch_size", Kind.INT, 8192),
         _mapped("failure_backoff_ms", Kind.FLOAT, 50.0),
-        _mapped("max_commit_interval", Kind.INT, 32),
+        _mapped(
+            "max_commit_interval", Kind.INT, 32, note="of batches, of up to max_batch_size keys; HPS counts messages"
+        ),
         _refused("max_receive_buffer_size", Kind.INT, 2048, f"{_OLDER}; receive_buffer_size is its name now"),
     ),
 }

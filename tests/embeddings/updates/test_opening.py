@@ -99,6 +99,16 @@ def test_what_is_no_log_is_said_without_its_password(url, said):
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize(("buffer_bytes", "most_bytes"), [(1024, 1_000_000), (8_388_608, 8_389_632)])
+def test_what_may_be_received_is_hps_receive_buffer_or_what_trainers_send(buffer_bytes, most_bytes):
+    """HPS gives Kafka so much, and 1024, as the largest message; it is no buffer of a socket."""
+    config = UpdateConfig(UpdateType.KAFKA, "one:9092", receive_buffer_size=buffer_bytes)
+    log = open_configured_log(config)
+    assert isinstance(log, KafkaLog)
+    assert log.options.most_message_bytes == most_bytes
+    assert not any("socket.receive" in name for name in log.options.client_settings)
+
+
 def test_a_log_of_a_configuration(tmp_path):
     (tmp_path / "password").write_text("of a file\n")
     log = open_configured_log(UpdateConfig(UpdateType.LOG_DIRECTORY, str(tmp_path / "log")))

@@ -57,7 +57,6 @@ class KafkaOptions:
 
     brokers: str = "127.0.0.1:9092"
     metadata_refresh_interval_ms: int = 30_000
-    receive_buffer_size: int = 262_144
     num_partitions: int = 16
     replication_factor: int = -1
     create_topics: bool = True
@@ -78,7 +77,6 @@ class KafkaOptions:
                 raise ValueError(f"brokers is {self.brokers!r}: port {port} must lie in [1, 65535]")
         for name, value, least, most in (
             ("metadata_refresh_interval_ms", self.metadata_refresh_interval_ms, 10, 3_600_000),
-            ("receive_buffer_size", self.receive_buffer_size, 0, 100_000_000),
             ("num_partitions", self.num_partitions, 1, 65536),
             ("request_timeout_s", self.request_timeout_s, 0.05, 300),
             ("session_timeout_ms", self.session_timeout_ms, 100, 3_600_000),
@@ -134,7 +132,6 @@ class KafkaOptions:
             "client.id": "hebe",
             "topic.metadata.refresh.interval.ms": self.metadata_refresh_interval_ms,
             "topic.metadata.refresh.fast.interval.ms": min(100, self.metadata_refresh_interval_ms),
-            "socket.receive.buffer.bytes": self.receive_buffer_size,
             "socket.timeout.ms": max(10, timeout_ms),
             "socket.connection.setup.timeout.ms": max(1000, timeout_ms),
             "socket.keepalive.enable": True,

@@ -29,6 +29,8 @@ _SCHEMES: Mapping[UpdateType, tuple[str, ...]] = {
     UpdateType.REDIS_STREAMS: ("redis", "rediss", "unix"),
     UpdateType.KAFKA: ("kafka",),
 }
+_FRAME_BYTES = 1024
+"""What a message takes of Kafka's limit beyond its own bytes, as HPS has it."""
 _FORMS = "give a directory, redis://HOST:PORT, rediss://HOST:PORT, unix:///PATH or kafka://HOST:PORT"
 
 
@@ -85,8 +87,9 @@ def open_configured_log(config: UpdateConfig, *, create: bool = True) -> UpdateL
         security = read_security(Path(config.security_file)) if config.security_file else {}
         options = KafkaOptions.of_url(config.address) if scheme else KafkaOptions(config.address)
         options = replace(options, security=security)
-        refresh_ms, buffer_bytes = config.metadata_refresh_interval_ms, config.receive_buffer_size
-        return _kafka(replace(options, metadata_refresh_interval_ms=refresh_ms, receive_buffer_size=buffer_bytes))
+        most_bytes = max(options.most_message_bytes, config.receive_buffer_size + _FRAME_BYTES)
+        refresh_ms = config.metadata_refresh_interval_ms
+        return _kafka(replace(options, metadata_refresh_interval_ms=refresh_ms, most_message_bytes=most_bytes))
     if config.type is UpdateType.REDIS_STREAMS:
         from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
 
