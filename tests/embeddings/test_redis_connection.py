@@ -48,6 +48,13 @@ def test_files_of_tls_that_cannot_be_used(tmp_path):
     assert RedisAccess(tls_ca_certificate=bad).tls_context() is None
 
 
+def test_a_directory_of_authorities_without_a_certificate_is_told(tmp_path):
+    (tmp_path / "notes.txt").write_text("no certificate")
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(ValueError, match=f"tls_ca_certificate {tmp_path}: no file of this directory is a certificate"):
+        RedisAccess(enable_tls=True, tls_ca_certificate=tmp_path).tls_context()
+
+
 def test_a_password_is_not_shown():
     assert "geheim" not in repr(RedisAccess(password="geheim"))
 

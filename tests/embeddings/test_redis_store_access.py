@@ -1,5 +1,7 @@
 """TLS, users and passwords between a store and its Redis."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,21 @@ def test_tls_user_and_password(open_redis, tls_files):
         assert fetched(store, keys).all()
         name = tls_access(tls_files, user_name="hebe", password="geheim", tls_server_name_identification="localhost")
         assert open_redis(server, access=name).size("users") == 0
+
+
+def test_authorities_in_a_directory(open_redis, tls_files, tmp_path):
+    """HPS' documentation has it: all valid certificates of the directory count."""
+    for name in ("one", "trusted"):
+        (tmp_path / name).mkdir()
+    shutil.copy(make_certificates(tmp_path / "one").authority, tmp_path / "trusted" / "another.pem")
+    (tmp_path / "trusted" / "notes.txt").write_text("no certificate")
+    with RedisServer(tls=tls_files) as server:
+        with pytest.raises(StoreError, match="certificate is not accepted"):
+            open_redis(server, access=tls_access(tls_files, tls_ca_certificate=tmp_path / "trusted")).size("users")
+        shutil.copy(tls_files.authority, tmp_path / "trusted" / "ours.pem")
+        assert (
+            open_redis(server, access=tls_access(tls_files, tls_ca_certificate=tmp_path / "trusted")).size("users") == 0
+        )
 
 
 def test_tls_that_does_not_fit(open_redis, tls_files, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import ssl
 from collections.abc import Sequence
@@ -61,8 +62,9 @@ class RedisAccess:
     `num_node_connections` is the most connections to each server. `timeout_s` is the longest that one exchange of
     commands and replies with all servers concerned may take, connecting and waiting for a connection included; only
     the system's resolver, where addresses are names, and a server that sends its reply in drops may take longer. With
-    `enable_tls` the server's certificate must be signed by an authority of `tls_ca_certificate` (None: those of the
-    system) and be for `tls_server_name_identification` (None: the address). Raises ValueError naming a field.
+    `enable_tls` the server's certificate must be signed by an authority of `tls_ca_certificate` (a file, or a directory
+    of files; None: those of the system) and be for `tls_server_name_identification` (None: the address). Raises
+    ValueError naming a field.
     """
 
     user_name: str = "default"
@@ -88,7 +90,7 @@ class RedisAccess:
         if not self.enable_tls:
             return None
         try:
-            context = ssl.create_default_context(cafile=self.tls_ca_certificate)
+            context = _context_of(self.tls_ca_certificate)
         except OSError as fault:
             raise ValueError(f"tls_ca_certificate {self.tls_ca_certificate}: {fault}") from None
         if self.tls_client_certificate is not None:
@@ -98,6 +100,20 @@ class RedisAccess:
                 files = f"{self.tls_client_certificate} and tls_client_key {self.tls_client_key}"
                 raise ValueError(f"tls_client_certificate {files}: {fault}") from None
         return context
+
+
+def _context_of(authorities: Path | None) -> ssl.SSLContext:
+    """One that trusts them. Raises OSError."""
+    if authorities is None or not authorities.is_dir():
+        return ssl.create_default_context(cafile=authorities)
+    # As OpenSSL, and HPS, have it, but without its names of files, the certificates' hashes, being needed.
+    context = ssl.create_default_context(capath=authorities)
+    for file in authorities.iterdir():
+        with contextlib.suppress(OSError):  # what is no certificate
+            context.load_verify_locations(file)
+    if not context.cert_store_stats()["x509"]:
+        raise OSError("no file of this directory is a certificate")
+    return context
 
 
 def open_nodes(addresses: str | Sequence[str], access: RedisAccess) -> RedisNodes:
