@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from hebe.embeddings.store import StoreError
+from hebe.embeddings.store import StoreDamaged, StoreError
 
 
 class DictStore:
@@ -116,6 +116,24 @@ class OneTableStore:
 
     def __init__(self, store: DictStore) -> None:
         self.query, self.close = store.query, store.close
+
+
+class DamagedStore(OneTableStore):
+    """One that cannot read the rows of some keys, nor of those asked for with them: as RocksDB with a damaged block."""
+
+    def __init__(self, store: DictStore, *damaged: int) -> None:
+        super().__init__(store)
+        self.damaged = set(damaged)
+        self.asked: list[list[int]] = []
+        self.query, self._query = self._query_if_whole, store.query
+
+    def _query_if_whole(self, table: str, keys: np.ndarray, rows: np.ndarray, found: np.ndarray) -> int:
+        self.asked.append(keys.tolist())
+        rows[:], found[:] = np.nan, True  # what it has read before it meets the damage is not to be relied upon
+        if bad := self.damaged & set(keys.tolist()):
+            raise StoreDamaged(f"the block of {min(bad)} is damaged", "a row is damaged")
+        found[:] = False
+        return self._query(table, keys, rows, found)
 
 
 class DictCache(DictStore):

@@ -25,6 +25,7 @@ from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.log_directory import LogDirectory
 
 from ..redis_servers import RedisServer
+from .example_tiers import damage_rows
 from .hps_examples import write_json
 from .sparse_models import any_keys, write_sparse_model
 
@@ -271,6 +272,26 @@ def test_stores_are_loaded_once_and_outlive_their_files(tables, tmp_path, caplog
         assert [spec.rows for spec in hps.tables("wdl")] == [ROWS, ROWS]
         assert np.array_equal(hps.lookup(keys, "wdl", "deep"), rows)
         assert hps.state("wdl").cached_rows, "level 1 begins with keys of the store"
+
+
+def test_a_damaged_store_is_told_at_once_if_it_is_to_be_verified(directory, tables, tmp_path) -> None:
+    config = ps(
+        directory, volatile_db={"type": "disabled"}, persistent_db={"type": "rocks_db", "path": str(tmp_path / "s")}
+    )
+    config["models"][0] |= {"init_ec": False}
+    file, keys = write_json(tmp_path / "ps.json", config), tables["deep"][0]
+    HPS(file).close()
+    with HPS(file, verify=True) as hps:
+        assert np.array_equal(hps.lookup(keys, "wdl", "deep"), tables["deep"][1])
+    damage_rows(tmp_path / "s" / "wdl" / "1", 0.5)
+    with HPS(file) as hps:
+        states = np.empty(len(keys), np.uint8)
+        rows = hps.lookup(keys, "wdl", "deep", states=states)
+        assert 0 < (states == RowState.DEFAULTED).sum() < 4096 / 64
+        assert np.array_equal(rows[states == RowState.FOUND], tables["deep"][1][states == RowState.FOUND])
+        assert not (states == RowState.UNKNOWN).any()
+    with pytest.raises(StoreError, match=r"cannot read table .*remove the directory"):
+        HPS(file, verify=True)
 
 
 def test_a_volatile_store_alone_serves_all_rows_whatever_share_of_them_hps_was_to_begin_with(

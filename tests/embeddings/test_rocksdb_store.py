@@ -18,7 +18,7 @@ from hebe.embeddings import rocksdb_load, rocksdb_store
 from hebe.embeddings.rocksdb_load import disk_bytes
 from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.rocksdb_store import RocksDbStore
-from hebe.embeddings.store import StoreError
+from hebe.embeddings.store import StoreDamaged, StoreError
 from hebe.embeddings.store_directory import read_record, write_record
 from hebe.spec import EmbeddingTableSpec
 
@@ -330,7 +330,7 @@ class TestWhatCanGoWrong:
         largest = max((tmp_path / "rows").glob("*.sst"), key=lambda file: file.stat().st_size)
         damage(largest)
         store = RocksDbStore.load(tmp_path, SPECS, {}, "first")
-        with pytest.raises(StoreError, match=f"{tmp_path}: cannot read table users: .*[Cc]orruption") as failure:
+        with pytest.raises(StoreDamaged, match=f"{tmp_path}: cannot read table users: .*[Cc]orruption") as failure:
             all_rows(store, "users", 5000, 3)
         assert "users" in failure.value.client_message
         assert "/" not in failure.value.client_message

@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pytest
 
-from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.store import StoreDamaged, StoreError, StoreUnavailable
 from hebe.embeddings.store_wire import fault_head, raise_fault, receive, send
 
 
@@ -59,7 +59,7 @@ def test_an_end_that_is_silent_is_told(ends):
     assert ours.fileno() >= 0
 
 
-@pytest.mark.parametrize("kind", [StoreError, StoreUnavailable])
+@pytest.mark.parametrize("kind", [StoreError, StoreUnavailable, StoreDamaged])
 def test_a_fault_is_the_same_at_the_other_end(ends, kind):
     send(ends[0], fault_head(kind("the disk is full: /data", "a store failed")))
     head, _ = receive(ends[1])

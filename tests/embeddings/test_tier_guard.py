@@ -8,7 +8,7 @@ from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard
 
-from .dict_store import DictStore, OneTableStore
+from .dict_store import DamagedStore, DictStore, OneTableStore
 
 DIMS = {"users": 3, "items": 1}
 
@@ -16,7 +16,7 @@ DIMS = {"users": 3, "items": 1}
 def asked(guard: TierGuard, keys: list[int], timeout_s: float = 20.0) -> tuple[np.ndarray, list[bool]]:
     """Of table users: the rows, those not found as zeros, and which were found."""
     starts = np.array([0, len(keys)])
-    rows, found = guard.query_tables(("users",), np.array(keys), starts, 3 * starts, timeout_s)
+    rows, found, _ = guard.query_tables(("users",), np.array(keys), starts, 3 * starts, timeout_s)
     return np.where(found[:, None], rows.reshape(-1, 3), 0), found.tolist()
 
 
@@ -43,7 +43,9 @@ def test_several_tables_are_one_question(one_table: bool) -> None:
     store.insert("users", np.array([5]), np.full((1, 3), 50, np.float32))
     guard = TierGuard("tier", OneTableStore(store) if one_table else store, DIMS, GuardOptions(timeout_s=20.0))
     starts, bases = np.array([0, 2, 2, 5]), np.array([0, 2, 2, 11])
-    rows, found = guard.query_tables(("items", "items", "users"), np.array([7, 8, 4, 5, 5]), starts, bases, 20.0)
+    keys = np.array([7, 8, 4, 5, 5])
+    rows, found, damaged = guard.query_tables(("items", "items", "users"), keys, starts, bases, 20.0)
+    assert damaged is None
     assert found.tolist() == [True, False, False, True, True]
     assert (rows[0], rows[5:].tolist()) == (70, [50] * 6)
     guard.close()
@@ -125,6 +127,39 @@ def test_after_failures_callers_are_told_at_once() -> None:
         asked(guard, [1])
     assert store.queries == []
     assert not guard.state.available
+    guard.close()
+
+
+def test_damaged_rows_are_told_once_and_the_tier_is_not_left_alone_for_them(caplog) -> None:
+    store = DictStore(DIMS)
+    store.insert("users", np.array([1, 3]), np.array([[1, 1, 1], [3, 3, 3]], np.float32))
+    guard = TierGuard("tier", DamagedStore(store, 2, 7), DIMS, GuardOptions(timeout_s=20.0))
+    starts = np.array([0, 4])
+    for _ in range(5):
+        _, found, damaged = guard.query_tables(("users",), np.array([1, 2, 3, 4]), starts, 3 * starts, 20.0)
+        assert damaged is not None
+        assert (found.tolist(), damaged.tolist()) == ([True, False, True, False], [False, True, False, False])
+    assert asked(guard, [7])[1] == [False]
+    state = guard.state
+    assert (state.available, state.failures, state.fault) == (True, 6, "the block of 7 is damaged")
+    assert caplog.messages == [
+        f"tier has rows that cannot be read, and queries do without: the block of {key} is damaged" for key in (2, 7)
+    ]
+    guard.close()
+
+
+def test_a_probe_that_meets_damage_is_answered() -> None:
+    store = DictStore(DIMS)
+    breaker = BreakerOptions(failures=1, pause_s=0.01, longest_pause_s=0.01)
+    guard = TierGuard("tier", DamagedStore(store, 0), DIMS, GuardOptions(20.0, breaker=breaker))
+    store.fault = RuntimeError("it is gone")
+    with pytest.raises(StoreUnavailable):
+        asked(guard, [1])
+    store.fault = None
+    give_up_s = time.monotonic() + 30.0
+    while not guard.state.available:
+        assert time.monotonic() < give_up_s
+        time.sleep(0.001)
     guard.close()
 
 

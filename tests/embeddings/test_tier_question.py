@@ -7,7 +7,7 @@ import pytest
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tier_question import TierQuestion
 
-from .dict_store import DictStore, OneTableStore
+from .dict_store import DamagedStore, DictStore, OneTableStore
 
 DIMS = {"users": 3, "items": 1}
 TABLES = ("items", "users", "items")
@@ -114,6 +114,30 @@ def test_a_fault_ends_it(store):
     assert not question.work(), "the other table is not asked for"
     assert question.wait(0.0)
     assert str(question.fault) == "gone"
+
+
+def test_what_lies_beside_damage_is_found(store):
+    store.insert("users", np.arange(40), np.repeat(np.arange(40.0), 3).reshape(40, 3))
+    keys, damaged_store = np.random.default_rng(1).permutation(100), DamagedStore(store, 3, *range(17, 37), 60)
+    question = TierQuestion(damaged_store, ("users",), keys, np.array([0, 100]), np.array([0, 300]))
+    assert question.work()
+    assert sorted(keys[question.damaged].tolist()) == [3, *range(17, 37), 60]
+    assert sorted(keys[question.found].tolist()) == [0, 1, 2, *range(4, 17), 37, 38, 39]
+    there = question.rows.reshape(100, 3)[question.found]
+    assert np.array_equal(there[:, 2], keys[question.found])
+    assert str(question.damage) == "the block of 60 is damaged"
+    assert len(damaged_store.asked) < 100
+    assert question.fault is None
+
+
+def test_a_table_that_is_damaged_all_over_is_not_asked_for_key_by_key(store):
+    keys = np.arange(10_000)
+    damaged_store = DamagedStore(store, *range(9_990))
+    question = TierQuestion(damaged_store, ("users",), keys, np.array([0, 10_000]), np.array([0, 30_000]))
+    assert question.work()
+    assert question.damaged[:9_990].all()
+    assert not question.found.any()
+    assert len(damaged_store.asked) < 300
 
 
 def test_no_keys_are_no_question(store):

@@ -11,6 +11,7 @@ from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tier_guard import GuardOptions
 
+from .dict_store import DamagedStore
 from .dict_tiers import DIMS, HASTY, batch_of, wait_until
 
 
@@ -54,6 +55,19 @@ def test_unknown_keys_are_told_from_defaulted_ones(make_tiers) -> None:
     tiers = make_tiers(LookupOptions(default_values={"users": 4.0}))
     assert tiers.ask([1, 1000]) == ([1, 4], [RowState.FOUND, RowState.UNKNOWN])
     assert (tiers.lookup.counts.unknown, tiers.lookup.counts.defaulted) == (1, 0)
+
+
+def test_damaged_rows_are_defaulted_and_those_asked_for_with_them_are_not(make_tiers) -> None:
+    tiers = make_tiers(LookupOptions(default_values={"users": 4.0}))
+    tiers.lookup.persistent.store = DamagedStore(tiers.persistent, 6, 7)
+    found, defaulted, unknown = RowState.FOUND, RowState.DEFAULTED, RowState.UNKNOWN
+    for _ in range(4):
+        rows, states = tiers.ask([5, 6, 7, 8, 1000])
+        assert (rows, states) == ([5, 4, 4, 8, 4], [found, defaulted, defaulted, found, unknown])
+    assert (tiers.lookup.counts.unknown, tiers.lookup.counts.defaulted) == (4, 8)
+    tiers.cache.insert("users", np.array([6, 9, 1000]), np.full((3, 3), 1, np.float32))
+    assert tiers.lookup.renew("users", np.array([6, 9, 1000])) == (1, 1, 1)
+    assert tiers.ask([6, 9, 1000]) == ([1, 9, 4], [found, found, unknown]), "no damage drops a row of level 1"
 
 
 def test_level_2_is_asked_first_told_of_use_and_given_what_it_lacked(make_tiers) -> None:

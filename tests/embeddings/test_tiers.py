@@ -82,18 +82,21 @@ def test_a_store_that_is_in_use_names_its_directory(open_tiers, tmp_path) -> Non
 
 
 def test_damage_anywhere_is_told_where_every_row_is_verified(open_tiers, tmp_path) -> None:
-    """Otherwise those rows are default vectors when they are asked for, and said to be."""
+    """Otherwise those rows are default vectors when they are asked for, and said to be; they alone."""
     place = tmp_path / "model" / "1"
     open_tiers(config_of()).close()
     damage_rows(place, 0.6)
     tiers = open_tiers(config_of())
-    keys, rows = np.arange(3000), np.zeros((3000, 4), np.float32)
+    keys, rows, count = np.arange(3000), np.zeros((3000, 4), np.float32), 0
     for first in range(0, 3000, 50):
         part = slice(first, first + 50)
         states = tiers.lookup.look_up("users", keys[part], rows[part])
         defaulted = np.zeros(50, np.bool_) if states is None else states == RowState.DEFAULTED
         assert np.array_equal(rows[part, 0], np.where(defaulted, 0, keys[part]))
+        count += int(np.count_nonzero(defaulted))
+    assert 0 < count < 4096 / 16, "of one block of the file"
     assert "Corruption" in (tiers.state.levels[0].fault or "")
+    assert not tiers.state.degraded
     tiers.close()
     with pytest.raises(StoreError, match=f"{place}: cannot read table .*remove the directory"):
         Tiers.open(ModelRows("model", 1, TABLES, SOURCES, "identity"), config_of(), place, verify=True)

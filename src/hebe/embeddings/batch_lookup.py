@@ -103,13 +103,15 @@ class BatchFetch:
         self.found = np.zeros(len(wanted.keys), np.bool_)
         self.doubted: FoundMask | None = None
         """Which of them may be older than they should be, since a tier that has newer ones could not be asked."""
+        self.damaged: FoundMask | None = None
+        """Which of them have rows that are damaged in the tier that has them: they are defaulted, not unknown."""
         self._missing = missing
         self._answered = False
         """The last tier that was asked has said which it has."""
 
     @property
     def state(self) -> int:
-        """How keys were answered that are left."""
+        """How keys were answered that are left, but for those that are `damaged`."""
         return UNKNOWN if self._answered else DEFAULTED
 
     @property
@@ -146,12 +148,15 @@ class BatchFetch:
         keys, (starts, bases) = wanted.keys[places], wanted.spans(places)
         self._answered = False
         try:
-            rows, found = tier.query_tables(wanted.tables, keys, starts, bases, timeout_s)
+            rows, found, damaged = tier.query_tables(wanted.tables, keys, starts, bases, timeout_s)
         except StoreUnavailable:
             return None
         take_rows(rows, places, found, wanted.starts, wanted.bases, wanted.rows)
         self.found[places] = found
         self._answered = True
+        if damaged is not None:
+            self.damaged = np.zeros(len(wanted.keys), np.bool_)
+            self.damaged[places] = damaged
         hits = int(np.count_nonzero(found))
         self.left -= hits
         return Answer(BatchLookup(wanted.tables, keys, starts, rows, bases), found) if hits else None

@@ -54,7 +54,8 @@ class HPS:
 
     Online updates are followed if configured. `rows_as_of`: when training read out the rows of the sparse files, of all
     models or by model (local time, unless it has a zone): updates that were sent before are in them and passed over.
-    None, or of a model that is not named: all that the log holds are applied.
+    None, or of a model that is not named: all that the log holds are applied. `verify`: read every row that persistent
+    stores have already, and refuse one in which a row is damaged; `progress` counts rows meanwhile.
 
     Any number of threads may look up at once. Raises `ConfigError`, `StoreError`, and ValueError and TypeError for
     `rows_as_of`; nothing stays open then.
@@ -66,6 +67,7 @@ class HPS:
         *,
         rows_as_of: datetime | Mapping[str, datetime] | None = None,
         progress: Progress | None = None,
+        verify: bool = False,
     ) -> None:
         hierarchy = config if isinstance(config, HierarchyConfig) else read_config(Path(config))
         for said in hierarchy.models_beside(hierarchy.tables):
@@ -75,7 +77,7 @@ class HPS:
         self._scratch = threading.local()
         with contextlib.ExitStack() as opened:
             for name in hierarchy.tables:
-                self._models[name] = model = _Model(name, hierarchy, since_s.get(name), progress)
+                self._models[name] = model = _Model(name, hierarchy, since_s.get(name), progress, verify=verify)
                 opened.callback(model.close)
             deduplicate.warm_up()
             self._close = weakref.finalize(self, opened.pop_all().close)
@@ -244,7 +246,9 @@ def _since_s(rows_as_of: datetime | Mapping[str, datetime] | None, config: Hiera
 class _Model:
     """One model's tables, open."""
 
-    def __init__(self, name: str, config: HierarchyConfig, since_s: float | None, progress: Progress | None) -> None:
+    def __init__(
+        self, name: str, config: HierarchyConfig, since_s: float | None, progress: Progress | None, *, verify: bool
+    ) -> None:
         self.name = name
         config.check_tables(name, [table.name for table in config.tables[name]])
         found = find_tables(config, name)
@@ -254,7 +258,7 @@ class _Model:
         identity = found.identity(progress)
         self._by_name = {spec.name: spec for spec in self.specs}
         rows = ModelRows(name, version_of(identity), found.specs, found.sources, identity, since_s)
-        self.tiers = Tiers.open(rows, config, found.persistent_dir, progress)
+        self.tiers = Tiers.open(rows, config, found.persistent_dir, progress, verify=verify)
         self.updates: OnlineUpdates | None = None
         try:
             self.tiers.start()

@@ -36,6 +36,7 @@ from hebe.embeddings.store import (
     FoundMask,
     KeyArray,
     RowArray,
+    StoreDamaged,
     StoreError,
     check_batch_size,
     check_keys,
@@ -201,7 +202,8 @@ class RocksDbStore:
             present = int(np.count_nonzero(mask))
             stored = b"".join(value for value in values if value is not None)
             if len(stored) != present * 4 * dim:
-                raise store_error(self.path, f"table {table} has rows that are not {dim} floats")
+                damage = f"table {table} has rows that are not {dim} floats"
+                raise StoreDamaged(f"persistent store {self.path}: {damage}", f"persistent store: {damage}")
             arrived = np.frombuffer(stored, "<f4").reshape(-1, dim)
             if present == len(values):
                 rows[part] = arrived

@@ -40,6 +40,10 @@ class StoreUnavailable(StoreError):
     """A tier that cannot be reached, or has not answered in time. What it holds is as it was; it may heal by itself."""
 
 
+class StoreDamaged(StoreError):
+    """Some of what was asked for is damaged where it lies. What lies elsewhere is as it was, and may be asked for."""
+
+
 def check_keys(table: str, keys: KeyArray) -> None:
     """Raises `StoreError` unless `keys` are int64 `[n]`, C-contiguous: their memory is what kernels and stores read."""
     if keys.dtype != np.int64 or keys.ndim != 1 or not keys.flags.c_contiguous:

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from hebe.embeddings.store import StoreError
+from hebe.embeddings.store import StoreDamaged, StoreError
 
 FORMAT = 3
 
@@ -268,7 +268,8 @@ def faults(path: Path, what: str) -> Iterator[None]:
         advice = ": restore a checkpoint, or remove the directory and load it anew" if kind == "Corruption" else ""
         if any(full in str(fault) for full in _NO_ROOM):
             advice = ": free some disk space; writes go on then"
-        raise StoreError(
+        raised = StoreDamaged if kind == "Corruption" else StoreError
+        raise raised(
             f"persistent store {path}: {what}: {fault}{advice}", f"persistent store: {what}: {kind}"
         ) from fault
 

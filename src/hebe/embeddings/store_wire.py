@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.store import StoreDamaged, StoreError, StoreUnavailable
 
 _SIZES = struct.Struct("<IQ")
+_KINDS: Mapping[str, type[StoreError]] = {"unavailable": StoreUnavailable, "damaged": StoreDamaged}
 
 
 def send(connection: socket.socket, head: Mapping[str, Any], *arrays: npt.NDArray[Any]) -> None:
@@ -46,15 +47,14 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], memoryview]:
 
 def fault_head(fault: StoreError) -> dict[str, Any]:
     """The head that tells of a fault; `raise_fault` raises it at the other end."""
-    unavailable = isinstance(fault, StoreUnavailable)
-    return {"fault": str(fault), "client_message": fault.client_message, "unavailable": unavailable}
+    kind = next((name for name, kind in _KINDS.items() if isinstance(fault, kind)), "")
+    return {"fault": str(fault), "client_message": fault.client_message, "kind": kind}
 
 
 def raise_fault(head: Mapping[str, Any]) -> None:
     """Raises the `StoreError` that a head tells of, if it does."""
     if "fault" in head:
-        kind = StoreUnavailable if head["unavailable"] else StoreError
-        raise kind(head["fault"], head["client_message"])
+        raise _KINDS.get(head["kind"], StoreError)(head["fault"], head["client_message"])
 
 
 def _read(connection: socket.socket, size: int) -> bytearray:

@@ -5,6 +5,8 @@ of the guard, into buffers of its own, since a caller that has given up takes hi
 the tier is left alone and callers are told at once; a probe from time to time, in no query's way, finds out when it is
 back.
 
+Damage is no reason for that: a question is answered without the rows that are damaged.
+
 The tier has its time-out for each question, counted from when a thread puts it to the store, however soon its caller
 gives up: callers with little time neither make a busy tier fail nor keep one that hangs from failing.
 """
@@ -21,10 +23,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hebe.embeddings.circuit_breaker import BreakerOptions, CircuitBreaker
-from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray, StoreError, StoreUnavailable
+from hebe.embeddings.store import (
+    EmbeddingStore,
+    FoundMask,
+    KeyArray,
+    RowArray,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+)
 from hebe.embeddings.tier_question import TierQuestion
 
 log = logging.getLogger("hebe.tiers")
+
+_MOST_DAMAGE_TOLD = 100
+"""Places of damage that are told in the log, once each."""
 
 ClockFunction = Callable[[], float]
 
@@ -88,6 +101,7 @@ class TierGuard:
         self._fault: str | None = None
         self._fault_s = 0.0
         self._left_alone_s: float | None = None
+        self._told_damage: set[str] = set()
         self._unanswered: set[TierQuestion] = set()
         """Those in the line or put to the store. It and the next change by single operations, which need no lock."""
         self._at_work: dict[int, TierQuestion] = {}
@@ -113,8 +127,9 @@ class TierGuard:
 
     def query_tables(
         self, tables: Sequence[str], keys: KeyArray, starts: KeyArray, bases: KeyArray, timeout_s: float
-    ) -> tuple[RowArray, FoundMask]:
-        """Rows of several tables, and which of them are there, within `timeout_s` and the tier's own time-out.
+    ) -> tuple[RowArray, FoundMask, FoundMask | None]:
+        """Rows of several tables, which of them are there, and which cannot be read since they are damaged (None: all
+        can), within `timeout_s` and the tier's own time-out.
 
         Arrays as those of `TablesStore.fill_tables`. Raises `StoreUnavailable` when the tier is being left alone,
         fails, has not answered in time, or has too many questions to answer.
@@ -146,7 +161,7 @@ class TierGuard:
             raise StoreUnavailable(what, what)
         if question.fault is not None:
             raise StoreUnavailable(f"{self.name}: {question.fault}", question.fault.client_message) from question.fault
-        return question.rows, question.found
+        return question.rows, question.found, None if question.damage is None else question.damaged
 
     def renew_threads(self) -> None:
         """Let go of the threads that there are; while no question is under way.
@@ -193,6 +208,8 @@ class TierGuard:
                 if self._breaker.closed:
                     self._breaker.succeeded(now_s)
         if answered:
+            if question.damage is not None:
+                self._note_damage(str(question.damage))
             question.end()
 
     def _count_overdue(self, now_s: float) -> bool:
@@ -215,6 +232,17 @@ class TierGuard:
             if not question.failure_counted:
                 question.failure_counted = True
                 self._count_failure(fault, question.started_s)
+
+    def _note_damage(self, fault: str) -> None:
+        """Of a question that was answered all the same, but for some rows: the tier is not left alone for them."""
+        with self._lock:
+            self._failures += 1
+            self._fault, self._fault_s = fault, self._clock()
+            news = fault not in self._told_damage and len(self._told_damage) < _MOST_DAMAGE_TOLD
+            if news:
+                self._told_damage.add(fault)
+        if news:
+            log.warning("%s has rows that cannot be read, and queries do without: %s", self.name, fault)
 
     def _count_failure(self, fault: str, began_s: float) -> None:
         """Of a question that began then. With the lock held."""
@@ -257,6 +285,8 @@ class TierGuard:
         rows, found = np.empty((1, self._dims[table]), np.float32), np.zeros(1, np.bool_)
         try:
             self.store.query(table, np.zeros(1, np.int64), rows, found)
+        except StoreDamaged:  # which is an answer: other rows may be asked for
+            return None
         except Exception as fault:
             return str(fault) or type(fault).__name__
         return None

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray, StoreError, TablesStore
+from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray, StoreDamaged, StoreError, TablesStore
 
+_MOST_FAULTS = 256
+"""After so many, keys of a piece that fails are taken for damaged as they are: a question takes no time without end."""
 _NO_KEYS, _NO_ROWS = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
@@ -19,7 +21,7 @@ class TierQuestion:
     """Keys of several tables for `store`, and the rows that come, in buffers of its own: who asked may have given up.
 
     Arrays as those of `TablesStore.fill_tables`. Such a store is asked in one piece, another one for a table at a time,
-    by as many threads as `work`: they wait for its disk side by side.
+    by as many threads as `work`: they wait for its disk side by side. Where that has damage, it is asked around it.
     """
 
     def __init__(
@@ -31,6 +33,9 @@ class TierQuestion:
         self.found: FoundMask = np.zeros(len(keys), np.bool_)
         self.fault: StoreError | None = None
         """Why it has failed."""
+        self.damage: StoreDamaged | None = None
+        """Why it is answered without the rows of some keys, those that are `damaged`."""
+        self.damaged: FoundMask = np.zeros(len(keys), np.bool_)
         self.failure_counted = False
         self.started_s = math.inf
         """When its first thread began: what it waits in the line before says nothing about the tier."""
@@ -92,4 +97,30 @@ class TierQuestion:
         else:
             own = slice(starts[number], starts[number + 1])
             there = rows[bases[number] : bases[number + 1]].reshape(own.stop - own.start, -1)
-            self._store.query(self._tables[number], keys[own], there, found[own])
+            self._put_table(self._tables[number], keys[own], there, found[own], self.damaged[own])
+
+    def _put_table(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask, damaged: FoundMask) -> None:
+        """One table's keys. Where something is damaged, all others are found in smaller and smaller pieces, of
+        ascending keys: what lies beside each other is damaged together.
+        """
+        try:
+            self._store.query(table, keys, rows, found)
+            return
+        except StoreDamaged as fault:
+            self.damage = fault
+        order = np.argsort(keys)
+        keys, there, had, bad = keys[order], np.empty_like(rows), np.empty_like(found), np.zeros_like(damaged)
+        pieces, faults = [(0, len(keys))], 0
+        while pieces:
+            first, last = pieces.pop()
+            part = slice(first, last)
+            try:
+                self._store.query(table, keys[part], there[part], had[part])
+            except StoreDamaged as fault:
+                self.damage, faults = fault, faults + 1
+                if last - first == 1 or faults > _MOST_FAULTS:
+                    had[part], bad[part] = False, True
+                else:
+                    middle = (first + last) // 2
+                    pieces += [(middle, last), (first, middle)]
+        rows[order], found[order], damaged[order] = there, had, bad

@@ -139,7 +139,7 @@ class TieredLookup:
         """
         fetch = self._fetch_parts([(table, keys)], timeout_s, LookupCounts(), note=note)
         states = np.full(len(keys), fetch.state, np.uint8)
-        states[fetch.found] = DEFAULTED
+        states[fetch.found if fetch.damaged is None else fetch.found | fetch.damaged] = DEFAULTED
         states[fetch.to_keep] = FOUND
         return fetch.wanted.rows_of(0, self.dims[table]), states
 
@@ -249,10 +249,13 @@ class TieredLookup:
             counts.stale += places.size
         if fetch.left:
             fetch.wanted.set_states(np.flatnonzero(fetch.rest), fetch.state)
-            if fetch.state == UNKNOWN:
-                counts.unknown += fetch.left
-            else:
-                counts.defaulted += fetch.left
+            unknown = fetch.left if fetch.state == UNKNOWN else 0
+            if unknown and fetch.damaged is not None:
+                damaged = np.flatnonzero(fetch.damaged)
+                fetch.wanted.set_states(damaged, DEFAULTED)
+                unknown -= damaged.size
+            counts.unknown += unknown
+            counts.defaulted += fetch.left - unknown
 
     def _fetch_parts(
         self, parts: Sequence[tuple[str, KeyArray]], timeout_s: float, counts: LookupCounts, *, note: bool = True

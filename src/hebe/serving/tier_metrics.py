@@ -50,7 +50,7 @@ def tier_metrics(models: Sequence[HostedModel]) -> Iterator[Metric]:
         "hebe_tier_available", "1 if the tier is asked, 0 while it is left alone.", labels=_TIER
     )
     failures = CounterMetricFamily(
-        "hebe_tier_failures", "Questions to a tier that failed or took too long.", labels=_TIER
+        "hebe_tier_failures", "Questions to a tier that failed, took too long, or met damaged rows.", labels=_TIER
     )
     hits = CounterMetricFamily("hebe_tier_hits", "Keys that a tier had and those above it lacked.", labels=_TIER)
     for labels, model, state in states:
