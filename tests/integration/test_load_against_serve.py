@@ -1,5 +1,7 @@
 """The load generator against `hebe serve`."""
 
+from dataclasses import replace
+
 import pytest
 
 from hebe.load_generator.discovery import discover
@@ -8,7 +10,7 @@ from hebe.load_generator.qps_search import Workload
 from hebe.load_generator.session import run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.workload.key_skew import ReuseKeys
-from hebe.workload.query_sizes import NormalSizes, QuantileSizes
+from hebe.workload.query_sizes import FixedSizes, NormalSizes, QuantileSizes
 
 from .served import eventually, hebe_serve, self_signed, small_dlrm, store
 
@@ -55,6 +57,7 @@ def guarded(tmp_path_factory):
     certificate, key = self_signed(root)
     store(root / "models", small_dlrm("ranker"))
     options = ["--tls-certificate", str(certificate), "--tls-key", str(key), "--api-token", "secret"]
+    options += ["--max-request-bytes", "64K", "--max-json-bytes", "16K"]
     with hebe_serve(root / "models", root / "log", *options, "--workers", "1") as server:
         addresses = server.listening
 
@@ -73,6 +76,27 @@ def test_tls_and_token(guarded, protocol):
     addresses, certificate = guarded
     report = run_load(_target(addresses[protocol], certificate), WORKLOAD, 20, 0.5, warm_up_s=0.1)
     assert report.latencies.answers == report.latencies.arrivals > 0
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_queries_as_large_as_the_server_tells_are_answered_and_larger_ones_not_sent(guarded, protocol):
+    addresses, certificate = guarded
+    target = _target(addresses[protocol], certificate)
+    most = discover(target).max_items
+    assert 500 < most < 800, "of 80 bytes, in 64 KiB"
+    report = run_load(target, Workload(sizes=FixedSizes(most)), 20, 0.5, warm_up_s=0.1)
+    assert report.latencies.answers == report.latencies.arrivals > 0
+    with pytest.raises(LoadError) as caught:
+        run_load(target, Workload(), 20, 0.5)
+    assert f"query sizes reach 999 items: must be at most {most}, and an item has 80 bytes" in str(caught.value)
+    assert "give smaller --sizes, or have the server take larger queries (hebe serve --max-request" in str(caught.value)
+
+
+def test_text_that_is_larger_than_the_server_takes_is_said_before_the_run(guarded):
+    addresses, certificate = guarded
+    target = replace(_target(addresses["http"], certificate), encoding="json")
+    with pytest.raises(LoadError, match=r"up to 500 items: 413 \d+ bytes of JSON exceed .*--max-json-bytes"):
+        run_load(target, Workload(sizes=FixedSizes(500)), 20, 0.5)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -44,6 +44,13 @@ async def test_a_refusal_is_no_fault_and_a_failure_is(outcome, kind, fault):
     assert answer.fault == fault
 
 
+@pytest.mark.parametrize(("kind", "too_large"), [("413", True), ("message too large", True), ("503", False)])
+async def test_a_refusal_for_its_size_is_told_from_others(kind, too_large):
+    answer = await ask(FakeServer(verdict=lambda _: (Outcome.REFUSED, kind)))
+    assert answer.fault == ""
+    assert answer.too_large == (f"{kind} message of {kind}" if too_large else "")
+
+
 async def test_a_query_without_an_answer_is_given_up():
     server = FakeServer(delay_s=math.inf)
     answer = await ask(server, timeout_s=0.01)

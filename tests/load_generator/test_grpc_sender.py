@@ -58,9 +58,9 @@ async def until(condition):
 
 
 @asynccontextmanager
-async def sending(**options):
+async def sending(most_bytes=1000, **options):
     handler = Server()
-    server = grpc.aio.server(handlers=[handler])
+    server = grpc.aio.server(handlers=[handler], options=[("grpc.max_receive_message_length", most_bytes)])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     sender = GrpcSender(Target(parse_endpoint(f"grpc://127.0.0.1:{port}"), "m", **options), Body())
@@ -100,6 +100,15 @@ async def test_what_a_server_says_is_a_refusal_or_a_failure(code, outcome):
         sender.send(5, 1, 0)
         await listener.wait(1)
         assert listener.done == {5: (outcome, code.name, f"it is {code.name}")}
+
+
+async def test_a_message_that_is_too_large_is_told_from_a_used_up_rate():
+    async with sending(most_bytes=3, connections=1) as (sender, listener, _):
+        sender.send(5, 1, 0)
+        await listener.wait(1)
+        outcome, kind, message = listener.done[5]
+        assert (outcome, kind) == (Outcome.REFUSED, "message too large")
+        assert "larger than max (4 vs. 3)" in message
 
 
 async def test_no_more_calls_than_allowed_are_under_way_and_the_others_follow_in_order():

@@ -109,6 +109,7 @@ async def test_sending_upon_an_answer_opens_no_further_connection():
         (b"HTTP/1.1 503 -\r\nContent-Length: 17\r\n\r\n" + b'{"error": "full"}', (Outcome.REFUSED, "503", "full")),
         (b"HTTP/1.1 429 -\r\nContent-Length: 0\r\n\r\n", (Outcome.REFUSED, "429", "")),
         (b"HTTP/1.1 408 -\r\nContent-Length: 4\r\n\r\nlate", (Outcome.REFUSED, "408", "late")),
+        (b"HTTP/1.1 413 -\r\nContent-Length: 3\r\n\r\nbig", (Outcome.REFUSED, "413", "big")),
         (b"HTTP/1.1 400 -\r\nContent-Length: 3\r\n\r\n[1]", (Outcome.FAILED, "400", "[1]")),
         (b"HTTP/1.1 500 -\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nbad\r\n0\r\n\r\n", (Outcome.FAILED, "500", "bad")),
         (b"HTTP/1.1 100 Continue\r\n\r\n" + OK, (Outcome.ANSWERED, "", "")),

@@ -10,14 +10,17 @@ import pytest
 
 from hebe.latency import LatencyRecorder
 from hebe.load_generator import session
+from hebe.load_generator.error import LoadError
 from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe, Workload
 from hebe.load_generator.rate_search import Crossing, Phase
+from hebe.load_generator.sender import Outcome
 from hebe.load_generator.session import find_qps, run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget
-from hebe.workload.query_sizes import FixedSizes
+from hebe.workload.arrivals import ConstantArrivals
+from hebe.workload.query_sizes import FixedSizes, ProductionSizes, QuantileSizes
 
 from .fake_server import FakeServer
 
@@ -74,6 +77,62 @@ def test_what_the_search_remarks_itself_is_kept(search):
     assert found.remarks == ("probes too short",)
     found, _ = search(*[POOL_ITEMS] * 10, remarks=("probes too short",))
     assert len(found.remarks) == 2
+
+
+class Narrow(FakeServer):
+    """Takes queries of at most so many items, and of the first `while_wide` any."""
+
+    def __init__(self, most, while_wide=0):
+        super().__init__(delay_s=0.0)
+        self._most, self._while_wide = most, while_wide
+        self.verdict = self._verdict
+
+    def _verdict(self, _index):
+        wide = self._while_wide > 0
+        self._while_wide -= 1
+        fits = wide or self.sent[-1][1] <= self._most
+        return (Outcome.ANSWERED, "") if fits else (Outcome.REFUSED, "413")
+
+
+def asking(monkeypatch, server, **options):
+    monkeypatch.setattr(session, "discover", lambda _: MODEL)
+    monkeypatch.setattr(session, "HttpSender", lambda *_: server)
+    return Target(parse_endpoint("127.0.0.1:1"), "ranker", **options)
+
+
+@pytest.mark.parametrize("measure", [partial(run_load, rate_qps=100.0, duration_s=1.0), find_qps])
+@pytest.mark.parametrize(("encoding", "bound"), [("binary", "--max-request-bytes"), ("json", "--max-json-bytes")])
+def test_queries_that_are_larger_than_the_server_takes_are_said_before_anything_is_measured(
+    monkeypatch, measure, encoding, bound
+):
+    target = asking(monkeypatch, Narrow(998), encoding=encoding)
+    with pytest.raises(LoadError) as caught:
+        measure(target, Workload(ProductionSizes()), pool_bytes=10_000)
+    assert "as large as they get, up to 999 items: 413 message of 413: give smaller --sizes" in str(caught.value)
+    assert f"(hebe serve {bound})" in str(caught.value)
+
+
+def test_queries_that_turn_out_too_large_are_told_and_no_sign_of_a_dead_server(monkeypatch):
+    """As with JSON, of which not all that have so many items have so many bytes."""
+    workload = Workload(QuantileSizes((1, 1, 1, 2)), ConstantArrivals())
+    server = Narrow(1, while_wide=1)
+    report = run_load(asking(monkeypatch, server), workload, 1000.0, 0.2, warm_up_s=0.0, sla=SLA)
+    count = report.latencies.refused["413"]
+    assert count + report.latencies.answers == report.latencies.arrivals
+    assert f"{count} of {report.latencies.arrivals} queries were refused for their size" in report.remarks[0]
+    server = Narrow(1, while_wide=1 + session.FIRST_QUERIES)
+    found = find_qps(
+        asking(monkeypatch, server),
+        workload,
+        SLA,
+        probe_s=0.1,
+        warm_up_s=0.0,
+        rounds=2,
+        resolution=0.3,
+        highest_qps=500,
+    )
+    assert found.crossing == Crossing(0, 0, 0)
+    assert "were refused for their size, whatever the load" in " ".join(found.remarks)
 
 
 class Silent(FakeServer):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import pytest
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2
 
 import hebe
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
+from hebe.spec import FeatureSpec, Pooling
 
 from .conftest import LONE, RANKER, FakeModel
+
+LIMIT = 64 << 20
 
 
 def test_the_server_lists_what_it_can():
@@ -33,18 +38,34 @@ def test_metadata_lists_all_inputs_in_their_fixed_form():
 
 
 def test_a_model_without_dense_values_has_no_dense_input():
-    metadata, config = model_metadata(FakeModel(LONE), ["1"]), model_config(FakeModel(LONE))
+    metadata, config = model_metadata(FakeModel(LONE), ["1"]), model_config(FakeModel(LONE), LIMIT)
     assert [tensor["name"] for tensor in metadata["inputs"]] == ["thing"]
     assert [tensor["name"] for tensor in config["input"]] == ["thing"]
     assert metadata["outputs"][0]["shape"] == [-1, 3]
     assert config["output"][0]["dims"] == [3]
 
 
+@pytest.mark.parametrize(
+    ("limit", "items"),
+    [
+        (64 << 20, 685),  # of 97,824 bytes with jagged keys
+        (128 << 20, 1371),
+        (1 << 40, 8192),  # the server takes no more
+        (1000, 1),  # 0 would say that there is no batch dimension
+    ],
+)
+def test_the_largest_query_is_one_that_a_request_can_carry(limit, items):
+    features = tuple(FeatureSpec(f"feature{n}", "users", 120, Pooling.SUM) for n in range(100))
+    model = FakeModel(replace(RANKER, features=features, tables=RANKER.tables[:1], dense_dim=256))
+    model.max_items = 8192
+    assert model_config(model, limit)["max_batch_size"] == items
+
+
 def test_config_is_in_tritons_form():
     """Its protobuf message knows every field, and every value is of the field's type."""
     model = FakeModel(RANKER)
     model.workers, model.batch_size, model.max_items = 3, 16, 64
-    config = model_config(model)
+    config = model_config(model, LIMIT)
     assert json.loads(json.dumps(config, allow_nan=False)) == config
     parsed = json_format.ParseDict(config, model_config_pb2.ModelConfig())
     assert parsed.max_batch_size == 64, "the largest query"
@@ -63,7 +84,7 @@ def test_config_is_in_tritons_form():
 def test_load_generators_are_told_the_rows_of_every_feature_and_the_sla():
     model = FakeModel(RANKER)
     model.sla_s, model.percentile = 0.0125, 99.9
-    parameters = {name: each["string_value"] for name, each in model_config(model)["parameters"].items()}
+    parameters = {name: each["string_value"] for name, each in model_config(model, LIMIT)["parameters"].items()}
     assert parameters["rows.user"] == "1000"
     assert parameters["rows.history"] == "50"
     assert (parameters["sla_ms"], parameters["sla_percentile"]) == ("12.5", "99.9")

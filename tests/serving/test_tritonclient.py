@@ -14,6 +14,8 @@ import tritonclient.http
 import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
+from hebe.serving.http_message import HttpLimits
+
 # Closes a second time, on whichever thread collects garbage, which gevent does not survive.
 del tritonclient.http.InferenceServerClient.__del__
 
@@ -131,6 +133,31 @@ def test_many_at_once(client, package):
         assert not any(error for _, error in results)
         ids = [result.get_response().id for result, _ in results]
     assert sorted(ids, key=int) == [str(n) for n in range(20)]
+
+
+@SYNCHRONOUS
+@pytest.mark.parametrize("jagged", [False, True])
+def test_the_largest_query_that_the_configuration_tells_is_taken(serve_with, package, jagged):
+    front_ends = serve_with(limits=HttpLimits(max_request_bytes=8000))
+    with package.InferenceServerClient(url_of(front_ends, package)) as client:
+        options = {} if is_http(package) else {"as_json": True}
+        config = client.get_model_config("ranker", **options)
+        items = (config if is_http(package) else config["config"])["max_batch_size"]
+        arrays = {"dense": np.zeros((items, 2), np.float32)}
+        for name, lookups in (("user", 1), ("history", 3)):
+            if jagged:
+                arrays[f"{name}.values"] = np.zeros(items * lookups, np.int64)
+                arrays[f"{name}.lengths"] = np.full(items, lookups)
+            else:
+                arrays[name] = np.zeros((items, lookups), np.int64)
+        tensors = [
+            package.InferInput(name, list(array.shape), "FP32" if name == "dense" else "INT64").set_data_from_numpy(
+                array
+            )
+            for name, array in arrays.items()
+        ]
+        assert client.infer("ranker", tensors, request_id="q" * 1000).as_numpy("score").shape == (items, 1)
+    assert 30 < items < 64
 
 
 @pytest.mark.parametrize("binary_in", [True, False])

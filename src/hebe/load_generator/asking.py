@@ -10,7 +10,7 @@ import numpy as np
 
 from hebe.load_generator.load_report import INTERRUPTED
 from hebe.load_generator.query_pool import QueryPool
-from hebe.load_generator.sender import Outcome, Sender, ignore_sent
+from hebe.load_generator.sender import TOO_LARGE, Outcome, Sender, ignore_sent
 from hebe.workload.query_sizes import QuerySizes
 
 
@@ -25,7 +25,16 @@ class Answer:
     @property
     def fault(self) -> str:
         """Why there is neither an answer nor a refusal; empty if there is."""
-        return f"{self.kind} {self.message}".rstrip() if self.outcome is Outcome.FAILED else ""
+        return self._said if self.outcome is Outcome.FAILED else ""
+
+    @property
+    def too_large(self) -> str:
+        """What the server says of a query that is larger than it takes; empty if it is not."""
+        return self._said if self.kind in TOO_LARGE else ""
+
+    @property
+    def _said(self) -> str:
+        return f"{self.kind} {self.message}".rstrip()
 
 
 async def ask_one(

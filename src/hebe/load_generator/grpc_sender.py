@@ -27,6 +27,9 @@ _NOT_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
 _CONNECTION_LOST = ("Stream removed", "Socket closed", "recvmsg:", "sendmsg:", "Connection reset", "GOAWAY")
 """How what the library says of itself begins."""
 
+_TOO_LARGE = ("larger than max", "exceeds maximum size")
+"""What gRPC's libraries say, with RESOURCE_EXHAUSTED, of a message that is larger than the server takes."""
+
 CHANNELS = 8
 """HTTP/2 carries any number of calls on a connection, but each connection is written and read in order."""
 
@@ -123,6 +126,8 @@ class GrpcSender:
                 outcome, kind = Outcome.FAILED, lost
             else:
                 outcome = Outcome.REFUSED if code in REFUSALS else Outcome.FAILED
+                if code is grpc.StatusCode.RESOURCE_EXHAUSTED and any(words in message for words in _TOO_LARGE):
+                    kind = "message too large"
         if self._busy.pop(index, None) is not None:
             self.on_done(index, outcome, kind, message)
             self._take_waiting()

@@ -21,8 +21,9 @@ from hebe.load_generator.request_body import RequestBody
 from hebe.load_generator.sender import OnDone, OnSent, Outcome, ignore_done, ignore_sent
 from hebe.load_generator.target import Target
 
-REFUSALS = frozenset((408, 429, 503))
-"""A server that answers these is well and declines the query: out of time, over the rate limit, overloaded."""
+REFUSALS = frozenset((408, 413, 429, 503))
+"""A server that answers these is well and declines the query: out of time, too large, over the rate limit, overloaded.
+"""
 
 _SEND_BUFFER_BYTES = 4 << 20
 _MOST_MESSAGE = 2000

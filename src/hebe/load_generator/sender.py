@@ -15,6 +15,9 @@ class Outcome(Enum):
     FAILED = "failed"
 
 
+TOO_LARGE = frozenset(("413", "message too large"))
+"""Kinds of refusal that are for the query's size, whatever the load."""
+
 OnSent = Callable[[int], None]
 """Called with a query's index when its first byte is handed to the system."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -27,12 +27,12 @@ from hebe.load_generator.open_loop import OnProgress, RunPlan, run_open_loop
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, QpsSearch, Workload, check_periods
 from hebe.load_generator.query_pool import POOL_BYTES, QueryPool
 from hebe.load_generator.request_body import request_body
-from hebe.load_generator.sender import Sender
+from hebe.load_generator.sender import TOO_LARGE, Sender
 from hebe.load_generator.target import Target
 from hebe.spec import SlaTarget
 from hebe.workload.arrivals import whole_periods_s
 from hebe.workload.error import WorkloadError
-from hebe.workload.query_sizes import at_most
+from hebe.workload.query_sizes import FixedSizes, QuerySizes, at_most
 
 JSON_POOL_BYTES = 8 << 20
 """Unless told otherwise: text takes several times the memory."""
@@ -65,7 +65,7 @@ def run_load(
             if not plan.has_arrivals():
                 raise LoadError(f"no query arrives in {duration_s:g} s at {rate_qps:g} queries/s: send for longer")
             report = await run_open_loop(plan, session.pool, session.sender, stop, on_progress)
-            return replace(report, remarks=session.remarks(report.items_sent))
+            return replace(report, remarks=session.remarks([report]))
 
     return run_interruptible(run, catch_interrupt)
 
@@ -104,9 +104,7 @@ def find_qps(
             found = await search.run(
                 session.workload, session.pool, session.sender, start_qps, stop, on_probe, on_progress, timeout_s
             )
-            # What one probe brings into the server's caches the next ones find there, and all are slices of one pool.
-            items = sum(probe.report.items_sent for probe in found.probes)
-            return replace(found, remarks=(*found.remarks, *session.remarks(items)))
+            return replace(found, remarks=(*found.remarks, *session.remarks([probe.report for probe in found.probes])))
 
     return run_interruptible(run, catch_interrupt)
 
@@ -140,9 +138,9 @@ class _Session:
         )
 
     async def first_query(self) -> None:
-        """Send one query. Raises `LoadError` with the server's message if it is not answered, `Interrupted` if somebody
-        stops it."""
-        await self._ask(np.random.default_rng(self.workload.seed), 0)
+        """Send a query as large as they get. Raises `LoadError` with the server's message if that is too large or not
+        answered, `Interrupted` if somebody stops it."""
+        await self._ask(FixedSizes(self.workload.sizes.largest), np.random.default_rng(self.workload.seed), 0)
 
     async def one_at_a_time_s(self) -> float:
         """Median time of a few queries sent one after the other. Raises as `first_query` does."""
@@ -150,21 +148,46 @@ class _Session:
         times = []
         for index in range(FIRST_QUERIES):
             started_s = time.monotonic()
-            await self._ask(rng, index)
+            await self._ask(self.workload.sizes, rng, index)
             times.append(time.monotonic() - started_s)
         return max(float(np.median(times)), 1e-5)
 
-    async def _ask(self, rng: np.random.Generator, index: int) -> None:
+    async def _ask(self, sizes: QuerySizes, rng: np.random.Generator, index: int) -> None:
         target = self.target
-        timeout_s = target.answer_timeout_s
-        answer = await ask_one(self.sender, self.pool, self.workload.sizes, rng, timeout_s, self._stop, index)
+        answer = await ask_one(self.sender, self.pool, sizes, rng, target.answer_timeout_s, self._stop, index)
         if self._stop.is_set():
             raise Interrupted
+        if answer.too_large:
+            raise LoadError(
+                f"{target.endpoint.url} does not take queries to {target.model} as large as they get, up"
+                f" to {self.workload.sizes.largest:,} items: {answer.too_large}: {self._smaller}"
+            )
         if answer.fault:
             raise LoadError(f"{target.endpoint.url} does not answer a query to {target.model}: {answer.fault}")
 
-    def remarks(self, items: int) -> tuple[str, ...]:
-        """What to say of a run, or of all probes of a search, that sent so many items together."""
+    @property
+    def _smaller(self) -> str:
+        """What to do about queries that are too large."""
+        bound = "--max-json-bytes" if self.target.encoding == "json" else "--max-request-bytes"
+        return f"give smaller --sizes, or have the server take larger ones (hebe serve {bound})"
+
+    def remarks(self, reports: Sequence[LoadReport]) -> tuple[str, ...]:
+        """What to say of a run, or of all probes of a search together: what one brings into the server's caches the
+        next ones find there, and all are slices of one pool.
+        """
+        return (*self._too_large(reports), *self._few_keys(sum(report.items_sent for report in reports)))
+
+    def _too_large(self, reports: Sequence[LoadReport]) -> tuple[str, ...]:
+        count = sum(report.latencies.refused[kind] for report in reports for kind in TOO_LARGE)
+        if not count:
+            return ()
+        arrivals = sum(report.latencies.arrivals for report in reports)
+        return (
+            f"{count:,} of {arrivals:,} queries were refused for their size, whatever the load, and count as outside"
+            f" the SLA: {self._smaller}",
+        )
+
+    def _few_keys(self, items: int) -> tuple[str, ...]:
         shortages = self.pool.key_shortages(items)
         if not shortages:
             return ()
@@ -195,7 +218,11 @@ async def _session(
         try:
             workload = replace(workload, sizes=at_most(workload.sizes, model.max_items))
         except WorkloadError as fault:
-            raise LoadError(f"{target.endpoint.url}, model {target.model}: {fault}") from None
+            raise LoadError(
+                f"{target.endpoint.url}, model {target.model}: {fault}, and an item has {model.item_bytes:,} bytes:"
+                " give smaller --sizes, or have the server take larger queries (hebe serve --max-request-bytes,"
+                " --max-items)"
+            ) from None
     json_text = target.endpoint.protocol == "http" and target.encoding == "json"
     pool = workload.pool(model, pool_bytes or (JSON_POOL_BYTES if json_text else POOL_BYTES))
     body = request_body(target, pool)

@@ -367,7 +367,8 @@ class GrpcFrontEnd:
         return ParseDict(model_metadata(model, versions), message("ModelMetadataResponse")())
 
     async def _model_config(self, request: Any, _context: Any) -> Any:
-        config = model_config(self._host.find(request.name, request.version or None))
+        model = self._host.find(request.name, request.version or None)
+        config = model_config(model, self._limits.max_request_bytes)
         return ParseDict({"config": config}, message("ModelConfigResponse")(), ignore_unknown_fields=True)
 
     async def _model_statistics(self, request: Any, _context: Any) -> Any:

@@ -314,7 +314,7 @@ class HttpFrontEnd:
         return _json(answer)
 
     async def _model_config(self, _request: HttpRequest, route: _Route) -> HttpResponse:
-        return _json(model_config(self._host.find(route.model, route.version or None)))
+        return _json(model_config(self._host.find(route.model, route.version or None), self._max_bytes))
 
     async def _statistics(self, _request: HttpRequest, route: _Route) -> HttpResponse:
         return _json({"model_stats": self._data_plane.statistics_documents(route.model, route.version)})

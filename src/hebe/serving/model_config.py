@@ -1,11 +1,13 @@
 """What a model says about itself: the protocol's metadata, and Triton's model configuration in its JSON form.
 
 Metadata lists every feature in its fixed form `[items, lookups]`; the jagged pair NAME.values and NAME.lengths is
-accepted in its place. One item is one element of Triton's batch dimension, so `max_batch_size` is the largest query.
+accepted in its place. One item is one element of Triton's batch dimension, so `max_batch_size` is the largest query
+that a request can carry.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from hebe import __version__
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from hebe.serving.hosted_model import HostedModel
 
 PLATFORM = "hebe"
+
+_REQUEST_BYTES, _INPUT_BYTES = 4096, 256
+"""What a request has beside its tensors (id, parameters, outputs), and what describes one of them, its name apart."""
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -48,7 +53,7 @@ def model_metadata(model: HostedModel, versions: list[str]) -> dict[str, Any]:
     }
 
 
-def model_config(model: HostedModel) -> dict[str, Any]:
+def model_config(model: HostedModel, max_request_bytes: int) -> dict[str, Any]:
     """`GET /v2/models/NAME/config`: the fields of Triton's `ModelConfig` that its clients read, and what is so here.
 
     64-bit whole numbers are JSON numbers, as Triton writes them. Its parameters tell load generators what the
@@ -63,7 +68,7 @@ def model_config(model: HostedModel) -> dict[str, Any]:
         "platform": PLATFORM,
         "backend": PLATFORM,
         "version_policy": {"latest": {"num_versions": 1}},
-        "max_batch_size": model.max_items,
+        "max_batch_size": _largest_query(model, max_request_bytes),
         "input": inputs,
         "output": [
             {
@@ -96,6 +101,19 @@ def model_config(model: HostedModel) -> dict[str, Any]:
         "model_warmup": [],
         "model_transaction_policy": {"decoupled": False},
     }
+
+
+def _largest_query(model: HostedModel, max_request_bytes: int) -> int:
+    """Most items that are taken and fit into a request in every form with raw tensors: binary over HTTP or raw over
+    gRPC, keys fixed or jagged. As text they may not.
+
+    At least 1: with 0, a model has no batch dimension to Triton's clients.
+    """
+    spec = model.spec
+    item_bytes = 8 * sum(feature.lookups + 1 for feature in spec.features) + 4 * spec.dense_dim
+    names = [feature.name for feature in spec.features for _ in ("values", "lengths")] + [DENSE]
+    described_bytes = _REQUEST_BYTES + sum(_INPUT_BYTES + len(json.dumps(name)) for name in names)
+    return min(model.max_items, max((max_request_bytes - described_bytes) // item_bytes, 1))
 
 
 def _config_input(name: str, data_type: str, width: int) -> dict[str, Any]:
