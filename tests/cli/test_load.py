@@ -72,6 +72,13 @@ def test_a_search_is_a_table_of_probes_and_a_result(server, capsys):
     assert "a rough one" not in out
 
 
+@pytest.mark.usefixtures("server")
+def test_without_a_rate_it_searches(capsys):
+    code, out, _ = run(capsys, "h:8000", "--model", "m", "--rounds", 4)
+    assert code == 0
+    assert "150 queries/s (95% interval 140 to 160)" in " ".join(out.split())
+
+
 def test_what_limited_a_search_is_in_the_table_and_in_the_json(server, capsys):
     _, out, _ = run(capsys, "h:8000", "--model", "m", "--find-qps")
     assert "bottleneck" not in out
@@ -171,13 +178,12 @@ def test_an_interrupted_run_still_prints(server, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "either --rate QPS or --find-qps"),
         (["--rate", "1", "--find-qps"], "either --rate QPS or --find-qps"),
         (["--rate", "0"], "must be a positive number"),
         (["--rate", "1", "--duration", "-1"], "must be a positive number"),
         (["--rate", "1", "--warm-up", "-1"], "must be at least 0"),
         (["--find-qps", "--rounds", "1"], "at least 2"),
-        (["--rate", "1", "--rounds", "3"], "is for --find-qps"),
+        (["--rate", "1", "--rounds", "3"], "is for a search, without --rate"),
         (["--rate", "1", "--seed", "-1"], "must be at least 0"),
         (["--rate", "1", "--pool-memory", "much"], "write bytes as 4096, 64K, 800M or 12G"),
         (["--rate", "1", "--plot", "x.png"], "must end in .html or .svg"),

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from hebe.cli.load_results import load_caption, plot_run, plot_search, run_table, search_table
 from hebe.load_generator.rate_search import Crossing
+from hebe.spec import SlaTarget
 
 from .load_reports import SLA, found, report
 
@@ -51,7 +52,10 @@ def test_more_answers_than_arrivals_are_explained():
 
 def test_a_search_is_a_table_of_probes_and_a_result():
     text = shown(search_table(found()))
-    ramp, round_ = (line.split() for line in text.splitlines()[1:3])
+    headings, ramp, round_ = (re.split("  +", line.strip()) for line in text.splitlines()[:3])
+    assert headings[2:8] == ["arrived/s", "answered/s", "p50 ms", "p95 ms", "p99 ms", "p99.9 ms"]
+    assert ramp[2:4] == ["50", "50"]
+    assert [float(cell) for cell in ramp[4:8]] == pytest.approx([50, 95, 99, 100], rel=0.02)
     assert (ramp[:2], ramp[-3:]) == (["ramp", "100"], ["0", "0", "met"])
     assert (round_[:2], round_[-3:]) == (["round", "200"], ["3", "0", "missed"])
     for words in ("150 queries/s (95% interval 140 to 160) with p99 within 20 ms", "503: full", "caches look warm"):
@@ -76,10 +80,28 @@ def test_an_interrupted_search_with_an_estimate_is_told_as_one():
     assert "(95% interval 140 to 160; interrupted)" in shown(search_table(replace(found(), interrupted=True)))
 
 
+def test_a_percentile_of_the_sla_that_is_none_of_the_usual_ones_has_a_column():
+    odd = replace(found(), sla=SlaTarget(20.0, 90.0))
+    assert re.search("p50 ms +p90 ms +p95 ms +p99 ms +p99.9 ms", shown(search_table(odd)))
+
+
 def test_the_table_of_a_search_fits_a_narrow_terminal():
     text = shown(search_table(found()), width=60)
     assert max(map(len, text.splitlines())) <= 60
     assert "missed" in text
+    assert "p99 ms" in text, "that of the SLA"
+
+
+def test_the_best_rate_that_held_is_told_in_a_terminal_of_any_width():
+    text = " ".join(shown(search_table(found()), width=60).split())
+    told = re.search(
+        r"At 100 queries/s, the highest rate that held: 50 answered/s,"
+        r" p50 (\S+), p95 (\S+), p99 (\S+), p99\.9 (\S+) ms",
+        text,
+    )
+    assert [float(each) for each in told.groups()] == pytest.approx([50, 95, 99, 100], rel=0.02)
+    none = replace(found(), probes=found().probes[1:])
+    assert "that held" not in shown(search_table(none))
 
 
 def test_the_page_of_a_search_has_its_probes_and_tells_missed_ones(tmp_path):
@@ -87,7 +109,7 @@ def test_the_page_of_a_search_has_its_probes_and_tells_missed_ones(tmp_path):
     page, text = (tmp_path / "load.html").read_text(), shown(search_table(found()))
     table = re.search(r"<table>.*</table>", page, re.S)[0]
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>.*?</tr>", table, re.S)[1:]]
-    assert [(row[1], row[7], row[9]) for row in cells] == [("100", "0", "met"), ("200", "3", "missed")]
+    assert [(row[1], row[9], row[11]) for row in cells] == [("100", "0", "met"), ("200", "3", "missed")]
     assert all(cell in text for row in cells for cell in row)
     # 3 of 103 are refused, and 1% of them may be late.
     assert "SLA missed: p99 among queries without an answer" in page

@@ -12,7 +12,6 @@ from hebe.cli.options import (
     QUERIES,
     SIZE_FORMS,
     ArrivalsOption,
-    FindQpsOption,
     QuerySeedOption,
     RateOption,
     check_at_least,
@@ -46,7 +45,12 @@ def load(
     ],
     model: Annotated[str, typer.Option(help="The model to query.")],
     rate: RateOption = None,
-    find_qps: FindQpsOption = False,
+    find_qps: Annotated[
+        bool,
+        typer.Option(
+            "--find-qps", rich_help_panel=MEASURE, help="Search the largest rate at which the SLA holds (the default)."
+        ),
+    ] = False,
     sla_ms: Annotated[
         float | None, typer.Option(rich_help_panel=MEASURE, help="Latency bound (default: what the server tells).")
     ] = None,
@@ -61,7 +65,7 @@ def load(
     rounds: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=MEASURE, help="How often --find-qps finds the rate anew, for its interval (default: 5)."
+            rich_help_panel=MEASURE, help="How often a search finds the rate anew, for its interval (default: 5)."
         ),
     ] = None,
     sizes: Annotated[str, typer.Option(rich_help_panel=QUERIES, help=SIZE_FORMS)] = "production",
@@ -141,6 +145,7 @@ def load(
 
     keep_large_allocations()
 
+    find_qps = find_qps or rate is None
     check_rate_or_search(rate, find_qps)
     for hint, value in (("--rate", rate), ("--duration", duration)):
         if value is not None and not 0 < value < float("inf"):
@@ -148,7 +153,7 @@ def load(
     if not 0 <= warm_up < float("inf"):
         raise typer.BadParameter(f"{warm_up}: must be at least 0", param_hint="--warm-up")
     if rounds is not None and not find_qps:
-        raise typer.BadParameter("is for --find-qps", param_hint="--rounds")
+        raise typer.BadParameter("is for a search, without --rate", param_hint="--rounds")
     rounds = _ROUNDS if rounds is None else rounds
     if rounds < 2:
         raise typer.BadParameter(f"{rounds}: a confidence interval needs at least 2", param_hint="--rounds")

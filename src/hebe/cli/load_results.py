@@ -20,8 +20,8 @@ from hebe.report.tables import format_number
 from hebe.report.whole_file import write_whole
 from hebe.spec import SlaTarget
 
-_SPARE_COLUMNS = (0, 3, 1, 0, 2, 0, 0, 0)
-"""In what order a narrow terminal goes without columns of the probes' figures, by place: two may have one heading."""
+_PERCENTILES = {50.0: 3, 95.0: 2, 99.0: 2, 99.9: 4}
+"""Of latencies, beside that of the SLA; and in what order a narrow terminal goes without them, the largest first."""
 
 
 def run_table(report: LoadReport) -> RenderableType:
@@ -34,23 +34,20 @@ def run_table(report: LoadReport) -> RenderableType:
 
 def search_table(found: LatencyBoundedThroughput) -> RenderableType:
     """All probes of a search, and its result."""
-    headings = _probe_headings(found.sla)
-    columns = zip(headings[1:-1], _SPARE_COLUMNS, strict=True)
-    table = FittingTable(
-        headings[0], *(Column(heading, right=True, spare=spare) for heading, spare in columns), headings[-1]
-    )
+    table = FittingTable(*_probe_columns(found.sla))
     for probe in found.probes:
-        table.add_row(*_probe_cells(probe))
-    return Group(table, Text(""), _result(found), *_search_remarks(found))
+        table.add_row(*_probe_cells(probe, found.sla))
+    return Group(table, Text(""), _result(found), *_at_best(found), *_search_remarks(found))
 
 
 def probes_on(page: Page, probes: Sequence[Probe], sla: SlaTarget) -> None:
     """Put the table of a search's probes on a page."""
+    columns = _probe_columns(sla)
     page.table(
-        _probe_headings(sla),
-        [[str(cell) for cell in _probe_cells(probe)] for probe in probes],
+        [column.heading for column in columns],
+        [[str(cell) for cell in _probe_cells(probe, sla)] for probe in probes],
         "The probes in the order in which they were made. Latencies here are those of the answers alone.",
-        [False, *[True] * (len(_probe_headings(sla)) - 2), False],
+        [column.right for column in columns],
     )
 
 
@@ -104,9 +101,8 @@ def plot_search(found: LatencyBoundedThroughput, model: str, path: Path) -> None
         page.key_numbers([KeyNumber("latency-bounded throughput", format_number(crossing.qps), "queries/s", note)])
     ends = "One that misses the SLA ends as soon as that is certain."
     page.plot(curve, f"{load_caption(found.sla, 'one probe')} {ends}")
-    passed = [probe for probe in found.probes if probe.passed]
-    if passed:
-        best = max(passed, key=lambda probe: probe.rate_qps)
+    best = _best(found)
+    if best is not None:
         title = f"Latency at {format_number(best.rate_qps)} queries/s"
         page.plot(latency_histogram(best.report.latencies, found.sla, title), without_answer(best.report).strip())
     probes_on(page, found.probes, found.sla)
@@ -115,20 +111,34 @@ def plot_search(found: LatencyBoundedThroughput, model: str, path: Path) -> None
     page.write(path)
 
 
-def _probe_headings(sla: SlaTarget) -> list[str]:
-    percentiles = "p50 ms", f"p{sla.percentile:g} ms", "p99.9 ms"
-    return ["probe", "queries/s", "arrived/s", *percentiles, "in SLA", "refused", "failed", "SLA"]
+def _percentiles(sla: SlaTarget) -> list[float]:
+    return sorted({*_PERCENTILES, sla.percentile})
 
 
-def _probe_cells(probe: Probe) -> list[str | Text]:
+def _probe_columns(sla: SlaTarget) -> list[Column]:
+    latencies = [
+        Column(f"p{each:g} ms", right=True, spare=0 if each == sla.percentile else _PERCENTILES[each])
+        for each in _percentiles(sla)
+    ]
+    return [
+        Column("probe"),
+        Column("queries/s", right=True),
+        Column("arrived/s", right=True, spare=5),
+        Column("answered/s", right=True, spare=1),
+        *latencies,
+        *(Column(heading, right=True) for heading in ("in SLA", "refused", "failed")),
+        Column("SLA"),
+    ]
+
+
+def _probe_cells(probe: Probe, sla: SlaTarget) -> list[str | Text]:
     latencies = probe.report.latencies
     return [
         probe.phase.value,
         format_number(probe.rate_qps),
         _number(probe.report.achieved_qps),
-        _number(latencies.percentile_s(50) * 1e3),
-        _number(probe.report.tail_latency_ms),
-        _number(latencies.percentile_s(99.9) * 1e3),
+        _number(probe.report.throughput_qps),
+        *(_number(latencies.percentile_s(each) * 1e3) for each in _percentiles(sla)),
         _share(latencies.sla_attainment),
         str(latencies.refused.total()),
         str(latencies.failed.total()),
@@ -194,6 +204,27 @@ def _result(found: LatencyBoundedThroughput) -> Text:
         f" ({CONFIDENCE:.0%} interval {format_number(crossing.low_qps)} to {format_number(crossing.high_qps)}{early})"
         f" with {sla}",
     )
+
+
+def _best(found: LatencyBoundedThroughput) -> Probe | None:
+    """The probe of the highest rate that held."""
+    passed = [probe for probe in found.probes if probe.passed]
+    return max(passed, key=lambda probe: probe.rate_qps, default=None)
+
+
+def _at_best(found: LatencyBoundedThroughput) -> list[Text]:
+    """What a narrow terminal may have no columns for, of the probe that it is mostly asked of."""
+    best = _best(found)
+    if best is None:
+        return []
+    latencies = best.report.latencies
+    told = [f"p{each:g} {_number(latencies.percentile_s(each) * 1e3)}" for each in _percentiles(found.sla)]
+    return [
+        Text(
+            f"At {format_number(best.rate_qps)} queries/s, the highest rate that held:"
+            f" {_number(best.report.throughput_qps)} answered/s, {', '.join(told)} ms"
+        )
+    ]
 
 
 def _run_remarks(report: LoadReport) -> list[Text]:
