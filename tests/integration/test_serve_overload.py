@@ -106,7 +106,7 @@ def test_a_full_queue_refuses_and_a_withdrawn_query_makes_room(tmp_path: Path, r
                     with pytest.raises(InferenceServerException) as caught:
                         client.infer("ranker", triton_inputs(module, inputs))
                 assert refused(caught.value)
-                assert caught.value.message() == "refused: the queue is full"
+                assert caught.value.message() == "refused: the queue is full, max_queue is 5"
             # What is refused leaves nothing behind: these are 65 MB.
             large = draw(reference.spec, 8192, rng)
             body, header_length = binary_body(large)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from types import SimpleNamespace
@@ -357,6 +358,60 @@ async def test_overload_is_refused_at_once(make_driver, model):
     assert not any(refusal.timed_out for refusal in refused)
     assert len(refused) > 150
     assert clock() - started_s < 3.0, "all of them would take 4 s"
+
+
+async def test_refusals_tell_the_bound_and_what_was_predicted(make_driver, model):
+    driver = make_driver(sla_s=0.0005)
+    model.gate.clear()
+    admitted = [asyncio.ensure_future(driver.infer(new_query(driver, 100, deadline_s=clock() + 60))) for _ in range(2)]
+    await asyncio.sleep(0)
+    expected = r"refused: expected to take [1-9]\d*\.\d ms or more, with 0\.\d ms left of its {}"
+    with pytest.raises(QueryRefused, match=expected.format(r"latency bound of 0\.5 ms")):
+        await driver.infer(new_query(driver, 100))
+    told = driver.refusal(new_query(driver, 100))
+    assert re.fullmatch(expected.format(r"latency bound of 0\.5 ms"), told.message)
+    query = new_query(driver, 100)
+    query.deadline_s = query.arrival_s + 0.0007
+    with pytest.raises(QueryRefused, match=expected.format(r"timeout of 0\.7 ms")):
+        await driver.infer(query)
+    model.gate.set()
+    await asyncio.gather(*admitted)
+
+
+async def test_a_refusal_of_a_full_queue_tells_its_limit(make_driver, model):
+    driver = make_driver(max_queue=1, admission=False)
+    model.gate.clear()
+    admitted = [asyncio.ensure_future(driver.infer(new_query(driver, 100))) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(QueryRefused, match="refused: the queue is full, max_queue is 1"):
+        await driver.infer(new_query(driver, 100))
+    model.gate.set()
+    await asyncio.gather(*admitted)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "message"),
+    [
+        (None, r"refused: after waiting it could not be answered within its latency bound of 9,000\.0 ms any"),
+        (8.0, r"its timeout of 8,000\.0 ms passed before it could be answered"),
+    ],
+)
+async def test_a_query_that_waited_too_long_is_told_its_bound(make_driver, model, monkeypatch, timeout_s, message):
+    driver = make_driver(sla_s=9.0)
+    model.gate.clear()
+    first = asyncio.ensure_future(driver.infer(new_query(driver, 100)))
+    await asyncio.sleep(0)
+    query = new_query(driver, 100)
+    if timeout_s is not None:
+        query.deadline_s = query.arrival_s + timeout_s
+    second = asyncio.ensure_future(driver.infer(query))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(hebe.serving.driver, "clock", lambda: clock() + 10.0)
+    model.gate.set()
+    await first
+    with pytest.raises(QueryRefused, match=message) as refusal:
+        await second
+    assert refusal.value.timed_out is (timeout_s is not None)
 
 
 async def test_an_answer_after_the_callers_own_timeout_is_a_refusal(make_driver, model):

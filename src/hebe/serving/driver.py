@@ -63,13 +63,15 @@ clock = time.monotonic
 """The driver's clock, seconds; the event loop's as well, so timers agree with it."""
 
 _MESSAGES = {
-    RejectReason.DEADLINE: "refused: at the present load it could not be answered within its deadline",
-    RejectReason.QUEUE_FULL: "refused: the queue is full",
-    RejectReason.EXPIRED: "its deadline passed before it could be answered",
+    RejectReason.DEADLINE: (
+        "refused: expected to take {expected_ms:,.1f} ms or more, with {left_ms:,.1f} ms left of its {bound}"
+    ),
+    RejectReason.QUEUE_FULL: "refused: the queue is full, max_queue is {max_queue}",
+    RejectReason.EXPIRED: "its {bound} passed before it could be answered",
     RejectReason.NO_WORKER: "refused: no worker is up",
     RejectReason.SHUTTING_DOWN: "refused: the model is being unloaded",
 }
-_TOO_LATE = "refused: after waiting it could not be answered within the latency bound any more"
+_TOO_LATE = "refused: after waiting it could not be answered within its {bound} any more"
 
 
 @dataclass(slots=True, eq=False)
@@ -253,10 +255,12 @@ class NodeDriver:
     def refusal(self, query: Query) -> QueryRefused | None:
         """How `query`, of which only size and deadline need be known, would be refused now; None if it might run."""
         with self._lock:
-            rejected = self._scheduler.refusal(query, clock())
+            now = clock()
+            rejected = self._scheduler.refusal(query, now)
         if rejected is None:
             return None
-        return QueryRefused(rejected.reason, _MESSAGES[rejected.reason], rejected.retry_after_s)
+        has_timeout = query.deadline_s != float("inf")
+        return self._refusal(query, rejected.reason, now, rejected.retry_after_s, has_timeout=has_timeout)
 
     async def infer(self, query: Query) -> QueryResult:
         """Score a checked query. Cancelling the task withdraws it.
@@ -314,8 +318,9 @@ class NodeDriver:
 
     def _refuse(self, admitted: Sequence[_Pending]) -> None:
         """Answer queries that no worker is left for."""
-        reason = RejectReason.SHUTTING_DOWN
-        self._deliver(_Effects([(pending, _refusal(pending, reason)) for pending in admitted]))
+        reason, now = RejectReason.SHUTTING_DOWN, clock()
+        refusals = [self._refusal(each.query, reason, now, has_timeout=each.has_timeout) for each in admitted]
+        self._deliver(_Effects(list(zip(admitted, refusals, strict=True))))
 
     def _is_idle(self) -> bool:
         with self._lock:
@@ -456,7 +461,8 @@ class NodeDriver:
             case RejectQuery(query, reason, retry_after_s):
                 pending = self._pending.pop(query.query_id, None)
                 if pending is not None:
-                    effects.answers.append((pending, _refusal(pending, reason, retry_after_s)))
+                    refusal = self._refusal(query, reason, now, retry_after_s, has_timeout=pending.has_timeout)
+                    effects.answers.append((pending, refusal))
             case FailQuery(query):
                 pending = self._pending.pop(query.query_id, None)
                 if pending is not None:
@@ -476,7 +482,7 @@ class NodeDriver:
     def _result(self, pending: _Pending, now: float) -> QueryResult | Exception:
         query = pending.query
         if pending.has_timeout and now > query.deadline_s:
-            return _refusal(pending, RejectReason.EXPIRED)
+            return self._refusal(query, RejectReason.EXPIRED, now, has_timeout=True)
         return QueryResult(
             query.query_id,
             pending.scores,
@@ -487,6 +493,22 @@ class NodeDriver:
             keys=pending.keys,
             loading_s=pending.loading_s,
         )
+
+    def _refusal(
+        self, query: Query, reason: RejectReason, now: float, expected_s: float = 0.0, *, has_timeout: bool
+    ) -> QueryRefused:
+        """`expected_s`: as predicted for a query that is refused on arrival, the learned margin not counted."""
+        timed_out = reason is RejectReason.EXPIRED and has_timeout
+        message = _MESSAGES[reason] if timed_out or reason is not RejectReason.EXPIRED else _TOO_LATE
+        allowed_s = query.deadline_s - query.arrival_s if has_timeout else self.config.sla_s
+        left_s = max(query.arrival_s + allowed_s - now, 0.0)
+        said = message.format(
+            expected_ms=expected_s * 1e3,
+            left_ms=left_s * 1e3,
+            bound=f"{'timeout' if has_timeout else 'latency bound'} of {allowed_s * 1e3:,.1f} ms",
+            max_queue=self.config.max_queue,
+        )
+        return QueryRefused(reason, said, expected_s, timed_out=timed_out)
 
     def _deliver(self, effects: _Effects) -> None:
         """Wake the waiting tasks, on a worker's thread through the event loop; end the workers that were let go."""
@@ -502,12 +524,6 @@ class NodeDriver:
             else:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                     pending.loop.call_soon_threadsafe(_settle, pending.future, answer)
-
-
-def _refusal(pending: _Pending, reason: RejectReason, retry_after_s: float = 0.0) -> QueryRefused:
-    timed_out = reason is RejectReason.EXPIRED and pending.has_timeout
-    message = _MESSAGES[reason] if timed_out or reason is not RejectReason.EXPIRED else _TOO_LATE
-    return QueryRefused(reason, message, retry_after_s, timed_out=timed_out)
 
 
 def _settle(future: asyncio.Future[QueryResult], answer: QueryResult | Exception) -> None:
