@@ -83,6 +83,7 @@ class FakeModel:
         self.version = version
         self.max_items = 64
         self.batch_size = 16
+        self.fuses, self.max_wait_s = True, 0.0
         self.configuration = (Lane(Placement.MODEL_ON_HOST, 1, batch_size=16),)
         self.profile: ProfileInUse | None = None
         self.splits = 1

@@ -9,6 +9,7 @@ import pytest
 
 from hebe.query import Query
 from hebe.runtime.pinning import PlacedLane, PlacedServer
+from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.hosted_model import HostedModel
 from hebe.serving.profile_in_use import ProfileInUse
@@ -38,7 +39,7 @@ class Model:
 class Driver:
     """Of two workers; `log` says in which order things were asked of it."""
 
-    config = SimpleNamespace(sla_s=0.05, percentile=95.0)
+    config = NodeConfig(16, fuse=False, max_wait_s=0.005, sla_s=0.05, percentile=95.0)
 
     def __init__(self):
         self.log = []
@@ -114,6 +115,15 @@ def test_the_batch_size_is_that_of_the_workers_that_take_queries(driver):
     accelerator = Lane(Placement.SPARSE_ON_HOST, 1, 1, 256, 1)
     driver.lanes = (PlacedLane(accelerator, ((0,),)), PlacedLane(WHOLE, ((1,), (2,))))
     assert hosted(driver).batch_size == 256
+
+
+def test_whether_queries_share_batches_is_said_by_the_server_or_by_an_accelerator_that_takes_them(driver):
+    model = hosted(driver)
+    assert (model.fuses, model.max_wait_s) == (False, 0.005)
+    for fused_items in (0, 512):
+        alone = Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, 1, 256, 1, fused_items)
+        driver.lanes = (PlacedLane(alone, (), ((0,),)),)
+        assert model.fuses is (fused_items > 0)
 
 
 def test_a_query_to_warm_up_with_is_a_batch_and_has_an_id_that_no_other_has(driver):

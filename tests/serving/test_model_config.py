@@ -81,6 +81,15 @@ def test_config_is_in_tritons_form():
     assert "sequence_batching" not in config
 
 
+def test_config_tells_how_long_queries_wait_for_company_and_whether_they_have_any():
+    model = FakeModel(RANKER)
+    model.max_wait_s = 0.0075
+    assert model_config(model, LIMIT)["dynamic_batching"]["max_queue_delay_microseconds"] == 7500
+    model.fuses = False
+    config = json_format.ParseDict(model_config(model, LIMIT), model_config_pb2.ModelConfig())
+    assert config.WhichOneof("scheduling_choice") is None
+
+
 def test_load_generators_are_told_the_rows_of_every_feature_and_the_sla():
     model = FakeModel(RANKER)
     model.sla_s, model.percentile = 0.0125, 99.9

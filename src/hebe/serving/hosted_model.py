@@ -66,6 +66,17 @@ class HostedModel:
         """Most items in a batch of the workers that take queries; of two lanes, the first one's."""
         return self.configuration[0].batch_size
 
+    @property
+    def fuses(self) -> bool:
+        """Whether queries share batches of the workers that take them; of two lanes, of the first one's."""
+        lane = self.configuration[0]
+        return self._driver.config.fuse if lane.workers else lane.fused_items > 0
+
+    @property
+    def max_wait_s(self) -> float:
+        """How long a query waits at most for others to share a batch with."""
+        return self._driver.config.max_wait_s
+
     def split_anew(self, placed: PlacedServer) -> None:
         """Run on these workers instead; no query is lost. Blocks until the old ones are gone. Raises as
         `NodeDriver.reconfigure`; then all is as it was.

@@ -79,11 +79,8 @@ def model_config(model: HostedModel, max_request_bytes: int) -> dict[str, Any]:
                 "is_shape_tensor": False,
             }
         ],
-        "dynamic_batching": {
-            "preferred_batch_size": [model.batch_size],
-            "max_queue_delay_microseconds": 0,
-            "preserve_ordering": False,
-        },
+        **_batching(model),
+        # An accelerator, too, is a CPU device.
         "instance_group": [
             {"name": f"{spec.name}_0", "kind": "KIND_CPU", "count": model.workers, "gpus": []},
         ],
@@ -100,6 +97,19 @@ def model_config(model: HostedModel, max_request_bytes: int) -> dict[str, Any]:
         },
         "model_warmup": [],
         "model_transaction_policy": {"decoupled": False},
+    }
+
+
+def _batching(model: HostedModel) -> dict[str, Any]:
+    """How queries are fused; nothing where each has batches of its own."""
+    if not model.fuses:
+        return {}
+    return {
+        "dynamic_batching": {
+            "preferred_batch_size": [model.batch_size],
+            "max_queue_delay_microseconds": round(model.max_wait_s * 1e6),
+            "preserve_ordering": False,
+        }
     }
 
 
