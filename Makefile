@@ -16,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# What tests need of the system beside Python and a C++ compiler, as COMMAND:DEBIAN-PACKAGE.
+# What only tests need of the system beside Python and a C++ compiler, as COMMAND:DEBIAN-PACKAGE.
 SYSTEM_COMMANDS := redis-server:redis-server redis-cli:redis-tools
 
 .PHONY: help
@@ -31,16 +31,20 @@ setup: $(READY)  ## make .venv and install hebe, its tests' and its checks' need
 	@echo "Ready: $(BIN)/hebe, $$($(BIN)/hebe --version)."
 
 $(READY): pyproject.toml constraints.txt scripts/setup.sh
-	@PYTHON='$(PYTHON)' TORCH_INDEX='$(TORCH_INDEX)' SYSTEM_COMMANDS='$(SYSTEM_COMMANDS)' scripts/setup.sh $(VENV)
+	@PYTHON='$(PYTHON)' TORCH_INDEX='$(TORCH_INDEX)' scripts/setup.sh $(VENV)
 	@touch $@
 
 .PHONY: demo
 demo: $(READY)  ## train, serve and load a small model; DATA=FILE trains on a Criteo-format file
 	$(BIN)/hebe demo $(if $(DATA),--data '$(DATA)')
 
+.PHONY: system-packages
+system-packages:
+	@scripts/system_packages.sh $(SYSTEM_COMMANDS)
+
 # Files in their order: xdist would leave those of few tests, which take longest, to the end, one after another.
 .PHONY: test
-test: $(READY)  ## run all tests, three files at a time: much of the time goes by in waiting for processes
+test: system-packages $(READY)  ## run all tests, three files at a time: much of the time goes by in waiting for processes
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: check

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Makes a virtual environment and installs hebe into it: scripts/setup.sh DIRECTORY  (run by `make setup`).
 #
-#   PYTHON           which Python, 3.11 or later; by default the first of python3, python3.11 ... that will do
-#   TORCH_INDEX      a package index for torch alone. PyPI's torch for Linux brings several GB of CUDA libraries;
-#                    https://download.pytorch.org/whl/cpu has the one without them
-#   SYSTEM_COMMANDS  "COMMAND:DEBIAN-PACKAGE ..." to install with apt-get where the command is missing
+#   PYTHON       which Python, 3.11 or later; by default the first of python3, python3.11 ... that will do
+#   TORCH_INDEX  a package index for torch alone. PyPI's torch for Linux brings several GB of CUDA libraries;
+#                https://download.pytorch.org/whl/cpu has the one without them
 set -euo pipefail
 
 venv="${1:?where to make the environment}"
@@ -24,22 +23,6 @@ find_python() {
     return 1
 }
 
-install_system_packages() {
-    local entry missing=() as_root=()
-    for entry in ${SYSTEM_COMMANDS:-}; do
-        command -v "${entry%%:*}" >/dev/null || missing+=("${entry#*:}")
-    done
-    [ ${#missing[@]} -gt 0 ] || return 0
-    [ "$(id -u)" = 0 ] || as_root=(sudo -n)
-    echo "Installing system packages: ${missing[*]}"
-    if ! { "${as_root[@]}" apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-        "${as_root[@]}" apt-get install -y -qq "${missing[@]}"; } </dev/null; then
-        echo "error: install these by hand, then run make setup again: ${missing[*]}" >&2
-        return 1
-    fi
-}
-
-install_system_packages
 if ! { suits "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
     python="$(find_python)"
     echo "Making $venv with $("$python" --version)"
