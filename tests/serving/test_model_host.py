@@ -386,6 +386,34 @@ async def test_what_is_not_there_can_neither_be_loaded_nor_unloaded(monkeypatch)
     assert not host.entries
 
 
+async def test_unloading_waits_for_the_version_that_was_replaced_too(monkeypatch):
+    """Whose admitted queries may take long: until then its memory is not back."""
+    goes_on = threading.Event()
+
+    class Version(Running):
+        workers, closed = 1, False
+
+        def __init__(self, version):
+            super().__init__()
+            self.version = version
+
+        def close(self):
+            self.closed = self.version == 2 or goes_on.wait(60.0)
+
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1, 2)})
+    monkeypatch.setattr(model_host.ModelHost, "_open", lambda *_: newer)
+    monkeypatch.setattr(model_host.ModelHost, "_answer_one", lambda *_: asyncio.sleep(0))
+    host, older, newer = ModelHost(Path("models"), HostOptions(workers=1)), Version(1), Version(2)
+    host._hosted["wnd"] = older
+    await host.load("wnd", 2)
+    unload = asyncio.ensure_future(host.unload("wnd"))
+    done, _ = await asyncio.wait({unload}, timeout=0.05)
+    assert (done, host.entries[0].state) == (set(), "UNLOADING")
+    goes_on.set()
+    await asyncio.wait_for(unload, 30.0)
+    assert (older.closed, host.entries[0].state) == (True, "UNAVAILABLE")
+
+
 async def test_of_names_that_clients_invent_nothing_is_kept(monkeypatch):
     monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"ranker": (1,)})
     host = ModelHost(Path("models"), HostOptions())

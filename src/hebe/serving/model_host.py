@@ -125,7 +125,8 @@ class ModelHost:
         self._wanted: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._locks_in_use: Counter[str] = Counter()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[asyncio.Task[None], str] = {}
+        """What closes in the background, and of which model."""
         self.cores = cores = available_cores()
         workers = options.workers if options.workers is not None else max(len(cores) // options.worker_cores, 1)
         self.worker_cores = allot_cores(workers, options.worker_cores, cores)
@@ -300,7 +301,7 @@ class ModelHost:
                 try:
                     await self._answer_one(model)
                 except BaseException:
-                    self._in_background(self._close_model(model))
+                    self._in_background(name, self._close_model(model))
                     raise
             except Exception as fault:
                 if self.live:  # one that a stop has broken off is no failure
@@ -314,7 +315,7 @@ class ModelHost:
                 self.on_loaded(model)
             seconds = round(self.clock() - started_s, 3)
             log.info("model loaded", model=name, version=model.version, workers=model.workers, seconds=seconds)
-            self._in_background(self._replaced(before, model))
+            self._in_background(name, self._replaced(before, model))
 
     async def try_failing(self) -> None:
         """Give models whose last batches all failed a query of our own, every two seconds, until one is answered: a
@@ -387,7 +388,10 @@ class ModelHost:
             log.info("server split anew", model=name, configuration=to_dict(configuration), before=to_dict(before))
 
     async def unload(self, name: str) -> None:
-        """Take a model out and free its memory; returns when it is free. Raises `UnknownModel` if it is not loaded."""
+        """Take a model out and free its memory; returns when it is free, also that of a version which it has replaced.
+
+        Raises `UnknownModel` if it is not loaded.
+        """
         async with self._alone(name):
             model = self._hosted.pop(name, None)
             self._wanted.discard(name)
@@ -395,6 +399,8 @@ class ModelHost:
                 raise UnknownModel(f"model {name!r} is not loaded")
             self._index.put(name, model.version, "UNLOADING")
             await self._close_model(model)
+            if earlier := [task for task, of in self._closing.items() if of == name]:
+                await asyncio.wait(earlier)
             self._index.put(name, model.version, "UNAVAILABLE", "unloaded")
             log.info("model unloaded", model=name, version=model.version)
 
@@ -533,10 +539,10 @@ class ModelHost:
             reason = f"{f'version {version}' if version else 'the newest version'} failed to load: {reason}"
             self._index.put(name, before.version, "READY", reason)
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing[task] = name
+        task.add_done_callback(self._closing.pop)
 
     async def _replaced(self, before: HostedModel | None, model: HostedModel) -> None:
         """What is left to do once `model` has taken over: free the version before it, and the disk of older ones."""
