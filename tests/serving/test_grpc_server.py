@@ -375,6 +375,28 @@ def test_tokens_guard_everything_but_health(serve_with):
     friend.channel.close()
 
 
+def test_of_single_models_health_is_told_with_a_token(serve_with):
+    """As over HTTP; else whoever guesses names learns which models there are."""
+    front_ends = serve_with(gate=Gate(["secret"]))
+    client = Client(front_ends.grpc_url)
+    health = health_pb2_grpc.HealthStub(client.channel)
+    token = [("authorization", "Bearer secret")]
+    for service in ("ranker", "nothing"):
+        request = health_pb2.HealthCheckRequest(service=service)
+        assert refused(health.Check, request)[0] is Code.UNAUTHENTICATED
+        assert refused(next, health.Watch(request, timeout=10))[0] is Code.UNAUTHENTICATED
+        watch = health.Watch(request, timeout=10, metadata=token)
+        known = service == "ranker"
+        status = health_pb2.HealthCheckResponse
+        assert next(watch).status == (status.SERVING if known else status.SERVICE_UNKNOWN)
+        watch.cancel()
+    request = health_pb2.HealthCheckRequest(service=SERVICE)
+    assert health.Check(request).status == health_pb2.HealthCheckResponse.SERVING
+    request.service = "ranker"
+    assert health.Check(request, metadata=token).status == health_pb2.HealthCheckResponse.SERVING
+    client.channel.close()
+
+
 def test_the_standard_health_service(client, front_ends):
     health = health_pb2_grpc.HealthStub(client.channel)
     status = health_pb2.HealthCheckResponse

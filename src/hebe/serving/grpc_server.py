@@ -375,11 +375,15 @@ class GrpcFrontEnd:
         documents = self._data_plane.statistics_documents(request.name, request.version)
         return ParseDict({"model_stats": documents}, message("ModelStatisticsResponse")())
 
-    def _serving_status(self, service: str) -> int | None:
-        """Of the whole server, of the inference service (the same), or of a model by name; None if unknown."""
+    def _serving_status(self, service: str, context: Any) -> int | None:
+        """Of the whole server, of the inference service (the same), or of a model by name; None if unknown.
+
+        Raises `RequestError` where who has no token asks for a model: what is served is not for all to know.
+        """
         if service in ("", SERVICE, _HEALTH):
             ready = self._host.live and self._host.ready
         else:
+            self._gate.check(self._authorization(context))
             try:
                 ready = self._host.find(service, None).ready
             except UnknownModel:
@@ -389,8 +393,8 @@ class GrpcFrontEnd:
         status = health_pb2.HealthCheckResponse
         return int(status.SERVING if ready else status.NOT_SERVING)
 
-    async def _health_check(self, request: Any, _context: Any) -> Any:
-        status = self._serving_status(request.service)
+    async def _health_check(self, request: Any, context: Any) -> Any:
+        status = self._serving_status(request.service, context)
         if status is None:
             raise RequestError(ErrorKind.NOT_FOUND, f"service {request.service!r:.100} is unknown")
         return health_pb2.HealthCheckResponse(status=status)
@@ -413,7 +417,7 @@ class GrpcFrontEnd:
         told = None
         until_s = self._clock() + self._limits.watch_age_s
         while True:
-            status = self._serving_status(service)
+            status = self._serving_status(service, context)
             if status is None:
                 status = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
             if status != told:

@@ -2,7 +2,7 @@
 
 Served: health, server and model metadata, Triton's model configuration, inference (`http_infer`), statistics, the
 model repository, and the settings and shared-memory status that Triton's clients ask for; beside the protocol, the
-server's status and prefetching. Everything but health needs a token where tokens are set.
+server's status and prefetching. Everything but the server's health needs a token where tokens are set.
 """
 
 from __future__ import annotations
