@@ -405,6 +405,28 @@ def test_answers_are_compressed_if_asked_and_worthwhile(front_ends):
     assert "content-encoding" not in headers
 
 
+def test_raw_scores_are_compressed_for_who_names_one_coding(front_ends, monkeypatch):
+    """Libraries that add the header by themselves list all that they know, and raw scores hardly shrink."""
+    monkeypatch.setattr("hebe.serving.http.MIN_COMPRESS_BYTES", 256)
+    keys = np.ones((64, 2), np.int64).tobytes()
+    entry = {"name": "thing", "datatype": "INT64", "shape": [64, 2], "parameters": {"binary_data_size": len(keys)}}
+    document = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
+    length = {"Inference-Header-Content-Length": str(len(document))}
+
+    def answered(coding):
+        headers = length | ({"Accept-Encoding": coding} if coding else {})
+        status, headers, body = call(front_ends, "POST", "/v2/models/lone/infer", document + keys, headers)
+        assert status == 200
+        return headers.get("content-encoding"), headers["inference-header-content-length"], body
+
+    coding, header_length, plain = answered(None)
+    assert (coding, answered("gzip, deflate")) == (None, (None, header_length, plain))
+    for coding, unpack in (("gzip", gzip.decompress), ("deflate", zlib.decompress)):
+        told, told_length, body = answered(coding)
+        assert (told, told_length, unpack(body)) == (coding, header_length, plain)
+        assert len(body) < len(plain)
+
+
 def test_statistics_count_what_happened(front_ends):
     json_request(front_ends)
     binary_request(front_ends)

@@ -36,21 +36,22 @@ def url_of(front_ends, package):
     return front_ends.http_url if is_http(package) else front_ends.grpc_url
 
 
-def inputs(package, binary=True):
+def inputs(package, binary=True, times=1):
     tensors = []
-    for name, array in (("user", USER), ("history", HISTORY), ("dense", DENSE)):
+    for name, once in (("user", USER), ("history", HISTORY), ("dense", DENSE)):
+        array = np.tile(once, (times, 1))
         tensor = package.InferInput(name, list(array.shape), "FP32" if array.dtype == np.float32 else "INT64")
         tensor.set_data_from_numpy(array, **({"binary_data": binary} if is_http(package) else {}))
         tensors.append(tensor)
     return tensors
 
 
-def expected(front_ends, scores_of):
+def expected(front_ends, scores_of, times=1):
     model = front_ends.host.models["ranker"]
     query = model.queries[-1]
-    np.testing.assert_array_equal(query.features["user"], USER)
-    np.testing.assert_array_equal(query.features["history"], HISTORY)
-    np.testing.assert_array_equal(query.dense, DENSE)
+    np.testing.assert_array_equal(query.features["user"], np.tile(USER, (times, 1)))
+    np.testing.assert_array_equal(query.features["history"], np.tile(HISTORY, (times, 1)))
+    np.testing.assert_array_equal(query.dense, np.tile(DENSE, (times, 1)))
     return scores_of(model.spec, query)
 
 
@@ -163,17 +164,31 @@ def test_the_largest_query_that_the_configuration_tells_is_taken(serve_with, pac
 @pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("binary_out", [True, False])
 @pytest.mark.parametrize("coding", [None, "gzip", "deflate"])
-def test_every_form_of_http_body(front_ends, scores_of, binary_in, binary_out, coding):
-    package = tritonclient.http
+def test_every_form_of_http_body(front_ends, monkeypatch, scores_of, binary_in, binary_out, coding):
+    package, times = tritonclient.http, 10
+    monkeypatch.setattr("hebe.serving.http.MIN_COMPRESS_BYTES", 256)
     with package.InferenceServerClient(front_ends.http_url) as client:
+        answers, post = [], client._post
+        monkeypatch.setattr(client, "_post", lambda **asked: answers.append(post(**asked)) or answers[-1])
         result = client.infer(
             "ranker",
-            inputs(package, binary_in),
+            inputs(package, binary_in, times),
             outputs=[package.InferRequestedOutput("score", binary_data=binary_out)],
             request_compression_algorithm=coding,
             response_compression_algorithm=coding,
         )
-        np.testing.assert_array_equal(result.as_numpy("score"), expected(front_ends, scores_of))
+        np.testing.assert_array_equal(result.as_numpy("score"), expected(front_ends, scores_of, times))
+        assert [answer.get("content-encoding") for answer in answers] == [coding]
+
+
+@pytest.mark.parametrize("asked", [None, "gzip", "deflate"])
+async def test_asyncio_clients_take_raw_scores_in_any_coding(front_ends, monkeypatch, scores_of, asked):
+    package, times = tritonclient.http.aio, 10
+    monkeypatch.setattr("hebe.serving.http.MIN_COMPRESS_BYTES", 256)
+    async with package.InferenceServerClient(front_ends.http_url) as client:
+        options = {"response_compression_algorithm": asked}
+        result = await client.infer("ranker", inputs(package, times=times), **options)
+        np.testing.assert_array_equal(result.as_numpy("score"), expected(front_ends, scores_of, times))
 
 
 def test_a_grpc_stream(front_ends):
