@@ -92,11 +92,17 @@ def test_options_reach_the_server(seeming, capsys, tmp_path, monkeypatch):
     assert (models.fuse, models.spread, models.admission) == (False, False, False)
     assert (models.max_wait_s, models.max_queue, models.max_items) == (0.0075, 8, 9)
     assert (models.sla_ms, models.percentile) == (10.0, 90.0)
-    assert (str(models.load.row_format), models.load.verify) == ("int8", True)
+    assert (str(models.load.row_format), models.load.verify, models.load.check_rows) == ("int8", True, True)
     assert (options.max_request_bytes, options.max_json_bytes, options.bytes_in_flight) == (1 << 20, 1024, 2 << 20)
     assert options.api_tokens == ("first", "second", "third")
     assert (options.rate_limit_per_s, options.otel) == (11.0, True)
     assert seeming["logging"] == ("json", "debug")
+
+
+def test_rows_are_checked_unless_that_is_left_out(seeming, capsys):
+    run(capsys, "models", "--no-verify")
+    load = seeming["options"].models.load
+    assert (load.verify, load.check_rows) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,17 @@ def test_load_adds_what_a_store_lacks(tmp_path, din, capsys):
     assert f"is whole: {sum(table['rows'] for table in result['tables']):,} rows in 3 tables" in verified
 
 
+def test_load_of_a_damaged_row_leaves_no_store(tmp_path, din, capsys):
+    table = tmp_path / "models/din/1/tables/category.safetensors"
+    with table.open("r+b") as file:
+        file.seek(5000)
+        (byte,) = file.read(1)
+        file.seek(5000)
+        file.write(bytes([byte ^ 1]))
+    assert f"{table}: checksum differs" in " ".join(run(capsys, *din, code=1).err.split())
+    assert not (tmp_path / "stores/din/1").exists()
+
+
 def test_load_of_what_does_not_fit(tmp_path, capsys):
     models, stores = tmp_path / "models", tmp_path / "stores"
     run(capsys, "model", "new", "dlrm-rmc1", "--scale", "0.01", "--repository", models)

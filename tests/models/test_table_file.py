@@ -7,9 +7,17 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hebe.embeddings.store import StoreError
 from hebe.models import table_file
 from hebe.models.stored_file import RepositoryError, check_sha256
-from hebe.models.table_file import check_table_header, file_size_bytes, map_table, write_table
+from hebe.models.table_file import (
+    CheckedRows,
+    DamagedRows,
+    check_table_header,
+    file_size_bytes,
+    map_table,
+    write_table,
+)
 from hebe.spec import EmbeddingTableSpec
 
 TABLE = EmbeddingTableSpec("items", 10, 3)
@@ -59,6 +67,41 @@ def test_a_large_array_is_written_in_pieces(tmp_path, monkeypatch):
     write_table(tmp_path / "file", TABLE, ROWS, steps.append)
     assert steps[1:] == [2 * 3 * 4] * 5, "the header, then two rows at a time"
     np.testing.assert_array_equal(map_table(tmp_path / "file", TABLE), ROWS)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2 * 3 * 4, 1 << 20])
+def test_checked_rows_are_those_of_the_file_as_often_as_they_are_asked_for(tmp_path, monkeypatch, chunk_bytes):
+    path = tmp_path / "items.safetensors"
+    rows = CheckedRows(path, TABLE, write_table(path, TABLE, ROWS))
+    monkeypatch.setattr(table_file, "_CHUNK_BYTES", chunk_bytes)
+    for _ in range(2):
+        pieces = list(rows)
+        assert len(pieces) == -(-10 // max(1, chunk_bytes // 12))
+        np.testing.assert_array_equal(np.concatenate(pieces), ROWS)
+
+
+@pytest.mark.parametrize("row", [0, 4, 9])
+def test_of_a_file_with_a_damaged_row_the_last_rows_are_never_given(tmp_path, monkeypatch, row):
+    """So that whoever wants all rows hears of it, also where they are told together with other faults of a store."""
+    path = tmp_path / "items.safetensors"
+    record = write_table(path, TABLE, ROWS)
+    content = bytearray(path.read_bytes())
+    content[len(content) - 12 * (10 - row)] ^= 1
+    path.write_bytes(content)
+    monkeypatch.setattr(table_file, "_CHUNK_BYTES", 2 * 3 * 4)
+    given: list[np.ndarray] = []
+    for kind in (DamagedRows, RepositoryError, StoreError):
+        with pytest.raises(kind, match=f"{path}: checksum differs: .* damaged or edited: restore it from a backup"):
+            given.extend(CheckedRows(path, TABLE, record))
+    assert not any(piece[-1, -1] == ROWS[-1, -1] for piece in given)
+
+
+def test_a_file_of_another_length_is_no_checked_rows(tmp_path):
+    path = tmp_path / "items.safetensors"
+    record = write_table(path, TABLE, ROWS)
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(RepositoryError, match="truncated"):
+        CheckedRows(path, TABLE, record)
 
 
 def test_mapped_rows_cannot_be_changed(stored):

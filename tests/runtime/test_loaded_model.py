@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import threading
 import weakref
@@ -395,17 +396,50 @@ def kept(path, stranger):
     return f"persistent store {path}: holds {stranger}, which is not the store's: move it away"
 
 
+def damage_row(models):
+    """One bit of the last row of a table is another one; returns its file. Done again, it is as it was."""
+    path = models / "peers-dlrm" / "1" / "tables" / "table1.safetensors"
+    with path.open("r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        (byte,) = file.read(1)
+        file.seek(-5, os.SEEK_END)
+        file.write(bytes([byte ^ 1]))
+    return path
+
+
+HASH_MAP = HierarchyConfig.from_mapping({"volatile_db": {"type": "parallel_hash_map", "initial_cache_rate": 0.5}})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"row_format": RowFormat.INT8}, {"table_memory_bytes": 4 << 20}, {"hierarchy": HASH_MAP}],
+    ids=["resident", "int8", "RocksDB", "hash map"],
+)
+def test_a_damaged_row_that_is_copied_is_found_and_nothing_of_it_is_served(repository, tmp_path, options):
+    """Wherever rows are copied to, also where these are but the first ones."""
+    models, directory = shutil.copytree(repository, tmp_path / "models"), tmp_path / "rows"
+    loading = LoadOptions(**options, persistent_dir=directory if "table_memory_bytes" in options else None)
+    path = damage_row(models)
+    for _ in range(2):  # what the first attempt has left is not taken for whole by the next
+        with pytest.raises(RepositoryError, match=f"^{path}: checksum differs: .*: restore it from a backup"):
+            LoadedModel.load(models, "peers-dlrm", options=loading)
+    damage_row(models)
+    model = LoadedModel.load(models, "peers-dlrm", options=loading)
+    query = model.random_query(20, seed=2)
+    if "hierarchy" not in options:
+        scores, wanted = model.predict(query.features, query.dense), reference_scores(repository, "peers-dlrm", query)
+        np.testing.assert_allclose(scores, wanted, atol=0.05 if "row_format" in options else 1e-5)
+    model.close()
+
+
 def test_with_verify_a_damaged_row_is_found_before_anything_is_loaded(repository, tmp_path, monkeypatch):
     models, progress = shutil.copytree(repository, tmp_path / "models"), []
     options = LoadOptions(verify=True)
     LoadedModel.load(models, "peers-dlrm", options=options, progress=lambda *done: progress.append(done)).close()
     everything = sum(ModelRepository(models).open("peers-dlrm").file_bytes.values())
     assert (everything, everything) in progress
-    path = models / "peers-dlrm" / "1" / "tables" / "table1.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(content)
-    LoadedModel.load(models, "peers-dlrm").close()
+    path = damage_row(models)
+    LoadedModel.load(models, "peers-dlrm", options=LoadOptions(check_rows=False)).close()
     monkeypatch.setattr(EmbeddingHierarchy, "open", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(RepositoryError, match=f"{path}: checksum differs"):
         LoadedModel.load(models, "peers-dlrm", options=options)

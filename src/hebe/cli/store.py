@@ -63,7 +63,7 @@ def load(
     if not wanted:
         raise typer.BadParameter("leaves no table to be stored: all of them fit", param_hint="--table-memory")
     path = persistent_dir / name / str(stored.version)
-    sources = {table.name: stored.table(table.name) for table in wanted}
+    sources = {table.name: stored.checked_rows(table.name) for table in wanted}
     with (
         byte_progress(f"loading {name}") as advance,
         contextlib.closing(RocksDbStore.load(path, wanted, sources, stored.tables_identity, advance)) as store,

@@ -40,6 +40,7 @@ from hebe.models.stored_file import (
     write_durably,
 )
 from hebe.models.table_file import (
+    CheckedRows,
     RowArray,
     RowChunks,
     check_table_header,
@@ -48,7 +49,7 @@ from hebe.models.table_file import (
     write_table,
 )
 from hebe.op_graph import OpGraph, OpGraphError
-from hebe.spec import NAME_PATTERN, ModelSpec, SpecError
+from hebe.spec import NAME_PATTERN, EmbeddingTableSpec, ModelSpec, SpecError
 
 if TYPE_CHECKING:
     import torch
@@ -120,12 +121,23 @@ class StoredModel:
 
         Its length and header are checked here, its rows by `verify`. Raises KeyError, `RepositoryError`.
         """
+        spec, path, record = self._stored_table(name)
+        check_size(path, record)
+        return map_table(path, spec)
+
+    def checked_rows(self, name: str) -> CheckedRows:
+        """The rows of a table in pieces, to be copied: with the last one they are known to be as they were written.
+
+        Raises as `table`; iterating raises `DamagedRows`.
+        """
+        spec, path, record = self._stored_table(name)
+        return CheckedRows(path, spec, record)
+
+    def _stored_table(self, name: str) -> tuple[EmbeddingTableSpec, Path, FileRecord]:
         spec = next((table for table in self.spec.tables if table.name == name), None)
         if spec is None:
             raise KeyError(f"model {self.name} has no table {name}")
-        path = self.path / _table_file(name)
-        check_size(path, self.files[_table_file(name)])
-        return map_table(path, spec)
+        return spec, self.path / _table_file(name), self.files[_table_file(name)]
 
     def dense_state(self) -> dict[str, torch.Tensor]:
         """The DenseNet's weights by name, checksum verified. Raises `RepositoryError`."""

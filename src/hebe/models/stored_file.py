@@ -106,7 +106,7 @@ def check_sha256(path: Path, record: FileRecord, progress: Progress = no_progres
                 progress(count)
     except OSError as fault:
         raise RepositoryError(f"{path}: cannot be read: {fault.strerror}") from None
-    _compare(path, digest.hexdigest(), record)
+    compare_sha256(path, digest.hexdigest(), record)
 
 
 def read_checked(path: Path, record: FileRecord) -> bytes:
@@ -116,11 +116,12 @@ def read_checked(path: Path, record: FileRecord) -> bytes:
         content = path.read_bytes()
     except OSError as fault:
         raise RepositoryError(f"{path}: cannot be read: {fault.strerror}") from None
-    _compare(path, hashlib.sha256(content).hexdigest(), record)
+    compare_sha256(path, hashlib.sha256(content).hexdigest(), record)
     return content
 
 
-def _compare(path: Path, sha256: str, record: FileRecord) -> None:
+def compare_sha256(path: Path, sha256: str, record: FileRecord) -> None:
+    """Raise `RepositoryError` unless `sha256`, of the file's bytes, is the recorded one."""
     if sha256 != record.sha256:
         raise RepositoryError(
             f"{path}: checksum differs: SHA-256 is {sha256[:12]}..., expected {record.sha256[:12]}...; "

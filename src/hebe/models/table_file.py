@@ -1,4 +1,5 @@
-"""A stored embedding table: a safetensors file of one tensor, streamed when written, mapped when read.
+"""A stored embedding table: a safetensors file of one tensor, streamed when written, mapped when read, its rows checked
+as they are copied.
 
 The format is public: u64 little-endian header length, a JSON header, raw data. It is written here rather than
 by the safetensors library because that wants a whole tensor in memory, and a production table need not fit.
@@ -7,6 +8,7 @@ The header is padded with spaces so that rows start on a page boundary of the ma
 
 from __future__ import annotations
 
+import hashlib
 import json
 import mmap
 from collections.abc import Iterable, Iterator
@@ -15,7 +17,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hebe.models.stored_file import FileRecord, Progress, RepositoryError, no_progress, write_durably
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.table_memory import drop_mapped_pages
+from hebe.models.stored_file import (
+    FileRecord,
+    Progress,
+    RepositoryError,
+    check_size,
+    compare_sha256,
+    no_progress,
+    write_durably,
+)
 from hebe.spec import EmbeddingTableSpec
 
 RowArray = npt.NDArray[np.float32]
@@ -25,6 +37,39 @@ RowChunks = RowArray | Iterable[RowArray]
 TENSOR_NAME = "weight"
 _PAGE_BYTES = 4096
 _CHUNK_BYTES = 16 << 20
+
+
+class DamagedRows(RepositoryError, StoreError):
+    """Rows that are not as they were written, as whoever is filled with them finds: what it has of them is not to be
+    used.
+    """
+
+
+class CheckedRows:
+    """The rows of a table file in pieces, float32 `[n, dim]`, mapped as by `map_table` and hashed on the way: the last
+    piece is given only if the file has the SHA-256 of `record`.
+
+    Raises as `check_size` and `map_table`; iterating, which may be done again, raises `DamagedRows`.
+    """
+
+    def __init__(self, path: Path, table: EmbeddingTableSpec, record: FileRecord) -> None:
+        check_size(path, record)
+        self._path, self._record = path, record
+        self._header, self._rows = _header(table), map_table(path, table)
+
+    def __iter__(self) -> Iterator[RowArray]:
+        digest = hashlib.sha256(self._header)
+        rows, step = self._rows, _rows_in_chunk(self._rows.shape[1])
+        for first in range(0, len(rows), step):
+            piece = rows[first : first + step]
+            digest.update(piece.reshape(-1).data)  # lets go of the interpreter lock meanwhile
+            if first + step >= len(rows):
+                try:
+                    compare_sha256(self._path, digest.hexdigest(), self._record)
+                except RepositoryError as fault:
+                    raise DamagedRows(str(fault)) from None
+            yield piece
+            drop_mapped_pages(piece)
 
 
 def file_size_bytes(table: EmbeddingTableSpec) -> int:
@@ -95,8 +140,12 @@ def check_table_header(path: Path, table: EmbeddingTableSpec) -> None:
 def _chunks(rows: RowChunks, table: EmbeddingTableSpec) -> Iterable[RowArray]:
     if not isinstance(rows, np.ndarray) or rows.ndim != 2:
         return [rows] if isinstance(rows, np.ndarray) else rows
-    step = max(1, _CHUNK_BYTES // (4 * table.dim))
+    step = _rows_in_chunk(table.dim)
     return (rows[start : start + step] for start in range(0, len(rows), step))
+
+
+def _rows_in_chunk(dim: int) -> int:
+    return max(1, _CHUNK_BYTES // (4 * dim))
 
 
 def _header(table: EmbeddingTableSpec) -> bytes:

@@ -50,7 +50,8 @@ class LoadOptions:
     served from a persistent store under `persistent_dir`. None: all rows in memory. `hierarchy` describes the tiers
     that tables are read through, if any, and where online updates come from. `verify`: read every byte of the stored
     model and of its persistent store first, and refuse one whose checksums differ. `row_format`: how rows of resident
-    tables are stored.
+    tables are stored. `check_rows`: refuse tables whose rows, as they are copied into memory or a store, have another
+    checksum than when they were written.
     """
 
     graph: GraphMode = GraphMode.SCRIPTED
@@ -59,6 +60,7 @@ class LoadOptions:
     verify: bool = False
     row_format: RowFormat = RowFormat.FP32
     hierarchy: HierarchyConfig | None = None
+    check_rows: bool = True
 
     def words(self) -> str:
         """One line of all that may matter for how fast the model is; where files lie does not."""
@@ -169,8 +171,8 @@ class LoadedModel:
         """Load a model from the repository at `directory`: the given version, or the newest, for so many threads.
 
         What works beside queries is started, unless that is left to `start`.
-        Raises `RepositoryError` if the repository has no such model or its files are damaged (rows of tables are only
-        looked at with `LoadOptions.verify`), `StoreError` if the tables do not fit or the persistent store cannot be
+        Raises `RepositoryError` if the repository has no such model or its files are damaged (of tables, what is copied
+        unless `LoadOptions.check_rows` is off), `StoreError` if the tables do not fit or the persistent store cannot be
         used.
         """
         options = options or LoadOptions()
@@ -179,9 +181,10 @@ class LoadedModel:
             stored.verify(progress)
         spec = stored.spec
         dense = prepare(stored.dense_net(), spec, options.graph, compile_threads=threads)
+        rows_of = stored.checked_rows if options.check_rows else stored.table
         hierarchy = EmbeddingHierarchy.open(
             spec,
-            {table.name: stored.table(table.name) for table in spec.tables},
+            {table.name: rows_of(table.name) for table in spec.tables},
             table_memory_bytes=options.table_memory_bytes,
             row_format=options.row_format,
             config=options.hierarchy,
