@@ -281,6 +281,29 @@ def test_everything_in_memory_needs_no_directory(tables):
         opened.close()
 
 
+def scratch_bytes(opened: EmbeddingHierarchy, items: int) -> int:
+    """What one lookup of uniform keys has made a thread's scratch take."""
+    scratch, keys = opened.new_scratch(items), keys_for(items, 11, padding=False)
+    opened.lookup(keys, np.empty((items, SPEC.sparse_width), np.float32), scratch)
+    distinct = scratch.deduplicator.run(keys, opened._tiered)
+    return scratch.keys.nbytes + scratch.fetched.nbytes + scratch.deduplicator._scratch.nbytes + distinct.keys.nbytes
+
+
+def test_what_lookups_in_tiers_take_is_known_before(tables, tmp_path):
+    """Beside what a tier hands over: half of the largest table's rows, which are about half of all."""
+    items = 2000
+    assert EmbeddingHierarchy.planned_scratch_bytes(SPEC, items) == 0
+    config = HierarchyConfig.from_mapping({"volatile_db": {"type": "parallel_hash_map"}})
+    opened = EmbeddingHierarchy.open(SPEC, tables, config=config)
+    planned = EmbeddingHierarchy.planned_scratch_bytes(SPEC, items, config=config)
+    assert scratch_bytes(opened, items) == pytest.approx(planned, rel=0.01)
+    opened.close()
+    opened = partly_resident(tables, tmp_path / "1")
+    planned = EmbeddingHierarchy.planned_scratch_bytes(SPEC, items, RESIDENT)
+    assert 1.2 * scratch_bytes(opened, items) < planned < 1.6 * scratch_bytes(opened, items)
+    opened.close()
+
+
 def test_kernels_are_there_before_tables_take_the_memory(tables, monkeypatch):
     order = []
     monkeypatch.setattr(hierarchy.kernel, "warm_up", lambda _row_format: order.append("kernels"))

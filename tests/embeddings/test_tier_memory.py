@@ -9,8 +9,9 @@ from hebe.embeddings.hierarchy_config import (
     PersistentType,
     VolatileType,
 )
-from hebe.embeddings.tier_memory import bounded_config, planned_tier_bytes
+from hebe.embeddings.tier_memory import bounded_config, planned_lookup_bytes, planned_tier_bytes
 from hebe.kernels.row_format import RowFormat
+from hebe.spec import EmbeddingTableSpec
 
 from .example_tiers import TABLES, config_of
 
@@ -35,3 +36,15 @@ def test_the_memory_is_known_before_it_is_taken(open_tiers, volatile, cache) -> 
     if not volatile:
         assert tiers.memory_bytes == planned
     assert planned * 0.8 < tiers.memory_bytes <= planned
+
+
+@pytest.mark.parametrize(("cached", "times"), [(1.0, 1.0), (0.5, 1.5)])
+def test_rows_of_a_batch_are_counted_twice_as_far_as_a_tier_hands_them_over(cached, times) -> None:
+    """Distinct ones: of many keys of a small table each row, of few keys of a large one each key."""
+    tables = [EmbeddingTableSpec("small", 64, 8), EmbeddingTableSpec("large", 1 << 30, 8)]
+    config = HierarchyConfig.from_mapping(
+        {"cache": {"cache_fraction": cached}, "persistent_db": {"type": "rocks_db", "path": "rows"}}
+    )
+    planned = planned_lookup_bytes("m", tables, {"small": 100, "large": 1}, 1024, config)
+    keys, scratch = 64 + 1024, 8 * (1 << 18)
+    assert planned == pytest.approx(scratch + keys * (8 + times * 4 * 8), rel=0.01)

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from hebe.bench.server_process import ServerProcess
+from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.models.architectures import build_dense_net
 from hebe.models.catalog import entry
 from hebe.models.criteo_sample import generate_criteo
@@ -40,26 +41,36 @@ print(status_bytes("VmHWM:") - before)
 
 
 @pytest.mark.parametrize(
-    ("name", "scale", "workers", "threads", "batch_size"),
+    ("name", "scale", "workers", "threads", "batch_size", "tiers"),
     [
-        ("dlrm-rmc1", 0.1, 1, 2, 256),  # all tables
-        ("mlperf-dlrmv2", 0.001, 2, 1, 256),  # a large DenseNet
-        ("recos-bst", 0.01, 2, 2, 256),  # large activations
-        ("ncf", 0.1, 1, 1, 256),
-        ("mt-wnd", 0.05, 1, 1, 256),  # one that is large beside its tables: copies of its weights would show
-        ("mt-wnd", 0.05, 1, 1, 1024),
-        ("dlrm-rmc2", 0.01, 1, 1, 1024),  # large queries
-        ("din", 0.1, 1, 1, 1024),
-        ("dien", 0.2, 1, 1, 1024),  # thousands of ops, and activations that are given back
-        ("wnd", 0.02, 1, 2, 1024),
+        ("dlrm-rmc1", 0.1, 1, 2, 256, ""),  # all tables
+        ("mlperf-dlrmv2", 0.001, 2, 1, 256, ""),  # a large DenseNet
+        ("recos-bst", 0.01, 2, 2, 256, ""),  # large activations
+        ("ncf", 0.1, 1, 1, 256, ""),
+        ("mt-wnd", 0.05, 1, 1, 256, ""),  # one that is large beside its tables: copies of its weights would show
+        ("mt-wnd", 0.05, 1, 1, 1024, ""),
+        ("dlrm-rmc2", 0.01, 1, 1, 1024, ""),  # large queries
+        ("din", 0.1, 1, 1, 1024, ""),
+        ("dien", 0.2, 1, 1, 1024, ""),  # thousands of ops, and activations that are given back
+        ("wnd", 0.02, 1, 2, 1024, ""),
+        ("dlrm-rmc1", 0.01, 2, 2, 1024, "parallel_hash_map"),  # each thread has the rows of its batch
     ],
 )
-def test_the_estimate_is_within_a_tenth_of_what_a_server_takes(tmp_path, name, scale, workers, threads, batch_size):
+def test_the_estimate_is_within_a_tenth_of_what_a_server_takes(
+    tmp_path, name, scale, workers, threads, batch_size, tiers
+):
     spec = entry(name, scale=scale)
     store(tmp_path / "models", spec)
     stored = ModelRepository(tmp_path / "models").open(spec.name)
-    estimate = estimate_memory(stored.spec, stored.dense_net(), workers, batch_size, worker_threads=threads)
     options = ["--workers", str(workers), "--worker-threads", str(threads), "--batch-size", str(batch_size)]
+    hierarchy = None
+    if tiers:
+        (tmp_path / "tiers.toml").write_text(f'[volatile_db]\ntype = "{tiers}"\n')
+        hierarchy = HierarchyConfig.from_toml(tmp_path / "tiers.toml")
+        options += ["--hierarchy", str(tmp_path / "tiers.toml")]
+    estimate = estimate_memory(
+        stored.spec, stored.dense_net(), workers, batch_size, worker_threads=threads, hierarchy=hierarchy
+    )
     with ServerProcess(tmp_path / "models", tmp_path / "log", options) as server:
         measured = server.resident_bytes
     assert measured == pytest.approx(estimate.total_bytes, rel=0.1)

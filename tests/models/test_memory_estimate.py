@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.table_memory import RowFormat
 from hebe.models import catalog, memory_estimate
 from hebe.models.architectures import build_dense_net
@@ -164,6 +165,15 @@ def test_a_result_lives_until_it_was_read_last_whatever_python_holds():
 def test_bounded_table_memory_bounds_the_tables():
     assert estimate_memory(SPEC, Doubling(), table_memory_bytes=8 << 20).table_bytes == 8 << 20
     assert estimate_memory(SPEC, Doubling(), table_memory_bytes=8 << 30).table_bytes < 64 << 20
+
+
+def test_threads_that_read_through_tiers_have_rows_of_a_batch_beside_them():
+    """Those of the batch before too, in the warm-up, as long as what was freed is kept."""
+    whole = estimate_memory(SPEC, Doubling(), batch_size=4096, worker_threads=3).worker_bytes
+    bound = 8 << 20
+    tiered = estimate_memory(SPEC, Doubling(), 1, 4096, bound, worker_threads=3).worker_bytes
+    planned = [EmbeddingHierarchy.planned_scratch_bytes(SPEC, items, bound) for items in (4096, 1024)]
+    assert tiered - whole == pytest.approx(3 * sum(planned), abs=3)
 
 
 def test_narrower_rows_take_less():

@@ -29,7 +29,7 @@ from hebe.embeddings.table_memory import (
     chunks_of,
     planned_bytes,
 )
-from hebe.embeddings.tier_memory import bounded_config, planned_tier_bytes
+from hebe.embeddings.tier_memory import bounded_config, planned_lookup_bytes, planned_tier_bytes
 from hebe.embeddings.tiers import Tiers
 from hebe.kernels import deduplicate, feature_plan, padding
 from hebe.kernels import fused_lookup as kernel
@@ -167,6 +167,31 @@ class EmbeddingHierarchy:
             return planned_tier_bytes(spec.name, spec.tables, config)
         needed = planned_bytes(all_shapes(spec), row_format)
         return needed if table_memory_bytes is None else min(needed, table_memory_bytes)
+
+    @staticmethod
+    def planned_scratch_bytes(
+        spec: ModelSpec,
+        max_items: int,
+        table_memory_bytes: int | None = None,
+        row_format: RowFormat = RowFormat.FP32,
+        config: HierarchyConfig | None = None,
+    ) -> int:
+        """What each thread takes for the lookups of up to `max_items` items in tiers; nothing where all tables are
+        resident. Raises `StoreError` as `open` would.
+        """
+        config = config or HierarchyConfig()
+        resident = {} if config.is_tiered else resident_shapes(spec, table_memory_bytes, row_format)
+        tiered = [table for table in spec.tables if table.name not in resident]
+        if not tiered:
+            return 0
+        if not config.is_tiered:
+            left_bytes = (table_memory_bytes or 0) - planned_bytes(resident, row_format)
+            config = bounded_config(config, left_bytes, row_format, Path())
+        lookups = dict.fromkeys((table.name for table in spec.tables), 0)
+        for feature in spec.features:
+            lookups[feature.table] += feature.lookups
+        key_bytes = 8 * max_items * spec.lookups_per_item
+        return key_bytes + planned_lookup_bytes(spec.name, tiered, lookups, max_items, config)
 
     @property
     def memory_bytes(self) -> int:

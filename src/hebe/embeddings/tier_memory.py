@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hebe.embeddings.hierarchy_config import (
     PersistentType,
     VolatileType,
 )
+from hebe.kernels.deduplicate import slots_of
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec
 
@@ -39,6 +41,24 @@ def planned_tier_bytes(model: str, tables: Sequence[EmbeddingTableSpec], config:
         grown = sum(planned_map_bytes(min(table.rows, most), table.dim, volatile.num_partitions) for table in tables)
         total += grown if volatile.memory_bytes is None else min(grown, volatile.memory_bytes)
     return total
+
+
+def planned_lookup_bytes(
+    model: str, tables: Sequence[EmbeddingTableSpec], lookups: Mapping[str, int], items: int, config: HierarchyConfig
+) -> int:
+    """What a thread keeps for lookups of so many items in tiers, each with so many `lookups` of a table: its distinct
+    keys and their rows, those that a tier hands over twice. For uniform keys; of skewed ones fewer are distinct.
+
+    Raises `StoreError` for a cache that cannot be so small.
+    """
+    cached = cache_tables(tables, config.cache_of(model))
+    hands_over = config.volatile_db.type is not VolatileType.HASH_MAP  # which fills in rows where they are wanted
+    total = 8.0 * slots_of(items * max(lookups[table.name] for table in tables))
+    for table in tables:
+        distinct = table.rows * (1 - (1 - 1 / table.rows) ** (items * lookups[table.name]))
+        missing = max(0.0, 1 - cached[table.name].rows / table.rows) if hands_over else 0.0
+        total += distinct * (8 + 4 * table.dim * (1 + missing))
+    return math.ceil(total)
 
 
 def bounded_config(

@@ -138,6 +138,11 @@ def _kernels() -> tuple[Callable[..., int], Callable[..., None]]:
     return compile_kernel(_deduplicate, deduplicate), compile_kernel(_count_states, count)
 
 
+def slots_of(keys: int) -> int:
+    """How many the scratch table has for so many keys of a table, int64 each."""
+    return 1 << max(_LEAST_BITS, (2 * keys - 1).bit_length())
+
+
 class Deduplicator:
     """Finds distinct keys with buffers of its own, which grow to the largest batch seen. One thread at a time."""
 
@@ -158,7 +163,7 @@ class Deduplicator:
         total, tables = len(matrix) * plan.columns, len(plan.tables)
         if total > self._distinct.size:
             self._distinct = np.empty(total, np.int64)
-        slots = 1 << max(_LEAST_BITS, (2 * len(matrix) * plan.widest - 1).bit_length())
+        slots = slots_of(len(matrix) * plan.widest)
         if slots > self._scratch.size:
             self._scratch = np.empty(slots, np.int64)
         if tables + 1 > self._starts.size:

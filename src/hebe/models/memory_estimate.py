@@ -1,6 +1,7 @@
 """What RAM serving, making or training a model will need, told before anything is allocated.
 
-    serving  = process + tables + DenseNet + a query + workers x threads x (buffers + activations + part of a query)
+    serving  = process + tables + DenseNet + a query
+               + workers x threads x (buffers + rows fetched from tiers + activations + part of a query)
     training = tables + an accumulator a row + DenseNet, its gradients and Adam's two moments + activations
     making   = a piece of a table at a time + DenseNet
 
@@ -141,7 +142,8 @@ def estimate_memory(
     hierarchy: HierarchyConfig | None = None,
 ) -> MemoryEstimate:
     """The memory that serving `spec` takes; `table_memory_bytes`, `row_format` and `hierarchy` are those of
-    `hebe serve`. RocksDB comes on top of it: a process of 40 MB and at most 256 MiB of rows where updates come.
+    `hebe serve`. RocksDB comes on top of it: a process of 40 MB and at most 256 MiB of rows where updates come. Rows that
+    threads fetch from tiers are counted for uniform keys, as the warm-up's are.
 
     `dense_net` is that of the spec, in evaluation mode. Raises `StoreError` for a cache that cannot be so small.
     """
@@ -152,6 +154,11 @@ def estimate_memory(
     query_bytes = batch_size * (8 * spec.lookups_per_item + 4 * spec.dense_dim)
     kept_bytes = KEPT_ACTIVATIONS * activations.most_bytes(_is_kept) + KEPT_QUERIES * query_bytes
     kept_bytes += PACKED_WEIGHTS * activations.largest_factor_bytes
+    scratch_bytes, outgrown_bytes = (
+        EmbeddingHierarchy.planned_scratch_bytes(spec, items, table_memory_bytes, row_format, hierarchy)
+        for items in (batch_size, batch_size // 4)  # as the warm-up's batches grow
+    )
+    kept_bytes += scratch_bytes + (outgrown_bytes if _is_kept(outgrown_bytes) else 0)
     return MemoryEstimate(
         process_bytes=PROCESS_BYTES,
         table_bytes=tables,
