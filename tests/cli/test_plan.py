@@ -233,6 +233,8 @@ def test_an_older_plan_is_replaced_only_by_a_whole_one(files, capsys, tmp_path):
         (["--over-provision", "nan"], "--over-provision: nan: must be at least 0"),
         (["--quantile", "2"], "--quantile: 2: must lie between 0 and 1"),
         (["--quantile", "nan"], "--quantile: nan: must lie between 0 and 1"),
+        (["--over-provision", "0.1", "--history", "loads.csv"], "--history: the rate is given by --over-provision"),
+        (["--over-provision", "0", "--quantile", "0.9"], "--quantile: the rate is given by --over-provision"),
         (["--set-up-s", "-1"], "--set-up-s: -1: must be at least 0"),
         (["--gap", "nan"], "--gap: nan: must be at least 0"),
         (["--time-limit-s", "inf"], "--time-limit-s: inf: must be at least 0"),

@@ -28,6 +28,7 @@ app.command(
 )(colocate)
 
 _LOAD, _OBJECTIVE = "Load", "What is best"
+_QUANTILE = 0.99
 
 
 @app.command("provision", epilog="Example: hebe plan provision efficiency.csv servers.csv loads.csv")
@@ -59,8 +60,11 @@ def provision(
         ),
     ] = None,
     quantile: Annotated[
-        float, typer.Option(rich_help_panel=_LOAD, help="Share of moments whose rise is to be covered by that default.")
-    ] = 0.99,
+        float | None,
+        typer.Option(
+            rich_help_panel=_LOAD, help="Share of moments whose rise is to be covered by that default (default: 0.99)."
+        ),
+    ] = None,
     history: Annotated[
         Path | None, typer.Option(rich_help_panel=_LOAD, help="Take the rises from these loads instead.")
     ] = None,
@@ -101,16 +105,20 @@ def provision(
         check_at_least("--over-provision", over_provision, least=0.0)
     for option, value in (("--set-up-s", set_up_s), ("--gap", gap), ("--time-limit-s", time_limit_s)):
         check_at_least(option, value, least=0.0)
-    if not 0 <= quantile <= 1:
+    if quantile is not None and not 0 <= quantile <= 1:
         raise typer.BadParameter(f"{quantile:g}: must lie between 0 and 1", param_hint="--quantile")
+    if over_provision is not None:
+        for option, given in (("--history", history), ("--quantile", quantile)):
+            if given is not None:
+                raise typer.BadParameter("the rate is given by --over-provision: leave one out", param_hint=option)
     if minimise not in list(Objective):
         raise typer.BadParameter(f"{minimise!r}: must be {' or '.join(Objective)}", param_hint="--minimise")
     page = plan.with_suffix(".html") if page is None else page
     read = [path for path in (efficiency, servers, loads, history) if path is not None]
     check_written({"--plan": plan, "--page": page}, read)
     request = ProvisionRequest(
-        efficiency, servers, loads, history, interval_s, over_provision, quantile, Objective(minimise), set_up_s, gap,
-        time_limit_s, baselines,
+        efficiency, servers, loads, history, interval_s, over_provision, _QUANTILE if quantile is None else quantile,
+        Objective(minimise), set_up_s, gap, time_limit_s, baselines,
     )  # fmt: skip
     with make_progress() as progress, foreign_lines_to_stderr():
         made = make_provision_plan(request, progress)
