@@ -17,6 +17,20 @@ from hebe.spec import SlaTarget, SpecError
 PLAN_KIND = "pool"
 PLAN_VERSION = 1
 
+_HEAD = (
+    "kind", "version", "written_by", "model", "query_sizes", "budget_per_hour", "made_from", "sla", "policy",
+    "predicted", "proposal", "server",
+)  # fmt: skip
+_MADE_FROM = ("service_times", "prices")
+_SLA = ("latency_ms", "percentile")
+_POLICY = ("name", "threshold_items", "prices_qps")
+_PREDICTED = (
+    "price_per_hour", "bound_qps", "qps", "qps_low", "qps_high", "seeds", "queries_per_run", "utilisation",
+)  # fmt: skip
+_PROPOSAL = ("name", "policy", "counts", *_PREDICTED)
+_SERVER = ("server_type", "count", "price_per_hour")
+"""The fields that a plan and its tables may have."""
+
 
 @dataclass(frozen=True, slots=True)
 class PoolPlanFile:
@@ -62,7 +76,7 @@ class PoolPlanFile:
 
 
 def read_pool_plan(path: Path) -> PoolPlanFile:
-    """The plan in a file; raises `PlanFileError` naming the field that is missing or wrong."""
+    """The plan in a file; raises `PlanFileError` naming the field that is missing, unknown or wrong."""
     with reading(path):
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     if content.get("kind") != PLAN_KIND or content.get("version") != PLAN_VERSION:
@@ -71,7 +85,13 @@ def read_pool_plan(path: Path) -> PoolPlanFile:
             f" kind {PLAN_KIND!r}, version {PLAN_VERSION}, as hebe plan pool writes it"
         )
     head = Entry(str(path), content, str(path))
-    made_from, sla = (_part(path, content, name) for name in ("made_from", "sla"))
+    head.check_known(_HEAD)
+    made_from, sla, policy, predicted = (
+        _part(path, content, name, known)
+        for name, known in (("made_from", _MADE_FROM), ("sla", _SLA), ("policy", _POLICY), ("predicted", _PREDICTED))
+    )
+    for proposal in _listed(path, content, "proposal"):
+        proposal.check_known(_PROPOSAL)
     try:
         target = SlaTarget(sla.number("latency_ms"), sla.number("percentile"))
     except SpecError as fault:
@@ -87,32 +107,43 @@ def read_pool_plan(path: Path) -> PoolPlanFile:
         head.number("budget_per_hour"),
         counts,
         prices,
-        _policy(path, _part(path, content, "policy"), counts),
+        _policy(path, policy, counts),
         tuple(named_in_plan(file, path) for file in files),
         named_in_plan(made_from.text("prices"), path),
-        _part(path, content, "predicted").fields,
+        predicted.fields,
         {},
     )
 
 
-def _part(path: Path, content: Mapping[str, Any], name: str) -> Entry:
+def _part(path: Path, content: Mapping[str, Any], name: str, known: Sequence[str]) -> Entry:
+    """The table `name`, which has no fields but those `known`."""
     part = content.get(name)
     if not isinstance(part, dict):
         raise PlanFileError(f"{path}: [{name}] is missing")
-    return Entry(f"{path}: {name}", part, f"{path}: {name}")
+    entry = Entry(f"{path}: {name}", part, f"{path}: {name}")
+    entry.check_known(known)
+    return entry
+
+
+def _listed(path: Path, content: Mapping[str, Any], name: str) -> list[Entry]:
+    """The tables of the array `name`, none where there is no such array."""
+    listed = content.get(name, [])
+    if not isinstance(listed, list) or not all(isinstance(fields, dict) for fields in listed):
+        raise PlanFileError(f"{path}: {name}: must hold tables only, [[{name}]]")
+    return [Entry(where := f"{path}: {name} {number}", fields, where) for number, fields in enumerate(listed, 1)]
 
 
 def _servers(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, float]]:
     counts: dict[str, int] = {}
     prices: dict[str, float] = {}
-    listed = content.get("server")
-    if not isinstance(listed, list) or not listed or not all(isinstance(fields, dict) for fields in listed):
+    servers = _listed(path, content, "server")
+    if not servers:
         raise PlanFileError(f"{path}: [[server]] is missing: must give the count of each server type")
-    for number, fields in enumerate(listed, 1):
-        entry = Entry(where := f"{path}: server {number}", fields, where)
+    for entry in servers:
+        entry.check_known(_SERVER)
         name = entry.text("server_type")
         if name in counts:
-            raise PlanFileError(f"{where}: server_type {name} is given twice")
+            raise PlanFileError(f"{entry.where}: server_type {name} is given twice")
         counts[name], prices[name] = entry.whole("count"), entry.number("price_per_hour")
     return counts, prices
 
