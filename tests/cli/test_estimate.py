@@ -88,16 +88,21 @@ def test_a_pool_is_planned_and_simulated_from_it(estimates, capsys, tmp_path):
     prices = tmp_path / "prices.csv"
     prices.write_text("server_type,price_per_hour\nc5n.2xlarge,0.432\nr5n.large,0.149\n")
     times = estimates / "service_times.toml"
-    code, _, _ = run(
+    remark = f"Service times of {WND} on c5n.2xlarge, r5n.large are estimated, not measured."
+    code, out, told = run(
         capsys, "plan", "pool", times, "--model", WND, "--prices", prices, "--budget", 1, *FEW, "--queries", 700,
-        "--seeds", 1, "--plan", tmp_path / "pool.toml",
+        "--seeds", 1, "--plan", tmp_path / "pool.toml", "--json",
     )  # fmt: skip
     assert code == 0
+    assert remark in json.loads(out)["remarks"]
+    assert remark in " ".join(told.split())
+    assert remark in (tmp_path / "pool.html").read_text()
+    assert all(one["estimated"] for one in tomllib.loads((tmp_path / "pool.toml").read_text())["server"])
     code, out, _ = run(
         capsys, "simulate", "--plan", tmp_path / "pool.toml", "--rate", 50, "--queries", 700, "--seeds", 1, "--json"
     )
     assert code == 0
-    assert json.loads(out)
+    assert any("are estimated, not measured" in remark for remark in json.loads(out)["remarks"])
 
 
 @pytest.mark.parametrize("model", [NCF, WND])

@@ -28,6 +28,7 @@ def plan(tmp_path):
         tmp_path / "prices.csv",
         {"qps": 250.0},
         {},
+        frozenset({"cpu"}),
     )
 
 
@@ -105,6 +106,8 @@ def of(place, value):
         (of((None, "server"), {"a": 1}), "server: must hold tables only, [[server]]"),
         (of((None, "server"), [{"server_type": "a", "count": 1, "price_per_hour": 1, "workers": 4}]),
          "server 1: unknown field 'workers': known are server_type, count, price_per_hour"),
+        (of((None, "server"), [{"server_type": "a", "count": 1, "price_per_hour": 1, "estimated": 2}]),
+         "server 1: estimated is 2: must be true or false"),
         (of((None, "partition"), 4), "unknown field 'partition': known are kind, version, "),
         (of(("made_from", "loads"), "x.csv"), "made_from: unknown field 'loads': known are service_times, prices"),
         (of(("sla", "percentil"), 95), "sla: unknown field 'percentil': known are latency_ms, percentile"),

@@ -102,9 +102,17 @@ def stated(folder, *lines):
 
 def test_a_latency_profile_may_say_at_how_many_queries_a_server_works(tmp_path):
     assert read_service_times([stated(tmp_path)], None).workers_per_server == (1,)
-    times = read_service_times([stated(tmp_path, "workers = 6", "estimated = true")], None)
+    times = read_service_times([stated(tmp_path, "workers = 6")], None)
     assert times.workers_per_server == (6,)
     assert times.table.mean_s[0, [0, 9]] == pytest.approx([1e-3, 4e-3])
+
+
+def test_estimates_are_told_of_the_types_that_are_looked_at(tmp_path):
+    measured = stated(tmp_path).read_text()
+    assert read_service_times([stated(tmp_path, "estimated = false")], None).remarks == []
+    times = read_service_times([stated(tmp_path, "estimated = true", measured.replace("cpu", "gpu"))], None)
+    assert times.remarks == ["Service times of m on cpu are estimated, not measured."]
+    assert times.of_types(["gpu"], "").remarks == []
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def plan_file(made: PoolPlanMade) -> PoolPlanFile:
         request.prices,
         predicted(made, chosen),
         {"proposal": [_proposal_content(made, one) for name, one in made.proposals.items() if name != "chosen"]},
+        made.times.estimated.intersection(problem.types),
     )
 
 

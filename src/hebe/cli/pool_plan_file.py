@@ -28,7 +28,7 @@ _PREDICTED = (
     "price_per_hour", "bound_qps", "qps", "qps_low", "qps_high", "seeds", "queries_per_run", "utilisation",
 )  # fmt: skip
 _PROPOSAL = ("name", "policy", "counts", *_PREDICTED)
-_SERVER = ("server_type", "count", "price_per_hour")
+_SERVER = ("server_type", "count", "price_per_hour", "estimated")
 """The fields that a plan and its tables may have."""
 
 
@@ -37,6 +37,7 @@ class PoolPlanFile:
     """What a fleet is made of: counts by server type, base first, and the policy; with what it was planned for.
 
     `predicted` are figures as plain data, `more` what else the planner says; neither is needed to simulate it.
+    `estimated` are the server types whose service times were estimates.
     """
 
     model: str
@@ -50,6 +51,7 @@ class PoolPlanFile:
     price_file: Path
     predicted: Mapping[str, Any]
     more: Mapping[str, Any]
+    estimated: frozenset[str] = frozenset()
 
     def to_dict(self, path: Path) -> dict[str, Any]:
         """The content of the file at `path`; files are named relative to it."""
@@ -70,6 +72,7 @@ class PoolPlanFile:
             **self.more,
             "server": [
                 {"server_type": name, "count": count, "price_per_hour": self.prices[name]}
+                | ({"estimated": True} if name in self.estimated else {})
                 for name, count in self.counts.items()
             ],
         }
@@ -96,7 +99,7 @@ def read_pool_plan(path: Path) -> PoolPlanFile:
         target = SlaTarget(sla.number("latency_ms"), sla.number("percentile"))
     except SpecError as fault:
         raise PlanFileError(f"{path}: sla: {fault}") from None
-    counts, prices = _servers(path, content)
+    counts, prices, estimated = _servers(path, content)
     files = made_from.fields.get("service_times")
     if not isinstance(files, list) or not files or not all(isinstance(name, str) for name in files):
         raise PlanFileError(f"{path}: made_from: service_times is {files!r}: must be a list of files")
@@ -112,6 +115,7 @@ def read_pool_plan(path: Path) -> PoolPlanFile:
         named_in_plan(made_from.text("prices"), path),
         predicted.fields,
         {},
+        estimated,
     )
 
 
@@ -133,9 +137,11 @@ def _listed(path: Path, content: Mapping[str, Any], name: str) -> list[Entry]:
     return [Entry(where := f"{path}: {name} {number}", fields, where) for number, fields in enumerate(listed, 1)]
 
 
-def _servers(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, float]]:
+def _servers(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, float], frozenset[str]]:
+    """Count and price of each server type, and the types whose service times were estimates."""
     counts: dict[str, int] = {}
     prices: dict[str, float] = {}
+    estimated: set[str] = set()
     servers = _listed(path, content, "server")
     if not servers:
         raise PlanFileError(f"{path}: [[server]] is missing: must give the count of each server type")
@@ -145,7 +151,9 @@ def _servers(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, int], di
         if name in counts:
             raise PlanFileError(f"{entry.where}: server_type {name} is given twice")
         counts[name], prices[name] = entry.whole("count"), entry.number("price_per_hour")
-    return counts, prices
+        if entry.flag("estimated"):
+            estimated.add(name)
+    return counts, prices, frozenset(estimated)
 
 
 def _policy(path: Path, policy: Entry, counts: Mapping[str, int]) -> PolicyChoice:

@@ -32,7 +32,7 @@ class ServiceTimes:
 
     `workers` is how many queries a server works at at once, by type (one where it says nothing); `unusable` says of
     further types why their profiles tell no service times; `remarked` says of types whose times are not as they were
-    measured what was done.
+    measured what was done; `estimated` are the types whose times nobody measured.
     """
 
     model: str
@@ -41,11 +41,15 @@ class ServiceTimes:
     workers: Mapping[str, int] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
     remarked: Mapping[str, str] = field(default_factory=dict)
+    estimated: frozenset[str] = frozenset()
 
     @property
     def remarks(self) -> list[str]:
         """What must be said of the table's types."""
-        return [self.remarked[name] for name in self.table.types if name in self.remarked]
+        remarks = [self.remarked[name] for name in self.table.types if name in self.remarked]
+        if estimated := [name for name in self.table.types if name in self.estimated]:
+            remarks.append(f"Service times of {self.model} on {', '.join(estimated)} are estimated, not measured.")
+        return remarks
 
     @property
     def named_files(self) -> str:
@@ -132,10 +136,11 @@ _Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """A latency profile of a file, and at how many queries such a server works at once."""
+    """A latency profile of a file, at how many queries such a server works at once, and whether nobody measured it."""
 
     latency: LatencyProfile
     workers: int
+    estimated: bool
 
 
 def _from_profiles(
@@ -146,11 +151,14 @@ def _from_profiles(
     workers: dict[str, int] = {}
     unusable: dict[str, str] = {}
     remarked: dict[str, str] = {}
+    estimated: set[str] = set()
     for (of_model, kind), profile in profiles.items():
         if of_model != model:
             continue
         if isinstance(profile, _Stated):
             of_types[kind], workers[kind] = profile.latency, profile.workers
+            if profile.estimated:
+                estimated.add(kind)
         elif reason := why_no_times(profile.profile, str(profile.path)):
             unusable[kind] = reason
         else:
@@ -162,7 +170,8 @@ def _from_profiles(
         raise PlanFileError(next(iter(unusable.values())))
     # No farther than all of them are known.
     largest = min(profile.batch_sizes[-1] for profile in of_types.values())
-    return ServiceTimes(model, ServiceTable.from_profiles(of_types, largest), tuple(files), workers, unusable, remarked)
+    table = ServiceTable.from_profiles(of_types, largest)
+    return ServiceTimes(model, table, tuple(files), workers, unusable, remarked, frozenset(estimated))
 
 
 def _profiles(files: Sequence[Path]) -> dict[_Pair, _Stated | ProfileFile]:
@@ -185,8 +194,8 @@ def _profiles(files: Sequence[Path]) -> dict[_Pair, _Stated | ProfileFile]:
                 profile = LatencyProfile.from_dict(entry.fields)
             except ProfileError as fault:
                 raise PlanFileError(f"{entry.where}: {str(fault).removeprefix('latency profile: ')}") from None
-            entry.flag("estimated")  # whoever plans from estimates knows it; what stands there must be a flag
-            add((entry.text("model"), entry.text("server_type")), entry.where, _Stated(profile, _workers(entry)))
+            stated = _Stated(profile, _workers(entry), entry.flag("estimated"))
+            add((entry.text("model"), entry.text("server_type")), entry.where, stated)
     return profiles
 
 
