@@ -162,8 +162,8 @@ def test_a_model_whose_memory_is_not_known_does_not_share_a_server_whose_memory_
     known = replace(scaling("n", (30.0, 60.0)), memory_bytes=(80e9, 80e9))
     profile_file(tmp_path / "p" / "n.json", model="n", scalability=known)
     assert fault(capsys, files=("p", "server.csv", "demand.csv")) == (
-        "p: scalability profile of m: memory_bytes is not known, but the server's is, 1.28e+11: profile the model"
-        " again, or leave out the server's, and memory is no limit"
+        "p/m.json: scalability profile of m: memory_bytes is not known, but the server's is, 1.28e+11: profile the"
+        " model again, or leave out the server's, and memory is no limit"
     )
     profile_file(tmp_path / "p" / "m.json", model="m", scalability=replace(known, model="m"))
     answer = planned(capsys, files=("p", "server.csv", "demand.csv"))

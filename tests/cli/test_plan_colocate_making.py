@@ -108,7 +108,7 @@ def test_a_model_whose_worker_takes_more_cores_than_are_left_is_not_on_that_serv
         (
             "server.csv",
             SERVER.replace("\n4,", "\n2,"),
-            "profiles.csv: scalability profile of rm: workers go up to 4: the server has 2 cores",
+            "profiles.csv: lines 2 to 13: scalability profile of rm: workers go up to 4: the server has 2 cores",
         ),
         (
             "server.csv",
@@ -124,7 +124,7 @@ def test_a_model_whose_worker_takes_more_cores_than_are_left_is_not_on_that_serv
         (
             "demand.csv",
             "model,qps\nncf,1e12\n",
-            "demand.csv: qps: would take 2.5e+08 servers, most of them for model ncf",
+            "demand.csv: line 2: qps: would take 2.5e+08 servers, most of them for model ncf",
         ),
     ],
 )
@@ -137,7 +137,7 @@ def test_lines_without_memory_are_refused_where_the_server_s_is_given():
     Path("m.csv").write_text("model,workers,cache_ways,qps,bandwidth_bytes_per_s\nm,1,3,1000,1e7\n")
     Path("demand.csv").write_text("model,qps\nm,1500\n")
     message = fault(profiles=Path("m.csv"))
-    assert message.startswith("m.csv: scalability profile of m: memory_bytes is not known, but the server's is, 4e+09")
+    assert message.startswith("m.csv: line 2: scalability profile of m: memory_bytes is not known, but the server's is")
     Path("m.csv").write_text("model,workers,cache_ways,qps,bandwidth_bytes_per_s,memory_bytes\nm,1,3,1000,1e7,0\n")
     assert planned(profiles=Path("m.csv")).plan.servers == 2, "told to be none"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from hebe.cli.plan_files import Entry, PlanFileError, entries_of, read_entries
 from hebe.cli.plan_profiles import ProfileFile, holds_profiles, read_profiles
 
 if TYPE_CHECKING:
-    from hebe.planning.colocation_server import ServerResources
+    from hebe.planning.colocation_server import ScalabilityTables, ServerResources
     from hebe.profile import ScalabilityProfile
 
 _PROFILE = ("model", "workers", "qps", "bandwidth_bytes_per_s", "cache_ways", "qps_by_cache_ways")
@@ -48,20 +48,20 @@ def shared_server_type(profiles: Path, server: Path) -> str | None:
     return entry.text("server_type") if entry.fields.get("server_type") else None
 
 
-def read_scalability(path: Path, all_ways: int) -> list[ScalabilityProfile]:
-    """Scalability profiles, at least one, no model twice.
+def read_scalability(path: Path, server: ServerResources) -> list[ScalabilityProfile]:
+    """Scalability profiles, at least one, no model twice, each such as this server can have given.
 
     They are those of a profile that `hebe profile` wrote, or of a directory of them, all of one type of server. Other
     TOML and JSON hold whole profiles, as `ScalabilityProfile.to_dict` gives them. CSV holds one line for every point
     that was measured, of workers with one core each:
     `model,workers,cache_ways,qps,bandwidth_bytes_per_s[,memory_bytes][,estimated]`. Each worker
-    count needs the line with `all_ways`, whose bandwidth and memory count; with fewer ways it has either no line or
+    count needs the line with all ways, whose bandwidth and memory count; with fewer ways it has either no line or
     one for each count of ways that the model was measured with.
     """
     if path.suffix.lower() == ".csv":
-        return _from_points(path, read_entries(path, "scalability", _POINT, ("memory_bytes", "estimated")), all_ways)
+        return _from_points(path, read_entries(path, "scalability", _POINT, ("memory_bytes", "estimated")), server)
     if holds_profiles(path):
-        return _measured(read_profiles(path))
+        return _measured(read_profiles(path), server)
     from hebe.profile import ProfileError, ScalabilityProfile
 
     profiles: dict[str, ScalabilityProfile] = {}
@@ -72,11 +72,11 @@ def read_scalability(path: Path, all_ways: int) -> list[ScalabilityProfile]:
             raise PlanFileError(f"{entry.where}: {fault}") from None
         if profile.model in profiles:
             raise PlanFileError(f"{entry.where}: model {profile.model} is given twice")
-        profiles[profile.model] = _checked(entry.where, profile)
+        profiles[profile.model] = _checked(entry.where, profile, server)
     return list(profiles.values())
 
 
-def _measured(files: list[ProfileFile]) -> list[ScalabilityProfile]:
+def _measured(files: list[ProfileFile], shared: ServerResources) -> list[ScalabilityProfile]:
     """The scalability that `hebe profile` measured, with workers of as many cores as those of the winner have
     (`lane_to_scale`): what earlier versions wrote does not say so."""
     from hebe.profiling.server_profile import lane_to_scale
@@ -92,33 +92,44 @@ def _measured(files: list[ProfileFile]) -> list[ScalabilityProfile]:
         if one.profile.scalability is None:
             raise PlanFileError(f"{one.path}: scalability is null: it was not measured; profile {model} again")
         cores_per_worker = lane_to_scale(one.profile.configuration).cores_per_worker
-        profiles.append(_checked(str(one.path), replace(one.profile.scalability, cores_per_worker=cores_per_worker)))
+        scalability = replace(one.profile.scalability, cores_per_worker=cores_per_worker)
+        profiles.append(_checked(str(one.path), scalability, shared))
     return profiles
 
 
-def _checked(where: str, profile: ScalabilityProfile) -> ScalabilityProfile:
-    from hebe.planning.colocation_server import check_memory
+def _checked(where: str, profile: ScalabilityProfile, server: ServerResources) -> ScalabilityProfile:
+    """The profile, if models on this server can be planned from it; `where` it stands begins the message if not."""
+    from hebe.planning.colocation_server import ScalabilityTables
     from hebe.planning.error import PlanningError
 
     try:
-        check_memory(profile)
+        ScalabilityTables.of([profile], server)
     except PlanningError as fault:
         raise PlanFileError(f"{where}: {fault}") from None
     return profile
 
 
-def read_demand(path: Path, models: Collection[str]) -> dict[str, float]:
-    """Demand in queries/s by model, `model,qps`, of some or all of `models`."""
+def read_demand(path: Path, tables: ScalabilityTables) -> dict[str, float]:
+    """Demand in queries/s by model, `model,qps`, of some or all of the models of `tables`, which must serve it."""
+    from hebe.planning.colocation import demand_array
+    from hebe.planning.error import PlanningError
+
     demand: dict[str, float] = {}
     for entry in read_entries(path, "demand", ("model", "qps")):
-        model = entry.text("model")
-        if model not in models:
+        model, qps = entry.text("model"), entry.number("qps")
+        if model not in tables.models:
             raise PlanFileError(
-                f"{entry.where}: model {model!r} has no scalability profile: known models are {', '.join(models)}"
+                f"{entry.where}: model {model!r} has no scalability profile: known models are"
+                f" {', '.join(tables.models)}"
             )
         if model in demand:
             raise PlanFileError(f"{entry.where}: model {model} is given twice")
-        demand[model] = entry.number("qps")
+        if qps:
+            try:
+                demand_array(tables, {model: qps})
+            except PlanningError as fault:
+                raise PlanFileError(f"{entry.where}: {str(fault).removeprefix('demand_')}") from None
+        demand[model] = qps
     return demand
 
 
@@ -126,12 +137,12 @@ Points = dict[tuple[int, int], Entry]
 """The lines of one model by workers and cache ways."""
 
 
-def _from_points(path: Path, entries: list[Entry], all_ways: int) -> list[ScalabilityProfile]:
+def _from_points(path: Path, entries: list[Entry], server: ServerResources) -> list[ScalabilityProfile]:
     by_model: dict[str, Points] = {}
     for entry in entries:
         model, workers, ways = entry.text("model"), _count(entry, "workers"), _count(entry, "cache_ways")
-        if ways > all_ways:
-            raise PlanFileError(f"{entry.where}: cache_ways is {ways}: the server has {all_ways}")
+        if ways > server.cache_ways:
+            raise PlanFileError(f"{entry.where}: cache_ways is {ways}: the server has {server.cache_ways}")
         points = by_model.setdefault(model, {})
         if (workers, ways) in points:
             before = points[workers, ways].where
@@ -139,19 +150,29 @@ def _from_points(path: Path, entries: list[Entry], all_ways: int) -> list[Scalab
                 f"{entry.where}: {model} with {workers} workers, {ways} ways is given twice: see {before}"
             )
         points[workers, ways] = entry
-    return [_profile(path, model, points, all_ways) for model, points in by_model.items()]
+    return [_profile(_lines(path, points), model, points, server) for model, points in by_model.items()]
 
 
-def _profile(path: Path, model: str, points: Points, all_ways: int) -> ScalabilityProfile:
+def _lines(path: Path, points: Points) -> str:
+    """Where in the file the lines of a model are, others between them or not."""
+    places = [entry.where for entry in points.values()]
+    if len(places) == 1:
+        return places[0]
+    first, last = (place.rpartition(" ")[2] for place in (places[0], places[-1]))
+    return f"{path}: lines {first} to {last}"
+
+
+def _profile(where: str, model: str, points: Points, server: ServerResources) -> ScalabilityProfile:
     from hebe.profile import ProfileError, ScalabilityProfile
 
+    all_ways = server.cache_ways
     workers = sorted({count for count, _ in points})
     ways = sorted({part for _, part in points} | {all_ways})
     rows: list[tuple[float, ...]] = []
     for count in workers:
         lacking = [part for part in ways if (count, part) not in points]
         if lacking and (all_ways in lacking or len(lacking) < len(ways) - 1):
-            raise PlanFileError(f"{path}: {model} with {count} workers lacks the line with {lacking[-1]} cache_ways")
+            raise PlanFileError(f"{where}: {model} with {count} workers lacks the line with {lacking[-1]} cache_ways")
         rows.append(() if lacking else tuple(points[count, part].number("qps") for part in ways))
     whole = [points[count, all_ways] for count in workers]
     traffic = [entry.number("bandwidth_bytes_per_s") for entry in whole]
@@ -171,8 +192,9 @@ def _profile(path: Path, model: str, points: Points, all_ways: int) -> Scalabili
             any(entry.flag("estimated") for entry in points.values()),
         )
     except ProfileError as fault:
-        raise PlanFileError(f"{path}: {fault}") from None
-    return _checked(str(path), profile)
+        raise PlanFileError(f"{where}: {fault}") from None
+    falls = [whole[at + 1].where for at, (fewer, more) in enumerate(pairwise(memory)) if more < fewer]
+    return _checked(falls[0] if falls else where, profile, server)
 
 
 def _count(entry: Entry, field: str) -> int:

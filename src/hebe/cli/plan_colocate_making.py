@@ -82,10 +82,10 @@ def _told_of(path: Path, inner: str) -> Iterator[None]:
 def make_colocation_plan(request: ColocateRequest, progress: Progress) -> ColocationPlanMade:
     """Read the files, plan by every policy, keep the one asked for. Raises errors that name file, line and field."""
     server = read_shared_server(request.server)
-    profiles = read_scalability(request.profiles, server.cache_ways)
+    profiles = read_scalability(request.profiles, server)
     with _told_of(request.profiles, ""):
         tables = ScalabilityTables.of(profiles, server)
-    demand = read_demand(request.demand, tables.models)
+    demand = read_demand(request.demand, tables)
     with _told_of(request.demand, "demand_"):
         demand_array(tables, demand)
     asked = demand

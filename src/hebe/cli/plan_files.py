@@ -301,7 +301,8 @@ def _toml_entries(path: Path, name: str) -> Iterator[Entry]:
 
 def _json_entries(path: Path, name: str) -> Iterator[Entry]:
     text = path.read_text(encoding="utf-8-sig")
-    content = json.loads(text, object_pairs_hook=_unique(path))
+    content = json.loads(text)
+    _check_unique(path, text)
     listed = content if isinstance(content, list) else _only_list(path, content, name)
     lines = _object_lines(text, 1 if isinstance(content, list) else 2)
     for number, fields in enumerate(listed, 1):
@@ -329,6 +330,22 @@ def _object_lines(text: str, depth: int) -> list[int]:
     return lines
 
 
+def _check_unique(path: Path, text: str) -> None:
+    """Refuse an object with a field that is there twice, of which `json` takes the last; `text` is JSON."""
+    objects: list[set[str]] = []
+    for token in re.finditer(r'("(?:[^"\\]|\\.)*")(\s*:)?|[\[\]{}]', text):
+        if token[0] in "[{":
+            objects.append(set())
+        elif token[0] in "]}":
+            objects.pop()
+        elif token[2]:
+            name = json.loads(token[1])
+            if name in objects[-1]:
+                line = text.count("\n", 0, token.start()) + 1
+                raise PlanFileError(f"{path}: line {line}: field {name!r} is there twice in one object")
+            objects[-1].add(name)
+
+
 def _only_list(path: Path, content: Any, name: str) -> list[Any]:
     """The array `name` of a file that holds nothing else."""
     if not isinstance(content, dict) or not isinstance(content.get(name), list):
@@ -339,18 +356,3 @@ def _only_list(path: Path, content: Any, name: str) -> list[Any]:
         raise PlanFileError(f"{path}: {name}: must hold tables only")
     listed: list[Any] = content[name]
     return listed
-
-
-def _unique(path: Path) -> Any:
-    """Refuses an object with a field that is there twice; `json` would take the last one."""
-
-    def joined(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        fields = dict(pairs)
-        if len(fields) != len(pairs):
-            twice = next(
-                field for number, (field, _) in enumerate(pairs) if field in [name for name, _ in pairs[:number]]
-            )
-            raise PlanFileError(f"{path}: field {twice!r} is there twice in one object")
-        return fields
-
-    return joined
