@@ -121,6 +121,18 @@ def test_arrivals(capsys, tmp_path, arrivals):
     assert result["arrivals"] == arrivals
 
 
+def test_gaps_of_a_recorded_load_are_told(capsys, tmp_path):
+    write(tmp_path / "gaps.csv", ["time_s,count", "0,60", "60,90", "240,60", "300,60"])
+    result, shown = simulated(
+        capsys, times_file(tmp_path), *POOL, *LOAD, "--rate", 200, "--arrivals", "trace:gaps.csv:240"
+    )
+    (remark,) = [remark for remark in result["remarks"] if "gaps.csv" in remark]
+    assert remark.startswith(
+        "gaps.csv: line 4: time_s 240 is 180 s after the line before, others 60 s: a gap: no query"
+    )
+    assert remark in shown
+
+
 def test_the_queries_told_are_those_sent(capsys, tmp_path):
     """At 200 queries/s a period has 500 of them, and whole ones are sent."""
     burst = ["--arrivals", "burst:2:1:2.5", "--queries", 2600]

@@ -100,6 +100,15 @@ def test_service_times_that_the_throughputs_cannot_be_of_are_told(stretch, words
     assert words in page(unfit).render()
 
 
+def test_gaps_of_a_recorded_load_are_told(tmp_path):
+    load = tmp_path / "load.csv"
+    load.write_text("time_s,count\n0,60\n60,90\n240,60\n")
+    one = made(arrivals=f"trace:{load}")
+    words = "line 4: time_s 240 is 180 s after the line before, others 60 s: a gap"
+    assert words in shown(tables(one))
+    assert words in page(one).render()
+
+
 def test_the_page_has_tails_and_utilisation():
     drawn = page(made()).render()
     assert drawn.count("<svg") == 4

@@ -93,6 +93,14 @@ def test_late_servers_and_short_samples_are_told(made):
     assert "50.00% 200 ms 1" in text
 
 
+def test_gaps_of_a_recorded_load_are_told(made, tmp_path):
+    load = tmp_path / "load.csv"
+    load.write_text("time_s,count\n0,60\n60,90\n240,60\n")
+    request = replace(made.request, arrivals=f"trace:{load}")
+    text = shown(tables(replace(made, request=request)))
+    assert "line 4: time_s 240 is 180 s after the line before, others 60 s: a gap" in text
+
+
 def test_a_day_that_holds_has_no_list_of_what_misses(made):
     kept = replace(made, runs=((of(1.0, 0.02),) * 3, (of(1.0, 0.02), None, of(1.0, 0.02))))
     assert "missed at" not in shown(tables(kept))

@@ -6,6 +6,7 @@ import signal
 import time
 from functools import partial
 
+import numpy as np
 import pytest
 
 from hebe.latency import LatencyRecorder
@@ -19,8 +20,9 @@ from hebe.load_generator.sender import Outcome
 from hebe.load_generator.session import find_qps, run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget
-from hebe.workload.arrivals import ConstantArrivals
+from hebe.workload.arrivals import ConstantArrivals, PoissonArrivals, TraceArrivals
 from hebe.workload.query_sizes import FixedSizes, ProductionSizes, QuantileSizes
+from hebe.workload.rate_trace import RateTrace
 
 from .fake_server import FakeServer
 
@@ -53,11 +55,12 @@ def search(monkeypatch):
     monkeypatch.setattr(session, "HttpSender", lambda *_: FakeServer(delay_s=0.0))
     monkeypatch.setattr(session, "QpsSearch", Search)
 
-    def run(*items, remarks=(), **options):
+    def run(*items, remarks=(), arrivals=None, **options):
         asked.update(items=items, remarks=remarks)
         target = Target(parse_endpoint("127.0.0.1:1"), "ranker")
         pool_bytes = POOL_ITEMS * MODEL.item_bytes
-        return find_qps(target, Workload(FixedSizes(10)), pool_bytes=pool_bytes, **options), asked["settings"]
+        workload = Workload(FixedSizes(10), arrivals or PoissonArrivals())
+        return find_qps(target, workload, pool_bytes=pool_bytes, **options), asked["settings"]
 
     return run
 
@@ -133,6 +136,14 @@ def test_queries_that_turn_out_too_large_are_told_and_no_sign_of_a_dead_server(m
     )
     assert found.crossing == Crossing(0, 0, 0)
     assert "were refused for their size, whatever the load" in " ".join(found.remarks)
+
+
+def test_gaps_of_a_recorded_load_are_told(search):
+    trace = RateTrace(np.array([0.0, 1.0, 2.0]), np.array([1.0, 0.0]), ("load.csv: line 9: a gap",))
+    found, _ = search(*[POOL_ITEMS] * 10, arrivals=TraceArrivals(trace))
+    assert found.remarks[0].startswith("load.csv: line 9: a gap: no query is sent in steps that have no line")
+    assert len(found.remarks) == 2
+    assert search(POOL_ITEMS, arrivals=TraceArrivals(trace))[0].remarks == found.remarks[:1]
 
 
 class Silent(FakeServer):

@@ -34,9 +34,10 @@ from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver
 from hebe.serving.errors import QueryFailed
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
-from hebe.workload.arrivals import PoissonArrivals
+from hebe.workload.arrivals import PoissonArrivals, TraceArrivals
 from hebe.workload.key_skew import UniformKeys
 from hebe.workload.query_sizes import FixedSizes
+from hebe.workload.rate_trace import RateTrace
 
 WHOLE = (Lane(Placement.MODEL_ON_HOST, 1, 1, 32),)
 MOMENT = Effort(probe_s=0.02, warm_up_s=0.0, rounds=2, resolution=0.5, highest_qps=200.0)
@@ -296,6 +297,14 @@ def test_traffic_is_estimated_from_rows_as_they_are_stored(stored, row_bytes, ti
 def probe_of(items):
     report = SimpleNamespace(items_sent=items)
     return SimpleNamespace(phase=Phase.RAMP, report=report, rate_qps=100.0, passed=True)
+
+
+def test_gaps_of_a_recorded_load_are_told(monkeypatch):
+    trace = RateTrace(np.array([0.0, 1.0, 2.0]), np.array([1.0, 0.0]), ("load.csv: line 9: a gap",))
+    monkeypatch.setattr(SmallPool, "arrivals", TraceArrivals(trace))
+    evaluator, _ = seeming_evaluator(tiers=None)
+    (remark,) = evaluator.remarks(1e6)
+    assert remark.startswith("load.csv: line 9: a gap: no query is sent")
 
 
 def test_probes_that_name_the_same_keys_again_are_told_of_together(monkeypatch):

@@ -70,6 +70,10 @@ def test_a_recorded_week_is_read_from_the_data(tmp_path):
     assert (edges[-1], len(curve)) == (7 * 86_400.0, 336)
     assert curve.max() == 1.0
     assert curve.min() == pytest.approx(50 / 150, rel=0.02)
+    counts = [line for hour, line in enumerate(lines) if hour not in (3, 4)]
+    (tmp_path / "load" / "nyc_taxi.csv").write_text("\n".join(["timestamp,value", *counts]))
+    with pytest.raises(StudyError, match=r"line 5: timestamp 18000 is 10800 s after the line before, others 3600 s: a"):
+        day_curve(StudyOptions(data=tmp_path), 1800.0)
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(StudyError, match=r"load/nyc_taxi\.csv"):
         day_curve(StudyOptions(data=tmp_path / "elsewhere"), 1800.0)

@@ -25,6 +25,33 @@ def test_counts_become_rates(tmp_path):
     assert trace.duration_s == 120
 
 
+def test_a_count_is_of_one_step_and_a_step_without_a_line_is_a_gap(tmp_path):
+    lines = ["timestamp,value", "2014-07-01 02:00:00,1800", "2014-07-01 02:30:00,3600", "2014-07-01 05:00:00,900"]
+    trace = read_rate_trace(
+        written(tmp_path, "\n".join([*lines, "2014-07-01 05:30:00,1800", "2014-07-01 06:30:00,180"]))
+    )
+    np.testing.assert_allclose(trace.edges_s / 1800, [0, 1, 2, 6, 7, 8, 9, 10])
+    np.testing.assert_allclose(trace.rates_qps, [1, 2, 0, 0.5, 1, 0, 0.1])
+    assert trace.gaps == tuple(
+        f"{tmp_path}/trace.csv: line {line} is {late} s after the line before, others 1800 s: a gap"
+        for line, late in (
+            ("4: timestamp 2014-07-01 05:00:00", 9000), ("6: timestamp 2014-07-01 06:30:00", 3600),
+        )
+    )  # fmt: skip
+    assert trace.remarks == (
+        f"{trace.gaps[0]} (and 1 more like it): no query is sent in steps that have no line, as if none had been"
+        " counted.",
+    )
+
+
+def test_counts_of_months_or_of_a_late_clock_have_no_gap(tmp_path):
+    days = {"2026-01-01": 31, "2026-02-01": 28, "2026-03-01": 31, "2026-04-01": 30, "2026-05-01": 30}
+    counts = [f"{day},{days[day] * 86400}" for day in days]
+    trace = read_rate_trace(written(tmp_path, "\n".join(["month,queries", *counts])))
+    np.testing.assert_allclose(trace.rates_qps, np.ones(5))
+    assert (trace.gaps, trace.remarks) == ((), ())
+
+
 def test_a_moment_with_an_offset_is_in_utc_and_one_without_is_of_the_wall():
     for text in ("1970-01-01T02:00+02:00", "1969-12-31T23:00-01:00", "1970-01-01T00:00Z", "1970-01-01 00:00", "0"):
         assert parse_time_s(text, "") == 0.0
@@ -44,6 +71,7 @@ def test_rates_stay_rates_and_seconds_are_seconds(tmp_path):
     trace = read_rate_trace(written(tmp_path, "time_s,rate_qps\n100,5\n110,0\n\n130,7\n"))
     np.testing.assert_allclose(trace.edges_s, [0, 10, 30, 50])
     np.testing.assert_allclose(trace.rates_qps, [5, 0, 7])
+    assert trace.gaps == (), "a rate holds until the next line"
 
 
 @settings(deadline=None, max_examples=50)
@@ -120,14 +148,15 @@ def test_made_up_loads_in_the_formats_of_the_recorded_ones(tmp_path, header, sta
 
 @pytest.mark.skipif(not LOADS.exists(), reason="the recorded loads are not beside this checkout")
 @pytest.mark.parametrize(
-    ("name", "intervals", "days"),
+    ("name", "intervals", "gaps", "days"),
     [
-        ("nyc_taxi.csv", 10_320, 215),
-        ("elb_request_count_8c0756.csv", 4_032, 14),
-        ("worldcup98_per_minute.csv", 125_300, 87),
+        ("nyc_taxi.csv", 10_320, 0, 215),
+        ("elb_request_count_8c0756.csv", 4_032, 8, 14),
+        ("worldcup98_per_minute.csv", 125_300, 7, 87),
     ],
 )
-def test_recorded_loads(name, intervals, days):
+def test_recorded_loads(name, intervals, gaps, days):
     trace = read_rate_trace(LOADS / name)
-    assert len(trace.rates_qps) == intervals
+    assert len(trace.gaps) == gaps
+    assert len(trace.rates_qps) == intervals + gaps
     assert trace.duration_s == pytest.approx(days * 86400, rel=0.01)

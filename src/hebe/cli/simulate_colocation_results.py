@@ -18,6 +18,8 @@ from hebe.report.plots import latency_tail
 from hebe.report.pool_plots import utilisation_bars
 from hebe.report.sla_plots import tail_against_bound
 from hebe.report.tables import format_number
+from hebe.simulation.query_stream import arrival_process
+from hebe.workload.arrivals import arrival_remarks
 
 _MOST_DRAWN, _MOST_TAILS = 30, 4
 """Models in a picture, and those with one of their own."""
@@ -103,10 +105,14 @@ def tables(made: ColocationSimulated) -> list[RenderableType]:
         for row in rows:
             table.add_row(Text(row[0], "bold"), *row[1:])
         shown += [table, Text()]
-    unfit = [
-        Text(told, "yellow") for model in made.models for told in (*model.known.times.remarks, _unfit(model)) if told
-    ]
-    return [*shown, Text(_verdict(made), "" if made.all_held else "yellow"), *unfit, Text(_runs(made))]
+    notes = [Text(told, "yellow") for told in _notes(made)]
+    return [*shown, Text(_verdict(made), "" if made.all_held else "yellow"), *notes, Text(_runs(made))]
+
+
+def _notes(made: ColocationSimulated) -> list[str]:
+    """What the figures do not show: of service times, whether they fit the profiles, and of the arrivals."""
+    notes = [told for model in made.models for told in (*model.known.times.remarks, _unfit(model)) if told]
+    return [*notes, *arrival_remarks(arrival_process(made.request.arrivals))]
 
 
 def _model_rows(made: ColocationSimulated) -> Rows:
@@ -212,9 +218,8 @@ def page(made: ColocationSimulated) -> Page:
             KeyNumber("load", format_number(made.request.load_factor), "x the demand"),
         ]
     )
-    for model in made.models:
-        for words in filter(None, (*model.known.times.remarks, _unfit(model))):
-            drawn.paragraph(words)
+    for told in _notes(made):
+        drawn.paragraph(told)
     drawn.paragraph(_runs(made))
     drawn.heading("Models")
     drawn.table(

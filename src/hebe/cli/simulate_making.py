@@ -27,10 +27,11 @@ from hebe.planning.pool_problem import PoolProblem
 from hebe.simulation.capacity import Capacity
 from hebe.simulation.fleet_case import FleetCase, RunResult, capacity_case, run_case, saturation_qps
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
-from hebe.simulation.query_stream import SIZE_DRAWS, QueryStream, check_largest, largest_drawn
+from hebe.simulation.query_stream import SIZE_DRAWS, QueryStream, arrival_process, check_largest, largest_drawn
 from hebe.simulation.size_watch import SizeShift, size_shift
 from hebe.spec import SlaTarget
 from hebe.workload import forms
+from hebe.workload.arrivals import arrival_remarks
 
 Floats = npt.NDArray[np.float64]
 
@@ -99,10 +100,11 @@ class SimulationMade:
 
     @property
     def remarks(self) -> list[str]:
-        """What the figures do not show: of the service times, and of runs that are too short."""
+        """What the figures do not show: of the service times, of the arrivals, and of runs that are too short."""
         rate_qps = self.request.rate_qps if self.capacity is None else self.capacity.value
         short = lasts_briefly(min(self.queries), rate_qps or 0.0, self.sla)
-        return [*self.times.remarks, *([short] if short else [])]
+        arrivals = arrival_remarks(arrival_process(self.stream.arrivals))
+        return [*self.times.remarks, *arrivals, *([short] if short else [])]
 
     @property
     def latency_ms(self) -> Floats:

@@ -16,6 +16,7 @@ from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page
 from hebe.report.tables import format_number
 from hebe.simulation.query_stream import arrival_process
+from hebe.workload.arrivals import arrival_remarks
 
 _MOST_MISSED = 10
 """Intervals that miss their SLA target and are shown; `--json` has them all."""
@@ -223,6 +224,7 @@ def _verdict(made: DayMade) -> str:
 def _notes(made: DayMade) -> list[str]:
     """What the figures do not show."""
     notes = [remark for model in made.models.values() for remark in model.times.remarks]
+    notes += arrival_remarks(arrival_process(made.request.arrivals))
     more = int(made.missed.sum()) - _MOST_MISSED
     if more > 0:
         notes.append(f"{more:,} more intervals miss their SLA target: --json has all of them.")

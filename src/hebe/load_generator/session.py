@@ -30,7 +30,7 @@ from hebe.load_generator.request_body import request_body
 from hebe.load_generator.sender import TOO_LARGE, Sender
 from hebe.load_generator.target import Target
 from hebe.spec import SlaTarget
-from hebe.workload.arrivals import whole_periods_s
+from hebe.workload.arrivals import arrival_remarks, whole_periods_s
 from hebe.workload.error import WorkloadError
 from hebe.workload.query_sizes import FixedSizes, QuerySizes, at_most
 
@@ -175,7 +175,8 @@ class _Session:
         """What to say of a run, or of all probes of a search together: what one brings into the server's caches the
         next ones find there, and all are slices of one pool.
         """
-        return (*self._too_large(reports), *self._few_keys(sum(report.items_sent for report in reports)))
+        few_keys = self._few_keys(sum(report.items_sent for report in reports))
+        return (*self._too_large(reports), *arrival_remarks(self.workload.arrivals), *few_keys)
 
     def _too_large(self, reports: Sequence[LoadReport]) -> tuple[str, ...]:
         count = sum(report.latencies.refused[kind] for report in reports for kind in TOO_LARGE)

@@ -61,6 +61,7 @@ from hebe.server_configuration import LANES, Lane, Placement
 from hebe.serving.driver import NodeDriver
 from hebe.serving.errors import QueryFailed, QueryRefused
 from hebe.spec import ModelSpec, ServerSpec, SlaTarget
+from hebe.workload.arrivals import arrival_remarks
 from hebe.workload.key_frequencies import key_frequencies
 
 NOISE = 0.06
@@ -156,9 +157,11 @@ class LiveEvaluator:
 
     def remarks(self, found_qps: float) -> tuple[str, ...]:
         """What to know of a throughput that was found, a sentence each: whether probes at that rate were long enough,
-        and where tables have caches, whether these are warmer than other queries would find them."""
+        where the recording that arrivals follow has gaps, and where tables have caches, whether these are warmer than
+        other queries would find them."""
         too_short = self._qps_search().remarks(self._workload.arrivals, found_qps)
         remarks = [f"{words} (hebe load --find-qps has that option)" for words in too_short]
+        remarks += arrival_remarks(self._workload.arrivals)
         tiered = self._model.hierarchy.tiers is not None
         if tiered and (shortages := self._pool.key_shortages(self._items_sent)):
             worst = min(shortages, key=lambda shortage: shortage.drawn / shortage.wanted)

@@ -24,7 +24,7 @@ from hebe.simulation.configuration_search import (
 )
 from hebe.simulation.server_types import HERCULES, HERCULES_AVAILABLE
 from hebe.spec import ModelSpec
-from hebe.studies.study import StudyOptions
+from hebe.studies.study import StudyError, StudyOptions
 from hebe.studies.sweep import sweep
 from hebe.workload.query_sizes import ProductionSizes
 from hebe.workload.rate_trace import read_rate_trace
@@ -151,13 +151,15 @@ def fleet_of(pairs: Pairs, models: Iterable[str], available: Mapping[str, int]) 
 def day_curve(options: StudyOptions, interval_s: float) -> tuple[Floats, Floats]:
     """Interval edges `[n + 1]` in seconds, and the load in each `[n]`, the greatest being 1.
 
-    The built-in mean weekday; with data, the first week of `load/nyc_taxi.csv`.
+    The built-in mean weekday; with data, the first week of `load/nyc_taxi.csv`. Raises `StudyError` if that has gaps.
     """
     if options.data is None:
         moments, loads, span_s = np.arange(len(WEEKDAY)) * 1800.0, np.array(WEEKDAY), DAY_S
         moments, loads = np.append(moments, DAY_S), np.append(loads, loads[0])
     else:
         trace = read_rate_trace(options.data_file("load/nyc_taxi.csv"))
+        if trace.gaps:
+            raise StudyError(f"{trace.gaps[0]}: what came then must be known")
         moments, loads, span_s = trace.edges_s[:-1], trace.rates_qps, min(7 * DAY_S, trace.duration_s)
     edges = np.arange(0.0, span_s + 1.0, interval_s)
     curve = np.interp((edges[:-1] + edges[1:]) / 2, moments, loads)

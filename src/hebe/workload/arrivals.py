@@ -125,6 +125,11 @@ class TraceArrivals:
         return _Shape(self.trace.edges_s / speed, self.trace.rates_qps).blocks(rate_qps, duration_s, rng)
 
 
+def arrival_remarks(process: ArrivalProcess) -> tuple[str, ...]:
+    """What must be said of a run with these arrivals: where the recording that they follow has gaps."""
+    return process.trace.remarks if isinstance(process, TraceArrivals) else ()
+
+
 def over_window(process: ArrivalProcess, window_s: float) -> ArrivalProcess:
     """The process whose mean rate is that over a window of `window_s`, whenever the window begins.
 
