@@ -139,3 +139,14 @@ def test_a_priced_type_must_be_measured(tmp_path):
     times_file(tmp_path, types=["gpu", "cpu"])
     with pytest.raises(PlanFileError, match=r"times\.csv: no service times of m on small, which prices\.csv prices"):
         planned()
+
+
+def test_a_size_that_nobody_sends_may_be_late():
+    """Measured between two sizes that are sent, with some noise."""
+    lines = ["model,server_type,items," + ",".join(f"ms_{at}" for at in range(4))]
+    for kind, times_ms in (("gpu", {1: 4, 70: 12.5, 100: 6}), ("cpu", {1: 1.1, 70: 10, 100: 13})):
+        lines += [f"m,{kind},{items},99,{ms},{ms},{ms}" for items, ms in times_ms.items()]
+    Path("noisy.csv").write_text("\n".join(lines))
+    made = planned(service_times=(Path("noisy.csv"),), sizes="quantiles:10,40,100", types=("gpu", "cpu"))
+    assert (made.without_kairos, made.kairos.base_type) == ("", "gpu")
+    assert made.proposals["one type"].counts == (2, 0)

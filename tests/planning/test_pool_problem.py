@@ -16,6 +16,18 @@ def test_reach_is_the_largest_size_below_which_all_are_in_time():
     assert problem.in_time[1].sum() == 9
 
 
+def test_a_late_size_that_no_query_has_ends_no_reach_before_one_that_queries_have():
+    service_s = np.array([[1.0, 9, 1, 1], [1, 9, 1, 9], [1, 9, 9, 9]])
+    weights = np.array([0.5, 0, 0.5, 0])
+    problem = three_types(4, service_s=service_s, size_weights=weights, sla_s=2)
+    assert problem.reach.tolist() == [4, 3, 1]
+    assert problem.base_type() == 0
+    spiked = replace(problem, service_s=np.array([[1, 99.0, 1, 8], [1, 9, 9, 9], [1, 9, 9, 9]]))
+    assert spiked.reach.tolist() == [3, 1, 1]
+    with pytest.raises(PlanningError, match=r"gpu comes nearest with 8 s at 4 items"):
+        spiked.base_type()
+
+
 def test_the_safeguard_shortens_the_sla():
     assert three_types(sla_s=0.01).limit_s == pytest.approx(0.0098)
     assert three_types(sla_s=0.01, xi=1.0).limit_s == 0.01

@@ -138,21 +138,31 @@ class PoolProblem:
 
     @property
     def reach(self) -> Ints:
-        """Items up to which a type serves every size in time, int64 `[types]`: Kairos' s."""
-        late = ~self.in_time
+        """Items up to which a type serves every size in time, int64 `[types]`: Kairos' s. A size that no query has
+        counts only beyond those that queries have and the type serves in time: before them it is noise."""
+        late = self._late
         reach: Ints = np.where(late.any(axis=1), late.argmax(axis=1), self.largest)
         return reach
+
+    @property
+    def _late(self) -> Bools:
+        """Which sizes end a type's reach, bool `[types, sizes]`."""
+        sent = self.size_weights > 0
+        sent_beyond = np.maximum.accumulate((self.in_time & sent)[:, ::-1], axis=1)[:, ::-1]
+        late: Bools = ~self.in_time & (sent | ~sent_beyond)
+        return late
 
     def base_type(self) -> int:
         """Index of the base type: of those that serve every size in time, the one whose homogeneous pool costs least
         per query. Raises `PlanningError` if there is none."""
         whole = np.flatnonzero(self.reach == self.largest)
         if not len(whole):
-            nearest = int(self.service_s.max(axis=1).argmin())
-            items = int(self.service_s[nearest].argmax()) + 1
+            service_s = np.where(self.in_time | self._late, self.service_s, 0.0)
+            nearest = int(service_s.max(axis=1).argmin())
+            items = int(service_s[nearest].argmax()) + 1
             raise PlanningError(
                 f"no server type meets the SLA of {self.sla_s:g} s (times xi {self.xi:g}) at every query size up to"
-                f" {self.largest} items; {self.types[nearest]} comes nearest with {self.service_s[nearest].max():g} s"
+                f" {self.largest} items; {self.types[nearest]} comes nearest with {service_s[nearest].max():g} s"
                 f" at {items} items: raise sla_s, offer a faster server type, bound the query size, or allow splitting"
             )
         per_worker = self.price_per_hour[whole] / self.workers_per_server[whole]
