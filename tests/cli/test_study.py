@@ -14,7 +14,7 @@ from hebe.studies.study import Picture, StudyError, StudyResult, Table
 
 @pytest.fixture
 def ran(monkeypatch, tmp_path):
-    """Two studies, `fast` and `slow`, that only count; the options that they were run with."""
+    """Two studies, `fast` and `slow`, that only count; the options that they were run with. The slow one reads data."""
     ran = []
     for name in list(STUDIES):
         monkeypatch.delitem(STUDIES, name)
@@ -33,6 +33,8 @@ def ran(monkeypatch, tmp_path):
             )  # fmt: skip
 
         module.DESCRIPTION, module.run = f"is [{name}]", run
+        if name == "slow":
+            module.DATA = "x/"
         source = tmp_path / "sources" / f"{name}_study.py"
         source.parent.mkdir(exist_ok=True)
         source.write_text(f"DESCRIPTION = 'is [{name}]'\n")
@@ -102,6 +104,16 @@ def test_all_runs_each_once(capsys, ran, tmp_path):
     assert run(capsys, "all", "--out", str(tmp_path / "o"))[0] == 0
     assert [name for name, _ in ran] == ["fast", "slow"]
     assert sorted(path.name for path in (tmp_path / "o" / "studies").iterdir()) == ["fast.html", "slow.html"]
+
+
+def test_a_study_that_reads_no_data_says_so(capsys, ran, tmp_path):
+    code, out, _ = run(capsys, "all", "--data", str(tmp_path), "--out", str(tmp_path / "o"))
+    assert code == 0
+    assert "fast reads no data: it goes without --data." in out
+    assert "slow reads no data" not in out
+    assert [options.data for _, options in ran] == [None, tmp_path]
+    files = [FigureFile.read(tmp_path / "o" / "figures" / f"{name}.json") for name in ("fast", "slow")]
+    assert [file.command for file in files] == ["hebe study fast", "hebe study slow --data DIR"]
 
 
 def test_an_unknown_study_names_the_known_ones(capsys, ran):

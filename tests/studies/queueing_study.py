@@ -9,6 +9,7 @@ from hebe.report.plots import grouped_bars
 from hebe.studies.study import Heading, Picture, StudyResult, Table
 
 DESCRIPTION = "The mean wait of an M/M/1 queue: simulated beside its formula."
+DATA = "note.txt"
 
 
 def run(options, progress):

@@ -2,6 +2,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,27 @@ def test_a_run_on_data_names_no_folder_of_this_machine(tmp_path):
     assert str(tmp_path) not in str(run.to_dict())
     with pytest.raises(StudyError, match=r"note\.txt: there is no such file"):
         run_study("queueing", StudyOptions(data=tmp_path / "none"), quiet())
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_study_that_reads_no_data_is_given_none_and_claims_none(monkeypatch, tmp_path, queueing, quick):
+    monkeypatch.delattr(queueing, "DATA")
+    monkeypatch.setattr(runner, "current_commit", lambda: "c0ffee")
+    options = StudyOptions(quick=quick, data=tmp_path)
+    run = run_study("queueing", options, quiet())
+    assert run.file.command == f"hebe study queueing{' --quick' if quick else ''}"
+    assert run.file.figures[0].note == "one seed"
+    parts = keeping_parts("queueing", options, tmp_path, quiet()).parts
+    assert (parts.of["command"], parts.of["data"]) == (run.file.command, None)
+
+
+def test_the_documentation_says_which_data_each_study_reads():
+    told = {}
+    for line in (Path(__file__).parents[2] / "docs" / "studies.md").read_text().splitlines():
+        if line.startswith("| `") and (name := line.split("`")[1]) in STUDIES:
+            told[name] = line.split("|")[3].strip().strip("`")
+    reads = {name: getattr(import_module(module), "DATA", "-") for name, module in STUDIES.items()}
+    assert told == reads
 
 
 @pytest.mark.parametrize(("commit", "kept"), [("c0ffee", True), ("unknown", True), ("c0ffee+changes", False)])

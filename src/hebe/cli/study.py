@@ -21,7 +21,9 @@ def study(
     full: Annotated[bool, typer.Option("--full", help="Every repeat and case, however long it takes.")] = False,
     data: Annotated[
         Path | None,
-        typer.Option(help="Directory of recorded data, in place of built-in figures or made-up rows."),
+        typer.Option(
+            help="Directory of recorded data, in place of built-in figures or made-up rows, for studies that read some."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where figures/NAME.json and studies/NAME.html go.")] = Path("out"),
     as_json: JsonOption = False,
@@ -37,7 +39,7 @@ def study(
     """
     from hebe.report.description import description_table
     from hebe.report.tables import figure_tables
-    from hebe.studies.runner import keeping_parts, run_study, study_descriptions
+    from hebe.studies.runner import keeping_parts, reads_data, run_study, study_descriptions
     from hebe.studies.study import StudyOptions
 
     console = make_console(as_json)
@@ -56,6 +58,8 @@ def study(
     options = StudyOptions(quick, full, data)
     done: list[dict[str, Any]] = []
     for chosen in known if name == "all" else (name,):
+        if data is not None and not reads_data(chosen):
+            console.print(Text(f"{chosen} reads no data: it goes without --data.", "yellow"), soft_wrap=True)
         with make_progress() as progress, foreign_lines_to_stderr():
             run = run_study(chosen, keeping_parts(chosen, options, out, progress), progress)
         for table in run.result.tables:

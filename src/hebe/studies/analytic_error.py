@@ -29,6 +29,7 @@ from hebe.spec import ModelSpec, ServerSpec
 from hebe.studies.study import Cell, Heading, Picture, StudyError, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "Analytic servers: their service times beside those that Kairos measured on four EC2 types, and why."
+DATA = "kairos/"
 
 ITEMS = (10, 100, 500, 1000)
 

@@ -50,6 +50,7 @@ from hebe.studies.hercules_schedulers import (
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "Hercules' cluster provisioning beside greedy and oblivious schedulers (Fig. 8, 17)."
+DATA = "load/"
 
 Floats = npt.NDArray[np.float64]
 

@@ -32,6 +32,7 @@ from hebe.studies.hercules_schedulers import NO_HURRY_S
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "Hercules' model evolution: servers and power as new models replace old ones (Fig. 16)."
+DATA = "load/"
 
 Floats = npt.NDArray[np.float64]
 

@@ -22,6 +22,7 @@ from hebe.studies.hps_setting import PAPER_BATCH, Values, needing_torch, scratch
 from hebe.studies.study import Heading, Picture, StudyError, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "HPS, Fig. 9: accuracy and AUC of a trained model against the cache's hit rate, and default vectors."
+DATA = "criteo/"
 
 THRESHOLDS = (0.0, 0.5, 1.0)
 PAPER_CACHE = 0.5

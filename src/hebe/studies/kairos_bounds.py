@@ -41,6 +41,7 @@ from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult
 from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Kairos, Fig. 13 and 14: throughput of the pools with the highest upper bounds, under several policies."
+DATA = "kairos/"
 
 
 @dataclass(frozen=True, slots=True)

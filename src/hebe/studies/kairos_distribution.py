@@ -44,6 +44,7 @@ from hebe.studies.sweep import sweep
 DESCRIPTION = (
     "Kairos, Fig. 3 and 9: Ribbon, DeepRecSys, Clockwork, Kairos, splitting and the oracle on the same budget."
 )
+DATA = "kairos/"
 
 FIG3_POOLS: tuple[Counts, ...] = ((3, 1, 3, 0), (2, 0, 9, 0), (1, 4, 2, 0))
 """The mixed pools of the paper's Fig. 1; the last one is a little dearer than the budget."""

@@ -20,6 +20,7 @@ from hebe.studies.kairos_setting import SLA_MS, TYPES, about, settings, traces_t
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "Kairos, Fig. 8: throughput over the best homogeneous pool at equal budget; and what splitting adds."
+DATA = "kairos/"
 
 EFFORTS = ((2_000, 1, 1_000, 2), (10_000, 3, 5_000, 8), (20_000, 10, 10_000, 8))
 """Queries of a trace, traces; queries of the trace on which Hebe's plan is chosen, and how many more pools it tries."""

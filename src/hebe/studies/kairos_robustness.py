@@ -22,6 +22,7 @@ from hebe.studies.kairos_setting import GAUSSIAN, MODELS, TYPES, about, settings
 from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
 
 DESCRIPTION = "Kairos, Fig. 15 and 16: gains with four times the budget, a longer QoS, Gaussian sizes, noisy latency."
+DATA = "kairos/"
 
 USUAL, NOISIEST = "Fig. 8", "noise_variance"
 TWO_BASE = (2, 0, 9, 0)

@@ -41,6 +41,7 @@ from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult
 from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Kairos, Fig. 10 and 11: pools measured until the best is found, by policy and by search."
+DATA = "kairos/"
 
 _IN_GRID = math.prod(GRID)
 SCHEMES = (KAIROS, SPLITTING, CLOCKWORK, DRS, RIBBON)

@@ -46,6 +46,7 @@ from hebe.studies.sweep import sweep
 from hebe.workload.query_sizes import NormalSizes
 
 DESCRIPTION = "Kairos, Fig. 12: query sizes shift; the monitor notices, planners plan again, searches start over."
+DATA = "kairos/"
 
 TRIALS = 20
 SHIFTED = NormalSizes(500, 150, 1000)

@@ -49,9 +49,20 @@ def study_descriptions() -> dict[str, str]:
     return {name: module_description(module) or "" for name, module in sorted(STUDIES.items())}
 
 
+def reads_data(name: str) -> bool:
+    """Whether study `name` of `STUDIES` reads recorded data."""
+    return hasattr(import_module(STUDIES[name]), "DATA")
+
+
+def _with_data_it_reads(name: str, options: StudyOptions) -> StudyOptions:
+    """The options without data that has no part in the result, which else its command would claim."""
+    return options if options.data is None or reads_data(name) else replace(options, data=None)
+
+
 def run_study(name: str, options: StudyOptions, progress: Progress) -> StudyRun:
-    """Run study `name` of `STUDIES`; no result is written yet, and what `options.parts` kept of it is removed."""
-    module = import_module(STUDIES[name])
+    """Run study `name` of `STUDIES`, without `options.data` if it reads none; no result is written yet, and what
+    `options.parts` kept of it is removed."""
+    module, options = import_module(STUDIES[name]), _with_data_it_reads(name, options)
     run: Callable[[StudyOptions, Progress], StudyResult] = module.run
     started_s = time.perf_counter()
     result = run(options, progress)
@@ -66,6 +77,7 @@ def keeping_parts(name: str, options: StudyOptions, directory: Path, progress: P
 
     Not from a source tree that differs from its commit: what a part was measured with could not be told.
     """
+    options = _with_data_it_reads(name, options)
     commit = current_commit()
     if commit.endswith("+changes"):
         return options
