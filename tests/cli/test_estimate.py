@@ -216,7 +216,7 @@ def test_the_built_in_types_are_listed(capsys):
         ([NCF, "--server", "T2", "--sla-ms", "0"], 2, "must be a finite number of more than 0"),
         ([NCF, "--server", "T2", "--percentile", "100"], 2, "must lie between 0 and 100"),
         ([NCF, "--server", "T2", "--keys", "zipf:1"], 2, "must be uniform or reuse"),
-        ([NCF, "--server", "T2", "--sizes", "odd"], 1, "query sizes 'odd': must be one of"),
+        ([NCF, "--server", "T2", "--sizes", "odd"], 2, "query sizes 'odd': must be one of"),
         ([NCF, "--server", "T2", "--scale", "2"], 2, "scale is 2.0: must be"),
         ([NCF, "--server", "T2", "--repository", ".", "--scale", "0.5"], 2, "a stored model has its size"),
     ],

@@ -218,14 +218,10 @@ def test_a_percentile_needs_a_bound(server, capsys):
     ("arguments", "message"),
     [
         (["ftp://h", "--model", "m", "--rate", "1"], "must be http://HOST:PORT"),
-        (["h:1", "--model", "m", "--rate", "1", "--sizes", "huge"], "production, mlperf"),
         (["h:1", "--model", "m", "--rate", "1", "--arrivals", "trace:none.csv"], "none.csv: cannot be read"),
-        (["h:1", "--model", "m", "--rate", "1", "--keys", "zipf:-1"], "alpha"),
         (["h:1", "--model", "m", "--rate", "1", "--protocol", "thrift"], "must be http or grpc"),
         (["h:1", "--model", "m", "--rate", "1", "--connections", "0"], "connections is 0"),
         (["h:1", "--model", "m", "--rate", "1", "--sla-ms", "0"], "latency_ms"),
-        (["h:1", "--model", "m", "--rate", "1", "--sizes", "normal:-5:3"], "the mean is -5 items"),
-        (["h:1", "--model", "m", "--rate", "1", "--sizes", "fixed:99999999999"], "at most 2,147,483,647"),
         (["h:1", "--model", "m", "--rate", "1", "--ca-file", "x.pem"], "http://h:1 does not speak TLS"),
         (["grpc://h:1", "--model", "m", "--rate", "1", "--encoding", "json"], "gRPC carries binary tensors only"),
     ],
@@ -235,6 +231,22 @@ def test_faults_are_one_line_and_exit_code_1(server, capsys, arguments, message)
     assert code == 1
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sizes", "huge"], "--sizes: query sizes 'huge': must be one of production, mlperf"),
+        (["--keys", "zipf:-1"], "alpha"),
+        (["--sizes", "normal:-5:3"], "the mean is -5 items"),
+        (["--sizes", "fixed:99999999999"], "at most 2,147,483,647"),
+        (["--arrivals", "burst:0:1:2"], "--arrivals: "),
+    ],
+)
+def test_what_is_no_workload_is_wrong_usage(server, capsys, arguments, message):  # noqa: ARG001
+    code, _, err = run(capsys, "h:1", "--model", "m", "--rate", "1", *arguments)
+    assert code == 2
+    assert message in " ".join(err.replace("│", " ").split())
 
 
 def test_a_server_that_cannot_be_reached_is_one_line(server, capsys, monkeypatch):  # noqa: ARG001

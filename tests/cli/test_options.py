@@ -11,9 +11,13 @@ from hebe.cli.options import (
     check_rate_or_search,
     check_written,
     parse_bytes,
+    parse_form,
     parse_row_format,
 )
 from hebe.embeddings.table_memory import RowFormat
+from hebe.workload import forms
+from hebe.workload.error import RecordingError
+from hebe.workload.query_sizes import FixedSizes
 
 
 @pytest.mark.parametrize(
@@ -97,3 +101,12 @@ def test_a_file_is_written_once_and_not_where_another_is_read(tmp_path, monkeypa
     with pytest.raises(typer.BadParameter, match="is written by --output too") as told:
         check_written({"--output": Path("a.json"), "--plot": Path("x/../a.json")}, [])
     assert told.value.param_hint == "--plot"
+
+
+def test_a_form_that_there_is_not_is_wrong_usage_and_a_file_that_is_not_is_a_fault():
+    assert parse_form("--sizes", forms.query_sizes, "fixed:7") == FixedSizes(7)
+    with pytest.raises(typer.BadParameter, match="query sizes 'huge': must be one of") as told:
+        parse_form("--sizes", forms.query_sizes, "huge")
+    assert told.value.param_hint == "--sizes"
+    with pytest.raises(RecordingError, match="cannot be read"):
+        parse_form("--arrivals", forms.arrivals, "trace:nowhere.csv")

@@ -198,7 +198,6 @@ FAULTS = {
     "sizes beyond": (
         times_file, None, ["--sizes", "fixed:101"], "queries of 101 items, but service times reach to 100 items",
     ),
-    "sizes unknown": (times_file, None, ["--sizes", "huge"], "production, mlperf"),
     "too few queries": (times_file, None, ["--queries", 50], "--queries is 50: must lie in "),
 }  # fmt: skip
 
@@ -226,6 +225,9 @@ def test_bad_input_is_one_line_that_names_it(capsys, tmp_path, times, prices, op
         (["--percentile", "100"], "between 0 and 100"),
         (["--seeds", 0], "at least 1"),
         (["--ranked", 0], "at least 1"),
+        (["--sizes", "huge"], "--sizes: query sizes 'huge': must be one of production, mlperf"),
+        (["--types", "gpu,"], "--types: 'gpu,': must be names separated by commas"),
+        (["--most", "gpu"], "--most: 'gpu': must be TYPE=COUNT"),
         (["--plan", "times.csv"], "is read: write to another file"),
         (["--plan", "p.html", "--page", "p.html"], "is written by --plan too"),
     ],

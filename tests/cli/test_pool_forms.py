@@ -3,8 +3,8 @@
 import re
 
 import pytest
+import typer
 
-from hebe.cli.plan_files import PlanFileError
 from hebe.cli.pool_forms import choose_policy, parse_counts, parse_policy, parse_types
 from hebe.simulation.policy_choice import PolicyKind
 
@@ -18,26 +18,27 @@ def test_counts_keep_their_order_and_spaces_do_not_matter():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpu", "--pool: 'gpu': must be TYPE=COUNT, separated by commas"),
-        ("gpu=1,", "--pool: '': must be TYPE=COUNT"),
+        ("gpu", "'gpu': must be TYPE=COUNT, separated by commas"),
+        ("gpu=1,", "'': must be TYPE=COUNT"),
         ("=1", "must be TYPE=COUNT"),
-        ("gpu=-1", "--pool: 'gpu=-1': must be TYPE=COUNT"),
+        ("gpu=-1", "'gpu=-1': must be TYPE=COUNT"),
         ("gpu=1.5", "must be TYPE=COUNT"),
         ("gpu=²", "must be TYPE=COUNT"),
-        ("gpu=1,gpu=2", "--pool: server type gpu is given twice"),
-        ("gpu=1000000000", "--pool: gpu=1000000000: at most 999,999,999"),
+        ("gpu=1,gpu=2", "server type gpu is given twice"),
+        ("gpu=1000000000", "gpu=1000000000: at most 999,999,999"),
     ],
 )
 def test_what_are_no_counts_is_named(text, message):
-    with pytest.raises(PlanFileError, match=re.escape(message)):
+    with pytest.raises(typer.BadParameter, match=re.escape(message)) as fault:
         parse_counts(text, "--pool")
+    assert fault.value.param_hint == "--pool"
 
 
 def test_types_are_names_each_once():
     assert parse_types("gpu, cpu", "--types") == ["gpu", "cpu"]
-    with pytest.raises(PlanFileError, match="--types: server type gpu is given twice"):
+    with pytest.raises(typer.BadParameter, match="server type gpu is given twice"):
         parse_types("gpu,gpu", "--types")
-    with pytest.raises(PlanFileError, match="--types: 'gpu,': must be names separated by commas"):
+    with pytest.raises(typer.BadParameter, match="'gpu,': must be names separated by commas"):
         parse_types("gpu,", "--types")
 
 
@@ -51,15 +52,16 @@ def test_every_policy_has_a_form_and_a_threshold_may_have_items():
 @pytest.mark.parametrize(
     ("form", "message"),
     [
-        ("best", "--policy: 'best': must be one of fcfs, threshold[:ITEMS], clockwork, matching, splitting"),
-        ("fcfs:3", "--policy: 'fcfs:3': must be one of fcfs"),
+        ("best", "'best': must be one of fcfs, threshold[:ITEMS], clockwork, matching, splitting"),
+        ("fcfs:3", "'fcfs:3': must be one of fcfs"),
         ("", "must be one of fcfs"),
-        ("threshold:", "--policy: 'threshold:': must be threshold:ITEMS, a whole number"),
+        ("threshold:", "'threshold:': must be threshold:ITEMS, a whole number"),
         ("threshold:x", "must be threshold:ITEMS"),
         ("threshold:-3", "must be threshold:ITEMS"),
         ("threshold:1234567890", "must be threshold:ITEMS"),
     ],
 )
 def test_what_is_no_policy_is_named(form, message):
-    with pytest.raises(PlanFileError, match=re.escape(message)):
+    with pytest.raises(typer.BadParameter, match=re.escape(message)) as fault:
         parse_policy(form)
+    assert fault.value.param_hint == "--policy"

@@ -163,7 +163,7 @@ def test_baymax_takes_an_accelerator_unless_it_is_told_otherwise(capsys, reposit
         (["--output", "profile.txt"], 2, "must end in .json"),
         (["--arrivals", "burst"], 2, "burst repeats every 10 s, but a probe lasts 8 s at most, and only over whole"),
         (["--arrivals", "burst"], 2, "let them repeat faster, as with burst:5:0.2:2 or"),
-        (["--sizes", "huge"], 1, "huge"),
+        (["--sizes", "huge"], 2, "--sizes: query sizes 'huge': must be one of"),
         (["--version", "9"], 1, "model tiny has no version 9"),
         (["--journal", "/dev/null/journal"], 1, "the journal cannot be written: Not a directory"),
     ],

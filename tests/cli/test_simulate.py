@@ -258,9 +258,7 @@ def test_a_spoilt_plan_is_one_line(capsys, plan, old, new, message):
 
 FAULTS = {
     "unknown model": (["--model", "x"], "holds no model x: there are m"),
-    "unknown sizes": (["--sizes", "huge"], "production, mlperf"),
     "sizes beyond": (["--sizes", "fixed:200"], "queries of 200 items, but service times reach to 100 items"),
-    "unknown arrivals": (["--arrivals", "often"], "must be one of poisson"),
     "no trace": (["--arrivals", "trace:none.csv"], "none.csv: cannot be read"),
     "SLA too short": (["--sla-ms", 1], "--sla-ms is 1: below the fastest service time of m"),
     "too few queries": (["--queries", 50], "--queries is 50: must lie in 100.."),
@@ -304,6 +302,12 @@ def test_bad_service_times_name_file_line_and_field(capsys, tmp_path):
         ([*POOL, "--sla-ms", 12, "--rate", "nan"], "more than 0"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--percentile", "0"], "between 0 and 100"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--seeds", 0], "at least 1"),
+        ([*POOL, *LOAD, "--rate", 1, "--sizes", "huge"], "--sizes: query sizes 'huge': must be one of production, ml"),
+        ([*POOL, *LOAD, "--rate", 1, "--sizes", "fixed:0"], "--sizes: query size is 0: must be at least 1 item"),
+        ([*POOL, *LOAD, "--rate", 1, "--arrivals", "often"], "--arrivals: arrivals 'often': must be one of poisson"),
+        ([*POOL, *LOAD, "--rate", 1, "--policy", "best"], "--policy: 'best': must be one of fcfs"),
+        (["--pool", "cpu", *LOAD, "--rate", 1], "--pool: 'cpu': must be TYPE=COUNT"),
+        (["--pool", "cpu=0", *LOAD, "--rate", 1], "--pool: has no server: must have at least one"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--partitions", 0], "at least 1"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--page", "times.csv"], "is read: write to another file"),
     ],

@@ -1,10 +1,12 @@
 """What a simulation of a pool runs, by what was asked for and what a plan says."""
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tomli_w
+import typer
 from rich.progress import Progress
 
 from hebe.cli.plan_files import PlanFileError
@@ -91,8 +93,6 @@ def test_large_pools_are_dealt_where_decisions_take_long(policy, partitions):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pool": "gpu=0"}, "--pool: has no server: must have at least one"),
-        ({"pool": "gpu=1000000"}, "--pool: has 1,000,000 servers: at most 10,000 are simulated"),
         ({"pool": "gpu=1", "partitions": 2}, "--partitions is 2: the pool has 1 workers to deal"),
         ({"pool": "tpu=1"}, "no service times of m on tpu, which the pool has"),
     ],
@@ -100,6 +100,26 @@ def test_large_pools_are_dealt_where_decisions_take_long(policy, partitions):
 def test_pools_that_cannot_be_simulated_are_refused(changes, message):
     with pytest.raises(PlanFileError, match=message):
         simulated(**changes)
+
+
+@pytest.mark.parametrize(
+    ("pool", "message"),
+    [
+        ("gpu=0", "has no server: must have at least one"),
+        ("gpu=1000000", "has 1,000,000 servers: at most 10,000 are simulated"),
+    ],
+)
+def test_a_pool_of_no_server_or_too_many_is_wrong_usage_but_not_in_a_plan(pool, message, of_plan):
+    with pytest.raises(typer.BadParameter, match=message) as fault:
+        simulated(pool=pool)
+    assert fault.value.param_hint == "--pool"
+    plan = of_plan["plan"]
+    content = tomllib.loads(plan.read_text())
+    content["server"] = [{"server_type": "gpu", "count": int(pool.removeprefix("gpu=")), "price_per_hour": 1.0}]
+    content["policy"] = {"name": "fcfs"}
+    plan.write_text(tomli_w.dumps(content))
+    with pytest.raises(PlanFileError, match=rf"\[\[server\]\]: {message}"):
+        simulated(**of_plan)
 
 
 def test_a_search_runs_at_the_rate_that_it_found():

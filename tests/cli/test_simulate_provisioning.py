@@ -312,14 +312,8 @@ FAULTS = {
         ["slow.csv", "--sla-ms", 60, "--sizes", "fixed:10"],
         "slow.csv: no service times of a on fast, which the plan uses for a",
     ),
-    "unknown policy": (
-        ["times.csv", *LOAD, "--policy", "splitting"],
-        "--policy: 'splitting': must be one of fcfs, threshold:ITEMS, clockwork, matching for the plan of a day",
-    ),
-    "threshold without items": (["times.csv", *LOAD, "--policy", "threshold"], "--policy: 'threshold': must be one of"),
     "too few queries": (["times.csv", *LOAD, "--queries", 10], "--queries is 10: must lie in 20.."),
     "no queries": (["times.csv", *LOAD, "--queries", 0], "--queries is 0: must lie in 20.."),
-    "unknown arrivals": (["times.csv", *LOAD, "--arrivals", "often"], "must be one of poisson"),
 }
 
 
@@ -354,6 +348,12 @@ def test_a_model_with_more_servers_than_are_simulated_is_refused(capsys, day):
         (["--partitions", 2], "it is for a pool"),
         (["--load-factor", 0], "more than 0"),
         (["--seeds", 0], "at least 1"),
+        (
+            ["--policy", "splitting"],
+            "--policy: 'splitting': must be one of fcfs, threshold:ITEMS, clockwork, matching for the plan of a day",
+        ),
+        (["--policy", "threshold"], "--policy: 'threshold': must be one of"),
+        (["--arrivals", "often"], "must be one of poisson"),
         (["--page", "times.csv"], "is read: write to another file"),
     ],
 )

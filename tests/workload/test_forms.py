@@ -2,7 +2,7 @@ import pytest
 
 from hebe.workload import forms
 from hebe.workload.arrivals import BurstArrivals, ConstantArrivals, PoissonArrivals, TraceArrivals
-from hebe.workload.error import WorkloadError
+from hebe.workload.error import RecordingError, WorkloadError
 from hebe.workload.key_skew import ReuseKeys, UniformKeys, ZipfKeys
 from hebe.workload.query_sizes import (
     FixedSizes,
@@ -98,5 +98,14 @@ def test_a_known_form_with_a_bad_value_says_what_is_wrong():
         forms.query_sizes("normal:-5:3")
     with pytest.raises(WorkloadError, match="alpha"):
         forms.key_skew("zipf:-1")
-    with pytest.raises(WorkloadError, match="cannot be read"):
-        forms.arrivals("trace:nowhere.csv")
+
+
+def test_a_file_that_a_form_names_has_an_error_of_its_own():
+    for parse, form in ((forms.arrivals, "trace:nowhere.csv"), (forms.key_skew, "reuse:nowhere.csv")):
+        for asked in (form, f"{form}:2"):
+            with pytest.raises(RecordingError, match=r"nowhere\.csv: cannot be read"):
+                parse(asked)
+    for parse, form in ((forms.arrivals, "often"), (forms.query_sizes, "fixed:0"), (forms.key_skew, "zipf:-1")):
+        with pytest.raises(WorkloadError) as caught:
+            parse(form)
+        assert not isinstance(caught.value, RecordingError)

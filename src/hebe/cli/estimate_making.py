@@ -11,6 +11,7 @@ import tomli_w
 import typer
 from rich.progress import Progress
 
+from hebe.cli.options import parse_form
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.server_spec_file import server_named
 from hebe.report.whole_file import write_whole
@@ -65,7 +66,7 @@ def make_estimates(request: EstimateRequest, progress: Progress) -> list[Estimat
     models = {model.name: model for model in (_model(name, request) for name in request.models)}
     for model in models.values():
         model_work(model)  # an architecture that is not known is told before the search
-    sizes, reuse = forms.query_sizes(request.sizes), _reuse(request.keys)
+    sizes, reuse = parse_form("--sizes", forms.query_sizes, request.sizes), _reuse(request.keys)
     cases = [
         EstimateCase(server, model, _sla(model, request), sizes, reuse, request.strategy, request.cache_ways)
         for model in models.values()
@@ -160,7 +161,7 @@ def _sla(model: ModelSpec, request: EstimateRequest) -> SlaTarget:
 
 
 def _reuse(form: str) -> ReuseProfile | None:
-    skew = forms.key_skew(form)
+    skew = parse_form("--keys", forms.key_skew, form)
     if isinstance(skew, ReuseKeys):
         return skew.profile
     if isinstance(skew, UniformKeys):

@@ -17,6 +17,7 @@ from hebe.cli.options import (
     check_at_least,
     check_rate_or_search,
     parse_bytes,
+    parse_form,
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_error, print_json
 from hebe.cli.result_files import check_result_file, draw_result
@@ -174,7 +175,12 @@ def load(
         max_key=max_key,
         answer_timeout_s=answer_timeout,
     )
-    workload = Workload(forms.query_sizes(sizes), forms.arrivals(arrivals), forms.key_skew(keys), seed)
+    workload = Workload(
+        parse_form("--sizes", forms.query_sizes, sizes),
+        parse_form("--arrivals", forms.arrivals, arrivals),
+        parse_form("--keys", forms.key_skew, keys),
+        seed,
+    )
     sla = _sla(target, sla_ms, percentile)
     console = make_console(as_json)
     host = HostWatch()

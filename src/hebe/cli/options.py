@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from hebe.embeddings.table_memory import RowFormat
+
+Kind = TypeVar("Kind")
 
 MEASURE, QUERIES = "What to measure", "Queries"
 """Headings in the help of commands that send or simulate queries."""
@@ -59,6 +62,19 @@ def parse_bytes(text: str, hint: str) -> int:
     if size_bytes < 1:
         raise typer.BadParameter(f"{text!r}: must be at least 1 byte", param_hint=hint)
     return size_bytes
+
+
+def parse_form(option: str, parse: Callable[[str], Kind], form: str) -> Kind:
+    """What the form names, by one of the functions of `hebe.workload.forms`. Wrong usage unless there is such a form;
+    raises `RecordingError` for a file that it names and that cannot be read."""
+    from hebe.workload.error import RecordingError, WorkloadError
+
+    try:
+        return parse(form)
+    except RecordingError:
+        raise
+    except WorkloadError as fault:
+        raise typer.BadParameter(str(fault), param_hint=option) from None
 
 
 def check_rate_or_search(rate: float | None, find_qps: bool) -> None:

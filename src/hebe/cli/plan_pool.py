@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.options import SIZE_FORMS, check_at_least, check_percentile, check_written
+from hebe.cli.options import SIZE_FORMS, check_at_least, check_percentile, check_written, parse_form
 from hebe.cli.output import JsonOption, make_progress
 from hebe.cli.plan_result import RESULT, PageOption, PlanOption, hand_over
 
@@ -72,10 +72,12 @@ def pool(
     from hebe.cli.plan_pool_results import plan_file, pool_page, pool_tables, summary
     from hebe.cli.pool_forms import parse_counts, parse_types
     from hebe.spec import SlaTarget
+    from hebe.workload import forms
 
     check_at_least("--budget", budget, more_than=0.0)
     check_at_least("--sla-ms", sla_ms, more_than=0.0)
     check_percentile(percentile)
+    parse_form("--sizes", forms.query_sizes, sizes)
     check_at_least("--seeds", seeds, least=1)
     check_at_least("--seed", seed, least=0)
     check_at_least("--ranked", ranked, least=1)

@@ -4,45 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hebe.cli.plan_files import PlanFileError
+import typer
+
 from hebe.planning.pool_problem import PoolProblem
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind, policy_for_pool
 
 
 def parse_counts(text: str, option: str) -> dict[str, int]:
-    """Counts by server type from `TYPE=COUNT,TYPE=COUNT`; `option` begins the message if it is none."""
+    """Counts by server type from `TYPE=COUNT,TYPE=COUNT`. Wrong usage of `option` if it is none."""
     counts: dict[str, int] = {}
     for entry in text.split(","):
         name, equals, number = (part.strip() for part in entry.rpartition("="))
         if not equals or not name or not number.isascii() or not number.isdigit():
-            raise PlanFileError(f"{option}: {entry.strip()!r}: must be TYPE=COUNT, separated by commas")
+            raise typer.BadParameter(f"{entry.strip()!r}: must be TYPE=COUNT, separated by commas", param_hint=option)
         if name in counts:
-            raise PlanFileError(f"{option}: server type {name} is given twice")
+            raise typer.BadParameter(f"server type {name} is given twice", param_hint=option)
         if len(number) > 9:
-            raise PlanFileError(f"{option}: {name}={number}: at most 999,999,999")
+            raise typer.BadParameter(f"{name}={number}: at most 999,999,999", param_hint=option)
         counts[name] = int(number)
     return counts
 
 
 def parse_types(text: str, option: str) -> list[str]:
-    """Names of server types, separated by commas, each once."""
+    """Names of server types, separated by commas, each once. Wrong usage of `option` otherwise."""
     names = [name.strip() for name in text.split(",")]
     for at, name in enumerate(names):
         if not name:
-            raise PlanFileError(f"{option}: {text!r}: must be names separated by commas")
+            raise typer.BadParameter(f"{text!r}: must be names separated by commas", param_hint=option)
         if name in names[:at]:
-            raise PlanFileError(f"{option}: server type {name} is given twice")
+            raise typer.BadParameter(f"server type {name} is given twice", param_hint=option)
     return names
 
 
 def parse_policy(form: str) -> tuple[PolicyKind, int | None]:
-    """The policy that the form of `--policy` names, and the threshold that it may have: `threshold:ITEMS`."""
+    """The policy that the form of `--policy` names, and the threshold that it may have: `threshold:ITEMS`.
+    Wrong usage if it names none."""
     name, colon, items = form.strip().partition(":")
     if name not in list(PolicyKind) or (colon and name != PolicyKind.THRESHOLD):
         forms = (f"{kind}[:ITEMS]" if kind is PolicyKind.THRESHOLD else str(kind) for kind in PolicyKind)
-        raise PlanFileError(f"--policy: {form!r}: must be one of {', '.join(forms)}")
+        raise typer.BadParameter(f"{form!r}: must be one of {', '.join(forms)}", param_hint="--policy")
     if colon and not (items.isascii() and items.isdigit() and len(items) <= 9):
-        raise PlanFileError(f"--policy: {form!r}: must be threshold:ITEMS, a whole number")
+        raise typer.BadParameter(f"{form!r}: must be threshold:ITEMS, a whole number", param_hint="--policy")
     return PolicyKind(name), int(items) if colon else None
 
 

@@ -25,6 +25,7 @@ from hebe.cli.options import (
     check_percentile,
     check_written,
     parse_bytes,
+    parse_form,
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_error, print_json
 from hebe.cli.profile_checks import (
@@ -201,9 +202,9 @@ def profile(
     check_written({"--output": output, "--journal": journal}, [])
     for file in (output, picture):
         check_result_file("--output", file)
-    query_sizes = forms.query_sizes(sizes)
+    query_sizes, key_skew = parse_form("--sizes", forms.query_sizes, sizes), parse_form("--keys", forms.key_skew, keys)
     batches, usable = parse_batch_sizes(batch_sizes, query_sizes.largest), parse_cores(cores)
-    arriving = forms.arrivals(arrivals)
+    arriving = parse_form("--arrivals", forms.arrivals, arrivals)
     check_arrivals(arrivals, arriving, quick=quick)
     hot_bytes = None if accelerator_memory is None else parse_bytes(accelerator_memory, "--accelerator-memory")
 
@@ -219,7 +220,7 @@ def profile(
         model=model,
         version=version,
         loading=load_options(graph, table_memory, persistent_dir, hierarchy, row_format),
-        workload=Workload(query_sizes, arriving, forms.key_skew(keys), seed),
+        workload=Workload(query_sizes, arriving, key_skew, seed),
         keys=keys,
         load=f"sizes {sizes}, arrivals {form_words(arrivals)}, keys {form_words(keys)}, seed {seed}"
         f"{', quick' if quick else ''}",

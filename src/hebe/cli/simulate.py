@@ -19,6 +19,7 @@ from hebe.cli.options import (
     check_percentile,
     check_rate_or_search,
     check_written,
+    parse_form,
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 
@@ -144,7 +145,13 @@ def simulate(
 
     Example: hebe simulate times.csv --plan day.toml --sla-ms ranker=25,filter=10 --load-factor 1.1 --page day.html
     """
+    from hebe.simulation.query_stream import arrival_process
+    from hebe.workload import forms
+
     bound_ms = None if sla_ms is None else _bound_ms(sla_ms)
+    if sizes is not None:
+        parse_form("--sizes", forms.query_sizes, sizes)
+    parse_form("--arrivals", arrival_process, arrivals)
     for option, value in (("--rate", rate), ("--load-factor", load_factor)):
         if value is not None:
             check_at_least(option, value, more_than=0.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import typer
 from rich.progress import Progress
 
 from hebe.cli.fleet_simulation import (
@@ -197,17 +198,22 @@ def _sla(request: SimulationRequest, plan: PoolPlanFile | None) -> SlaTarget:
 
 
 def _counts(request: SimulationRequest, plan: PoolPlanFile | None) -> dict[str, int]:
-    """The types that the pool has, base first."""
+    """The types that the pool has, base first. Wrong usage of `--pool` where that has none, or too many servers."""
     if request.pool is not None:
-        counts, where = parse_counts(request.pool, "--pool"), "--pool"
+        counts = parse_counts(request.pool, "--pool")
     else:
         assert plan is not None, "the command asks for one of them"
-        counts, where = dict(plan.counts), f"{request.plan}: [[server]]"
+        counts = dict(plan.counts)
     present = {name: count for name, count in counts.items() if count}
+    fault = ""
     if not present:
-        raise PlanFileError(f"{where}: has no server: must have at least one")
-    if sum(present.values()) > MOST_INSTANCES:
-        raise PlanFileError(f"{where}: has {sum(present.values()):,} servers: at most {MOST_INSTANCES:,} are simulated")
+        fault = "has no server: must have at least one"
+    elif sum(present.values()) > MOST_INSTANCES:
+        fault = f"has {sum(present.values()):,} servers: at most {MOST_INSTANCES:,} are simulated"
+    if fault and request.pool is not None:
+        raise typer.BadParameter(fault, param_hint="--pool")
+    if fault:
+        raise PlanFileError(f"{request.plan}: [[server]]: {fault}")
     return present
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import typer
 from rich.progress import Progress
 
 from hebe.cli.fleet_simulation import MOST_INSTANCES, MOST_QUERIES, on_all_cores, queries_needed
@@ -295,15 +296,16 @@ def _fastest_first(model: ModelUnderPlan) -> ModelUnderPlan:
 
 def _policy(form: str | None) -> PolicyChoice:
     """One whose parameters do not depend on the pool, which is another one in every interval."""
-    with contextlib.suppress(PlanFileError):
+    with contextlib.suppress(typer.BadParameter):
         kind, items = parse_policy(form or PolicyKind.FCFS)
         if kind is PolicyKind.THRESHOLD and items is not None:
             return PolicyChoice(kind, threshold_items=items)
         if kind not in (PolicyKind.THRESHOLD, PolicyKind.SPLITTING):
             return PolicyChoice(kind)
-    raise PlanFileError(
-        f"--policy: {form!r}: must be one of {_POLICIES} for the plan of a day, in which a model's servers are others"
-        " in every interval"
+    raise typer.BadParameter(
+        f"{form!r}: must be one of {_POLICIES} for the plan of a day, in which a model's servers are others in every"
+        " interval",
+        param_hint="--policy",
     )
 
 

@@ -15,7 +15,7 @@ from hebe.workload.arrivals import (
     PoissonArrivals,
     TraceArrivals,
 )
-from hebe.workload.error import WorkloadError
+from hebe.workload.error import RecordingError, WorkloadError
 from hebe.workload.key_skew import KeySkew, ReuseKeys, UniformKeys, ZipfKeys
 from hebe.workload.query_sizes import (
     FixedSizes,
@@ -67,7 +67,8 @@ def query_sizes(form: str) -> QuerySizes:
 
 
 def arrivals(form: str) -> ArrivalProcess:
-    """The arrival process that one of `ARRIVAL_FORMS` names; raises `WorkloadError`, which lists them."""
+    """The arrival process that one of `ARRIVAL_FORMS` names; raises `WorkloadError`, which lists them, or
+    `RecordingError` for a file that it names."""
 
     def build(name: str, rest: list[str]) -> ArrivalProcess | None:
         match name, rest:
@@ -80,16 +81,17 @@ def arrivals(form: str) -> ArrivalProcess:
             case "burst", [factor, burst_s, period_s]:
                 return BurstArrivals(float(factor), float(burst_s), float(period_s))
             case "trace", [path]:
-                return TraceArrivals(read_rate_trace(path))
+                return TraceArrivals(_recorded(read_rate_trace, path))
             case "trace", [path, speed]:
-                return TraceArrivals(read_rate_trace(path), float(speed))
+                return TraceArrivals(_recorded(read_rate_trace, path), float(speed))
         return None
 
     return _parse("arrivals", form, ARRIVAL_FORMS, build)
 
 
 def key_skew(form: str) -> KeySkew:
-    """The key distribution that one of `KEY_FORMS` names; raises `WorkloadError`, which lists them."""
+    """The key distribution that one of `KEY_FORMS` names; raises `WorkloadError`, which lists them, or `RecordingError`
+    for a file that it names."""
 
     def build(name: str, rest: list[str]) -> KeySkew | None:
         match name, rest:
@@ -100,12 +102,19 @@ def key_skew(form: str) -> KeySkew:
             case "reuse", []:
                 return ReuseKeys()
             case "reuse", [path]:
-                return ReuseKeys(fit_reuse_profile(read_reuse_histogram(path)))
+                return ReuseKeys(fit_reuse_profile(_recorded(read_reuse_histogram, path)))
             case "reuse", [path, histogram]:
-                return ReuseKeys(fit_reuse_profile(read_reuse_histogram(path, histogram)))
+                return ReuseKeys(fit_reuse_profile(_recorded(read_reuse_histogram, path, histogram)))
         return None
 
     return _parse("keys", form, KEY_FORMS, build)
+
+
+def _recorded(read: Callable[..., Kind], *where: str) -> Kind:
+    try:
+        return read(*where)
+    except WorkloadError as fault:
+        raise RecordingError(str(fault)) from None
 
 
 def _parse(what: str, form: str, forms: tuple[str, ...], build: Callable[[str, list[str]], Kind | None]) -> Kind:
