@@ -38,8 +38,8 @@ COVERED = 1.0 - 1e-9
 
 
 class Method(StrEnum):
-    """How the relaxation is solved. Simplex ends in a corner, where few counts are fractional; the paper uses an
-    interior point."""
+    """How the relaxation is solved. The paper uses an interior point; rounding wants a corner, where few counts are
+    fractional. HiGHS' interior point goes on to the same corner, and takes three times as long at 100 x 1,000."""
 
     SIMPLEX = "highs-ds"
     INTERIOR_POINT = "highs-ipm"
