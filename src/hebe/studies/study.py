@@ -7,7 +7,7 @@ A study is a module with two names at its top level, and a line in `STUDIES`:
 
 and, if it reads recorded data, a third, without which it is given none:
 
-    DATA = "kairos/", what it reads of `--data DIR`
+    DATA = "kairos/"  # what it reads of --data DIR
 
 It imports without torch, takes under a minute with `options.quick`, draws chance from seeds of its own, reports its
 steps to `progress`, and leaves out what it could not measure. One that measures Hebe's own parts imports them within
