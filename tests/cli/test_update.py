@@ -329,6 +329,38 @@ def test_over_redis_with_a_password_out_of_a_file(rows, tmp_path, capsys):
         assert shown[-1]["groups"] == []
 
 
+def test_options_say_how_the_log_of_a_servers_configuration_is_reached(rows, tmp_path, capsys):
+    """The server's own password may be for the server alone to read."""
+    (tmp_path / "password").write_text("secret\n")
+    file, options = tmp_path / "tiers.toml", ["--password-file", tmp_path / "password"]
+    with RedisServer(users={"hebe": "secret"}) as server:
+        own = f'password_file = "{tmp_path}/none"'
+        file.write_text(f'[update_source]\ntype = "redis_streams"\naddress = "redis://hebe@{server.address}"\n{own}\n')
+        run(capsys, "update", "push", file, "dlrm", "users", rows, *options)
+        assert results_of(run(capsys, "update", "lag", file, "--json", *options))[-1]["groups"] == []
+        assert f"password_file {tmp_path}/none" in run(capsys, "update", "lag", file, code=1).err
+        (tmp_path / "client.properties").write_text("security.protocol=plaintext\n")
+        failed = run(capsys, "update", "lag", file, "--kafka-settings", tmp_path / "client.properties", code=2)
+    assert "--kafka-settings" in failed.err
+    assert "which only kafka_message_queue reads" in failed.err
+
+
+def test_kafkas_settings_replace_those_of_a_servers_configuration(tmp_path, capsys):
+    file, settings = tmp_path / "tiers.toml", tmp_path / "client.properties"
+    settings.write_text("security.protocol=plaintext\n")
+    with KafkaBroker() as broker:
+        broker.create_topic("hebe.dlrm.users", 2)
+        file.write_text(
+            f'[update_source]\ntype = "kafka_message_queue"\naddress = "{broker.brokers}"\n'
+            f'security_file = "{tmp_path}/none"\n'
+        )
+        assert f"{tmp_path}/none" in run(capsys, "update", "lag", file, "--group", "hebe.dlrm", code=2).err
+        failed = run(capsys, "update", "lag", file, "--group", "hebe.dlrm", "--kafka-settings", settings, code=1)
+        assert "the log has nothing of group hebe.dlrm" in failed.err
+        failed = run(capsys, "update", "lag", file, "--password-file", settings, code=2)
+    assert "which only redis_streams reads" in failed.err
+
+
 def test_tail_outlasts_a_log_that_is_away():
     """A server that is killed and comes back, empty: said once, and then what is new is shown."""
     with RedisServer() as server:

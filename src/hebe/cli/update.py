@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from hebe.report.fitting_table import Column, FittingTable
 
 if TYPE_CHECKING:
     from hebe.cli.update_files import UpdateChunk, UpdateFile
+    from hebe.embeddings.hierarchy_config import UpdateConfig
     from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog
 
 _INTERRUPTED = 130
@@ -39,7 +41,7 @@ LogArgument = Annotated[
         help="A log's directory, redis://HOST:PORT (unix:///PATH; with TLS rediss://HOST:PORT, where "
         "?tls_ca_certificate=FILE may follow and, after &, tls_client_certificate, tls_client_key and "
         "tls_server_name_identification), kafka://HOST:PORT,HOST:PORT, or the FILE.toml that a server was given as "
-        "--hierarchy: then it is the log of that server.",
+        "--hierarchy: then it is the log of that server, reached as it says where no option says otherwise.",
     ),
 ]
 PasswordOption = Annotated[
@@ -346,11 +348,28 @@ def _opened(log: str, password_file: Path | None, kafka_settings: Path | None, *
             config = HierarchyConfig.from_toml(Path(log)).update_source
             if config.type is UpdateType.NULL:
                 raise ConfigError(f"{log}: its [update_source] has no type: that server takes no updates")
-            opened = open_configured_log(config, create=create)
+            opened = open_configured_log(_reached_with(config, password_file, kafka_settings), create=create)
         else:
             opened = open_update_log(log, password=password, security=security, create=create)
     with contextlib.closing(opened):
         yield opened
+
+
+def _reached_with(config: UpdateConfig, password_file: Path | None, kafka_settings: Path | None) -> UpdateConfig:
+    """A server's log, reached as the options say where they do. Wrong usage for one that is for another kind of log."""
+    from hebe.embeddings.hierarchy_config import ConfigError
+
+    for option, name, file in (
+        ("--password-file", "password_file", password_file),
+        ("--kafka-settings", "security_file", kafka_settings),
+    ):
+        if file is not None:
+            change: dict[str, Any] = {name: str(file)}
+            try:
+                config = replace(config, **change)
+            except ConfigError as fault:
+                raise typer.BadParameter(str(fault), param_hint=option) from None
+    return config
 
 
 @contextlib.contextmanager
