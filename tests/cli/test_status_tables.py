@@ -39,6 +39,13 @@ def test_messages_that_were_passed_over_are_shown_where_there_are_any():
         assert ("passed over" in shown, "1,234" in shown) == (shows, shows)
 
 
+def test_lag_that_the_log_does_not_tell_is_said_to_be_unknown():
+    updates = RANKER["updates"]["tiers"]
+    assert "unknown" not in tables().split("Online updates")[1]
+    shown = tables(models=[RANKER | {"updates": {"tiers": updates | {"lag_messages": None}}}])
+    assert "unknown" in shown.split("Online updates")[1]
+
+
 def test_tables():
     shown = tables()
     assert "Nothing is degraded." in shown

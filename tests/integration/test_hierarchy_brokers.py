@@ -108,6 +108,10 @@ class Fleet:
             eventually(reader.all_newest, "all that was sent is seen", VISIBLE_S)
 
 
+def lags_of(server: HebeServe) -> list[float]:
+    return [each.value for each in server.metrics().families["hebe_updates_lag_messages"].samples]
+
+
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     with RedisServer(options=["appendonly yes"]) as broker, RedisServer() as shared, contextlib.ExitStack() as opened:
@@ -125,6 +129,8 @@ def test_the_broker_is_restarted_and_then_a_server_dies(fleet: Fleet):
             sent = trainer.batches
             load.wait_for(200)
             eventually(lambda: trainer.batches > sent + 20, "the trainer goes on", VISIBLE_S)
+            for server in fleet.servers:
+                eventually(lambda server=server: not lags_of(server), "lag is not told any more", VISIBLE_S)
             fleet.broker.restart()
             load.wait_for(100)
         assert percentile_s(load.answers, 99) < LATE_S
@@ -133,6 +139,7 @@ def test_the_broker_is_restarted_and_then_a_server_dies(fleet: Fleet):
             for server in fleet.servers:
                 fleet.wait_until_newest(server)
         versions.settled[:] = versions.sent
+        assert all(len(lags_of(server)) == 2 for server in fleet.servers), "of level 2 and of level 3"
 
         with Trainer(producer, SPEC.name, versions, np.arange(ROWS)) as trainer, fleet.load() as load:
             eventually(lambda: trainer.batches > 30, "updates come", VISIBLE_S)

@@ -131,6 +131,9 @@ def test_online_updates(tiered, counted):
     assert "messages 5 to 7 of producer trainer" in updates["last_gaps"][0]
     assert updates["visible_s"]["persistent_db"]["p99"] > 1e9
     assert (updates["failing"], updates["fault"]) == (False, "its checksum is wrong")
+    tiered.updates = {"tiers": update_statistics(failing=True)}
+    updates = model_status(tiered, counted)["updates"]["tiers"]
+    assert (updates["failing"], updates["lag_messages"]) == (True, None)
 
 
 def test_long_faults_are_cut_and_others_left_as_they_are():

@@ -85,7 +85,7 @@ def test_a_tier_that_is_not_configured_has_no_metrics(families_of, fake_host):
 
 
 def test_online_updates(families_of, fake_host):
-    fake_host.models["ranker"].updates = {"tiers": update_statistics(failing=True)}
+    fake_host.models["ranker"].updates = {"tiers": update_statistics()}
     families = families_of()
     for name, wanted in {
         "hebe_updates_rows_total": 40,
@@ -97,9 +97,18 @@ def test_online_updates(families_of, fake_host):
         "hebe_updates_passed_over_total": 8,
         "hebe_updates_duplicates_total": 2,
         "hebe_updates_lag_messages": 11,
-        "hebe_updates_failing": 1,
+        "hebe_updates_failing": 0,
     }.items():
         assert value(families, name, **UPDATES) == wanted
+
+
+def test_lag_that_the_log_does_not_tell_has_no_sample(families_of, fake_host):
+    """NaN would make the sum over all servers, and an average over time, NaN: above no bound."""
+    fake_host.models["ranker"].updates = {"tiers": update_statistics(failing=True), "resident": update_statistics()}
+    families = families_of()
+    lags = {each.labels["ingestion"]: each.value for each in families["hebe_updates_lag_messages"].samples}
+    assert lags == {"resident": 11}
+    assert value(families, "hebe_updates_failing", **UPDATES) == 1
 
 
 def test_update_to_visible_latency_is_a_histogram(families_of, fake_host):

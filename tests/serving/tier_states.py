@@ -48,4 +48,5 @@ def update_statistics(*, failing: bool = False) -> IngestionStatistics:
     counter.lag({at: 11})
     if failing:
         counter.failed("Kafka 10.0.0.8:9092: timed out")
+        counter.lag(None)
     return counter.read()

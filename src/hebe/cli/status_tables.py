@@ -246,7 +246,7 @@ def _updates(models: Sequence[Json]) -> FittingTable | None:
                 ingestion,
                 f"{updates['rows']:,}",
                 _number(updates["rows_per_s"]),
-                Text(f"{updates['lag_messages']:,}"),
+                Text("unknown", "bold red") if updates["lag_messages"] is None else f"{updates['lag_messages']:,}",
                 *(_slowest(updates["visible_s"], percentile) for percentile in ("p50", "p99")),
                 *(Text(f"{updates[kind]:,}", "bold red" if updates[kind] else "") for kind in ("gaps", "poison")),
                 Text(f"{updates['refused']:,}" if updates["refused"] else "", "bold red"),

@@ -14,7 +14,8 @@
 | hebe_refreshes_total | counter | model, version |
 | hebe_refresh_seconds | gauge | model, version; of the last |
 | hebe_updates_rows_total, hebe_updates_deletes_total | counter | model, version, ingestion |
-| hebe_updates_lag_messages, hebe_updates_failing | gauge | model, version, ingestion |
+| hebe_updates_lag_messages | gauge | model, version, ingestion; no sample while the log does not tell |
+| hebe_updates_failing | gauge | model, version, ingestion |
 | hebe_updates_visible_seconds | histogram | model, version, ingestion, tier |
 | hebe_updates_gaps_total, hebe_updates_missing_total | counter | model, version, ingestion; gaps, messages in them |
 | hebe_updates_poison_total, hebe_updates_duplicates_total | counter | model, version, ingestion |
@@ -126,10 +127,11 @@ def update_metrics(models: Sequence[HostedModel]) -> Iterator[Metric]:
         for labels, statistics in ingestions:
             counter.add_metric(labels, value(statistics))
         yield counter
-    for name, text, value in _UPDATE_GAUGES:
+    for name, text, known in _UPDATE_GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=_INGESTION)
         for labels, statistics in ingestions:
-            gauge.add_metric(labels, value(statistics))
+            if (now := known(statistics)) is not None:  # NaN would make the sum over all servers NaN
+                gauge.add_metric(labels, now)
         yield gauge
     visible = HistogramMetricFamily(
         "hebe_updates_visible_seconds",
@@ -164,8 +166,12 @@ _UPDATE_COUNTERS: tuple[tuple[str, str, Callable[[IngestionStatistics], float]],
         lambda statistics: statistics.passed_over,
     ),
 )
-_UPDATE_GAUGES: tuple[tuple[str, str, Callable[[IngestionStatistics], float]], ...] = (
-    ("hebe_updates_lag_messages", "Messages in the log that are not applied yet.", lambda each: each.lag_messages),
+_UPDATE_GAUGES: tuple[tuple[str, str, Callable[[IngestionStatistics], float | None]], ...] = (
+    (
+        "hebe_updates_lag_messages",
+        "Messages in the log that are not applied yet; no sample while the log does not tell.",
+        lambda each: each.lag_messages,
+    ),
     (
         "hebe_updates_failing",
         "1 while the log or a store fails, so that nothing is applied.",

@@ -36,6 +36,15 @@ def test_counts_and_gaps():
     assert read.lag_messages == 7
 
 
+def test_lag_that_nobody_has_told_or_that_is_of_the_past_is_none():
+    counter = IngestionCounter([])
+    assert (counter.read().lag, counter.read().lag_messages) == (None, None)
+    counter.lag({})
+    assert counter.read().lag_messages == 0
+    counter.lag(None)
+    assert counter.read().lag_messages is None
+
+
 def test_of_poison_the_last_is_remembered(monkeypatch):
     monkeypatch.setattr(module, "_MOST_POISON", 3)
     counter = IngestionCounter([])

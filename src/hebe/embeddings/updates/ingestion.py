@@ -154,6 +154,7 @@ class UpdateIngestion:
                     self._cycle()
             except Exception as fault:  # a thread that ended would stop all updates, unnoticed
                 self._incidents.failed("taking updates from the log", fault)
+                self._forget_lag()
                 self._due_s = time.monotonic()
                 self._closing.wait(backoff_s)
                 backoff_s = self._longer(backoff_s)
@@ -186,14 +187,24 @@ class UpdateIngestion:
         if self._due(self._lag_s, _DRAIN_LAG_S if self._drains else _LAG_S) or (idle and self._drains):
             if self._drains:
                 self._commit()
-            lag = self._source.lag()
-            self._counter.lag(lag)
-            self._lag_s = time.monotonic()
+            lag = self._ask_lag()
             # Without a partition: either there is none, or it is not known yet whether there will be.
             if lag or not self._source.shares:
                 self._drains.note(lag, self._has, self._source.last_offset, idle=idle)
         if not self._has_left:
             self._incidents.succeeded()
+
+    def _ask_lag(self) -> Mapping[TopicPartition, int]:
+        lag = self._source.lag()
+        # What it has left to others may be applied by nobody.
+        self._counter.lag(None if self._has_left else lag)
+        self._lag_s = time.monotonic()
+        return lag
+
+    def _forget_lag(self) -> None:
+        """While the log cannot be asked; it is as soon as it answers."""
+        self._counter.lag(None)
+        self._lag_s = -math.inf
 
     def _has(self, at: TopicPartition, end: int, left: int) -> bool:
         """Whether the stores have a partition up to offset `end`, of which the group has not committed `left`."""
@@ -508,12 +519,18 @@ class UpdateIngestion:
             self._stay_member()
 
     def _stay_member(self) -> None:
-        """Show the group that this member lives, and forget what it has given to others meanwhile."""
+        """Show the group that this member lives, forget what it has given to others meanwhile, and see how far behind
+        it is by now.
+        """
         if self._due(self._polled_s, _HEARTBEAT_S):
             self._polled_s = time.monotonic()
-            with contextlib.suppress(StoreError):
+            try:
                 self._source.poll(0, 0.0)
                 self._forget_lost()
+                if self._due(self._lag_s, _LAG_S):
+                    self._ask_lag()
+            except StoreError:
+                self._forget_lag()
 
     def _longer(self, backoff_s: float) -> float:
         return min(2 * backoff_s, _LONGEST_BACKOFF * self.options.failure_backoff_ms / 1000)

@@ -72,17 +72,17 @@ class IngestionStatistics:
     """Whether the last call failed: nothing is applied now."""
     rows_per_s: float
     """Rows and deleted keys applied, over the last seconds."""
-    lag: Mapping[TopicPartition, int]
-    """Messages of each partition that are not committed, when last asked."""
+    lag: Mapping[TopicPartition, int] | None
+    """Messages of each partition that are not committed, when last asked; None while the log does not tell."""
     visible: Mapping[str, LatencySummary]
     """By tier, seconds from the trainer's `send` to the row being in the store, by the machines' wall clocks."""
     visible_histogram: Mapping[str, VisibleHistogram]
     """The same as counts that only grow."""
 
     @property
-    def lag_messages(self) -> int:
-        """Messages not committed, of all partitions."""
-        return sum(self.lag.values())
+    def lag_messages(self) -> int | None:
+        """Messages not committed, of all partitions; None while that is not known."""
+        return None if self.lag is None else sum(self.lag.values())
 
 
 class IngestionCounter:
@@ -99,7 +99,7 @@ class IngestionCounter:
         self._last_poison: deque[str] = deque(maxlen=_MOST_POISON)
         self._last_error: str | None = None
         self._is_failing = False
-        self._lag: dict[TopicPartition, int] = {}
+        self._lag: dict[TopicPartition, int] | None = None
         self._begun_s = time.monotonic()
         self._recent: deque[tuple[float, int]] = deque()
         """(when, keys) of the last seconds, a few a second."""
@@ -149,10 +149,10 @@ class IngestionCounter:
             news, self._is_failing = self._is_failing, False
             return news
 
-    def lag(self, lag: Mapping[TopicPartition, int]) -> None:
-        """The source's lag."""
+    def lag(self, lag: Mapping[TopicPartition, int] | None) -> None:
+        """The source's lag; None if it does not tell any more."""
         with self._lock:
-            self._lag = dict(lag)
+            self._lag = None if lag is None else dict(lag)
 
     def read(self) -> IngestionStatistics:
         """All of it, now."""
@@ -166,7 +166,7 @@ class IngestionCounter:
                 last_error=self._last_error,
                 is_failing=self._is_failing,
                 rows_per_s=sum(count for _, count in self._recent) / span_s if span_s > 0 else 0.0,
-                lag=dict(self._lag),
+                lag=self._lag,
                 visible={tier: recorder.summary() for tier, recorder in self._visible.items()},
                 visible_histogram={tier: self._histogram(tier) for tier in self._visible},
             )
