@@ -70,7 +70,7 @@ def described(delivery: Delivery, now_s: float, most_keys: int) -> dict[str, Any
     at, message = delivery.at, delivery.message
     place = {"model": at.model, "table": at.table, "partition": at.partition, "offset": delivery.offset}
     if message is None:
-        return place | {"fault": delivery.fault, "bytes": len(delivery.payload)}
+        return place | {"fault": delivery.fault, "bytes": len(delivery.payload or b"")}
     count = len(message.keys)
     said = place | {
         "producer": message.producer,

@@ -63,7 +63,7 @@ def test_poison_is_told_with_where_it_is(tmp_path, caplog):
     Incidents("m", counter, tmp_path).poison(Delivery(AT, 7, None, "", b"xyz"), "truncated")
     Incidents("m", counter, None).poison(Delivery(AT, 8, None, "", b"xyz"), "truncated")
     kept, told = counter.read().last_poison
-    where = tmp_path / "m.t.0.7.message"
+    [where] = tmp_path.glob("m.t.0.7.*.message")
     assert where.read_bytes() == b"xyz"
     assert kept == f"message 7 of partition 0 of model m, table t: truncated ({where})"
     assert told.endswith("no quarantine directory; its 3 bytes begin with 78797a)")
@@ -81,6 +81,19 @@ def test_a_log_that_went_back_is_told_as_what_cannot_be_applied_is(caplog):
     assert texts(caplog) == [f"online updates: {told}"]
     assert (counter.read().poison, counter.read().last_poison) == (1, (told,))
     assert counter.read().last_error in told
+
+
+def test_what_the_source_tells_of_the_log_is_no_message_to_put_aside(tmp_path, caplog):
+    """It stands at offset 0, where a real message may be that was."""
+    counter = IngestionCounter([])
+    incidents = Incidents("m", counter, tmp_path)
+    incidents.poison(Delivery(AT, 0, None, "truncated", b"xyz"), "truncated")
+    incidents.poison(Delivery(AT, 0, None, "the log was emptied"), "the log was emptied")
+    incidents.poison(Delivery(AT, 1, None, "no message", b""), "no message")
+    assert sorted(path.read_bytes() for path in tmp_path.glob("*.message")) == [b"", b"xyz"]
+    assert texts(caplog)[1] == "online updates: partition 0 of model m, table t: the log was emptied"
+    assert (counter.read().poison, counter.read().last_error) == (3, "no message")
+    assert counter.read().last_poison[1] == "partition 0 of model m, table t: the log was emptied"
 
 
 def test_a_fault_is_told_when_it_is_news_and_when_it_is_over(caplog):

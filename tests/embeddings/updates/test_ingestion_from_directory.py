@@ -1,5 +1,6 @@
 """Ingestion from a real log, a directory: servers are killed, share a group, and meet what nobody can read."""
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -116,11 +117,28 @@ def test_poison_in_a_real_log(tmp_path):
     with make_ingestion(log.source("g", [USERS]), store, quarantine=tmp_path / "aside") as ingestion:
         assert ingestion.drain(TIMEOUT_S)
     assert set(rows_of(store)) == set(range(10))
-    assert (tmp_path / "aside" / "m.users.0.0.message").read_bytes() == b"broken"
+    assert kept_in(tmp_path / "aside") == [b"broken"]
     reader = log.source("g", [USERS])
     assert not reader.poll(10, 0.05)
     reader.commit(last_offsets([]))
     reader.close()
+
+
+def test_poison_of_a_log_that_was_made_anew_takes_no_ones_place(tmp_path):
+    """Its offsets begin with 0 again."""
+    for payload in (b"broken", b"broken too"):
+        log = LogDirectory(tmp_path / "log")
+        with contextlib.closing(DirectoryCarrier(log)) as carrier:
+            carrier.append(AT, payload)
+        with make_ingestion(log.source("g", [USERS]), DictStore(DIMS), quarantine=tmp_path / "aside") as ingestion:
+            assert ingestion.drain(TIMEOUT_S)
+        shutil.rmtree(tmp_path / "log")
+    assert kept_in(tmp_path / "aside") == [b"broken", b"broken too"]
+
+
+def kept_in(quarantine):
+    """All bytes that were put aside."""
+    return sorted(file.read_bytes() for file in quarantine.glob("*.message"))
 
 
 def test_a_closed_log_fails_no_more_than_a_poll(tmp_path):
@@ -136,7 +154,8 @@ def test_a_closed_log_fails_no_more_than_a_poll(tmp_path):
 
 def test_a_log_that_is_emptied_under_trainer_and_server_is_gone_on_with(tmp_path):
     log, store = LogDirectory(tmp_path / "log"), DictStore(DIMS)
-    with make_ingestion(log.source("g", [USERS]), store) as ingestion, log.producer(SMALL) as producer:
+    aside, source = tmp_path / "aside", log.source("g", [USERS])
+    with make_ingestion(source, store, quarantine=aside) as ingestion, log.producer(SMALL) as producer:
         keys = np.arange(100)
         producer.send("m", "users", keys, rows_for(keys, 1.0))
         producer.flush()
@@ -149,6 +168,7 @@ def test_a_log_that_is_emptied_under_trainer_and_server_is_gone_on_with(tmp_path
         wait_until(lambda: expected.items() <= rows_of(store).items())
         assert ingestion.drain(TIMEOUT_S)
         assert "went back" in ingestion.statistics().last_poison[0]
+        assert not aside.exists(), "that is no message to put aside"
         assert not any(log.group_lag("g").values())
 
 

@@ -1,5 +1,6 @@
 import errno
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,20 +19,28 @@ def poison(offset, payload=b"broken"):
 
 
 def test_bytes_and_reason_are_kept(tmp_path):
-    where = Quarantine(tmp_path / "aside").put(poison(7), "truncated")
-    file = tmp_path / "aside" / "m.t.2.7.message"
-    assert where == str(file)
+    file = Path(Quarantine(tmp_path / "aside").put(poison(7), "truncated"))
+    assert file.parent == tmp_path / "aside"
+    assert re.fullmatch(r"m\.t\.2\.7\.[0-9a-f]{8}\.message", file.name)
     assert file.read_bytes() == b"broken"
-    record = json.loads((tmp_path / "aside" / "m.t.2.7.message.json").read_text())
+    record = json.loads(file.with_name(f"{file.name}.json").read_text())
     assert record.pop("put_aside_s") > 0
     assert record == {"model": "m", "table": "t", "partition": 2, "offset": 7, "fault": "truncated"}
 
 
 def test_a_whole_message_is_kept_as_its_bytes(tmp_path):
     message = UpdateMessage("p", 3, 1.0, np.arange(2), np.ones((2, 5), np.float32))
-    Quarantine(tmp_path).put(Delivery(AT, 7, message), "wrong dim")
-    kept = decode((tmp_path / "m.t.2.7.message").read_bytes(), AT)
+    kept = decode(Path(Quarantine(tmp_path).put(Delivery(AT, 7, message), "wrong dim")).read_bytes(), AT)
     assert (kept.sequence, kept.rows.shape) == (3, (2, 5))
+
+
+def test_another_message_at_the_same_place_takes_no_ones_place(tmp_path):
+    """A log that was made anew begins with offset 0 again."""
+    kept = Quarantine(tmp_path)
+    for payload in (b"broken", b"of another log", b"", b"broken"):
+        kept.put(poison(0, payload), "no message")
+    assert sorted(file.read_bytes() for file in tmp_path.glob("*.message")) == [b"", b"broken", b"of another log"]
+    assert len(list(tmp_path.glob("*.json"))) == 3
 
 
 @pytest.mark.parametrize(("name", "limit"), [("MOST_MESSAGES", 3), ("MOST_BYTES", 18)])
@@ -43,9 +52,7 @@ def test_it_does_not_grow_without_bound_and_knows_what_it_holds(tmp_path, monkey
     full.put(poison(1), "")  # the same once more
     full.put(poison(2), "")
     assert full.put(poison(3), "").startswith(f"not kept: {tmp_path} holds 3 messages of 18 bytes already; its 6 bytes")
-    assert sorted(path.name for path in tmp_path.glob("*.message")) == [
-        f"m.t.2.{offset}.message" for offset in range(3)
-    ]
+    assert sorted(path.name.split(".")[3] for path in tmp_path.glob("*.message")) == ["0", "1", "2"]
 
 
 def test_what_cannot_be_kept_is_said_and_nothing_is_raised(tmp_path):
@@ -53,7 +60,7 @@ def test_what_cannot_be_kept_is_said_and_nothing_is_raised(tmp_path):
     begin = f"its 6 bytes begin with {b'broken'.hex()}"
     assert Quarantine(tmp_path / "file").put(poison(1), "") == f"not kept: {tmp_path / 'file'}: File exists; {begin}"
     assert Quarantine(None).put(poison(1), "") == f"not kept: there is no quarantine directory; {begin}"
-    told = Quarantine(None).put(Delivery(AT, 1, None, "messages 1 to 7 were removed"), "")
+    told = Quarantine(None).put(poison(1, b""), "")
     assert told == "not kept: there is no quarantine directory; it has no bytes"
 
 

@@ -76,15 +76,17 @@ def data_bytes(keys: KeyArray, rows: RowArray | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a source handed over: a message, or `fault`, which says why these bytes are none (a poison message)."""
+    """What a source handed over: a message, or `fault`, which says why these bytes are none (a poison message), or what
+    is wrong with the log itself.
+    """
 
     at: TopicPartition
     offset: int
     """Where it stands in its partition; later ones are larger, not always by one."""
     message: UpdateMessage | None
     fault: str | None = None
-    payload: bytes = b""
-    """The bytes of a poison message, for whoever puts it aside."""
+    payload: bytes | None = None
+    """The bytes of a poison message, for whoever puts it aside; None of a fault that is the log's own."""
 
 
 class UpdateProducer(Protocol):

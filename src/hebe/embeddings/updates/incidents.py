@@ -56,16 +56,23 @@ class Incidents:
             f"the log went back behind offset {offset}, up to which the store has its updates: {found}; what it holds "
             "is applied anew, and updates that it had before may be lost"
         )
-        place = f"partition {at.partition} of model {at.model}, table {at.table}"
-        self._counter.poison(fault, f"{place}: {fault}")
-        log.warning("online updates: %s: %s", place, fault)
+        self._log_fault(at, fault)
 
     def poison(self, delivery: Delivery, fault: str) -> None:
-        """A message can never be applied."""
-        at, where = delivery.at, self._quarantine.put(delivery, fault)
+        """A message can never be applied, or the source tells what is wrong with the log."""
+        at = delivery.at
+        if delivery.message is None and delivery.payload is None:
+            self._log_fault(at, fault)
+            return
+        where = self._quarantine.put(delivery, fault)
         message = f"message {delivery.offset} of partition {at.partition} of model {at.model}, table {at.table}"
         self._counter.poison(fault, f"{message}: {fault} ({where})")
         log.warning("online updates: %s cannot be applied: %s (%s)", message, fault, where)
+
+    def _log_fault(self, at: TopicPartition, fault: str) -> None:
+        place = f"partition {at.partition} of model {at.model}, table {at.table}"
+        self._counter.poison(fault, f"{place}: {fault}")
+        log.warning("online updates: %s: %s", place, fault)
 
     def passed_over(self, at: TopicPartition, sent_s: float, since_s: float) -> None:
         """A message is older than the model's rows: it was sent at `sent_s`, they are as of `since_s` (Unix seconds).

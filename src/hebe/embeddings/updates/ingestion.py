@@ -539,5 +539,5 @@ class UpdateIngestion:
 def _bytes_of(delivery: Delivery) -> int:
     """What a delivery takes in memory, about."""
     message = delivery.message
-    data = len(delivery.payload) if message is None else data_bytes(message.keys, message.rows)
+    data = len(delivery.payload or b"") if message is None else data_bytes(message.keys, message.rows)
     return _DELIVERY_BYTES + data

@@ -343,7 +343,7 @@ class KafkaSource:
         part.oldest = offset if part.oldest is None else part.oldest
         part.last = offset
         if payload is None:
-            return Delivery(at, offset, None, "a record without a value")
+            return Delivery(at, offset, None, "a record without a value", b"")
         try:
             return Delivery(at, offset, decode(payload, at))
         except MessageFault as fault:

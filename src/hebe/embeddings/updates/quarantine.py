@@ -6,6 +6,7 @@ Where there is none, or no room, what is said of a message has as much of its by
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import time
@@ -23,8 +24,9 @@ _SUFFIX = ".message"
 class Quarantine:
     """Keeps up to `MOST_MESSAGES` messages, `MOST_BYTES` together, in `path`: what comes later is only counted.
 
-    `MODEL.TABLE.PARTITION.OFFSET.message` holds a message's bytes, the file of that name and `.json` why it was put
-    aside. None for `path` keeps nothing: what `put` returns must do.
+    `MODEL.TABLE.PARTITION.OFFSET.DIGEST.message` holds a message's bytes, the file of that name and `.json` why it was
+    put aside. The digest is of the bytes: a log that was made anew has other messages at the same offsets. None for
+    `path` keeps nothing: what `put` returns must do.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -41,7 +43,7 @@ class Quarantine:
         Raises nothing: the rest must go on.
         """
         at = delivery.at
-        payload = delivery.payload
+        payload = delivery.payload or b""
         if not payload and isinstance(delivery.message, UpdateMessage):
             with contextlib.suppress(ValueError):
                 payload = encode(delivery.message, at)
@@ -50,7 +52,8 @@ class Quarantine:
         if self._count >= MOST_MESSAGES or self._bytes + len(payload) > MOST_BYTES:
             held = f"{self.path} holds {self._count} messages of {self._bytes:,} bytes already"
             return f"not kept: {held}; {_told(payload)}"
-        file = self.path / f"{at.model}.{at.table}.{at.partition}.{delivery.offset}{_SUFFIX}"
+        digest = hashlib.blake2b(payload, digest_size=4).hexdigest()
+        file = self.path / f"{at.model}.{at.table}.{at.partition}.{delivery.offset}.{digest}{_SUFFIX}"
         told = file.with_name(f"{file.name}.json")
         unfinished = {each: each.with_name(f"{each.name}.unfinished") for each in (file, told)}
         record = {"model": at.model, "table": at.table, "partition": at.partition, "offset": delivery.offset}

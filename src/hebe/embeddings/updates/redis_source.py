@@ -427,9 +427,9 @@ class RedisSource:
 
     def _delivery(self, at: TopicPartition, number: int, payload: bytes, size: int) -> Delivery:
         if size < 0:
-            return Delivery(at, number, None, "an entry without payload")
+            return Delivery(at, number, None, "an entry without payload", b"")
         if size > len(payload):
-            return Delivery(at, number, None, f"{size:,} bytes: a message has at most {MOST_BYTES:,}")
+            return Delivery(at, number, None, f"{size:,} bytes: a message has at most {MOST_BYTES:,}", payload)
         try:
             return Delivery(at, number, decode(payload, at))
         except MessageFault as fault:
