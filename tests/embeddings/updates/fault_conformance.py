@@ -10,13 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from hebe.embeddings.store import StoreUnavailable
+from hebe.embeddings.updates import sequence_check
 from hebe.embeddings.updates.batching import UpdateCarrier
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog, UpdateMessage
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.message import encode
+from hebe.embeddings.updates.sequence_check import Gap
 
 from ..dict_store import DictStore
 
@@ -101,6 +104,26 @@ class FaultConformance:
         [gap] = statistics.last_gaps
         assert (gap.at, gap.producer, gap.first, gap.last) == (sender.at, "p", 2, 4)
         assert (statistics.gaps, statistics.missing) == (1, 3)
+        sender.carrier.close()
+
+    def test_first_messages_that_never_came_are_a_gap_to_who_has_read_all_of_the_log(
+        self,
+        make_log: Callable[[], UpdateLog],
+        carrier_of: Callable[[UpdateLog], UpdateCarrier],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(sequence_check, "WAIT_S", 0.05)
+        log, store = make_log(), DictStore(DIMS)
+        sender = Sender(carrier_of(log))
+        sender.append(sender.message(0, [0], 1.0), sender.message(2, [2], 1.0, "q"))
+        with UpdateIngestion(log.source("g", [USERS]), {"store": store}, "m", DIMS, QUICK) as ingestion:
+            assert ingestion.drain(TIMEOUT_S)
+            assert ingestion.statistics().last_gaps == (Gap(sender.at, "q", 0, 1),)
+        sender.append(sender.message(6, [6], 1.0, "r"))
+        with UpdateIngestion(log.source("g", [USERS]), {"store": store}, "m", DIMS, QUICK) as ingestion:
+            assert ingestion.drain(TIMEOUT_S)
+            assert not ingestion.statistics().gaps, "r may have sent them before that began"
+        assert set(rows_of(store)) == {0, 2, 6}
         sender.carrier.close()
 
     def test_nothing_is_committed_that_the_store_has_not(

@@ -27,6 +27,7 @@ class ListSource:
         self.faults, self.commit_faults, self.heartbeats, self.closed = [], [], 0, False
         self.seeks = []
         self.identity, self.shares = "L", True
+        self.first = dict.fromkeys(self.places, 0)
         self.lost, self.leaves, self.left = {}, 0, frozenset()
         self.lock = threading.RLock()
 
@@ -81,6 +82,9 @@ class ListSource:
 
     def lost_beginning(self, at):
         return self.lost.get(at)
+
+    def first_offset(self, at):
+        return self.first[at]
 
     def last_offset(self, at):
         return len(self.log[at]) - 1

@@ -125,6 +125,16 @@ def test_a_producer_met_in_the_middle_of_its_life_lacks_nothing():
     assert (released(release), release.gaps) == ([5], [])
 
 
+def test_of_a_producer_that_is_new_in_a_whole_partition_the_first_numbers_are_not_passed_over():
+    order = PartitionOrder(AT)
+    order.whole = True
+    deliver(order, [0, ("q", 3), ("r", 100)])
+    assert released(order.release(0.0)) == [0], "those of q may still come"
+    release = order.release(sequence_check.WAIT_S)
+    assert released(release) == [3, 100]
+    assert release.gaps == [Gap(AT, "q", 0, 2), Gap(AT, "r", 0, 99)]
+
+
 def test_numbers_of_what_was_applied_before_are_learned():
     order = PartitionOrder(AT)
     for offset, (producer, sequence) in enumerate([("p", 0), ("p", 1), ("q", 0)]):
@@ -138,11 +148,14 @@ def test_numbers_of_what_was_applied_before_are_learned():
 def test_many_producers_take_bounded_memory(monkeypatch):
     monkeypatch.setattr(sequence_check, "MOST_PRODUCERS", 10)
     order = PartitionOrder(AT)
+    order.whole = True
     deliver(order, [(f"p{index}", 0) for index in range(100)] + [("p90", 1)])
     assert len(order.release(0.0).deliveries) == 101
     assert len(order._next) == 10
     deliver(order, [("p90", 1), ("p89", 0)], 101)
     assert released(order.release(0.0)) == [0], "of p90 that is a repetition, p89 is new again"
+    deliver(order, [("p88", 1000)], 103)
+    assert not order.release(0.0).gaps, "which may have been met before"
 
 
 @given(

@@ -167,6 +167,10 @@ class UpdateSource(Protocol):
         """
         ...
 
+    def first_offset(self, at: TopicPartition) -> int | None:
+        """The offset of the first message that an assigned partition ever had; None where that cannot be known."""
+        ...
+
     def last_offset(self, at: TopicPartition) -> int:
         """The offset of the newest message that the log has of an assigned partition; -1 if it has none.
 

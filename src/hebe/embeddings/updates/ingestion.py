@@ -295,9 +295,12 @@ class UpdateIngestion:
         else:
             name = progress.position_name = f"{identity}/{at.model}/{at.table}/{at.partition}"
             position = stored.get(name)
-            if position is not None and (last := self._source.last_offset(at)) < position.offset:
+            if position is None:
+                place = name.removeprefix(identity)
+                progress.had_updates |= any(other.endswith(place) for other in stored)
+            elif (last := self._source.last_offset(at)) < position.offset:
                 self._incidents.went_back(at, position.offset, f"it ends with offset {last}")
-                position = None
+                position, progress.had_updates = None, True
             self._begin(progress, position)
 
     def _begin(self, progress: PartitionProgress, position: StoredPosition | None) -> None:
@@ -330,6 +333,7 @@ class UpdateIngestion:
         if found is None or position is None:
             return True
         self._begin(progress, None)
+        progress.had_updates = True
         self._incidents.went_back(progress.at, position, f"it has message {found} there, which was {mark}")
         return False
 
@@ -338,6 +342,7 @@ class UpdateIngestion:
         message = delivery.message
         if message is None or not progress.unjudged:
             return
+        progress.order.whole = delivery.offset == self._source.first_offset(progress.at) and not progress.had_updates
         lost = self._source.lost_beginning(progress.at)
         progress.unjudged = False
         if lost is not None and message.newest_s >= self._since_s:
@@ -402,9 +407,15 @@ class UpdateIngestion:
         at, order = progress.at, progress.order
         duplicates, reordered = order.duplicates, order.reordered
         release = order.release(now_s)
+        older = {  # what was sent before is in the model too
+            (message.producer, message.sequence)
+            for delivery in release.deliveries
+            if (message := delivery.message) is not None and message.newest_s < self._since_s
+        }
         self._counter.add(duplicates=order.duplicates - duplicates, reordered=order.reordered - reordered)
         for gap in release.gaps:
-            self._incidents.gap(gap)
+            if (gap.producer, gap.last + 1) not in older:
+                self._incidents.gap(gap)
         messages: list[tuple[UpdateMessage, int, str]] = []
         for delivery, position, mark in zip(release.deliveries, release.positions, release.marks, strict=True):
             message = delivery.message

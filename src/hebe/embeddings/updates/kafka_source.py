@@ -184,6 +184,10 @@ class KafkaSource:
         oldest = min(part.oldest, self._watermarks(at)[0])  # what is between are no messages, as of transactions
         return (0, oldest - 1) if oldest else None
 
+    def first_offset(self, at: TopicPartition) -> int:  # noqa: ARG002  (all begin alike)
+        """See `UpdateSource.first_offset`."""
+        return 0
+
     def last_offset(self, at: TopicPartition) -> int:
         """See `UpdateSource.last_offset`."""
         self._check_open()

@@ -421,6 +421,10 @@ class DirectorySource:
             assigned = self._assigned.get(at)
             return (0, assigned.oldest - 1) if assigned is not None and assigned.oldest else None
 
+    def first_offset(self, at: TopicPartition) -> int:  # noqa: ARG002  (all begin alike)
+        """See `UpdateSource.first_offset`."""
+        return 0
+
     def last_offset(self, at: TopicPartition) -> int:
         """See `UpdateSource.last_offset`."""
         with self._lock, file_faults(self._log.path, "cannot be read"):

@@ -52,6 +52,8 @@ class PartitionProgress:
     """Whether the source was told to begin behind `position`, and nothing came since."""
     unjudged: bool = False
     """Whether no message came since it was begun: who knows whether the log has its beginning."""
+    had_updates: bool = False
+    """Whether the stores may have updates that the log lacks: of another log, or of this one before it went back."""
     applied: int | None = None
     """The offset up to which the stores have all; None while that is what the group has committed."""
     pending: int | None = None
@@ -82,7 +84,8 @@ class PartitionProgress:
         """The same partition of a log that was made anew, not met yet: what was ready is applied still, but its offsets
         say nothing about the new log.
         """
-        return PartitionProgress(self.at, deque(replace(batch, position=None) for batch in self.ready))
+        ready = deque(replace(batch, position=None) for batch in self.ready)
+        return PartitionProgress(self.at, ready, had_updates=True)
 
     def other_mark(self, delivery: Delivery) -> str | None:
         """With the first delivery at the position of the stores, or beyond: the mark that the log has there, if it is
@@ -107,6 +110,8 @@ class PartitionProgress:
             gap = Gap(self.at, None, position + 1, delivery.offset - 1)
         if delivery.message is not None:  # what a source says of its log stands at whatever offset
             self.handed = delivery.offset
+        elif delivery.payload is None:
+            self.had_updates = True
         self.sought = False
         if position is None or delivery.offset > position:
             self.order.push(delivery)

@@ -202,8 +202,13 @@ class RedisSource:
         part = self._parts.get(at)
         if part is None or part.oldest is None:
             return None
-        first = int_of(self._nodes.execute([part.commands.first()])[0])
-        return (first, part.oldest - 1) if 0 < first < part.oldest else None
+        first = self.first_offset(at)
+        return (first, part.oldest - 1) if first is not None and first < part.oldest else None
+
+    def first_offset(self, at: TopicPartition) -> int | None:
+        """See `UpdateSource.first_offset`."""
+        self._check_open()
+        return int_of(self._nodes.execute([PartitionCommands(at).first()])[0]) or None
 
     def last_offset(self, at: TopicPartition) -> int:
         """See `UpdateSource.last_offset`: offsets begin with 1."""

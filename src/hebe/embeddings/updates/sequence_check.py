@@ -62,6 +62,8 @@ class PartitionOrder:
         """Messages that were dropped."""
         self.reordered = 0
         """Messages that came after later ones and were put back in place."""
+        self.whole = False
+        """Whether all that the partition ever had came here, so that a producer who is new must begin with 0."""
         self._next: OrderedDict[str, int] = OrderedDict()
         """By producer, the number that its next message should have."""
         self._queue: deque[Delivery] = deque()
@@ -124,8 +126,8 @@ class PartitionOrder:
             elif self._may_come(missing, now_s):
                 break
             else:
-                if expected is not None:  # of a producer met in the middle of its life nothing is known to be missing
-                    gaps.append(Gap(self.at, message.producer, expected, message.sequence - 1))
+                if expected is not None or self.whole:  # else it may be met in the middle of its life
+                    gaps.append(Gap(self.at, message.producer, expected or 0, message.sequence - 1))
                 self._next[message.producer] = message.sequence
         positions = self._positions(deliveries)
         release = Release(deliveries, positions, self._marks_at(positions), gaps)
@@ -139,6 +141,7 @@ class PartitionOrder:
         self._next.move_to_end(message.producer)
         if len(self._next) > MOST_PRODUCERS:
             self._next.popitem(last=False)
+            self.whole = False  # who was forgotten may come again
         self._held_until_s = None
 
     def _place(self, producer: str, sequence: int) -> int | None:
