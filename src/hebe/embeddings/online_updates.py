@@ -30,7 +30,7 @@ from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, Upda
 from hebe.embeddings.lookout import Lookout
 from hebe.embeddings.resident_rows import ResidentRows
 from hebe.embeddings.store import EmbeddingStore, StoreError
-from hebe.embeddings.store_directory import update_member
+from hebe.embeddings.store_directory import has_update_member, update_member
 from hebe.embeddings.table_memory import TableMemory
 from hebe.embeddings.tiers import Tiers
 from hebe.embeddings.update_replay import CATCH_UP_S, group_name, ingestion_options, quarantine_of, shared_group
@@ -243,3 +243,10 @@ def _groups_of_this_node(group: str, model: str, place: Path) -> tuple[str, str]
         return group_name(group, model, digest.hexdigest())
 
     return named(f"{place.resolve()}:{update_member(place)}"), named(str(place))
+
+
+def group_of_store(source: UpdateConfig, model: str, place: Path) -> str | None:
+    """The group in which the level 3 in `place`, of that model, has taken updates here; None where it has not."""
+    if source.type is UpdateType.NULL or not has_update_member(place):
+        return None
+    return _groups_of_this_node(source.group, model, place)[0]

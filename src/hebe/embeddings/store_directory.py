@@ -145,6 +145,11 @@ def update_member(path: Path) -> str:
         return name
 
 
+def has_update_member(path: Path) -> bool:
+    """Whether the store in `path` has such a name: whether it ever took updates."""
+    return (path / _UPDATE_MEMBER).is_file()
+
+
 def _replace_file(file: Path, text: str) -> None:
     """Put `text` there as a whole, by way of a file beside it."""
     temporary = file.with_name(f"{file.name}.new")

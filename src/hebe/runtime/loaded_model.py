@@ -14,11 +14,11 @@ import numpy.typing as npt
 import torch
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig
 from hebe.embeddings.online_updates import OnlineUpdates
 from hebe.embeddings.refresh import RefreshReport
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.store_directory import remove
+from hebe.embeddings.store_removal import remove_store
 from hebe.embeddings.table_memory import RowFormat
 from hebe.embeddings.tiers import TiersState
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
@@ -115,7 +115,7 @@ def remove_old_stores(
     directory: str | os.PathLike[str], name: str, version: int, options: LoadOptions
 ) -> dict[Path, str]:
     """Remove the persistent stores of those versions of model `name` below `version` that the repository at `directory`
-    has no more.
+    has no more, and have the update log keep nothing for them.
 
     Returns their paths, each with the reason why it was kept, empty where it is gone: one that is in use or holds
     anything but a store stays. Raises `RepositoryError`, OSError if a directory cannot be listed.
@@ -124,11 +124,12 @@ def remove_old_stores(
     stored = ModelRepository(directory).versions(name)
     if latest is None or version not in stored or not latest.parent.is_dir():
         return {}
+    updates = UpdateConfig() if options.hierarchy is None else options.hierarchy.update_source
     outcomes: dict[Path, str] = {}
     for path in sorted(latest.parent.iterdir()):
         if VERSION_PATTERN.match(path.name) and int(path.name) < version and int(path.name) not in stored:
             try:
-                remove(path)
+                remove_store(name, path, updates)
                 outcomes[path] = ""
             except StoreError as fault:
                 outcomes[path] = str(fault)
