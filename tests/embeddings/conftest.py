@@ -16,6 +16,7 @@ from .example_tiers import SOURCES, config_of
 from .example_tiers import TABLES as ROW_TABLES
 from .redis_stores import FOUR, NAMESPACES, PATIENT
 from .store_conformance import TABLES
+from .update_nodes import Node, rocks
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +93,29 @@ def make_tiers():
         tiers.persistent.gate.set()
         tiers.close()
         assert all(isinstance(fault, StoreError) for fault in tiers.faults), "a tier's own faults, of work on it"
+
+
+@pytest.fixture
+def make_node():
+    nodes: list[Node] = []
+
+    def make(*arguments, **options) -> Node:
+        nodes.append(Node(*arguments, **options))
+        return nodes[-1]
+
+    yield make
+    for node in nodes:
+        node.close()
+
+
+@pytest.fixture
+def over_rocks(tmp_path):
+    """The tiers of servers, each with a RocksDB over one Redis, by their name; and that Redis."""
+    with RedisServer() as redis:
+        volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
+
+        def tiers(name: str) -> dict:
+            return {**rocks(tmp_path, name), "volatile_db": volatile}
+
+        tiers.redis = redis
+        yield tiers

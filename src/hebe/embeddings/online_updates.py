@@ -3,8 +3,8 @@
 Each log of updates is read by as many ingestions as there are stores of a different kind of company:
 
     tiers          level 3, then a hash map, then level 1, in a group of this node's own: each at its own pace
-    volatile_db    Redis, in one group of all servers, which share its partitions; where nothing else has the rows, in
-                   one of each generation of them (`redis_generations`)
+    volatile_db    Redis, in one group of all its servers, which share its partitions: that of this Redis
+                   (`redis_identity`); where nothing else has the rows, of this generation of them (`redis_generations`)
     resident       table memory, in no group: it is read from the oldest message at each start, as `tiers` is without
                    level 3
 
@@ -113,6 +113,8 @@ class OnlineUpdates:
         listener: UpdateListener | None = None,
         older_group: str | None = None,
         level_1: Tiers | None = None,
+        *,
+        has_beginning: bool = False,
     ) -> None:
         """`level_1`: of tiers without stores of their own, which only listens, and was filled before."""
         if group is None and stores:
@@ -134,19 +136,24 @@ class OnlineUpdates:
             if_unknown=None if level_1 is None else level_1.refresh.ask,
             quarantine=quarantine,
             since_s=self._since_s,
+            has_beginning=has_beginning,
         )
 
     def _follow(self, tiers: Tiers, store: EmbeddingStore, quarantine: Path | None) -> None:
-        """Help to bring Redis up to date, in the group of its generation, now and when there is another one."""
-        lookup, generations = tiers.lookup, tiers.generations
+        """Help to bring Redis up to date, in the group of the rows there, now and when they come to be others."""
+        lookup, rows_in_redis = tiers.lookup, tiers.rows_in_redis
+        assert rows_in_redis is not None
+        over_level_3 = lookup.persistent is not None
+        # Of an older version, whose servers had one for each content, however many Redis there were.
+        older = shared_group(self._source, tiers.content, None) if over_level_3 else None
 
         followed: str | None = None
 
         def follow() -> None:
             nonlocal followed
             with self._changing:
-                group = shared_group(self._source, tiers.content, generations.current if generations else None)
-                if self._closed or group == followed:
+                group = self._group_in_redis(tiers)
+                if self._closed or group in (None, followed):
                     return
                 if followed is not None:
                     self._ingestions.pop("volatile_db").close()
@@ -154,17 +161,26 @@ class OnlineUpdates:
                         self._log.forget_group(followed)
                     followed = None
                     tiers.refresh.ask()  # level 1 may have rows that had gone back before that was noticed
-                self._begin("volatile_db", group, lookup.dims, {"volatile_db": store}, quarantine, lookup.outdated)
+                stores = {"volatile_db": store}
+                self._begin(
+                    "volatile_db", group, lookup.dims, stores, quarantine, lookup.outdated, older,
+                    has_beginning=over_level_3,
+                )  # fmt: skip
                 followed = group
 
-        if generations is not None:
-            generations.changed = follow
+        rows_in_redis.changed = follow
         follow()
+
+    def _group_in_redis(self, tiers: Tiers) -> str | None:
+        """The group of those who put updates into Redis; None while the name of the rows there is not known."""
+        assert tiers.rows_in_redis is not None
+        name = tiers.rows_in_redis.current
+        return None if name is None else shared_group(self._source, tiers.content, name)
 
     def _watch_levels(self, tiers: Tiers) -> None:
         """Tell `tiers` from now on whether level 3 has all updates, and when a level 2 that may not has them."""
         ingestion = self._ingestions["tiers"]
-        progress, asked_s = GroupProgress(), -math.inf
+        progress, asked_s, asked_group = GroupProgress(), -math.inf, self._group_in_redis(tiers)
         tiers.lookup.level_2_lag.written(progress.has_all_until_s)
 
         def current() -> bool:
@@ -175,11 +191,14 @@ class OnlineUpdates:
             lookup.level_3_is_current = current() and (lookup.level_3_is_current or ingestion.drain(_CURRENT_S))
             end_s = time.monotonic() + _FILL_S
             tiers.fill_level_2(lambda: lookup.level_3_is_current and time.monotonic() < end_s and current())
-            nonlocal asked_s
-            waits, now_s = lookup.level_2_lag.waits, time.monotonic()
-            if waits or now_s >= asked_s + _PROGRESS_S:
+            nonlocal progress, asked_s, asked_group
+            waits, now_s, group = lookup.level_2_lag.waits, time.monotonic(), self._group_in_redis(tiers)
+            if group != asked_group:
+                progress, asked_group = GroupProgress(), group
+                lookup.level_2_lag.written(progress.has_all_until_s)
+            if group is not None and (waits or now_s >= asked_s + _PROGRESS_S):
                 asked_s = now_s
-                progress.look(now_s, *self._written(tiers))
+                progress.look(now_s, *self._written(tiers, group))
                 lookup.level_2_lag.written(progress.has_all_until_s)
                 if waits and progress.has_all_until_s == now_s:
                     lookup.level_2_lag.caught_up()
@@ -189,10 +208,9 @@ class OnlineUpdates:
             look()  # what takes no longer than that is done before the model is ready
         lookout.start()
 
-    def _written(self, tiers: Tiers) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    def _written(self, tiers: Tiers, group: str) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Where the log ends, and up to where servers have put it into Redis. Raises `StoreError`."""
-        topics = [Topic(self._model, table) for table in tiers.lookup.dims]
-        return ends_and_committed(self._log, topics, shared_group(self._source, tiers.content, None))
+        return ends_and_committed(self._log, [Topic(self._model, table) for table in tiers.lookup.dims], group)
 
     def catch_up(self, timeout_s: float = CATCH_UP_S) -> bool:
         """Wait until tables in memory have what the log holds: they begin with the model's own rows at each start.

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from hebe.embeddings.lookout import Lookout
+from hebe.embeddings.redis_identity import RedisIdentity
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.store import StoreError, StoreUnavailable
 
@@ -20,10 +21,12 @@ _LOOK_S = 2.0
 
 
 class RedisWatch:
-    """Looks after `store`, as other servers may that share it. Set `cleared` and `taking` before `start`."""
+    """Looks after `store`, as other servers may that share it, and after its `identity`, where updates come. Set
+    `cleared` and `taking` before `start`.
+    """
 
-    def __init__(self, store: RedisStore) -> None:
-        self._store = store
+    def __init__(self, store: RedisStore, identity: RedisIdentity | None = None) -> None:
+        self._store, self.identity = store, identity
         self.cleared: Callable[[], None] | None = None
         """Called after other processes have come to have rows, and these are gone, by whoever it was: level 1 may have
         old ones by then."""
@@ -35,6 +38,8 @@ class RedisWatch:
 
     def look(self) -> None:
         """Take out what may have gone back. Raises `StoreError`."""
+        if self.identity is not None:
+            self.identity.look()
         try:
             runs = self._store.runs()
         except StoreUnavailable:

@@ -23,6 +23,7 @@ from hebe.embeddings.host_cache import HostCache
 from hebe.embeddings.lookup_counts import LookupCounts
 from hebe.embeddings.model_rows import ModelRows
 from hebe.embeddings.redis_generations import RedisGenerations
+from hebe.embeddings.redis_identity import RedisIdentity
 from hebe.embeddings.redis_watch import RedisWatch
 from hebe.embeddings.refresh import CacheRefresh, RefreshReport
 from hebe.embeddings.rocksdb_options import RocksDbOptions
@@ -191,6 +192,11 @@ class Tiers:
     def generations(self) -> RedisGenerations | None:
         """Of the rows in Redis, where nothing else has them."""
         return self._keeper if isinstance(self._keeper, RedisGenerations) else None
+
+    @property
+    def rows_in_redis(self) -> RedisGenerations | RedisIdentity | None:
+        """By whose name servers bring the rows in Redis up to date together, where updates come."""
+        return self._keeper.identity if isinstance(self._keeper, RedisWatch) else self._keeper
 
     @property
     def memory_bytes(self) -> int:

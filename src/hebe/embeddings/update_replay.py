@@ -46,9 +46,11 @@ def quarantine_of(source: UpdateConfig, model: str, place: Path | None) -> Path 
     return None if place is None else place.with_name(f"{place.name}.quarantine")
 
 
-def shared_group(source: UpdateConfig, content: str, generation: str | None) -> str:
-    """The group of the servers that together put updates into one Redis."""
-    return group_name(source.group, content, *filter(None, [generation]))
+def shared_group(source: UpdateConfig, content: str, rows_name: str | None) -> str:
+    """The group of the servers that together put updates into one Redis, whose rows have this name there: that of a
+    generation, or, over a level 3, of the Redis (`redis_identity`). None: as older versions had it there.
+    """
+    return group_name(source.group, content, *filter(None, [rows_name]))
 
 
 def group_name(*parts: str) -> str:

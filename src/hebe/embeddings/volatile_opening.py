@@ -18,6 +18,7 @@ from hebe.embeddings.hash_map_store import HashMapStore
 from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateType, VolatileConfig, VolatileType
 from hebe.embeddings.model_rows import ModelRows
 from hebe.embeddings.redis_generations import RedisGenerations, StillMine
+from hebe.embeddings.redis_identity import RedisIdentity
 from hebe.embeddings.redis_layout import LayoutRule
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.redis_watch import RedisWatch
@@ -60,8 +61,9 @@ def open_level_2(
         opened.callback(generations.close)
         generations.join()
         return Level2(tier, generations)
-    watch = _watched(store) if isinstance(store, RedisStore) else None
-    if watch is not None and config.update_source.type is not UpdateType.NULL:
+    updates_come = config.update_source.type is not UpdateType.NULL
+    watch = _watched(store, rows.content if updates_come else None) if isinstance(store, RedisStore) else None
+    if watch is not None and updates_come:
         return Level2(tier, watch, tuple(lacking_tables(store, rows.tables, config.volatile_db)))
     fill_volatile(store, rows, persistent, config.volatile_db)
     if isinstance(store, HashMapStore):
@@ -110,9 +112,9 @@ def _generations(tier: VolatileTier, store: RedisStore, rows: ModelRows, config:
     return RedisGenerations(store, asked_by_queries, rows.content, fill, forget)
 
 
-def _watched(store: RedisStore) -> RedisWatch:
-    """One whose rows are not older than they were, if it can be asked now."""
-    watch = RedisWatch(store)
+def _watched(store: RedisStore, content: str | None) -> RedisWatch:
+    """One whose rows are not older than they were, if it can be asked now; `content`: where updates come."""
+    watch = RedisWatch(store, None if content is None else RedisIdentity(store, content))
     try:
         watch.look()
     except StoreError as fault:

@@ -190,6 +190,15 @@ def test_a_beginning_that_is_gone_is_told_once_and_when_the_source_knows():
     assert set(rows_of(store)) == {0, 1, 2, 3}
 
 
+def test_a_beginning_that_stores_began_with_is_not_missed():
+    source, store = ListSource(), DictStore(DIMS)
+    source.lost = {AT: (0, 9)}
+    source.add(0, [5])
+    with make_ingestion(source, store, has_beginning=True) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+        assert ingestion.statistics().gaps == 0
+
+
 def test_keys_that_a_store_has_no_place_for_are_counted_and_told(caplog):
     memory = TableMemory({"users": (10, 3), "items": (5, 1)})
     memory.fill({"users": np.zeros((10, 3), np.float32), "items": np.zeros((5, 1), np.float32)})

@@ -83,6 +83,9 @@ class UpdateIngestion:
     it a source without a group then, that begins with the newest message. It begins earlier where `written` tells, by
     partition, the offset up to which others had written all before the cache was filled; `if_unknown` is called when it
     has begun without.
+
+    `has_beginning`: what the log has removed before the group began is in the rows that the stores began with, and not
+    told of.
     """
 
     def __init__(
@@ -98,12 +101,14 @@ class UpdateIngestion:
         if_unknown: Callable[[], None] | None = None,
         quarantine: Path | None = None,
         since_s: float | None = None,
+        has_beginning: bool = False,
     ) -> None:
         self.model, self.dims, self.options = model, dict(dims), options or IngestionOptions()
         self._source, self._stores, self._listener = source, UpdatedStores(stores), listener
         self._written = None if written is None else dict(written)
         self._if_unknown = if_unknown
         self._since_s = -math.inf if since_s is None else since_s
+        self._has_beginning = has_beginning
         self._counter = IngestionCounter([*self._stores, *([] if listener is None else [LISTENER])])
         self._incidents = Incidents(model, self._counter, quarantine)
         self._partitions: dict[TopicPartition, PartitionProgress] = {}
@@ -291,7 +296,7 @@ class UpdateIngestion:
     def _meet(self, progress: PartitionProgress, stored: Mapping[str, StoredPosition] | None, identity: str) -> None:
         at = progress.at
         if stored is None:
-            progress.unjudged = True
+            progress.unjudged = not self._has_beginning
         else:
             name = progress.position_name = f"{identity}/{at.model}/{at.table}/{at.partition}"
             position = stored.get(name)
