@@ -8,12 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hebe.embeddings import online_updates, update_replay, volatile_opening
+from hebe.embeddings import levels_watch, online_updates, update_replay, volatile_opening
 from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
 from hebe.embeddings.online_updates import OnlineUpdates
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.updates.contract import Topic
+from hebe.embeddings.updates.group_progress import ends_and_committed
 from hebe.embeddings.updates.log_directory import LogDirectory
 
 from ..redis_servers import RedisServer, wait_until
@@ -88,6 +90,45 @@ def test_what_others_write_while_the_log_is_away_is_asked_for_once_a_server_list
         assert [second.look_up(user, 0)[0] for user in (0, 49)] == [1, 1]
         second.hierarchy.tiers.refresh.start()
         wait_until(lambda: [second.look_up(user, 0)[0] for user in range(51)] == [5] * 50 + [1], TIMEOUT_S)
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_what_redis_alone_has_yet_to_be_given_is_not_kept_as_new(make_node, tmp_path, monkeypatch, deleted) -> None:
+    """Each server hears of an update at once; one of them writes it, later."""
+    monkeypatch.setattr(levels_watch, "_LOOK_S", 0.02)
+    monkeypatch.setattr(levels_watch, "_PROGRESS_S", 0.0)
+    go_on = threading.Event()
+    for name, act in (("insert", RedisStore.insert), ("delete", RedisStore.delete)):
+
+        def held_up(*arguments, act=act):
+            assert go_on.wait(TIMEOUT_S)
+            return act(*arguments)
+
+        monkeypatch.setattr(RedisStore, name, held_up)
+    with RedisServer() as redis:
+        go_on.set()
+        volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
+        tiers = {"volatile_db": volatile, "cache": {"cache_fraction": 1.0}}
+        nodes = [make_node(tmp_path, tiers, name=name) for name in ("one", "two")]
+        assert [node.look_up(7, 3) for node in nodes] == [(1, 1, (0, 0, 0))] * 2
+        go_on.clear()
+        try:
+            with LogDirectory(tmp_path / "log").producer() as producer:
+                if deleted:
+                    producer.delete("model", "users", np.array([7]))
+                else:
+                    producer.send("model", "users", np.array([7]), rows_of(5, "users", 1))
+            for node in nodes:
+                wait_until(lambda node=node: node.hierarchy.tiers.lookup.updates_seen("users") == 1, TIMEOUT_S)
+                for _ in range(2):
+                    assert node.look_up(7, 3) == ((1, 1, (0, 1, 0)) if deleted else (5, 1, (0, 0, 0)))
+                node.hierarchy.tiers.refresh.refresh()
+                assert node.look_up(7, 3)[0] == (1 if deleted else 5), "level 1 was refreshed"
+        finally:
+            go_on.set()
+        for node in nodes:
+            after = (0, 1, (0, 0, 1)) if deleted else (5, 1, (0, 0, 0))
+            wait_until(lambda node=node, after=after: node.look_up(7, 3) == after, TIMEOUT_S)
 
 
 def broken_log(_source) -> LogDirectory:
@@ -273,7 +314,7 @@ def test_a_server_that_starts_puts_no_old_rows_over_what_others_have_written(
 
 def test_redis_is_given_nothing_of_a_level_3_that_lacks_updates(make_node, tmp_path, over_rocks, monkeypatch) -> None:
     for name in ("_LOOK_S", "_CURRENT_S"):
-        monkeypatch.setattr(online_updates, name, 0.05)
+        monkeypatch.setattr(levels_watch, name, 0.05)
     apply, full, refused = RocksDbStore.apply, threading.Event(), threading.Semaphore(0)
 
     def applied(*arguments, **more):
@@ -309,7 +350,7 @@ def test_redis_is_given_nothing_of_a_level_3_that_lacks_updates(make_node, tmp_p
 
 def test_redis_is_asked_as_soon_as_all_updates_are_there(make_node, tmp_path, over_rocks, monkeypatch) -> None:
     """At the start it may lack some, which level 3 was given in the last run: the log tells how many."""
-    monkeypatch.setattr(online_updates, "_LOOK_S", 0.05)
+    monkeypatch.setattr(levels_watch, "_LOOK_S", 0.05)
     insert, away = RedisStore.insert, threading.Event()
 
     def inserted(*arguments):
@@ -332,7 +373,8 @@ def test_redis_is_asked_as_soon_as_all_updates_are_there(make_node, tmp_path, ov
     wait_until(lambda: tiers.lookup.level_2_lag.waits, TIMEOUT_S)
     assert node.look_up(7, 3)[0] == 5
     assert in_redis(node, 7) is None, "the row of before was taken back, as far as this server had put it there"
-    ends, written = node.updates._written(tiers, node.updates._group_in_redis(tiers))
+    topics = [Topic("model", table) for table in tiers.lookup.dims]
+    ends, written = ends_and_committed(log, topics, node.updates._group_in_redis(tiers))
     assert ends != written
     assert tiers.lookup.counts.volatile_hits == 0
     assert tiers.lookup.level_2_lag.since_s == -math.inf
@@ -343,14 +385,9 @@ def test_redis_is_asked_as_soon_as_all_updates_are_there(make_node, tmp_path, ov
 
 def test_redis_is_behind_for_as_long_as_the_log_says_so(make_node, tmp_path, over_rocks, monkeypatch) -> None:
     """Those who are to write there may be stuck, and it takes this server's writes all the same."""
-    monkeypatch.setattr(online_updates, "_LOOK_S", 0.02)
-    monkeypatch.setattr(online_updates, "_PROGRESS_S", 0.0)
-    insert, ends_and_committed, stuck, asked = (
-        RedisStore.insert,
-        online_updates.ends_and_committed,
-        threading.Event(),
-        [],
-    )
+    monkeypatch.setattr(levels_watch, "_LOOK_S", 0.02)
+    monkeypatch.setattr(levels_watch, "_PROGRESS_S", 0.0)
+    insert, stuck, asked = RedisStore.insert, threading.Event(), []
 
     def inserted(*arguments):
         if stuck.is_set():
@@ -358,9 +395,7 @@ def test_redis_is_behind_for_as_long_as_the_log_says_so(make_node, tmp_path, ove
         insert(*arguments)
 
     monkeypatch.setattr(RedisStore, "insert", inserted)
-    monkeypatch.setattr(
-        online_updates, "ends_and_committed", lambda *what: asked.append(0) or ends_and_committed(*what)
-    )
+    monkeypatch.setattr(levels_watch, "ends_and_committed", lambda *what: asked.append(0) or ends_and_committed(*what))
     node = make_node(tmp_path, over_rocks("node"))
     lag = node.hierarchy.tiers.lookup.level_2_lag
     wait_until(lambda: lag._written_s > 0, TIMEOUT_S)
@@ -405,9 +440,10 @@ def test_statistics_do_not_wait_for_a_new_generation_of_redis_to_be_followed() -
     source = UpdateConfig(type=UpdateType.LOG_DIRECTORY, address="log", poll_timeout_ms=10)
     updates = OnlineUpdates("model", update_log, source, None)
     generations = SimpleNamespace(current="first", changed=None)
-    lookup = SimpleNamespace(dims={"users": 4}, persistent=None, outdated=lambda *_: None)
+    lag = SimpleNamespace(written=lambda _until_s: None)
+    lookup = SimpleNamespace(dims={"users": 4}, persistent=None, outdated=lambda *_: None, level_2_lag=lag)
     refresh = SimpleNamespace(ask=lambda: None)
-    tiers = SimpleNamespace(lookup=lookup, rows_in_redis=generations, content="model.1", refresh=refresh)
+    tiers = SimpleNamespace(lookup=lookup, rows_in_redis=generations, content="model.1", refresh=refresh, written=None)
     updates._follow(tiers, SimpleNamespace(), None)
     generations.current = "second"
     follower = threading.Thread(target=generations.changed)

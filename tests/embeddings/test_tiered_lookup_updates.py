@@ -264,6 +264,31 @@ def test_one_settles_what_level_2_is_owed_however_many_ask(make_tiers) -> None:
     assert len(submitted) == 2, "another one may"
 
 
+def test_what_level_2_alone_has_is_doubted_until_the_log_says_that_it_has_all_updates(make_tiers) -> None:
+    now_s = 1000.0
+    tiers = make_tiers(persistent=False, clock=lambda: now_s)
+    lookup, keys = tiers.lookup, np.array([1, 2])
+    tiers.volatile.insert("users", np.array([1, 2, 3]), np.ones((3, 3), np.float32))
+    assert tiers.ask([1, 2]) == ([1, 1], None)
+    lookup.level_2_lag.written(now_s)
+    now_s += 1
+    lookup.updated("users", keys[:1], None)
+    lookup.updated("users", keys[1:], row_of(5))
+    for _ in range(2):
+        assert tiers.ask([1, 2, 3]) == ([1, 5, 1], [RowState.STALE, RowState.FOUND, RowState.FOUND])
+    assert lookup.renew("users", keys) == (0, 0, 2), "a refresh puts nothing older over what was heard"
+    assert tiers.ask([2]) == ([5], None)
+    tiers.volatile.delete("users", keys[:1])
+    tiers.volatile.insert("users", keys[1:], row_of(5))
+    lookup.outdated("users", keys, None)
+    assert tiers.ask([1, 2])[1] == [RowState.UNKNOWN, RowState.FOUND], "it is what was heard"
+    now_s += 1
+    lookup.level_2_lag.written(now_s)
+    assert lookup.renew("users", keys[1:]) == (1, 0, 0)
+    lookup.outdated("users", keys[1:], row_of(6))
+    assert tiers.ask([2]) == ([5], [RowState.STALE]), "an update that this server has not heard of"
+
+
 def test_outdated_rows_are_stale_until_their_use_has_renewed_them(make_tiers) -> None:
     tiers = make_tiers(volatile=False)
     tiers.ask([1, 2, 3])

@@ -8,10 +8,10 @@ Each log of updates is read by as many ingestions as there are stores of a diffe
     resident       table memory, in no group: it is read from the oldest message at each start, as `tiers` is without
                    level 3
 
-Level 1 takes the rows of updates that come past, and hears from `volatile_db` which of its rows are outdated. Redis is
-given rows of level 3 only while that has all updates: what an older one had would be new to other servers. Where
-there is neither level 3 nor a hash map, `tiers` only listens, so that it still hears of what other servers write: all
-that Redis did not have when level 1 was filled.
+Level 1 takes the rows of updates that come past, and hears from `volatile_db` which of its rows are outdated. What
+Redis and level 3 may lack of them is watched (`levels_watch`): Redis is given rows of level 3 only while that has all
+updates, as what an older one had would be new to other servers. Where there is neither level 3 nor a hash map, `tiers`
+only listens, so that it still hears of what other servers write: all that Redis did not have when level 1 was filled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import math
 import socket
 import threading
 import time
@@ -27,27 +26,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
-from hebe.embeddings.lookout import Lookout
+from hebe.embeddings.levels_watch import LevelsWatch
 from hebe.embeddings.resident_rows import ResidentRows
 from hebe.embeddings.store import EmbeddingStore, StoreError
 from hebe.embeddings.store_directory import has_update_member, update_member
 from hebe.embeddings.table_memory import TableMemory
 from hebe.embeddings.tiers import Tiers
 from hebe.embeddings.update_replay import CATCH_UP_S, group_name, ingestion_options, quarantine_of, shared_group
-from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog
-from hebe.embeddings.updates.group_progress import GroupProgress, ends_and_committed
+from hebe.embeddings.updates.contract import Topic, UpdateLog
 from hebe.embeddings.updates.ingestion import UpdateIngestion, UpdateListener
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
 from hebe.embeddings.updates.opening import open_configured_log
 
 log = logging.getLogger("hebe.updates")
-
-_LOOK_S = 2.0
-_CURRENT_S = 5.0
-"""What was sent so long ago is in a level 3 that has all updates."""
-_FILL_S = 10.0
-_PROGRESS_S = 10.0
-"""So often it is asked up to when Redis has all updates."""
 
 
 class OnlineUpdates:
@@ -57,7 +48,7 @@ class OnlineUpdates:
         self._model, self._log, self._source, self._since_s = model, update_log, source, since_s
         self._ingestions: dict[str, UpdateIngestion] = {}
         self._forgetful: set[str] = set()
-        self._lookout: Lookout | None = None
+        self._levels: LevelsWatch | None = None
         self._changing = threading.Lock()
         self._closed = False
 
@@ -96,8 +87,8 @@ class OnlineUpdates:
                 updates._begin("tiers", group, lookup.dims, own, quarantine, lookup.updated, older, level_1)
                 if lookup.volatile is not None and lookup.volatile.guard is not None:
                     updates._follow(tiers, lookup.volatile.store, quarantine)
-                    if "persistent_db" in own:
-                        updates._watch_levels(tiers)
+                    assert updates._levels is not None
+                    updates._levels.start()
         except BaseException:
             updates.close()
             raise
@@ -147,6 +138,9 @@ class OnlineUpdates:
         # Of an older version, whose servers had one for each content, however many Redis there were.
         older = shared_group(self._source, tiers.content, None) if over_level_3 else None
 
+        level_3 = self._ingestions["tiers"] if over_level_3 else None
+        topics = [Topic(self._model, table) for table in lookup.dims]
+        self._levels = levels = LevelsWatch(tiers, self._log, topics, lambda: self._group_in_redis(tiers), level_3)
         followed: str | None = None
 
         def follow() -> None:
@@ -160,6 +154,7 @@ class OnlineUpdates:
                     with contextlib.suppress(StoreError):  # while others are in it: the last one does it
                         self._log.forget_group(followed)
                     followed = None
+                    levels.other_group()
                     tiers.refresh.ask()  # level 1 may have rows that had gone back before that was noticed
                 stores = {"volatile_db": store}
                 self._begin(
@@ -176,41 +171,6 @@ class OnlineUpdates:
         assert tiers.rows_in_redis is not None
         name = tiers.rows_in_redis.current
         return None if name is None else shared_group(self._source, tiers.content, name)
-
-    def _watch_levels(self, tiers: Tiers) -> None:
-        """Tell `tiers` from now on whether level 3 has all updates, and when a level 2 that may not has them."""
-        ingestion = self._ingestions["tiers"]
-        progress, asked_s, asked_group = GroupProgress(), -math.inf, self._group_in_redis(tiers)
-        tiers.lookup.level_2_lag.written(progress.has_all_until_s)
-
-        def current() -> bool:
-            return not (lookout.closing.is_set() or ingestion.statistics().is_failing)
-
-        def look() -> None:
-            lookup = tiers.lookup
-            lookup.level_3_is_current = current() and (lookup.level_3_is_current or ingestion.drain(_CURRENT_S))
-            end_s = time.monotonic() + _FILL_S
-            tiers.fill_level_2(lambda: lookup.level_3_is_current and time.monotonic() < end_s and current())
-            nonlocal progress, asked_s, asked_group
-            waits, now_s, group = lookup.level_2_lag.waits, time.monotonic(), self._group_in_redis(tiers)
-            if group != asked_group:
-                progress, asked_group = GroupProgress(), group
-                lookup.level_2_lag.written(progress.has_all_until_s)
-            if group is not None and (waits or now_s >= asked_s + _PROGRESS_S):
-                asked_s = now_s
-                progress.look(now_s, *self._written(tiers, group))
-                lookup.level_2_lag.written(progress.has_all_until_s)
-                if waits and progress.has_all_until_s == now_s:
-                    lookup.level_2_lag.caught_up()
-
-        self._lookout = lookout = Lookout("levels-watch", _LOOK_S, look, "level 2 is not filled")
-        with contextlib.suppress(StoreError):  # it is told by the looks that follow
-            look()  # what takes no longer than that is done before the model is ready
-        lookout.start()
-
-    def _written(self, tiers: Tiers, group: str) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Where the log ends, and up to where servers have put it into Redis. Raises `StoreError`."""
-        return ends_and_committed(self._log, [Topic(self._model, table) for table in tiers.lookup.dims], group)
 
     def catch_up(self, timeout_s: float = CATCH_UP_S) -> bool:
         """Wait until tables in memory have what the log holds: they begin with the model's own rows at each start.
@@ -236,8 +196,8 @@ class OnlineUpdates:
         """Finish the batches that are being applied, leave the groups. Closing twice is harmless."""
         with self._changing:
             self._closed = True
-        if self._lookout is not None:
-            self._lookout.close()
+        if self._levels is not None:
+            self._levels.close()
         for ingestion in self._ingestions.values():
             ingestion.close()
         self._log.close()

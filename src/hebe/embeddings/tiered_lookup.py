@@ -70,9 +70,11 @@ class TieredLookup:
         self._clock = clock
         self._counting = threading.Lock()
         self._updates = {table: RecentUpdates() for table in dims}
+        self._began_s = clock()
         self._update_times = UpdateTimes(dims, clock)
-        self.level_2_lag = UpdateLag(UPDATED_BY_OTHERS_S, clock)
-        """Of what other servers write there; where it is watched, by who watches."""
+        self.level_2_lag = UpdateLag(UPDATED_BY_OTHERS_S if persistent is not None else 0.0, clock)
+        """Of what other servers write there; where it is watched, by who watches. Without level 3 only the log tells:
+        then nothing is as new as what level 1 has had from an update."""
         self.level_3_is_current = True
         """Whether level 3 has the updates that there are: only then level 2, where it is shared, is given rows of it.
         Older ones would be new to other servers, which have seen their updates long ago."""
@@ -133,7 +135,7 @@ class TieredLookup:
 
     def fetch(self, table: str, keys: KeyArray, timeout_s: float, *, note: bool = True) -> tuple[RowArray, StateArray]:
         """Rows float32 `[n, dim]` and states of distinct `keys` from level 2, then level 3, within `timeout_s`. Those
-        that level 2 had and that may be older than level 3's, which could not be asked, are DEFAULTED.
+        that level 2 had and that may be older than they should be, as level 3 could not be asked, are DEFAULTED.
 
         `note`: level 2 hears of it afterwards: what it had was used, and what it lacked is put into it.
         """
@@ -175,11 +177,13 @@ class TieredLookup:
 
     def outdated(self, table: str, keys: KeyArray, rows: RowArray | None) -> None:
         """Level 2 has newer rows of `keys`, these, or has deleted them (None): level 1's are stale until they are
-        renewed.
+        renewed. Those are not that an update has just given it, where level 2 alone could renew them.
         """
         with self._following[table]:
             self._updates[table].add(keys)
-            self.cache.mark_stale(table, keys)
+            since_s, starts = max(self.level_2_lag.since_s, self._began_s), np.array([0, len(keys)])
+            heard = None if self.persistent is not None else self._update_times.since(since_s, [table], keys, starts)
+            self.cache.mark_stale(table, keys if heard is None else keys[~heard])
         self._take_back(table, keys, rows)
 
     def renew(self, table: str, keys: KeyArray, *, doubted: bool = False) -> tuple[int, int, int]:
@@ -288,7 +292,7 @@ class TieredLookup:
                 fetch.fill_from(volatile.store)
             else:
                 behind = self._behind_in_level_2(wanted)
-                if self.persistent is not None and not self.persistent.available:
+                if self.persistent is None or not self.persistent.available:
                     fetch.doubted, behind = behind, None
                 fetch.ask(volatile.guard, timeout_s * (1 if self.persistent is None else _SHARE_OF_LEVEL_2), behind)
             counts.volatile_hits += count - fetch.left
@@ -308,8 +312,8 @@ class TieredLookup:
 
     @property
     def _others_write_level_2(self) -> bool:
-        """While level 3 has the updates that this server knows of."""
-        return self.persistent is not None and self.volatile is not None and self.volatile.guard is not None
+        """While this server knows of updates that they have yet to write there."""
+        return self.volatile is not None and self.volatile.guard is not None
 
     @property
     def _fills_level_2(self) -> bool:
@@ -317,9 +321,7 @@ class TieredLookup:
         return self.options.cache_missed_embeddings and (self.level_3_is_current or not self._others_write_level_2)
 
     def _behind_in_level_2(self, wanted: BatchLookup) -> FoundMask | None:
-        """Keys of which level 2 may have an older row than level 3; None if there are none."""
-        if self.persistent is None:
-            return None
+        """Keys of which level 2 may have an older row than there is; None if there are none."""
         return self._update_times.since(self.level_2_lag.since_s, wanted.tables, wanted.keys, wanted.starts)
 
     def _lacked_by_level_2(self, answer: Answer) -> Answer:
