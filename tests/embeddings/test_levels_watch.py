@@ -9,7 +9,8 @@ import pytest
 
 from hebe.embeddings import levels_watch
 from hebe.embeddings.levels_watch import LevelsWatch
-from hebe.embeddings.updates.contract import Topic
+from hebe.embeddings.shared_fills import SharedFills
+from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions
@@ -20,18 +21,29 @@ TOPIC = Topic("m", "users")
 
 
 class Watched:
-    """A watch over tiers whose level 2 alone has rows, and what it tells."""
+    """A watch over tiers whose level 2 alone has rows, or which have `level_3`, and what it tells."""
 
-    def __init__(self, place, written: dict | None) -> None:
+    def __init__(self, place, written: dict | None, level_3: "Level3 | None" = None) -> None:
         self.log = LogDirectory(place, LogDirectoryOptions(partitions=2))
         self.told: list[float] = []
-        self.refreshes = 0
-        self.group = "g"
-        lag = SimpleNamespace(written=self.told.append, waits=False)
-        tiers = SimpleNamespace(
-            lookup=SimpleNamespace(level_2_lag=lag), written=written, refresh=SimpleNamespace(ask=self._ask)
+        self.refreshes = self.taken_back = 0
+        self.group: str | None = "g"
+        self.fills = SharedFills()
+        lookup = SimpleNamespace(
+            level_2_lag=SimpleNamespace(written=self.told.append, waits=False),
+            volatile=SimpleNamespace(fills=self.fills),
+            take_back_unsure=self._take_back,
         )
-        self.watch = LevelsWatch(tiers, self.log, [TOPIC], lambda: self.group, None)
+        tiers = SimpleNamespace(
+            lookup=lookup,
+            written=written,
+            refresh=SimpleNamespace(ask=self._ask),
+            fill_level_2=lambda _while_current: None,
+        )
+        self.watch = LevelsWatch(tiers, self.log, [TOPIC], lambda: self.group, level_3)
+
+    def _take_back(self) -> None:
+        self.taken_back += 1
 
     def _ask(self) -> None:
         self.refreshes += 1
@@ -97,14 +109,14 @@ def test_other_rows_have_other_updates(tmp_path) -> None:
 
 
 def test_a_look_that_took_longer_than_the_rows_lasted_says_nothing(tmp_path, monkeypatch) -> None:
-    watched, asked = Watched(tmp_path, written={}), levels_watch.ends_and_committed
+    watched, asked = Watched(tmp_path, written={}), levels_watch.committed_offsets
 
     def meanwhile(*what):
         answer = asked(*what)
         watched.watch.other_group()
         return answer
 
-    monkeypatch.setattr(levels_watch, "ends_and_committed", meanwhile)
+    monkeypatch.setattr(levels_watch, "committed_offsets", meanwhile)
     watched.watch.look()
     assert watched.told[-1] == -math.inf
 
@@ -114,3 +126,72 @@ def test_while_it_is_not_known_who_writes_level_2_nothing_is_said(tmp_path) -> N
     watched.group = None
     watched.watch.look()
     assert watched.told == [-math.inf]
+
+
+class Level3:
+    """What an ingestion tells of a level 3, and how often it was waited for."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[TopicPartition, int | None] = {}
+        self.drained = False
+        self.drains = 0
+
+    def applied(self) -> dict[TopicPartition, int | None]:
+        return dict(self.offsets)
+
+    def drain(self, _timeout_s: float) -> bool:
+        self.drains += 1
+        return self.drained
+
+
+def test_level_3_has_what_it_has_applied_of_all_partitions(tmp_path) -> None:
+    level_3 = Level3()
+    watched = Watched(tmp_path, written=None, level_3=level_3)
+    watched.fills.level_3_has_s = -math.inf
+    watched.send()
+    first, second = (TopicPartition("m", "users", partition) for partition in range(2))
+    level_3.offsets, level_3.drained = {first: 0}, True
+    watched.watch.look()
+    assert not watched.fills.allowed, "a server of before has the other partition, and nothing more came of this one"
+    level_3.offsets[second] = -1
+    level_3.drained = False
+    watched.watch.look()
+    assert not watched.fills.allowed
+    level_3.offsets[second] = 0
+    asked_s = time.monotonic()
+    watched.watch.look()
+    assert watched.fills.level_3_has_s >= asked_s
+    assert level_3.drains == 2
+    has_s = watched.fills.level_3_has_s
+    watched.send()
+    watched.watch.look()
+    watched.watch.look()
+    assert watched.fills.level_3_has_s == has_s, "until what has come is applied"
+    level_3.offsets = {first: 1, second: 1}
+    watched.watch.look()
+    assert watched.fills.level_3_has_s > has_s
+    assert level_3.drains == 2
+
+
+def test_where_the_log_does_not_tell_how_far_level_3_is_it_has_all_once_nothing_comes(tmp_path) -> None:
+    level_3 = Level3()
+    watched = Watched(tmp_path, written=None, level_3=level_3)
+    watched.fills.level_3_has_s = -math.inf
+    watched.send()
+    level_3.offsets = {TopicPartition("m", "users", partition): None for partition in range(2)}
+    watched.watch.look()
+    assert not watched.fills.allowed
+    level_3.drained = True
+    watched.watch.look()
+    assert watched.fills.allowed
+
+
+def test_a_level_3_that_is_not_known_to_have_all_takes_back_what_it_gave(tmp_path, monkeypatch) -> None:
+    watched = Watched(tmp_path, written=None, level_3=Level3())
+    watched.watch.look()
+    assert watched.taken_back == 0
+    watched.fills.level_3_has_s = -math.inf
+    monkeypatch.setattr(watched.log, "source", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        watched.watch.look()
+    assert watched.taken_back == 1, "though the log is away"

@@ -8,14 +8,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hebe.embeddings import levels_watch, online_updates, update_replay, volatile_opening
+from hebe.embeddings import levels_watch, online_updates, shared_fills, update_replay, volatile_opening
 from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
 from hebe.embeddings.online_updates import OnlineUpdates
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.shared_fills import SharedFills
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.contract import Topic
-from hebe.embeddings.updates.group_progress import ends_and_committed
+from hebe.embeddings.updates.group_progress import ends_and_committed, log_ends
 from hebe.embeddings.updates.log_directory import LogDirectory
 
 from ..redis_servers import RedisServer, wait_until
@@ -313,7 +314,7 @@ def test_a_server_that_starts_puts_no_old_rows_over_what_others_have_written(
 
 
 def test_redis_is_given_nothing_of_a_level_3_that_lacks_updates(make_node, tmp_path, over_rocks, monkeypatch) -> None:
-    for name in ("_LOOK_S", "_CURRENT_S"):
+    for name in ("_LOOK_S", "_CURRENT_S", "_PROGRESS_S"):
         monkeypatch.setattr(levels_watch, name, 0.05)
     apply, full, refused = RocksDbStore.apply, threading.Event(), threading.Semaphore(0)
 
@@ -333,19 +334,60 @@ def test_redis_is_given_nothing_of_a_level_3_that_lacks_updates(make_node, tmp_p
         wait_until(lambda: in_redis(node, 7) == 5, TIMEOUT_S)
         for _ in range(5):
             assert refused.acquire(timeout=TIMEOUT_S)
-        assert not lookup.level_3_is_current
+        assert not lookup.volatile.may_fill
         full.clear()
         wait_until(lambda: is_filled(node), TIMEOUT_S)
-        assert lookup.level_3_is_current
+        assert lookup.volatile.may_fill
         assert (in_redis(node, 7), in_redis(node, 8)) == (5, 1)
+        monkeypatch.setattr(shared_fills, "MOST_BEHIND_S", 0.2)
         full.set()
         producer.send("model", "users", np.array([7]), rows_of(6, "users", 1))
         producer.flush()
-        wait_until(lambda: not lookup.level_3_is_current, TIMEOUT_S)
+        wait_until(lambda: not lookup.volatile.may_fill, TIMEOUT_S)
         full.clear()
-        wait_until(lambda: lookup.level_3_is_current, TIMEOUT_S)
+        wait_until(lambda: lookup.volatile.may_fill, TIMEOUT_S)
     assert node.updates.drain(TIMEOUT_S)
     assert in_redis(node, 7) in (6, None), "nothing, where it was taken back just as it was overwritten"
+
+
+def test_redis_keeps_no_deleted_row_that_a_lagging_level_3_still_has(
+    make_node, tmp_path, over_rocks, monkeypatch
+) -> None:
+    """Others have heard of the delete, and believe Redis once that is a minute ago."""
+    for name in ("_LOOK_S", "_PROGRESS_S"):
+        monkeypatch.setattr(levels_watch, name, 0.05)
+    apply, go_on = RocksDbStore.apply, threading.Event()
+    go_on.set()
+
+    def slow(store, *arguments, **more):
+        if store is late.hierarchy.tiers.lookup.persistent.store:
+            assert go_on.wait(TIMEOUT_S)
+        return apply(store, *arguments, **more)
+
+    cache = {"cache": {"init_ec": False}}
+    late, node = (make_node(tmp_path, {**over_rocks(name), **cache}, name=name) for name in ("late", "node"))
+    monkeypatch.setattr(RocksDbStore, "apply", slow)
+    tiers = late.hierarchy.tiers
+    wait_until(lambda: is_filled(node) and tiers._filling.gi_frame is None, TIMEOUT_S)
+    tiers.background.start()
+    tiers.lookup.level_2_lag.taking()
+    wait_until(lambda: tiers.lookup.level_2_lag.since_s > -math.inf, TIMEOUT_S)  # it asks Redis from then on
+    go_on.clear()
+    try:
+        with LogDirectory(tmp_path / "log").producer() as producer:
+            producer.delete("model", "users", np.array([7, 8]))
+        wait_until(lambda: in_redis(node, 7) is None and in_redis(node, 8) is None, TIMEOUT_S)
+        wait_until(lambda: node.look_up(7, 0)[2] == (0, 0, 1), TIMEOUT_S)
+        assert late.look_up(7, 0)[0] == 1
+        tiers.background.drain()
+        assert in_redis(node, 7) == 1, "it is not known to lag yet"
+        monkeypatch.setattr(shared_fills, "MOST_BEHIND_S", 0.1)
+        wait_until(lambda: in_redis(node, 7) is None, TIMEOUT_S)
+        assert late.look_up(8, 0)[0] == 1
+        tiers.background.drain()
+        assert in_redis(node, 8) is None
+    finally:
+        go_on.set()
 
 
 def test_redis_is_asked_as_soon_as_all_updates_are_there(make_node, tmp_path, over_rocks, monkeypatch) -> None:
@@ -395,7 +437,7 @@ def test_redis_is_behind_for_as_long_as_the_log_says_so(make_node, tmp_path, ove
         insert(*arguments)
 
     monkeypatch.setattr(RedisStore, "insert", inserted)
-    monkeypatch.setattr(levels_watch, "ends_and_committed", lambda *what: asked.append(0) or ends_and_committed(*what))
+    monkeypatch.setattr(levels_watch, "log_ends", lambda *what: asked.append(0) or log_ends(*what))
     node = make_node(tmp_path, over_rocks("node"))
     lag = node.hierarchy.tiers.lookup.level_2_lag
     wait_until(lambda: lag._written_s > 0, TIMEOUT_S)
@@ -441,7 +483,10 @@ def test_statistics_do_not_wait_for_a_new_generation_of_redis_to_be_followed() -
     updates = OnlineUpdates("model", update_log, source, None)
     generations = SimpleNamespace(current="first", changed=None)
     lag = SimpleNamespace(written=lambda _until_s: None)
-    lookup = SimpleNamespace(dims={"users": 4}, persistent=None, outdated=lambda *_: None, level_2_lag=lag)
+    volatile = SimpleNamespace(fills=SharedFills())
+    lookup = SimpleNamespace(
+        dims={"users": 4}, volatile=volatile, persistent=None, outdated=lambda *_: None, level_2_lag=lag
+    )
     refresh = SimpleNamespace(ask=lambda: None)
     tiers = SimpleNamespace(lookup=lookup, rows_in_redis=generations, content="model.1", refresh=refresh, written=None)
     updates._follow(tiers, SimpleNamespace(), None)

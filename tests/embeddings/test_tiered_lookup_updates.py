@@ -1,6 +1,8 @@
 """Rows that are updated while they are looked up: by this server, and by others that share level 2."""
 
+import math
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -112,18 +114,57 @@ def test_what_level_2_lacked_before_the_start_nobody_knows(make_tiers) -> None:
     assert tiers.ask([5]) == ([51], None)
 
 
-@pytest.mark.parametrize("local", [False, True])
-def test_level_2_is_given_no_rows_of_a_level_3_that_lacks_updates_where_others_share_it(make_tiers, local) -> None:
+def test_level_2_is_given_no_rows_of_a_level_3_that_lacks_updates_where_others_share_it(make_tiers) -> None:
     """They have seen these updates, and would take what it had before for new once that is a minute ago."""
-    tiers = make_tiers(local=local)
-    tiers.lookup.level_3_is_current = False
+    tiers = make_tiers()
+    fills = tiers.lookup.volatile.fills
+    fills.level_3_has_s = -math.inf
     tiers.ask([5])
     tiers.background.drain()
-    assert (5 in tiers.volatile.tables["users"]) == local
-    tiers.lookup.level_3_is_current = True
+    assert 5 not in tiers.volatile.tables["users"]
+    fills.level_3_has_s = time.monotonic()
     tiers.ask([6])
     tiers.background.drain()
     assert 6 in tiers.volatile.tables["users"]
+
+
+def test_a_level_2_of_this_server_alone_is_given_what_its_level_3_has(make_tiers) -> None:
+    tiers = make_tiers(local=True)
+    assert tiers.lookup.volatile.fills is None
+    tiers.ask([5])
+    tiers.background.drain()
+    assert 5 in tiers.volatile.tables["users"]
+    tiers.lookup.take_back_unsure()
+    assert 5 in tiers.volatile.tables["users"]
+
+
+def test_level_2_gives_back_what_it_was_given_since_level_3_had_all_updates(make_tiers) -> None:
+    tiers = make_tiers()
+    fills = tiers.lookup.volatile.fills
+    fills.level_3_has_s = time.monotonic()
+    tiers.volatile.insert("users", np.array([7]), row_of(7))
+    tiers.ask([5])
+    tiers.background.drain()
+    fills.level_3_has_s = time.monotonic()
+    tiers.ask([6, 7])
+    tiers.background.drain()
+    tiers.lookup.take_back_unsure()
+    assert sorted(tiers.volatile.tables["users"]) == [5, 7], "what others had put there stays"
+
+
+def test_level_2_keeps_nothing_that_it_was_given_while_level_3_fell_behind(make_tiers) -> None:
+    tiers = make_tiers()
+    fills, insert = tiers.lookup.volatile.fills, tiers.volatile.insert
+
+    def slow(table, keys, rows):
+        fills.level_3_has_s = -math.inf
+        tiers.lookup.take_back_unsure()
+        insert(table, keys, rows)
+
+    tiers.volatile.insert = slow
+    tiers.ask([5])
+    tiers.background.drain()
+    assert not tiers.volatile.tables["users"]
 
 
 def test_level_2_is_filled_with_what_it_lacks(make_tiers) -> None:

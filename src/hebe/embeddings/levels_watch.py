@@ -1,9 +1,10 @@
 """Tells a lookup again and again what levels 2 and 3 have of the updates that its server knows of, or may lack.
 
 level 2   Redis, which servers of one group write   up to when it has all that the log had    `UpdateLag.written`
-level 3   this server's own                         whether it has all                        `level_3_is_current`
+level 3   this server's own                         the same                                  `SharedFills`
 
-Rows of a level 3 that has all go to level 2 in between.
+Rows of a level 3 that has all of a few seconds ago go to level 2 in between; what it was given of one that proves to
+lack more is taken back.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hebe.embeddings.lookout import Lookout
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiers import Tiers
-from hebe.embeddings.updates.contract import Topic, UpdateLog
-from hebe.embeddings.updates.group_progress import GroupProgress, ends_and_committed
+from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog
+from hebe.embeddings.updates.group_progress import GroupProgress, committed_offsets, log_ends
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 
 _LOOK_S = 2.0
 _CURRENT_S = 5.0
-"""What was sent so long ago is in a level 3 that has all updates."""
+"""So long is waited for a level 3 of which it is not known how far it is."""
 _FILL_S = 10.0
 _PROGRESS_S = 5.0
-"""So often it is asked up to when Redis has all updates."""
+"""So often the log is asked what both levels lack."""
 
 
 class LevelsWatch:
@@ -44,8 +45,12 @@ class LevelsWatch:
     ) -> None:
         self._tiers, self._log, self._topics, self._group, self._ingestion = tiers, update_log, topics, group, ingestion
         self._telling = threading.Lock()
-        self._progress = GroupProgress()
+        self._progress, self._level_3 = GroupProgress(), GroupProgress()
         self._asked_s = -math.inf
+        volatile = tiers.lookup.volatile
+        assert volatile is not None
+        assert volatile.fills is not None
+        self._fills = volatile.fills
         # Of updates that a Redis without level 3 lacked when level 1 was filled this server hears yet, if `written`.
         begun = ingestion is None and tiers.written is not None
         self._tell(time.monotonic() if begun else -math.inf)
@@ -69,27 +74,37 @@ class LevelsWatch:
 
     def look(self) -> None:
         """Tell what is known now. Raises `StoreError`."""
+        fills, lag, now_s = self._fills, self._tiers.lookup.level_2_lag, time.monotonic()
+        if not fills.allowed:
+            self._tiers.lookup.take_back_unsure()
+        if lag.waits or not fills.allowed or now_s >= self._asked_s + _PROGRESS_S:
+            self._asked_s = now_s
+            ends = log_ends(self._log, self._topics)
+            if self._ingestion is not None:
+                self._look_at_level_3(self._ingestion, now_s, ends)
+            self._look_at_level_2(now_s, ends)
         if self._ingestion is not None:
-            self._look_at_level_3(self._ingestion)
-        self._look_at_level_2()
+            end_s = now_s + _FILL_S
+            self._tiers.fill_level_2(
+                lambda: fills.allowed and time.monotonic() < end_s and not self._lookout.closing.is_set()
+            )
 
-    def _look_at_level_3(self, ingestion: UpdateIngestion) -> None:
-        lookup = self._tiers.lookup
+    def _look_at_level_3(self, ingestion: UpdateIngestion, now_s: float, ends: Mapping[TopicPartition, int]) -> None:
+        applied, progress = ingestion.applied(), self._level_3
+        progress.look(now_s, ends, {at: offset for at, offset in applied.items() if offset is not None})
+        self._fills.level_3_has_s = has_s = max(progress.has_all_until_s, self._fills.level_3_has_s)
+        # Of a log that has removed what was applied last, only that nothing comes tells whether all is.
+        unknown = not self._fills.allowed and (has_s == -math.inf or None in applied.values())
+        # A server of before may still have some of the partitions.
+        if unknown and ingestion.drain(_CURRENT_S) and ends.keys() <= ingestion.applied().keys():
+            self._fills.level_3_has_s = now_s
 
-        def current() -> bool:
-            return not (self._lookout.closing.is_set() or ingestion.statistics().is_failing)
-
-        lookup.level_3_is_current = current() and (lookup.level_3_is_current or ingestion.drain(_CURRENT_S))
-        end_s = time.monotonic() + _FILL_S
-        self._tiers.fill_level_2(lambda: lookup.level_3_is_current and time.monotonic() < end_s and current())
-
-    def _look_at_level_2(self) -> None:
-        lag, now_s, progress, group = self._tiers.lookup.level_2_lag, time.monotonic(), self._progress, self._group()
-        waits = lag.waits
-        if group is None or not (waits or now_s >= self._asked_s + _PROGRESS_S):
+    def _look_at_level_2(self, now_s: float, ends: Mapping[TopicPartition, int]) -> None:
+        lag, progress, group = self._tiers.lookup.level_2_lag, self._progress, self._group()
+        if group is None:
             return
-        self._asked_s = now_s
-        ends, committed = ends_and_committed(self._log, self._topics, group)
+        waits = lag.waits
+        committed = committed_offsets(self._log, ends, group)
         with self._telling:
             if progress is not self._progress:
                 return

@@ -75,9 +75,6 @@ class TieredLookup:
         self.level_2_lag = UpdateLag(UPDATED_BY_OTHERS_S if persistent is not None else 0.0, clock)
         """Of what other servers write there; where it is watched, by who watches. Without level 3 only the log tells:
         then nothing is as new as what level 1 has had from an update."""
-        self.level_3_is_current = True
-        """Whether level 3 has the updates that there are: only then level 2, where it is shared, is given rows of it.
-        Older ones would be new to other servers, which have seen their updates long ago."""
         self._settling = threading.Lock()
         self._following = {table: threading.Lock() for table in dims}
         """Held while rows of level 1 are brought up to date, in no query's way: an older one never replaces a newer."""
@@ -209,6 +206,11 @@ class TieredLookup:
             self.persistent.store.query(table, keys, batch.rows_of(0, self.dims[table]), found)
             self.volatile.fill(Answer(batch, found), [seen], self._updates)
 
+    def take_back_unsure(self) -> None:
+        """Level 2 gives back what it was given since level 3 had all updates."""
+        if self.volatile is not None:
+            self.volatile.take_back_unsure(self._updates)
+
     def close(self) -> None:
         """Give memory and files back. Call it when no lookup runs any more, and the background work has ended."""
         self.cache.close()
@@ -303,7 +305,8 @@ class TieredLookup:
             left = fetch.left
             answer = fetch.ask(self.persistent, give_up_s - self._clock())
             counts.persistent_hits += left - fetch.left
-            if answer is not None and note and volatile is not None and self._fills_level_2:
+            fills = self.options.cache_missed_embeddings and volatile is not None and volatile.may_fill
+            if answer is not None and note and volatile is not None and fills:
                 lacked, seen = self._lacked_by_level_2(answer), fetch.seen
                 self.background.submit(lambda: volatile.fill(lacked, seen, self._updates))
         if fetch.left:
@@ -314,11 +317,6 @@ class TieredLookup:
     def _others_write_level_2(self) -> bool:
         """While this server knows of updates that they have yet to write there."""
         return self.volatile is not None and self.volatile.guard is not None
-
-    @property
-    def _fills_level_2(self) -> bool:
-        """Whether rows that it lacks are put there."""
-        return self.options.cache_missed_embeddings and (self.level_3_is_current or not self._others_write_level_2)
 
     def _behind_in_level_2(self, wanted: BatchLookup) -> FoundMask | None:
         """Keys of which level 2 may have an older row than there is; None if there are none."""

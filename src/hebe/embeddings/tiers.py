@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -151,7 +152,10 @@ class Tiers:
         """Other servers may have put updates into level 2 that this one has not read, or not yet."""
         if isinstance(self._keeper, RedisWatch):
             self.lookup.level_2_lag.watch()
-            self.lookup.level_3_is_current = False
+            volatile = self.lookup.volatile
+            assert volatile is not None
+            assert volatile.fills is not None
+            volatile.fills.level_3_has_s = -math.inf
         if self.generations is not None:
             group = shared_group(config.update_source, self.content, self.generations.current)
             self.written = written_offsets(rows.model, rows.dims, config.update_source, group)

@@ -10,6 +10,7 @@ import numpy as np
 
 from hebe.embeddings.batch_lookup import Answer
 from hebe.embeddings.recent_updates import RecentUpdates
+from hebe.embeddings.shared_fills import SharedFills
 from hebe.embeddings.store import KeyArray, RowArray, StoreError, VolatileStore, last_of_each
 from hebe.embeddings.tier_guard import TierGuard
 
@@ -26,6 +27,8 @@ class VolatileTier:
 
     store: VolatileStore
     guard: TierGuard | None = None
+    fills: SharedFills | None = None
+    """Of one elsewhere, which other servers may share."""
 
     @classmethod
     def of_process(cls, store: VolatileStore) -> VolatileTier:
@@ -35,12 +38,17 @@ class VolatileTier:
     @classmethod
     def guarded(cls, store: VolatileStore, guard: TierGuard) -> VolatileTier:
         """One elsewhere; `guard` has another store of the same rows."""
-        return cls(store, guard)
+        return cls(store, guard, SharedFills())
 
     @property
     def available(self) -> bool:
         """Whether questions pass."""
         return self.guard is None or self.guard.available
+
+    @property
+    def may_fill(self) -> bool:
+        """Whether it may be given rows of level 3."""
+        return self.fills is None or self.fills.allowed
 
     def touch(self, parts: Sequence[tuple[str, KeyArray]]) -> None:
         """What it had, (table, keys), was used; nothing is told to one that is being left alone. For the background."""
@@ -52,9 +60,9 @@ class VolatileTier:
         those `seen`, a number each table. For the background.
 
         The keys are noted first and looked at again last: an update that comes in between either finds them noted, and
-        deletes them, or is found here.
+        deletes them, or is found here. So it is where level 3 falls behind meanwhile.
         """
-        if not self.available or not answer.found.any():
+        if not self.available or not self.may_fill or not answer.found.any():
             return
         batch, chosen = answer.batch, answer.found.copy()
         spans = [(table, slice(*batch.starts[number : number + 2])) for number, table in enumerate(batch.tables)]
@@ -68,11 +76,13 @@ class VolatileTier:
             batch.tables, batch.keys, batch.starts, np.empty_like(batch.rows), batch.bases, chosen, there
         )
         chosen &= ~there
+        if self.fills is not None:
+            self.fills.note(batch.parts(np.flatnonzero(chosen)))
         try:
             self.store.insert_tables(batch.tables, batch.keys, batch.starts, batch.rows, batch.bases, chosen)
         finally:  # some of the rows may be there when it fails
             for (table, own), number in zip(spans, seen, strict=True):
-                overtaken = chosen[own] & updates[table].overtaken(batch.keys[own], number)
+                overtaken = chosen[own] & (updates[table].overtaken(batch.keys[own], number) | (not self.may_fill))
                 self._delete(table, batch.keys[own][overtaken], updates[table])
 
     def take_back(self, table: str, keys: KeyArray, rows: RowArray | None, updates: RecentUpdates) -> None:
@@ -93,6 +103,11 @@ class VolatileTier:
             return
         older = found & (there.view(np.uint32) != newest.view(np.uint32)).any(1)
         self._delete(table, filled[older], updates)
+
+    def take_back_unsure(self, updates: Mapping[str, RecentUpdates]) -> None:
+        """Delete what was put there since level 3 had all updates: it may have been deleted there before."""
+        for table, keys in [] if self.fills is None else self.fills.take_unsure():
+            self._delete(table, np.unique(keys), updates[table])
 
     def owes(self, updates: Mapping[str, RecentUpdates]) -> bool:
         """Whether it still has rows that it should have been told to delete: then it is not to be asked."""

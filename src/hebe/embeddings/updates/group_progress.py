@@ -12,17 +12,27 @@ _MOST_KNOWN = 64
 """Looks whose ends are remembered. Where a group is further behind, less is said of what it has, not too much."""
 
 
+def log_ends(log: UpdateLog, topics: Sequence[Topic]) -> dict[TopicPartition, int]:
+    """By partition of `topics`, the offset of the newest message; -1 where there is none. Raises `StoreError`."""
+    with contextlib.closing(log.source(None, topics, newest=True)) as reader:
+        reader.poll(0, 0.0)
+        return {at: reader.last_offset(at) for at in reader.assigned()}
+
+
+def committed_offsets(log: UpdateLog, ends: Mapping[TopicPartition, int], group: str) -> dict[TopicPartition, int]:
+    """By partition, the offset up to which members of `group` have committed all, or more; -1 where there is none.
+    `ends`: as the log had them before. Raises `StoreError`.
+    """
+    lag = log.group_lag(group)  # what has come since `ends` makes it too large, not too small
+    return {at: end - lag[at] if at in lag else -1 for at, end in ends.items()}
+
+
 def ends_and_committed(
     log: UpdateLog, topics: Sequence[Topic], group: str
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """By partition of `topics`, the offset of the newest message, and the one up to which members of `group` have
-    committed all, or more; -1 where there is none. Raises `StoreError`.
-    """
-    with contextlib.closing(log.source(None, topics, newest=True)) as reader:
-        reader.poll(0, 0.0)
-        ends = {at: reader.last_offset(at) for at in reader.assigned()}
-    lag = log.group_lag(group)  # afterwards: what comes in between makes it too large, not too small
-    return ends, {at: end - lag[at] if at in lag else -1 for at, end in ends.items()}
+    """`log_ends`, and `committed_offsets` of `group`. Raises `StoreError`."""
+    ends = log_ends(log, topics)
+    return ends, committed_offsets(log, ends, group)
 
 
 class GroupProgress:
@@ -35,7 +45,7 @@ class GroupProgress:
         """When it was looked, and where the log ended; the group was not there yet."""
 
     def look(self, now_s: float, ends: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, int]) -> None:
-        """What `ends_and_committed` said, asked at `now_s`."""
+        """What `log_ends` and `committed_offsets` said, asked at `now_s`."""
         if any(ends.get(at, -1) < end for _, known in self._looks[-1:] for at, end in known.items()):
             self._looks.clear()  # the log went back
         self._looks.append((now_s, dict(ends)))

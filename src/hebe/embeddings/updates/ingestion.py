@@ -133,6 +133,13 @@ class UpdateIngestion:
         """What was done so far, and how far behind it is."""
         return self._counter.read()
 
+    def applied(self) -> dict[TopicPartition, int | None]:
+        """By partition that is ours, the offset up to which the stores have all; None while that is not known. Not the
+        same as what is committed: a group may be ahead of a store that was made anew.
+        """
+        partitions = dict(self._partitions)  # in one step: the thread goes on
+        return {at: progress.known_applied for at, progress in partitions.items()}
+
     def drain(self, timeout_s: float) -> bool:
         """Wait until all that is in the log now is applied, and committed unless more comes meanwhile; False if that
         takes longer, as it does while a member of a group has no partition.

@@ -138,6 +138,11 @@ class PartitionProgress:
         """The stores have all up to there."""
         self.pending = self.applied = offset
 
+    @property
+    def known_applied(self) -> int | None:
+        """`applied`, None also while it is not known yet where the partition is to be read."""
+        return self.applied if self.met and self.mark is None else None
+
     def has(self, end: int, left: int) -> bool:
         """Whether the stores have all up to offset `end`, of which the group has not committed `left`."""
         if not self.met or self.mark is not None:  # where it is to be read is not known yet

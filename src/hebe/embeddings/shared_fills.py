@@ -1,0 +1,55 @@
+"""What this server puts into a level 2 that other servers write to as well, out of its own level 3.
+
+Level 3 follows updates at its own pace. A row that it still has may have been deleted in level 2 by the server that
+writes there, and others have heard of that, and believe level 2 after a while (`UPDATED_BY_OTHERS_S`). So level 2 is
+given rows only while level 3 is known to have all updates of a few seconds ago; and should it prove to lack more, what
+it was given since that time is taken back, before anybody believes it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from hebe.embeddings.store import KeyArray
+
+MOST_BEHIND_S = 30.0
+"""Half of what others wait. That level 3 has all is known with the next look but one, and the interval of updates is
+in it too."""
+
+Parts = Sequence[tuple[str, KeyArray]]
+"""Tables with keys."""
+
+
+class SharedFills:
+    """Any number of threads may note fills while another one says how far level 3 is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.level_3_has_s = math.inf
+        """Level 3 has all updates that the log had then; always, where none come."""
+        self._clock = clock
+        self._noting = threading.Lock()
+        self._unsure: deque[tuple[float, Parts]] = deque()
+        """What was put there since, and when."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether level 2 may be given rows of level 3 now."""
+        return self._clock() - self.level_3_has_s <= MOST_BEHIND_S
+
+    def note(self, parts: Parts) -> None:
+        """These are about to be put there."""
+        with self._noting:
+            self._unsure.append((self._clock(), parts))
+            while self._unsure and self._unsure[0][0] < self.level_3_has_s:
+                self._unsure.popleft()
+
+    def take_unsure(self) -> list[tuple[str, KeyArray]]:
+        """What was put there since level 3 had all updates: from now on it is the caller's to take back."""
+        with self._noting:
+            taken = [part for noted_s, parts in self._unsure if noted_s >= self.level_3_has_s for part in parts]
+            self._unsure.clear()
+        return taken
