@@ -10,6 +10,7 @@ import pytest
 from hebe.embeddings import levels_watch
 from hebe.embeddings.levels_watch import LevelsWatch
 from hebe.embeddings.shared_fills import SharedFills
+from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
@@ -27,12 +28,14 @@ class Watched:
         self.log = LogDirectory(place, LogDirectoryOptions(partitions=2))
         self.told: list[float] = []
         self.refreshes = self.taken_back = 0
+        self.owes = False
         self.group: str | None = "g"
         self.fills = SharedFills()
         lookup = SimpleNamespace(
             level_2_lag=SimpleNamespace(written=self.told.append, waits=False),
             volatile=SimpleNamespace(fills=self.fills),
             take_back_unsure=self._take_back,
+            settle=lambda: not self.owes,
         )
         tiers = SimpleNamespace(
             lookup=lookup,
@@ -171,6 +174,28 @@ def test_level_3_has_what_it_has_applied_of_all_partitions(tmp_path) -> None:
     watched.watch.look()
     assert watched.fills.level_3_has_s > has_s
     assert level_3.drains == 2
+
+
+def test_what_level_2_was_given_is_forgotten_once_level_3_has_all_and_nothing_is_owed(tmp_path) -> None:
+    level_3, told = Level3(), []
+
+    class Notes:
+        def look(self) -> None:
+            told.append("look")
+            raise StoreUnavailable("away")
+
+        def forget(self, until_s: float) -> None:
+            told.append(until_s)
+
+    watched = Watched(tmp_path, written=None, level_3=level_3)
+    watched.fills.notes = Notes()
+    watched.fills.level_3_has_s = -math.inf
+    watched.owes = True
+    watched.watch.look()
+    assert told == ["look"]
+    watched.owes = False
+    watched.watch.look()
+    assert told == ["look", "look", watched.fills.level_3_has_s]
 
 
 def test_where_the_log_does_not_tell_how_far_level_3_is_it_has_all_once_nothing_comes(tmp_path) -> None:

@@ -390,6 +390,43 @@ def test_redis_keeps_no_deleted_row_that_a_lagging_level_3_still_has(
         go_on.set()
 
 
+@pytest.mark.parametrize("restarted", [True, False])
+def test_what_a_server_that_stopped_had_yet_to_take_back_from_redis_goes(
+    make_node, tmp_path, over_rocks, monkeypatch, restarted
+) -> None:
+    """It had filled Redis with a row that was deleted there, and did not live to hear of that."""
+    for name in ("_LOOK_S", "_PROGRESS_S"):
+        monkeypatch.setattr(levels_watch, name, 0.05)
+    apply, stores = RocksDbStore.apply, []
+
+    def full(store, *arguments, **more):
+        if store in stores:
+            raise StoreError("the disk is full")
+        return apply(store, *arguments, **more)
+
+    monkeypatch.setattr(RocksDbStore, "apply", full)
+    cache = {"cache": {"init_ec": False}}
+    node = make_node(tmp_path, {**over_rocks("node"), **cache}, name="node")
+    stopped = Node(tmp_path, {**over_rocks("stopped"), **cache}, name="stopped")
+    tiers = stopped.hierarchy.tiers
+    wait_until(lambda: is_filled(node) and tiers._filling.gi_frame is None, TIMEOUT_S)
+    stores.append(tiers.lookup.persistent.store)
+    with LogDirectory(tmp_path / "log").producer() as producer:
+        producer.delete("model", "users", np.array([7]))
+    wait_until(lambda: node.look_up(7, 0)[2] == (0, 0, 1) and in_redis(node, 7) is None, TIMEOUT_S)
+    tiers.lookup.fill_level_2("users", np.array([7, 8]))
+    assert in_redis(node, 7) == 1
+    notes = tiers.lookup.volatile.fills.notes
+    stopped.close()
+    stores.clear()
+    if restarted:
+        make_node(tmp_path, {**over_rocks("stopped"), **cache}, name="stopped")
+    else:
+        with over_rocks.redis.client() as client:
+            assert client.zadd(notes._fillers, {notes._server: 0.0}, xx=True, ch=True) == 1, "long ago"
+    wait_until(lambda: in_redis(node, 7) is None, TIMEOUT_S)
+
+
 def test_redis_is_asked_as_soon_as_all_updates_are_there(make_node, tmp_path, over_rocks, monkeypatch) -> None:
     """At the start it may lack some, which level 3 was given in the last run: the log tells how many."""
     monkeypatch.setattr(levels_watch, "_LOOK_S", 0.05)

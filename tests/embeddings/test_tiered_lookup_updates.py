@@ -286,6 +286,18 @@ def test_level_2_is_not_asked_while_it_has_an_old_row_that_it_could_not_be_told_
     assert len(tiers.persistent.queries) == asked, "level 2 was asked again, and has the new row"
 
 
+def test_what_level_2_is_owed_is_settled_also_where_nobody_asks(make_tiers) -> None:
+    tiers = make_tiers()
+    tiers.volatile.insert("users", np.array([7, 8]), np.ones((2, 3), np.float32))
+    assert tiers.lookup.settle(), "nothing is"
+    tiers.lookup._updates["users"].owe(np.array([7]))
+    tiers.volatile.fault = StoreError("away")
+    assert not tiers.lookup.settle()
+    tiers.volatile.fault = None
+    assert tiers.lookup.settle()
+    assert list(tiers.volatile.tables["users"]) == [8]
+
+
 def test_one_settles_what_level_2_is_owed_however_many_ask(make_tiers) -> None:
     tiers = make_tiers(LookupOptions(cache_missed_embeddings=False), capacity=1)
     tiers.volatile.insert("users", np.array([7]), np.full((1, 3), 70, np.float32))

@@ -77,11 +77,15 @@ class LevelsWatch:
         fills, lag, now_s = self._fills, self._tiers.lookup.level_2_lag, time.monotonic()
         if not fills.allowed:
             self._tiers.lookup.take_back_unsure()
+        if fills.notes is not None:
+            with contextlib.suppress(StoreError):  # it is said where the tier is asked
+                fills.notes.look()
         if lag.waits or not fills.allowed or now_s >= self._asked_s + _PROGRESS_S:
             self._asked_s = now_s
             ends = log_ends(self._log, self._topics)
             if self._ingestion is not None:
                 self._look_at_level_3(self._ingestion, now_s, ends)
+                self._forget_sure()
             self._look_at_level_2(now_s, ends)
         if self._ingestion is not None:
             end_s = now_s + _FILL_S
@@ -98,6 +102,13 @@ class LevelsWatch:
         # A server of before may still have some of the partitions.
         if unknown and ingestion.drain(_CURRENT_S) and ends.keys() <= ingestion.applied().keys():
             self._fills.level_3_has_s = now_s
+
+    def _forget_sure(self) -> None:
+        """Of what level 2 was given nothing need be taken back that it had before level 3 had all updates."""
+        notes, has_s = self._fills.notes, self._fills.level_3_has_s
+        if notes is not None and self._tiers.lookup.settle():
+            with contextlib.suppress(StoreError):  # it is said where the tier is asked
+                notes.forget(has_s)
 
     def _look_at_level_2(self, now_s: float, ends: Mapping[TopicPartition, int]) -> None:
         lag, progress, group = self._tiers.lookup.level_2_lag, self._progress, self._group()

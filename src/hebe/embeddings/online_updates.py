@@ -27,6 +27,8 @@ from pathlib import Path
 
 from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
 from hebe.embeddings.levels_watch import LevelsWatch
+from hebe.embeddings.redis_fills import RedisFills
+from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.resident_rows import ResidentRows
 from hebe.embeddings.store import EmbeddingStore, StoreError
 from hebe.embeddings.store_directory import has_update_member, update_member
@@ -85,7 +87,12 @@ class OnlineUpdates:
                     group, older = _groups_of_this_node(source.group, model, place)
                 level_1 = None if own else tiers
                 updates._begin("tiers", group, lookup.dims, own, quarantine, lookup.updated, older, level_1)
-                if lookup.volatile is not None and lookup.volatile.guard is not None:
+                if lookup.volatile is not None and lookup.volatile.fills is not None:
+                    if "persistent_db" in own:
+                        assert isinstance(lookup.volatile.store, RedisStore)
+                        assert place is not None
+                        notes = RedisFills(lookup.volatile.store, tiers.content, update_member(place))
+                        lookup.volatile.fills.notes = notes
                     updates._follow(tiers, lookup.volatile.store, quarantine)
                     assert updates._levels is not None
                     updates._levels.start()

@@ -3,7 +3,8 @@
 Level 3 follows updates at its own pace. A row that it still has may have been deleted in level 2 by the server that
 writes there, and others have heard of that, and believe level 2 after a while (`UPDATED_BY_OTHERS_S`). So level 2 is
 given rows only while level 3 is known to have all updates of a few seconds ago; and should it prove to lack more, what
-it was given since that time is taken back, before anybody believes it.
+it was given since that time is taken back, before anybody believes it. Where this server does not live to do it, others
+do, or the next one here (`redis_fills`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from hebe.embeddings.store import KeyArray
+
+if TYPE_CHECKING:
+    from hebe.embeddings.redis_fills import RedisFills
 
 MOST_BEHIND_S = 30.0
 """Half of what others wait. That level 3 has all is known with the next look but one, and the interval of updates is
@@ -29,7 +34,9 @@ class SharedFills:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.level_3_has_s = math.inf
-        """Level 3 has all updates that the log had then; always, where none come."""
+        """Level 3 has all updates that the log had then; always, where no updates come."""
+        self.notes: RedisFills | None = None
+        """For others; None where no updates come."""
         self._clock = clock
         self._noting = threading.Lock()
         self._unsure: deque[tuple[float, Parts]] = deque()
@@ -41,9 +48,12 @@ class SharedFills:
         return self._clock() - self.level_3_has_s <= MOST_BEHIND_S
 
     def note(self, parts: Parts) -> None:
-        """These are about to be put there."""
+        """These are about to be put there. Raises `StoreError` where that cannot be noted."""
+        now_s = self._clock()
+        if self.notes is not None:
+            self.notes.note(parts, now_s)
         with self._noting:
-            self._unsure.append((self._clock(), parts))
+            self._unsure.append((now_s, parts))
             while self._unsure and self._unsure[0][0] < self.level_3_has_s:
                 self._unsure.popleft()
 

@@ -206,6 +206,16 @@ class TieredLookup:
             self.persistent.store.query(table, keys, batch.rows_of(0, self.dims[table]), found)
             self.volatile.fill(Answer(batch, found), [seen], self._updates)
 
+    def settle(self) -> bool:
+        """Have level 2 delete now what it could not be told to delete; whether nothing of that is left."""
+        volatile = self.volatile
+        if volatile is not None and volatile.owes(self._updates) and self._settling.acquire(blocking=False):
+            try:
+                volatile.settle(self._updates)
+            finally:
+                self._settling.release()
+        return volatile is None or not volatile.owes(self._updates)
+
     def take_back_unsure(self) -> None:
         """Level 2 gives back what it was given since level 3 had all updates."""
         if self.volatile is not None:
