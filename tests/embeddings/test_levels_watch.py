@@ -11,6 +11,7 @@ from hebe.embeddings import levels_watch
 from hebe.embeddings.levels_watch import LevelsWatch
 from hebe.embeddings.shared_fills import SharedFills
 from hebe.embeddings.store import StoreUnavailable
+from hebe.embeddings.updates.boot_clock import boot_s
 from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
@@ -161,7 +162,7 @@ def test_level_3_has_what_it_has_applied_of_all_partitions(tmp_path) -> None:
     watched.watch.look()
     assert not watched.fills.allowed
     level_3.offsets[second] = 0
-    asked_s = time.monotonic()
+    asked_s = boot_s()
     watched.watch.look()
     assert watched.fills.level_3_has_s >= asked_s
     assert level_3.drains == 2

@@ -423,7 +423,7 @@ def test_what_a_server_that_stopped_had_yet_to_take_back_from_redis_goes(
         make_node(tmp_path, {**over_rocks("stopped"), **cache}, name="stopped")
     else:
         with over_rocks.redis.client() as client:
-            assert client.zadd(notes._fillers, {notes._server: 0.0}, xx=True, ch=True) == 1, "long ago"
+            assert client.delete(notes._alive(notes._server)) == 1, "as when it was not heard of for long"
     wait_until(lambda: in_redis(node, 7) is None, TIMEOUT_S)
 
 

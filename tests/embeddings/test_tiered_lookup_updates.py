@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiered_lookup import UPDATED_BY_OTHERS_S
+from hebe.embeddings.updates.boot_clock import boot_s
 
 from .dict_tiers import row_of, wait_until
 
@@ -122,7 +122,7 @@ def test_level_2_is_given_no_rows_of_a_level_3_that_lacks_updates_where_others_s
     tiers.ask([5])
     tiers.background.drain()
     assert 5 not in tiers.volatile.tables["users"]
-    fills.level_3_has_s = time.monotonic()
+    fills.level_3_has_s = boot_s()
     tiers.ask([6])
     tiers.background.drain()
     assert 6 in tiers.volatile.tables["users"]
@@ -141,11 +141,11 @@ def test_a_level_2_of_this_server_alone_is_given_what_its_level_3_has(make_tiers
 def test_level_2_gives_back_what_it_was_given_since_level_3_had_all_updates(make_tiers) -> None:
     tiers = make_tiers()
     fills = tiers.lookup.volatile.fills
-    fills.level_3_has_s = time.monotonic()
+    fills.level_3_has_s = boot_s()
     tiers.volatile.insert("users", np.array([7]), row_of(7))
     tiers.ask([5])
     tiers.background.drain()
-    fills.level_3_has_s = time.monotonic()
+    fills.level_3_has_s = boot_s()
     tiers.ask([6, 7])
     tiers.background.drain()
     tiers.lookup.take_back_unsure()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hebe.embeddings.lookout import Lookout
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiers import Tiers
+from hebe.embeddings.updates.boot_clock import boot_s
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog
 from hebe.embeddings.updates.group_progress import GroupProgress, committed_offsets, log_ends
 from hebe.embeddings.updates.ingestion import UpdateIngestion
@@ -74,7 +75,7 @@ class LevelsWatch:
 
     def look(self) -> None:
         """Tell what is known now. Raises `StoreError`."""
-        fills, lag, now_s = self._fills, self._tiers.lookup.level_2_lag, time.monotonic()
+        fills, lag, now_s, boot_now_s = self._fills, self._tiers.lookup.level_2_lag, time.monotonic(), boot_s()
         if not fills.allowed:
             self._tiers.lookup.take_back_unsure()
         if fills.notes is not None:
@@ -84,7 +85,7 @@ class LevelsWatch:
             self._asked_s = now_s
             ends = log_ends(self._log, self._topics)
             if self._ingestion is not None:
-                self._look_at_level_3(self._ingestion, now_s, ends)
+                self._look_at_level_3(self._ingestion, boot_now_s, ends)
                 self._forget_sure()
             self._look_at_level_2(now_s, ends)
         if self._ingestion is not None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hebe.embeddings.store import KeyArray
+from hebe.embeddings.updates.boot_clock import boot_s
 
 if TYPE_CHECKING:
     from hebe.embeddings.redis_fills import RedisFills
@@ -30,11 +30,13 @@ Parts = Sequence[tuple[str, KeyArray]]
 
 
 class SharedFills:
-    """Any number of threads may note fills while another one says how far level 3 is."""
+    """Any number of threads may note fills while another one says how far level 3 is. The clock goes on while the
+    machine sleeps, as those of others do.
+    """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = boot_s) -> None:
         self.level_3_has_s = math.inf
-        """Level 3 has all updates that the log had then; always, where no updates come."""
+        """Level 3 has all updates that the log had at this time of the clock; always, where no updates come."""
         self.notes: RedisFills | None = None
         """For others; None where no updates come."""
         self._clock = clock
