@@ -328,7 +328,8 @@ def test_what_level_2_alone_has_is_doubted_until_the_log_says_that_it_has_all_up
     lookup.updated("users", keys[:1], None)
     lookup.updated("users", keys[1:], row_of(5))
     for _ in range(2):
-        assert tiers.ask([1, 2, 3]) == ([1, 5, 1], [RowState.STALE, RowState.FOUND, RowState.FOUND])
+        assert tiers.ask([1, 2, 3]) == ([1, 5, 1], None)
+        assert list(tiers.cache.tables["users"]) == [2, 3]
     assert lookup.renew("users", keys) == (0, 0, 2), "a refresh puts nothing older over what was heard"
     assert tiers.ask([2]) == ([5], None)
     tiers.volatile.delete("users", keys[:1])
@@ -340,6 +341,19 @@ def test_what_level_2_alone_has_is_doubted_until_the_log_says_that_it_has_all_up
     assert lookup.renew("users", keys[1:]) == (1, 0, 0)
     lookup.outdated("users", keys[1:], row_of(6))
     assert tiers.ask([2]) == ([5], [RowState.STALE]), "an update that this server has not heard of"
+
+
+def test_a_key_that_is_updated_again_and_again_comes_to_level_1_where_nobody_waits_for_it(make_tiers) -> None:
+    now_s = 1000.0
+    tiers = make_tiers(LookupOptions(hit_rate_threshold=0.0), persistent=False, clock=lambda: now_s)
+    tiers.volatile.insert("users", np.array([1]), row_of(1))
+    tiers.lookup.level_2_lag.written(now_s)
+    tiers.lookup.updated("users", np.array([1]), row_of(2))
+    assert tiers.ask([1])[1] == [RowState.DEFAULTED]
+    tiers.background.drain()
+    assert tiers.ask([1]) == ([1], [RowState.STALE])
+    tiers.lookup.updated("users", np.array([1]), row_of(3))
+    assert tiers.ask([1]) == ([3], None), "it was there to be updated"
 
 
 def test_outdated_rows_are_stale_until_their_use_has_renewed_them(make_tiers) -> None:

@@ -102,7 +102,8 @@ class BatchFetch:
         self.wanted, self.seen, self.left = wanted, seen, count
         self.found = np.zeros(len(wanted.keys), np.bool_)
         self.doubted: FoundMask | None = None
-        """Which of them may be older than they should be, since a tier that has newer ones could not be asked."""
+        """Which of them may be older than they should be: a tier that has newer ones could not be asked, or this one
+        has yet to be given them."""
         self.damaged: FoundMask | None = None
         """Which of them have rows that are damaged in the tier that has them: they are defaulted, not unknown."""
         self._missing = missing

@@ -259,7 +259,7 @@ class TieredLookup:
 
     def _note_states(self, fetch: BatchFetch, counts: LookupCounts) -> None:
         """Of keys that no tier had, or could be asked for, and of those whose rows may be older than level 3's."""
-        if fetch.doubted is not None:
+        if fetch.doubted is not None and self.persistent is not None:
             places = np.flatnonzero(fetch.found & fetch.doubted)
             fetch.wanted.set_states(places, STALE)
             counts.stale += places.size
@@ -349,9 +349,9 @@ class TieredLookup:
         if volatile.available and self._settling.acquire(blocking=False) and not self.background.submit(act):
             self._settling.release()
 
-    def _put(self, fetch: BatchFetch) -> None:
-        """`put` of what was found, but for rows that may be older than they should be."""
-        wanted, chosen = fetch.wanted, fetch.to_keep
+    def _put(self, fetch: BatchFetch, *, doubted: bool = False) -> None:
+        """`put` of what was found, but for rows that may be older than they should be; if `doubted`, these as stale."""
+        wanted, chosen = fetch.wanted, fetch.found if doubted else fetch.to_keep
         seen = [self.updates_seen(table) for table in wanted.tables]
         if seen != list(fetch.seen):
             chosen = chosen.copy()
@@ -363,6 +363,9 @@ class TieredLookup:
             if seen[number] != self.updates_seen(table):
                 mine = slice(wanted.starts[number], wanted.starts[number + 1])
                 self._mark_overtaken(table, wanted.keys[mine][chosen[mine]], seen[number])
+        if doubted and fetch.doubted is not None:
+            for table, keys in wanted.parts(np.flatnonzero(chosen & fetch.doubted)):
+                self.cache.mark_stale(table, keys)
 
     def _take_back(self, table: str, keys: KeyArray, rows: RowArray | None) -> None:
         """Level 2 gives back what it was given of `keys` before this update of them."""
@@ -384,7 +387,9 @@ class TieredLookup:
             left = len(wanted.keys) - int(hits.sum())
             if left:
                 counts = LookupCounts()
-                self._put(self._fetch(wanted, missing, left, math.inf, counts))
+                fetch = self._fetch(wanted, missing, left, math.inf, counts)
+                # Or else a key that is updated again and again would get default vectors for as long.
+                self._put(fetch, doubted=self.persistent is None)
                 if counted:
                     self._count(counts)
 
