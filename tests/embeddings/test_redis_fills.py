@@ -97,4 +97,3 @@ def test_what_cannot_be_noted_is_told(open_redis, redis) -> None:
     fills.forget(1.0)
     redis.start()
     fills.look()
-    fills.note([], 1.0)

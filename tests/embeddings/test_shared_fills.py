@@ -1,8 +1,10 @@
 """What a server puts into a level 2 that others share."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from hebe.embeddings.shared_fills import MOST_BEHIND_S, SharedFills
 
@@ -32,3 +34,18 @@ def test_those_since_level_3_had_all_are_unsure_until_they_are_taken() -> None:
     taken = [(table, keys.tolist()) for table, keys in fills.take_unsure()]
     assert taken == [(table, [sign * key]) for key in (4, 5) for table, sign in (("users", 1), ("items", -1))]
     assert fills.take_unsure() == []
+
+
+def test_they_are_noted_for_others_before_they_are_made() -> None:
+    now_s, noted = 1000.0, []
+    fills = SharedFills(lambda: now_s)
+    fills.notes = SimpleNamespace(note=lambda parts, now_s: noted.append((now_s, parts)))
+    fills.level_3_has_s = now_s
+    parts = [("users", np.array([1]))]
+    fills.note(parts)
+    fills.note([])
+    assert noted == [(now_s, parts)]
+    fills.notes = SimpleNamespace(note=lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fills.note(parts)
+    assert len(fills.take_unsure()) == 1, "what could not be noted was not made"

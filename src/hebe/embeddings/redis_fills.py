@@ -40,8 +40,7 @@ class RedisFills:
     def note(self, parts: Sequence[tuple[str, KeyArray]], now_s: float) -> None:
         """These are about to be put there, at `now_s` of a clock of this process."""
         scored = [value for table, keys in parts for value in (b"%.6f" % now_s, _entry(table, keys))]
-        if scored:
-            self._ask(*self._living(), self._on(b"ZADD", self._fills_of(self._server), *scored))
+        self._ask(*self._living(), self._on(b"ZADD", self._fills_of(self._server), *scored))
 
     def forget(self, until_s: float) -> None:
         """What was put there before then need not be taken back any more."""

@@ -51,6 +51,8 @@ class SharedFills:
 
     def note(self, parts: Parts) -> None:
         """These are about to be put there. Raises `StoreError` where that cannot be noted."""
+        if not parts:
+            return
         now_s = self._clock()
         if self.notes is not None:
             self.notes.note(parts, now_s)

@@ -95,6 +95,18 @@ def test_what_is_applied_is_to_be_committed_and_what_is_committed_counts_until_s
     assert pending_offsets([progress, other]) == {AT: 8}
 
 
+def test_how_far_the_stores_are_is_not_said_before_the_log_has_shown_that_it_is_the_one_they_know():
+    progress = PartitionProgress(AT)
+    assert progress.known_applied is None, "nobody has told it where to begin"
+    progress.begin(StoredPosition(7, "p/7"))
+    progress.met = True
+    assert progress.known_applied is None
+    progress.mark = None
+    assert progress.known_applied == 7
+    progress.apply_up_to(8)
+    assert progress.known_applied == 8
+
+
 def test_of_a_log_made_anew_it_knows_nothing_and_applies_what_was_ready():
     old = begun(StoredPosition(7, "p/7"), name="L/m/users/0")
     old.ready.append(batch_up_to(8))
