@@ -142,8 +142,8 @@ def estimate_memory(
     hierarchy: HierarchyConfig | None = None,
 ) -> MemoryEstimate:
     """The memory that serving `spec` takes; `table_memory_bytes`, `row_format` and `hierarchy` are those of
-    `hebe serve`. RocksDB comes on top of it: a process of 40 MB and at most 256 MiB of rows where updates come. Rows that
-    threads fetch from tiers are counted for uniform keys, as the warm-up's are.
+    `hebe serve`. RocksDB comes on top of it: a process of 40 MB and at most 256 MiB of rows where updates come. Rows
+    that threads fetch from tiers are counted for uniform keys, as the warm-up's are.
 
     `dense_net` is that of the spec, in evaluation mode. Raises `StoreError` for a cache that cannot be so small.
     """
