@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from hebe.serving.data_plane import DEFAULT_PRIORITY, DataPlane
+from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import ErrorKind, InvalidInput, QueryFailed, QueryRefused, RequestError, UnknownModel
-from hebe.serving.infer_request import InferRequest
+from hebe.serving.infer_request import DEFAULT_PRIORITY, InferRequest
 from hebe.serving.statistics import Statistics
 from hebe.serving.tensors import WireTensor
 

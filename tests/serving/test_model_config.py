@@ -84,7 +84,9 @@ def test_config_is_in_tritons_form():
 def test_config_tells_how_long_queries_wait_for_company_and_whether_they_have_any():
     model = FakeModel(RANKER)
     model.max_wait_s = 0.0075
-    assert model_config(model, LIMIT)["dynamic_batching"]["max_queue_delay_microseconds"] == 7500
+    batching = model_config(model, LIMIT)["dynamic_batching"]
+    assert batching["max_queue_delay_microseconds"] == 7500
+    assert 1 < batching["default_priority_level"] < batching["priority_levels"]
     model.fuses = False
     config = json_format.ParseDict(model_config(model, LIMIT), model_config_pb2.ModelConfig())
     assert config.WhichOneof("scheduling_choice") is None

@@ -24,7 +24,7 @@ from hebe.serving.errors import (
     as_request_error,
     quoted,
 )
-from hebe.serving.infer_request import InferAnswer, InferRequest
+from hebe.serving.infer_request import DEFAULT_PRIORITY, MOST_PRIORITY, InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE, QueryDecoder
 from hebe.serving.statistics import CANCELLED, ModelStatistics, Statistics
 
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
     from hebe.serving.hosted_model import HostedModel
     from hebe.serving.model_host import ModelHost
     from hebe.serving.tracing import Tracer
-
-DEFAULT_PRIORITY = 100
-"""Of a request that names none, or 0, as in Triton's schedule policy, where 1 is the most urgent."""
-
-MOST_PRIORITY = 2**32 - 1
 
 MAX_DEFAULTED = "max_defaulted_fraction"
 """Request parameter: refuses an answer in which a larger share of the keys got a default vector."""

@@ -11,6 +11,12 @@ from hebe.query import FloatArray
 from hebe.serving.statistics import ModelStatistics
 from hebe.serving.tensors import WireTensor
 
+DEFAULT_PRIORITY = 100
+"""Of a request that names none, or 0, as in Triton's schedule policy, where 1 is the most urgent."""
+
+MOST_PRIORITY = 2**32 - 1
+"""The least urgent that may be named."""
+
 
 @dataclass(slots=True)
 class InferRequest:

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from hebe import __version__
+from hebe.serving.infer_request import DEFAULT_PRIORITY, MOST_PRIORITY
 from hebe.serving.query_decoder import DENSE, SCORE
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ def _batching(model: HostedModel) -> dict[str, Any]:
         "dynamic_batching": {
             "preferred_batch_size": [model.batch_size],
             "max_queue_delay_microseconds": round(model.max_wait_s * 1e6),
+            "priority_levels": MOST_PRIORITY,
+            "default_priority_level": DEFAULT_PRIORITY,
             "preserve_ordering": False,
         }
     }
