@@ -33,7 +33,11 @@ def test_the_largest_load_is_no_less_than_that_of_fractions_rounded_down(seed):
     options = FleetOptions(*names, qps, power, draw.integers(20, 100, shape[1]))
     demand = draw.uniform(0.2, 1, shape[0]) * qps.mean(axis=1) * options.available.sum() / shape[0]
     program = make_program(options, demand)
-    rounded, found = (largest_load_factor(program, limit_s) for limit_s in (0.0, 2.0))
+    rounded = largest_load_factor(program, 0.0)
+    for limit_s in (2.0, 30.0):  # HiGHS counts real time, of which a busy machine gives it little
+        found = largest_load_factor(program, limit_s)
+        if found.whole > max(rounded.whole, 0.85 * found.fractional):
+            break
     assert rounded.whole < found.whole <= found.most <= found.fractional == rounded.most
     assert found.whole > 0.85 * found.fractional
 
