@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 
 
@@ -7,6 +9,7 @@ def test_redis_that_others_write_to_is_filled_once_level_3_has_all_updates(open_
     tiers.start()
     assert level_2.size("users") == level_2.size("items") == 0
     level_2.insert("users", np.array([5]), np.full((1, 4), -5, np.float32))
+    tiers.lookup.volatile.fills.level_3_has_s = math.inf
     steps = iter([True, False])
     tiers.fill_level_2(lambda: next(steps))
     assert level_2.size("users") == 2048
@@ -21,6 +24,7 @@ def test_redis_that_others_write_to_is_filled_once_level_3_has_all_updates(open_
     assert (level_2.size("users"), level_2.size("items")) == (1, 0), "that was for the start"
     tiers.close()
     again = open_tiers(shared_redis_config)
+    again.lookup.volatile.fills.level_3_has_s = math.inf
     again.fill_level_2(lambda: True)
     level_2 = again.lookup.volatile.store
     assert (level_2.size("users"), level_2.size("items")) == (1, 600), "others fill what has some rows"
