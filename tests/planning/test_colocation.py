@@ -1,3 +1,5 @@
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -103,11 +105,20 @@ def test_random_pairs_that_do_not_fit_each_get_a_server():
     assert plan.servers == 8
 
 
-def test_hera_random_pairs_only_low_with_high():
-    plan = hera_random(tables(), DEMAND, np.random.default_rng(0))
-    pairs = [{tenant.model for tenant in group.tenants} for group in plan.groups if len(group.tenants) == 2]
-    assert pairs
-    assert all(len(pair & {"bandwidth-bound", "capacity-bound"}) == 1 for pair in pairs)
+def test_hera_random_draws_any_pair_but_two_of_high_scalability():
+    low, high = {"bandwidth-bound", "capacity-bound"}, {"cache-bound", "compute-bound"}
+    plans = [hera_random(tables(), DEMAND, np.random.default_rng(seed)) for seed in range(20)]
+    groups = [group for plan in plans for group in plan.groups if len(group.tenants) == 2]
+    pairs = {frozenset(tenant.model for tenant in group.tenants) for group in groups}
+    assert pairs == {frozenset([one, other]) for one in low for other in (low | high) - {one}}
+
+
+def test_hera_random_draws_each_of_its_pairs_as_often():
+    made, little = tables(), dict.fromkeys(DEMAND, 1.0)
+    first = [hera_random(made, little, np.random.default_rng(seed)).groups[0] for seed in range(500)]
+    counts = Counter(frozenset(tenant.model for tenant in group.tenants) for group in first)
+    assert len(counts) == 5
+    assert all(70 < count < 130 for count in counts.values())
 
 
 def test_what_was_measured_counts_and_not_what_is_predicted():

@@ -2,7 +2,7 @@
 
     one_model_a_server   every server serves one model (DeepRecSys)
     random_pairs         two models drawn at random a server
-    hera_random          each model of low worker scalability with a random one of high
+    hera_random          two models drawn at random a server, at least one of them of low worker scalability
     hera                 each model of low worker scalability with the one of high that suits it best (Algorithm 2)
 
 Two faults of Algorithm 2 as printed are not kept: it gives a partner whose own demand is met already, and it pairs
@@ -149,14 +149,20 @@ def hera_random(
     *,
     measured: MeasuredRates | None = None,
 ) -> ColocationPlan:
-    """Algorithm 2 with partners drawn at random from the models of high worker scalability with unmet demand."""
+    """`random_pairs` without those of two models of high worker scalability; what such pairs leave is served alone."""
     check_shareable(tables.server)
     fleet = Fleet(tables, demand_qps, measured)
     scalability = worker_scalability(tables, least_slope)
-    for model in fleet.unmet():
-        if scalability[model] is WorkerScalability.LOW:
-            while fleet.needs(model) and (partners := _partners(fleet, scalability)):
-                fleet.add((model, partners[rng.integers(len(partners))]), 1)
+    while len(unmet := fleet.unmet()) > 1:
+        low = [model for model in unmet if scalability[model] is WorkerScalability.LOW]
+        if not low:
+            break
+        row = low + [model for model in unmet if scalability[model] is WorkerScalability.HIGH]
+        # A pair has its first member in `low` and the other anywhere behind it: each pair once, all equally likely.
+        behind = np.arange(len(row) - 1, len(row) - 1 - len(low), -1)
+        first = int(rng.choice(len(low), p=behind / behind.sum()))
+        second = int(rng.integers(first + 1, len(row)))
+        fleet.add((min(row[first], row[second]), max(row[first], row[second])), 1)
     fleet.serve_alone()
     return fleet.plan("hera_random")
 
@@ -182,17 +188,14 @@ def hera(
     for model in fleet.unmet():
         if scalability[model] is WorkerScalability.HIGH:
             continue
-        for partner in sorted(_partners(fleet, scalability), key=lambda other: (-affinity[model, other], other)):
+        partners = [other for other in fleet.unmet() if scalability[other] is WorkerScalability.HIGH]
+        for partner in sorted(partners, key=lambda other: (-affinity[model, other], other)):
             if not fleet.needs(model):
                 break
             if fleet.utilization((model, partner)) > 1:
                 fleet.meet((model, partner))
     fleet.serve_alone()
     return fleet.plan("hera")
-
-
-def _partners(fleet: Fleet, scalability: list[WorkerScalability]) -> list[int]:
-    return [model for model in fleet.unmet() if scalability[model] is WorkerScalability.HIGH]
 
 
 class Fleet:
