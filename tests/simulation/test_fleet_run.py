@@ -177,7 +177,7 @@ def test_known_service_times_are_told_to_the_router_and_keep_early_queries_from_
     trace = QueryTrace.draw(200, ProductionSizes(), 3)
     learning, known = servers(), TableServers(servers().table, known=True)
     assert learning.profiles == {}
-    fleet = Fleet(known.types, known.profiles)
+    fleet = known.fleet()
     for server_type in range(2):
         for items in (150, 300, 900):
             expected_s = known.table.mean_s[server_type, items - 1]

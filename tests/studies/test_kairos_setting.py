@@ -1,17 +1,22 @@
 """Kairos' models and instances: the built-in figures, measurements in files, and noise."""
 
+from copy import deepcopy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hebe.query import Query, SubQuery
-from hebe.simulation.fleet_run import QueryTrace, TableServers
+from hebe.scheduling.distribution import FirstComeFirstServed
+from hebe.scheduling.latency_prediction import LatencyPredictor
+from hebe.scheduling.matching import CostMatching
+from hebe.simulation.fleet_run import QueryTrace, run_fleet
 from hebe.studies.kairos_setting import (
     GAUSSIAN,
     MEASURED_ITEMS,
     MEASURED_MS,
     MODELS,
     TYPES,
-    NoisyServers,
     Setting,
     settings,
 )
@@ -67,34 +72,49 @@ def test_what_measurements_lack_is_named(tmp_path):
         settings(StudyOptions(data=tmp_path / "field"))
 
 
+def predicted(servers, trace, times):
+    """How far off predictions for 200 items are on each type, asked for so many times: [types, times]."""
+    servers.begin(trace)
+    fleet = servers.fleet()
+    for predictor in fleet.predictors:
+        for _ in range(20):
+            predictor.observe(200, 0.01)
+    return np.array([[fleet.service_time_s(kind, 200) / 0.01 for _ in range(times)] for kind in range(len(TYPES))])
+
+
 def test_noise_is_white_and_the_same_again():
     setting = Setting("wnd", noise=0.05)
-    plain, noisy = TableServers(setting.table), setting.servers
-    assert isinstance(noisy, NoisyServers)
-    trace = setting.trace(4_000, 1)
-    whole = [SubQuery(Query(at, int(items), 0.0), 0, int(items)) for at, items in enumerate(trace.sizes)]
-    for servers in (plain, noisy):
-        servers.begin(trace)
-    factor = np.array([[noisy.service_s(t, part) / plain.service_s(t, part) for part in whole] for t in range(4)])
+    factor = predicted(setting.servers, setting.trace(100, 1), 4_000)
     assert factor.mean(axis=1) == pytest.approx(np.ones(4), abs=0.005)
     assert factor.std(axis=1) == pytest.approx(np.full(4, 0.05), rel=0.1)
     assert np.abs(np.corrcoef(factor) - np.eye(4)).max() < 0.1
-    again = setting.servers
-    again.begin(trace)
-    assert [again.service_s(0, part) for part in whole] == [noisy.service_s(0, part) for part in whole]
+    assert abs(np.corrcoef(factor[0, 1:], factor[0, :-1])[0, 1]) < 0.1
+    np.testing.assert_array_equal(factor, predicted(setting.servers, setting.trace(100, 1), 4_000))
+    other = predicted(setting.servers, setting.trace(100, 2), 4_000)
+    assert abs(np.corrcoef(factor[0], other[0])[0, 1]) < 0.1, "noise of one trace says nothing of another's"
 
 
-def test_noise_of_one_trace_says_nothing_of_another_s():
-    setting = Setting("wnd", noise=0.05)
-    plain, noisy = TableServers(setting.table), setting.servers
-    factors = []
-    for seed in (1, 2):
-        trace = setting.trace(4_000, seed)
-        plain.begin(trace)
-        noisy.begin(trace)
-        whole = [SubQuery(Query(at, int(items), 0.0), 0, int(items)) for at, items in enumerate(trace.sizes)]
-        factors.append([noisy.service_s(0, part) / plain.service_s(0, part) for part in whole])
-    assert abs(np.corrcoef(factors)[0, 1]) < 0.1
+def test_noise_is_on_predictions_and_what_is_learned_is_not_off():
+    setting = Setting("wnd", noise=0.3)
+    servers, trace = setting.servers, setting.trace(100, 1)
+    servers.begin(trace)
+    (noisy, *_), exact = servers.fleet().predictors, LatencyPredictor()
+    for predictor in (noisy, exact):
+        for _ in range(200):
+            predictor.observe(200, 0.01)
+    tails_s = [noisy.tail_time_s(200) for _ in range(2_000)]
+    assert np.mean(tails_s) == pytest.approx(exact.tail_time_s(200), rel=0.02)
+    assert np.std(tails_s) / np.mean(tails_s) == pytest.approx(0.3, rel=0.1)
+    assert min(noisy.service_time_s(200) for _ in range(2_000)) > 0
+
+
+@pytest.mark.parametrize(("policy", "alike"), [(FirstComeFirstServed(), True), (CostMatching(0.35, 1000), False)])
+def test_noise_is_nothing_to_a_policy_that_predicts_nothing(policy, alike):
+    setting, runs = Setting("rm2"), []
+    for each in (setting, replace(setting, noise=0.22)):
+        run = run_fleet(setting.trace(300, 1), 30.0, (1, 0, 4, 0), each.servers, deepcopy(policy), each.sla.latency_s)
+        runs.append(run.latency_s)
+    assert np.array_equal(*runs) == alike
 
 
 def test_gaussian_sizes_change_the_weights_only():

@@ -67,9 +67,8 @@ class ServiceModel(Protocol):
         """The server types it knows, base first."""
         ...
 
-    @property
-    def profiles(self) -> Mapping[str, LatencyProfile]:
-        """What a router knows of types beforehand; of others it learns from nothing."""
+    def fleet(self) -> Fleet:
+        """A router's new fleet of these types, without workers yet: it knows beforehand, or learns, what they take."""
         ...
 
     def begin(self, trace: QueryTrace) -> None:
@@ -104,6 +103,10 @@ class TableServers:
     def types(self) -> tuple[str, ...]:
         """The table's types."""
         return self.table.types
+
+    def fleet(self) -> Fleet:
+        """Which has the profiles of known types."""
+        return Fleet(self.types, self.profiles)
 
     def begin(self, trace: QueryTrace) -> None:
         """Draw every query's service time on every type, should it go there whole."""
@@ -170,7 +173,7 @@ def run_fleet(
     if isinstance(policy, PartitionedRouter):
         router: Router | PartitionedRouter = policy
     else:
-        router = Router(Fleet(servers.types, servers.profiles), policy, RouterConfig(sla_s=sla_s))
+        router = Router(servers.fleet(), policy, RouterConfig(sla_s=sla_s))
     servers.begin(trace)
     happenings: EventQueue[SubQueryFinished | InstanceChanged] = EventQueue()
     instances = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hebe.scheduling.distribution import DistributionPolicy
-from hebe.scheduling.fleet import Fleet
 from hebe.scheduling.partitioning import PartitionedRouter
 from hebe.scheduling.router import Router, RouterConfig
 from hebe.simulation.fleet_run import ServiceModel
@@ -21,6 +20,4 @@ def partitioned(
     """
     if partitions == 1:
         return make_policy()
-    return PartitionedRouter(
-        partitions, lambda: Router(Fleet(servers.types, servers.profiles), make_policy(), RouterConfig(sla_s=sla_s))
-    )
+    return PartitionedRouter(partitions, lambda: Router(servers.fleet(), make_policy(), RouterConfig(sla_s=sla_s)))

@@ -203,9 +203,10 @@ def _explanation(cases: list[_Case], two_base: Mapping[str, Capacity]) -> str:
         + (f"Where it is far above, the pick is what is lost: {'; '.join(picked)}. " if picked else "")
         + "Bars are over g4dn.xlarge, as in the paper, also where another type serves every size in time. Gaussian "
         "sizes have mean 256 and deviation 32; the paper does not name its own, and others were not tested. The "
-        "paper's 5% variance may mean a deviation of 5% or of 22%, so both are shown. Planning knows of neither. "
-        f"Under the latter, Kairos' matching on {pool_text(TWO_BASE)}, with two base instances, is at {noisiest}. More "
-        "than 2% of the QoS as a safeguard, tried by hand on ncf, rm2 and wnd, served less."
+        "paper's 5% variance may mean a deviation of 5% or of 22%, so both are shown. The noise is added to every time "
+        "that a policy predicts, anew each time that it asks; what queries take is as in Fig. 8, and so is the "
+        "homogeneous pool, whose policy predicts nothing. Planning knows of neither. "
+        f"Under the latter, Kairos' matching on {pool_text(TWO_BASE)}, with two base instances, is at {noisiest}."
     )
 
 

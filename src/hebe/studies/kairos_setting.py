@@ -7,7 +7,7 @@ the artifact's sampler. Queries come as a Poisson process, as the paper says (it
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,8 +18,8 @@ from scipy.special import ndtri
 
 from hebe.planning.pool_problem import PoolProblem
 from hebe.planning.query_size_monitor import size_weights
-from hebe.profile import LatencyProfile
-from hebe.query import SubQuery
+from hebe.scheduling.fleet import Fleet
+from hebe.scheduling.latency_prediction import LatencyPredictor
 from hebe.simulation.fleet_run import QueryTrace, ServiceModel, TableServers
 from hebe.simulation.server_types import EC2
 from hebe.simulation.service_samples import read_service_tables
@@ -94,14 +94,15 @@ ABOUT_DATA = "Service times are drawn from all measurements of the Kairos artifa
 
 _LEVELS = 40
 _SIZE_DRAWS = 200_000
-_MOST_NOISE_DRAWS = 7
+_LEAST_FACTOR = 0.1
+"""Of what is predicted, whatever the noise: no service time is negative."""
 
 
 @dataclass(frozen=True)
 class Setting:
     """One model's problem: whose measurements (`data` is the artifact's folder, None the built-in figures), the
-    budget, the QoS times `sla_factor`, the query sizes, and the standard deviation of what nobody can predict about a
-    service time, over that time (`noise`). `steady`: every service time is its mean. `gap_ms`: gaps as the artifact
+    budget, the QoS times `sla_factor`, the query sizes, and the standard deviation by which predicted service times are
+    off, over what is predicted (`noise`). `steady`: every service time is its mean. `gap_ms`: gaps as the artifact
     draws them, whole milliseconds of a Poisson variate of this mean; 0 for exponential ones. `known_times`: service
     times are known beforehand; else policies that predict learn them from nothing in each run. Plain data: what it
     stands for is worked out once per process."""
@@ -132,8 +133,9 @@ class Setting:
         table = self.table
         if self.steady:
             table = ServiceTable(table.types, table.quantiles_s.mean(axis=2, keepdims=True))
-        servers = TableServers(table, known=self.known_times)
-        return NoisyServers(servers, self.noise) if self.noise else servers
+        if self.noise:
+            return NoisilyPredicted(table, self.noise, known=self.known_times)
+        return TableServers(table, known=self.known_times)
 
     @property
     def problem(self) -> PoolProblem:
@@ -228,35 +230,46 @@ def _problem(setting: Setting) -> PoolProblem:
     return PoolProblem(TYPES, np.array(list(PRICES.values())), table.mean_s, weights, setting.sla.latency_s)
 
 
-class NoisyServers:
-    """Servers whose every service time is off by Gaussian white noise: `noise` is its deviation over the time.
+class NoisyPredictor(LatencyPredictor):
+    """Says what `exact` predicts, off by `factor()` anew each time that it is asked. What it learns is not off."""
 
-    To a policy it is the same whether the service or its prediction is off.
-    """
+    def __init__(self, exact: LatencyPredictor, factor: Callable[[], float]) -> None:
+        super().__init__()
+        self._exact = exact
+        self._factor = factor
 
-    def __init__(self, servers: TableServers, noise: float) -> None:
-        self._servers = servers
+    def observe(self, items: int, service_s: float) -> None:
+        """As `exact` does."""
+        self._exact.observe(items, service_s)
+
+    def service_time_s(self, items: int) -> float:
+        """With noise."""
+        return self._exact.service_time_s(items) * self._factor()
+
+    def tail_time_s(self, items: int, safeguard: float = 1.0) -> float:
+        """With noise."""
+        return self._exact.tail_time_s(items, safeguard) * self._factor()
+
+
+class NoisilyPredicted(TableServers):
+    """Servers that take as long as others, but whose routers predict that with Gaussian white noise added to each
+    prediction: `noise` is its deviation over what is predicted. A policy that predicts nothing sees no difference."""
+
+    def __init__(self, table: ServiceTable, noise: float, *, known: bool = False) -> None:
+        super().__init__(table, known=known)
         self._noise = noise
-        self._factor: list[float] = []
-
-    @property
-    def types(self) -> tuple[str, ...]:
-        """The table's types."""
-        return self._servers.types
-
-    @property
-    def profiles(self) -> Mapping[str, LatencyProfile]:
-        """Without the noise."""
-        return self._servers.profiles
+        self._rng = np.random.default_rng()
 
     def begin(self, trace: QueryTrace) -> None:
-        """Draw the noise: the same for the same queries, of its own for others."""
-        self._servers.begin(trace)
-        seed = crc32(trace.gaps.tobytes(), crc32(trace.luck.tobytes()))
-        drawn = 1 + self._noise * np.random.default_rng(seed).standard_normal(len(trace) * _MOST_NOISE_DRAWS)
-        self._factor = np.maximum(drawn, 0.1).tolist()
+        """The noise begins anew: the same for the same queries, of its own for others."""
+        super().begin(trace)
+        self._rng = np.random.default_rng(crc32(trace.gaps.tobytes(), crc32(trace.luck.tobytes())))
 
-    def service_s(self, server_type: int, sub_query: SubQuery) -> float:
-        """With a draw of its own for each type and part."""
-        part = sub_query.query.query_id * _MOST_NOISE_DRAWS + (server_type + sub_query.start) % _MOST_NOISE_DRAWS
-        return self._servers.service_s(server_type, sub_query) * self._factor[part]
+    def fleet(self) -> Fleet:
+        """Whose predictors say what they predict with noise."""
+        fleet = super().fleet()
+        fleet.predictors = [NoisyPredictor(exact, self._factor) for exact in fleet.predictors]
+        return fleet
+
+    def _factor(self) -> float:
+        return max(1 + self._noise * float(self._rng.standard_normal()), _LEAST_FACTOR)
