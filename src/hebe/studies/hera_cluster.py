@@ -138,6 +138,7 @@ def _explanation(
     source = min(left_out, key=lambda name: _saved_percent(left_out[name]))
     over_chance = [100 * (1 - counts["Hera"] / counts["Hera (random)"]) for counts in by_target.values()]
     all_low = by_share[LOW_SHARES[-1]]
+    largest = min(left_out, key=lambda name: left_out[name]["one model a server"])
     return (
         f"Where ours differs from the paper. What Hera saves over one model a server is {saved[most]:.0f}% at a target "
         f"of {most:,.0f} queries/s and {saved[least]:.0f}% at {least:,.0f}: the fewer servers, the more of it is the "
@@ -146,7 +147,7 @@ def _explanation(
         f"paper: 15%). Most of Hera's saving comes from {source}: without it {_saved_percent(left_out[source]):.0f}% "
         f"are saved where {middle:.0f}% are with all models. Over Hera (random), which also pairs models of low "
         f"scalability with each other, Hera saves {min(over_chance):.1f}% to {max(over_chance):.1f}% (the paper says "
-        f"much better, and no figure): {source} needs so many servers that all others' demand finds room beside it, "
+        f"much better, and no figure): {largest} needs so many servers that all others' demand finds room beside it, "
         "whose first hardly matters, so affinity decides little. With no query for models of low scalability, or with "
         "nothing else, Hera shares no server, as in the paper; random pairs and Hera (random) share also among those "
         f"of low scalability, and save {_saved_percent(all_low, 'random'):.0f}% and "
