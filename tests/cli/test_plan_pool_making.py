@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from rich.progress import Progress
 from hebe.cli import plan_pool_making
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.plan_pool_making import PoolRequest, make_pool_plan
+from hebe.cli.plan_pool_results import plan_file
 from hebe.planning.error import PlanningError
-from hebe.simulation.policy_choice import PolicyKind
+from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget
 from hebe.workload.error import WorkloadError
 
@@ -39,6 +41,25 @@ def by_bounds(tmp_path_factory):
     """The plan of all types."""
     folder = tmp_path_factory.mktemp("pool")
     return planned(service_times=(times_file(folder),), prices=prices_file(folder))
+
+
+def test_large_pools_are_measured_and_planned_as_they_will_be_dealt(monkeypatch):
+    """A budget for more than two hundred servers, of which a search would take long."""
+    cases = []
+
+    def measured(_title, _work, given, *_):
+        cases.extend(given)
+        return [(1_000.0, None)] * len(given)
+
+    chosen = SimpleNamespace(counts=(20, 200), policy=PolicyChoice(PolicyKind.MATCHING))
+    monkeypatch.setattr(plan_pool_making, "choose_plan", lambda *_args, **_options: chosen)
+    monkeypatch.setattr(plan_pool_making, "on_all_cores", measured)
+    made = planned(budget_per_hour=30.0, types=("gpu", "cpu"), simulate=True, queries=5_000)
+    assert made.chosen.counts == (20, 200)
+    dealt = {(case.workers, case.policy.kind): case.partitions for case in cases}
+    assert dealt[(20, 200), PolicyKind.MATCHING] == 2
+    assert all(count == policy.partitions(workers) for (workers, policy), count in dealt.items())
+    assert plan_file(made).partitions == 2
 
 
 def test_the_bounds_stand_in_order(by_bounds):

@@ -53,7 +53,7 @@ def test_the_plan_file_has_the_chosen_pool_and_the_proposals_beside_it(made):
     content = plan_file(made).to_dict(Path("pool.toml"))
     counts = {server["server_type"]: server["count"] for server in content["server"]}
     assert tuple(counts.values()) == made.chosen.counts
-    assert content["policy"] == made.chosen.policy.to_dict()
+    assert content["policy"] == made.chosen.policy.to_dict() | {"partitions": 1}
     assert content["predicted"]["qps"] == 500.0
     assert [one["name"] for one in content["proposal"]] == [name for name in made.proposals if name != "chosen"]
 

@@ -50,6 +50,13 @@ def test_what_is_written_is_read(plan, path, policy):
     assert list(read.counts) == ["gpu", "cpu", "small"], "base first"
 
 
+def test_a_plan_says_into_how_many_fleets_its_pool_is_dealt(plan, path):
+    path.write_text(tomli_w.dumps(replace(plan, partitions=3).to_dict(path)))
+    assert read_pool_plan(path).partitions == 3
+    path.write_text(tomli_w.dumps(plan.to_dict(path)))
+    assert read_pool_plan(path).partitions is None, "as in older files"
+
+
 def test_files_are_named_as_seen_from_the_plan_and_found_through_a_link(plan, path, tmp_path):
     assert plan.to_dict(path)["made_from"] == {
         "service_times": ["../times.csv", "../more/times.csv"], "prices": "../prices.csv",
@@ -114,6 +121,8 @@ def of(place, value):
         (of(("policy", "parts"), 4), "policy: unknown field 'parts': known are name, "),
         (of(("predicted", "qpd"), 4), "predicted: unknown field 'qpd': known are price_per_hour, bound_qps, qps, "),
         (of((None, "proposal"), [{"name": "x"}, {"count": 4}]), "proposal 2: unknown field 'count': known are name, "),
+        (of(("policy", "partitions"), 0), "policy: partitions is 0: must be at least 1"),
+        (of(("policy", "partitions"), 1.5), "policy: partitions is 1.5"),
         (of(("made_from", "service_times"), []), "made_from: service_times is []: must be a list of files"),
         (of(("made_from", "prices"), None), "made_from: prices is missing"),
     ],

@@ -90,6 +90,19 @@ def test_large_pools_are_dealt_where_decisions_take_long(policy, partitions):
     assert simulated(**large, partitions=3).partitions == 3
 
 
+def test_a_plan_s_pool_is_dealt_as_the_plan_says(of_plan):
+    """Its figures are those of so many partitions."""
+    content = of_plan["plan"].read_text()
+    of_plan["plan"].write_text(content.replace("[policy]", "[policy]\npartitions = 2"))
+    assert simulated(**of_plan).partitions == 2
+    assert simulated(**of_plan, partitions=1).partitions == 1
+    for change in ({"pool": "gpu=1,cpu=4"}, {"policy": "splitting"}):
+        assert simulated(**of_plan | change).partitions == 1, "as suits what is asked for in its place"
+    of_plan["plan"].write_text(content.replace("[policy]", "[policy]\npartitions = 6"))
+    with pytest.raises(PlanFileError, match=r"pool\.toml: policy: partitions is 6: the pool has 5 workers to deal"):
+        simulated(**of_plan)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -44,6 +44,20 @@ def test_where_no_type_serves_the_largest_query_whole_the_choice_splits():
     )
 
 
+def test_large_pools_are_tried_as_they_will_be_dealt(monkeypatch):
+    dealt = {}
+
+    def entered(_race, workers, make):
+        routers = getattr(make(), "routers", [None])
+        dealt[tuple(workers)] = len(routers)
+        return 1.0
+
+    monkeypatch.setattr(CapacityRace, "enter", entered)
+    choose_plan(problem(), table(), 100 * BUDGET, SLA, TRACE, runners_up=0)
+    assert any(count > 1 for count in dealt.values())
+    assert all(count == PolicyKind.MATCHING.partitions(workers) for workers, count in dealt.items())
+
+
 def test_the_same_inputs_make_the_same_choice_and_report_every_step():
     steps = []
     plan = choose_plan(problem(), table(), BUDGET, SLA, TRACE, runners_up=1, on_tried=lambda *step: steps.append(step))

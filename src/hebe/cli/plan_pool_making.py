@@ -266,8 +266,9 @@ def _measured(
     ways = {(one.counts, one.policy.kind): one for one in proposals.values()}
     cases = [
         FleetCase(
-            times.table, times.workers_of(one.counts), one.policy, request.sla, problem.largest,
+            times.table, workers := times.workers_of(one.counts), one.policy, request.sla, problem.largest,
             QueryStream("poisson", request.sizes, queries, request.seed + 1 + number), 0.8 * one.bound.bound_qps,
+            one.policy.kind.partitions(workers),
         )
         for one in ways.values()
         for number in range(request.seeds)

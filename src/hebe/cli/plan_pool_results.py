@@ -46,6 +46,7 @@ def plan_file(made: PoolPlanMade) -> PoolPlanFile:
         predicted(made, chosen),
         {"proposal": [_proposal_content(made, one) for name, one in made.proposals.items() if name != "chosen"]},
         made.times.estimated.intersection(problem.types),
+        chosen.policy.kind.partitions(made.times.workers_of(chosen.counts)),
     )
 
 

@@ -23,7 +23,7 @@ _HEAD = (
 )  # fmt: skip
 _MADE_FROM = ("service_times", "prices")
 _SLA = ("latency_ms", "percentile")
-_POLICY = ("name", "threshold_items", "prices_qps")
+_POLICY = ("name", "partitions", "threshold_items", "prices_qps")
 _PREDICTED = (
     "price_per_hour", "bound_qps", "qps", "qps_low", "qps_high", "seeds", "queries_per_run", "utilisation",
 )  # fmt: skip
@@ -38,6 +38,7 @@ class PoolPlanFile:
 
     `predicted` are figures as plain data, `more` what else the planner says; neither is needed to simulate it.
     `estimated` are the server types whose service times were estimates.
+    `partitions`: into how many fleets that decide on their own the pool is dealt; None, as in older files: as suits it.
     """
 
     model: str
@@ -52,6 +53,7 @@ class PoolPlanFile:
     predicted: Mapping[str, Any]
     more: Mapping[str, Any]
     estimated: frozenset[str] = frozenset()
+    partitions: int | None = None
 
     def to_dict(self, path: Path) -> dict[str, Any]:
         """The content of the file at `path`; files are named relative to it."""
@@ -67,7 +69,7 @@ class PoolPlanFile:
                 "prices": relative_to_plan(self.price_file, path),
             },
             "sla": {"latency_ms": self.sla.latency_ms, "percentile": self.sla.percentile},
-            "policy": self.policy.to_dict(),
+            "policy": self.policy.to_dict() | ({} if self.partitions is None else {"partitions": self.partitions}),
             "predicted": dict(self.predicted),
             **self.more,
             "server": [
@@ -116,6 +118,7 @@ def read_pool_plan(path: Path) -> PoolPlanFile:
         predicted.fields,
         {},
         estimated,
+        _partitions(policy),
     )
 
 
@@ -167,6 +170,15 @@ def _policy(path: Path, policy: Entry, counts: Mapping[str, int]) -> PolicyChoic
     if kind is PolicyKind.SPLITTING:
         return PolicyChoice(kind, prices_qps=_prices_qps(path, policy.fields.get("prices_qps"), counts))
     return PolicyChoice(kind)
+
+
+def _partitions(policy: Entry) -> int | None:
+    if "partitions" not in policy.fields:
+        return None
+    partitions = policy.whole("partitions")
+    if partitions < 1:
+        raise PlanFileError(f"{policy.where}: partitions is {partitions}: must be at least 1")
+    return partitions
 
 
 def _prices_qps(path: Path, worth: object, counts: Mapping[str, int]) -> dict[str, float]:

@@ -155,7 +155,7 @@ def make_simulation(request: SimulationRequest, progress: Progress) -> Simulatio
     rate_qps = 0.7 * limit_qps if request.rate_qps is None else request.rate_qps
     queries = queries_needed(request.queries, sla, limit_qps if search else rate_qps, request.arrivals, search=search)
     stream = QueryStream(request.arrivals, sizes, queries, request.seed)
-    partitions = _partitions(request, policy, workers)
+    partitions = _partitions(request, plan, policy, workers)
     first = FleetCase(times.table, workers, policy, sla, largest, stream, rate_qps, partitions)
     cases = [first.with_seed(request.seed + number) for number in range(request.seeds)]
     capacity = None
@@ -170,13 +170,18 @@ def make_simulation(request: SimulationRequest, progress: Progress) -> Simulatio
     return SimulationMade(request, plan, times, pool, policy, sla, stream, capacity, runs, partitions, shift)
 
 
-def _partitions(request: SimulationRequest, policy: PolicyChoice, workers: tuple[int, ...]) -> int:
-    """As asked, else as the policy is dealt."""
-    if request.partitions is None:
+def _partitions(
+    request: SimulationRequest, plan: PoolPlanFile | None, policy: PolicyChoice, workers: tuple[int, ...]
+) -> int:
+    """As asked, else as the plan says of its own pool and policy, else as the policy is dealt."""
+    asked, where = request.partitions, "--partitions"
+    if asked is None and plan is not None and request.pool is None and request.policy is None:
+        asked, where = plan.partitions, f"{request.plan}: policy: partitions"
+    if asked is None:
         return policy.kind.partitions(workers)
-    if request.partitions > sum(workers):
-        raise PlanFileError(f"--partitions is {request.partitions}: the pool has {sum(workers)} workers to deal")
-    return request.partitions
+    if asked > sum(workers):
+        raise PlanFileError(f"{where} is {asked}: the pool has {sum(workers)} workers to deal")
+    return asked
 
 
 def _shift(

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hebe.scheduling.distribution import DistributionPolicy
+from hebe.scheduling.partitioning import PartitionedRouter
 from hebe.simulation.capacity import holds_target, largest_rate_qps, most_late
 from hebe.simulation.fleet_run import QueryTrace, ServiceModel, run_fleet
 from hebe.spec import SlaTarget
 
-PolicyMaker = Callable[[], DistributionPolicy]
+PolicyMaker = Callable[[], DistributionPolicy | PartitionedRouter]
 
 
 class CapacityRace:

@@ -20,9 +20,11 @@ from hebe.planning.fluid_pool import best_pool, fluid_bounds
 from hebe.planning.pool import plan_pool, pools_within
 from hebe.planning.pool_problem import PoolProblem
 from hebe.planning.split_options import split_options
+from hebe.scheduling.distribution import DistributionPolicy
 from hebe.simulation.capacity import fleet_capacity
 from hebe.simulation.capacity_race import CapacityRace, PolicyMaker
 from hebe.simulation.fleet_run import QueryTrace, TableServers
+from hebe.simulation.partitioned_fleet import partitioned
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind, splitting_choice
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
@@ -56,7 +58,7 @@ class PlanChoice:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
     """A pool under a policy, its fluid bound, and its workers: to the router a server of several workers is as good as
-    so many servers."""
+    so many servers. `make` deals a large pool into partitions, as it is to run."""
 
     policy: PolicyChoice
     bound: FluidBound
@@ -90,7 +92,11 @@ def choose_plan(
     pools, pick = _candidates(problem, budget_per_hour, most_counts, runners_up)
     options = split_options(problem, DEFAULT_PARTS)
     bounds = [fluid_bound(problem, pool, options=options) for pool in pools]  # all positive: a candidate serves all
-    ways = [_way(problem, sla, bound, kind) for bound in bounds for kind in (PolicyKind.SPLITTING, PolicyKind.MATCHING)]
+    ways = [
+        _way(problem, sla, servers, bound, kind)
+        for bound in bounds
+        for kind in (PolicyKind.SPLITTING, PolicyKind.MATCHING)
+    ]
     finals = min(FINALISTS, len(ways)) if fresh else 0
     done = 0
 
@@ -129,10 +135,15 @@ def choose_plan(
     )
 
 
-def _way(problem: PoolProblem, sla: SlaTarget, bound: FluidBound, kind: PolicyKind) -> _Way:
+def _way(problem: PoolProblem, sla: SlaTarget, servers: TableServers, bound: FluidBound, kind: PolicyKind) -> _Way:
     policy = splitting_choice(problem, bound) if kind is PolicyKind.SPLITTING else PolicyChoice(kind)
     workers = tuple((bound.counts * problem.workers_per_server).tolist())
-    return _Way(policy, bound, workers, lambda: policy.make(problem.types, sla.latency_s, problem.largest))
+
+    def make() -> DistributionPolicy:
+        return policy.make(problem.types, sla.latency_s, problem.largest)
+
+    dealt = kind.partitions(workers)
+    return _Way(policy, bound, workers, lambda: partitioned(servers, make, sla.latency_s, dealt))
 
 
 def _finalists(race: CapacityRace, ways: Sequence[_Way], best: _Way, kairos: _Way | None, count: int) -> list[_Way]:
