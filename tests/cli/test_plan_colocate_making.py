@@ -94,8 +94,8 @@ def test_a_model_whose_worker_takes_more_cores_than_are_left_is_not_on_that_serv
     Path("server.csv").write_text("cores,cache_ways,bandwidth_bytes_per_s,memory_bytes\n6,2,1e10,1e11\n")
     Path("demand.csv").write_text("model,qps\nm,1\nn,1000\n")
     large = ScalabilityProfile("m", (1,), (1.0,), (0.0,), (1, 2), ((1.0, 1.0),), (8e10,), False, 4)
-    rows = ((), (30.0, 30.0))
-    small = ScalabilityProfile("n", (1, 3), (10.0, 30.0), (0.0, 0.0), (1, 2), rows, (8e10, 8e10))
+    rows = ((), (), (30.0, 30.0))
+    small = ScalabilityProfile("n", (1, 3, 6), (10.0, 30.0, 30.0), (0.0,) * 3, (1, 2), rows, (8e10,) * 3)
     Path("scalability.json").write_text(json.dumps([large.to_dict(), small.to_dict()]))
     plan = planned(policy=policy, profiles=Path("scalability.json")).plan
     assert plan.servers == 35
@@ -109,6 +109,12 @@ def test_a_model_whose_worker_takes_more_cores_than_are_left_is_not_on_that_serv
             "server.csv",
             SERVER.replace("\n4,", "\n2,"),
             "profiles.csv: lines 2 to 13: scalability profile of rm: workers go up to 4: the server has 2 cores",
+        ),
+        (
+            "server.csv",
+            SERVER.replace("\n4,", "\n8,"),
+            "profiles.csv: lines 2 to 13: scalability profile of rm: workers go up to 4: the server has cores and memory for "
+            "more",
         ),
         (
             "server.csv",
@@ -138,7 +144,7 @@ def test_lines_without_memory_are_refused_where_the_server_s_is_given():
     Path("demand.csv").write_text("model,qps\nm,1500\n")
     message = fault(profiles=Path("m.csv"))
     assert message.startswith("m.csv: line 2: scalability profile of m: memory_bytes is not known, but the server's is")
-    Path("m.csv").write_text("model,workers,cache_ways,qps,bandwidth_bytes_per_s,memory_bytes\nm,1,3,1000,1e7,0\n")
+    Path("m.csv").write_text("model,workers,cache_ways,qps,bandwidth_bytes_per_s,memory_bytes\nm,4,3,1000,1e7,0\n")
     assert planned(profiles=Path("m.csv")).plan.servers == 2, "told to be none"
 
 

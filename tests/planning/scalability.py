@@ -47,12 +47,12 @@ def small_fleets(draw, least=1, most=4, cores=5, ways=4):
     profiles = []
     for number in range(draw(st.integers(least, most))):
         largest = draw(st.integers(1, cores))
-        counts = list(range(1, largest + 1))
-        grow = [draw(amount) for _ in counts]
+        counts = list(range(1, cores + 1))
+        grow = [draw(amount) if count <= largest else 0.0 for count in counts]
         qps = [draw(st.sampled_from([1.0, 30.0, 1000.0])) * sum(grow[:count]) for count in counts]
         loss = draw(st.floats(0, 0.8))
         rows = [[rate * (1 - loss * (ways - way) / ways) for way in range(1, ways + 1)] for rate in qps]
-        heavy = draw(st.floats(0, 1))
+        heavy = draw(st.one_of(st.just(0.0), st.floats(1e-3, 1)))
         bandwidth = [heavy * count / cores for count in counts]
         memory = sorted(draw(st.sampled_from([0.0, 0.1, 0.2])) * count for count in counts)
         profiles.append(

@@ -132,10 +132,10 @@ def test_the_bound_on_the_slope_can_be_moved():
 
 @pytest.mark.parametrize(("cores", "ways", "field"), [(1, 11, "cores is 1"), (16, 1, "cache_ways is 1")])
 def test_a_server_that_cannot_be_shared_is_refused(cores, ways, field):
-    single = profile("m", 1.0, memory_limit=1)
+    single = profile("m", 1.0, memory_limit=1, memory=60e9)
     alone = single.from_dict(single.to_dict() | {"cache_ways": [ways], "qps_by_cache_ways": [[1.0]]})
     with pytest.raises(PlanningError, match=f"server: {field}: two models need at least 2"):
-        affinity_of([alone], ServerResources(cores, ways, 100e9))
+        affinity_of([alone], ServerResources(cores, ways, 100e9, 100e9))
 
 
 def test_hundreds_of_models_at_once():

@@ -133,8 +133,8 @@ def test_the_optimum_is_proven_where_greed_happens_to_reach_it():
 
 
 def test_three_models_a_server_pay_where_two_leave_something_over():
-    """Each is held to five workers by the memory, so two leave six cores idle."""
-    five = [profile(name, 10.0, memory_limit=5, memory=8e9) for name in "abc"]
+    """None does better with more than five workers, so two leave six cores idle."""
+    five = [profile(name, 10.0, limit=5) for name in "abc"]
     demand = dict.fromkeys("abc", 2_000.0)
     made = tables(*five)
     assert optimal_colocation(made, demand, 2).servers == 60

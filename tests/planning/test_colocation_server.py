@@ -28,6 +28,9 @@ from .scalability import (
     tables,
 )
 
+HALF = profile("half", 100.0, memory_limit=8, memory=1e9)
+"""Of eight workers, which are all that fit half of a server."""
+
 
 def served_together(made, members, cores, ways):
     """What each member of a set serves in one split; None if it does not fit."""
@@ -209,11 +212,31 @@ def test_every_set_once(count, size):
             SERVER,
             r"profile of m: memory_bytes falls from 1e\+10 with 1 workers to 2e\+08 with 2",
         ),
+        ([HALF], SERVER, "half: workers go up to 8: the server has cores and memory for more; profile the model with"),
+        ([replace(HALF, memory_bytes=())], ServerResources(16, 11, 1e11), "half: workers go up to 8: the server has"),
+        (
+            [ScalabilityProfile("m", (1, 4), (1.0, 4.0), (1.0, 4.0), (11,), ((), (4.0,)), cores_per_worker=3)],
+            ServerResources(16, 11, 1e11),
+            "m: workers go up to 4: the server has cores and memory for more",
+        ),
     ],
 )
 def test_profiles_of_another_server_are_refused(profiles, server, message):
     with pytest.raises(PlanningError, match=message):
         ScalabilityTables.of(profiles, server)
+
+
+@pytest.mark.parametrize(
+    ("made", "server"),
+    [
+        (HALF, ServerResources(16, 11, 1e11, 8.9e9)),
+        (replace(HALF, cores_per_worker=2), SERVER),
+        (replace(HALF, memory_bytes=tuple(20e9 + bytes_ for bytes_ in HALF.memory_bytes)),
+         ServerResources(16, 11, 1e11, 28.9e9)),
+    ],
+)  # fmt: skip
+def test_a_profile_that_stops_where_cores_or_memory_do_is_of_the_whole_server(made, server):
+    assert ScalabilityTables.of([made], server).alone.tolist() == [800.0]
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,20 @@ def _check_measured_on(server: ServerResources, profile: ScalabilityProfile) -> 
             f"{where}: memory_bytes is not known, but the server's is, {server.memory_bytes:g}: profile the model"
             " again, or leave out the server's, and memory is no limit"
         )
+    if (most + 1) * each <= server.cores and _with_one_more(profile) <= server.memory_bytes:
+        # Else the model would be taken for one that no more workers help, and its throughput for the whole server's.
+        raise PlanningError(
+            f"{where}: workers go up to {most}: the server has cores and memory for more; profile the model with all"
+            " that fit this kind of server, or give the server's cores and memory_bytes as they were then"
+        )
+
+
+def _with_one_more(profile: ScalabilityProfile) -> float:
+    """Bytes resident with one worker more than were measured, going by the last ones; 0 if not known."""
+    if not profile.memory_bytes:
+        return 0.0
+    (before, held), (most, holds) = ((0, 0.0), *zip(profile.workers, profile.memory_bytes, strict=True))[-2:]
+    return holds + (holds - held) / (most - before)
 
 
 def _workers_used(
