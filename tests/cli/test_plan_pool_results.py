@@ -84,7 +84,7 @@ def test_without_a_ranking_or_a_simulation_that_is_said(unsimulated):
     text = shown(pool_tables(replace(unsimulated, kairos=None, without_kairos="Only splitting does.")))
     assert "rank" not in text
     assert "Only splitting does." in text
-    assert "not simulated; at most" in text
+    assert "not simulated; fluid bound" in text
     assert "Simulated:" not in text
 
 
@@ -93,4 +93,5 @@ def test_the_page_draws_frontier_and_shares_and_compares_the_chosen_pool(unsimul
     assert page.count("<svg") == 2
     for words in ("What a budget buys", "Who serves what", "over the base type alone", "2.00"):
         assert words in page
+    assert "whole or, where the policy splits, in up to 4 parts: equal ones on one server type" in page
     assert "not simulated" in pool_page(unsimulated).render()

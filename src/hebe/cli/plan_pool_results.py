@@ -13,7 +13,7 @@ from rich.text import Text
 import hebe
 from hebe.cli.plan_pool_making import PoolPlanMade, Proposal
 from hebe.cli.pool_plan_file import PoolPlanFile, pool_words
-from hebe.planning.fluid_bound import FluidBound
+from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page
 from hebe.report.pool_plots import cost_frontier, shares_by_size, utilisation_bars
@@ -159,7 +159,7 @@ def _verdict(made: PoolPlanMade) -> Text:
     chosen, sla = made.chosen, made.request.sla
     price = format_number(chosen.cost_per_hour)
     if chosen.measured is None:
-        serves = f"not simulated; at most {format_number(chosen.bound.bound_qps)} queries/s"
+        serves = f"not simulated; fluid bound {format_number(chosen.bound.bound_qps)} queries/s"
     else:
         serves = f"serves {_interval(chosen)} queries/s in simulation"
     return Text(
@@ -208,8 +208,9 @@ def pool_page(made: PoolPlanMade) -> Page:
     )
     page.table(
         *_proposal_rows(made),
-        "The fluid bound holds for any policy that keeps every query in time, with splitting where the policy splits."
-        " The SLA lets some queries be late, so simulation may come out slightly above it."
+        "The fluid bound holds for policies that keep every query in time, whole or, where the policy splits, in up to"
+        f" {DEFAULT_PARTS} parts: equal ones on one server type, or such that finish together on two. The SLA lets some"
+        " queries be late, so simulation may come out slightly above it."
         if points
         else "",
     )

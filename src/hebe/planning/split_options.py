@@ -1,7 +1,8 @@
 """The ways to serve a query: whole on one server type, or in parts on one or two types at once.
 
 Parts on one type are equal; parts on two types are sized so that all finish together, since the query is answered
-when its last part is. Three and more types are left out: on the measured EC2 types they never raised the bound.
+when its last part is. Three and more types are left out, and so is the one type filled up to the time limit with the
+rest on the other: on the measured EC2 types they never raised the bound.
 """
 
 from __future__ import annotations

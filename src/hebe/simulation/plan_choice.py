@@ -42,7 +42,7 @@ class PlanChoice:
     """A pool, `counts` [types], and the policy to run on it.
 
     `predicted_qps` is what the simulation sustained, on the fresh traces if there were any (a little too much, as it is
-    the best of a few); `bound_qps` no policy exceeds that splits into so many parts and keeps every query in time.
+    the best of a few); `bound_qps` no policy exceeds that keeps every query in time by the fluid bound's options.
     `tried` counts the pairs of pool and policy that were compared.
     """
 
