@@ -10,7 +10,7 @@ import numpy as np
 from hebe.planning.fluid_pool import best_pool
 from hebe.planning.pool import plan_pool
 from hebe.planning.pool_problem import PoolProblem
-from hebe.planning.query_size_monitor import QuerySizeMonitor
+from hebe.planning.replanning import Replanner
 from hebe.report.plot_style import INK, QUIET, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
 from hebe.simulation.capacity import Capacity
@@ -45,25 +45,24 @@ def watch(old: Setting, shifted: QuerySizes) -> Stream:
     """A stream of `old`'s sizes, then of the shifted ones, and the plans that the monitor asks for along it."""
     rng = np.random.default_rng(12)
     sizes = np.concatenate((old.sizes.draw(_BEFORE, rng), shifted.draw(_AFTER, rng)))
-    monitor = QuerySizeMonitor(old.problem.size_weights)
-    plans = [_planned(old.problem, old.budget_per_hour, 0)]
+    planner = Replanner(old.problem, lambda problem: _planned(problem, old.budget_per_hour))
+    monitor = planner.monitor
+    plans = [planner.current]
     looks, distance = [], []
     for begin in range(0, len(sizes), _LOOK):
         monitor.observe_many(sizes[begin : begin + _LOOK])
         after = begin + _LOOK - _BEFORE
         looks.append(after)
         distance.append(monitor.distance())
-        if monitor.shifted():
-            weights = monitor.weights()
-            plans.append(_planned(replace(old.problem, size_weights=weights), old.budget_per_hour, after))
-            monitor.plan_for(weights, planned_from=monitor.queries)
+        if planner.plan_if_shifted():
+            plans.append(replace(planner.current, after=after))
             looks.append(after)
             distance.append(monitor.distance())
     return Stream(tuple(looks), tuple(distance), tuple(plans))
 
 
-def _planned(problem: PoolProblem, budget_per_hour: float, after: int) -> Replan:
-    return Replan(after, plan_pool(problem, budget_per_hour).pick.counts, best_pool(problem, budget_per_hour).counts)
+def _planned(problem: PoolProblem, budget_per_hour: float) -> Replan:
+    return Replan(0, plan_pool(problem, budget_per_hour).pick.counts, best_pool(problem, budget_per_hour).counts)
 
 
 def stream_plot(stream: Stream, kairos: Sequence[Capacity], hebe: Sequence[Capacity]) -> str:
