@@ -105,6 +105,11 @@ class PoolPlanMade:
         """What the plan file holds."""
         return self.proposals["chosen"]
 
+    @property
+    def partitions(self) -> int:
+        """Into how many fleets that decide on their own the chosen pool is dealt."""
+        return self.chosen.policy.kind.partitions(self.times.workers_of(self.chosen.counts))
+
 
 def make_pool_plan(request: PoolRequest, progress: Progress) -> PoolPlanMade:
     """Read the files and plan. Raises `PlanFileError`, `PlanningError`, or `WorkloadError` for queries that are larger

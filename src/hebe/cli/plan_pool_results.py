@@ -46,7 +46,7 @@ def plan_file(made: PoolPlanMade) -> PoolPlanFile:
         predicted(made, chosen),
         {"proposal": [_proposal_content(made, one) for name, one in made.proposals.items() if name != "chosen"]},
         made.times.estimated.intersection(problem.types),
-        chosen.policy.kind.partitions(made.times.workers_of(chosen.counts)),
+        made.partitions,
     )
 
 
@@ -82,7 +82,7 @@ def summary(made: PoolPlanMade) -> dict[str, Any]:
         "ranked": [pool.to_dict() for pool in made.kairos.ranked] if made.kairos is not None else [],
         "without_kairos": made.without_kairos or None,
         "remarks": made.remarks,
-        "policy": made.chosen.policy.to_dict(),
+        "policy": made.chosen.policy.to_dict() | {"partitions": made.partitions},
         "proposals": {name: _proposal_content(made, one) for name, one in made.proposals.items()},
     }
 
