@@ -113,8 +113,8 @@ def test_a_model_whose_worker_takes_more_cores_than_are_left_is_not_on_that_serv
         (
             "server.csv",
             SERVER.replace("\n4,", "\n8,"),
-            "profiles.csv: lines 2 to 13: scalability profile of rm: workers go up to 4: the server has cores and memory for "
-            "more",
+            "profiles.csv: lines 2 to 13: scalability profile of rm: workers go up to 4: the server has cores and "
+            "memory for more",
         ),
         (
             "server.csv",
