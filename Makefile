@@ -44,8 +44,8 @@ system-packages:
 
 # Files in their order: xdist would leave those of few tests, which take longest, to the end, one after another.
 .PHONY: test
-test: system-packages $(READY)  ## run all tests, three files at a time: much of the time goes by in waiting for processes
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+test: system-packages $(READY)  ## run all tests, four files at a time: much of the time goes by in waiting for processes
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: check
 check: $(READY)  ## format, lint, types, import table, documents' links
