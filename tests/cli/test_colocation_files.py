@@ -76,7 +76,7 @@ def test_workers_have_the_cores_that_they_were_profiled_with(written):
     """Files of before do not say how many."""
     lane = replace(ON_HOST, workers=4, cores_per_worker=4)
     profile_file(Path("m.json"), lanes=(lane,), scalability=replace(scaling("m", (1.0, 2.0)), cores_per_worker=written))
-    (profile,) = read_scalability(Path("m.json"), ServerResources(16, 2, 1e10))
+    (profile,) = read_scalability(Path("m.json"), ServerResources(8, 2, 1e10))
     assert profile.cores_per_worker == 4
 
 
@@ -122,7 +122,7 @@ def test_bad_files_are_named_by_line_and_field(name, text, message):
 
 
 def test_demand_that_no_server_meets_is_named_by_line():
-    Path("none.csv").write_text(f"{HEADER}\nncf,1,3,10,,1e8,\nrm,1,3,0,,1e8,\n".replace(",,1e8", ",0,1e8"))
+    Path("none.csv").write_text(f"{HEADER}\nncf,1,3,10,,1e8,\nrm,1,3,0,,1e8,\n".replace(",,1e8", ",0,3e9"))
     Path("demand.csv").write_text("model,qps\nncf,1\nrm,3\n")
     assert fault(demand_of, Path("demand.csv"), "none.csv") == (
         "demand.csv: line 3: qps: of model rm is 3, but its profile has qps 0 throughout: no number of these servers"
@@ -133,7 +133,7 @@ def test_demand_that_no_server_meets_is_named_by_line():
 
 
 def test_bad_profiles_of_json_are_named_by_entry_and_field():
-    profile = ScalabilityProfile("rm", (1,), (1.0,), (0.0,), (3,), ((1.0,),), (1e8,)).to_dict()
+    profile = ScalabilityProfile("rm", (1,), (1.0,), (0.0,), (3,), ((1.0,),), (3e9,)).to_dict()
     path = Path("profiles.json")
     for change, message in (
         ({"qps": [-1.0]}, "scalability 1: scalability profile of rm: qps has -1.0"),
