@@ -148,6 +148,20 @@ def test_damaged_rows_are_told_once_and_the_tier_is_not_left_alone_for_them(capl
     guard.close()
 
 
+def test_a_tier_of_which_most_is_damaged_is_left_alone_while_it_is() -> None:
+    store = DamagedStore(DictStore(DIMS), *range(100))
+    guard = TierGuard("tier", store, DIMS, GuardOptions(timeout_s=20.0, breaker=BreakerOptions(3, 0.01, 0.02)))
+    keys, starts = np.arange(64), np.array([0, 64])
+    for _ in range(3):
+        assert guard.available
+        guard.query_tables(("users",), keys, starts, 3 * starts, 20.0)
+    assert not guard.available, "three in a row"
+    assert guard.state.failures == 3
+    time.sleep(0.1)
+    assert not guard.available, "the probes' key is damaged too"
+    guard.close()
+
+
 def test_a_probe_that_meets_damage_is_answered() -> None:
     store = DictStore(DIMS)
     breaker = BreakerOptions(failures=1, pause_s=0.01, longest_pause_s=0.01)

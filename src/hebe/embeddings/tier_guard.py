@@ -5,7 +5,8 @@ of the guard, into buffers of its own, since a caller that has given up takes hi
 the tier is left alone and callers are told at once; a probe from time to time, in no query's way, finds out when it is
 back.
 
-Damage is no reason for that: a question is answered without the rows that are damaged.
+Damage here and there is no reason for that: a question is answered without the rows that are damaged. Where most of
+what is asked for is, it is: the model should not seem ready then.
 
 The tier has its time-out for each question, counted from when a thread puts it to the store, however soon its caller
 gives up: callers with little time neither make a busy tier fail nor keep one that hangs from failing.
@@ -35,6 +36,9 @@ from hebe.embeddings.store import (
 from hebe.embeddings.tier_question import TierQuestion
 
 log = logging.getLogger("hebe.tiers")
+
+_MOST_DAMAGED, _FEW_DAMAGED = 0.5, 32
+"""A question of which a larger share of the keys is damaged, and more than a few, has failed."""
 
 _MOST_DAMAGE_TOLD = 100
 """Places of damage that are told in the log, once each."""
@@ -102,6 +106,8 @@ class TierGuard:
         self._fault_s = 0.0
         self._left_alone_s: float | None = None
         self._told_damage: set[str] = set()
+        self._mostly_damaged = False
+        """By the last question that failed."""
         self._unanswered: set[TierQuestion] = set()
         """Those in the line or put to the store. It and the next change by single operations, which need no lock."""
         self._at_work: dict[int, TierQuestion] = {}
@@ -203,13 +209,15 @@ class TierGuard:
         now_s = self._clock()
         if now_s - question.started_s > self.options.timeout_s:
             self._failed(question, f"{self.name} has answered after {(now_s - question.started_s) * 1e3:.0f} ms")
+        elif answered and question.damage is not None and _mostly_damaged(question):
+            self._failed(question, str(question.damage), mostly_damaged=True)
         elif answered:
             with self._lock:
                 if self._breaker.closed:
                     self._breaker.succeeded(now_s)
         if answered:
             if question.damage is not None:
-                self._note_damage(str(question.damage))
+                self._note_damage(question, str(question.damage))
             question.end()
 
     def _count_overdue(self, now_s: float) -> bool:
@@ -226,17 +234,18 @@ class TierGuard:
                 self._failed(question, f"{self.name} has not answered within {timeout_s * 1e3:.0f} ms")
         return len(overdue) == self.options.threads
 
-    def _failed(self, question: TierQuestion, fault: str) -> None:
+    def _failed(self, question: TierQuestion, fault: str, *, mostly_damaged: bool = False) -> None:
         """Count it, once a question: one that was not answered in time may fail as well."""
         with self._lock:
             if not question.failure_counted:
                 question.failure_counted = True
+                self._mostly_damaged = mostly_damaged
                 self._count_failure(fault, question.started_s)
 
-    def _note_damage(self, fault: str) -> None:
-        """Of a question that was answered all the same, but for some rows: the tier is not left alone for them."""
+    def _note_damage(self, question: TierQuestion, fault: str) -> None:
+        """Of a question that was answered all the same, but for some rows."""
         with self._lock:
-            self._failures += 1
+            self._failures += not question.failure_counted
             self._fault, self._fault_s = fault, self._clock()
             news = fault not in self._told_damage and len(self._told_damage) < _MOST_DAMAGE_TOLD
             if news:
@@ -285,8 +294,13 @@ class TierGuard:
         rows, found = np.empty((1, self._dims[table]), np.float32), np.zeros(1, np.bool_)
         try:
             self.store.query(table, np.zeros(1, np.int64), rows, found)
-        except StoreDamaged:  # which is an answer: other rows may be asked for
-            return None
+        except StoreDamaged as fault:  # which is an answer where other rows may be asked for
+            return str(fault) if self._mostly_damaged else None
         except Exception as fault:
             return str(fault) or type(fault).__name__
         return None
+
+
+def _mostly_damaged(question: TierQuestion) -> bool:
+    count = int(np.count_nonzero(question.damaged))
+    return count > max(_MOST_DAMAGED * len(question.damaged), _FEW_DAMAGED)
