@@ -47,12 +47,10 @@ print(status_bytes("VmHWM:") - before)
         ("mlperf-dlrmv2", 0.001, 2, 1, 256, ""),  # a large DenseNet
         ("recos-bst", 0.01, 2, 2, 256, ""),  # large activations
         ("ncf", 0.1, 1, 1, 256, ""),
-        ("mt-wnd", 0.05, 1, 1, 256, ""),  # one that is large beside its tables: copies of its weights would show
-        ("mt-wnd", 0.05, 1, 1, 1024, ""),
+        ("mt-wnd", 0.05, 1, 2, 256, ""),  # one that is large beside its tables: copies of its weights would show
         ("dlrm-rmc2", 0.01, 1, 1, 1024, ""),  # large queries
         ("din", 0.1, 1, 1, 1024, ""),
         ("dien", 0.2, 1, 1, 1024, ""),  # thousands of ops, and activations that are given back
-        ("wnd", 0.02, 1, 2, 1024, ""),
         ("dlrm-rmc1", 0.01, 2, 2, 1024, "parallel_hash_map"),  # each thread has the rows of its batch
     ],
 )
