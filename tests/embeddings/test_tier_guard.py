@@ -149,9 +149,9 @@ def test_damaged_rows_are_told_once_and_the_tier_is_not_left_alone_for_them(capl
 
 
 def test_a_tier_of_which_most_is_damaged_is_left_alone_while_it_is() -> None:
-    store = DamagedStore(DictStore(DIMS), *range(100))
+    store = DamagedStore(DictStore(DIMS), *range(600))
     guard = TierGuard("tier", store, DIMS, GuardOptions(timeout_s=20.0, breaker=BreakerOptions(3, 0.01, 0.02)))
-    keys, starts = np.arange(64), np.array([0, 64])
+    keys, starts = np.arange(600), np.array([0, 600])
     for _ in range(3):
         assert guard.available
         guard.query_tables(("users",), keys, starts, 3 * starts, 20.0)

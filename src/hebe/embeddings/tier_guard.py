@@ -37,8 +37,8 @@ from hebe.embeddings.tier_question import TierQuestion
 
 log = logging.getLogger("hebe.tiers")
 
-_MOST_DAMAGED, _FEW_DAMAGED = 0.5, 32
-"""A question of which a larger share of the keys is damaged, and more than a few, has failed."""
+_MOST_DAMAGED, _FEW_DAMAGED = 0.5, 256
+"""A question of which a larger share of the keys is damaged, and more than one block holds, has failed."""
 
 _MOST_DAMAGE_TOLD = 100
 """Places of damage that are told in the log, once each."""
