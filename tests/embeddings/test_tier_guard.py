@@ -162,10 +162,8 @@ def test_a_tier_of_which_most_is_damaged_is_left_alone_while_it_is() -> None:
     guard.close()
 
 
-def test_a_probe_that_meets_damage_is_answered() -> None:
-    store = DictStore(DIMS)
-    breaker = BreakerOptions(failures=1, pause_s=0.01, longest_pause_s=0.01)
-    guard = TierGuard("tier", DamagedStore(store, 0), DIMS, GuardOptions(20.0, breaker=breaker))
+def fail_and_come_back(store: DictStore, guard: TierGuard) -> None:
+    """One failure opens the guard's breaker; a probe closes it."""
     store.fault = RuntimeError("it is gone")
     with pytest.raises(StoreUnavailable):
         asked(guard, [1])
@@ -174,6 +172,13 @@ def test_a_probe_that_meets_damage_is_answered() -> None:
     while not guard.state.available:
         assert time.monotonic() < give_up_s
         time.sleep(0.001)
+
+
+def test_a_probe_that_meets_damage_is_answered() -> None:
+    store = DictStore(DIMS)
+    breaker = BreakerOptions(failures=1, pause_s=0.01, longest_pause_s=0.01)
+    guard = TierGuard("tier", DamagedStore(store, 0), DIMS, GuardOptions(20.0, breaker=breaker))
+    fail_and_come_back(store, guard)
     guard.close()
 
 
@@ -205,14 +210,7 @@ def test_a_tier_that_is_back_is_left_alone_no_more(caplog) -> None:
     store = DictStore(DIMS)
     breaker = BreakerOptions(failures=1, pause_s=0.01, longest_pause_s=0.01)
     guard = TierGuard("tier", store, DIMS, GuardOptions(20.0, breaker=breaker))
-    store.fault = RuntimeError("it is gone")
-    with pytest.raises(StoreUnavailable):
-        asked(guard, [1])
-    store.fault = None
-    give_up_s = time.monotonic() + 30.0
-    while not guard.state.available:
-        assert time.monotonic() < give_up_s
-        time.sleep(0.001)
+    fail_and_come_back(store, guard)
     guard.close()  # the probe has ended
     assert guard.state.unavailable_s is None
     assert caplog.messages[-1] == "tier answers again"

@@ -20,11 +20,34 @@ from hebe.studies.hercules_live import (
     best_in_turns,
     longer_target,
     make_model,
+    measured_by_model,
     size_at,
 )
 from hebe.studies.hercules_point import Point
+from hebe.studies.kept_parts import KeptParts
+from hebe.studies.study import StudyOptions
 
 ONE, TWO = shapes(20)
+
+
+def test_each_model_is_measured_once_and_what_was_kept_is_read(tmp_path):
+    asked, progress = [], Progress(disable=True)
+
+    def measure(entry, effort, quick, machine, directory, _progress):
+        assert (quick, directory.is_dir()) == (True, True)
+        asked.append((entry, machine, effort))
+        return Point(float(len(asked)), 10.0, 0.5)
+
+    def run(models):
+        options = StudyOptions(quick=True, parts=KeptParts(tmp_path))
+        effort = SimpleNamespace(models=models)
+        entries = {"A": "dlrm-a", "B": "dlrm-b"}
+        return measured_by_model(entries, effort, options, progress, measure, lambda data: Point(**data))
+
+    assert [point.qps for point in run(("A",)).values()] == [1.0]
+    found = run(("A", "B"))
+    assert {name: point.qps for name, point in found.items()} == {"A": 1.0, "B": 2.0}
+    assert [entry for entry, *_ in asked] == ["dlrm-a", "dlrm-b"]
 
 
 class _Told:

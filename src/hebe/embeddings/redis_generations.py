@@ -26,6 +26,7 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 from hebe.embeddings.circuit_breaker import BreakerOptions, CircuitBreaker
+from hebe.embeddings.followed_name import FollowedName
 from hebe.embeddings.lookout import Lookout
 from hebe.embeddings.redis_command import Command, Reply
 from hebe.embeddings.redis_connection import RedisFull
@@ -64,21 +65,19 @@ return 0
 """
 
 
-class RedisGenerations:
+class RedisGenerations(FollowedName):
     """Keeps `store`, and `asked`, which answers queries, at the current generation of `content`, and makes one where
     none is whole: `fill` puts the rows in, and `forget` has nothing kept elsewhere for a generation of this name that
     is no more (it raises `StoreError` where that has to be tried again). `join` once, then `start`.
 
-    The stores, which may be one, begin without rows, with `LayoutRule.REQUIRED`; they are not closed here.
+    `current` is the name of the generation that the stores have. These, which may be one, begin without rows, with
+    `LayoutRule.REQUIRED`; they are not closed here.
     """
 
     def __init__(
         self, store: RedisStore, asked: RedisStore, content: str, fill: Fill, forget: Callable[[str], None]
     ) -> None:
-        self.current: str | None = None
-        """The name of the generation that the stores have."""
-        self.changed: Callable[[], None] | None = None
-        """Called when it has come to another one."""
+        super().__init__()
         self._store, self._content, self._fill, self._forget = store, content, fill, forget
         self._stores = (store, asked)
         tag = quote(content, safe="").encode()
@@ -221,13 +220,7 @@ class RedisGenerations:
     def _follow(self, name: str) -> None:
         for store in self._stores:
             store.use(self._namespace(name))
-        self.current = name
-        try:
-            if self.changed is not None:
-                self.changed()
-        except BaseException:
-            self.current = None  # so that it is tried again
-            raise
+        self.follow(name)
 
     def _keep_claim(self, name: str) -> None:
         """See `StillMine`."""

@@ -12,23 +12,20 @@ Where there is none, nobody knows which updates the rows there have: they go bef
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from urllib.parse import quote
 
+from hebe.embeddings.followed_name import FollowedName
 from hebe.embeddings.redis_command import Command, Reply
 from hebe.embeddings.redis_connection import CLIENT_MESSAGE
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.store import StoreUnavailable
 
 
-class RedisIdentity:
+class RedisIdentity(FollowedName):
     """That of the rows of `content`, which `store` has."""
 
     def __init__(self, store: RedisStore, content: str) -> None:
-        self.current: str | None = None
-        """The name; None until Redis has told it."""
-        self.changed: Callable[[], None] | None = None
-        """Called when it has come to be another one."""
+        super().__init__()
         self._store = store
         self._key = b"hebe:{%s}:identity" % quote(content, safe="").encode()
 
@@ -42,16 +39,8 @@ class RedisIdentity:
             found = self._ask(b"GET")
         if not isinstance(found, bytes):
             raise StoreUnavailable("Redis does not keep its identity", CLIENT_MESSAGE)
-        name = found.decode(errors="replace")
-        if name == self.current:
-            return
-        self.current = name
-        try:
-            if self.changed is not None:
-                self.changed()
-        except BaseException:
-            self.current = None  # so that it is tried again
-            raise
+        if (name := found.decode(errors="replace")) != self.current:
+            self.follow(name)
 
     def _ask(self, verb: bytes, *arguments: str) -> Reply:
         [reply] = self._store.carry_out([Command(self._key, (verb, self._key, *map(str.encode, arguments)))])

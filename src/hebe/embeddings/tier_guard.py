@@ -209,7 +209,7 @@ class TierGuard:
         now_s = self._clock()
         if now_s - question.started_s > self.options.timeout_s:
             self._failed(question, f"{self.name} has answered after {(now_s - question.started_s) * 1e3:.0f} ms")
-        elif answered and question.damage is not None and _mostly_damaged(question):
+        elif answered and question.damage is not None and _is_mostly_damaged(question):
             self._failed(question, str(question.damage), mostly_damaged=True)
         elif answered:
             with self._lock:
@@ -301,6 +301,6 @@ class TierGuard:
         return None
 
 
-def _mostly_damaged(question: TierQuestion) -> bool:
+def _is_mostly_damaged(question: TierQuestion) -> bool:
     count = int(np.count_nonzero(question.damaged))
     return count > max(_MOST_DAMAGED * len(question.damaged), _FEW_DAMAGED)

@@ -234,7 +234,7 @@ class NodeScheduler:
         """
         workers, times, size, part = self._workers, self.service_times, self._batch_size, -(-query.items // parts)
         if not workers.places:
-            return 0.0, workers.idle_places > 0
+            return 0.0, False
         ways = times.ways.able(part, self._deadline_s(query) - now)
         if not self._waiting and ways.idle_places:
             free = times.free(ways, self._hand_over, size, now)
@@ -518,7 +518,9 @@ class NodeScheduler:
                 actions.append(ReleaseWorker(worker.worker_id))
                 released = True
         if released:
-            self.service_times.forget_but(self._workers.every_role)
+            roles = self._workers.every_role
+            self.service_times.forget_but(roles)
+            self._looks_again_s = {role: at_s for role, at_s in self._looks_again_s.items() if role in roles}
             self._release(actions)  # dense workers, whose last sparse one may have gone
             self._workers_changed(actions)
 

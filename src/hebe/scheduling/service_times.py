@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
@@ -88,17 +89,16 @@ class ServiceTimes:
         ahead_s: dict[int, float] = {}
         if not self._workers.dense:
             return ahead_s
+        of_sparse: Counter[int] = Counter()
+        for worker in self._workers.running:
+            if worker.batch and worker.role.stage is Stage.SPARSE:
+                of_sparse[worker.role.lane] += worker.batch.items
         for way in self.ways.each:
             lane = way.role.lane
             dense = self._workers.dense.get(lane)
             if way.dense is None or not dense:
                 continue
-            of_sparse = sum(
-                worker.batch.items
-                for worker in self._workers.running
-                if worker.batch and worker.role.stage is Stage.SPARSE and worker.role.lane == lane
-            )
-            items = items_waiting * way.share + hand_over.items(lane) + of_sparse
+            items = items_waiting * way.share + hand_over.items(lane) + of_sparse[lane]
             most = _most_items(dense[0].role, way.role.batch_size or batch_size)
             full, rest = divmod(items, most)
             time_s = way.dense.service_time_s

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from rich.progress import Progress
@@ -21,7 +20,7 @@ from hebe.simulation.analytic_server import AnalyticServer
 from hebe.simulation.server_types import HERCULES
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, query_sizes
 from hebe.studies.hercules_point import Point
-from hebe.studies.hps_setting import needing_torch, scratch_directory
+from hebe.studies.hps_setting import needing_torch
 from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.workload.reuse_profile import PRODUCTION_2021
 
@@ -128,19 +127,10 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Ask the analytic server, then this one."""
     with needing_torch("hercules-accelerator"):
         from hebe.studies.hercules_accelerator_runs import measured_here
-        from hebe.studies.hercules_live import patient_machine
+        from hebe.studies.hercules_live import measured_by_model
     effort = options.pick(*EFFORTS)
     modelled = {name: modelled_on_t7(entry) for name, entry in ENTRIES.items()}
-    machine = patient_machine(options.quick, progress)
-    with scratch_directory() as directory:
-        here = {
-            name: options.parts.part(
-                name,
-                partial(measured_here, ENTRIES[name], effort, options.quick, machine, directory, progress),
-                Measured.from_dict,
-            )
-            for name in progress.track(effort.models, description="models on this machine")
-        }
+    here = measured_by_model(ENTRIES, effort, options, progress, measured_here, Measured.from_dict)
     return told(modelled, here, effort)
 
 

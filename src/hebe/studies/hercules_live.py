@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from rich.progress import Progress
@@ -32,6 +33,9 @@ from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe.studies.hercules_fleet import query_sizes
 from hebe.studies.hercules_point import Point
+from hebe.studies.hps_setting import scratch_directory
+from hebe.studies.kept_parts import Dataclass
+from hebe.studies.study import StudyOptions
 from hebe.workload.key_skew import ReuseKeys
 from hebe.workload.query_sizes import ProductionSizes
 
@@ -117,6 +121,38 @@ class LiveServer:
 def patient_machine(quick: bool, progress: Progress) -> SteadyMachine:
     """This machine, whose measurements wait until it is steady, unless `quick`."""
     return steady_machine(available_cores(), 0.0 if quick else PATIENCE_S, progress.console.print)
+
+
+class _ModelsOf(Protocol):
+    """How thorough a study is: which models it measures."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """By the paper's names."""
+
+
+_Effort = TypeVar("_Effort", bound=_ModelsOf)
+_Measured = TypeVar("_Measured", bound=Dataclass)
+
+
+def measured_by_model(
+    entries: Mapping[str, str],
+    effort: _Effort,
+    options: StudyOptions,
+    progress: Progress,
+    measure: Callable[[str, _Effort, bool, SteadyMachine, Path, Progress], _Measured],
+    read: Callable[[Mapping[str, Any]], _Measured],
+) -> dict[str, _Measured]:
+    """What `measure` finds of each model on this machine, by its name; `entries` has the catalog's. What a run before
+    has kept of it is `read` instead."""
+    machine = patient_machine(options.quick, progress)
+    with scratch_directory() as directory:
+        return {
+            name: options.parts.part(
+                name, partial(measure, entries[name], effort, options.quick, machine, directory, progress), read
+            )
+            for name in progress.track(effort.models, description="models on this machine")
+        }
 
 
 @contextmanager

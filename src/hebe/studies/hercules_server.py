@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from rich.progress import Progress
@@ -24,7 +23,7 @@ from hebe.simulation.configuration_search import COARSE, SearchGrid, baseline_co
 from hebe.spec import SlaTarget
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, ENTRIES, server_of
 from hebe.studies.hercules_servers import ABOUT_LANES, STATED_GAINS, lane_words
-from hebe.studies.hps_setting import needing_torch, scratch_directory
+from hebe.studies.hps_setting import needing_torch
 from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.studies.sweep import sweep
 
@@ -103,22 +102,13 @@ class Measured:
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Search the analytic servers, then this one."""
     with needing_torch("hercules-server"):
-        from hebe.studies.hercules_live import patient_machine
+        from hebe.studies.hercules_live import measured_by_model
         from hebe.studies.hercules_server_runs import measured_here
     effort = options.pick(*EFFORTS)
     cases = [(name, kind, options.quick) for kind in SERVER_TYPES for name in ENTRIES]
     answers = sweep("searches of analytic servers", searched, cases, progress)
     modelled = {(name, kind): answer for (name, kind, _), answer in zip(cases, answers, strict=True)}
-    machine = patient_machine(options.quick, progress)
-    with scratch_directory() as directory:
-        here = {
-            name: options.parts.part(
-                name,
-                partial(measured_here, ENTRIES[name], effort, options.quick, machine, directory, progress),
-                Measured.from_dict,
-            )
-            for name in progress.track(effort.models, description="models on this machine")
-        }
+    here = measured_by_model(ENTRIES, effort, options, progress, measured_here, Measured.from_dict)
     return told(modelled, here, effort)
 
 
