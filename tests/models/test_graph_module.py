@@ -88,6 +88,8 @@ def test_several_results_floats_that_are_not_finite_and_named_arguments():
         (Op("x", "aten.view.no_such_overload", (SPARSE, [-1])), "has no aten.view.no_such_overload"),
         (Op("x", "aten.add_.Tensor", (SPARSE, 1)), "aten.add_.Tensor is not allowed"),
         (Op("x", "aten.from_file.default", ("/etc/passwd",)), "aten.from_file.default is not allowed"),
+        (Op("x", "aten.save.default", ([SPARSE, "text"], "/tmp/file")), "aten.save.default is not allowed"),
+        (Op("x", "aten.set_grad_enabled.default", (True,)), "aten.set_grad_enabled.default is not allowed"),
         (Op("x", "aten.neg.default", ({"weight": "absent"},)), "op x: argument {'weight': 'absent'} names nothing"),
         (Op("x", "aten.neg.default", ({"input": "keys"},)), "names nothing"),
         (Op("x", "aten.neg.default", ({"dtype": "load"},)), "names nothing"),

@@ -160,9 +160,18 @@ def resolve(op: Op) -> Callable[..., Any]:
     overload = getattr(getattr(torch.ops.aten, parts[1], None), parts[2], None)
     if not isinstance(overload, torch._ops.OpOverload):
         raise OpGraphError(f"op {op.name}: this torch ({torch.__version__}) has no {op.target}")
-    if overload._schema.is_mutable or parts[1] in _FORBIDDEN:
+    if overload._schema.is_mutable or parts[1] in _FORBIDDEN or not _is_dispatched(overload):
         raise OpGraphError(f"op {op.name}: {op.target} is not allowed: it does more than compute its result")
     return overload
+
+
+def _is_dispatched(overload: torch._ops.OpOverload) -> bool:
+    """Whether it is an op on tensors; others under the same names are TorchScript's own, which write files, too."""
+    try:
+        overload._handle  # noqa: B018
+    except RuntimeError:
+        return False
+    return True
 
 
 def _python_function(op: Op, overload: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,7 +182,8 @@ def _python_function(op: Op, overload: Callable[..., Any]) -> Callable[..., Any]
     name = op.target.split(".")[1].removeprefix("_unsafe_")
     if op.arguments and isinstance(op.arguments[0], Mapping) and hasattr(Tensor, name):
         return cast(Callable[..., Any], getattr(Tensor, name))
-    return getattr(torch, name, overload)
+    # not torch's attributes: some are Python functions that have such a name and do something else
+    return cast(Callable[..., Any], getattr(torch._C._VariableFunctions, name, overload))
 
 
 def _slice(tensor: Tensor, dim: int = 0, start: int | None = None, stop: int | None = None, step: int = 1) -> Tensor:
