@@ -41,3 +41,49 @@ def test_the_split_is_checked_with_the_function_that_is_served(monkeypatch):
     monkeypatch.setattr(torch.jit, "freeze", lambda function, **_options: freeze(function, optimize_numerics=True))
     with pytest.raises(GraphCaptureError, match="the captured model differs on the example"):
         check_split(module, HISTORY, captured)
+
+
+class Tied(nn.Module):
+    """Two layers of one weight, a buffer that is stored and one that is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(512, 512), nn.Linear(512, 512)
+        self.second.weight = self.first.weight
+        self.register_buffer("scale", torch.tensor([3.0]))
+        self.register_buffer("shift", torch.tensor([5.0]), persistent=False)
+
+    def forward(self, values):
+        return self.second(self.first(values)) * self.scale + self.shift
+
+
+def test_weights_are_not_copied_and_stay_the_modules(monkeypatch):
+    module, written, save = Tied().eval().requires_grad_(False), [], torch.jit.save
+
+    def saved(traced, file):
+        save(traced, file)
+        written.append(file.tell())
+
+    monkeypatch.setattr(torch.jit, "save", saved)
+    values = torch.rand(4, 512)
+    expected = module(values)
+    function = scripted(module, (torch.rand(2, 512),))
+    assert written < [50_000], "a MiB of weights is not in it"
+    assert torch.equal(function(values), expected)
+    assert torch.equal(module(values), expected)
+    module.first.weight.zero_()
+    assert torch.equal(function(values), module(values)), "it computes with the module's own"
+
+
+def test_a_module_keeps_its_weights_where_writing_fails(monkeypatch):
+    module = Tied().eval()
+
+    def full(_traced, _file):
+        raise OSError("no space")
+
+    monkeypatch.setattr(torch.jit, "save", full)
+    with pytest.raises(OSError, match="no space"):
+        scripted(module, (torch.rand(2, 512),))
+    assert module.first.weight.shape == (512, 512)
+    assert module.second.weight is module.first.weight
+    assert module.scale.tolist() == [3.0]

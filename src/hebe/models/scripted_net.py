@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ import torch
 def scripted(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., torch.Tensor]:
     """The DenseNet `module`, in evaluation mode and traced on `inputs` of two items or more, as a function of any such.
 
-    Raises whatever the module does on `inputs`, and RuntimeError where it cannot be traced.
+    It computes with the module's own weights. Raises whatever the module does on `inputs`, and RuntimeError where it
+    cannot be traced.
     """
     # TorchScript is deprecated in favour of torch.export, but AOTInductor was slower here and does not scale over
     # threads without a copy of the weights for each (docs/serving.md); it stays behind this one function.
@@ -23,11 +25,30 @@ def scripted(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Calla
         warnings.simplefilter("ignore", script.TracerWarning)
         traced = script.trace(module, inputs, check_trace=False)
         # Written and read back, because what is traced belongs to one store of code that lives as long as the process,
-        # and freezing puts the weights into the code: every model that was ever loaded would stay.
+        # and freezing puts the weights into the code: every model that was ever loaded would stay. Without its
+        # weights, for writing and reading hold the interpreter lock, which queries of another version would wait for.
+        weights = traced.state_dict(keep_vars=True)
         written = io.BytesIO()
-        script.save(traced, written)
+        with _emptied(weights.values()):
+            script.save(traced, written)
         written.seek(0)
+        read = script.load(written)
+        for name, tensor in read.state_dict(keep_vars=True).items():
+            tensor.data = weights[name].data
         # optimize_numerics folds a factor that follows a convolution into its weights, and takes the factor's
         # dimension 1 for the channels, whichever dimension it lines up with: other scores.
-        function: Callable[..., torch.Tensor] = script.freeze(script.load(written), optimize_numerics=False)
+        function: Callable[..., torch.Tensor] = script.freeze(read, optimize_numerics=False)
     return function
+
+
+@contextmanager
+def _emptied(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Meanwhile these have no elements."""
+    kept = [(tensor, tensor.data) for tensor in tensors]
+    try:
+        for tensor, _ in kept:
+            tensor.data = tensor.new_empty(0)
+        yield
+    finally:
+        for tensor, data in kept:
+            tensor.data = data

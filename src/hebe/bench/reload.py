@@ -1,0 +1,147 @@
+"""Loading a version beside the one that runs: what it costs the queries of that time.
+
+An open load of a third of what saturates the server, by turns with nothing else and with one load of the model after
+another; the version that is there is loaded again, which takes all that a new one does. One worker has a core of its
+own; loading, front end and load generator have the others. `dlrm-rmc1` has large tables to read and check, `mt-wnd`
+a large DenseNet.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+
+from rich.progress import Progress
+
+from hebe.bench.bench_model import bench_repository
+from hebe.bench.closed_loop import closed_loop
+from hebe.bench.server_process import ServerProcess
+from hebe.load_generator.load_report import LoadReport
+from hebe.load_generator.qps_search import Workload
+from hebe.load_generator.session import run_load
+from hebe.load_generator.target import Target, parse_endpoint
+from hebe.report.figures import Figure
+from hebe.runtime.pinning import available_cores, pinned
+from hebe.workload.query_sizes import FixedSizes
+
+DESCRIPTION = "Loading a version beside the running one: queries lost, and what their tail latency becomes."
+
+_MODELS = {"dlrm-rmc1": 1.0, "mt-wnd": 0.1}
+"""Of the catalog, small, with the scale."""
+_ITEMS = 64
+_LOAD = 1 / 3
+_LOAD_TIMEOUT_S = 120.0
+_MOST_WORDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A run with nothing else, the one after it with loads, and how long each of these took."""
+
+    quiet: LoadReport
+    loading: LoadReport
+    loads_s: tuple[float, ...]
+
+
+def run(quick: bool, progress: Progress) -> list[Figure]:
+    """Measure `reload.*` of both models; needs two cores. Raises RuntimeError where there are fewer, and where a run or
+    a load fails.
+    """
+    turns, turn_s = (2, 4.0) if quick else (5, 15.0)
+    repositories = {name: bench_repository(name, "small", progress, scale) for name, scale in _MODELS.items()}
+    cores = available_cores()
+    if len(cores) < 2:
+        raise RuntimeError("this benchmark needs two cores: one for the worker, one for all else")
+    figures: list[Figure] = []
+    for name, repository in repositories.items():
+        task = progress.add_task(f"loading {name} beside itself", total=turns + 1)
+        with tempfile.TemporaryDirectory(prefix="hebe-bench-") as directory:
+            with ServerProcess(repository, Path(directory) / "log", ["--workers", "1"]) as server:
+                rate_qps = _LOAD * closed_loop(server.http_url, name, str(_ITEMS), 4, 3.0, cores[:-1]).throughput_qps
+                progress.advance(task)
+                measured = []
+                with pinned(cores[:-1]):
+                    for number in range(turns):
+                        measured.append(_turn(server, name, rate_qps, turn_s, number))
+                        progress.advance(task)
+        figures += figures_of(name, measured)
+    return figures
+
+
+def _turn(server: ServerProcess, name: str, rate_qps: float, turn_s: float, seed: int) -> Turn:
+    target, workload = Target(parse_endpoint(server.http_url), name), Workload(FixedSizes(_ITEMS), seed=seed)
+    quiet = run_load(target, workload, rate_qps, turn_s)
+    with _loads(f"{server.http_url}/v2/repository/models/{name}/load") as took_s:
+        loading = run_load(target, workload, rate_qps, turn_s)
+    server.check()
+    return Turn(quiet, loading, tuple(took_s))
+
+
+@contextmanager
+def _loads(url: str) -> Iterator[list[float]]:
+    """Meanwhile, one load after the other, and in the end what each has taken. Raises RuntimeError if one fails."""
+    enough, took_s, faults = Event(), [], []
+
+    def load() -> None:
+        try:
+            while not enough.is_set():
+                started_s = time.perf_counter()
+                request = urllib.request.Request(url, data=b"", method="POST")
+                urllib.request.urlopen(request, timeout=_LOAD_TIMEOUT_S).close()
+                took_s.append(time.perf_counter() - started_s)
+        except urllib.error.HTTPError as fault:
+            with fault:
+                faults.append(fault.read(_MOST_WORDS).decode(errors="replace"))
+        except OSError as fault:
+            faults.append(str(fault))
+
+    thread = Thread(target=load)
+    thread.start()
+    try:
+        yield took_s
+    finally:
+        enough.set()
+        thread.join()
+    if faults:
+        raise RuntimeError(f"a version was not loaded: {faults[0]}")
+
+
+def figures_of(name: str, turns: Sequence[Turn]) -> list[Figure]:
+    """What the turns say of model `name`."""
+    quiet_ms, loading_ms = (
+        [report.latencies.percentile_s(99) * 1e3 for report in reports]
+        for reports in ((turn.quiet for turn in turns), (turn.loading for turn in turns))
+    )
+    ratios = [loading / quiet for quiet, loading in zip(quiet_ms, loading_ms, strict=True)]
+    loads_s = [took_s for turn in turns for took_s in turn.loads_s]
+    latencies = [turn.loading.latencies for turn in turns]
+    lost = sum(each.arrivals - each.answers for each in latencies)
+    arrivals = sum(each.arrivals for each in latencies)
+    return [
+        Figure(
+            f"reload.lost_queries.{name}",
+            lost,
+            "queries",
+            target="<= 0",
+            note=f"refused or failed of {arrivals:,}, during {len(loads_s)} loads; the median one took "
+            f"{statistics.median(loads_s):.2f} s",
+        ),
+        Figure(
+            f"reload.p99_over_quiet.{name}",
+            statistics.median(ratios),
+            "ratio",
+            low=min(ratios),
+            high=max(ratios),
+            runs=len(ratios),
+            note=f"p99 {statistics.median(loading_ms):.2f} ms during loads, {statistics.median(quiet_ms):.2f} ms else, "
+            f"at {turns[0].quiet.requested_qps:,.0f} queries/s of {_ITEMS} items",
+        ),
+    ]
