@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 import textwrap
+from typing import Annotated
 
 import pytest
+import typer
 
 import hebe
 from hebe.cli import main as main_module
 from hebe.cli.load import load
 from hebe.cli.main import SUBCOMMANDS, explain, main
 from hebe.cli.model_import import import_model
+from hebe.cli.output import print_json
 from hebe.serving.errors import NO_THREAD_ADVICE
 from hebe.spec import SpecError
 
@@ -100,6 +103,36 @@ def test_known_error_is_an_object_with_json(capsys, failing):
     assert json.loads(out) == {"error": "model [x]: rows is 0"}
 
 
+def test_wrong_usage_is_an_object_with_json(capsys):
+    code, out, err = run(capsys, "bench", "typo", "--json")
+    assert code == 2
+    assert "typo" in json.loads(out)["error"]
+    assert "typo" in err
+    code, out, _ = run(capsys, "model", "show", "dlrm-rmc1", "--sise", "small", "--json")
+    assert (code, list(json.loads(out))) == (2, ["error"])
+    assert run(capsys, "bench", "typo")[:2] == (2, ""), "not without --json"
+
+
+def test_a_command_that_is_interrupted_says_so_with_json(capsys, failing):
+    failing(KeyboardInterrupt())
+    code, out, _ = run(capsys, "figures", "--json")
+    assert (code, json.loads(out)) == (130, {"error": "interrupted"})
+
+
+@pytest.mark.parametrize("printed", [True, False])
+def test_a_command_that_ends_in_words_of_its_own_has_one_object(capsys, monkeypatch, printed):
+    def ending(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+        if printed and as_json:
+            print_json({"qps": 0})
+        raise typer.Exit(3)
+
+    monkeypatch.setitem(SUBCOMMANDS, "figures", main_module._Subcommand(__name__, "ending", ""))
+    monkeypatch.setattr(sys.modules[__name__], "ending", ending, raising=False)
+    code, out, _ = run(capsys, "figures", "--json")
+    told = {"qps": 0} if printed else {"error": "ended with exit status 3; stderr says why"}
+    assert (code, json.loads(out)) == (3, told)
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_what_stdout_cannot_take_is_one_line_too(unbuffered, options):
@@ -165,7 +198,7 @@ def terminated(monkeypatch):
     """A subcommand that gets a signal which would end it; tells whether it could clean up."""
     cleaned_up = []
 
-    def wait(number: int) -> None:
+    def wait(number: int, _as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
         try:
             signal.raise_signal(number)
         finally:
@@ -174,6 +207,17 @@ def terminated(monkeypatch):
     monkeypatch.setitem(SUBCOMMANDS, "figures", main_module._Subcommand(__name__, "wait", ""))
     monkeypatch.setattr(sys.modules[__name__], "wait", wait, raising=False)
     return cleaned_up
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_terminated_says_so_with_json(capsys, terminated, number):
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        code, out, _ = run(capsys, "figures", str(int(number)), "--json")
+    finally:
+        signal.signal(number, before)
+    assert terminated == [number]
+    assert (code, json.loads(out)) == (128 + number, {"error": "terminated"})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

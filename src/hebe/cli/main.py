@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import FrameType
@@ -18,9 +18,10 @@ import typer
 from typer.core import TyperGroup
 
 import hebe
-from hebe.cli.output import debugging, drop_unwritten, print_error, print_json
+from hebe.cli.output import debugging, drop_unwritten, objects_printed, print_error, print_json
 
 _STDERR = 2
+_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,7 @@ def explain(fault: Exception) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    printed = objects_printed()
     try:
         _open_standard_streams()
         with _ended_by_signals():
@@ -161,6 +163,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print_json({"error": message})
         drop_unwritten()
         sys.exit(1)
+    except SystemExit as end:
+        if end.code and "--json" in arguments and objects_printed() == printed:
+            with contextlib.suppress(OSError):
+                print_json({"error": _why(end)})
+            drop_unwritten()
+        raise
+
+
+def _why(end: SystemExit) -> str:
+    """What to say of a command that ended without an object of its own: stderr says it for people."""
+    words: Callable[[], str] | None = getattr(end.__context__, "format_message", None)  # of wrong usage
+    if words is not None:
+        return words()
+    if end.code == _INTERRUPTED:
+        return "interrupted"
+    if end.code in (128 + signal.SIGTERM, 128 + signal.SIGHUP):
+        return "terminated"
+    return f"ended with exit status {end.code}; stderr says why"
 
 
 @contextlib.contextmanager

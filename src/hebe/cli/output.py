@@ -31,6 +31,7 @@ from rich.progress import (
 )
 
 _NO_TERMINAL_COLUMNS = 1 << 16
+_objects_printed = 0
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout, all else to stderr.")
@@ -85,8 +86,15 @@ def print_json(value: Mapping[str, Any]) -> None:
 
     A number that is not finite becomes null, since JSON has no word for it.
     """
+    global _objects_printed
+    _objects_printed += 1
     sys.stdout.write(json.dumps(plain(value), allow_nan=False) + "\n")
     sys.stdout.flush()
+
+
+def objects_printed() -> int:
+    """How many `print_json` has begun to print."""
+    return _objects_printed
 
 
 def print_error(message: str) -> None:
