@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from hebe.cli.profile_results import out_of_reach
+from hebe.cli.profile_results import _scaled, out_of_reach
 from hebe.planning.parallelism import Reached
 from hebe.profiling.server_profile import read_server_profile
 from hebe.profiling.steady_machine import Disturbance
 from hebe.runtime.processor_meter import BusyMachine, BusyProcess
+from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 
 from .seeming_server import BEST, profiled, run
@@ -124,6 +125,20 @@ def test_a_host_that_has_others_to_serve_is_told(capsys, repository, live, distu
     assert ("of this virtual machine" in shown, "did the same work" in shown) == (
         "denied_share" in told_as, "slowest_share" in told_as,
     )  # fmt: skip
+
+
+def test_what_disturbed_a_search_that_found_nothing_is_told_as_well(capsys, repository, live):
+    live.late, live.disturbance = True, Disturbance(denied=0.31)
+    code, out, _ = run(capsys, repository, "--sla-ms", "1")
+    assert code == 3
+    assert "machine gave 31% of the cores' time to others" in " ".join(out.split())
+    assert "Power of packages cannot be read: no meter" in out
+
+
+def test_scalability_is_headed_by_the_lane_that_was_scaled():
+    beside = Lane(Placement.SPARSE_ON_HOST, 1, 1, 1024, 4, 0), Lane(Placement.MODEL_ON_HOST, 3, 2, 64)
+    words = _scaled(SimpleNamespace(configuration=beside))
+    assert words == "model-on-host, workers of 2 cores, batches of 64"
 
 
 @pytest.mark.parametrize(

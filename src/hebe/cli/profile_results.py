@@ -15,7 +15,7 @@ from hebe.cli.profile_making import ProfileMade, busy_words, speed_words
 from hebe.planning.parallelism import Configuration, Reached, SearchResult
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.op_use import OpUse
-from hebe.profiling.server_profile import ServerProfile
+from hebe.profiling.server_profile import ServerProfile, lane_to_scale
 from hebe.report.configuration_words import configuration_words
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.search_surface import search_surface
@@ -44,15 +44,10 @@ def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
     yield Text()
     if made.profile is None:
         yield Text(out_of_reach(made), style="bold red")
+        yield from _what_to_know(made)
         return
     yield _winner(made, made.profile)
-    disturbance = made.disturbance
-    denied = denied_words(disturbance.denied, "profile anew with --fresh")
-    warnings = busy_words(made.busy), denied, speed_words(disturbance.slowest_share)
-    for warning in filter(None, (*warnings, *made.remarks)):
-        yield Text(warning, style="yellow")
-    for unreadable in made.power_unreadable:
-        yield Text(unreadable[0].upper() + unreadable[1:], style="dim")
+    yield from _what_to_know(made)
     for stage, latency in made.profile.latency.items():
         yield Text()
         yield Text(f"Service time of a batch on one worker, {stage}", style="bold")
@@ -76,6 +71,17 @@ def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
             yield Text()
             yield Text(f"{_scaled(made.profile)}, with so many ways of the last-level cache", style="bold")
             yield _by_cache_ways(made.profile.scalability)
+
+
+def _what_to_know(made: ProfileMade) -> Iterator[Text]:
+    """What disturbed the measurements, what the figures leave out, which meters cannot be read."""
+    disturbance = made.disturbance
+    denied = denied_words(disturbance.denied, "profile anew with --fresh")
+    warnings = busy_words(made.busy), denied, speed_words(disturbance.slowest_share)
+    for warning in filter(None, (*warnings, *made.remarks)):
+        yield Text(warning, style="yellow")
+    for unreadable in made.power_unreadable:
+        yield Text(unreadable[0].upper() + unreadable[1:], style="dim")
 
 
 def out_of_reach(made: ProfileMade) -> str:
@@ -229,7 +235,7 @@ def _op_use(use: OpUse) -> FittingTable:
 
 def _scaled(profile: ServerProfile) -> str:
     """What the scalability profile is of, whatever won: `model-on-host, workers of 1 core, batches of 64`."""
-    lane = profile.configuration[0]
+    lane = lane_to_scale(profile.configuration)
     cores = f"{lane.cores_per_worker} core{'' if lane.cores_per_worker == 1 else 's'}"
     return f"{Placement.MODEL_ON_HOST}, workers of {cores}, batches of {lane.batch_size:,}"
 
