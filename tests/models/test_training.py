@@ -152,6 +152,8 @@ def test_what_cannot_be_trained_is_said_before_training(data, tmp_path):
         train(replace(SPEC, outputs=2), data, repository)
     with pytest.raises(TrainingError, match="batch_size is 0"):
         train(SPEC, data, repository, batch_size=0)
+    with pytest.raises(TrainingError, match="batch_size is 16385: must be at most 16384, the rows that are shuffled"):
+        train(SPEC, data, repository, batch_size=16_385)
     with pytest.raises(TrainingError, match=r"4 row\(s\)"):
         train(SPEC, small(data, tmp_path / "rows.tsv", 4), repository)
     with pytest.raises(RepositoryError, match="not a directory"):

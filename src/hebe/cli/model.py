@@ -199,7 +199,7 @@ def train(
     size: SizeOption = None,
     scale: ScaleOption = 1.0,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the training part.")] = 1,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Items a step.")] = 64,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, max=16_384, help="Items a step.")] = 64,
     seed: Annotated[
         int, typer.Option("--seed", min=0, max=MOST_SEED, help="Weights and rows start from it alone.")
     ] = 0,

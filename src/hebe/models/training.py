@@ -39,7 +39,8 @@ BATCH_SIZE = 64
 LEARNING_RATE = 0.003
 TABLE_LEARNING_RATE = 0.02
 
-_SHUFFLE_ROWS = 16_384
+MOST_BATCH_SIZE = 16_384
+"""Rows are shuffled within so many at a time, of which steps are made."""
 _SCORE_ROWS = 4096
 
 
@@ -76,7 +77,7 @@ def held_out_start(total_rows: int) -> int:
 
 def needed_bytes(spec: ModelSpec, dense_net: DenseNet, batch_size: int = BATCH_SIZE) -> int:
     """The memory that `train` takes beside the process."""
-    return training_bytes(spec, dense_net, min(batch_size, _SHUFFLE_ROWS), _SCORE_ROWS)
+    return training_bytes(spec, dense_net, batch_size, _SCORE_ROWS)
 
 
 def train(
@@ -106,6 +107,10 @@ def train(
     for name, value in (("epochs", epochs), ("batch_size", batch_size), ("most_rows", most_rows)):
         if value is not None and value < 1:
             raise TrainingError(f"{name} is {value}: must be at least 1")
+    if batch_size > MOST_BATCH_SIZE:
+        raise TrainingError(
+            f"batch_size is {batch_size}: must be at most {MOST_BATCH_SIZE}, the rows that are shuffled at a time"
+        )
     transform = CriteoTransform.for_model(spec)
     if spec.outputs != 1:
         raise SpecError(f"model {spec.name}: outputs is {spec.outputs}: Criteo data has one label")
@@ -206,7 +211,7 @@ class _Fit:
     def epoch(self, file: CriteoFile, stop: int, batch_size: int, random: np.random.Generator) -> Iterator[_Epoch]:
         """One pass over rows `[0, stop)`; yields how far it is, at least once."""
         state = _Epoch()
-        for chunk in file.batches(_SHUFFLE_ROWS, 0, stop):
+        for chunk in file.batches(MOST_BATCH_SIZE, 0, stop):
             order = random.permutation(len(chunk))
             labels = torch.from_numpy(chunk.labels[order])
             dense = torch.from_numpy(self._transform.dense(chunk.integers[order]))
