@@ -9,8 +9,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -35,6 +33,8 @@ from hebe.models.architectures import build_dense_net
 from hebe.models.ranking_model import RankingModel, initial_rows
 from hebe.models.repository import ModelRepository
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
+
+from .forked_hebe import ForkedHebe
 
 TOLERANCE = 1e-5
 """Largest difference allowed between a served score and plain PyTorch's."""
@@ -279,20 +279,14 @@ class HebeServe:
     """`hebe serve` as a child that a test may signal: not awaited until ready, its end is the test's business."""
 
     def __init__(self, repository: Path, log: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "hebe", "serve", str(repository), "--json", *options]
+        arguments = ["serve", str(repository), "--json", *options]
         for port in ("--http-port", "--grpc-port", "--metrics-port"):
             if port not in options:
-                command += [port, "0"]
-        self._log = log
-        with log.open("w") as file:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                text=True,
-                start_new_session=True,
-            )
+                arguments += [port, "0"]
+        self._log, self._printed = log, log.with_name(f"{log.name}.stdout")
+        for path in (self._log, self._printed):
+            path.write_text("")
+        self.process = ForkedHebe(arguments, self._printed, self._log)
 
     @property
     def log(self) -> str:
@@ -301,14 +295,12 @@ class HebeServe:
 
     @cached_property
     def listening(self) -> dict[str, str]:
-        assert self.process.stdout is not None
-        lines: list[str] = []
-        reader = Thread(target=lambda out: lines.append(out.readline()), args=(self.process.stdout,), daemon=True)
-        reader.start()
-        reader.join(PATIENCE_S)
-        assert lines, self.log
-        assert lines[0], self.log
-        listening: dict[str, str] = json.loads(lines[0])["listening"]
+        def first_line() -> str:
+            printed, end, _ = self._printed.read_text().partition("\n")
+            assert end or self.process.poll() is None, self.log
+            return printed if end else ""
+
+        listening: dict[str, str] = json.loads(eventually(first_line, "an address is told"))["listening"]
         return listening
 
     @property
@@ -351,8 +343,7 @@ class HebeServe:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.process.close()
 
 
 @contextmanager
