@@ -17,7 +17,7 @@ from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget
 from hebe.workload.error import WorkloadError
 
-from .pool_files import prices_file, times_file
+from .pool_files import SERVICE_MS, prices_file, times_file
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +72,27 @@ def test_the_bounds_stand_in_order(by_bounds):
     assert made.chosen is made.proposals["fluid, splitting"]
     assert (made.chosen.policy.kind, made.chosen.share_of_bound) == (PolicyKind.SPLITTING, None)
     assert made.problem.types[0] == "gpu", "the base type, whatever the order of the prices"
+
+
+@pytest.mark.parametrize(("a", "price_a", "counts"), [(10.0, 0.6, (0, 2)), (5.0, 1.2, (0, 2)), (10.0, 0.5, (2, 0))])
+def test_the_best_pool_of_one_type_need_not_be_the_base_types(tmp_path, monkeypatch, a, price_a, counts):
+    """By price and time `a` is the better one, but servers are bought whole."""
+    for name, ms in (("a", a), ("b", 13.0)):
+        monkeypatch.setitem(SERVICE_MS, name, (ms, 0.0))
+    times_file(tmp_path, types=("a", "b"))
+    prices_file(tmp_path, {"b": 0.5, "a": price_a})
+    made = planned(budget_per_hour=1.0, sla=SlaTarget(20.0, 95.0))
+    assert made.problem.types == ("a", "b"), "the base first"
+    assert made.proposals["one type"].counts == counts
+
+
+def test_a_pool_of_more_workers_than_are_simulated_is_refused_before_that(monkeypatch):
+    monkeypatch.setattr(plan_pool_making, "MOST_INSTANCES", 5)
+    with pytest.raises(
+        PlanningError, match=r"--budget buys has \d+ workers: at most 5 are simulated: bound it by --most"
+    ):
+        planned(simulate=True)
+    assert planned(simulate=False).chosen.counts
 
 
 def test_the_frontier_never_falls_and_holds_the_budget_asked_for(by_bounds):

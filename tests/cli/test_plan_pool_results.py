@@ -91,7 +91,7 @@ def test_without_a_ranking_or_a_simulation_that_is_said(unsimulated):
 def test_the_page_draws_frontier_and_shares_and_compares_the_chosen_pool(unsimulated, made):
     page = pool_page(made).render()
     assert page.count("<svg") == 2
-    for words in ("What a budget buys", "Who serves what", "over the base type alone", "2.00"):
+    for words in ("What a budget buys", "Who serves what", "over the best type alone", "2.00"):
         assert words in page
     assert "whole or, where the policy splits, in up to 4 parts: equal ones on one server type" in page
     assert "not simulated" in pool_page(unsimulated).render()

@@ -45,6 +45,19 @@ def test_the_over_provision_rate_comes_from_the_loads_or_from_a_history(files):
     assert planned(over_provision=0.3).rates == pytest.approx([0.3, 0.3])
 
 
+def test_a_history_may_have_more_models_and_one_of_nothing_tells_no_rise_of_a_load(files):
+    files("history.csv", "time_s,rm1,rm2\n0,10,10\n600,15,20\n1200,15,10\n")
+    both = planned(history=Path("history.csv"), quantile=1.0).rates
+    files("loads.csv", "time_s,rm1\n0,100\n600,120\n")
+    assert planned(history=Path("history.csv"), quantile=1.0).rates == pytest.approx(both[:1])
+    files("loads.csv", "time_s,rm1,rm2\n0,100,100\n600,120,100\n")
+    files("history.csv", "time_s,rm1,rm2\n0,10,0\n600,15,0\n1200,15,0\n")
+    assert "rm2: a load is 0 at all times" in fault(history=Path("history.csv"))
+    assert "or give --over-provision" in fault(history=Path("history.csv"))
+    files("loads.csv", "time_s,rm1,rm2\n0,100,0\n600,120,0\n")
+    assert planned(history=Path("history.csv"), quantile=1.0).rates == pytest.approx([0.5, 0.0])
+
+
 def test_a_history_without_a_model_is_named(files):
     files("history.json", '[{"time_s": 0, "rm1": 1}, {"time_s": 600, "rm1": 1}]')
     assert fault(history=Path("history.json")) == (

@@ -239,6 +239,16 @@ def test_the_plan_s_prediction_stands_beside_what_is_found(capsys, plan):
 
 
 @pytest.mark.parametrize(
+    "other",
+    [("--sla-ms", 24), ("--percentile", 90), ("--sizes", "fixed:10"), ("--policy", "fcfs"), ("--arrivals", "constant")],
+)
+def test_a_prediction_for_something_else_is_not_held_against_what_is_found(capsys, plan, other):
+    plan.write_text(plan.read_text().replace("[predicted]", "[predicted]\nqps = 1234.0"))
+    _, shown = simulated(capsys, "--plan", plan, "--find-qps", "--queries", 400, "--seeds", 1, *other)
+    assert "The plan predicted" not in shown
+
+
+@pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ('kind = "pool"', 'kind = "fleet"', "kind is 'fleet': must be a plan to simulate: 'pool' (hebe plan pool), "),

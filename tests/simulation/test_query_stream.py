@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from hebe.simulation import query_stream
 from hebe.simulation.query_stream import QueryStream, check_largest, largest_drawn, sending_s
 from hebe.workload.error import WorkloadError
 
@@ -50,12 +51,12 @@ def test_queries_of_arrivals_without_a_period_come_for_as_long_as_they_take():
 
 
 def test_shares_of_sizes_are_those_drawn_and_end_with_the_largest():
-    weights, largest = largest_drawn("quantiles:10,20,40", 3)
+    weights, largest = largest_drawn("quantiles:10,20,40", 3, 40)
     assert largest == weights.size <= 40
     assert weights[-1] > 0
     assert weights.sum() == pytest.approx(1.0)
     assert weights[:9].sum() == 0.0
-    assert (largest_drawn("quantiles:10,20,40", 3)[0] == weights).all()
+    assert (largest_drawn("quantiles:10,20,40", 3, 50)[0] == weights).all()
     sent = QueryStream("poisson", "quantiles:10,20,40", 20_000, 1).trace(1.0).sizes
     assert weights @ np.arange(1, largest + 1) == pytest.approx(sent.mean(), rel=0.02)
 
@@ -64,3 +65,9 @@ def test_sizes_beyond_what_was_measured_are_refused():
     check_largest(100, 100, "fixed:100")
     with pytest.raises(WorkloadError, match="fixed:101: has queries of 101 items, but service times reach to 100"):
         check_largest(101, 100, "fixed:101")
+
+
+def test_sizes_far_beyond_what_was_measured_take_no_memory(monkeypatch):
+    monkeypatch.setattr(query_stream, "size_weights", None)
+    with pytest.raises(WorkloadError, match="has queries of 2000000000 items, but service times reach to 100"):
+        largest_drawn("fixed:2000000000", 3, 100)

@@ -10,7 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from rich.progress import Progress
 
-from hebe.cli.fleet_simulation import RUNS_OF_A_SEARCH, check_sla, lasts_briefly, on_all_cores, queries_needed
+from hebe.cli.fleet_simulation import (
+    MOST_INSTANCES,
+    RUNS_OF_A_SEARCH,
+    check_sla,
+    lasts_briefly,
+    on_all_cores,
+    queries_needed,
+)
 from hebe.cli.plan_files import PlanFileError
 from hebe.cli.service_times import ServiceTimes, read_prices, read_service_times
 from hebe.planning.error import PlanningError
@@ -122,6 +129,12 @@ def make_pool_plan(request: PoolRequest, progress: Progress) -> PoolPlanMade:
         split = best_pool(problem, budget, most_counts=most)
     except PlanningError as fault:
         raise PlanningError(_in_options(str(fault))) from None
+    workers = sum(times.workers_of(split.counts))
+    if request.simulate and workers > MOST_INSTANCES:
+        raise PlanningError(
+            f"the pool that --budget buys has {workers:,} workers: at most {MOST_INSTANCES:,} are simulated: bound it"
+            " by --most, or plan with --no-simulate"
+        )
     progress.advance(bounding)
     kairos, whole, reason = None, None, ""
     try:
@@ -159,8 +172,7 @@ def _read(request: PoolRequest) -> tuple[ServiceTimes, PoolProblem, tuple[str, .
     asked = list(request.types or prices)
     times = every.of_types(asked, "--types names" if request.types else f"{request.prices} prices")
     unpriced = tuple(name for name in every.table.types if name not in prices)
-    weights, largest = largest_drawn(request.sizes, request.seed)
-    check_largest(largest, times.table.largest, request.sizes)
+    weights, largest = largest_drawn(request.sizes, request.seed, times.table.largest)
     check_sla(request.sla, times, largest)
 
     def problem_of(chosen: ServiceTimes) -> PoolProblem:
@@ -206,19 +218,25 @@ def _proposals(
 ) -> dict[str, Proposal]:
     """What the planners propose, by name."""
     found: dict[str, Proposal] = {}
-    if whole is not None and problem.reach[0] == problem.largest:
-        base = [0] * len(problem.types)
-        base[0] = int(request.budget_per_hour * (1 + BUDGET_SLACK) / problem.price_per_hour[0])
-        if most is not None:
-            base[0] = min(base[0], most[0])
-        if base[0]:
-            found["one type"] = _proposal("one type", problem, tuple(base), PolicyKind.FCFS)
+    if whole is not None and (of_one_type := _pools_of_one_type(request, problem, most)):
+        alone = (_proposal("one type", problem, counts, PolicyKind.FCFS) for counts in of_one_type)
+        found["one type"] = max(alone, key=lambda proposal: proposal.bound.bound_qps)
     if kairos is not None:
         found["Kairos"] = _proposal("Kairos", problem, kairos.pick.counts, PolicyKind.MATCHING)
     if whole is not None:
         found["fluid, whole"] = _proposal("fluid, whole", problem, whole.counts, PolicyKind.MATCHING)
     found["fluid, splitting"] = _proposal("fluid, splitting", problem, split.counts, PolicyKind.SPLITTING)
     return found
+
+
+def _pools_of_one_type(request: PoolRequest, problem: PoolProblem, most: list[int] | None) -> list[tuple[int, ...]]:
+    """Of each type that serves every size in time, all that the budget buys."""
+    pools = []
+    for at in np.flatnonzero(problem.reach == problem.largest).tolist():
+        count = int(request.budget_per_hour * (1 + BUDGET_SLACK) / problem.price_per_hour[at])
+        if count := count if most is None else min(count, most[at]):
+            pools.append(tuple(count if other == at else 0 for other in range(len(problem.types))))
+    return pools
 
 
 def _proposal(name: str, problem: PoolProblem, counts: tuple[int, ...], kind: PolicyKind) -> Proposal:

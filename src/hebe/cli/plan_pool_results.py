@@ -21,7 +21,7 @@ from hebe.report.tables import format_number
 from hebe.simulation.capacity import Capacity
 
 _PROPOSALS = {
-    "one type": "the base type alone, first come, first served",
+    "one type": "the best type alone, first come, first served",
     "Kairos": "Kairos' pick, its matching",
     "fluid, whole": "best fluid bound without splitting, matching",
     "fluid, splitting": "best fluid bound with splitting, splitting",
@@ -243,7 +243,7 @@ def _key_numbers(made: PoolPlanMade) -> list[KeyNumber]:
         capacity = chosen.measured.capacity
         interval = f"95%: {_range(capacity)}" if _range(capacity) else ""
         numbers.append(KeyNumber("predicted throughput", format_number(capacity.qps), "queries/s", interval))
-        for name, words in (("one type", "over the base type alone"), ("Kairos", "over Kairos' pick")):
+        for name, words in (("one type", "over the best type alone"), ("Kairos", "over Kairos' pick")):
             other = made.proposals.get(name)
             if other is not None and other.measured is not None and other.measured.capacity.qps:
                 ratio = capacity.qps / other.measured.capacity.qps

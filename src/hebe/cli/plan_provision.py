@@ -88,7 +88,8 @@ def make_provision_plan(request: ProvisionRequest, progress: Progress) -> Provis
     tuples = read_efficiency(
         request.efficiency, {kind: offer.power_watts for kind, offer in offers.items() if offer.power_watts is not None}
     )
-    loads = read_loads(request.loads, tuple(dict.fromkeys(one.model for one in tuples)))
+    models = tuple(dict.fromkeys(one.model for one in tuples))
+    loads = read_loads(request.loads, models)
     used = tuple(one for one in tuples if one.model in loads.models and one.server_type in offers)
     _check_pairs(request.efficiency, used, loads.models, tuple(offers))
     remarks = check_throughputs_compare(request.efficiency, {(one.model, one.server_type) for one in used})
@@ -101,7 +102,7 @@ def make_provision_plan(request: ProvisionRequest, progress: Progress) -> Provis
         prices or None,
     )
     interval_s, stride = _interval(request, loads)
-    rates = _rates(request, loads, interval_s)
+    rates = _rates(request, loads, models, interval_s)
     demand = loads.qps[::stride]
     task = progress.add_task("planning intervals", total=len(demand))
     try:
@@ -171,20 +172,21 @@ def _interval(request: ProvisionRequest, loads: Loads) -> tuple[float, int]:
     return stride * spacing, stride
 
 
-def _rates(request: ProvisionRequest, loads: Loads, interval_s: float) -> Floats:
-    """The over-provision rates float64 `[models]`: as given, or by how the loads, or those of a history, rise."""
+def _rates(request: ProvisionRequest, loads: Loads, models: tuple[str, ...], interval_s: float) -> Floats:
+    """The over-provision rates float64, of each model of `loads`: as given, or by how the loads, or those of a history,
+    rise. A history may be of all `models` that have tuples."""
     if request.over_provision is not None:
         if not (math.isfinite(request.over_provision) and request.over_provision >= 0):
             raise PlanningError(f"--over-provision is {request.over_provision!r}: must be a number of at least 0")
         return np.full(len(loads.models), request.over_provision)
-    source = loads if request.history is None else read_loads(request.history, loads.models)
+    source = loads if request.history is None else read_loads(request.history, models)
     path = request.loads if request.history is None else request.history
     rates = np.zeros(len(loads.models))
     for at, model in enumerate(loads.models):
         if model not in source.models:
             raise PlanFileError(f"{source.header}: {model} is missing, of which there are loads to plan for")
         history = source.qps[:, source.models.index(model)]
-        if not history.any():
+        if not history.any() and not loads.qps[:, at].any():
             continue  # nothing rises
         try:
             rates[at] = over_provision_rate(source.times_s, history, interval_s, request.quantile)

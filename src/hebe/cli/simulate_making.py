@@ -25,10 +25,11 @@ from hebe.cli.pool_plan_file import PoolPlanFile, read_pool_plan
 from hebe.cli.service_times import ServiceTimes, read_service_times
 from hebe.cli.simulate_plan import DEFAULT_PERCENTILE, DEFAULT_SIZES
 from hebe.planning.pool_problem import PoolProblem
+from hebe.query import MOST_ITEMS
 from hebe.simulation.capacity import Capacity
 from hebe.simulation.fleet_case import FleetCase, RunResult, capacity_case, run_case, saturation_qps
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
-from hebe.simulation.query_stream import SIZE_DRAWS, QueryStream, arrival_process, check_largest, largest_drawn
+from hebe.simulation.query_stream import SIZE_DRAWS, QueryStream, arrival_process, largest_drawn
 from hebe.simulation.size_watch import SizeShift, size_shift
 from hebe.spec import SlaTarget
 from hebe.workload import forms
@@ -142,8 +143,7 @@ def make_simulation(request: SimulationRequest, progress: Progress) -> Simulatio
     forms.arrivals(request.arrivals)
     counts = _counts(request, plan)
     times = _times(request, plan, list(counts))
-    weights, largest = largest_drawn(sizes, request.seed)
-    check_largest(largest, times.table.largest, sizes)
+    weights, largest = largest_drawn(sizes, request.seed, times.table.largest)
     check_sla(sla, times, largest)
     pool = tuple(counts.values())
     workers = times.workers_of(pool)
@@ -166,7 +166,7 @@ def make_simulation(request: SimulationRequest, progress: Progress) -> Simulatio
         runs = tuple(run for _, run in found if run is not None)
     else:
         runs = tuple(on_all_cores("simulating", run_case, cases, queries * len(cases), progress))
-    shift = _shift(request, plan, sizes, stream, rate_qps)
+    shift = _shift(request, plan, stream, rate_qps, times.table.largest)
     return SimulationMade(request, plan, times, pool, policy, sla, stream, capacity, runs, partitions, shift)
 
 
@@ -185,12 +185,14 @@ def _partitions(
 
 
 def _shift(
-    request: SimulationRequest, plan: PoolPlanFile | None, sizes: str, stream: QueryStream, rate_qps: float
+    request: SimulationRequest, plan: PoolPlanFile | None, stream: QueryStream, rate_qps: float, largest: int
 ) -> SizeShift | None:
-    """Whether a monitor sees in the first run that sizes are not those that the plan was made for."""
-    if plan is None or plan.sizes == sizes:
+    """Whether a monitor sees in the first run that sizes are not those that the plan was made for, which may be larger
+    than the `largest` that was measured.
+    """
+    if plan is None or plan.sizes == stream.sizes:
         return None
-    planned, _ = largest_drawn(plan.sizes, request.seed)
+    planned, _ = largest_drawn(plan.sizes, request.seed, max(largest, MOST_ITEMS))
     return size_shift(stream.trace(rate_qps).sizes, planned, planned_from=SIZE_DRAWS)
 
 

@@ -21,7 +21,7 @@ from hebe.cli.plan_files import PlanFileError, reading
 from hebe.cli.plan_profiles import holds_profiles, read_profiles
 from hebe.cli.pool_plan_file import named_in_plan
 from hebe.cli.service_times import ServiceTimes, read_service_times
-from hebe.simulation.query_stream import check_largest, largest_drawn
+from hebe.simulation.query_stream import largest_drawn
 from hebe.spec import SlaTarget
 from hebe.workload import forms
 
@@ -140,8 +140,7 @@ def read_models(
         times = times if of_model is None else times.of_types(of_model, f"the plan uses for {model}")
         known = profiled.get(model, [])
         sla, sizes = _target(request, model, known), _sizes(request, known)
-        weights, largest = largest_drawn(sizes, request.seed)
-        check_largest(largest, times.table.largest, sizes)
+        weights, largest = largest_drawn(sizes, request.seed, times.table.largest)
         check_sla(sla, times, largest)
         models[model] = ModelUnderPlan(times, sla, sizes, weights, largest)
     return models

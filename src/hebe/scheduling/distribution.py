@@ -242,7 +242,8 @@ class EarliestFinish:
         """What waited for workers that went joins other queues, if there are any."""
         if not fleet.workers:
             return
-        gone = {worker: backlog for worker, backlog in self._backlogs.items() if worker not in set(fleet.workers)}
+        there = set(fleet.workers)
+        gone = {worker: backlog for worker, backlog in self._backlogs.items() if worker not in there}
         homeless = [sub_query for backlog in gone.values() for sub_query, _ in backlog.queue]
         order = sorted(fleet.workers, key=lambda worker: worker.server_type)
         self._backlogs = {worker: self._backlogs.get(worker, _Backlog(deque())) for worker in order}

@@ -21,10 +21,14 @@ SIZE_DRAWS = 200_000
 """Queries that the share of each size is estimated from."""
 
 
-def largest_drawn(sizes: str, seed: int) -> tuple[Floats, int]:
-    """The share of queries of 1, 2, ... items, float64 `[largest]`, and the largest, from many draws."""
+def largest_drawn(sizes: str, seed: int, measured: int) -> tuple[Floats, int]:
+    """The share of queries of 1, 2, ... items, float64 `[largest]`, and the largest, from many draws.
+
+    Raises `WorkloadError` if that is larger than `measured`, the items that the service times reach to.
+    """
     drawn = forms.query_sizes(sizes).draw(SIZE_DRAWS, np.random.default_rng(seed))
     largest = int(drawn.max())
+    check_largest(largest, measured, sizes)
     return size_weights(drawn, largest), largest
 
 
