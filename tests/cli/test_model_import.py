@@ -1,5 +1,6 @@
 """`hebe model import` of a module of the test's own."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from hebe.cli.main import main
 from hebe.models.repository import ModelRepository
 from hebe.spec import OutOfRange
 
@@ -119,6 +121,17 @@ def test_a_factory_imports_its_neighbours_when_it_is_called(answer, models, net)
     )  # fmt: skip
     assert stored["provenance"]["factory"] == "near.py:make"
     assert sys.path == before
+
+
+def test_what_a_factory_prints_is_not_in_the_way_of_the_object(capsys, models, net):
+    file = net[0] / "loud.py"
+    file.write_text("print('reading')\n" + NET + "\ndef loud():\n    print('making')\n    return make()\n")
+    arguments = ("--factory", f"{file}:loud", "--repository", models, "--name", "mine", "--json")
+    with pytest.raises(SystemExit):
+        main(["model", "import", *map(str, arguments)])
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["name"] == "mine"
+    assert "reading\nmaking\n" in captured.err
 
 
 def test_import_tells_what_becomes_of_keys_out_of_range(answer, hebe, models, net, monkeypatch):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hebe.cli.model_tables import print_stored
-from hebe.cli.output import JsonOption, make_console, make_progress
+from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.spec import FeatureSpec, OutOfRange, SlaTarget, SpecError, check_name
 
@@ -116,7 +116,7 @@ def import_model(
     from hebe.models.repository import ROWS_AS_OF, ModelRepository
     from hebe.models.split_check import check_split
 
-    with _path_set_back(), make_progress() as bar:
+    with _path_set_back(), make_progress() as bar, foreign_lines_to_stderr():
         task = bar.add_task("running the factory", total=None)
         module, example_inputs = _made(make, make_example, factory)
         if weights is not None:

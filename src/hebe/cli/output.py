@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, is_dataclass
 from pathlib import PurePath
 from typing import Annotated, Any
@@ -68,14 +68,15 @@ def make_progress(*, transient: bool = True) -> Progress:
 
 @contextmanager
 def foreign_lines_to_stderr() -> Iterator[None]:
-    """What C libraries, and children, write on file descriptor 1 goes to stderr: HiGHS prints now and then."""
+    """What others' code prints goes to stderr, also what C libraries, and children, write on file descriptor 1: HiGHS
+    prints now and then."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
-        sys.stdout.flush()
         ctypes.CDLL(None).fflush(None)  # what they wrote may wait in the C library's buffer
         os.dup2(kept, 1)
         os.close(kept)
