@@ -26,7 +26,8 @@ def test_endpoints(url, protocol, expected):
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://h:1", "http://", "", "http://h:port", "http://h:99999", "http://h/x?y=1", "grpc://h:1/path"]
+    "url",
+    ["http://[::1", "ftp://h:1", "http://", "", "http://h:port", "http://h:99999", "http://h/x?y=1", "grpc://h:1/path"],
 )
 def test_bad_addresses(url):
     with pytest.raises(LoadError, match="URL"):

@@ -90,6 +90,7 @@ async def test_damaged_or_unknown_codings(body, coding, message):
     [
         (None, None), ("", None), ("gzip", "gzip"), ("deflate, GZIP;q=0.5", "gzip"), ("deflate", "deflate"),
         ("gzip;q=0, deflate", "deflate"), ("gzip; q=0", None), ("br", None), ("*", "gzip"), ("identity", None),
+        ("gzip;q=0, *", None), ("*;q=0, gzip", "gzip"), ("*;q=0", None),
     ],
 )  # fmt: skip
 def test_what_a_client_accepts(header, coding):

@@ -239,6 +239,7 @@ def test_a_taken_port_is_named_by_both_servers(taken, serve_with):
         ("127.0.0.1", -1, "must lie in 0..65535"),
         ("192.0.2.1", 0, "not an address of this machine; choose another with --host"),
         ("no such host", 0, "use an address of this machine"),
+        ("a..b", 0, "is no name of a host; use an address of this machine"),
     ],
 )
 def test_ports_that_cannot_be_opened(host, port, message):

@@ -62,6 +62,17 @@ def test_a_refused_request_is_a_span_in_error():
     assert infer.end_time - infer.start_time == 2_000_000
 
 
+def test_the_environment_names_the_service(monkeypatch):
+    def resource_of(tracer):
+        return {key: tracer._provider.resource.attributes.get(key) for key in ("service.name", "zone")}
+
+    assert resource_of(start_tracing(InMemorySpanExporter())) == {"service.name": "hebe", "zone": None}
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "zone=b,service.name=ads")
+    assert resource_of(start_tracing(InMemorySpanExporter())) == {"service.name": "ads", "zone": "b"}
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "ranking")
+    assert resource_of(start_tracing(InMemorySpanExporter())) == {"service.name": "ranking", "zone": "b"}
+
+
 def test_without_opentelemetry_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ServeError, match=r"pip install 'hebe-serve\[otel\]', or start without --otel"):

@@ -46,7 +46,10 @@ def parse_endpoint(url: str, protocol: str | None = None) -> Endpoint:
     """
     if protocol is not None and protocol not in PROTOCOLS:
         raise LoadError(f"protocol {protocol!r}: must be http or grpc")
-    parts = urlsplit(url if "://" in url else f"//{url}")
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+    except ValueError as fault:
+        raise LoadError(f"URL {url!r}: {fault}") from None
     try:
         port, host = parts.port, parts.hostname
     except ValueError:

@@ -61,14 +61,13 @@ def accepted_coding(accept_encoding: str | None) -> str | None:
     """The coding that a client asks for, of those here: gzip before deflate; None if neither."""
     if not accept_encoding:
         return None
-    offered = set()
+    wanted = {}
     for part in accept_encoding.lower().split(","):
         coding, _, quality = part.strip().partition(";")
-        if quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000"):
-            offered.add(coding.strip())
-    if "gzip" in offered or "*" in offered:
+        wanted[coding.strip()] = quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    if wanted.get("gzip", wanted.get("*")):
         return "gzip"
-    return "deflate" if "deflate" in offered else None
+    return "deflate" if wanted.get("deflate") else None
 
 
 def compress(body: bytes, coding: str) -> bytes:

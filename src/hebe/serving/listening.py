@@ -172,6 +172,8 @@ def open_port(what: str, host: str, port: int) -> socket.socket:
         family, kind, proto, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     except socket.gaierror as fault:
         raise ServeError(f"{what} host {host!r}: {fault.strerror}; use an address of this machine") from None
+    except UnicodeError:  # a part of a name that is empty or too long
+        raise ServeError(f"{what} host {host!r}: is no name of a host; use an address of this machine") from None
     listener = socket.socket(family, kind, proto)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

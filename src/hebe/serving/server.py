@@ -231,7 +231,7 @@ class Server:
             tls = ServerTls(TlsFiles(options.tls_certificate, options.tls_key))
         async with contextlib.AsyncExitStack() as running:
             if tracer is not None:
-                running.callback(tracer.close)
+                running.push_async_callback(asyncio.to_thread, tracer.close)  # a collector may not answer
             if tls is not None:
                 running.callback(asyncio.ensure_future(tls.watch()).cancel)
             running.push_async_callback(host.close)

@@ -88,7 +88,7 @@ def start_tracing(exporter: SpanExporter | None = None) -> Tracer:
     Raises `ServeError` naming the extra if OpenTelemetry is not installed.
     """
     try:
-        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
@@ -98,6 +98,7 @@ def start_tracing(exporter: SpanExporter | None = None) -> Tracer:
             exporter = OTLPSpanExporter()
     except ImportError:
         raise ServeError(_INSTALL) from None
-    provider = TracerProvider(resource=Resource.create({"service.name": "hebe", "service.version": __version__}))
+    ours = Resource.create({"service.name": "hebe", "service.version": __version__})
+    provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()))  # the environment may name them
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return Tracer(provider)
