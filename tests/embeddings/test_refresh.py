@@ -56,6 +56,23 @@ def test_shares_go_round_the_whole_cache(tiers) -> None:
     refresh.close()
 
 
+def test_rows_that_come_meanwhile_take_nobodys_turn(tiers, monkeypatch) -> None:
+    """Level 1 grows as it is filled, and in tables that are dumped first."""
+    dump_keys = tiers.cache.dump_keys
+
+    def grown(table: str, batch_size: int):
+        if table == "users":
+            tiers.cache.insert(table, np.arange(40, 60), np.ones((20, 3), np.float32))
+        return dump_keys(table, batch_size)
+
+    monkeypatch.setattr(tiers.cache, "dump_keys", grown)
+    tiers.volatile.delete("items", np.array([19]))
+    tiers.persistent.delete("items", np.array([19]))
+    report = CacheRefresh(tiers.lookup, RefreshOptions(batch_rows=5)).refresh()
+    assert (report.rows, report.replaced, report.dropped) == (80, 79, 1)
+    assert 19 not in tiers.cache.tables["items"]
+
+
 def test_what_no_tier_answers_for_stays_as_it_is(tiers) -> None:
     tiers.volatile.fault = tiers.persistent.fault = StoreError("gone")
     refresh = CacheRefresh(tiers.lookup, RefreshOptions())

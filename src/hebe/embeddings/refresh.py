@@ -90,10 +90,10 @@ class CacheRefresh:
         """
         with self._one_at_a_time:
             started_s = time.monotonic()
-            wanted = math.ceil(share * sum(self._lookup.cache.size(table) for table in self._lookup.dims))
+            wanted: float = math.ceil(share * sum(self._lookup.cache.size(table) for table in self._lookup.dims))
             rows = replaced = dropped = unreachable = rounds = 0
-            if share >= 1.0:
-                self._batches = iter(())
+            if share >= 1.0:  # to the end of a dump, which has more than that where rows come meanwhile
+                wanted, self._batches = math.inf, iter(())
             while rows < wanted and rounds < 2 and not self._closing.is_set():
                 batch = next(self._batches, None)
                 if batch is None:
