@@ -1,6 +1,10 @@
+import logging
 import threading
 
-from hebe.embeddings.background import BackgroundWork
+import pytest
+
+from hebe.embeddings import background
+from hebe.embeddings.background import BackgroundWork, FaultLog
 
 
 def test_runs_in_order_drops_beyond_its_depth_and_survives_faults() -> None:
@@ -57,3 +61,32 @@ def test_threads_can_be_begun_before_anybody_needs_them(threads_begun) -> None:
     work.drain()
     assert len(threads_begun()) == 3
     work.close()
+
+
+def test_what_faults_say_is_told_once_a_minute_with_how_often_it_came(caplog: pytest.LogCaptureFixture) -> None:
+    """A Redis without memory refuses thousands of rows a second."""
+    now_s = 0.0
+    told = FaultLog("it failed", lambda: now_s)
+    with caplog.at_level(logging.WARNING, "hebe.tiers"):
+        for tenth in range(1201):
+            now_s = tenth / 10
+            told(ValueError("full"))
+            told(ValueError("no user"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "it failed: full",
+        "it failed: no user",
+        "it failed: full (and 599 times since this was told)",
+        "it failed: no user (and 599 times since this was told)",
+        "it failed: full (and 599 times since this was told)",
+        "it failed: no user (and 599 times since this was told)",
+    ]
+
+
+def test_faults_that_differ_each_time_are_not_remembered_without_end(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(background, "_MOST_TOLD", 3)
+    told = FaultLog("it failed", lambda: 0.0)
+    for number in range(10):
+        for _ in range(2):
+            told(ValueError(f"at {number}"))
+    assert len(caplog.records) == 10
+    assert len(told._told) <= 3

@@ -22,6 +22,19 @@ def test_they_are_allowed_while_level_3_is_known_to_have_what_there_was_of_late(
     assert not fills.allowed, "whoever was to say more is held up too"
 
 
+def test_a_level_2_without_memory_is_full_for_some_seconds() -> None:
+    now_s = 1000.0
+    fills = SharedFills(lambda: now_s)
+    assert not fills.full
+    fills.found_full()
+    assert fills.full
+    assert fills.allowed, "what was put there before need not be taken back"
+    now_s += 4.9
+    assert fills.full
+    now_s += 0.1
+    assert not fills.full
+
+
 def test_those_since_level_3_had_all_are_unsure_until_they_are_taken() -> None:
     now_s = 1000.0
     fills = SharedFills(lambda: now_s)

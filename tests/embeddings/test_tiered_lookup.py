@@ -8,6 +8,7 @@ from hebe.embeddings.batch_lookup import BatchLookup, RowState
 from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.lookup_counts import LookupCounts
 from hebe.embeddings.lookup_options import LookupOptions
+from hebe.embeddings.redis_connection import RedisFull
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tier_guard import GuardOptions
 
@@ -80,6 +81,23 @@ def test_level_2_is_asked_first_told_of_use_and_given_what_it_lacked(make_tiers)
     tiers.volatile.insert("users", np.array([3]), np.full((1, 3), 13, np.float32))
     assert tiers.ask([2, 3])[0] == [2, 13], "2 from level 1 or 2, not asked of level 3 again"
     assert tiers.persistent.queries == [("users", [2])]
+
+
+def test_a_level_2_without_memory_is_not_given_rows_with_each_query(make_tiers, monkeypatch) -> None:
+    tiers, now_s, tried = make_tiers(capacity=1), 0.0, []
+
+    def refuse(*_arguments) -> None:
+        tried.append(now_s)
+        raise RedisFull("no memory left")
+
+    monkeypatch.setattr(tiers.volatile, "insert_tables", refuse)
+    monkeypatch.setattr(tiers.lookup.volatile.fills, "_clock", lambda: now_s)
+    for key in range(12):
+        assert tiers.ask([key]) == ([key], None)
+        tiers.background.drain()
+        now_s += 1.0
+    assert tried == [0.0, 5.0, 10.0]
+    assert len(tiers.faults) == 3
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.7, 1.0])

@@ -1,9 +1,13 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from hebe.embeddings.batch_lookup import Answer, BatchLookup
 from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.recent_updates import RecentUpdates
+from hebe.embeddings.redis_connection import RedisFull
+from hebe.embeddings.shared_fills import SharedFills
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard
 from hebe.embeddings.volatile_tier import VolatileTier
@@ -153,6 +157,37 @@ def test_a_filling_that_fails_half_way_leaves_nothing_old(answer, updates):
     store.fault = None
     tier.settle(updates)
     assert first_numbers(store) == {"items": {1: 1}, "users": {4: 4, 5: 5}}
+
+
+@pytest.mark.parametrize("refused", ["rows", "notes for others", "times of use"])
+def test_one_without_memory_has_no_room_for_some_seconds(answer, updates, monkeypatch, refused):
+    """Its guard stays closed, as it answers questions."""
+
+    def refuse(*_arguments):
+        raise RedisFull("no memory left")
+
+    now_s, store = 1000.0, DictStore(DIMS)
+    tier = VolatileTier(store, TierGuard("tier", store, DIMS, GuardOptions(20.0)), SharedFills(lambda: now_s))
+    used = [("users", np.array([4]))]
+    call = (lambda: tier.touch(used)) if refused == "times of use" else (lambda: tier.fill(answer, [0, 0], updates))
+    with monkeypatch.context() as full:
+        if refused == "notes for others":
+            full.setattr(tier.fills, "notes", SimpleNamespace(note=refuse))
+        else:
+            full.setattr(store, "insert_tables", refuse)
+            full.setattr(store, "touch", refuse)
+        assert tier.has_room
+        with pytest.raises(RedisFull):
+            call()
+        assert (tier.available, tier.may_fill, tier.has_room) == (True, True, False)
+        tier.touch(used)
+    tier.touch(used)
+    assert store.touched == [], "it is not even tried"
+    now_s += 5.0
+    assert tier.has_room
+    tier.touch(used)
+    assert store.touched == [4]
+    tier.close()
 
 
 def test_one_that_is_left_alone_is_told_nothing(answer, updates):

@@ -7,9 +7,42 @@ queries would wait with it.
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, Full, Queue
+
+log = logging.getLogger("hebe.tiers")
+
+_TELL_AGAIN_S = 60.0
+_MOST_TOLD = 100
+"""What faults say that differ each time is not remembered without end."""
+
+
+class FaultLog:
+    """Logs faults of work that is done again and again, `what` first: what one says, once a minute, with how often it
+    came meanwhile. For any number of threads.
+    """
+
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what, self._clock = what, clock
+        self._telling = threading.Lock()
+        self._told: dict[str, tuple[float, int]] = {}
+        """By what they say, when that was told, and how many have come since."""
+
+    def __call__(self, fault: Exception) -> None:
+        """Log it, or count it."""
+        text, now_s = str(fault), self._clock()
+        with self._telling:
+            told_s, count = self._told.get(text, (-math.inf, 0))
+            news = now_s >= told_s + _TELL_AGAIN_S
+            if text not in self._told and len(self._told) >= _MOST_TOLD:
+                self._told.clear()
+            self._told[text] = (now_s, 0) if news else (told_s, count + 1)
+        if news:
+            log.warning("%s: %s%s", self._what, text, f" (and {count:,} times since this was told)" if count else "")
 
 
 class BackgroundWork:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MOST_BEHIND_S = 30.0
 """Half of what others wait. That level 3 has all is known with the next look but one, and the interval of updates is
 in it too."""
+_FULL_S = 5.0
+"""So long nothing is sent for later queries to a level 2 that had no memory for it: it would be in vain each time."""
 
 Parts = Sequence[tuple[str, KeyArray]]
 """Tables with keys."""
@@ -41,6 +43,7 @@ class SharedFills:
         """For others; None where no updates come."""
         self._clock = clock
         self._noting = threading.Lock()
+        self._found_full_s = -math.inf
         self._unsure: deque[tuple[float, Parts]] = deque()
         """What was put there since, and when."""
 
@@ -48,6 +51,15 @@ class SharedFills:
     def allowed(self) -> bool:
         """Whether level 2 may be given rows of level 3 now."""
         return self._clock() - self.level_3_has_s <= MOST_BEHIND_S
+
+    @property
+    def full(self) -> bool:
+        """Whether level 2 had no memory for what it was sent a moment ago."""
+        return self._clock() < self._found_full_s + _FULL_S
+
+    def found_full(self) -> None:
+        """Level 2 has no memory for what it was sent."""
+        self._found_full_s = self._clock()
 
     def note(self, parts: Parts) -> None:
         """These are about to be put there. Raises `StoreError` where that cannot be noted."""

@@ -315,8 +315,8 @@ class TieredLookup:
             left = fetch.left
             answer = fetch.ask(self.persistent, give_up_s - self._clock())
             counts.persistent_hits += left - fetch.left
-            fills = self.options.cache_missed_embeddings and volatile is not None and volatile.may_fill
-            if answer is not None and note and volatile is not None and fills:
+            fills = note and self.options.cache_missed_embeddings
+            if answer is not None and fills and volatile is not None and volatile.may_fill and volatile.has_room:
                 lacked, seen = self._lacked_by_level_2(answer), fetch.seen
                 self.background.submit(lambda: volatile.fill(lacked, seen, self._updates))
         if fetch.left:

@@ -8,14 +8,13 @@ level 3  none, RocksDB; in a process of its own where updates come   `rocksdb_st
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hebe.embeddings.background import BackgroundWork
+from hebe.embeddings.background import BackgroundWork, FaultLog
 from hebe.embeddings.cache_keys import CacheKeysFile, read_keys
 from hebe.embeddings.cache_warm_up import key_files, warm_up
 from hebe.embeddings.hash_map_store import HashMapStore
@@ -40,8 +39,6 @@ from hebe.embeddings.update_replay import shared_group, written_offsets
 from hebe.embeddings.updates.contract import TopicPartition
 from hebe.embeddings.volatile_filling import fill_in_steps
 from hebe.embeddings.volatile_opening import Level2, open_level_2
-
-log = logging.getLogger("hebe.tiers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ class Tiers:
         """Of a Redis that alone has the rows: which updates it had before level 1 was filled (`written_offsets`)."""
         self.cache = cache
         self.background = lookup.background
-        self.refresh = CacheRefresh(lookup, config.refresh_options(), _told("a refresh failed"))
+        self.refresh = CacheRefresh(lookup, config.refresh_options(), FaultLog("a refresh failed"))
         self._keys_file = CacheKeysFile(directory / CACHE_KEYS, cache, lookup.dims) if directory is not None else None
 
     @classmethod
@@ -132,7 +129,7 @@ class Tiers:
             cache = HostCache(cache_tables(rows.tables, own))
             opened.callback(cache.close)
             background = BackgroundWork(
-                f"{model}-tiers", own.thread_pool_size, own.insertion_queue, _told("work in the background failed")
+                f"{model}-tiers", own.thread_pool_size, own.insertion_queue, FaultLog("work in the background failed")
             )
             opened.callback(background.close)
             options = own.lookup_options(cache_missed_embeddings=config.volatile_db.cache_missed_embeddings)
@@ -274,8 +271,3 @@ def _load_persistent(
     return RocksDbStore.load(
         path, rows.tables, rows.sources, rows.identity, progress, read_only=read_only, verify=verify, options=options
     )
-
-
-def _told(what: str) -> Callable[[Exception], None]:
-    """Logs faults of a thread, `what` first."""
-    return lambda fault: log.warning("%s: %s", what, fault)

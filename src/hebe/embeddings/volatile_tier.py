@@ -10,6 +10,7 @@ import numpy as np
 
 from hebe.embeddings.batch_lookup import Answer
 from hebe.embeddings.recent_updates import RecentUpdates
+from hebe.embeddings.redis_connection import RedisFull
 from hebe.embeddings.shared_fills import SharedFills
 from hebe.embeddings.store import KeyArray, RowArray, StoreError, VolatileStore, last_of_each
 from hebe.embeddings.tier_guard import TierGuard
@@ -50,10 +51,18 @@ class VolatileTier:
         """Whether it may be given rows of level 3."""
         return self.fills is None or self.fills.allowed
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it has not run out of memory a moment ago."""
+        return self.fills is None or not self.fills.full
+
     def touch(self, parts: Sequence[tuple[str, KeyArray]]) -> None:
-        """What it had, (table, keys), was used; nothing is told to one that is being left alone. For the background."""
-        if self.available:
-            self.store.touch(parts)
+        """What it had, (table, keys), was used; nothing is told to one that is being left alone, or has no room to note
+        it. For the background.
+        """
+        if self.available and self.has_room:
+            with self._noting_if_full():
+                self.store.touch(parts)
 
     def fill(self, answer: Answer, seen: Sequence[int], updates: Mapping[str, RecentUpdates]) -> None:
         """Put in what it lacked and level 3 had, unless it has it by then, or an update has overtaken the rows since
@@ -76,14 +85,15 @@ class VolatileTier:
             batch.tables, batch.keys, batch.starts, np.empty_like(batch.rows), batch.bases, chosen, there
         )
         chosen &= ~there
-        if self.fills is not None:
-            self.fills.note(batch.parts(np.flatnonzero(chosen)))
-        try:
-            self.store.insert_tables(batch.tables, batch.keys, batch.starts, batch.rows, batch.bases, chosen)
-        finally:  # some of the rows may be there when it fails
-            for (table, own), number in zip(spans, seen, strict=True):
-                overtaken = chosen[own] & (updates[table].overtaken(batch.keys[own], number) | (not self.may_fill))
-                self._delete(table, batch.keys[own][overtaken], updates[table])
+        with self._noting_if_full():
+            if self.fills is not None:
+                self.fills.note(batch.parts(np.flatnonzero(chosen)))
+            try:
+                self.store.insert_tables(batch.tables, batch.keys, batch.starts, batch.rows, batch.bases, chosen)
+            finally:  # some of the rows may be there when it fails
+                for (table, own), number in zip(spans, seen, strict=True):
+                    overtaken = chosen[own] & (updates[table].overtaken(batch.keys[own], number) | (not self.may_fill))
+                    self._delete(table, batch.keys[own][overtaken], updates[table])
 
     def take_back(self, table: str, keys: KeyArray, rows: RowArray | None, updates: RecentUpdates) -> None:
         """Delete what was put there of `keys` before this update of them was known, unless it is the update's `rows`:
@@ -130,6 +140,15 @@ class VolatileTier:
                 self.store.delete(table, keys)
                 return
         updates.owe(keys)
+
+    @contextlib.contextmanager
+    def _noting_if_full(self) -> Iterator[None]:
+        try:
+            yield
+        except RedisFull:
+            if self.fills is not None:
+                self.fills.found_full()
+            raise
 
     def close(self) -> None:
         """Close the store, and its guard."""
