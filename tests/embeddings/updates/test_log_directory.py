@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import itertools
 import os
 import shutil
@@ -9,9 +10,11 @@ import pytest
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates import log_directory as module
+from hebe.embeddings.updates import segment_files
 from hebe.embeddings.updates.batching import BatchingOptions
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage
 from hebe.embeddings.updates.group_directory import committed_offset
+from hebe.embeddings.updates.group_progress import ends_and_committed
 from hebe.embeddings.updates.log_directory import DirectoryCarrier, Fsync, LogDirectory, LogDirectoryOptions
 from hebe.embeddings.updates.message import encode
 from hebe.embeddings.updates.segment_files import segment_path, segments
@@ -217,6 +220,48 @@ def test_offsets_beyond_the_end_of_the_log_are_told_and_the_log_is_read_anew(tmp
     source = log.source("g", [USERS])
     assert [key for _, key, _ in read(source)] == expected[61:]
     source.close()
+
+
+def test_who_asks_again_how_far_a_log_and_a_group_are_has_what_came_since_read(tmp_path, monkeypatch):
+    """Servers ask every few seconds, and the newest segment may hold tens of thousands of messages."""
+    path, reads, read_file = tmp_path / "log", [], segment_files._read
+    append(LogDirectory(path, LogDirectoryOptions(partitions=1)), 50)
+    log = LogDirectory(path)
+    source = log.source("g", [USERS])
+    assert len(follow(source, range(50))) == 50
+    source.commit({AT: 9})
+    source.close()
+    monkeypatch.setattr(segment_files, "_read", lambda *what: reads.append(what) or read_file(*what))
+
+    def look():
+        reads.clear()
+        return *ends_and_committed(log, [USERS], "g"), len(reads)
+
+    assert look() == ({AT: 49}, {AT: 9}, 50)
+    assert look() == ({AT: 49}, {AT: 9}, 0)
+    append(log, 3, first=50)
+    assert look() == ({AT: 52}, {AT: 9}, 3)
+    os.truncate(segment_path(log.partition_path(AT), 0), 0)
+    assert look() == ({AT: -1}, {AT: -1}, 0)
+    log.close()
+
+
+def test_a_log_that_is_closed_or_forgotten_holds_no_files(tmp_path):
+    def files():
+        held = (os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
+        return sum(str(file).startswith(str(tmp_path)) for file in held)
+
+    log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
+    append(log, 5)
+    for end in ("closed", "forgotten"):
+        assert log.next_offset(AT) == 5
+        assert files() == 1
+        if end == "closed":
+            log.close()
+        else:
+            del log
+            gc.collect()
+        assert files() == 0
 
 
 def test_a_seek_beyond_the_end_of_the_log_is_told(tmp_path):

@@ -20,6 +20,7 @@ import os
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -155,6 +156,10 @@ class LogDirectory:
             self._make_record()
         record = RecordFile(self.path).read()
         self.identity, self.partitions = record.identity, record.partitions
+        self._following = threading.Lock()
+        self._ends: dict[TopicPartition, PartitionEnd] = {}
+        """Of partitions that were asked about. Segments are long: who asks again has only read what came since."""
+        weakref.finalize(self, _close_all, self._ends)
 
     def producer(self, options: BatchingOptions | None = None) -> BatchingProducer:
         """See `UpdateLog.producer`."""
@@ -184,11 +189,7 @@ class LogDirectory:
                 continue
             for partition in range(self.partitions):
                 at = TopicPartition(topic.model, topic.table, partition)
-                end = PartitionEnd(self.partition_path(at))
-                try:
-                    lag[at] = self.outstanding(at, end, committed_offset(self.group_path(group), at))
-                finally:
-                    end.close()
+                lag[at] = self.outstanding(at, committed_offset(self.group_path(group), at))
         return lag
 
     def forget_group(self, group: str) -> bool:
@@ -196,7 +197,9 @@ class LogDirectory:
         return forget_group(self.group_path(group))
 
     def close(self) -> None:
-        """See `UpdateLog.close`. Nothing is held open."""
+        """See `UpdateLog.close`. Who asks it something afterwards has files opened anew."""
+        with self._following:
+            _close_all(self._ends)
 
     def partition_path(self, at: TopicPartition) -> Path:
         """Where the segments of a partition are."""
@@ -210,12 +213,22 @@ class LogDirectory:
         check_name("group", group)
         return self.path / "groups" / group
 
-    def outstanding(self, at: TopicPartition, end: PartitionEnd, committed: int | None) -> int:
+    def next_offset(self, at: TopicPartition) -> int:
+        """The offset that the next message of the partition will have. What was there when it was asked last is not
+        read again.
+        """
+        with self._following, file_faults(self.path, "cannot be read"):
+            end = self._ends.get(at)
+            if end is None:
+                end = self._ends[at] = PartitionEnd(self.partition_path(at))
+            return end.next_offset()
+
+    def outstanding(self, at: TopicPartition, committed: int | None) -> int:
         """Messages of the partition after the committed one that are still there."""
         directory = self.partition_path(at)
         with file_faults(self.path, "cannot be read"):
             oldest = next(iter(segments(directory)), 0)
-            following = end.next_offset()
+            following = self.next_offset(at)
             if committed is None or committed >= following:  # none, or of a log that went back: all of it comes anew
                 committed = -1
             return max(0, following - max(oldest, committed + 1))
@@ -242,6 +255,12 @@ class LogDirectory:
             pass  # another was first
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _close_all(ends: dict[TopicPartition, PartitionEnd]) -> None:
+    for end in ends.values():
+        end.close()
+    ends.clear()
 
 
 class DirectoryCarrier:
@@ -307,7 +326,6 @@ class _Assigned:
     """A partition that is this source's."""
 
     reader: PartitionReader
-    end: PartitionEnd
     committed: int | None
     delivered: int
     begun: int
@@ -328,10 +346,6 @@ class _Assigned:
     def is_outstanding(self) -> bool:
         """Whether something was handed over that is not committed."""
         return self.delivered > self.done
-
-    def close(self) -> None:
-        self.reader.close()
-        self.end.close()
 
 
 class DirectorySource:
@@ -411,9 +425,7 @@ class DirectorySource:
     def lag(self) -> dict[TopicPartition, int]:
         """See `UpdateSource.lag`."""
         with self._lock:
-            return {
-                at: self._log.outstanding(at, assigned.end, assigned.done) for at, assigned in self._assigned.items()
-            }
+            return {at: self._log.outstanding(at, assigned.done) for at, assigned in self._assigned.items()}
 
     def lost_beginning(self, at: TopicPartition) -> tuple[int, int] | None:
         """See `UpdateSource.lost_beginning`: offsets begin with 0."""
@@ -427,9 +439,9 @@ class DirectorySource:
 
     def last_offset(self, at: TopicPartition) -> int:
         """See `UpdateSource.last_offset`."""
-        with self._lock, file_faults(self._log.path, "cannot be read"):
+        with self._lock:
             self._check_open()
-            return self._assigned[at].end.next_offset() - 1
+            return self._log.next_offset(at) - 1
 
     def log_identity(self) -> str:
         """See `UpdateSource.log_identity`."""
@@ -454,7 +466,7 @@ class DirectorySource:
 
     def _let_go(self) -> None:
         for assigned in self._assigned.values():
-            assigned.close()
+            assigned.reader.close()
         self._assigned.clear()
 
     def _join(self) -> None:
@@ -542,11 +554,11 @@ class DirectorySource:
         for at in list(self._assigned):
             assigned = self._assigned[at]
             if self._member is not None and not self._member.keeps(at, assigned.committed):
-                self._assigned.pop(at).close()
+                self._assigned.pop(at).reader.close()
                 continue
             assigned.leaving = at not in targets
             if assigned.leaving and not assigned.is_outstanding():
-                self._assigned.pop(at).close()
+                self._assigned.pop(at).reader.close()
                 if self._member is not None:
                     self._member.give_back(at)
         for at in sorted(targets - set(self._assigned)):
@@ -563,11 +575,10 @@ class DirectorySource:
     def _assign(self, at: TopicPartition) -> None:
         committed = None if self._group is None else committed_offset(self._group, at)
         begin = self._begin(at, committed)
-        directory = self._log.partition_path(at)
-        reader, end = PartitionReader(directory, begin), PartitionEnd(directory)
+        reader = PartitionReader(self._log.partition_path(at), begin)
         fault = _MADE_ANEW if at in self._lost else None
         self._lost.discard(at)
-        self._assigned[at] = _Assigned(reader, end, committed, begin, begin, committed, fault=fault)
+        self._assigned[at] = _Assigned(reader, committed, begin, begin, committed, fault=fault)
 
     def _begin(self, at: TopicPartition, committed: int | None) -> int:
         """The offset after which a partition is read."""
@@ -575,12 +586,7 @@ class DirectorySource:
             return committed
         if not self._newest or at in self._lost:
             return -1
-        end = PartitionEnd(self._log.partition_path(at))
-        try:
-            with file_faults(self._log.path, "cannot be read"):
-                return end.next_offset() - 1
-        finally:
-            end.close()
+        return self._log.next_offset(at) - 1
 
 
 def _delivery(at: TopicPartition, record: Record) -> Delivery:
