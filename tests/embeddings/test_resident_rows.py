@@ -65,6 +65,22 @@ def test_keys_that_no_row_has_are_counted(memory):
     assert store.refused_keys["users"] == 3, "what is tried again is counted once"
 
 
+def test_rows_beyond_what_the_format_holds_are_counted(memory):
+    store = ResidentRows(memory)
+    rows = np.array([[1, 2, 3], [1, 2, 65505], [65504, -65504, 0], [-1e9, 0, 0]], np.float32)
+    store.insert("users", np.array([1, 2, 3, 4]), rows)
+    store.insert("users", np.array([2, 3]), rows[[3, 2]])
+    store.insert("users", np.array([30]), rows[3:])
+    wanted = {"users": 3 if memory.row_format is RowFormat.FP16 else 0, "items": 0}
+    assert store.unheld_rows == wanted
+    if memory.row_format is RowFormat.FP16:
+        assert rows_of(store, "users", [2], 3)[0].tolist() == [[-65504, 0, 0]]
+    memory.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.insert("users", np.array([2]), rows[3:])
+    assert store.unheld_rows == wanted, "what is tried again is counted once"
+
+
 def test_deleted_rows_become_the_default_vector(memory):
     store = ResidentRows(memory, {"users": 0.5})
     assert store.delete("users", np.array([1, 1, 30])) == 1

@@ -125,7 +125,7 @@ def test_online_updates(tiered, counted):
     updates = model_status(tiered, counted)["updates"]["tiers"]
     assert (updates["messages"], updates["rows"], updates["deletes"]) == (4, 40, 3)
     assert (updates["gaps"], updates["missing"], updates["poison"], updates["duplicates"]) == (1, 3, 1, 2)
-    assert (updates["refused"], updates["passed_over"], updates["reordered"]) == (6, 8, 9)
+    assert (updates["refused"], updates["unheld"], updates["passed_over"], updates["reordered"]) == (6, 5, 8, 9)
     assert updates["last_poison"] == ["message 7 of partition 0: its checksum is wrong (kept nowhere)"]
     assert updates["lag_messages"] == 11
     assert "messages 5 to 7 of producer trainer" in updates["last_gaps"][0]

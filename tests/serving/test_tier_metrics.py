@@ -94,6 +94,7 @@ def test_online_updates(families_of, fake_host):
         "hebe_updates_missing_total": 3,
         "hebe_updates_poison_total": 1,
         "hebe_updates_refused_total": 6,
+        "hebe_updates_unheld_total": 5,
         "hebe_updates_passed_over_total": 8,
         "hebe_updates_duplicates_total": 2,
         "hebe_updates_lag_messages": 11,

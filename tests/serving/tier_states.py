@@ -43,7 +43,7 @@ def update_statistics(*, failing: bool = False) -> IngestionStatistics:
     counter.add(messages=4, rows=40, deletes=3, duplicates=2, reordered=9, passed_over=8)
     counter.visible("persistent_db", [0.0])  # sent in 1970: beyond every bucket
     counter.gap(Gap(at, "trainer", 5, 7))
-    counter.add(refused=6)
+    counter.add(refused=6, unheld=5)
     counter.poison("its checksum is wrong", "message 7 of partition 0: its checksum is wrong (kept nowhere)")
     counter.lag({at: 11})
     if failing:

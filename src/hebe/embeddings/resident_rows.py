@@ -31,6 +31,7 @@ class ResidentRows:
         self._memory = memory
         self._default_values = dict(default_values or {})
         self._refused = dict.fromkeys(memory.shapes, 0)
+        self._unheld = dict.fromkeys(memory.shapes, 0)
 
     @property
     def refused_keys(self) -> Mapping[str, int]:
@@ -41,6 +42,11 @@ class ResidentRows:
     def why_refused(self) -> str:
         """See `BoundedStore.why_refused`."""
         return "table memory has the rows that the model was loaded with: load a version that has them"
+
+    @property
+    def unheld_rows(self) -> Mapping[str, int]:
+        """See `NarrowStore.unheld_rows`: as fp16 those with a number beyond 65,504, which a load refuses."""
+        return dict(self._unheld)
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`."""
@@ -66,8 +72,9 @@ class ResidentRows:
         check_rows(table, keys, rows, self._memory.shapes[table][1])
         chosen = np.ascontiguousarray(rows[inside])
         encoded = np.empty((len(chosen), stored.shape[1]), np.uint8)
-        encode_rows(self._memory.row_format, chosen, encoded)
+        unheld = encode_rows(self._memory.row_format, chosen, encoded)
         stored[keys[inside]] = encoded
+        self._unheld[table] += unheld
         return int(np.unique(keys[inside]).size)
 
     def delete(self, table: str, keys: KeyArray) -> int:

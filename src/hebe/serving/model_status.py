@@ -184,6 +184,7 @@ def _updates(statistics: IngestionStatistics) -> dict[str, Any]:
         "poison": statistics.poison,
         "last_poison": [short(told) for told in statistics.last_poison[-_MOST_GAPS:]],
         "refused": statistics.refused,
+        "unheld": statistics.unheld,
         "duplicates": statistics.duplicates,
         "reordered": statistics.reordered,
         "passed_over": statistics.passed_over,

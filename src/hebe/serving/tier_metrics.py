@@ -20,6 +20,7 @@
 | hebe_updates_gaps_total, hebe_updates_missing_total | counter | model, version, ingestion; gaps, messages in them |
 | hebe_updates_poison_total, hebe_updates_duplicates_total | counter | model, version, ingestion |
 | hebe_updates_refused_total | counter | model, version, ingestion; keys that a store in memory has no place for |
+| hebe_updates_unheld_total | counter | model, version, ingestion; rows beyond what table memory's row format holds |
 | hebe_updates_passed_over_total | counter | model, version, ingestion; messages older than the model's rows |
 
 An ingestion reads the log for stores that go together: `tiers`, `volatile_db` or `resident`. Where no model has tiers,
@@ -159,6 +160,11 @@ _UPDATE_COUNTERS: tuple[tuple[str, str, Callable[[IngestionStatistics], float]],
         "hebe_updates_refused",
         "Keys of updated rows that a store in memory has no place for, and that were left out.",
         lambda statistics: statistics.refused,
+    ),
+    (
+        "hebe_updates_unheld",
+        "Updated rows with numbers beyond what the row format of table memory holds, written clipped.",
+        lambda statistics: statistics.unheld,
     ),
     (
         "hebe_updates_passed_over",

@@ -37,6 +37,18 @@ def test_refused_keys_are_told_at_once_and_then_by_their_number(caplog):
     assert counter.read().refused == 901
 
 
+def test_rows_that_a_store_cannot_hold_are_told_at_once_and_then_by_their_number(caplog):
+    counter = IngestionCounter([])
+    incidents = Incidents("m", counter, None)
+    incidents.refused("resident", "t", 5, "load another")
+    for total in (0, 2, 2, 19, 20, 21, 199, 900):
+        incidents.unheld("resident", "t", total)
+    refused, *told = texts(caplog)
+    assert [text.split()[2] for text in (refused, *told)] == ["5", "2", "20", "900"]
+    assert "numbers that table t of model m (resident) cannot hold in its row format, and were clipped" in told[0]
+    assert (counter.read().unheld, counter.read().refused) == (900, 5)
+
+
 def test_messages_passed_over_are_told_once_for_each_table_with_both_times(caplog):
     caplog.set_level(logging.INFO, "hebe.updates")
     counter = IngestionCounter([])

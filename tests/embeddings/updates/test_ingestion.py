@@ -17,6 +17,7 @@ from hebe.embeddings.updates import sequence_check
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
+from hebe.kernels.row_format import RowFormat
 
 from ..dict_store import DictStore
 from .ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
@@ -218,6 +219,21 @@ def test_keys_that_a_store_has_no_place_for_are_counted_and_told(caplog):
     rows, found = np.zeros((1, 3), np.float32), np.zeros(1, np.bool_)
     store.query("users", np.array([9]), rows, found)
     assert rows.tolist() == rows_for(np.array([9]), 9).tolist()
+    memory.close()
+
+
+def test_rows_that_a_store_cannot_hold_are_counted_and_told(caplog):
+    """Where table memory is fp16, in which a load of such a row is refused."""
+    memory, source = TableMemory({"users": (10, 3)}, RowFormat.FP16), ListSource()
+    memory.fill({"users": np.zeros((10, 3), np.float32)})
+    source.add(0, [1, 2], stamp=7e4)
+    source.add(1, [3], stamp=6e4)
+    with make_ingestion(source, ResidentRows(memory)) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+    assert (ingestion.statistics().unheld, ingestion.statistics().rows) == (2, 3)
+    told = [record.getMessage() for record in caplog.records if "cannot hold" in record.getMessage()]
+    assert len(told) == 1
+    assert "2 rows of updates so far have numbers that table users of model m (store) cannot hold" in told[0]
     memory.close()
 
 

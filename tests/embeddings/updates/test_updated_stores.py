@@ -1,5 +1,7 @@
 """How stores of each kind take updates: with positions, without new keys, or neither."""
 
+from typing import ClassVar
+
 import numpy as np
 
 from hebe.embeddings.rocksdb_store import RocksDbStore
@@ -18,6 +20,10 @@ class Bounded(DictStore):
     @property
     def refused_keys(self):
         return {"users": 2}
+
+
+class Narrow(DictStore):
+    unheld_rows: ClassVar = {"users": 3}
 
 
 def batch(deletes=False):
@@ -58,3 +64,9 @@ def test_keys_without_a_place_are_known_of_stores_that_may_take_no_new_ones():
     told = [stores.refused_keys("resident", table) for table in ("users", "items")]
     assert told == [(2, "it is full"), (0, "it is full")]
     assert stores.refused_keys("volatile_db", "users") is None
+
+
+def test_rows_that_were_clipped_are_known_of_stores_of_a_narrow_format():
+    stores = UpdatedStores({"resident": Narrow(DIMS), "volatile_db": DictStore(DIMS)})
+    assert [stores.unheld_rows("resident", table) for table in ("users", "items")] == [3, 0]
+    assert stores.unheld_rows("volatile_db", "users") == 0

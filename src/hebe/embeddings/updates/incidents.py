@@ -15,7 +15,7 @@ from hebe.embeddings.updates.sequence_check import Gap
 log = logging.getLogger("hebe.updates")
 
 _TELL_AGAIN = 10
-"""Keys that a store refuses are told anew once there are so many times as many."""
+"""Keys that a store refuses, and rows that it cannot hold, are told anew once there are so many times as many."""
 
 
 class Incidents:
@@ -26,9 +26,9 @@ class Incidents:
         self._quarantine = Quarantine(quarantine)
         self._lost: dict[TopicPartition, Gap] = {}
         """Beginnings that were told."""
-        self._refused: dict[tuple[str, str], int] = {}
-        self._tell_refused: dict[tuple[str, str], int] = {}
-        """By tier and table, how many of its keys were refused, and at how many that is told next."""
+        self._totals: dict[tuple[str, str, str], int] = {}
+        self._tell_at: dict[tuple[str, str, str], int] = {}
+        """By what it is, tier and table, how many keys or rows that were, and at how many that is told next."""
         self._passed_over: set[Topic] = set()
         """Tables of whose messages some were passed over, which was told."""
 
@@ -92,19 +92,34 @@ class Incidents:
 
     def refused(self, tier: str, table: str, total: int, why: str) -> None:
         """A store has no place for `total` keys of updates so far; `why` says what would help."""
-        place = tier, table
-        news = total - self._refused.get(place, 0)
-        if not news:
-            return
-        self._refused[place] = total
-        self._counter.add(refused=news)
-        if total >= self._tell_refused.get(place, 1):
-            self._tell_refused[place] = _TELL_AGAIN * total
+        if self._count("refused", tier, table, total):
             log.warning(
                 "online updates: %d keys of updates so far have no place in table %s of model %s (%s), and are left "
                 "out: %s",
                 total, table, self._model, tier, why,
             )  # fmt: skip
+
+    def unheld(self, tier: str, table: str, total: int) -> None:
+        """A store could not hold `total` rows of updates so far as they were sent."""
+        if self._count("unheld", tier, table, total):
+            log.warning(
+                "online updates: %d rows of updates so far have numbers that table %s of model %s (%s) cannot hold in "
+                "its row format, and were clipped: store its rows as fp32, or correct what is sent",
+                total, table, self._model, tier,
+            )  # fmt: skip
+
+    def _count(self, what: str, tier: str, table: str, total: int) -> bool:
+        """Count those of `total` that are new; returns whether it is time to tell."""
+        place = what, tier, table
+        news = total - self._totals.get(place, 0)
+        if not news:
+            return False
+        self._totals[place] = total
+        self._counter.add(**{what: news})
+        if total < self._tell_at.get(place, 1):
+            return False
+        self._tell_at[place] = _TELL_AGAIN * total
+        return True
 
     def failed(self, what: str, fault: Exception) -> None:
         """A call to the source or a store failed, and is tried again."""

@@ -464,6 +464,7 @@ class UpdateIngestion:
             self._counter.visible(tier, batch.sent_s)
             if (refused := self._stores.refused_keys(tier, table)) is not None:
                 self._incidents.refused(tier, table, *refused)
+            self._incidents.unheld(tier, table, self._stores.unheld_rows(tier, table))
         if (position := progress.new_position(batch)) is not None:
             progress.position = position[1]
         applied = {"deletes": batch.count} if batch.rows is None else {"rows": batch.count}

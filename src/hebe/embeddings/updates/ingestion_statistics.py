@@ -64,6 +64,8 @@ class IngestionStatistics:
     """Of these the last ones: which each was, why, and where it is or what it began with."""
     refused: int
     """Keys of rows that a store has no place for, and left out."""
+    unheld: int
+    """Rows that the row format of a store could not hold, and that were clipped."""
     failures: int
     """Calls to the source or a store that failed; all were tried again."""
     last_error: str | None
@@ -94,7 +96,7 @@ class IngestionCounter:
         self._buckets = {tier: [0] * (len(VISIBLE_BOUNDS_S) + 1) for tier in self._visible}
         self._sums_s = dict.fromkeys(self._visible, 0.0)
         self._counts = dict.fromkeys(("messages", "rows", "deletes", "duplicates", "reordered", "passed_over"), 0)
-        self._counts |= dict.fromkeys(("gaps", "missing", "poison", "refused", "failures"), 0)
+        self._counts |= dict.fromkeys(("gaps", "missing", "poison", "refused", "unheld", "failures"), 0)
         self._last_gaps: deque[Gap] = deque(maxlen=_MOST_GAPS)
         self._last_poison: deque[str] = deque(maxlen=_MOST_POISON)
         self._last_error: str | None = None

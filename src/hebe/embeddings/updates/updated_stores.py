@@ -1,5 +1,5 @@
-"""The stores that an ingestion brings up to date: what differs between those that keep positions, or may have no place
-for new keys, and those that do neither.
+"""The stores that an ingestion brings up to date: what differs between those that keep positions, may have no place for
+new keys, or cannot hold every number, and those that do none of it.
 """
 
 from __future__ import annotations
@@ -56,6 +56,16 @@ class BoundedStore(Protocol):
         ...
 
 
+@runtime_checkable
+class NarrowStore(Protocol):
+    """A store of a narrow row format."""
+
+    @property
+    def unheld_rows(self) -> Mapping[str, int]:
+        """By table, the rows of updates so far that the format could not hold other than clipped."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StoredPosition:
     """How much of a log stores have: up to offset `offset`. `mark` is that of the last message up to there, "" where it
@@ -73,6 +83,7 @@ class UpdatedStores:
         self._stores = dict(stores)
         self._positioned = {tier: store for tier, store in stores.items() if isinstance(store, PositionedStore)}
         self._bounded = {tier: store for tier, store in stores.items() if isinstance(store, BoundedStore)}
+        self._narrow = {tier: store for tier, store in stores.items() if isinstance(store, NarrowStore)}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stores)
@@ -114,3 +125,8 @@ class UpdatedStores:
         """How many keys of updates so far a store had no place for, and why; None if it takes any."""
         store = self._bounded.get(tier)
         return None if store is None else (store.refused_keys.get(table, 0), store.why_refused)
+
+    def unheld_rows(self, tier: str, table: str) -> int:
+        """How many rows of updates so far a store could not hold as they were sent."""
+        store = self._narrow.get(tier)
+        return 0 if store is None else store.unheld_rows.get(table, 0)
