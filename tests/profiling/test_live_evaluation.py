@@ -21,7 +21,7 @@ from hebe.models.ranking_model import initial_rows
 from hebe.models.repository import ModelRepository
 from hebe.profiling import live_evaluation
 from hebe.profiling.effort import Effort
-from hebe.profiling.error import ProfilingError
+from hebe.profiling.error import ProfilingError, StartFailed
 from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.runtime import this_server
@@ -29,6 +29,7 @@ from hebe.runtime.bandwidth_meter import CacheWays
 from hebe.runtime.cache_allocation import CacheAllocationError
 from hebe.runtime.control_groups import ControlGroupLimits
 from hebe.runtime.executor import ModelExecutor
+from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver
@@ -208,6 +209,18 @@ def test_a_measurement_that_does_not_settle_is_given_up(repository, monkeypatch)
         pytest.raises(ProfilingError, match=r"did not settle within 0 s.*is the machine busy"),
     ):
         evaluator(WHOLE)
+
+
+@pytest.mark.usefixtures("moment")
+def test_workers_that_cannot_start_are_told_with_the_configuration_and_why(repository, monkeypatch):
+    def warm_up(*_):
+        raise ValueError("model peers-dlrm: a score is not finite")
+
+    monkeypatch.setattr(LoadedModel, "warm_up", warm_up)
+    with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH, quick=True) as evaluator:
+        for ask in (lambda: evaluator(WHOLE), lambda: evaluator.busy_profiles(WHOLE[0], [8])):
+            with pytest.raises(StartFailed, match=r"model-on-host.*: its workers cannot start: model .* not finite$"):
+                ask()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ import weakref
 
 import numpy as np
 import pytest
+import torch
 
 from hebe.query import Batch, SubQuery
 from hebe.runtime.executor import ModelExecutor
 from hebe.runtime.loaded_model import LoadedModel
+from hebe.runtime.pipeline import Pipeline
 
 
 @pytest.fixture(params=["peers-dlrm", "din", "wnd"])
@@ -88,6 +90,18 @@ def test_rehearsals_run_any_size_and_hand_nothing_on(model):
     assert pipeline.sparse().rehearse(batch_of(query, 0, 16)).service_s > 0
     assert pipeline.dense().rehearse(batch_of(query)).scores.shape == (50, model.spec.outputs)
     assert len(pipeline._idle) == 4
+
+
+@pytest.mark.parametrize("on_accelerator", [False, True])
+def test_a_dense_worker_rehearses_what_a_model_may_divide_by_and_take_the_logarithm_of(model, on_accelerator):
+    def dense_net(dense, sparse, lengths):
+        parts = (dense.log(), sparse / sparse.norm(dim=1, keepdim=True), 1 / lengths)
+        return torch.cat(parts, 1).sum(1, keepdim=True)
+
+    pipeline = Pipeline(model.spec, model.hierarchy, dense_net, 16, 64, on_accelerator=on_accelerator)
+    most = 64 if on_accelerator else 16
+    measured = model.warm_up(pipeline.dense().rehearse, most)
+    assert measured[-1][0] == most
 
 
 def test_a_model_executor_may_load_into_an_accelerators_buffers(model):

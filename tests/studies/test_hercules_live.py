@@ -8,7 +8,7 @@ from rich.progress import Progress
 from hebe.load_generator.rate_search import Phase
 from hebe.models.repository import ModelRepository
 from hebe.planning.parallelism import Reached
-from hebe.profiling.error import ProfilingError
+from hebe.profiling.error import ProfilingError, StartFailed
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe.studies.hercules_cpu import lane, shapes
@@ -142,6 +142,16 @@ def test_what_does_not_settle_is_no_point_and_reaches_nothing(server):
     assert server.point([]) is None
     assert server([]) == Reached(0.0)
     assert len(server.advanced) == 2
+
+
+def test_a_split_whose_workers_cannot_start_is_a_fault_and_no_point(server):
+    def start(configuration):
+        raise StartFailed(configuration, "no memory is left")
+
+    server.live = start
+    for ask in (server.point, server):
+        with pytest.raises(StartFailed, match="no memory is left"):
+            ask((lane(ONE, 64),))
 
 
 def test_a_model_has_small_tables_and_layers_of_production_size(tmp_path):

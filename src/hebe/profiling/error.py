@@ -16,3 +16,7 @@ class MeasurementError(ProfilingError):
         settings = ", ".join(f"{name} {value}" for name, value in to_dict(configuration).items())
         super().__init__(f"{settings}: {why}")
         self.configuration, self.why = configuration, why
+
+
+class StartFailed(MeasurementError):
+    """Workers of `configuration` could not start, and why."""

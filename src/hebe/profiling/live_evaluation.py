@@ -28,7 +28,7 @@ from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.busy_service import busy_service_times
 from hebe.profiling.driver_sender import DriverSender, inputs_of, query_of
 from hebe.profiling.effort import QUICK, Effort
-from hebe.profiling.error import MeasurementError
+from hebe.profiling.error import MeasurementError, StartFailed
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.op_use import OpUse
 from hebe.profiling.query_times import ask_alone, times_alone
@@ -60,6 +60,7 @@ from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import LANES, Lane, Placement
 from hebe.serving.driver import NodeDriver
 from hebe.serving.errors import QueryFailed, QueryRefused
+from hebe.serving.model_index import reason_of
 from hebe.spec import ModelSpec, ServerSpec, SlaTarget
 from hebe.workload.arrivals import arrival_remarks
 from hebe.workload.key_frequencies import key_frequencies
@@ -184,7 +185,7 @@ class LiveEvaluator:
     def __call__(self, configuration: Configuration) -> Reached:
         """The configuration's latency-bounded throughput, and the peak power close to it.
 
-        Raises `MeasurementError` for one that does not settle in time, and what the workers raise as they start.
+        Raises `MeasurementError` for one that does not settle in time, or whose workers cannot start.
         """
         return self.machine.measure(lambda: self._reached(configuration))
 
@@ -265,10 +266,14 @@ class LiveEvaluator:
             percentile=self.sla.percentile,
             admission=admission,
         )
-        return NodeDriver(
-            self._model, config, placed.lanes, threads=placed.threads, gives_way=placed.gives_way,
-            max_items=self._workload.sizes.largest, accelerator=self._accelerator,
-        )  # fmt: skip
+        try:
+            return NodeDriver(
+                self._model, config, placed.lanes, threads=placed.threads, gives_way=placed.gives_way,
+                max_items=self._workload.sizes.largest, accelerator=self._accelerator,
+            )  # fmt: skip
+        except Exception as fault:  # the model's own, of a score that is not finite, say, or the system's
+            configuration = tuple(each.lane for each in placed.lanes)
+            raise StartFailed(configuration, f"its workers cannot start: {reason_of(fault)}") from fault
 
     def _qps_search(self) -> QpsSearch:
         effort = self._effort
@@ -328,8 +333,7 @@ class LiveEvaluator:
         stage; threads that share a worker count as one. Its batch size is left aside, and so are sizes beyond what is
         drawn of a query.
 
-        Starts the server anew for each size. Raises as `busy_service_times` does, and what the workers raise as they
-        start.
+        Starts the server anew for each size. Raises as `busy_service_times` does, and `StartFailed`.
         """
         return self.machine.measure(lambda: self._busy_profiles(lane, batch_sizes))
 

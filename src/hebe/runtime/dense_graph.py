@@ -42,7 +42,11 @@ def example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, ...]:
         torch.rand(items, spec.sparse_width, generator=generator) * 0.1,
         lengths.expand(items, -1).contiguous(),
     )
-    return (*inputs, torch.zeros(items, spec.lookups_per_item, dtype=torch.int64)) if spec.reads_keys else inputs
+    if not spec.reads_keys:
+        return inputs
+    rows = torch.tensor([spec.table(feature.table).rows for feature in spec.features for _ in range(feature.lookups)])
+    drawn = torch.rand(items, spec.lookups_per_item, generator=generator, dtype=torch.float64)
+    return (*inputs, (drawn * rows).long())
 
 
 def prepare(module: torch.nn.Module, spec: ModelSpec, mode: GraphMode, compile_threads: int = 1) -> DenseFunction:

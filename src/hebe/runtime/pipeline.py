@@ -13,7 +13,7 @@ import numpy as np
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.query import Batch, FloatArray
-from hebe.runtime.dense_graph import DenseFunction
+from hebe.runtime.dense_graph import DenseFunction, example_inputs
 from hebe.runtime.executor import BatchOutcome, DenseExecutor, DenseInputs, SparseExecutor
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.spec import ModelSpec
@@ -109,11 +109,13 @@ class DenseRunner:
         return outcome
 
     def rehearse(self, batch: Batch) -> BatchOutcome:
-        """`run`, on inputs that nobody filled."""
+        """`run`, on example inputs: for zeros, which buffers begin with, a model that divides by them has no score."""
         handed, left = [], batch.items
         while left > 0:
             inputs = self._pipeline.take()
             inputs.items = min(left, self._pipeline.batch_size)
+            for tensor, example in zip(inputs.tensors, example_inputs(self._executor.spec, inputs.items), strict=True):
+                tensor[: inputs.items] = example
             left -= inputs.items
             handed.append(inputs)
         outcome = self.run(batch, tuple(handed))

@@ -23,7 +23,7 @@ from hebe.models.initial_model import write_initial_model
 from hebe.models.repository import ModelRepository
 from hebe.planning.parallelism import Configuration, Evaluate, Reached
 from hebe.profiling.effort import Effort
-from hebe.profiling.error import ProfilingError
+from hebe.profiling.error import ProfilingError, StartFailed
 from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.profiling.query_times import times_alone
 from hebe.profiling.steady_machine import SteadyMachine, steady_machine
@@ -96,11 +96,13 @@ class LiveServer:
         return f"Power is {estimated}from {self.live.power_source}. Meanwhile {self.live.disturbance}."
 
     def point(self, configuration: Configuration) -> Point | None:
-        """What a configuration reaches; None where it did not settle in time."""
+        """What a configuration reaches; None where it did not settle in time. Raises `StartFailed`."""
         self._use.shares.clear()
         self._use.meter.read()
         try:
             reached = self.live(configuration)
+        except StartFailed:
+            raise
         except ProfilingError:
             return None
         finally:
@@ -109,9 +111,13 @@ class LiveServer:
         return Point(reached.qps, reached.power_watts, median(shares) if shares else 0.0)
 
     def __call__(self, configuration: Configuration) -> Reached:
-        """An `Evaluate` of `planning.parallelism`; what does not settle in time reaches nothing."""
+        """An `Evaluate` of `planning.parallelism`; what does not settle in time reaches nothing. Raises `StartFailed`,
+        which says nothing of what a configuration reaches.
+        """
         try:
             return self.live(configuration)
+        except StartFailed:
+            raise
         except ProfilingError:
             return Reached(0.0)
         finally:
