@@ -79,6 +79,26 @@ def test_a_part_is_cut_and_the_rest_of_it_is_next():
         queue.cut(30)
 
 
+def test_what_several_workers_have_cut_off_one_part_is_told_apart():
+    """Each rest stands as close behind the part as the others do, and a query that is dropped takes all of them."""
+    queue = WaitingQueue()
+    first, second = Query(1, 1024, 0.0), Query(2, 10, 0.0)
+    queue.push(SubQuery(first, 0, 1024))
+    for items in (512, 256, 64):
+        queue.cut(items)
+        queue.pass_over()  # it is too large yet
+        queue.stand_again()
+    queue.push(SubQuery(second, 0, 10))
+    popped = [queue.pop(), queue.pop()]
+    assert popped[0] == SubQuery(first, 0, 64)
+    assert [part.query for part in popped] == [first, first]
+    queue.drop(first)
+    assert queue.items == 10
+    assert queue.pop() == SubQuery(second, 0, 10)
+    assert not queue
+    assert queue.peek() is None
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.floats(0, 10), st.booleans(), st.booleans()), min_size=1, max_size=300),
 )

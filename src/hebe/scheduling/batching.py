@@ -11,7 +11,7 @@ import heapq
 import math
 from bisect import bisect, insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from hebe.query import Query, SubQuery
@@ -29,12 +29,19 @@ def cut(part: SubQuery, items: int) -> tuple[SubQuery, SubQuery]:
     return SubQuery(part.query, part.start, at), SubQuery(part.query, at, part.stop)
 
 
-@dataclass(order=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _Waiting:
+    """A part that waits. It equals itself only: what is cut off one part, time and again, has the same order."""
+
     deadline_s: float
     order: float
-    sub_query: SubQuery | None = field(compare=False)
+    sub_query: SubQuery | None
     """None once it was dropped: its place in the heap is found later, its tensors go at once."""
+
+    def __lt__(self, other: _Waiting) -> bool:
+        if self.deadline_s != other.deadline_s:
+            return self.deadline_s < other.deadline_s
+        return self.order < other.order
 
 
 _MOST_DROPPED = 64
