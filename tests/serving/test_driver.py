@@ -212,6 +212,29 @@ async def test_a_failing_batch_fails_its_query_and_not_the_next(make_driver, mod
     assert not driver.fails
 
 
+async def test_a_pipeline_whose_dense_batches_all_fail_fails_whatever_sparse_workers_hand_on(model, monkeypatch):
+    cores = available_cores()
+    placed = PlacedLane(Lane(Placement.PIPELINE_ON_HOST, 1, 1, 100, dense_workers=1), (cores,), (cores,))
+    driver = NodeDriver(model, NodeConfig(batch_size=100), [placed])
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(EchoDense, "run", fail)
+            for _ in range(3):
+                assert not driver.fails
+                with pytest.raises(QueryFailed):
+                    await driver.infer(new_query(driver, 5))
+        assert driver.fails
+        assert not driver.healthy
+        await driver.infer(new_query(driver, 5))
+        assert driver.healthy
+    finally:
+        driver.close(patience_s=1.0)
+
+
 async def test_scores_of_another_shape_than_the_models_fail_their_batch(make_driver, monkeypatch):
     driver = make_driver()
     with monkeypatch.context() as patch:

@@ -337,7 +337,10 @@ class NodeDriver:
                 sparse = thread.role.stage is Stage.SPARSE
                 outcome = self._take_in(batch, outcome, sparse=sparse)
                 failed = isinstance(outcome, Exception)
-                self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
+                if failed:
+                    self._failures_in_a_row += 1
+                elif not sparse:  # what is handed on may fail yet
+                    self._failures_in_a_row = 0
                 service_s = 0.0 if isinstance(outcome, Exception) else outcome.service_s
                 event = BatchFinished(thread_id, batch.batch_id, service_s, failed)
                 self._handle(event, effects, thread_id)
