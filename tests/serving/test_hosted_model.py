@@ -47,6 +47,7 @@ class Driver:
         self.lanes = (PlacedLane(WHOLE, ((0,), (1,))),)
         self.workers = self.configured_workers = 2
         self.fails = False
+        self.idle = True
         self.last_id = 6
 
     @property
@@ -79,6 +80,9 @@ def test_a_model_that_runs_is_ready_and_in_no_trouble(driver):
     assert (model.ready, model.runs, model.trouble) == (True, True, "")
     assert (model.tiered, model.tiers, model.degraded) == (False, None, ())
     assert (model.version, model.identity, model.sla_s) == (3, "ab12", 0.05)
+    assert model.idle
+    driver.idle = False
+    assert not model.idle
 
 
 def test_the_trouble_named_is_what_keeps_it_from_answering(driver):

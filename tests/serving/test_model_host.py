@@ -64,6 +64,10 @@ class Running:
     def __init__(self, fault=None):
         self.configuration, self.fault, self.splits, self.placed = whole(1, 1), fault, 1, []
         self.lanes = place_lanes(self.configuration, available_cores())
+        self.idle, self.refuses = True, False
+
+    def begin_shutdown(self):
+        self.refuses = True
 
     def split_anew(self, placed):
         if self.fault is not None:
@@ -412,6 +416,37 @@ async def test_unloading_waits_for_the_version_that_was_replaced_too(monkeypatch
     goes_on.set()
     await asyncio.wait_for(unload, 30.0)
     assert (older.closed, host.entries[0].state) == (True, "UNAVAILABLE")
+
+
+@pytest.mark.parametrize("end", ["answered", "the server stops", "a worker is lost"])
+async def test_the_version_before_answers_what_it_admitted_however_long_that_takes(monkeypatch, end):
+    class Version(Running):
+        workers, closed = 1, False
+
+        def close(self):
+            self.closed = True
+
+    monkeypatch.setattr(model_host, "_LOOK_S", 0.001)
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1, 2)})
+    monkeypatch.setattr(model_host.ModelHost, "_open", lambda *_: Version())
+    monkeypatch.setattr(model_host.ModelHost, "_answer_one", lambda *_: asyncio.sleep(0))
+    host, older = ModelHost(Path("models"), HostOptions(workers=1)), Version()
+    older.idle = False
+    host._hosted["wnd"] = older
+    await host.load("wnd", 2)
+    await asyncio.sleep(0.05)
+    assert (older.refuses, older.closed) == (True, False)
+    match end:
+        case "answered":
+            older.idle = True
+        case "the server stops":
+            host.begin_shutdown()
+        case "a worker is lost":
+            older.runs = False
+    async with asyncio.timeout(30.0):
+        while not older.closed:
+            await asyncio.sleep(0.001)
+    await host.close()
 
 
 async def test_of_names_that_clients_invent_nothing_is_kept(monkeypatch):

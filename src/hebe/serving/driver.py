@@ -210,6 +210,12 @@ class NodeDriver:
         return self._scheduler.queue_depth
 
     @property
+    def idle(self) -> bool:
+        """Whether every query that was admitted has been answered, and no batch runs."""
+        with self._lock:
+            return self._scheduler.idle
+
+    @property
     def workers(self) -> int:
         """Workers of which every thread runs."""
         runs: dict[tuple[int, int], bool] = {}
@@ -299,7 +305,7 @@ class NodeDriver:
         """
         self.begin_shutdown()
         give_up_s = clock() + patience_s
-        while clock() < give_up_s and not (self._stopping or self._is_idle()):
+        while clock() < give_up_s and not (self._stopping or self.idle):
             time.sleep(0.005)
         with self._lock:
             self._stopping = True
@@ -321,10 +327,6 @@ class NodeDriver:
         reason, now = RejectReason.SHUTTING_DOWN, clock()
         refusals = [self._refusal(each.query, reason, now, has_timeout=each.has_timeout) for each in admitted]
         self._deliver(_Effects(list(zip(admitted, refusals, strict=True))))
-
-    def _is_idle(self) -> bool:
-        with self._lock:
-            return self._scheduler.idle
 
     # Events
 

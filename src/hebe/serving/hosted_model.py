@@ -104,6 +104,11 @@ class HostedModel:
         return self._driver.queue_depth
 
     @property
+    def idle(self) -> bool:
+        """Whether every query that was admitted has been answered."""
+        return self._driver.idle
+
+    @property
     def tiered(self) -> bool:
         """Whether rows of its tables may be late, stale or unknown: they are read through tiers."""
         return self._driver.model.hierarchy.tiers is not None

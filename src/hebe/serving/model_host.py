@@ -57,6 +57,8 @@ log = structlog.get_logger("hebe.models")
 
 _TRY_FAILING_S, _ANSWER_PATIENCE_S = 2.0, 10.0
 """How often a model whose batches fail is given a query of our own, and how long that may take."""
+_LOOK_S = 0.02
+"""How often it is looked whether what was admitted is answered."""
 _TELL_EVERY_S = 5.0
 """How often the log says how far a load has come."""
 _LOADING_NICENESS = 19
@@ -545,8 +547,15 @@ class ModelHost:
         task.add_done_callback(self._closing.pop)
 
     async def _replaced(self, before: HostedModel | None, model: HostedModel) -> None:
-        """What is left to do once `model` has taken over: free the version before it, and the disk of older ones."""
+        """What is left to do once `model` has taken over: free the version before it, and the disk of older ones.
+
+        However long that takes, the version before answers what it has admitted, unless its workers cannot any more or
+        the server stops: then it has no more time than any model that is closed.
+        """
         if before is not None:
+            before.begin_shutdown()
+            while self.live and before.runs and not before.idle:
+                await asyncio.sleep(_LOOK_S)
             await self._close_model(before)
         name, version = model.spec.name, model.version
         try:
