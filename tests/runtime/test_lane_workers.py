@@ -61,3 +61,18 @@ def test_a_lane_that_cannot_start_leaves_no_thread(model, monkeypatch, threads_b
     with pytest.raises(ValueError, match=r"no scores|no accelerator"):
         start_lane(model, placed(lane), 0, itertools.count(), lambda *_: None, max_items=100)
     assert [name for name in threads_begun() if name.startswith("hebe-worker")] == []
+
+
+def test_a_worker_that_cannot_be_made_leaves_none_of_those_beside_it(model, monkeypatch, threads_begun):
+    left = [model.new_executor(8)]
+
+    def new_executor(*_, **__):
+        if not left:
+            raise MemoryError
+        return left.pop()
+
+    monkeypatch.setattr(model, "new_executor", new_executor)
+    lane = placed(Lane(Placement.MODEL_ON_HOST, 2, 1, 8))
+    with pytest.raises(MemoryError):
+        start_lane(model, lane, 0, itertools.count(), lambda *_: None, max_items=100)
+    assert [name for name in threads_begun() if name.startswith("hebe-worker")] == []

@@ -94,14 +94,12 @@ def start_lane(
         for crew in reversed(crews_of(model, placed, number, max_items, accelerator)):
             warm_up_items = min(crew.role.batch_size, _MOST_REHEARSED_ITEMS)
             for _ in range(threads if several else 1):
-                beginning = []
                 for worker, cores in enumerate(crew.cores, start=crew.first_number):
                     runner = crew.new_runner()
                     warm_up = partial(model.warm_up, runner.rehearse, warm_up_items)
                     thread = Worker(next(ids), runner, cores, warm_up, finished, gives_way=gives_way)
-                    beginning.append(LaneWorker(thread, crew.role, worker))
-                started += beginning
-                for each in beginning:
+                    started.append(LaneWorker(thread, crew.role, worker))
+                for each in started[-len(crew.cores) :]:
                     each.thread.started.result()
     except BaseException:
         for each in started:
