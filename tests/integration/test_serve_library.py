@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import tritonclient.grpc
 import tritonclient.http
 
 import hebe
+from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import available_cores
 from hebe.serving.errors import LoadFailed, ServeError
 
@@ -48,6 +51,30 @@ def test_a_server_starts_answers_stops_and_starts_again(repository: Path, rng, c
     logged = capsys.readouterr()
     assert "all models loaded" in logged.err
     assert logged.out == "", "stdout is the program's own"
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("hebe-")]
+
+
+def test_a_server_that_is_stopped_while_a_model_starts_leaves_nothing(repository: Path, monkeypatch):
+    starts, goes_on = threading.Event(), threading.Event()
+    start = LoadedModel.start
+
+    def slowly(model: LoadedModel) -> None:
+        starts.set()
+        goes_on.wait(60.0)
+        start(model)
+
+    monkeypatch.setattr(LoadedModel, "start", slowly)
+    server = hebe.Server(repository, FREE_PORTS)
+    with ThreadPoolExecutor() as callers:
+        starting = callers.submit(server.start)
+        assert starts.wait(60.0)
+        stopping = callers.submit(server.stop)
+        while server._host.live:
+            time.sleep(0.005)
+        goes_on.set()
+        stopping.result(60.0)
+        with pytest.raises(LoadFailed, match="stopped before its models were loaded"):
+            starting.result(60.0)
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("hebe-")]
 
 

@@ -449,6 +449,111 @@ async def test_the_version_before_answers_what_it_admitted_however_long_that_tak
     await host.close()
 
 
+class Loaded:
+    """Tables in memory, without workers; `reach` is told how far the load has come."""
+
+    spec, tiers_state = entry("wnd", scale=1e-4), None
+
+    def __init__(self, reach):
+        self.reach = reach
+
+    def start(self):
+        self.reach("updates applied")
+
+    def close(self):
+        self.reach("tables freed")
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+async def test_a_load_that_a_stop_breaks_off_frees_what_it_has(monkeypatch, last):
+    """At the next step, whichever it is at."""
+    reached = []
+
+    def reach(step):
+        reached.append(step)
+        if len(reached) == last:
+            host.begin_shutdown()
+
+    class Driver:
+        def __init__(self, *_, **__):
+            reach("workers warmed up")
+
+        def close(self):
+            reach("workers ended")
+
+    def load(*_, **__):
+        reach("tables read")
+        return Loaded(reach)
+
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1,)})
+    monkeypatch.setattr(model_host.LoadedModel, "load", load)
+    monkeypatch.setattr(model_host, "NodeDriver", Driver)
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    with pytest.raises(LoadFailed, match="the server stopped while it was being loaded"):
+        await host.load("wnd")
+    steps = ["tables read", "updates applied", "workers warmed up"][:last]
+    assert reached == [*steps, *["workers ended"][: last == 3], "tables freed"]
+    with pytest.raises(LoadFailed, match="the server stopped"):
+        await host.load("wnd")
+    assert reached[-1] == "tables freed", "none is begun any more"
+
+
+async def test_a_load_by_request_that_ends_while_the_server_stops_leaves_no_model(monkeypatch):
+    """Nobody cancels it: what was begun is finished even if the client goes away."""
+    opens, goes_on, closed = asyncio.Event(), threading.Event(), []
+
+    class Version(Running):
+        workers = 1
+
+        def close(self):
+            closed.append(self)
+
+    def just_before_the_stop(*_):
+        loop.call_soon_threadsafe(opens.set)
+        goes_on.wait(60.0)
+        return Version()
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1,)})
+    monkeypatch.setattr(model_host.ModelHost, "_open", just_before_the_stop)
+    monkeypatch.setattr(model_host.ModelHost, "_answer_one", lambda *_: asyncio.sleep(0))
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    load = asyncio.ensure_future(host.load("wnd"))
+    await opens.wait()
+    closing = asyncio.ensure_future(host.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done(), "it waits for the load"
+    goes_on.set()
+    await asyncio.wait_for(closing, 30.0)
+    assert (len(closed), host.hosted) == (1, ())
+    with pytest.raises(LoadFailed, match="the server stopped"):
+        await load
+
+
+async def test_a_stop_does_not_wait_for_ever_for_a_load_that_hangs(monkeypatch):
+    opens, goes_on = asyncio.Event(), threading.Event()
+
+    def hang(*_):
+        loop.call_soon_threadsafe(opens.set)
+        goes_on.wait(60.0)
+        raise OSError(5, "Input/output error")
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(model_host, "_LOADS_PATIENCE_S", 0.01)
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1,)})
+    monkeypatch.setattr(model_host.ModelHost, "_open", hang)
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    load = asyncio.ensure_future(host.load("wnd"))
+    try:
+        await opens.wait()
+        await asyncio.wait_for(host.close(), 30.0)
+        assert not load.done()
+    finally:
+        goes_on.set()
+    with pytest.raises(LoadFailed, match="Input/output error"):
+        await load
+
+
 async def test_of_names_that_clients_invent_nothing_is_kept(monkeypatch):
     monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"ranker": (1,)})
     host = ModelHost(Path("models"), HostOptions())

@@ -58,7 +58,9 @@ log = structlog.get_logger("hebe.models")
 _TRY_FAILING_S, _ANSWER_PATIENCE_S = 2.0, 10.0
 """How often a model whose batches fail is given a query of our own, and how long that may take."""
 _LOOK_S = 0.02
-"""How often it is looked whether what was admitted is answered."""
+"""How often it is looked whether what was admitted is answered, or a load has ended."""
+_LOADS_PATIENCE_S = 10.0
+"""How long a stop waits at most for loads to give up; one that does so later frees by itself what it has."""
 _TELL_EVERY_S = 5.0
 """How often the log says how far a load has come."""
 _LOADING_NICENESS = 19
@@ -278,6 +280,7 @@ class ModelHost:
         find the persistent store taken. Not `in_log`: that it failed is left to the caller to tell.
         """
         async with self._alone(name):
+            self._check_live()
             try:
                 versions = (await self.stored.read()).get(name)
             except LoadFailed as fault:
@@ -302,6 +305,7 @@ class ModelHost:
                 model = await in_own_thread(self._open, name, version, before)
                 try:
                     await self._answer_one(model)
+                    self._check_live()
                 except BaseException:
                     self._in_background(name, self._close_model(model))
                     raise
@@ -413,11 +417,20 @@ class ModelHost:
             model.begin_shutdown()
 
     async def close(self) -> None:
-        """Answer what was admitted, then free every model."""
-        self.live = False
+        """Answer what was admitted, then free every model, also those that are being loaded."""
+        self.begin_shutdown()
         self.stored.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOADS_PATIENCE_S):
+                while self.loading:
+                    await asyncio.sleep(_LOOK_S)
         models, self._hosted = list(self._hosted.values()), {}
         await asyncio.gather(*self._closing, *(self._close_model(model) for model in models))
+
+    def _check_live(self) -> None:
+        """Give up a load that nobody would take any more: raises `LoadFailed` once the server stops."""
+        if not self.live:
+            raise LoadFailed("the server stopped while it was being loaded")
 
     def _open(self, name: str, version: int, before: HostedModel | None) -> HostedModel:
         """Everything about a load that takes time; not on the event loop. If the server was split anew for the version
@@ -444,8 +457,10 @@ class ModelHost:
             admission=options.admission,
         )
         try:
+            self._check_live()
             with pinned(self.cores):  # wherever there is room: the front end's cores alone may be too few
                 loaded.start()
+            self._check_live()
             if served is not None and served.accelerator is not None:
                 accelerator = served.accelerator(loaded.spec)
                 accelerator.warm_up(loaded)
@@ -460,6 +475,11 @@ class ModelHost:
                 max_items=options.max_items,
                 accelerator=accelerator,
             )
+            try:
+                self._check_live()
+            except LoadFailed:
+                driver.close()
+                raise
             profile = None if served is None else self._profile_of(served, loaded, config)
             return HostedModel(driver, options.max_items, tier_kinds(loaded, options.load), profile)
         except BaseException:
@@ -499,8 +519,7 @@ class ModelHost:
 
         def go_on(done: int, total: int) -> None:
             nonlocal tell_s
-            if not self.live:
-                raise LoadFailed("the server stopped while it was being loaded")
+            self._check_live()
             if self.clock() >= tell_s:
                 tell_s = self.clock() + _TELL_EVERY_S
                 log.info(

@@ -268,10 +268,12 @@ class Server:
             await stopping
             log.info("stopping: answering what was admitted")
             host.begin_shutdown()
+            # Not cancelled at once: its thread would go on, and what that brings would be nobody's to free.
+            load_ends = asyncio.wait({loading}, timeout=options.grace_s)
+            await asyncio.gather(load_ends, http.stop(options.grace_s), grpc.stop(options.grace_s))
             loading.cancel()
             with contextlib.suppress(asyncio.CancelledError, LoadFailed):
                 await loading
-            await asyncio.gather(http.stop(options.grace_s), grpc.stop(options.grace_s))
         log.info("stopped")
 
 
