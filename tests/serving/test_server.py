@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from hebe.serving import server
 from hebe.serving.errors import ServeError
+from hebe.serving.http_message import HttpLimits
 from hebe.serving.server import Server, ServerOptions
 from hebe.spec import ServerSpec
 
@@ -27,6 +28,7 @@ from .profiled import served
         ({"grpc_port": 8000}, "grpc_port is 8000, as http_port is: must be another"),
         ({"metrics_port": 8001}, "metrics_port is 8001, as grpc_port is: must be another"),
         ({"max_request_bytes": 0}, "max_request_bytes is 0: must be at least 1"),
+        ({"max_request_bytes": 2 << 30}, "max_request_bytes is 2147483648: must be at most 2147483647, the largest"),
         ({"max_json_bytes": -1}, "max_json_bytes is -1: must be at least 1"),
         ({"max_bytes_in_flight": 1000}, "max_bytes_in_flight is 1000: must be at least max_request_bytes, 67108864"),
         ({"rate_limit_per_s": -1.0}, r"rate_limit_per_s is -1\.0: must be 0"),
@@ -46,6 +48,11 @@ def test_any_free_port_may_be_asked_for_three_times():
 
 def test_a_host_may_be_written_as_in_urls():
     assert ServerOptions("[::1]").host == "::1"
+
+
+def test_grpc_takes_the_largest_bound_of_requests_that_may_be_set(serve_with):
+    most = ServerOptions(max_request_bytes=(2 << 30) - 1).max_request_bytes
+    assert serve_with(limits=HttpLimits(max_request_bytes=most)).grpc.port > 0
 
 
 def test_memory_for_requests_follows_their_size():

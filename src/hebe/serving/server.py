@@ -52,6 +52,8 @@ from hebe.serving.tracing import start_tracing
 log = structlog.get_logger("hebe.server")
 
 _OPEN_FILES = 65_536
+_MOST_REQUEST_BYTES = 2**31 - 1
+"""What gRPC can be told; no message of protobuf's is larger either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,11 @@ class ServerOptions:
         for name in ("max_request_bytes", "max_json_bytes"):
             if getattr(self, name) < 1:
                 raise ServeError(f"{name} is {getattr(self, name)}: must be at least 1")
+        if self.max_request_bytes > _MOST_REQUEST_BYTES:
+            raise ServeError(
+                f"max_request_bytes is {self.max_request_bytes}: must be at most {_MOST_REQUEST_BYTES}, the largest "
+                "message of gRPC"
+            )
         if self.bytes_in_flight < self.max_request_bytes:
             raise ServeError(
                 f"max_bytes_in_flight is {self.max_bytes_in_flight}: must be at least max_request_bytes, "
