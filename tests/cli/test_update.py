@@ -314,6 +314,12 @@ def test_what_is_missing_or_away_is_said(rows, capsys, monkeypatch):
     assert "pip install 'hebe-serve[kafka]'" in run(capsys, "update", "lag", "kafka://127.0.0.1:1", code=1).err
 
 
+def test_a_password_that_is_no_text_is_refused_by_its_file(tmp_path, capsys):
+    (tmp_path / "password").write_bytes(b"\xff\xfe")
+    failed = run(capsys, "update", "lag", "redis://127.0.0.1:1", "--password-file", tmp_path / "password", code=1)
+    assert failed.err == f"error: password_file {tmp_path}/password: is not text in UTF-8\n"
+
+
 def test_over_redis_with_a_password_out_of_a_file(rows, tmp_path, capsys):
     (tmp_path / "password").write_text("secret\n")
     with RedisServer(users={"hebe": "secret"}) as server:

@@ -197,10 +197,15 @@ async def test_one_that_never_has_enough_is_dropped(serving):
     assert serving.profile.window is None
 
 
-@pytest.mark.parametrize("disturbed", ["others", "loading", "not ready", "another version"])
+@pytest.mark.parametrize("disturbed", ["others", "others that go", "loading", "not ready", "another version"])
 async def test_what_is_not_of_the_model_alone_corrects_nothing(serving, disturbed):
+    if disturbed == "others that go":
+        serving.count(100, of=serving.lone)
     await begin(serving)
     match disturbed:
+        case "others that go":
+            serving.count(50, of=serving.lone)
+            serving.statistics.forget(serving.lone.spec.name, serving.lone.version)
         case "others":
             serving.count(100, of=serving.lone)
         case "loading":

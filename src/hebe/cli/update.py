@@ -336,13 +336,13 @@ def _check_tables(model: str | None, tables: list[str] | None) -> None:
 @contextlib.contextmanager
 def _opened(log: str, password_file: Path | None, kafka_settings: Path | None, *, create: bool) -> Iterator[UpdateLog]:
     """The log that the arguments name. Wrong usage for what is none."""
-    from hebe.embeddings.hierarchy_config import ConfigError, HierarchyConfig, UpdateType
+    from hebe.embeddings.hierarchy_config import ConfigError, HierarchyConfig, UpdateType, secret
     from hebe.embeddings.updates.kafka_options import read_security
     from hebe.embeddings.updates.opening import open_configured_log, open_update_log
 
     with _wrong_usage("--kafka-settings"):
         security = {} if kafka_settings is None else read_security(kafka_settings)
-    password = "" if password_file is None else password_file.read_text().strip()
+    password = "" if password_file is None else secret("", str(password_file))
     with _wrong_usage("LOG"):
         if log.endswith(".toml") and "://" not in log:
             config = HierarchyConfig.from_toml(Path(log)).update_source

@@ -400,6 +400,8 @@ def secret(password: str, password_file: str) -> str:
         return Path(password_file).read_text().strip()
     except OSError as fault:
         raise ConfigError(f"password_file {password_file}: {fault.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"password_file {password_file}: is not text in UTF-8") from None
 
 
 def _read_cache(data: object, where: str, defaults: CacheConfig | None = None) -> CacheConfig:

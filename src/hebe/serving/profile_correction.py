@@ -140,7 +140,8 @@ class ProfileCorrection:
             before.counter.drew(power.peak.watts, estimated=power.peak.estimated)
         before.counter.disturbed |= denied or bool(model.degraded)
         load = before.counter.window(now_s, worked_s)
-        if others - before.queries_of_others > OTHERS_SHARE * load.queries:
+        # Fewer than before: those of a version that has gone count no more.
+        if not 0 <= others - before.queries_of_others <= OTHERS_SHARE * load.queries:
             self._windows[name] = begun
         elif load.tells:
             if profile.see(load, self._time_of_day()) and profile.measured is not None:
