@@ -30,6 +30,7 @@ from hebe.runtime.loaded_model import LoadOptions
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.this_server import this_server
 from hebe.server_configuration import Lane, Placement, to_dict
+from hebe.serving import profile_in_use
 from hebe.serving import server as server_module
 from hebe.serving.model_host import HostOptions
 from hebe.serving.profile_correction import ProfileCorrection
@@ -155,6 +156,7 @@ def test_what_it_serves_corrects_the_profile(name: str, tmp_path: Path, models: 
     path = write_profile(tmp_path, lanes)
     before = read_server_profile(path)
     monkeypatch.setattr(server_module, "ProfileCorrection", partial(ProfileCorrection, every_s=0.1))
+    monkeypatch.setattr(profile_in_use, "LASTING_S", 0.0)
     configurations, made = profiled_configurations(models, [path], LoadOptions()), []
     make = configurations["ranker"].accelerator
 

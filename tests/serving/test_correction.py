@@ -14,7 +14,9 @@ ESTIMATED = EfficiencyTuple("m", "s", 100.0, 50.0, {"workers": 2}, estimated=Tru
 @pytest.mark.parametrize(
     ("before", "load", "after"),
     [
-        (READ, MeasuredLoad(120.0, True, 50.0, False), (120.0, 50.0, False)),
+        (READ, MeasuredLoad(120.0, True, 50.0, False, lasting=True), (120.0, 50.0, False)),
+        (READ, MeasuredLoad(120.0, True, 50.0, False), (100.0, 50.0, False)),  # it may be luck
+        (READ, MeasuredLoad(90.0, True, 50.0, False, lasting=True), (100.0, 50.0, False)),
         (READ, MeasuredLoad(80.0, False, 50.0, False), (80.0, 50.0, False)),
         (READ, MeasuredLoad(90.0, True, 60.0, False), (100.0, 60.0, False)),
         (READ, MeasuredLoad(90.0, True, 60.0, True), (100.0, 50.0, False)),
@@ -38,6 +40,9 @@ def test_what_serving_shows_corrects_the_tuple(before, load, after):
         (MeasuredLoad(61.0, True, 50.0, False, 0.9), 61.0),
         (MeasuredLoad(61.0, True, 50.0, False, 0.0), 300.0),
         (MeasuredLoad(61.0, True, 50.0, False, None), 61.0),
+        (MeasuredLoad(320.0, True, 50.0, False, None), 300.0),
+        (MeasuredLoad(320.0, True, 50.0, False, 0.9), 300.0),
+        (MeasuredLoad(320.0, True, 50.0, False, 0.9, lasting=True), 320.0),
         (MeasuredLoad(20.0, True, 50.0, False, 0.01), 60.0),  # what it does with little says little
         (MeasuredLoad(59.0, False, 50.0, False, 0.1), 59.0),
     ],
@@ -47,7 +52,7 @@ def test_what_was_lowered_comes_back_as_far_as_the_workers_have_time(load, qps):
 
 
 def test_what_was_not_lowered_is_raised_only_to_what_was_served():
-    assert corrected(READ, MeasuredLoad(120.0, True, 50.0, False, 0.1), 100.0).qps == 120.0
+    assert corrected(READ, MeasuredLoad(120.0, True, 50.0, False, 0.1, lasting=True), 100.0).qps == 120.0
 
 
 @given(
@@ -56,10 +61,11 @@ def test_what_was_not_lowered_is_raised_only_to_what_was_served():
     st.floats(0, 1e3),
     st.booleans(),
     st.none() | st.floats(0, 1),
+    st.booleans(),
     st.sampled_from([READ, ESTIMATED]),
     st.floats(1, 1e3),
 )
-def test_a_load_that_was_seen_before_says_nothing_new(qps, kept, watts, estimated, busy, before, profile_qps):
-    load = MeasuredLoad(qps, kept, watts + 1.0, estimated, busy)
+def test_a_load_that_was_seen_before_says_nothing_new(qps, kept, watts, estimated, busy, lasting, before, profile_qps):
+    load = MeasuredLoad(qps, kept, watts + 1.0, estimated, busy, lasting)
     once = corrected(before, load, profile_qps)
     assert corrected(once, load, profile_qps) is once

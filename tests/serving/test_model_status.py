@@ -71,14 +71,14 @@ def test_how_a_model_is_split_and_what_its_profile_says(model, counted):
     said = {"qps": 100.0, "power_watts": 30.0, "estimated": True}
     assert ranker["profile"].items() >= said.items()
     assert ranker["measured"] == said | {"at": None, "window": None}
-    model.profile.see(LoadWindow(10.0, 1200, 12, 95.0, 25.0), "now")
+    model.profile.see(LoadWindow(180.0, 21_600, 216, 95.0, 25.0), "now")
     ranker = model_status(model, counted)
     assert ranker["profile"].items() >= said.items()
     assert ranker["measured"] == said | {
         "qps": 120.0,
         "at": "now",
         "window": {
-            "qps": 120.0, "seconds": 10.0, "late": 0.01, "kept": True, "power_watts": 25.0, "estimated": True
+            "qps": 120.0, "seconds": 180.0, "late": 0.01, "kept": True, "power_watts": 25.0, "estimated": True
         },
     }  # fmt: skip
 

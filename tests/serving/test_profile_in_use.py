@@ -9,23 +9,41 @@ from hebe.serving.profile_in_use import ProfileInUse
 from .profiled import TUPLE, served
 
 IN_TIME = LoadWindow(10.0, 1200, 0, 95.0, 25.0)
+LASTING = replace(IN_TIME, seconds=180.0, queries=21_600)
 LATE = LoadWindow(60.0, 4800, 4500, 95.0, 25.0, busy_share=0.95)
 NIGHT = LoadWindow(10.0, 600, 400, 95.0, 25.0, busy_share=0.25)
 DAY = EfficiencyTuple("ranker", "small-2-cores", 300.0, 30.0, TUPLE.configuration, estimated=True)
 
 
-def test_a_load_that_was_kept_raises_the_tuple_and_the_profile_stays():
+def test_a_load_that_was_kept_for_minutes_raises_the_tuple_and_the_profile_stays():
     profile = ProfileInUse(served())
+    assert not any(see(profile, *[IN_TIME] * 17))
     assert profile.see(IN_TIME, "now")
     assert profile.efficiency == TUPLE
     assert (profile.measured, profile.measured_at) == (replace(TUPLE, qps=120.0), "now")
     assert profile.window is IN_TIME
-    assert not profile.see(IN_TIME, "later")
+    assert not any(see(profile, *[IN_TIME] * 18))
     assert profile.measured_at == "now"
 
 
 def see(profile, *windows):
     return [profile.see(window, str(at)) for at, window in enumerate(windows)]
+
+
+@pytest.mark.parametrize("between", [replace(IN_TIME, late=70), replace(IN_TIME, late=400), None])
+def test_what_is_kept_now_and_then_is_luck(between):
+    profile = ProfileInUse(served())
+    for _ in range(100):
+        see(profile, *[IN_TIME] * 17)
+        profile.saw_too_few() if between is None else see(profile, between)
+    assert profile.measured is None
+
+
+def test_the_tuple_is_raised_to_the_mean_of_these_minutes_not_to_their_best():
+    profile = ProfileInUse(served())
+    assert see(profile, *[IN_TIME, replace(IN_TIME, queries=1600)] * 9)[-1]
+    assert profile.measured.qps == 140.0
+    assert not any(see(profile, *[replace(IN_TIME, queries=1700)] * 17))
 
 
 def test_what_is_late_for_minutes_with_busy_workers_lowers_the_tuple_to_what_was_answered():
@@ -103,13 +121,13 @@ def test_a_window_at_the_edge_says_nothing():
 
 def test_without_a_power_meter_the_power_stays():
     profile = ProfileInUse(served(efficiency=replace(TUPLE, estimated=False)))
-    profile.see(replace(IN_TIME, peak_watts=None), "now")
+    see(profile, *[replace(IN_TIME, peak_watts=None)] * 18)
     assert (profile.measured.power_watts, profile.measured.estimated) == (30.0, False)
 
 
 def test_a_correction_goes_on_from_the_one_before():
     profile = ProfileInUse(served(measured=replace(TUPLE, qps=150.0), measured_at="before"))
-    assert not profile.see(IN_TIME, "now")
+    assert not any(see(profile, *[IN_TIME] * 18))
     assert (profile.measured.qps, profile.measured_at) == (150.0, "before")
     assert not profile.unkept
 
@@ -124,7 +142,7 @@ def test_what_changed_is_kept_once_and_again_where_it_could_not_be():
 
     profile = ProfileInUse(served(keep=keep))
     profile.keep()
-    profile.see(IN_TIME, "now")
+    profile.see(LASTING, "now")
     with pytest.raises(OSError, match="No space"):
         profile.keep()
     assert profile.unkept
@@ -137,6 +155,6 @@ def test_what_changed_is_kept_once_and_again_where_it_could_not_be():
 
 def test_with_nowhere_to_write_nothing_waits_for_it():
     profile = ProfileInUse(served())
-    profile.see(IN_TIME, "now")
+    profile.see(LASTING, "now")
     profile.keep()
     assert not profile.unkept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
 
 from hebe.profile import EfficiencyTuple
@@ -10,9 +10,10 @@ from hebe.serving.correction import MeasuredLoad, corrected
 from hebe.serving.load_window import LoadWindow
 from hebe.serving.served_configuration import KeepMeasured, ServedConfiguration
 
-LATE_S = 180.0
-"""So long must the SLA target be missed to lower the throughput, with no window between in which it held: what passes
-sooner is a hiccup of the machine, of storage, or of what runs beside the server."""
+LASTING_S = 180.0
+"""So long must the SLA target be missed to lower the throughput, with no window between in which it held, or hold to
+raise it above the profile's, with none in which it may have been missed: what passes sooner is a hiccup of the machine,
+of storage, or of what runs beside the server, or luck."""
 
 BUSY_SHARE = 0.5
 """Workers that are at work for less of their time are not what makes queries late."""
@@ -37,6 +38,7 @@ class ProfileInUse:
         self._kept = served.measured
         self._keeping = Lock()
         self._late: list[LoadWindow] = []
+        self._in_time: list[LoadWindow] = []
 
     @property
     def unkept(self) -> bool:
@@ -46,33 +48,35 @@ class ProfileInUse:
     def see(self, window: LoadWindow, at: str) -> bool:
         """Correct the tuple by a window that ended `at` (ISO 8601); whether that changed it."""
         self.window = window
-        load = self._load_of(window)
-        if load is None:
-            return False
-        before = self.measured or self.efficiency
-        after = corrected(before, load, self.efficiency.qps)
+        before = after = self.measured or self.efficiency
+        for load in self._loads_of(window):
+            after = corrected(after, load, self.efficiency.qps)
         if after is before:
             return False
         self.measured, self.measured_at = after, at
         return True
 
     def saw_too_few(self) -> None:
-        """Some time had too few queries to tell anything: what was late before is over."""
-        self._late = []
+        """Some time had too few queries to tell anything: what was late before is over, and what was in time."""
+        self._late, self._in_time = [], []
 
-    def _load_of(self, window: LoadWindow) -> MeasuredLoad | None:
-        """What `window`, with those before it, says of the server; None if that is nothing yet."""
+    def _loads_of(self, window: LoadWindow) -> Iterator[MeasuredLoad]:
+        """What `window` says of the server, and what it does with those before it; nothing if that is nothing yet."""
         if window.kept:
             self._late = []
-            return _measured([window], window.qps, kept=True)
+            self._in_time.append(window)
+            yield _measured([window], window.queries, kept=True)
+            if _last(self._in_time):
+                in_time, self._in_time = self._in_time, []
+                yield _measured(in_time, sum(each.queries for each in in_time), kept=True, lasting=True)
+            return
+        self._in_time = []
         if window.kept is None or not self._for_want_of_capacity(window):
-            return None
+            return
         self._late.append(window)
-        seconds = sum(late.seconds for late in self._late)
-        if seconds < LATE_S:
-            return None
-        late, self._late = self._late, []
-        return _measured(late, sum(each.answered for each in late) / seconds, kept=False)
+        if _last(self._late):
+            late, self._late = self._late, []
+            yield _measured(late, sum(each.answered for each in late), kept=False, lasting=True)
 
     def _for_want_of_capacity(self, window: LoadWindow) -> bool:
         """Whether it may have been missed since the server cannot take the load."""
@@ -91,8 +95,13 @@ class ProfileInUse:
             self._kept = measured
 
 
-def _measured(windows: Sequence[LoadWindow], qps: float, *, kept: bool) -> MeasuredLoad:
-    """Without a meter: no power, which corrects none."""
+def _last(windows: Sequence[LoadWindow]) -> bool:
+    return sum(window.seconds for window in windows) >= LASTING_S
+
+
+def _measured(windows: Sequence[LoadWindow], queries: int, *, kept: bool, lasting: bool = False) -> MeasuredLoad:
+    """`queries` in the time of `windows`. Without a meter: no power, which corrects none."""
+    qps = queries / sum(window.seconds for window in windows)
     watts = max(window.peak_watts or 0.0 for window in windows)
     estimated = any(window.power_estimated for window in windows)
-    return MeasuredLoad(qps, kept, watts, estimated, windows[-1].busy_share)
+    return MeasuredLoad(qps, kept, watts, estimated, windows[-1].busy_share, lasting)
