@@ -203,6 +203,29 @@ def test_available_bytes_is_what_the_machine_says():
     assert 0 < available < 1 << 50
 
 
+def test_available_is_what_the_group_that_has_least_left_leaves(tmp_path):
+    def write(path, text):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    def available():
+        return table_memory.available_bytes(tmp_path / "proc", tmp_path / "cgroup")
+
+    assert available() is None
+    write("proc/meminfo", "MemTotal: 900 kB\nMemAvailable: 500 kB\n")
+    assert available() == 500 << 10
+    write("proc/self/cgroup", "4:memory:/docker/abc\n0::/hebe.slice/hebe.service\n")
+    write("cgroup/hebe.slice/memory.max", f"{400 << 10}\n")
+    write("cgroup/hebe.slice/memory.current", f"{100 << 10}\n")
+    assert available() == 300 << 10
+    write("cgroup/memory/docker/abc/memory.limit_in_bytes", f"{300 << 10}\n")
+    write("cgroup/memory/docker/abc/memory.usage_in_bytes", f"{250 << 10}\n")
+    write("cgroup/memory/docker/abc/memory.stat", f"total_inactive_file {20 << 10}\ntotal_active_file 1024\n")
+    assert available() == 71 << 10
+    write("cgroup/memory/docker/abc/memory.limit_in_bytes", f"{100 << 10}\n")
+    assert available() == 0
+
+
 def test_works_without_huge_pages(monkeypatch):
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
     memory = TableMemory({"a": (4, 3)})

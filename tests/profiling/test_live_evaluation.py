@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.cache_table import CacheTable
+from hebe.embeddings.control_groups import ControlGroupLimits
 from hebe.embeddings.table_memory import RowFormat
 from hebe.load_generator.qps_search import QpsSearch, Workload
 from hebe.load_generator.query_pool import QueryPool
@@ -27,7 +28,6 @@ from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.runtime import this_server
 from hebe.runtime.bandwidth_meter import CacheWays
 from hebe.runtime.cache_allocation import CacheAllocationError
-from hebe.runtime.control_groups import ControlGroupLimits
 from hebe.runtime.executor import ModelExecutor
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import available_cores

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hebe.embeddings.control_groups import MOUNTED, PROC, memory_limits
 from hebe.embeddings.store import RowArray, StoreError
 from hebe.kernels.row_format import ByteArray, encode_rows
 from hebe.kernels.row_format import RowFormat as RowFormat  # for those rooms that know no kernels
@@ -146,18 +147,13 @@ def planned_bytes(shapes: Mapping[str, tuple[int, int]], row_format: RowFormat =
     return max(1, -(-_layout(shapes, row_format)[1] // HUGE_PAGE_BYTES)) * HUGE_PAGE_BYTES
 
 
-def available_bytes() -> int | None:
-    """Memory to be had without swapping: the machine's, or the control group's if less; None if unknown."""
-    limits = []
+def available_bytes(proc: Path = PROC, mounted: Path = MOUNTED) -> int | None:
+    """Memory to be had without swapping: the machine's, or that of the control group which has least left if that is
+    less; None if unknown."""
+    limits = [limit.available_bytes for limit in memory_limits(proc, mounted)]
     with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = (proc / "meminfo").read_text().splitlines()
         limits.append(1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")))
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())  # "max" where there is none: ValueError
-        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        page_cache = int(counts["inactive_file"]) + int(counts["active_file"])
-        limits.append(limit - int((group / "memory.current").read_text()) + page_cache)
     return max(0, min(limits)) if limits else None
 
 

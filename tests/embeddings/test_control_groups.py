@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hebe.runtime.control_groups import ControlGroupLimits, control_group_limits
+from hebe.embeddings.control_groups import ControlGroupLimits, MemoryLimit, control_group_limits, memory_limits
 
 GIB = 1 << 30
 
@@ -27,6 +27,9 @@ def groups(tmp_path):
 
         def limits(self):
             return control_group_limits(tmp_path, self.mounted)
+
+        def memory(self):
+            return list(memory_limits(tmp_path, self.mounted))
 
     return Groups()
 
@@ -59,6 +62,24 @@ def test_version_1(groups):
     groups.write("memory/docker/abc", memory__limit_in_bytes=3 * GIB)
     groups.write("memory", memory__limit_in_bytes=9223372036854771712)
     assert groups.limits() == ControlGroupLimits(3.0, 3 * GIB)
+
+
+def test_what_is_used_of_a_limit_version_2(groups):
+    groups.of_process("0::/pod/hebe")
+    stat = f"anon 7\ninactive_file {GIB}\nactive_file 5\nslab 9"
+    groups.write("pod/hebe", memory__max="max", memory__current=GIB)
+    groups.write("pod", memory__max=8 * GIB, memory__current=6 * GIB, memory__stat=stat)
+    assert groups.memory() == [MemoryLimit(8 * GIB, 6 * GIB, GIB + 5)]
+    assert groups.memory()[0].available_bytes == 3 * GIB + 5
+
+
+def test_what_is_used_of_a_limit_version_1(groups):
+    groups.of_process("4:memory:/docker/abc", "0::/")
+    stat = "inactive_file 1\nactive_file 2\ntotal_inactive_file 30\ntotal_active_file 40"
+    groups.write("memory/docker/abc", memory__limit_in_bytes=3 * GIB, memory__usage_in_bytes=GIB, memory__stat=stat)
+    groups.write("memory/docker", memory__limit_in_bytes=4 * GIB, memory__usage_in_bytes=3 * GIB)
+    groups.write("memory", memory__limit_in_bytes=9223372036854771712, memory__usage_in_bytes=9 * GIB)
+    assert groups.memory() == [MemoryLimit(3 * GIB, GIB, 70), MemoryLimit(4 * GIB, 3 * GIB, 0)]
 
 
 def test_a_file_that_makes_no_sense_limits_nothing(groups):
