@@ -24,7 +24,7 @@ class Seeming:
     """Two workers of two cores with batches of 256 are best; the more cores, the more power."""
 
     noise, power_source, power_estimated, disturbance = 0.0, "CPU utilization", True, Disturbance(0.02, 0.95)
-    bandwidth_source, traffic = "counted by an abacus", None
+    bandwidth_source, traffic, lowest_qps = "counted by an abacus", None, 7.1
     power_unreadable = ("power of packages cannot be read: no meter",)
 
     def __init__(self):

@@ -151,8 +151,27 @@ def test_scalability_is_headed_by_the_lane_that_was_scaled():
 def test_a_target_out_of_reach_is_told_with_what_came_closest(reached, words):
     search = SimpleNamespace(reached=reached, closest=(BEST,))
     made = SimpleNamespace(search=search, subject=SimpleNamespace(sla=SlaTarget(20.0, 99.0)))
-    closest = "model-on-host, 2 workers of 2 cores, batches of 256"
-    assert out_of_reach(made) == f"No configuration keeps p99 within 20 ms. {words.format(best=closest)}"
+    assert out_of_reach(made) == f"No configuration keeps p99 within 20 ms. {words.format(best=CLOSEST)}"
+
+
+CLOSEST = "model-on-host, 2 workers of 2 cores, batches of 256"
+
+
+@pytest.mark.parametrize(("quick", "lower"), [(False, "no lower rate is tried"), (True, "--quick tries no lower rate")])
+def test_where_only_the_rate_is_too_high_that_is_told(quick, lower):
+    search = SimpleNamespace(reached=Reached(0.0, 10.0, 8.0), closest=(BEST,))
+    subject = SimpleNamespace(sla=SlaTarget(20.0, 99.0))
+    assert out_of_reach(SimpleNamespace(search=search, subject=subject, quick=quick, lowest_qps=2.5)) == (
+        f"No configuration keeps p99 within 20 ms at 2.5 queries/s, and {lower}. "
+        f"The best one reached, {CLOSEST}, takes 8 ms for a large query alone."
+    )
+
+
+def test_with_quick_it_is_told_how_to_try_lower_rates(capsys, repository, live):
+    live.late = True
+    code, _, err = run(capsys, repository, "--sla-ms", "1000", "--quick", "--json")
+    assert code == 3
+    assert "No configuration keeps p99 within 1,000 ms at 7.1 queries/s, and --quick tries no lower rate." in err
 
 
 @pytest.mark.usefixtures("live")

@@ -171,9 +171,17 @@ def test_the_interval_stays_where_rates_were_tried(seed):
 def test_nothing_holds():
     search = RateSearch(100, lowest_qps=1)
     tried = run(search, lambda _: False)
-    assert tried[-1] == 1
+    assert tried[-2:] == [1, 1]
     assert search.result().qps == 0
     assert not search.result().capped
+
+
+@pytest.mark.parametrize("start", [3, 1])
+def test_a_false_alarm_at_the_lowest_rate_is_overcome(start):
+    search = RateSearch(start, lowest_qps=1)
+    tried = run(search, lambda rate, seen=[]: seen.append(rate) or (rate <= 1.3 and seen.count(1) != 1))
+    assert tried.count(1) >= 2
+    assert search.result().qps == pytest.approx(1.3, rel=0.1)
 
 
 def test_everything_holds():

@@ -106,8 +106,8 @@ class ProfileRequest:
 class ProfileMade:
     """What came of it; `profile` is None where no configuration keeps the limits. `busy` is what others took of the
     machine before it began, `disturbance` what disturbed its measurements, `bandwidth_source` where memory traffic is
-    from. `remarks`: what else to know of the throughput, a sentence each; `power_unreadable`: what of the power could
-    not be read, and why."""
+    from, `lowest_qps` the least rate that was tried, `quick` whether by shorter measurements. `remarks`: what else to
+    know of the throughput, a sentence each; `power_unreadable`: what of the power could not be read, and why."""
 
     subject: ProfileSubject
     server: ServerSpec
@@ -120,6 +120,8 @@ class ProfileMade:
     busy: BusyMachine
     disturbance: Disturbance
     bandwidth_source: str
+    lowest_qps: float
+    quick: bool
     remarks: tuple[str, ...] = ()
     power_unreadable: tuple[str, ...] = ()
 
@@ -265,7 +267,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
 
             search = SEARCHES[request.strategy](_Task(request, space, watched, limits, predict))
             profile = _profile(request, subject, server, search, live, journal, time_batches, use, progress)
-            disturbance, bandwidth_source = live.disturbance, live.bandwidth_source
+            disturbance, bandwidth_source, lowest_qps = live.disturbance, live.bandwidth_source, live.lowest_qps
             remarks, unreadable = live.remarks(search.reached.qps), live.power_unreadable
     except (KeyboardInterrupt, SystemExit) as end:
         code = end.code if isinstance(end, SystemExit) else INTERRUPTED
@@ -277,7 +279,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         raise ProfilingError(_failed_words(failed, 0 if journal is None else journal.kept, request)) from failed
     return ProfileMade(
         subject, server, space, limits, request.strategy, search, journal.answered, profile, busy, disturbance,
-        bandwidth_source, remarks, unreadable,
+        bandwidth_source, lowest_qps, request.quick, remarks, unreadable,
     )  # fmt: skip
 
 

@@ -168,6 +168,11 @@ class QpsSearch:
     highest_qps: float = 1e6
     longest_s: float = math.inf
 
+    @property
+    def lowest_qps(self) -> float:
+        """The least rate that is tried."""
+        return min(FEWEST_ARRIVALS / (LONGEST_PROBE * self.probe_s), self.highest_qps)
+
     async def run(
         self,
         workload: Workload,
@@ -186,8 +191,7 @@ class QpsSearch:
         """
         check_periods(workload.arrivals, self.probe_s)
         sla = self.sla
-        lowest_qps = min(FEWEST_ARRIVALS / (LONGEST_PROBE * self.probe_s), self.highest_qps)
-        search = RateSearch(start_qps, lowest_qps, self.highest_qps, self.resolution, self.rounds)
+        search = RateSearch(start_qps, self.lowest_qps, self.highest_qps, self.resolution, self.rounds)
         probes: list[Probe] = []
         end_s = time.monotonic() + self.longest_s
         while (rate := search.next_rate()) is not None and not stop.is_set() and time.monotonic() < end_s:

@@ -138,7 +138,10 @@ class RateSearch:
                 estimate = math.exp(float(np.log(self.crossings).mean()))
 
     def _ramp(self, rate: float) -> Probing[tuple[float, float] | None]:
-        """A passing and a failing rate, a factor of two apart; None if one of them is not to be found."""
+        """A passing and a failing rate, a factor of two apart at most; None if one of them is not to be found.
+
+        The lowest rate is tried twice before none is said to hold: below it there is none to overcome a false alarm.
+        """
         if (yield rate):
             while rate < self.highest_qps:
                 last, rate = rate, self._within(rate * 2)
@@ -146,10 +149,13 @@ class RateSearch:
                     return last, rate
             self._capped = True
         else:
+            last = rate
             while rate > self.lowest_qps:
                 last, rate = rate, self._within(rate / 2)
                 if (yield rate):
                     return rate, last
+            if (yield rate):
+                return rate, last
         return None
 
     def _bisect(self, low: float, high: float, ratio: float) -> Probing[tuple[float, float]]:

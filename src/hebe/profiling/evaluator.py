@@ -49,6 +49,10 @@ class ServerEvaluator(Protocol):
         """The relative difference of throughput that says nothing."""
 
     @property
+    def lowest_qps(self) -> float:
+        """The least rate that is tried before a configuration is said to reach nothing."""
+
+    @property
     def power_source(self) -> str:
         """Where watts are from, known from the beginning; each of `Reached` says it of its own as well."""
 

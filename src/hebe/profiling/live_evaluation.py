@@ -131,6 +131,11 @@ class LiveEvaluator:
         return self._model.identity
 
     @property
+    def lowest_qps(self) -> float:
+        """The least rate that is tried before a configuration is said to reach nothing."""
+        return self._qps_search().lowest_qps
+
+    @property
     def power_source(self) -> str:
         """Where watts are from, by the last reading."""
         return self._power_source
