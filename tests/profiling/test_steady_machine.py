@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from itertools import chain, repeat
 from types import SimpleNamespace
 
 import pytest
 
+from hebe.embeddings.control_groups import ControlGroupLimits
+from hebe.profiling import steady_machine as steady_machine_module
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.steady_machine import Disturbance, SteadyMachine, steady_machine
+from hebe.runtime import this_server
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import ProcessorUse
 
@@ -140,6 +144,15 @@ def test_one_that_lasts_is_from_then_on():
     assert [course.measure(), course.measure(), course.measure()] == [1, 2, 3]
     assert course.now_s == 3 * 10.0 + 5.0
     assert course.machine.disturbance == Disturbance(slowest_share=0.5, waited_s=5.0), "the first one was at half of it"
+
+
+@pytest.mark.parametrize(("allowed", "sampled"), [(2.5, (2, 3)), (0.5, (3,)), (math.inf, (0, 1, 2, 3))])
+def test_the_speed_is_that_of_as_many_cores_as_may_be_busy_at_a_time(monkeypatch, allowed, sampled):
+    monkeypatch.setattr(this_server, "control_group_limits", lambda *_: ControlGroupLimits(cores=allowed))
+    monkeypatch.setattr(steady_machine_module, "MachineSpeed", lambda cores: asked.append(cores))
+    asked = []
+    steady_machine((0, 1, 2, 3))
+    assert asked == [sampled]
 
 
 def test_this_machine_is_measured():

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from hebe.embeddings.control_groups import ControlGroupLimits
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.models.catalog import entry
 from hebe.query import Query
+from hebe.runtime import this_server
 from hebe.runtime.loaded_model import LoadOptions
 from hebe.runtime.pinning import available_cores, pinned, place_lanes
 from hebe.server_configuration import Lane, Placement
@@ -40,6 +42,16 @@ from .profiled import PIPELINE, served
 )
 def test_by_default_there_are_as_many_workers_as_the_cores_make(monkeypatch, options, cores):
     monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(7)))
+    assert ModelHost(Path("models"), HostOptions(**options)).worker_cores == cores
+
+
+@pytest.mark.parametrize(
+    ("options", "cores"),
+    [({}, [(6,), (5,)]), ({"worker_cores": 3}, [(4, 5, 6)]), ({"workers": 3}, [(6,), (5,), (4,)])],
+)
+def test_by_default_there_are_no_more_than_the_control_group_has_time_for(monkeypatch, options, cores):
+    monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(7)))
+    monkeypatch.setattr(this_server, "control_group_limits", lambda *_: ControlGroupLimits(cores=2.5))
     assert ModelHost(Path("models"), HostOptions(**options)).worker_cores == cores
 
 

@@ -104,10 +104,11 @@ def _run(data: Path | None, out: Path, effort: Effort, skip_bad_lines: bool, con
     from hebe.models.memory_estimate import check_memory, estimate_memory
     from hebe.models.training import needed_bytes
     from hebe.runtime.pinning import available_cores
+    from hebe.runtime.this_server import cores_allowed
 
     spec = entry(MODEL)
     dense_net = build_dense_net(spec)
-    served = estimate_memory(spec, dense_net, workers=len(available_cores()))
+    served = estimate_memory(spec, dense_net, workers=cores_allowed(available_cores()))
     check_memory("the demo", needed_bytes(spec, dense_net) + served.total_bytes, "free some")
     out.mkdir(parents=True, exist_ok=True)
     seconds: dict[str, float] = {}

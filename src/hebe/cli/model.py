@@ -279,9 +279,10 @@ def memory(
     from hebe.embeddings.table_memory import available_bytes
     from hebe.models.memory_estimate import estimate_memory
     from hebe.runtime.pinning import allot_cores, available_cores, threads_per_worker
+    from hebe.runtime.this_server import cores_allowed
 
     cores = available_cores()
-    workers = len(cores) if workers is None else workers
+    workers = cores_allowed(cores) if workers is None else workers
     threads = worker_threads or threads_per_worker(allot_cores(workers, 1, cores), cores)
     tiers = None if hierarchy is None else HierarchyConfig.from_toml(hierarchy)
     estimate = estimate_memory(spec, dense_net, workers, batch_size, table_memory_bytes, threads, stored_as, tiers)

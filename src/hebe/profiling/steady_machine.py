@@ -14,6 +14,7 @@ from typing import TypeVar
 from hebe.profiling.error import ProfilingError
 from hebe.runtime.machine_speed import MachineSpeed
 from hebe.runtime.processor_meter import ProcessorMeter
+from hebe.runtime.this_server import cores_allowed
 
 STEADY_SHARE = 0.7
 """Of the fastest speed that the machine kept: what was measured at a lower one does not compare."""
@@ -155,5 +156,6 @@ class SteadyMachine:
 def steady_machine(
     cores: Sequence[int], patience_s: float = 0.0, told: Callable[[str], object] = lambda _words: None
 ) -> SteadyMachine:
-    """This machine, of which these cores are measured."""
-    return SteadyMachine(MachineSpeed(cores), ProcessorMeter(cores), patience_s, told)
+    """This machine, of which these cores are measured. Its speed is that of as many of them as may be busy at a time:
+    on more of them a sample would wait for the control group's next period, and tell of that."""
+    return SteadyMachine(MachineSpeed(cores[-cores_allowed(cores) :]), ProcessorMeter(cores), patience_s, told)

@@ -51,9 +51,8 @@ def this_server(
     Not stated: memory bandwidth, price, accelerator. Raises `SpecError` where the system tells no memory size.
     """
     usable = tuple(cores) if cores is not None else available_cores()
-    limits = control_group_limits(proc, sys / "fs" / "cgroup")
-    count = max(1, min(len(usable), math.floor(limits.cores) if math.isfinite(limits.cores) else len(usable)))
-    memory_bytes = int(min(_memory_bytes(proc), limits.memory_bytes))
+    count = cores_allowed(usable, proc=proc, sys=sys)
+    memory_bytes = int(min(_memory_bytes(proc), control_group_limits(proc, sys / "fs" / "cgroup").memory_bytes))
     described = _processor(proc)
     threads = _threads_per_core(sys, usable)
     memory_watts = MEMORY_WATTS_PER_GB * memory_bytes / 1e9
@@ -72,6 +71,12 @@ def this_server(
         flops_per_cycle_per_core=flops_per_cycle / threads,
         llc_bytes=_last_level_cache_bytes(sys, usable),
     )
+
+
+def cores_allowed(cores: Sequence[int], *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:
+    """The whole cores' time that the control groups allow this process, of `cores`; at least one. A container that was
+    given two cores' time (docker --cpus=2) may run on all of the machine's, and waits for most of each period there."""
+    return max(1, math.floor(min(len(cores), control_group_limits(proc, sys / "fs" / "cgroup").cores)))
 
 
 def with_power(server: ServerSpec, idle_watts: float, peak_watts: float) -> ServerSpec:

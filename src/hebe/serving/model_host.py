@@ -42,6 +42,7 @@ from hebe.runtime.pinning import (
     pinned,
     place_lanes,
 )
+from hebe.runtime.this_server import cores_allowed
 from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.serving.driver import NodeDriver, clock
@@ -132,7 +133,7 @@ class ModelHost:
         self._closing: dict[asyncio.Task[None], str] = {}
         """What closes in the background, and of which model."""
         self.cores = cores = available_cores()
-        workers = options.workers if options.workers is not None else max(len(cores) // options.worker_cores, 1)
+        workers = options.workers or max(cores_allowed(cores) // options.worker_cores, 1)
         self.worker_cores = allot_cores(workers, options.worker_cores, cores)
         self._own_lanes = {name: self._lanes_of(name) for name in options.configurations}
         self.front_end = front_end_cores(self._taken(), cores)
