@@ -7,6 +7,9 @@ import pytest
 
 from hebe.runtime.cache_allocation import CacheAllocationError, limited_to_ways
 
+GONE = 1 << 23
+"""Above the largest number that a process may have."""
+
 
 @pytest.fixture
 def resctrl(tmp_path, monkeypatch):
@@ -41,6 +44,24 @@ def test_a_process_gets_so_many_ways_of_each_cache_for_a_while(resctrl, tasks):
     assert not group.exists()
     with limited_to_ways(11, resctrl, tasks):
         assert (group / "schemata").read_text() == "L3:0=7ff;1=7ff\n"
+
+
+def test_what_killed_processes_have_left_is_removed_and_nothing_else(resctrl, tasks):
+    def group(name, members=""):
+        (resctrl / name).mkdir()
+        (resctrl / name / "tasks").write_text(members)
+        return resctrl / name
+
+    left = group(f"hebe-{GONE}")
+    others = [
+        group(f"hebe-{GONE + 1}", "4711\n"),  # what it has started still runs there
+        group(f"hebe-{os.getppid()}"),
+        group("hebe-by-hand"),
+        group(f"nginx-{GONE}"),
+    ]
+    with limited_to_ways(3, resctrl, tasks):
+        assert not left.exists()
+        assert all(other.exists() for other in others)
 
 
 @pytest.mark.parametrize("ways", [0, 1, 12])

@@ -13,7 +13,11 @@ from pathlib import Path
 
 from hebe.runtime.bandwidth_meter import RESCTRL, cache_ways
 
-TASKS = Path("/proc/self/task")
+PROC = Path("/proc")
+TASKS = PROC / "self" / "task"
+
+_NAME = "hebe-"
+"""Of a group, before the number of the process that made it."""
 
 
 class CacheAllocationError(Exception):
@@ -30,7 +34,8 @@ def limited_to_ways(ways: int, root: Path = RESCTRL, tasks: Path = TASKS) -> Ite
     if not there.fewest <= ways <= there.count:
         reason = there.reason or f"{ways} ways were asked for, from {there.fewest} to {there.count} may be given"
         raise CacheAllocationError(reason)
-    group = root / f"hebe-{os.getpid()}"
+    _remove_left(root)
+    group = root / f"{_NAME}{os.getpid()}"
     try:
         group.mkdir(exist_ok=True)
         try:
@@ -49,6 +54,16 @@ def limited_to_ways(ways: int, root: Path = RESCTRL, tasks: Path = TASKS) -> Ite
         yield
     finally:
         group.rmdir()  # whoever is in it is in the common group again
+
+
+def _remove_left(root: Path) -> None:
+    """Remove the groups of processes that were killed meanwhile: a processor has classes for a few groups, often 16,
+    and once all are taken nobody gets another."""
+    for group in root.glob(f"{_NAME}*"):
+        process = group.name.removeprefix(_NAME)
+        with suppress(OSError):  # no group, or another process has removed it
+            if process.isdecimal() and not (PROC / process).exists() and not (group / "tasks").read_text().strip():
+                group.rmdir()
 
 
 def _caches(schemata: str) -> list[str]:
