@@ -67,8 +67,8 @@ class Seeming:
         qps = 100.0 * configuration[0].workers - (0.0 if cache_ways is None else 50.0)
         return ScalabilityPoint(qps, 1e9, estimated=False)
 
-    def scalability(self, configuration, measure):
-        by_workers = [(replace(configuration[0], workers=workers),) for workers in (1, 2)]
+    def scalability(self, lane, measure):
+        by_workers = [(replace(lane, workers=workers),) for workers in (1, 2)]
         alone, whole = (measure(each, None) for each in by_workers)
         part = measure(by_workers[-1], 2)
         return ScalabilityProfile(

@@ -137,7 +137,7 @@ def test_what_disturbed_a_search_that_found_nothing_is_told_as_well(capsys, repo
 
 def test_scalability_is_headed_by_the_lane_that_was_scaled():
     beside = Lane(Placement.SPARSE_ON_HOST, 1, 1, 1024, 4, 0), Lane(Placement.MODEL_ON_HOST, 3, 2, 64)
-    words = _scaled(SimpleNamespace(configuration=beside))
+    words = _scaled(SimpleNamespace(configuration=beside, search=SimpleNamespace(tried={})))
     assert words == "model-on-host, workers of 2 cores, batches of 64"
 
 

@@ -93,7 +93,7 @@ def test_configurations_are_measured_one_after_the_other(repository):
         assert [placed.lane for placed in evaluator.driver.lanes] == list(other)
         evaluator.configure(WHOLE)
         assert evaluator.driver.splits == 2, "one that runs is split anew"
-        profile = evaluator.scalability(WHOLE)
+        profile = evaluator.scalability(WHOLE[0])
         assert profile.workers[0] == 1
         assert profile.workers[-1] == len(available_cores())
         assert all(qps > 0 for qps in profile.qps)
@@ -114,8 +114,8 @@ def test_scalability_says_how_many_cores_its_workers_have(repository):
         return point
 
     with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH, cores=(0, 0, 0, 0, 0)) as evaluator:
-        profile = evaluator.scalability((replace(WHOLE[0], cores_per_worker=2),), measure)
-        resident = evaluator.scalability(WHOLE, measure).memory_bytes
+        profile = evaluator.scalability(replace(WHOLE[0], cores_per_worker=2), measure)
+        resident = evaluator.scalability(WHOLE[0], measure).memory_bytes
     assert (profile.workers, profile.cores_per_worker) == ((1, 2), 2)
     assert [lane.cores_per_worker for lane in asked[:2]] == [2, 2]
     assert len(resident) == 4
@@ -132,7 +132,7 @@ def test_where_a_batch_s_time_goes(repository):
 def test_scalability_counts_no_more_cores_than_a_control_group_allows(repository, monkeypatch):
     monkeypatch.setattr(this_server, "control_group_limits", lambda *_: ControlGroupLimits(cores=2.5))
     with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH, cores=(0, 0, 0, 0, 0)) as evaluator:
-        profile = evaluator.scalability(WHOLE, lambda *_: ScalabilityPoint(10.0, 1e6, True))
+        profile = evaluator.scalability(WHOLE[0], lambda *_: ScalabilityPoint(10.0, 1e6, True))
     assert profile.workers == (1, 2)
 
 
@@ -149,7 +149,7 @@ def test_fewer_ways_of_the_cache_are_measured_where_it_can_be_shared_out(reposit
     monkeypatch.setattr(live_evaluation, "cache_ways", lambda: CacheWays(11, 2))
     monkeypatch.setattr(live_evaluation, "limited_to_ways", limited)
     with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH, quick=True, cores=(0,)) as evaluator:
-        profile = evaluator.scalability(WHOLE)
+        profile = evaluator.scalability(WHOLE[0])
         assert given == [2, None, 4, None, 8, None]
         assert profile.cache_ways == (2, 4, 8, 11)
         (row,) = profile.qps_by_cache_ways
@@ -160,7 +160,7 @@ def test_fewer_ways_of_the_cache_are_measured_where_it_can_be_shared_out(reposit
             raise CacheAllocationError("it takes root")
 
         monkeypatch.setattr(live_evaluation, "limited_to_ways", refused)
-        profile = evaluator.scalability(WHOLE)
+        profile = evaluator.scalability(WHOLE[0])
         assert profile.cache_ways == (11,)
         assert profile.qps_by_cache_ways == ((profile.qps[-1],),)
 

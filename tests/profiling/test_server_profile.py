@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from hebe.planning.parallelism import Reached
 from hebe.profile import EfficiencyTuple, ProfileError
 from hebe.profiling.op_use import OpUse
 from hebe.profiling.server_profile import (
@@ -42,9 +43,18 @@ def test_a_profile_survives_the_way_to_disk_and_back(tmp_path):
 def test_scalability_is_of_workers_like_those_that_run_the_model_on_the_host():
     alone = Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, 1, 16, 2)
     whole, sparse = Lane(Placement.MODEL_ON_HOST, 14, 1, 256), Lane(Placement.SPARSE_ON_HOST, 2, 3, 64, 1)
-    assert lane_to_scale((alone, whole)) == whole
-    assert lane_to_scale((alone, sparse)) == sparse
-    assert lane_to_scale((alone,)) == alone
+    assert lane_to_scale((alone, whole), {}) == whole
+    assert lane_to_scale((alone, sparse), {}) == sparse
+    assert lane_to_scale((sparse, whole), {}) == whole
+
+
+def test_where_all_runs_on_the_accelerator_they_are_like_the_best_that_was_tried():
+    alone = Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, 1, 16, 2)
+    small, large = (Lane(Placement.MODEL_ON_HOST, 14, 1, items) for items in (32, 512))
+    pipeline = Lane(Placement.PIPELINE_ON_HOST, 7, 1, 64, 7)
+    tried = {(small,): 40.0, (large,): 90.0, (pipeline,): 99.0, (alone, small): 500.0, (alone,): 600.0}
+    assert lane_to_scale((alone,), {each: Reached(qps) for each, qps in tried.items()}) == large
+    assert lane_to_scale((alone,), {(alone,): Reached(600.0)}) == Lane(Placement.MODEL_ON_HOST, 1, 1, 256)
 
 
 def test_a_profile_of_an_older_version_is_of_all_cores():

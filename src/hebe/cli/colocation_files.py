@@ -91,8 +91,9 @@ def _measured(files: list[ProfileFile], shared: ServerResources) -> list[Scalabi
             )
         if one.profile.scalability is None:
             raise PlanFileError(f"{one.path}: scalability is null: it was not measured; profile {model} again")
-        cores_per_worker = lane_to_scale(one.profile.configuration).cores_per_worker
-        scalability = replace(one.profile.scalability, cores_per_worker=cores_per_worker)
+        scalability, winner = one.profile.scalability, one.profile.configuration
+        if any(lane.workers for lane in winner):
+            scalability = replace(scalability, cores_per_worker=lane_to_scale(winner, {}).cores_per_worker)
         profiles.append(_checked(str(one.path), scalability, shared))
     return profiles
 

@@ -406,8 +406,9 @@ def _profile(
     _note(progress, "measuring service times, and fewer workers")
     latency = live.latency_profiles(best)
     busy_latency = _busy_latency(best, latency, time_batches)
-    scalability = live.scalability(best, journal.scaling(live.scalability_point, search.tried))
-    op_use = _op_use(live, best, progress)
+    scaled = lane_to_scale(best, search.tried)
+    scalability = live.scalability(scaled, journal.scaling(live.scalability_point, search.tried))
+    op_use = _op_use(live, scaled.batch_size, progress)
     progress.remove_task(task)
     efficiency = EfficiencyTuple(
         subject.model,
@@ -428,10 +429,10 @@ def _profile(
     )  # fmt: skip
 
 
-def _op_use(live: ServerEvaluator, best: Configuration, progress: Progress) -> OpUse | None:
-    """Of a batch of the winner; None, and why is told, where the DenseNet cannot be taken apart."""
+def _op_use(live: ServerEvaluator, items: int, progress: Progress) -> OpUse | None:
+    """Of a batch of so many; None, and why is told, where the DenseNet cannot be taken apart."""
     try:
-        return live.op_use(lane_to_scale(best).batch_size)
+        return live.op_use(items)
     except Exception as fault:  # torch has many for what it cannot export: none is worth the search's result
         progress.console.print(f"Time by class of op is left out: {fault}"[:300], style="yellow", soft_wrap=True)
         return None

@@ -239,7 +239,7 @@ def _op_use(use: OpUse) -> FittingTable:
 
 def _scaled(profile: ServerProfile) -> str:
     """What the scalability profile is of, whatever won: `model-on-host, workers of 1 core, batches of 64`."""
-    lane = lane_to_scale(profile.configuration)
+    lane = lane_to_scale(profile.configuration, profile.search.tried)
     cores = f"{lane.cores_per_worker} core{'' if lane.cores_per_worker == 1 else 's'}"
     return f"{Placement.MODEL_ON_HOST}, workers of {cores}, batches of {lane.batch_size:,}"
 

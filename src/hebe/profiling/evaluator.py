@@ -87,5 +87,6 @@ class ServerEvaluator(Protocol):
     def scalability_point(self, configuration: Configuration, cache_ways: int | None) -> ScalabilityPoint:
         """A `MeasurePoint`."""
 
-    def scalability(self, configuration: Configuration, measure: MeasurePoint) -> ScalabilityProfile:
-        """Latency-bounded throughput with fewer workers, and memory traffic, as `measure` tells them."""
+    def scalability(self, lane: Lane, measure: MeasurePoint) -> ScalabilityProfile:
+        """Latency-bounded throughput with fewer workers like those of `lane`, and memory traffic, as `measure` tells
+        them."""

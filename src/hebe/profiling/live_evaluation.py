@@ -32,7 +32,6 @@ from hebe.profiling.error import MeasurementError, StartFailed
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.op_use import OpUse
 from hebe.profiling.query_times import ask_alone, times_alone
-from hebe.profiling.server_profile import lane_to_scale
 from hebe.profiling.service_measurement import measure_service_times
 from hebe.profiling.steady_machine import Disturbance, SteadyMachine, steady_machine
 from hebe.query import Query
@@ -383,15 +382,14 @@ class LiveEvaluator:
             reached = self(configuration)
         return ScalabilityPoint(reached.qps, reached.bandwidth_bytes_per_s or 0.0, reached.bandwidth_estimated)
 
-    def scalability(self, configuration: Configuration, measure: MeasurePoint | None = None) -> ScalabilityProfile:
+    def scalability(self, lane: Lane, measure: MeasurePoint | None = None) -> ScalabilityProfile:
         """Latency-bounded throughput of 1, 2, 4, ... workers that run the whole model, with the cores per worker and
-        the batch size of `lane_to_scale`, and memory traffic: by `measure`, which is `scalability_point` unless given.
+        the batch size of `lane`, and memory traffic: by `measure`, which is `scalability_point` unless given.
         What is resident meanwhile is estimated.
 
         Most workers are measured with fewer ways of the last-level cache too, where that can be shared out.
         """
         measure = measure or self.scalability_point
-        lane = lane_to_scale(configuration)
         # A control group may allow less than all of these cores' time: more workers than that would share it.
         counts = _doubling(1, max(this_server(self.cores).cores // lane.cores_per_worker, 1))
         by_workers = [

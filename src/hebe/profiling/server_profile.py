@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hebe.models.stored_file import flush_directory, write_durably
-from hebe.planning.parallelism import Configuration, SearchResult, Step
+from hebe.planning.parallelism import Configuration, Reached, SearchResult, Step
 from hebe.profile import EfficiencyTuple, LatencyProfile, ProfileError, ScalabilityProfile
 from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.op_use import OpUse
@@ -38,12 +38,20 @@ _LATER_FIELDS = ("cores", "busy_latency", "op_use")
 """Which files of older versions lack."""
 
 
-def lane_to_scale(configuration: Configuration) -> Lane:
+def lane_to_scale(configuration: Configuration, tried: Mapping[Configuration, Reached]) -> Lane:
     """The lane whose cores per worker and batch size scalability is measured with: one that runs the whole model on the
     host, or else one that has workers there.
+
+    Where none has, as where all runs on the accelerator, a batch size says nothing: of the configurations that were
+    `tried`, the best that ran the whole model on the host alone, or else what a server does by default.
     """
-    whole = [lane for lane in configuration if lane.placement is Placement.MODEL_ON_HOST]
-    return next(iter([*whole, *(lane for lane in configuration if lane.workers), *configuration]))
+    own = sorted((lane for lane in configuration if lane.workers), key=_runs_whole_model, reverse=True)
+    alone = {lanes[0]: reached.qps for lanes, reached in tried.items() if len(lanes) == 1 and _runs_whole_model(*lanes)}
+    return next(iter([*own, *sorted(alone, key=alone.__getitem__, reverse=True), Lane(Placement.MODEL_ON_HOST, 1)]))
+
+
+def _runs_whole_model(lane: Lane) -> bool:
+    return lane.placement is Placement.MODEL_ON_HOST
 
 
 @dataclass(frozen=True, slots=True)
