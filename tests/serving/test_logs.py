@@ -4,12 +4,15 @@ import contextlib
 import json
 import logging
 import os
+import subprocess
 import sys
+import threading
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from hebe.serving import logs
 from hebe.serving.errors import ErrorKind, InvalidInput, RequestError
 from hebe.serving.logs import RequestLog, configure_logging
 
@@ -130,6 +133,113 @@ def test_a_line_that_cannot_be_written_is_lost(monkeypatch, where):
             logging.getLogger("hebe.below").warning("a store is slow")
     with contextlib.suppress(OSError):
         stream.close()
+
+
+@contextlib.contextmanager
+def unread_pipe():
+    """A full pipe that nobody reads: gives the stream that writes it, and what reads it: all that was written after
+    what filled it, to its end."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    filled = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            filled += os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    stream = os.fdopen(writing, "w", buffering=1)
+    unread = os.fdopen(reading, "rb")
+
+    def read_lines(count):
+        nonlocal filled
+        assert unread.read(filled) == b"x" * filled
+        filled = 0
+        return [json.loads(unread.readline()) for _ in range(count)]
+
+    try:
+        yield stream, read_lines
+    finally:
+        unread.close()
+        stream.close()
+
+
+def logged_by_a_thread(events):
+    """Whether all of these could be logged: by another thread, so that one that waits for ever does not stop us."""
+    done = threading.Event()
+
+    def log():
+        for event in events:
+            structlog.get_logger().info(event)
+        done.set()
+
+    threading.Thread(target=log, daemon=True).start()
+    return done.wait(20)
+
+
+def test_nobody_waits_for_a_reader_who_stands_still(monkeypatch):
+    events = [f"line {number}" for number in range(50)]
+    with unread_pipe() as (stream, read_lines):
+        monkeypatch.setattr(sys, "stderr", stream)
+        configure_logging("json")
+        assert logged_by_a_thread(events)
+        assert [line["event"] for line in read_lines(50)] == events, "kept, in order, for when it goes on"
+
+
+def test_lines_beyond_what_is_kept_for_such_a_reader_are_lost(monkeypatch):
+    monkeypatch.setattr(logs, "_MOST_WAITING", 3)
+    monkeypatch.setattr(logs, "_WRITE_S", 0.5)  # in which the thread has begun with the first one
+    with unread_pipe() as (stream, read_lines):
+        monkeypatch.setattr(sys, "stderr", stream)
+        configure_logging("json")
+        assert logged_by_a_thread(["being written", "first", "second", "third", "fourth"])
+        assert [line["event"] for line in read_lines(4)] == ["being written", "first", "second", "third"]
+        structlog.get_logger().info("after that")
+        assert [line["event"] for line in read_lines(1)] == ["after that"]
+
+
+END = """
+import structlog
+from hebe.serving import logs
+logs._WRITE_S = 0.0  # as where the writer is late
+logs.configure_logging("json")
+for number in range(100):
+    structlog.get_logger().info(str(number))
+"""
+
+
+def test_what_was_logged_last_is_there_when_the_process_has_ended():
+    ended = subprocess.run([sys.executable, "-c", END], capture_output=True, text=True, check=True, timeout=60)
+    assert [json.loads(line)["event"] for line in ended.stderr.splitlines()] == [str(number) for number in range(100)]
+
+
+def test_a_process_whose_log_nobody_reads_can_end():
+    with unread_pipe() as (stream, _):
+        assert subprocess.run([sys.executable, "-c", END], stderr=stream, check=False, timeout=60).returncode == 0
+
+
+def test_without_threads_lines_are_written_all_the_same(capsys, monkeypatch):
+    def no_thread(_self):
+        raise RuntimeError("can't start new thread")
+
+    configure_logging("json")
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    structlog.get_logger().info("first")
+    structlog.get_logger().info("second")
+    assert [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()] == ["first", "second"]
+
+
+def test_a_forked_process_logs_too(tmp_path, monkeypatch):
+    with open(tmp_path / "log", "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        configure_logging("json")
+        structlog.get_logger().info("before")
+        child = os.fork()
+        if not child:
+            structlog.get_logger().info("in the child")
+            os._exit(0)
+        os.waitpid(child, 0)
+        monkeypatch.undo()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["before", "in the child"]
 
 
 def test_plain_loggers_lines_have_the_same_form(capsys):

@@ -1,15 +1,21 @@
 """Structured logs: one line an event, JSON for machines or coloured columns for people.
 
 Requests that are refused or fail get a line each, up to a rate; how many more there were is on the next line.
-A line that cannot be written, since the disk is full or whoever read them has gone, is lost; no request fails for it.
+A line that cannot be written, since the disk is full or whoever reads them has gone or stands still, is lost; no
+request fails or waits for it.
 Neither payloads nor tokens are ever logged.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import io
 import logging
+import os
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, TextIO, cast
 
@@ -19,6 +25,13 @@ import structlog.tracebacks
 from hebe.serving.errors import ErrorKind, RequestError
 
 LogFormat = Literal["json", "console"]
+
+_MOST_WAITING = 1000
+"""Lines that are kept for whoever reads them slowly."""
+_WRITE_S = 0.1
+"""How long the caller waits for its line to be written, so that it is there when the next thing happens."""
+_LAST_S = 1.0
+"""How long the process waits at its end for the lines that are left."""
 
 
 def configure_logging(log_format: LogFormat = "console", level: str = "info") -> None:
@@ -60,20 +73,80 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 class _Lossy:
-    """A stream to which lines are written if they can be."""
+    """A stream to which lines are written if they can be.
+
+    A thread writes them, since whoever reads a pipe or a terminal may stand still: that stops a write and, on the event
+    loop, would stop the server. What is logged is written when `flush` returns, as long as the reader keeps up; the
+    thread lasts until no line is left.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._begun = ""
+        self._waiting: deque[str] = deque()
+        self._lock = threading.Lock()
+        self._writer: threading.Thread | None = None
+        atexit.register(self._drain)
 
     def write(self, text: str) -> None:
-        """Write, or do not."""
-        with contextlib.suppress(OSError):
-            self._stream.write(text)
+        """Begin a line, or go on with it. structlog lets one thread at a time write one."""
+        self._begun += text
 
     def flush(self) -> None:
-        """Flush, or do not: what was not written is tried again with the next line, as far as it is kept."""
-        with contextlib.suppress(OSError):
+        """Have the line written, or not; nobody waits again until a reader who stood still has read all there is."""
+        line, self._begun = self._begun, ""
+        with self._lock:
+            if len(self._waiting) == _MOST_WAITING:
+                return
+            self._waiting.append(line)
+            if self._writer is not None and self._writer.is_alive():  # which it is not in a process that was forked
+                return
+            writer = threading.Thread(target=self._write_lines, name="hebe-log", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no thread is to be had
+                writer.start()
+                self._writer = writer
+        if writer.ident is None:
+            self._write_lines()
+        else:
+            writer.join(_WRITE_S)
+
+    def _write_lines(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._writer = None
+                    return
+                line = self._waiting.popleft()
+            with contextlib.suppress(OSError, ValueError):  # the latter: it is closed
+                self._write_line(line)
+
+    def _write_line(self, line: str) -> None:
+        """Past the stream's buffer, where it is a file's: whoever else flushes the stream, as the interpreter does at
+        its end, would wait for its lock.
+        """
+        number = _file_number(self._stream)
+        if number is None:
+            self._stream.write(line)
             self._stream.flush()
+            return
+        left = line.encode(self._stream.encoding, self._stream.errors or "strict")
+        while left:
+            left = left[os.write(number, left) :]
+
+    def _drain(self) -> None:
+        writer = self._writer
+        if writer is not None and writer.is_alive():
+            writer.join(_LAST_S)
+
+
+def _file_number(stream: TextIO) -> int | None:
+    """The file that `stream` writes; None where it is something else, such as a notebook's, whose number is not where
+    it shows what is written.
+    """
+    if isinstance(stream, io.TextIOWrapper):
+        with contextlib.suppress(io.UnsupportedOperation):
+            return stream.fileno()
+    return None
 
 
 class _ToStructlog(logging.Handler):
