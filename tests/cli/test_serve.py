@@ -134,6 +134,15 @@ def test_a_token_of_the_environment_that_is_empty(seeming, capsys, monkeypatch, 
     assert not seeming
 
 
+def test_a_token_of_the_environment_is_one_whatever_is_in_it(seeming, capsys, monkeypatch):
+    """A pass phrase, none of whose words alone lets anybody in."""
+    monkeypatch.setenv("HEBE_API_TOKEN", "correct horse battery staple")
+    run(capsys, "models")
+    assert seeming["options"].api_tokens == ("correct horse battery staple",)
+    _, out, _ = run(capsys, "--help")
+    assert "HEBE_API_TOKEN" in out
+
+
 def test_interrupts_end_it_at_once_only_while_nothing_runs(seeming, capsys):
     before = signal.getsignal(signal.SIGINT)
     with _interrupt_ends_at_once():

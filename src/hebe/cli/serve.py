@@ -137,8 +137,8 @@ def serve(
         list[str] | None,
         typer.Option(
             rich_help_panel=_ACCESS,
-            envvar=_TOKEN_VARIABLE,
-            help="Token that requests must carry; once for each (default: none needed).",
+            # Read below: as an `envvar` of a list, each word of it would be a token.
+            help=f"Token that requests must carry; once for each (env var: {_TOKEN_VARIABLE}; default: none needed).",
         ),
     ] = None,
     api_token_file: Annotated[
@@ -181,9 +181,11 @@ def serve(
         check_profile_decides(context)
     if (tls_certificate is None) != (tls_key is None):
         raise typer.BadParameter("--tls-certificate and --tls-key belong together", param_hint="--tls-certificate")
-    if not api_token and _TOKEN_VARIABLE in os.environ:
-        # Set, but to nothing: whoever did that did not mean to let everybody in.
-        raise typer.BadParameter("is set but empty: give a token, or unset it", param_hint=_TOKEN_VARIABLE)
+    if not api_token and (token := os.environ.get(_TOKEN_VARIABLE)) is not None:
+        if not token.strip():
+            # Set, but to nothing: whoever did that did not mean to let everybody in.
+            raise typer.BadParameter("is set but empty: give a token, or unset it", param_hint=_TOKEN_VARIABLE)
+        api_token = [token]
     load = load_options(graph, table_memory, persistent_dir, hierarchy, row_format, verify=bool(verify))
     load = replace(load, check_rows=verify is not False)
     options = ServerOptions(
