@@ -99,6 +99,31 @@ def test_what_is_no_log_is_said_without_its_password(url, said):
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "10.0.0.3:9092", "[::1]:6379", "one:9092,other:9092", "me:secret@cache:6379", "cache:6379/0",
+        "redis:/cache:6379", "redis:cache", "redis:cache:6379", "unix:/run/redis.sock", "kafka:/one:9092,other:9092",
+    ],
+)  # fmt: skip
+def test_an_address_without_its_scheme_is_no_directory(tmp_path, monkeypatch, address):
+    """The pusher would be told that its rows are in the log, and no server would ever see them."""
+    monkeypatch.chdir(tmp_path)
+    for opened in (open_update_log, lambda at: open_configured_log(UpdateConfig(UpdateType.LOG_DIRECTORY, at))):
+        with pytest.raises(ValueError, match=r"give kafka://HOST:PORT or redis://HOST:PORT") as raised:
+            opened(address)
+        assert "secret" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_with_a_name_like_an_address(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    identity = open_update_log("./cache:6379").identity
+    assert open_update_log("cache:6379").identity == identity, "it is there already"
+    for name in ("../updates:1", str(tmp_path / "updates:1"), "updates", "updates/of:1", "updates.10:00:x"):
+        assert isinstance(open_update_log(name), LogDirectory)
+
+
 @pytest.mark.parametrize(("buffer_bytes", "most_bytes"), [(1024, 1_000_000), (8_388_608, 8_389_632)])
 def test_what_may_be_received_is_hps_receive_buffer_or_what_trainers_send(buffer_bytes, most_bytes):
     """HPS gives Kafka so much, and 1024, as the largest message; it is no buffer of a socket."""

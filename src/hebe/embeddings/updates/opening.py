@@ -23,6 +23,10 @@ from hebe.embeddings.updates.kafka_options import KafkaOptions, read_security
 from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions, is_log_directory
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_FORGOTTEN_SCHEME = re.compile(
+    r"[^/]*:[0-9]+(/[0-9]*)?|[A-Za-z][A-Za-z0-9+.-]*:/.*|(redis|rediss|unix|kafka|file):.*", re.S
+)
+"""HOST:PORT, SCHEME:/... and the like. Were it the name of a directory, one would be made, and updates lost in it."""
 _SCHEMES: Mapping[UpdateType, tuple[str, ...]] = {
     UpdateType.NULL: (),
     UpdateType.LOG_DIRECTORY: ("file",),
@@ -46,8 +50,8 @@ def open_update_log(
 
     `password` is Redis', in place of one in the URL. `security` are settings of Kafka's client, out of
     `kafka_options.SECURITY_SETTINGS`. `directory` says how a log directory is kept that is made now. Each counts where
-    it is such a log. Where there is no log in a directory one is made, unless told not to `create` it. Nothing is
-    connected before it is needed.
+    it is such a log. Where there is no log in a directory one is made, unless told not to `create` it, or its name is
+    like HOST:PORT: such a one is given as ./NAME. Nothing is connected before it is needed.
 
     Raises ValueError for a URL of another kind and settings that are wrong; `StoreError` for a log that cannot be
     opened, and naming the extra to install where a client library is missing. No message tells a password.
@@ -57,6 +61,11 @@ def open_update_log(
         raise ValueError(f"update log: its address is empty; {_FORMS}")
     if scheme in ("", "file"):
         path = _directory_of(url) if scheme else Path(url)
+        if not scheme and _FORGOTTEN_SCHEME.fullmatch(url) and not is_log_directory(path):
+            raise ValueError(
+                "update log: its address is HOST:PORT or has a scheme without //, which is no directory: "
+                "give kafka://HOST:PORT or redis://HOST:PORT, or ./NAME if a directory has that name"
+            )
         if not create and not is_log_directory(path):
             raise StoreError(
                 f"update log {path}: there is no log; it is made by who writes to it first, or is elsewhere"
