@@ -24,6 +24,23 @@ def test_what_is_no_address(text):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "redis://:secret@127.0.0.1:6399", "redis://:secret@cache", "me:secret@cache:1", "me:secret,@cache:1",
+        "me:secret;1@cache:1", "secret /cache:1", "cache:1,me:secret@other:1", "secret cache:1", "redis://secret:1",
+    ],
+)  # fmt: skip
+def test_a_url_is_refused_without_its_password(text):
+    """Were it taken for a host, the log and /v2/status would tell it."""
+    for address in (text, [text]):
+        with pytest.raises(
+            ValueError, match="must be HOST:PORT or unix:PATH, without scheme, user, password"
+        ) as raised:
+            parse_addresses(address)
+        assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"num_node_connections": 0}, "num_node_connections is 0: must be at least 1"),

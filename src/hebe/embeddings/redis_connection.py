@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 NEEDS_REDIS = "Redis needs redis-py: pip install 'hebe-serve[redis]'"
 CLIENT_MESSAGE = "the volatile store of embedding rows is not available"
 _UNIX = "unix:"
+_OF_A_URL = re.compile(r"[/@\s]")
 
 
 class RedisFull(StoreError):
@@ -34,6 +36,7 @@ class RedisAddress:
     @classmethod
     def parse(cls, text: str) -> RedisAddress:
         """Of `HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`. Raises ValueError."""
+        _refuse_url(text)
         if text.startswith(_UNIX) and len(text) > len(_UNIX):
             return cls(text.removeprefix(_UNIX), 0)
         host, _, port = text.strip().rpartition(":")
@@ -52,7 +55,15 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[RedisAddress, ...]:
     texts = addresses.replace(";", ",").split(",") if isinstance(addresses, str) else list(addresses)
     if not texts:
         raise ValueError("address is empty: must name a Redis server")
+    for text in texts:  # before any is told: a comma may be one of a password
+        _refuse_url(text)
     return tuple(dict.fromkeys(RedisAddress.parse(text) for text in texts))
+
+
+def _refuse_url(text: str) -> None:
+    """Nobody's host is called like a URL or a part of one; logs and status tell addresses, and a URL has a password."""
+    if not text.startswith(_UNIX) and _OF_A_URL.search(text.strip()):
+        raise ValueError("address must be HOST:PORT or unix:PATH, without scheme, user, password or anything else")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ def test_a_directory_is_a_log(tmp_path):
         ("redis://cache", "cache:6379", "default", "", False),
         ("redis://cache:7000,other:7001", "cache:7000;other:7001", "default", "", False),
         ("rediss://me:p%40ss@cache:7000", "cache:7000", "me", "p@ss", True),
+        ("rediss://cache?tls_server_name_identification=me@cache", "cache:6379", "default", "", True),
         ("unix:///run/redis%20x.sock", "unix:/run/redis x.sock", "default", "", False),
     ],
 )
@@ -89,6 +90,15 @@ def test_kafka_by_its_url():
         ("rediss://me:secret@cache:7000?tls_client_key=", "each with its value"),
         ("rediss://me:secret@cache:7000?tls_client_key=x", "tls_client_certificate and tls_client_key go together"),
         ("rediss://me:secret@cache:7000?tls_ca_certificate=/nowhere", "tls_ca_certificate /nowhere: "),
+        ("redis://:secret/word@cache:7000", "redis://...: no database"),
+        ("redis://:secret#word@cache:7000", "redis://...: no database"),
+        ("rediss://me:secret?word@cache:7000", "rediss://...: a query has num_partitions"),
+        (
+            "redis://:secret?most_bytes=x@cache:7000",
+            "redis://...: most_bytes is 'x@cache:7000': must be a whole number",
+        ),
+        ("redis://me:[secret]@cache:7000", "redis://...: is no URL; in a password, write / as %2F"),
+        ("redis://me:secret\u2100@cache:7000", "redis://...: is no URL"),
         ("kafka://me:secret@one:9092", "settings of its client, not of the URL"),
         ("kafka://one", "must be HOST:PORT"),
     ],

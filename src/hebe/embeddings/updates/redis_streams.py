@@ -87,19 +87,25 @@ class RedisStreamsOptions:
         A query `?most_bytes=N&most_entries=N&most_age_s=S&num_partitions=N` sets these, each where it is given, and
         after rediss:// `tls_ca_certificate=FILE&...` those fields of `RedisAccess`.
         """
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # whose words may tell a password
+            raise ValueError("update log redis://...: is no URL; in a password, write / as %2F and so on") from None
         user, password = unquote(parts.username or "default"), unquote(parts.password or "")
         where = parts.netloc.rpartition("@")[2]
+        # Without "@" there, it may be the first part of a password that has a character which ends it.
+        tells = "@" not in parts.netloc and "@" in parts.path + parts.query + parts.fragment
+        shown = f"{parts.scheme}://{'...' if tells else where}"
         if parts.fragment or (parts.scheme != "unix" and parts.path.strip("/") not in ("", "0")):
-            raise ValueError(f"update log {parts.scheme}://{where}: no database or fragment is understood")
+            raise ValueError(f"update log {shown}: no database or fragment is understood")
         tls: dict[str, Any] = {"enable_tls": True} if parts.scheme == "rediss" else {}
         limits: dict[str, Any] = {}
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name in _LIMIT_KINDS:
-                limits[name] = _number(name, value, f"{parts.scheme}://{where}")
+                limits[name] = _number(name, value, shown)
             elif not tls or name not in _TLS_KINDS or not value:
                 raise ValueError(
-                    f"update log {parts.scheme}://{where}: a query has {', '.join(_LIMIT_KINDS)}, and, only after "
+                    f"update log {shown}: a query has {', '.join(_LIMIT_KINDS)}, and, only after "
                     f"rediss://, {', '.join(_TLS_KINDS)}, each with its value"
                 )
             else:
@@ -107,7 +113,7 @@ class RedisStreamsOptions:
         if parts.scheme == "unix":
             return cls(f"unix:{unquote(parts.path)}", RedisAccess(user, password), **limits)
         if parts.scheme not in ("redis", "rediss"):
-            raise ValueError(f"update log {parts.scheme}://{where}: must be redis://, rediss:// or unix://")
+            raise ValueError(f"update log {shown}: must be redis://, rediss:// or unix://")
         where = where if where.rpartition(":")[1] and where.rpartition(":")[2].isdigit() else f"{where}:6379"
         return cls(where.replace(",", ";"), RedisAccess(user, password, **tls), **limits)
 
