@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 
 import pytest
@@ -101,6 +102,21 @@ def test_offsets_are_kept_and_damage_means_from_the_beginning(tmp_path):
         file.write_text(content)
         assert committed_offset(tmp_path, AT) is None
     assert [path.name for path in file.parent.iterdir() if path.name.startswith(".")] == []
+    member.close()
+
+
+def test_who_may_read_one_file_of_a_group_may_read_all(tmp_path):
+    """Another user's `hebe update lag`, or server that takes over."""
+    before = os.umask(0o027)
+    try:
+        member = GroupMember(tmp_path, [USERS], 2)
+        assert member.take(AT)
+        member.commit(AT, 3)
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {"", ".lock", ".json"}
+    assert {oct(path.stat().st_mode & 0o777) for path in files} == {oct(0o640)}
     member.close()
 
 

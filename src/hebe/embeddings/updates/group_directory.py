@@ -17,7 +17,6 @@ import json
 import os
 import secrets
 import shutil
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -144,13 +143,13 @@ class GroupMember:
         """
         path = _offset_path(self._group, at)
         with file_faults(self._group, "cannot commit offsets"):
-            file, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
+            temporary = path.with_name(f".{secrets.token_hex(8)}")
             try:
-                with os.fdopen(file, "w") as written:
+                with open(temporary, "x") as written:  # for whom the umask says, as the files beside it
                     json.dump({"committed": offset}, written)
                 os.replace(temporary, path)
             except BaseException:
-                Path(temporary).unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
                 raise
 
     def close(self) -> None:
