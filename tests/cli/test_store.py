@@ -112,6 +112,17 @@ def test_load_of_a_damaged_row_leaves_no_store(tmp_path, din, capsys):
     assert not (tmp_path / "stores/din/1").exists()
 
 
+def test_load_replaces_the_store_of_another_model_only_if_told_to(tmp_path, din, capsys):
+    run(capsys, *din, "--table-memory", "8M")
+    with contextlib.closing(RocksDbStore(tmp_path / "stores/din/1")) as store:
+        store.apply("user", np.array([5]), np.full((1, 32), 7, np.float32), ("user", 12))
+    run(capsys, "model", "new", "din", "--scale", "0.04", "--repository", tmp_path / "others")
+    wrong = ["store", "load", tmp_path / "others", *din[3:]]
+    assert "replace it with all updates that it has had (`--replace`)" in run(capsys, *wrong, code=1).err
+    assert result_of(run(capsys, *din))["positions"] == {"user": 12}
+    assert result_of(run(capsys, *wrong, "--replace"))["positions"] == {}
+
+
 def test_load_of_what_does_not_fit(tmp_path, capsys):
     models, stores = tmp_path / "models", tmp_path / "stores"
     run(capsys, "model", "new", "dlrm-rmc1", "--scale", "0.01", "--repository", models)

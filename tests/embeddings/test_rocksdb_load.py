@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from hebe.embeddings import rocksdb_load, rocksdb_store
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.store_directory import read_record
+from hebe.embeddings.store_directory import read_record, update_member
 from hebe.spec import EmbeddingTableSpec
 
 USERS, ITEMS, ADS = SPECS = [
@@ -98,6 +99,102 @@ def test_another_identity_or_dim_replaces_all_tables(path: Path):
             assert store.positions() == {}
 
 
+class TestReplacement:
+    """A load under another identity: a wrong repository, or one whose files were written anew."""
+
+    def replace(self, path: Path, source, **how) -> RocksDbStore:
+        return RocksDbStore.load(path, [ITEMS], {"items": source}, "second", **how)
+
+    def test_the_store_stays_as_it_was_if_the_load_fails(self, path: Path):
+        name = update_member(path)
+
+        def breaks_off():
+            with contextlib.closing(RocksDbStore(path, read_only=True)) as store:
+                check(store, USERS, ITEMS)
+            yield SOURCES["items"][:1000]
+            raise StoreError("a row is damaged")
+
+        with pytest.raises(StoreError, match="a row is damaged"):
+            self.replace(path, breaks_off())
+        with contextlib.closing(RocksDbStore(path)) as store:
+            check(store, USERS, ITEMS)
+        assert update_member(path) == name
+        assert not (path / "replacement").exists()
+
+    @pytest.mark.parametrize("opens", [RocksDbStore, lambda path: load(path, USERS, ADS)])
+    def test_the_store_stays_as_it_was_if_the_load_is_killed(self, path: Path, opens):
+        code = (
+            "import os, sys; from pathlib import Path; from hebe.embeddings.rocksdb_store import RocksDbStore;"
+            "from tests.embeddings.test_rocksdb_load import ITEMS, SOURCES;"
+            "RocksDbStore.load(Path(sys.argv[1]), [ITEMS], SOURCES, 'second', lambda *_: os._exit(9))"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", code, str(path)],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=False,
+        )
+        assert run.returncode == 9
+        assert (path / "replacement").exists()
+        with contextlib.closing(RocksDbStore(path, read_only=True)) as store:
+            check(store, USERS, ITEMS)
+        opens(path).close()
+        assert not (path / "replacement").exists(), "whoever writes the store removes it"
+        with contextlib.closing(self.replace(path, SOURCES["items"])) as store:
+            assert store.verify() == {"items": 2000}
+
+    def test_a_replacement_that_is_being_filled_is_left_to_who_fills_it(self, path: Path):
+        def opened_meanwhile():
+            yield SOURCES["items"][:1000]
+            RocksDbStore(path).close()
+            with pytest.raises(StoreError, match="replacement: is in use"):
+                self.replace(path, SOURCES["items"])
+            yield SOURCES["items"][1000:]
+
+        with contextlib.closing(self.replace(path, opened_meanwhile())) as store:
+            assert store.verify() == {"items": 2000}
+
+    def test_it_is_told_once_and_leaves_nothing_behind(self, path: Path, caplog):
+        (path / "cache_keys.safetensors").write_bytes(b"")
+        name = update_member(path)
+        self.replace(path, SOURCES["items"]).close()
+        self.replace(path, SOURCES["items"]).close()
+        [line] = caplog.messages
+        assert line == (
+            f"persistent store {path} is of other files: it goes with its updates, when the new one is complete"
+        )
+        assert {file.name for file in path.iterdir()} == {"store.json", "store.lock", "rows"}
+        assert update_member(path) != name
+        assert read_record(path).seal is not None
+
+    def test_a_disk_without_room_for_both(self, path: Path, monkeypatch, caplog):
+        held = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        free = rocksdb_load.disk_bytes([ITEMS]) - held - 1
+
+        def disk_usage(at: Path) -> SimpleNamespace:
+            return SimpleNamespace(free=free if read_record(at).holds_rows else free + held)
+
+        def after_the_old_one():
+            assert not read_record(path).holds_rows
+            yield SOURCES["items"]
+
+        monkeypatch.setattr(rocksdb_store.shutil, "disk_usage", disk_usage)
+        with pytest.raises(StoreError, match=f"cannot be replaced: that needs 1,113,076 bytes of disk, {free:,} are"):
+            self.replace(path, SOURCES["items"])
+        with contextlib.closing(RocksDbStore(path, read_only=True)) as store:
+            check(store, USERS, ITEMS)
+        free += 1
+        with contextlib.closing(self.replace(path, after_the_old_one())) as store:
+            assert store.verify() == {"items": 2000}
+        assert "now, since the disk has no room for both" in caplog.text
+
+    def test_where_it_is_not_wanted_it_is_an_error(self, path: Path):
+        with pytest.raises(StoreError, match=r"there is a store already, loaded from other files: .*`--replace`"):
+            self.replace(path, SOURCES["items"], replace=False)
+        with contextlib.closing(RocksDbStore.load(path, SPECS, SOURCES, "first", replace=False)) as store:
+            check(store, USERS, ITEMS, ADS)
+
+
 def test_a_loaded_store_is_given_tables_by_a_load_alone(path: Path):
     """One that had no rows would be taken for one that was loaded."""
     with pytest.raises(StoreError, match="no table ads; there are users, items"):
@@ -147,6 +244,7 @@ def test_a_load_that_fails_at_its_last_step_leaves_the_store_as_it_was(path: Pat
 KILLED = """
 import os, sys
 from pathlib import Path
+from types import SimpleNamespace
 from types import SimpleNamespace
 from hebe.embeddings import rocksdb_load, rocksdb_store
 from hebe.embeddings.rocksdb_database import Database

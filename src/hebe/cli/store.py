@@ -46,11 +46,13 @@ def load(
         ),
     ] = None,
     row_format: Annotated[str, typer.Option("--row-format", help=ROW_FORMATS)] = "fp32",
+    replace: ReplaceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a model's tables into the store where a server will look for them, so that it starts at once.
 
     What is loaded already from the same files is left as it is, with its updates; tables that are missing are added.
+    With --replace, a store that was loaded from other files goes, updates and all, when the new one is complete.
     """
     from hebe.embeddings.hierarchy import resident_shapes
     from hebe.embeddings.rocksdb_store import RocksDbStore
@@ -66,7 +68,9 @@ def load(
     sources = {table.name: stored.checked_rows(table.name) for table in wanted}
     with (
         byte_progress(f"loading {name}") as advance,
-        contextlib.closing(RocksDbStore.load(path, wanted, sources, stored.tables_identity, advance)) as store,
+        contextlib.closing(
+            RocksDbStore.load(path, wanted, sources, stored.tables_identity, advance, replace=replace)
+        ) as store,
     ):
         result = _summary(store)
     _say(f"{escape(str(path))} has {escape(name)} version {stored.version}", result, as_json)

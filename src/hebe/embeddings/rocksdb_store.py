@@ -44,13 +44,14 @@ from hebe.embeddings.store import (
     check_rows,
     last_of_each,
 )
-from hebe.embeddings.store_copy import copy_files, new_store
+from hebe.embeddings.store_copy import copy_files, new_store, replace_store
 from hebe.embeddings.store_directory import (
     StoreRecord,
     clear,
     clear_load,
     database_path,
     faults,
+    files_bytes,
     in_use,
     no_store,
     read_record,
@@ -146,14 +147,16 @@ class RocksDbStore:
         progress: Progress | None = None,
         *,
         read_only: bool = True,
+        replace: bool = True,
         verify: bool = False,
         options: RocksDbOptions = DEFAULT_OPTIONS,
     ) -> RocksDbStore:
         """A store of all rows of `tables`: the one in `path` if it was loaded under `identity`, else anew.
 
         Keys are row numbers, or those of a source that has keys. A store of that identity is taken as it is, with all
-        updates that it has had since, other tables too; tables that it lacks are loaded into it. What an earlier
-        identity left in `path`, or a load that did not finish, is replaced, its updates and positions too.
+        updates that it has had since, other tables too; tables that it lacks are loaded into it. What a load did not
+        finish is replaced. So is what an earlier identity left in `path`, its updates and positions too, unless
+        `replace` says that it is an error: when the new store is complete, or before if the disk has no room for both.
         `verify`: read every row of a store that was there already, and refuse it if one is damaged.
         Raises `StoreError` as the constructor does, and before writing if the disk has too little room; a load that
         fails removes what it wrote.
@@ -163,17 +166,18 @@ class RocksDbStore:
             record = read_record(path)
         found = record is not None and record.fits(dims, identity)
         if record is not None and not found:
-            with faults(path, "cannot be replaced"), take_lock(path, exclusive=True):
-                clear(path)
-        if record is None or not found or not dims.keys() <= record.dims.keys():
-            try:
-                with contextlib.closing(cls(path, {})) as store:
-                    store._load(tables, sources, identity, progress)
-            except BaseException:
-                with contextlib.suppress(StoreError):
-                    remove(path, unless_loaded=True)
-                    cls(path).close()  # which removes what was begun, where the rest stays
-                raise
+            if not replace and record.holds_rows:
+                raise store_error(
+                    path,
+                    "there is a store already, loaded from other files: give another path, or replace it with all "
+                    "updates that it has had (`--replace`)",
+                )
+            from hebe.embeddings.rocksdb_load import disk_bytes
+
+            with replace_store(path, record, disk_bytes(tables)) as beside:
+                cls._fill(beside, tables, sources, identity, progress)
+        elif record is None or not dims.keys() <= record.dims.keys():
+            cls._fill(path, tables, sources, identity, progress)
         store = cls(path, read_only=read_only, options=options)
         if verify and found:
             try:
@@ -182,6 +186,25 @@ class RocksDbStore:
                 store.close()
                 raise
         return store
+
+    @classmethod
+    def _fill(
+        cls,
+        path: Path,
+        tables: Sequence[EmbeddingTableSpec],
+        sources: Mapping[str, KeyedSource],
+        identity: str,
+        progress: Progress | None,
+    ) -> None:
+        """Load those tables that the store in `path` lacks, which is begun if there is none."""
+        try:
+            with contextlib.closing(cls(path, {})) as store:
+                store._load(tables, sources, identity, progress)
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                remove(path, unless_loaded=True)
+                cls(path).close()  # which removes what was begun, where the rest stays
+            raise
 
     @property
     def identity(self) -> str | None:
@@ -345,7 +368,7 @@ class RocksDbStore:
     def disk_bytes(self) -> int:
         """What the store's files take, without what they share with checkpoints taken off."""
         with faults(self.path, "cannot be read"):
-            return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
+            return files_bytes(self.path)
 
     def close(self) -> None:
         """See `EmbeddingStore.close`. Waits for calls that run."""

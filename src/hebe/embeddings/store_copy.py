@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,15 +18,24 @@ from hebe.embeddings.rocksdb_log import fingerprint
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_directory import (
     StoreRecord,
+    clear,
+    clear_load,
+    clear_notes,
     clear_unfinished,
+    database_path,
     faults,
+    files_bytes,
+    in_use,
     new_database_path,
     read_record,
     remove,
     replace_database,
+    replacement_path,
     store_error,
     take_lock,
 )
+
+_log = logging.getLogger(__name__)
 
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 """Another disk, or a file system that has none, or no more of this file."""
@@ -62,6 +72,45 @@ def new_store(path: Path, record: StoreRecord, *, replace: bool = False) -> Iter
                 with contextlib.suppress(StoreError):
                     remove(path)
             raise
+
+
+@contextlib.contextmanager
+def replace_store(path: Path, record: StoreRecord, needed_bytes: int) -> Iterator[Path]:
+    """Replace the store in `path`, whose record is `record`, by one of other rows: gives the path at which to make that
+    one, which takes its place when the block ends.
+
+    A block that raises, having removed what it made, leaves the old one as it was. Only where the disk has no room for
+    both, of which the new one takes `needed_bytes`, does the old one go first. The log says so. Raises `StoreError`.
+    """
+    what = "cannot be replaced"
+    with faults(path, what), take_lock(path, exclusive=True):
+        clear_load(path)
+        clear_unfinished(path)
+        free = shutil.disk_usage(path).free
+        if free + files_bytes(path) < needed_bytes:
+            raise store_error(path, f"{what}: that needs {needed_bytes:,} bytes of disk, {free:,} are free")
+        fits = free >= needed_bytes
+        if record.holds_rows:
+            when = "when the new one is complete" if fits else "now, since the disk has no room for both"
+            _log.warning("persistent store %s is of other files: it goes with its updates, %s", path, when)
+        if not (fits and record.holds_rows):
+            clear(path)
+    if not (fits and record.holds_rows):
+        yield path
+        return
+    beside = replacement_path(path)
+    yield beside
+    try:
+        with faults(path, what):
+            made = read_record(beside)
+        if made is None:
+            raise in_use(path)
+        with new_store(path, made, replace=True) as rows:
+            os.rename(database_path(beside), rows)
+            clear_notes(path)
+    finally:
+        with contextlib.suppress(StoreError):
+            remove(beside)
 
 
 def _seal(path: Path, rows: Path, wanted: str | None) -> str | None:

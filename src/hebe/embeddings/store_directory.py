@@ -5,6 +5,7 @@
     rows/        the database
     rows.tmp/    a copy on its way to become the database, and rows.old/ the one whose place it took
     load.sst     a file of rows on its way into the database
+    replacement/ a store of other rows that a load fills, whose database then takes this one's place
     cache_keys.safetensors   which keys level 1 held when it was last closed (`tiers`)
     update_member            a random name of this store in logs of updates, which no copy has; made when it is needed
 
@@ -36,8 +37,11 @@ _RECORD, _LOCK, _ROWS, _NEW_ROWS, _LOAD_FILE = "store.json", "store.lock", "rows
 _NEW_RECORD = f"{_RECORD}.new"
 CACHE_KEYS = "cache_keys.safetensors"
 _UPDATE_MEMBER = "update_member"
-_FILES = (_LOAD_FILE, _NEW_RECORD, CACHE_KEYS, f"{CACHE_KEYS}.new", _UPDATE_MEMBER, f"{_UPDATE_MEMBER}.new")
+_NOTES = (CACHE_KEYS, f"{CACHE_KEYS}.new", _UPDATE_MEMBER, f"{_UPDATE_MEMBER}.new")
+"""Of the rows that are there."""
+_FILES = (_LOAD_FILE, _NEW_RECORD, *_NOTES)
 """Beside record and lock."""
+_REPLACEMENT = "replacement"
 _PATIENCE_S, _ASK_AGAIN_S = 0.5, 0.02
 """For a lock: the process that has a killed server's store (`store_process`) outlives it by a moment."""
 _OLD_ROWS = f"{_ROWS}.old"
@@ -63,6 +67,11 @@ class StoreRecord:
     seal: str | None = None
     opening: bool = False
 
+    @property
+    def holds_rows(self) -> bool:
+        """Whether it is more than a load that did not finish."""
+        return bool(self.dims) or self.identity is not None
+
     def fits(self, dims: Mapping[str, int], identity: str) -> bool:
         """Whether it was loaded under this identity, and those of these tables that it has are as wide there."""
         return self.identity == identity and all(self.dims.get(table, dim) == dim for table, dim in dims.items())
@@ -78,9 +87,19 @@ def new_database_path(path: Path) -> Path:
     return path / _NEW_ROWS
 
 
+def replacement_path(path: Path) -> Path:
+    """Where a load fills a store that is to replace the one in `path`."""
+    return path / _REPLACEMENT
+
+
 def load_file_path(path: Path) -> Path:
     """Where a load of the store in `path` writes rows for the database to take over."""
     return path / _LOAD_FILE
+
+
+def files_bytes(path: Path) -> int:
+    """What the files of the store in `path` take, without what they share with others taken off. Raises OSError."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
 def read_record(path: Path) -> StoreRecord | None:
@@ -203,17 +222,24 @@ def clear(path: Path) -> None:
     """
     _refuse_foreign(path)
     (path / _RECORD).unlink(missing_ok=True)  # first: a removal that is interrupted leaves no store
-    _clear_databases(path, _DATABASES)
+    _clear_databases(path, (*_DATABASES, _REPLACEMENT))
     for name in _FILES:
         (path / name).unlink(missing_ok=True)
 
 
-def clear_load(path: Path) -> None:
-    """Remove the file of a load that did not finish: it may be a link to one of the database's, and is written anew.
+def clear_notes(path: Path) -> None:
+    """Remove what was noted of rows that go: which of them level 1 held, and who they are in logs of updates."""
+    for name in _NOTES:
+        (path / name).unlink(missing_ok=True)
 
-    The caller has the lock for itself.
+
+def clear_load(path: Path) -> None:
+    """Remove what is left of a load that did not finish: its file, which may be a link to one of the database's, is
+    written anew. A replacement that is being filled stays. The caller has the lock for itself.
     """
     load_file_path(path).unlink(missing_ok=True)
+    with contextlib.suppress(StoreError):
+        remove(replacement_path(path))
 
 
 def clear_unfinished(path: Path) -> None:
@@ -302,7 +328,7 @@ def _foreign_entry(path: Path) -> str | None:
     if names and _LOCK not in names and _RECORD not in names:
         return names[0]
     for name in names:
-        if name not in (_RECORD, _LOCK, *_FILES, *_DATABASES) or (path / name).is_symlink():
+        if name not in (_RECORD, _LOCK, _REPLACEMENT, *_FILES, *_DATABASES) or (path / name).is_symlink():
             return name
     for name in _DATABASES:
         rows = path / name
@@ -313,4 +339,7 @@ def _foreign_entry(path: Path) -> str | None:
         strangers = [entry.name for entry in os.scandir(rows) if not _DATABASE_FILE.match(entry.name) or entry.is_dir()]
         if strangers:
             return f"{name}/{min(strangers)}"
-    return None
+    if _REPLACEMENT not in names:
+        return None
+    inner = _foreign_entry(path / _REPLACEMENT) if (path / _REPLACEMENT).is_dir() else ""
+    return None if inner is None else f"{_REPLACEMENT}/{inner}"
