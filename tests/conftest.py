@@ -2,9 +2,10 @@
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+import structlog
 from hypothesis import settings
 
 # The same examples on every run, and no time limit on one: a slow machine is not a fault.
@@ -17,6 +18,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def _logs_are_not_configured() -> Iterator[None]:
+    """`structlog.testing.capture_logs` leaves them so, and `hebe.Server` leaves alone what its user has configured."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
 
 
 @pytest.fixture
