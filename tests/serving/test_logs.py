@@ -269,10 +269,14 @@ def test_other_packages_warnings_have_the_same_form_too(capsys):
         logging.getLogger("opentelemetry.exporter").info("not told")
         logging.getLogger("opentelemetry.exporter").error("Failed to export %s", "span batch")
         logging.getLogger("hebe.tiers").warning("once")
+        logging.getLogger("hebe.tiers").log(25, "between")
+        logging.getLogger("hebe.tiers").log(35, "between, too")
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(line["event"], line["level"], line.get("logger")) for line in lines] == [
         ("Failed to export span batch", "error", "opentelemetry.exporter"),
         ("once", "warning", None),
+        ("between", "info", None),
+        ("between, too", "warning", None),
     ]
 
 

@@ -26,6 +26,8 @@ from hebe.serving.errors import ErrorKind, RequestError
 
 LogFormat = Literal["json", "console"]
 
+_LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO)
+"""Others' loggers have levels between these."""
 _MOST_WAITING = 1000
 """Lines that are kept for whoever reads them slowly."""
 _WRITE_S = 0.1
@@ -155,7 +157,8 @@ class _ToStructlog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         fields = {} if _is_ours(record) else {"logger": record.name}
         log = structlog.get_logger(record.name)
-        log.log(record.levelno, record.getMessage(), exc_info=record.exc_info, **fields)
+        level = next((known for known in _LEVELS if known <= record.levelno), logging.DEBUG)
+        log.log(level, record.getMessage(), exc_info=record.exc_info, **fields)
 
 
 class RequestLog:

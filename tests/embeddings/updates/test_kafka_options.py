@@ -27,6 +27,7 @@ def test_settings_that_are_none_are_refused_without_their_values(tmp_path, text)
     [
         ("brokers", "nowhere"),
         ("brokers", "x:99999"),
+        ("brokers", "me:secret@one:9092"),
         ("num_partitions", 0),
         ("request_timeout_s", float("nan")),
         ("session_timeout_ms", 1),

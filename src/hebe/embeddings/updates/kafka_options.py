@@ -68,6 +68,8 @@ class KafkaOptions:
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        if "@" in self.brokers:  # it may have a password, which no message tells
+            raise ValueError("brokers must be HOST:PORT, without user or password: these are security settings")
         addresses = self.brokers.split(";")
         for address in addresses:
             host, colon, port = address.rpartition(":")
