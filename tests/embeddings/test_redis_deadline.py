@@ -1,3 +1,4 @@
+import select
 import socket
 import threading
 import time
@@ -10,7 +11,7 @@ from hebe.embeddings import redis_deadline
 from hebe.embeddings.redis_connection import RedisAccess, RedisAddress
 from hebe.embeddings.redis_deadline import connection_options, deadline, packed, pool_of
 
-from ..redis_servers import RedisServer
+from ..redis_servers import RedisServer, make_certificates
 
 PING = [(b"PING",)]
 
@@ -204,3 +205,33 @@ def test_packed_commands(monkeypatch, library):
     assert wire == (
         b"*2\r\n$3\r\nGET\r\n$3\r\na b\r\n*3\r\n$3\r\nSET\r\n$0\r\n\r\n$76800\r\n" + large + b"\r\n*1\r\n$4\r\nPING\r\n"
     )
+
+
+def test_session_tickets_do_not_make_a_connection_unusable(tmp_path):
+    """They come after the handshake, and on a busy machine before the pool looks whether a new connection is silent."""
+    files = make_certificates(tmp_path)
+    options = {
+        "enable_tls": True,
+        "tls_ca_certificate": files.authority,
+        "tls_client_certificate": files.client_certificate,
+        "tls_client_key": files.client_key,
+    }
+    with RedisServer(tls=files) as server, within():
+        pool = pool_for(server.address, **options)
+        connection = pool.make_connection()
+        connection.connect()
+        assert select.select([connection._sock], [], [], 30.0)[0], "they have come"
+        assert not connection.can_read()
+        ping(connection)
+        connection.send_packed_command(packed(connection, PING))
+        assert select.select([connection._sock], [], [], 30.0)[0]
+        assert connection.can_read(), "a reply that nobody has taken"
+        connection.disconnect()
+        connection.connect()
+        ping(connection)
+        assert not connection.can_read()
+        server.kill()
+        assert select.select([connection._sock], [], [], 30.0)[0]
+        with pytest.raises(redis.ConnectionError):
+            connection.can_read()
+        pool.disconnect()

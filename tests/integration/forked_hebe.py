@@ -11,8 +11,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from multiprocessing import get_context
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from threading import Lock
 
 _IMPORTED = f"{__package__}.imported_before_fork"
 
@@ -34,22 +36,19 @@ class ForkedHebe:
             target=_run, args=(list(arguments), stdout.resolve(), stderr.resolve(), state)
         )
         self._process.start()
+        self._asking = Lock()
         assert self._process.pid is not None
         self.pid = self._process.pid
 
-    @property
-    def returncode(self) -> int | None:
-        """Its exit status, negative if a signal ended it; None while it runs."""
-        return self._process.exitcode
-
     def poll(self) -> int | None:
-        """As `returncode`."""
-        return self._process.exitcode
+        """Its exit status, negative if a signal ended it; None while it runs. For any thread."""
+        with self._asking:  # it is told once
+            return self._process.exitcode
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Its exit status, once it has ended. Raises `subprocess.TimeoutExpired`."""
-        self._process.join(timeout_s)
-        if (status := self._process.exitcode) is None:
+        wait([self._process.sentinel], timeout_s)
+        if (status := self.poll()) is None:
             assert timeout_s is not None
             raise subprocess.TimeoutExpired("hebe", timeout_s)
         return status

@@ -124,6 +124,30 @@ class _TlsConnection(_Timed, redis.SSLConnection):
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
         return self._context.wrap_socket(sock, server_hostname=self._server_name or self.host)
 
+    def can_read(self, timeout: float = 0) -> bool:
+        """Whether there is something of Redis' to read, which the pool takes for a connection that cannot be used.
+
+        What comes after the handshake is not: TLS' session tickets, for which redis-py with hiredis takes new
+        connections to be unusable, where they come before it looks.
+        """
+        readable = super().can_read(timeout)
+        reader = getattr(self._parser, "_reader", None)
+        if not readable or reader is None or reader.has_data():
+            return readable
+        tls: Any = self._sock
+        before_s = tls.gettimeout()
+        tls.settimeout(0.0)
+        try:
+            if not tls.recv(1):  # what is read is lost, with the connection
+                raise redis.ConnectionError("Connection closed by server.")
+        except ssl.SSLWantReadError:
+            return False
+        except OSError as fault:
+            raise redis.ConnectionError(str(fault)) from None
+        finally:
+            tls.settimeout(before_s)
+        return True
+
 
 class TimedPool(redis.BlockingConnectionPool):
     """The connections to one server; who finds all in use waits for one until the deadline."""
