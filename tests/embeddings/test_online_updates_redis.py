@@ -8,7 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hebe.embeddings import levels_watch, online_updates, shared_fills, update_replay, volatile_opening
+from hebe.embeddings import (
+    levels_watch,
+    online_updates,
+    redis_generations,
+    shared_fills,
+    update_replay,
+    volatile_opening,
+)
 from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
 from hebe.embeddings.online_updates import OnlineUpdates
 from hebe.embeddings.redis_store import RedisStore
@@ -311,6 +318,46 @@ def test_a_server_that_starts_puts_no_old_rows_over_what_others_have_written(
     wait_until(lambda: in_redis(node, 150) in newest and in_redis(node, 151) is None, TIMEOUT_S)
     assert in_redis(node, 152) == 1
     assert store.size("users") >= 198
+
+
+@pytest.mark.parametrize("level_3", [True, False])
+def test_a_server_that_stood_still_within_a_write_leaves_no_old_row_in_redis(
+    make_node, tmp_path, over_rocks, monkeypatch, level_3
+) -> None:
+    """Another one has taken its partitions meanwhile, and written a newer row of the key."""
+    monkeypatch.setattr(redis_generations, "_LOOK_S", 0.05)
+    insert, stood_still = RedisStore.insert, threading.Event()
+    volatile = {**over_rocks("node")["volatile_db"], "initial_cache_rate": 0.0}
+    tiers = (
+        {**over_rocks("node"), "volatile_db": volatile} if level_3 else {"volatile_db": over_rocks("")["volatile_db"]}
+    )
+    node = make_node(tmp_path, {**tiers, "cache": {"init_ec": False}})
+    ingestion, generations = node.updates._ingestions["volatile_db"], node.hierarchy.tiers.generations
+    before = None if generations is None else generations.current
+    producer = LogDirectory(tmp_path / "log").producer()
+
+    def stands_still(store, table, keys, rows) -> None:
+        if not stood_still.is_set():
+            producer.send("model", "users", np.array([7]), rows_of(6, "users", 1))
+            producer.flush()
+            wait_until(lambda: node.updates.statistics()["tiers"].rows == 2, TIMEOUT_S)
+            insert(store, "users", np.array([7]), rows_of(6, "users", 1))
+            ingestion._source.assigned = frozenset
+            stood_still.set()
+        insert(store, table, keys, rows)
+
+    monkeypatch.setattr(RedisStore, "insert", stands_still)
+    producer.send("model", "users", np.array([7]), rows_of(5, "users", 1))
+    producer.flush()
+    assert stood_still.wait(TIMEOUT_S)
+    wait_until(lambda: not ingestion._partitions, TIMEOUT_S)
+    if generations is not None:
+        assert in_redis(node, 7) == 5
+        generations.start()
+        wait_until(lambda: generations.current != before, TIMEOUT_S)
+    assert in_redis(node, 7) == (None if level_3 else 6)
+    assert node.look_up(7, 3)[0] == 6
+    producer.close()
 
 
 def test_redis_is_given_nothing_of_a_level_3_that_lacks_updates(make_node, tmp_path, over_rocks, monkeypatch) -> None:

@@ -264,6 +264,31 @@ def stray(redis, generation, partitions="*"):
             client.set(key, "another")
 
 
+def test_rows_that_a_server_doubts_are_filled_anew_by_any_and_answer_meanwhile(member):
+    first, second = member(), member()
+    for each in (first, second):
+        each.generations.join()
+    before = first.generations.current
+
+    def fail():
+        raise StoreError("the rows cannot be read")
+
+    first.before, answered = fail, list[bool]()
+    second.before = lambda: answered.append(second.whole())
+    first.generations.doubt()
+    with pytest.raises(StoreError, match="cannot be read"):
+        first.generations._look(thoroughly=False)
+    second.generations._look(thoroughly=True)
+    assert answered == [True, True], "once each table"
+    after = second.generations.current
+    assert after != before
+    first.generations.doubt()  # of what it knows as the current one
+    first.generations._look(thoroughly=False)
+    second.generations._look(thoroughly=True)
+    assert first.generations.current == second.generations.current == after
+    assert first.whole()
+
+
 def generation_keys(redis, generation):
     with redis.client() as client:
         return client.keys(f"*{generation}*")

@@ -286,6 +286,20 @@ def test_level_2_is_not_asked_while_it_has_an_old_row_that_it_could_not_be_told_
     assert len(tiers.persistent.queries) == asked, "level 2 was asked again, and has the new row"
 
 
+def test_what_may_have_come_over_newer_rows_of_another_server_leaves_level_2(make_tiers) -> None:
+    tiers = make_tiers()
+    tiers.volatile.insert("users", np.array([6, 7, 8]), np.full((3, 3), 50, np.float32))
+    tiers.lookup.overtaken("users", np.array([6]))
+    assert sorted(tiers.volatile.tables["users"]) == [7, 8]
+    tiers.volatile.fault = StoreError("away")
+    tiers.lookup.overtaken("users", np.array([7]))
+    tiers.volatile.fault = None
+    assert tiers.ask([6, 7])[0] == [6, 7], "level 3 was asked, as long as level 2 could not be told"
+    tiers.background.drain()
+    assert tiers.volatile.tables["users"].keys() >= {8}
+    assert tiers.ask([8])[0] == [50]
+
+
 def test_what_level_2_is_owed_is_settled_also_where_nobody_asks(make_tiers) -> None:
     tiers = make_tiers()
     tiers.volatile.insert("users", np.array([7, 8]), np.ones((2, 3), np.float32))

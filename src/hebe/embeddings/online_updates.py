@@ -28,15 +28,16 @@ from pathlib import Path
 from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
 from hebe.embeddings.levels_watch import LevelsWatch
 from hebe.embeddings.redis_fills import RedisFills
+from hebe.embeddings.redis_generations import RedisGenerations
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.resident_rows import ResidentRows
-from hebe.embeddings.store import EmbeddingStore, StoreError
+from hebe.embeddings.store import EmbeddingStore, KeyArray, StoreError
 from hebe.embeddings.store_directory import has_update_member, update_member
 from hebe.embeddings.table_memory import TableMemory
 from hebe.embeddings.tiers import Tiers
 from hebe.embeddings.update_replay import CATCH_UP_S, group_name, ingestion_options, quarantine_of, shared_group
 from hebe.embeddings.updates.contract import Topic, UpdateLog
-from hebe.embeddings.updates.ingestion import UpdateIngestion, UpdateListener
+from hebe.embeddings.updates.ingestion import Overtaken, UpdateIngestion, UpdateListener
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
 from hebe.embeddings.updates.opening import open_configured_log
 
@@ -113,6 +114,7 @@ class OnlineUpdates:
         level_1: Tiers | None = None,
         *,
         has_beginning: bool = False,
+        overtaken: Overtaken | None = None,
     ) -> None:
         """`level_1`: of tiers without stores of their own, which only listens, and was filled before."""
         if group is None and stores:
@@ -135,6 +137,7 @@ class OnlineUpdates:
             quarantine=quarantine,
             since_s=self._since_s,
             has_beginning=has_beginning,
+            overtaken=overtaken,
         )
 
     def _follow(self, tiers: Tiers, store: EmbeddingStore, quarantine: Path | None) -> None:
@@ -149,6 +152,12 @@ class OnlineUpdates:
         topics = [Topic(self._model, table) for table in lookup.dims]
         self._levels = levels = LevelsWatch(tiers, self._log, topics, lambda: self._group_in_redis(tiers), level_3)
         followed: str | None = None
+
+        def overtaken(table: str, keys: KeyArray) -> None:
+            if isinstance(rows_in_redis, RedisGenerations):
+                rows_in_redis.doubt()
+            else:
+                lookup.overtaken(table, keys)
 
         def follow() -> None:
             nonlocal followed
@@ -166,7 +175,7 @@ class OnlineUpdates:
                 stores = {"volatile_db": store}
                 self._begin(
                     "volatile_db", group, lookup.dims, stores, quarantine, lookup.outdated, older,
-                    has_beginning=over_level_3,
+                    has_beginning=over_level_3, overtaken=overtaken,
                 )  # fmt: skip
                 followed = group
 

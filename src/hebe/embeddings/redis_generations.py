@@ -5,8 +5,8 @@ restarted empty, or a fill that died halfway, would leave keys without rows, whi
 So rows come to Redis in generations, each in a namespace of its own. One server puts in the rows of the model, then all
 updates that the log has; then it seals every partition, and makes this generation the current one. A partition without
 seal has lost its rows: nobody answers from it, and the next generation is made. It is made too, while the current one
-answers, where another Redis process has come to have rows (`RedisStore.runs`): they may be older than they were. The
-current one goes when the next one is whole, or where Redis has no memory for both.
+answers, where rows may be older than they were: another Redis process has come to have them (`RedisStore.runs`), or a
+server has said so (`doubt`). The current one goes when the next one is whole, or where Redis has no memory for both.
 
 One that cannot be filled, for want of memory perhaps, is tried again after a pause, twice as long each time, since each
 attempt sends all rows; at once where another process has come to have the partitions, or its `maxmemory` has changed.
@@ -90,6 +90,8 @@ class RedisGenerations(FollowedName):
         """Generations that are over, of which something is left."""
         self._renewed_s = 0.0
         self._checked_s = 0.0
+        self._doubted: str | None = None
+        """The generation of which that is yet to be noted in Redis."""
         self._attempts = CircuitBreaker(_PAUSES)
         """Open while the last attempt to fill is one that failed."""
         self._fault: StoreError | None = None
@@ -111,6 +113,10 @@ class RedisGenerations(FollowedName):
         """Follow the current generation from now on, and make the next one should it be lost."""
         self._checked_s = time.monotonic()
         self._lookout.start()
+
+    def doubt(self) -> None:
+        """Rows of the current one may be older than they were: the next one is made, by whichever server is first."""
+        self._doubted = self.current
 
     def close(self) -> None:
         """Stop; one that is being made is left to others. Closing twice is harmless."""
@@ -134,6 +140,11 @@ class RedisGenerations(FollowedName):
         if name is not None and name != self.current:
             self._follow(name)
             thoroughly = True
+        if name is not None and self._doubted is not None:
+            if self._doubted == name:
+                self._store.doubt()
+                thoroughly = True
+            self._doubted = None
         if name is not None and not thoroughly and runs == self._runs:
             return True
         if name is None or not self._store.is_whole():

@@ -166,6 +166,10 @@ class RedisStore:
         """What these have is as new as it gets: `runs`, as they were before it was put there."""
         self._ask([[part.note_run(run)] for part, run in zip(self._all_partitions, runs, strict=True)])
 
+    def doubt(self) -> None:
+        """What the partitions have may be older than it was: to all servers they have `strayed`."""
+        self.note_runs([b""] * len(self._all_partitions))
+
     def claim(self, chosen: Sequence[int]) -> None:
         """Have the partitions that are `chosen`, numbered as in `runs`, take a write, which changes no row. Raises
         where they do not take any.

@@ -183,6 +183,13 @@ class TieredLookup:
             self.cache.mark_stale(table, keys if heard is None else keys[~heard])
         self._take_back(table, keys, rows)
 
+    def overtaken(self, table: str, keys: KeyArray) -> None:
+        """What this server wrote of `keys` to level 2 may have come there after newer rows of another server: level 2
+        is to have none of them, and level 3 is asked.
+        """
+        if self.volatile is not None:
+            self.volatile.delete(table, keys, self._updates[table])
+
     def renew(self, table: str, keys: KeyArray, *, doubted: bool = False) -> tuple[int, int, int]:
         """Bring those rows of level 1 up to date that have these keys. Returns how many were, how many are gone since
         no lower tier has them any more, and how many could not be asked for: they are stale from now on if `doubted`.

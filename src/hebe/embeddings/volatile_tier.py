@@ -93,7 +93,7 @@ class VolatileTier:
             finally:  # some of the rows may be there when it fails
                 for (table, own), number in zip(spans, seen, strict=True):
                     overtaken = chosen[own] & (updates[table].overtaken(batch.keys[own], number) | (not self.may_fill))
-                    self._delete(table, batch.keys[own][overtaken], updates[table])
+                    self.delete(table, batch.keys[own][overtaken], updates[table])
 
     def take_back(self, table: str, keys: KeyArray, rows: RowArray | None, updates: RecentUpdates) -> None:
         """Delete what was put there of `keys` before this update of them was known, unless it is the update's `rows`:
@@ -101,7 +101,7 @@ class VolatileTier:
         """
         filled = updates.filled_among(keys)
         if rows is None or not filled.size or not self.available:
-            self._delete(table, filled, updates)
+            self.delete(table, filled, updates)
             return
         last = last_of_each(keys)
         newest = rows[last[np.isin(keys[last], filled)]]
@@ -112,12 +112,12 @@ class VolatileTier:
             updates.owe(filled)
             return
         older = found & (there.view(np.uint32) != newest.view(np.uint32)).any(1)
-        self._delete(table, filled[older], updates)
+        self.delete(table, filled[older], updates)
 
     def take_back_unsure(self, updates: Mapping[str, RecentUpdates]) -> None:
         """Delete what was put there since level 3 had all updates: it may have been deleted there before."""
         for table, keys in [] if self.fills is None else self.fills.take_unsure():
-            self._delete(table, np.unique(keys), updates[table])
+            self.delete(table, np.unique(keys), updates[table])
 
     def owes(self, updates: Mapping[str, RecentUpdates]) -> bool:
         """Whether it still has rows that it should have been told to delete: then it is not to be asked."""
@@ -131,8 +131,8 @@ class VolatileTier:
                     for keys in self.store.dump_keys(table, _DELETED_AT_ONCE) if owed is None else _pieces(owed):
                         self.store.delete(table, keys)
 
-    def _delete(self, table: str, keys: KeyArray, updates: RecentUpdates) -> None:
-        """Now, or, if it cannot be told, before it is asked again."""
+    def delete(self, table: str, keys: KeyArray, updates: RecentUpdates) -> None:
+        """Have it delete these, now, or, if it cannot be told, before it is asked again."""
         if not keys.size:
             return
         if self.available:

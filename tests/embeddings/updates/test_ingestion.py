@@ -335,6 +335,36 @@ def test_partitions_that_were_lost_are_left_alone():
     assert ingestion.statistics().gaps == 0
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_write_that_ends_when_its_partition_is_anothers_is_told_and_counts_for_nothing(fails, caplog):
+    """As of one who stood still within it. The other may have written newer rows of these keys before it ended."""
+    source, store, told = ListSource(), DictStore(DIMS), []
+    insert = store.insert
+
+    def stand_still(table, keys, rows):
+        store.insert = insert
+        source.mine = frozenset()
+        insert(table, keys, rows)
+        if fails:
+            raise StoreUnavailable("not answered in time")
+
+    store.insert = stand_still
+    source.add(0, [1, 2])
+
+    def overtaken(table, keys):
+        told.append((table, keys.tolist()))
+
+    with make_ingestion(source, store, overtaken=overtaken) as ingestion:
+        wait_until(lambda: told and not ingestion._partitions)
+        assert (source.committed, ingestion.statistics().messages) == ({}, 0)
+        assert "was taken from this server while it was writing 2 keys" in caplog.text
+        source.next[AT] = 0
+        source.mine = frozenset(source.places)
+        assert ingestion.drain(TIMEOUT_S)
+    assert told == [("users", [1, 2])]
+    assert source.committed == {AT: 0}
+
+
 def test_a_partition_that_is_lost_between_two_polls_is_met_anew(caplog):
     """As when its lease ends: with the next poll it may be back, and is read from what is committed on."""
     source, store = ListSource(), DictStore(DIMS)

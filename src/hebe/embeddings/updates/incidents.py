@@ -121,6 +121,14 @@ class Incidents:
         self._tell_at[place] = _TELL_AGAIN * total
         return True
 
+    def overtaken(self, at: TopicPartition, count: int) -> None:
+        """A write of `count` keys ended when their partition was not this server's any more."""
+        log.warning(
+            "online updates: partition %d of model %s, table %s was taken from this server while it was writing %d "
+            "keys of it, as if it had stood still: another may have written newer rows before, so these are mended",
+            at.partition, at.model, at.table, count,
+        )  # fmt: skip
+
     def failed(self, what: str, fault: Exception) -> None:
         """A call to the source or a store failed, and is tried again."""
         text = str(fault) if isinstance(fault, StoreError) else f"{type(fault).__name__}: {fault}"

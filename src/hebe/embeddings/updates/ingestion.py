@@ -9,8 +9,9 @@ the rows, and is believed about it rather than the group: one that knows nothing
 is one whose position is not the log's: with the offset it keeps which message was there (`mark`), and that is compared
 with what the log has there now, as the log may have gone back, and grown again, while nobody read it. A store or log
 that fails is tried again for as long as it takes; where others may write to the store as well, they are let do it
-meanwhile. Nothing is passed over but what can never be applied; that is put
-aside and named.
+meanwhile. One who stood still in the middle of a write may end it after another member has written newer rows: then
+these are old, which is told to who can mend it. Nothing is passed over but what can never be applied; that is put aside
+and named.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ log = logging.getLogger("hebe.updates")
 
 UpdateListener = Callable[[str, KeyArray, RowArray | None], None]
 """Called with a table and keys and rows that all stores have now; rows None: all stores have deleted the keys."""
+
+Overtaken = Callable[[str, KeyArray], None]
+"""Called with a table and keys whose rows may be old in a store that others write as well; from one thread."""
 
 LISTENER = "cache"
 """The tier as which the listener counts in the statistics: level 1, which hears of what the others have."""
@@ -86,6 +90,9 @@ class UpdateIngestion:
 
     `has_beginning`: what the log has removed before the group began is in the rows that the stores began with, and not
     told of.
+
+    `overtaken`, for stores that other members of the group write as well, is called after a write during which the
+    partition may have come to be another's: it may have written newer rows of the same keys before that write ended.
     """
 
     def __init__(
@@ -102,6 +109,7 @@ class UpdateIngestion:
         quarantine: Path | None = None,
         since_s: float | None = None,
         has_beginning: bool = False,
+        overtaken: Overtaken | None = None,
     ) -> None:
         self.model, self.dims, self.options = model, dict(dims), options or IngestionOptions()
         self._source, self._stores, self._listener = source, UpdatedStores(stores), listener
@@ -109,6 +117,7 @@ class UpdateIngestion:
         self._if_unknown = if_unknown
         self._since_s = -math.inf if since_s is None else since_s
         self._has_beginning = has_beginning
+        self._overtaken = overtaken
         self._counter = IngestionCounter([*self._stores, *([] if listener is None else [LISTENER])])
         self._incidents = Incidents(model, self._counter, quarantine)
         self._partitions: dict[TopicPartition, PartitionProgress] = {}
@@ -481,14 +490,22 @@ class UpdateIngestion:
     def _insist(self, progress: PartitionProgress, tier: str, batch: StoreBatch) -> bool:
         table, backoff_s = progress.at.table, self.options.failure_backoff_ms / 1000
         while self._is_ours(progress) and progress.at in self._source.assigned():
+            done = False
             try:
                 position = progress.new_position(batch)
                 self._stores.write(tier, table, batch, position, anew=progress.position is None)
             except Exception as fault:  # whatever it is: going on without these rows would lose them
                 self._incidents.failed(f"writing table {table} to the {tier} store", fault)
             else:
+                done = True
                 self._fails_since_s, self._has_left = math.inf, False
                 self._incidents.succeeded()
+            if self._overtaken is not None and progress.at not in self._source.assigned():
+                # One that failed may have put some of the rows there all the same.
+                self._incidents.overtaken(progress.at, len(batch.keys))
+                self._overtaken(table, batch.keys)
+                return False
+            if done:
                 return True
             if self._is_for_others():
                 self._leave()
