@@ -18,6 +18,7 @@ from hebe.embeddings import (
 )
 from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
 from hebe.embeddings.online_updates import OnlineUpdates
+from hebe.embeddings.redis_layout import LayoutRule
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.shared_fills import SharedFills
@@ -186,6 +187,39 @@ def test_what_redis_alone_has_and_loses_comes_back_with_all_updates(make_node, t
             producer.send("model", "users", np.array([0]), rows_of(6, "users", 1))
         for node in (*nodes, third):
             wait_until(lambda node=node: node.look_up(0, 0)[0] == 6, TIMEOUT_S)
+
+
+def test_no_update_on_its_way_to_the_rows_of_before_comes_over_those_that_redis_is_filled_with(
+    make_node, tmp_path, over_rocks, monkeypatch
+) -> None:
+    """Those have had all of the log, and nobody writes the newest once more."""
+    insert, late, written = RedisStore.insert, threading.Event(), threading.Event()
+    node = make_node(tmp_path, {"volatile_db": over_rocks("")["volatile_db"]}, failure_backoff_ms=1)
+    ingestion, generations = node.updates._ingestions["volatile_db"], node.hierarchy.tiers.generations
+    changed = generations.changed
+
+    def inserted(store, table, keys, rows) -> None:
+        if store.rule is LayoutRule.REQUIRED and not late.is_set():
+            raise StoreUnavailable("not in time")
+        insert(store, table, keys, rows)
+        if store.rule is LayoutRule.REQUIRED:
+            written.set()
+
+    def changed_when_it_was_written() -> None:
+        late.set()
+        wait_until(lambda: written.is_set() or not ingestion._thread.is_alive(), TIMEOUT_S)
+        changed()
+
+    monkeypatch.setattr(RedisStore, "insert", inserted)
+    generations.changed = changed_when_it_was_written
+    with LogDirectory(tmp_path / "log").producer() as producer:
+        producer.send("model", "users", np.array([7]), rows_of(5, "users", 1))
+        producer.flush()
+        wait_until(lambda: ingestion.statistics().failures, TIMEOUT_S)
+        producer.send("model", "users", np.array([7]), rows_of(6, "users", 1))
+    generations.doubt()
+    generations._look(thoroughly=False)
+    assert in_redis(node, 7) == 6
 
 
 def test_a_log_keeps_nothing_for_rows_that_redis_was_to_have(make_node, tmp_path, monkeypatch) -> None:

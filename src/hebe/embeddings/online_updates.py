@@ -152,6 +152,7 @@ class OnlineUpdates:
         topics = [Topic(self._model, table) for table in lookup.dims]
         self._levels = levels = LevelsWatch(tiers, self._log, topics, lambda: self._group_in_redis(tiers), level_3)
         followed: str | None = None
+        has_followed = False
 
         def overtaken(table: str, keys: KeyArray) -> None:
             if isinstance(rows_in_redis, RedisGenerations):
@@ -159,17 +160,27 @@ class OnlineUpdates:
             else:
                 lookup.overtaken(table, keys)
 
-        def follow() -> None:
+        def stop() -> None:
             nonlocal followed
+            if followed is not None:
+                self._ingestions.pop("volatile_db").close()
+                with contextlib.suppress(StoreError):  # while others are in it: the last one does it
+                    self._log.forget_group(followed)
+                followed = None
+
+        def leave() -> None:
+            with self._changing:
+                if not self._closed:
+                    stop()
+
+        def follow() -> None:
+            nonlocal followed, has_followed
             with self._changing:
                 group = self._group_in_redis(tiers)
                 if self._closed or group in (None, followed):
                     return
-                if followed is not None:
-                    self._ingestions.pop("volatile_db").close()
-                    with contextlib.suppress(StoreError):  # while others are in it: the last one does it
-                        self._log.forget_group(followed)
-                    followed = None
+                stop()
+                if has_followed:
                     levels.other_group()
                     tiers.refresh.ask()  # level 1 may have rows that had gone back before that was noticed
                 stores = {"volatile_db": store}
@@ -177,8 +188,10 @@ class OnlineUpdates:
                     "volatile_db", group, lookup.dims, stores, quarantine, lookup.outdated, older,
                     has_beginning=over_level_3, overtaken=overtaken,
                 )  # fmt: skip
-                followed = group
+                followed, has_followed = group, True
 
+        if isinstance(rows_in_redis, RedisGenerations):
+            rows_in_redis.leaving = leave
         rows_in_redis.changed = follow
         follow()
 

@@ -78,6 +78,9 @@ class RedisGenerations(FollowedName):
         self, store: RedisStore, asked: RedisStore, content: str, fill: Fill, forget: Callable[[str], None]
     ) -> None:
         super().__init__()
+        self.leaving: Callable[[], None] | None = None
+        """Called before the stores come to have another generation: what is on its way to the one of before may be
+        older than what the other has."""
         self._store, self._content, self._fill, self._forget = store, content, fill, forget
         self._stores = (store, asked)
         tag = quote(content, safe="").encode()
@@ -229,6 +232,8 @@ class RedisGenerations(FollowedName):
             store.refill_fault = None
 
     def _follow(self, name: str) -> None:
+        if self.leaving is not None:
+            self.leaving()
         for store in self._stores:
             store.use(self._namespace(name))
         self.follow(name)
