@@ -5,9 +5,12 @@ import pytest
 
 from hebe.embeddings.updates import group_progress
 from hebe.embeddings.updates.contract import TopicPartition
-from hebe.embeddings.updates.group_progress import GroupProgress, ends_and_committed
+from hebe.embeddings.updates.group_progress import GroupProgress, committed_offsets, ends_and_committed, log_ends
+from hebe.embeddings.updates.kafka import KafkaLog
 from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions
 
+from ...kafka_broker import KafkaBroker
+from .kafka_logs import quick
 from .update_conformance import ITEMS, USERS, last_offsets, push, rows_for, take_rows
 
 ONE, TWO = TopicPartition("m", "users", 0), TopicPartition("m", "users", 1)
@@ -65,3 +68,16 @@ def test_ends_and_what_is_committed_are_offsets_of_messages(tmp_path) -> None:
     source.close()
     push(log, range(2))
     assert ends_and_committed(log, [USERS], "g") == ({at: 3}, {at: 1})
+
+
+def test_where_the_log_has_nothing_left_a_group_has_all_that_there_is(broker: KafkaBroker) -> None:
+    """Though it has committed nothing, as there was nothing to read when it began."""
+    log = KafkaLog(quick(broker))
+    broker.create_topic("hebe.m.users", 1)
+    at = TopicPartition("m", "users", 0)
+    push(log, range(3))
+    [end] = log_ends(log, [USERS]).values()
+    assert end >= 0
+    assert committed_offsets(log, {at: end}, "g") == {at: -1}
+    broker.delete_records("hebe.m.users", 0, end + 1)
+    assert ends_and_committed(log, [USERS], "g") == ({at: end}, {at: end})

@@ -20,11 +20,23 @@ def log_ends(log: UpdateLog, topics: Sequence[Topic]) -> dict[TopicPartition, in
 
 
 def committed_offsets(log: UpdateLog, ends: Mapping[TopicPartition, int], group: str) -> dict[TopicPartition, int]:
-    """By partition, the offset up to which members of `group` have committed all, or more; -1 where there is none.
-    `ends`: as the log had them before. Raises `StoreError`.
+    """By partition, the offset up to which members of `group` have committed all, or more, of what the log has left; -1
+    where there is none. `ends`: as the log had them before. Raises `StoreError`.
     """
-    lag = log.group_lag(group)  # what has come since `ends` makes it too large, not too small
+    lag = dict(log.group_lag(group))  # what has come since `ends` makes it too large, not too small
+    untold = {at.topic for at, end in ends.items() if end >= 0 and at not in lag}
+    if untold:  # as Kafka does where nothing was committed: there may be nothing to commit
+        lag.update({at: 0 for at, left in _left(log, list(untold)).items() if left == 0 and at not in lag})
     return {at: end - lag[at] if at in lag else -1 for at, end in ends.items()}
+
+
+def _left(log: UpdateLog, topics: Sequence[Topic]) -> Mapping[TopicPartition, int]:
+    """How many messages the log has of each partition of `topics`, which retention may have removed all."""
+    with contextlib.closing(log.source(None, topics, newest=True)) as reader:
+        reader.poll(0, 0.0)
+        for at in reader.assigned():
+            reader.seek(at, -1)
+        return reader.lag()
 
 
 def ends_and_committed(
