@@ -13,6 +13,7 @@ from hebe.embeddings.shared_fills import SharedFills
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.boot_clock import boot_s
 from hebe.embeddings.updates.contract import Topic, TopicPartition
+from hebe.embeddings.updates.group_progress import GroupLook, ends_and_committed
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions
@@ -25,7 +26,7 @@ TOPIC = Topic("m", "users")
 class Watched:
     """A watch over tiers whose level 2 alone has rows, or which have `level_3`, and what it tells."""
 
-    def __init__(self, place, written: dict | None, level_3: "Level3 | None" = None) -> None:
+    def __init__(self, place, written: GroupLook | None, level_3: "Level3 | None" = None) -> None:
         self.log = LogDirectory(place, LogDirectoryOptions(partitions=2))
         self.told: list[float] = []
         self.refreshes = self.taken_back = 0
@@ -70,18 +71,42 @@ def asks_with_each_look(monkeypatch):
 
 
 def test_what_is_heard_from_the_start_on_is_doubted_until_it_is_written(tmp_path) -> None:
-    began_s = time.monotonic()
-    watched = Watched(tmp_path, written={})
-    assert began_s <= watched.told[-1] <= time.monotonic(), "what level 1 was filled with is heard of yet"
-    begun = watched.told[-1]
+    watched = Watched(tmp_path, written=GroupLook(12.0, {}, {}))
+    assert watched.told == [12.0], "what level 1 was filled with is heard of yet"
     watched.send()
     watched.watch.look()
     watched.watch.look()
-    assert watched.told[-1] == begun
+    assert watched.told == [12.0]
     watched.write("g")
     asked_s = time.monotonic()
     watched.watch.look()
     assert watched.told[-1] >= asked_s
+    assert watched.refreshes == 0
+
+
+def test_where_much_was_yet_to_be_written_when_level_1_was_filled_all_is_doubted_until_it_is(tmp_path) -> None:
+    """As where Redis has answered without the log: this server does not know that any sooner than it has read it."""
+    before = LogDirectory(tmp_path, LogDirectoryOptions(partitions=2))
+    with before.producer() as producer:
+        producer.send("m", "users", np.arange(100), np.ones((100, 1), np.float32))
+    watched = Watched(tmp_path, written=GroupLook(12.0, *ends_and_committed(before, [TOPIC], "g")))
+    assert watched.told == [-math.inf]
+    watched.watch.look()
+    assert watched.told == [-math.inf]
+    watched.write("g")
+    watched.watch.look()
+    assert watched.told[-1] > 12.0
+    assert watched.refreshes == 0, "level 1 hears of all that"
+
+
+def test_what_was_being_written_when_level_1_was_filled_is_there_with_the_next_look(tmp_path) -> None:
+    part = TopicPartition("m", "users", 0)
+    watched = Watched(tmp_path, written=GroupLook(12.0, {part: 0}, {part: -1}))
+    watched.send()
+    watched.write("g")
+    watched.send()
+    watched.watch.look()
+    assert watched.told == [-math.inf, 12.0]
     assert watched.refreshes == 0
 
 
@@ -97,7 +122,7 @@ def test_where_nobody_knows_what_was_there_all_is_doubted_until_it_is_known_and_
 
 
 def test_other_rows_have_other_updates(tmp_path) -> None:
-    watched = Watched(tmp_path, written={})
+    watched = Watched(tmp_path, written=GroupLook(12.0, {}, {}))
     watched.send()
     watched.write("g")
     watched.watch.look()
@@ -113,7 +138,7 @@ def test_other_rows_have_other_updates(tmp_path) -> None:
 
 
 def test_a_look_that_took_longer_than_the_rows_lasted_says_nothing(tmp_path, monkeypatch) -> None:
-    watched, asked = Watched(tmp_path, written={}), levels_watch.committed_offsets
+    watched, asked = Watched(tmp_path, written=GroupLook(12.0, {}, {})), levels_watch.committed_offsets
 
     def meanwhile(*what):
         answer = asked(*what)

@@ -103,6 +103,26 @@ def test_what_is_in_memory_alone_has_caught_up_before_anything_is_answered(make_
     assert [node.look_up(user, 0)[0] for user in (0, 49, 50)] == [3, 3, 1]
 
 
+@pytest.mark.parametrize("kind", ["resident", "hash_map"])
+def test_what_is_in_memory_alone_catches_up_however_much_there_is(make_node, tmp_path, kind) -> None:
+    with LogDirectory(tmp_path / "log").producer() as producer:
+        producer.send("model", "users", np.arange(200), rows_of(3, "users", 200))
+    node = make_node(tmp_path, KINDS[kind](tmp_path), max_rows_per_s=0.01, max_batch_size=10)
+    asked = []
+    assert node.updates.catch_up(go_on=lambda: asked.append(0))
+    assert [node.look_up(user, 0)[0] for user in (0, 199)] == [3, 3]
+
+
+@pytest.mark.parametrize("kind", ["resident", "hash_map"])
+def test_who_has_catching_up_to_do_is_not_kept_by_a_log_that_is_away(make_node, tmp_path, kind, caplog) -> None:
+    node = make_node(tmp_path, KINDS[kind](tmp_path), failure_backoff_ms=1)
+    (tmp_path / "log" / "log.json").unlink()
+    assert not node.updates.catch_up(0.05)
+    assert "of which nothing came for 0.05 s; they go on" in caplog.text
+    with pytest.raises(ZeroDivisionError):
+        node.updates.catch_up(go_on=lambda: 1 / 0)
+
+
 def test_updates_that_the_model_has_are_passed_over(make_node, tmp_path) -> None:
     log = LogDirectory(tmp_path / "log")
     with log.producer() as producer:

@@ -128,7 +128,9 @@ def test_what_redis_alone_has_yet_to_be_given_is_not_kept_as_new(make_node, tmp_
                 else:
                     producer.send("model", "users", np.array([7]), rows_of(5, "users", 1))
             for node in nodes:
-                wait_until(lambda node=node: node.hierarchy.tiers.lookup.updates_seen("users") == 1, TIMEOUT_S)
+                wait_until(
+                    lambda node=node: node.updates.statistics()["tiers"].visible["cache"].answers == 1, TIMEOUT_S
+                )
                 for _ in range(2):
                     assert node.look_up(7, 3) == (1 if deleted else 5, 1, (0, 0, 0))
                 node.hierarchy.tiers.refresh.refresh()
@@ -251,8 +253,36 @@ def test_a_redis_that_is_filled_has_all_updates_before_it_answers(make_node, tmp
             producer.send("model", "users", np.array([key]), rows_of(3, "users", 1))
     with RedisServer() as redis:
         volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
-        node = make_node(tmp_path, {"volatile_db": volatile})
+        node = make_node(tmp_path, {"volatile_db": volatile}, max_rows_per_s=0.01, max_batch_size=1)
         assert [node.look_up(user, 0)[0] for user in (0, 49, 50)] == [3, 3, 1]
+
+
+def test_rows_that_redis_alone_has_without_the_updates_of_the_log_are_stale(
+    make_node, tmp_path, over_rocks, monkeypatch
+) -> None:
+    """The log was away when they were put there: the server that did it knows that, and one that starts since."""
+    monkeypatch.setattr(update_replay, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(levels_watch, "_LOOK_S", 0.02)
+    insert, go_on = RedisStore.insert, threading.Event()
+
+    def held_up(store, *arguments) -> None:
+        assert store.rule is LayoutRule.AWAITED or go_on.wait(TIMEOUT_S)
+        insert(store, *arguments)
+
+    send(tmp_path, "users")
+    tiers = {"volatile_db": over_rocks("")["volatile_db"], "cache": {"init_ec": False}}
+    monkeypatch.setattr(RedisStore, "insert", held_up)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(update_replay, "open_configured_log", broken_log)
+            nodes = [make_node(tmp_path, tiers, name="one")]
+        nodes.append(make_node(tmp_path, tiers, name="two"))
+        for node in nodes:
+            assert node.look_up(7, 3) == (1, 1, (0, 2, 0))
+    finally:
+        go_on.set()
+    for node in nodes:
+        wait_until(lambda node=node: node.look_up(7, 3) == (5, 1, (0, 0, 0)), TIMEOUT_S)
 
 
 def test_each_redis_is_given_all_updates_though_two_have_one_log(make_node, tmp_path, over_rocks) -> None:

@@ -146,6 +146,23 @@ def test_who_comes_while_it_is_filled_waits(member):
     assert not second.filled
 
 
+def test_who_fills_it_or_waits_for_that_may_give_it_up(member, redis):
+    def stopped():
+        raise RuntimeError("the server stopped")
+
+    first, second = member(), member()
+    with pytest.raises(RuntimeError, match="stopped"):
+        first.generations.join(stopped)
+    with redis.client() as client:
+        assert client.keys("*") == []
+        client.set("hebe:{content}:filling", "other")
+        with pytest.raises(RuntimeError, match="stopped"):
+            second.generations.join(stopped)
+        client.delete("hebe:{content}:filling")
+    second.generations.join()
+    assert second.whole()
+
+
 @pytest.mark.parametrize("lost", ["everything", "one partition"])
 def test_what_redis_has_lost_is_filled_anew_by_one_and_followed_by_all(member, redis, lost):
     members = [member(), member()]
@@ -200,6 +217,31 @@ def test_who_took_too_long_gives_way(member, redis):
     assert first.whole()
     assert len(first.filled) == 1, "at the second attempt, when the other one has died"
     assert names_of(redis) == {first.generations.current}
+
+
+@pytest.mark.parametrize("silent_s", [redis_generations._RENEW_S + 1, redis_generations._EXPIRES_MS / 2000 + 1])
+def test_a_claim_that_is_not_renewed_at_once_is_renewed_later_while_it_cannot_have_expired(
+    member, monkeypatch, silent_s
+):
+    def silent(script, *arguments):
+        if script is redis_generations._RENEW and first.attempts == 1 and not first.filled and silences:
+            silences.pop()
+            raise StoreUnavailable("not answered in time")
+        return run_script(script, *arguments)
+
+    def renewed_long_ago():
+        first.generations._renewed_s = time.monotonic() - silent_s
+
+    first, silences = member(before=renewed_long_ago), [0]
+    run_script = first.generations._run_script
+    monkeypatch.setattr(first.generations, "_run_script", silent)
+    if silent_s < redis_generations._EXPIRES_MS / 2000:
+        first.generations.join()
+        assert first.whole()
+    else:
+        with pytest.raises(StoreUnavailable, match="not answered in time"):
+            first.generations.join()
+    assert not silences
 
 
 def test_a_fill_that_fails_is_told_and_leaves_nothing(member, redis):

@@ -357,6 +357,26 @@ def test_what_level_2_alone_has_is_doubted_until_the_log_says_that_it_has_all_up
     assert tiers.ask([2]) == ([5], [RowState.STALE]), "an update that this server has not heard of"
 
 
+def test_what_level_2_alone_has_is_stale_where_it_may_have_been_lacking_updates_for_long(make_tiers) -> None:
+    now_s = 1000.0
+    tiers = make_tiers(persistent=False, clock=lambda: now_s)
+    lag = tiers.lookup.level_2_lag
+    tiers.volatile.insert("users", np.array([1, 2]), np.ones((2, 3), np.float32))
+    lag.written(-math.inf)
+    assert tiers.ask([1, 2, 3]) == ([1, 1, 0], [RowState.STALE, RowState.STALE, RowState.UNKNOWN])
+    assert tiers.lookup.counts.stale == 2
+    assert not tiers.cache.tables["users"]
+    lag.written(now_s)
+    tiers.lookup.updated("users", np.array([1]), row_of(5))
+    now_s += UPDATED_BY_OTHERS_S
+    assert tiers.ask([1]) == ([1], None), "it is on its way there"
+    now_s += 1
+    assert tiers.ask([1, 2]) == ([1, 1], [RowState.STALE, RowState.FOUND]), "who is to write it is stuck"
+    lag.written(now_s)
+    tiers.volatile.insert("users", np.array([1]), row_of(5))
+    assert tiers.ask([1, 2]) == ([5, 1], None)
+
+
 def test_a_key_that_is_updated_again_and_again_comes_to_level_1_where_nobody_waits_for_it(make_tiers) -> None:
     now_s = 1000.0
     tiers = make_tiers(LookupOptions(hit_rate_threshold=0.0), persistent=False, clock=lambda: now_s)

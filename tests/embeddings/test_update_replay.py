@@ -1,8 +1,13 @@
+import time
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from hebe.embeddings import update_replay
 from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
-from hebe.embeddings.update_replay import forget_group, group_name, replay, shared_group, written_offsets
+from hebe.embeddings.store import StoreUnavailable
+from hebe.embeddings.update_replay import forget_group, group_name, look_at_group, replay, shared_group
 from hebe.embeddings.updates.contract import TopicPartition
 from hebe.embeddings.updates.log_directory import LogDirectory
 from hebe.spec import check_name
@@ -39,16 +44,61 @@ def test_rows_get_all_that_the_log_has_of_their_tables(updates) -> None:
     assert replayed(NO_UPDATES) == []
 
 
+def test_all_of_the_log_is_applied_and_not_at_the_rate_at_which_it_is_while_queries_are_answered(updates) -> None:
+    for key in range(30):
+        send(updates, key)
+    store = DictStore(DIMS)
+    replay("m", DIMS, replace(updates, max_rows_per_s=0.001, max_batch_size=1), "g", store, None, lambda: None)
+    assert sorted(store.tables["users"]) == [*range(30)]
+
+
+def test_a_log_that_is_away_is_waited_for_a_while(updates, monkeypatch, caplog) -> None:
+    """It may be back in a moment; but who waits is to answer some time."""
+    monkeypatch.setattr(update_replay, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(update_replay, "_STEP_S", 0.001)
+    send(updates, 1)
+    opened, steps, away = update_replay.open_configured_log, list[int](), [2]
+
+    def open_or_fail(source):
+        if len(steps) < away[0]:
+            raise StoreUnavailable("the log is away")
+        return opened(source)
+
+    monkeypatch.setattr(update_replay, "open_configured_log", open_or_fail)
+    store = DictStore(DIMS)
+    replay("m", DIMS, updates, "g", store, None, lambda: steps.append(0))
+    assert list(store.tables["users"]) == [1]
+    assert len(steps) == 2
+    away[0] = 10**9
+    with pytest.raises(ZeroDivisionError):
+        replay("m", DIMS, updates, "g", store, None, lambda: 1 / 0)
+    monkeypatch.setattr(update_replay, "PATIENCE_S", 0.01)
+    assert replayed(updates, group="other") == []
+    assert "without the updates of the log until it can be read: the log is away" in caplog.text
+
+
+def test_rows_that_nothing_more_comes_to_go_on_without(updates, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(update_replay, "PATIENCE_S", 0.05)
+    send(updates, 1)
+    store = DictStore(DIMS)
+    store.fault = StoreUnavailable("it takes no writes")
+    replay("m", DIMS, updates, "g", store, None, lambda: None)
+    assert "rows of m have not caught up with the log, and go on: it takes no writes" in caplog.text
+
+
 def test_how_much_a_group_has_written_is_asked_of_the_log(updates) -> None:
     send(updates, 1)
-    unread = written_offsets("m", DIMS, updates, "g")
+    unread = look_at_group("m", DIMS, updates, "g")
     assert unread is not None
-    assert set(unread.values()) == {-1}
+    assert set(unread.committed.values()) == {-1}
+    assert sorted(unread.ends.values())[-1] >= 0
     replayed(updates)
-    written = written_offsets("m", DIMS, updates, "g")
+    asked_s = time.monotonic()
+    written = look_at_group("m", DIMS, updates, "g")
     assert written is not None
-    assert sorted(written.values())[-1] >= 0
-    assert all(at == TopicPartition("m", "users", at.partition) for at, end in written.items() if end >= 0)
+    assert written.asked_s >= asked_s
+    assert written.committed == written.ends == unread.ends
+    assert all(at == TopicPartition("m", "users", at.partition) for at, end in written.ends.items() if end >= 0)
 
 
 def test_of_a_group_that_is_no_more_nothing_is_kept(updates) -> None:

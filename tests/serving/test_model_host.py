@@ -220,6 +220,28 @@ async def test_a_load_that_a_stop_breaks_off_has_not_failed(monkeypatch):
     assert host.load_failures == {"wnd": 0}
 
 
+async def test_a_model_that_catches_up_with_updates_ends_it_with_the_server(monkeypatch):
+    closed = []
+
+    class Loaded:
+        spec = entry("wnd", scale=1e-4)
+
+        def start(self, go_on):
+            go_on()
+            host.begin_shutdown()
+            go_on()
+
+        def close(self):
+            closed.append(0)
+
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1,)})
+    monkeypatch.setattr(model_host.LoadedModel, "load", lambda *_, **__: Loaded())
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    with pytest.raises(LoadFailed, match="the server stopped while it was being loaded"):
+        await host.load("wnd")
+    assert closed == [0]
+
+
 @pytest.mark.parametrize(
     ("stored", "lanes", "front_end"),
     [
@@ -366,7 +388,7 @@ async def test_what_works_beside_queries_may_run_on_all_cores(monkeypatch):
     class Loaded:
         spec = entry("wnd", scale=1e-4)
 
-        def start(self):
+        def start(self, _go_on):
             seen.append(available_cores())
             raise OSError(28, "No space left on device")
 

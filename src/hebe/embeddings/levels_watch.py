@@ -52,9 +52,12 @@ class LevelsWatch:
         assert volatile is not None
         assert volatile.fills is not None
         self._fills = volatile.fills
-        # Of updates that a Redis without level 3 lacked when level 1 was filled this server hears yet, if `written`.
-        begun = ingestion is None and tiers.written is not None
-        self._tell(time.monotonic() if begun else -math.inf)
+        written = tiers.written if ingestion is None else None
+        self._hears_all = written is not None
+        """Of updates that a Redis without level 3 lacked when level 1 was filled, and of all since."""
+        if written is not None:
+            self._progress.look(written.asked_s, written.ends, written.committed)
+        self._tell(self._progress.has_all_until_s)
         self._lookout = Lookout("levels-watch", _LOOK_S, self.look, "what Redis lacks is not known")
 
     def start(self) -> None:
@@ -70,7 +73,7 @@ class LevelsWatch:
     def other_group(self) -> None:
         """Level 2 has other rows, of another group: which updates they have is not known until the next look."""
         with self._telling:
-            self._progress, self._asked_s = GroupProgress(), -math.inf
+            self._progress, self._hears_all = GroupProgress(), False
             self._tell(-math.inf)
 
     def look(self) -> None:
@@ -81,7 +84,8 @@ class LevelsWatch:
         if fills.notes is not None:
             with contextlib.suppress(StoreError):  # it is said where the tier is asked
                 fills.notes.look()
-        if lag.waits or not fills.allowed or now_s >= self._asked_s + _PROGRESS_S:
+        urgent = lag.waits or not fills.allowed or self._told_s == -math.inf
+        if urgent or now_s >= self._asked_s + _PROGRESS_S:
             self._asked_s = now_s
             ends = log_ends(self._log, self._topics)
             if self._ingestion is not None:
@@ -124,7 +128,7 @@ class LevelsWatch:
             if progress.has_all_until_s > self._told_s:
                 known = self._told_s > -math.inf
                 self._tell(progress.has_all_until_s)
-                if not known and self._ingestion is None:
+                if not known and self._ingestion is None and not self._hears_all:
                     self._tiers.refresh.ask()  # what level 1 was given meanwhile may be old
             if waits and progress.has_all_until_s == now_s:
                 lag.caught_up()

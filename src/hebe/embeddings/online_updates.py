@@ -22,7 +22,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
@@ -35,7 +35,7 @@ from hebe.embeddings.store import EmbeddingStore, KeyArray, StoreError
 from hebe.embeddings.store_directory import has_update_member, update_member
 from hebe.embeddings.table_memory import TableMemory
 from hebe.embeddings.tiers import Tiers
-from hebe.embeddings.update_replay import CATCH_UP_S, group_name, ingestion_options, quarantine_of, shared_group
+from hebe.embeddings.update_replay import PATIENCE_S, group_name, ingestion_options, quarantine_of, shared_group
 from hebe.embeddings.updates.contract import Topic, UpdateLog
 from hebe.embeddings.updates.ingestion import Overtaken, UpdateIngestion, UpdateListener
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
@@ -132,11 +132,12 @@ class OnlineUpdates:
             dims,
             options,
             listener=listener,
-            written=None if level_1 is None else level_1.written,
+            written=None if level_1 is None or level_1.written is None else level_1.written.committed,
             if_unknown=None if level_1 is None else level_1.refresh.ask,
             quarantine=quarantine,
             since_s=self._since_s,
             has_beginning=has_beginning,
+            catches_up=name in self._forgetful,
             overtaken=overtaken,
         )
 
@@ -201,16 +202,20 @@ class OnlineUpdates:
         name = tiers.rows_in_redis.current
         return None if name is None else shared_group(self._source, tiers.content, name)
 
-    def catch_up(self, timeout_s: float = CATCH_UP_S) -> bool:
+    def catch_up(self, patience_s: float = PATIENCE_S, go_on: Callable[[], None] = lambda: None) -> bool:
         """Wait until tables in memory have what the log holds: they begin with the model's own rows at each start.
+        `go_on` is called every second or so, and raises to end it.
 
-        False if that took longer; then they go on catching up while queries are answered.
+        False where the log is away, or nothing more comes of it, for `patience_s`; then they go on catching up while
+        queries are answered.
         """
-        give_up_s = time.monotonic() + timeout_s
-        if all(self._ingestions[name].drain(max(give_up_s - time.monotonic(), 0.0)) for name in self._forgetful):
-            return True
-        log.warning("tables in memory have not caught up with the update log after %g s; they go on", timeout_s)
-        return False
+        done = True
+        for name in self._forgetful:
+            done &= self._ingestions[name].catch_up(patience_s if done else 0.0, go_on)
+        if not done:
+            what = "tables in memory have not caught up with the update log, of which nothing came for %g s; they go on"
+            log.warning(what, patience_s)
+        return done
 
     def statistics(self) -> dict[str, IngestionStatistics]:
         """By where they go: `tiers`, `volatile_db`, `resident`."""

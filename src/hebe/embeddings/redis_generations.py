@@ -37,7 +37,8 @@ from hebe.embeddings.store import StoreError, StoreUnavailable
 log = logging.getLogger("hebe.tiers")
 
 StillMine = Callable[[], None]
-"""Called often by who fills: raises `StoreUnavailable` where another server has begun to, or this one is closed."""
+"""Called often by who fills: raises `StoreUnavailable` where another server has begun to, or this one is closed, and
+what `go_on` of `join` does."""
 Fill = Callable[[RedisStore, str, StillMine], None]
 """Puts all rows of a generation of this name into a store, and all updates that there are."""
 
@@ -91,6 +92,8 @@ class RedisGenerations(FollowedName):
         """Which processes had the rows when it was last looked."""
         self._left: list[str] = []
         """Generations that are over, of which something is left."""
+        self._go_on: Callable[[], None] | None = None
+        """While `join` runs."""
         self._renewed_s = 0.0
         self._checked_s = 0.0
         self._doubted: str | None = None
@@ -103,14 +106,20 @@ class RedisGenerations(FollowedName):
         """The Redis processes then, and their memory bounds."""
         self._lookout = Lookout("generations", _LOOK_S, self._look_again, "Redis cannot be filled")
 
-    def join(self) -> None:
-        """Come to the current generation; make it, or wait while another server does. Raises `StoreError`."""
-        waits = False
-        while not self._look(thoroughly=True):
-            if not waits:
-                log.info("waiting for another server, which puts rows of %s into Redis", self._content)
-            waits = True
-            time.sleep(_LOOK_S)
+    def join(self, go_on: Callable[[], None] = lambda: None) -> None:
+        """Come to the current generation; make it, or wait while another server does, however long that takes. `go_on`
+        is called now and then, and raises to end it. Raises `StoreError`.
+        """
+        self._go_on, waits = go_on, False
+        try:
+            while not self._look(thoroughly=True):
+                if not waits:
+                    log.info("waiting for another server, which puts rows of %s into Redis", self._content)
+                waits = True
+                time.sleep(_LOOK_S)
+                go_on()
+        finally:
+            self._go_on = None
 
     def start(self) -> None:
         """Follow the current generation from now on, and make the next one should it be lost."""
@@ -242,10 +251,20 @@ class RedisGenerations(FollowedName):
         """See `StillMine`."""
         if self._lookout.closing.is_set():
             raise StoreUnavailable("the server is being closed")
-        if time.monotonic() > self._renewed_s + _RENEW_S:
-            if self._run_script(_RENEW, [self._claim], name, str(_EXPIRES_MS)) != 1:
-                raise _TakenOver
-            self._renewed_s = time.monotonic()
+        if self._go_on is not None:
+            self._go_on()
+        now_s = time.monotonic()
+        if now_s <= self._renewed_s + _RENEW_S:
+            return
+        try:
+            mine = self._run_script(_RENEW, [self._claim], name, str(_EXPIRES_MS))
+        except StoreUnavailable:
+            if now_s > self._renewed_s + _EXPIRES_MS / 2e3:
+                raise
+            return  # what has taken long need not be done anew because a call was not answered in time
+        if mine != 1:
+            raise _TakenOver
+        self._renewed_s = now_s
 
     def _clear_other(self, name: str) -> None:
         other = self._store.beside(self._namespace(name), LayoutRule.AWAITED)

@@ -265,8 +265,11 @@ class TieredLookup:
         table_batch.set_rows(values, chosen, wanted.starts, wanted.bases, wanted.rows)
 
     def _note_states(self, fetch: BatchFetch, counts: LookupCounts) -> None:
-        """Of keys that no tier had, or could be asked for, and of those whose rows may be older than level 3's."""
-        if fetch.doubted is not None and self.persistent is not None:
+        """Of keys that no tier had, or could be asked for, and of those whose rows may be older than level 3's; where
+        there is none, than updates which level 2 may have been lacking for long.
+        """
+        lag_s = self._clock() - self.level_2_lag.since_s
+        if fetch.doubted is not None and (self.persistent is not None or lag_s > UPDATED_BY_OTHERS_S):
             places = np.flatnonzero(fetch.found & fetch.doubted)
             fetch.wanted.set_states(places, STALE)
             counts.stale += places.size

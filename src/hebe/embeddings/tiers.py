@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,8 +35,8 @@ from hebe.embeddings.table_memory import Progress
 from hebe.embeddings.tier_guard import GuardOptions, TierGuard, TierState
 from hebe.embeddings.tier_memory import cache_tables
 from hebe.embeddings.tiered_lookup import TieredLookup
-from hebe.embeddings.update_replay import shared_group, written_offsets
-from hebe.embeddings.updates.contract import TopicPartition
+from hebe.embeddings.update_replay import look_at_group, shared_group
+from hebe.embeddings.updates.group_progress import GroupLook
 from hebe.embeddings.volatile_filling import fill_in_steps
 from hebe.embeddings.volatile_opening import Level2, open_level_2
 
@@ -87,8 +87,8 @@ class Tiers:
         self.content = content
         self._keeper = None if level_2 is None else level_2.keeper
         self._filling = fill_in_steps(lookup, () if level_2 is None else level_2.lacking)
-        self.written: Mapping[TopicPartition, int] | None = None
-        """Of a Redis that alone has the rows: which updates it had before level 1 was filled (`written_offsets`)."""
+        self.written: GroupLook | None = None
+        """Of a Redis that alone has the rows: which updates it had before level 1 was filled (`look_at_group`)."""
         self.cache = cache
         self.background = lookup.background
         self.refresh = CacheRefresh(lookup, config.refresh_options(), FaultLog("a refresh failed"))
@@ -121,7 +121,12 @@ class Tiers:
                 guard = GuardOptions(config.persistent_db.timeout_ms / 1e3, config.persistent_db.num_threads)
                 persistent = TierGuard("persistent_db", store, dims, guard)
                 opened.callback(persistent.close)
-            level_2 = open_level_2(rows, config, store, opened)
+
+            def go_on() -> None:
+                if progress is not None:
+                    progress(0, 4 * sum(table.rows * table.dim for table in rows.tables))
+
+            level_2 = open_level_2(rows, config, store, opened, go_on)
             if persistent is None and level_2 is None:
                 raise StoreError(
                     f"model {model}: neither volatile_db nor persistent_db is configured: nothing has rows"
@@ -155,7 +160,7 @@ class Tiers:
             volatile.fills.level_3_has_s = -math.inf
         if self.generations is not None:
             group = shared_group(config.update_source, self.content, self.generations.current)
-            self.written = written_offsets(rows.model, rows.dims, config.update_source, group)
+            self.written = look_at_group(rows.model, rows.dims, config.update_source, group)
 
     def start(self) -> None:
         """Start what works beside queries, once, after the load: its threads have priority and cores from the one that

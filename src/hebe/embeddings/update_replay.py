@@ -8,13 +8,14 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
 from hebe.embeddings.store import EmbeddingStore, StoreError, StoreUnavailable
-from hebe.embeddings.updates.contract import Topic, TopicPartition
-from hebe.embeddings.updates.group_progress import ends_and_committed
+from hebe.embeddings.updates.contract import Topic, UpdateSource
+from hebe.embeddings.updates.group_progress import GroupLook, ends_and_committed
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.opening import open_configured_log
@@ -22,8 +23,9 @@ from hebe.spec import NAME_PATTERN
 
 log = logging.getLogger("hebe.updates")
 
-CATCH_UP_S = 30.0
-"""How long rows that have to catch up with the log are waited for: then they answer, and go on catching up."""
+PATIENCE_S = 30.0
+"""For so long rows that have to catch up with the log wait for a log of which nothing more comes: then they answer as
+they are, and go on catching up once it does."""
 _STEP_S = 1.0
 
 
@@ -71,15 +73,14 @@ def forget_group(source: UpdateConfig, group: str) -> None:
                 update_log.forget_group(group)
 
 
-def written_offsets(
-    model: str, dims: Mapping[str, int], source: UpdateConfig, group: str
-) -> dict[TopicPartition, int] | None:
-    """By partition of the tables of `model`, the offset up to which members of `group` have written all, or more; -1
-    where they have not begun. None while the log cannot be reached.
+def look_at_group(model: str, dims: Mapping[str, int], source: UpdateConfig, group: str) -> GroupLook | None:
+    """How much the log has of the tables of `model`, and members of `group` have written. None while it cannot be
+    reached.
     """
+    asked_s = time.monotonic()
     try:
         with contextlib.closing(open_configured_log(source)) as update_log:
-            return ends_and_committed(update_log, [Topic(model, table) for table in dims], group)[1]
+            return GroupLook(asked_s, *ends_and_committed(update_log, [Topic(model, table) for table in dims], group))
     except StoreError as fault:
         log.warning("how much of the log of %s is in Redis is not known until it can be read: %s", model, fault)
         return None
@@ -94,36 +95,41 @@ def replay(
     since_s: float | None,
     step: Callable[[], None],
 ) -> None:
-    """Apply to `store` what the log of `source` has for the tables of `model`, sent after `since_s` (Unix seconds), as
-    the one member of `group`, which is new. `step` is called every second or so.
+    """Apply to `store` what the log of `source` has now for the tables of `model`, sent after `since_s` (Unix seconds),
+    as the one member of `group`, which is new; as fast as it goes, and however long it takes. `step` is called every
+    second or so, and raises to end it.
 
-    Takes `CATCH_UP_S` at most, and less where there is nothing; what is left then, or while the log cannot be reached,
-    is for the members of the group that follow.
+    Where the log cannot be reached, or nothing more comes of it, for `PATIENCE_S`, what is left is for the members of
+    the group that follow: the log says how much that is.
     """
     if source.type is UpdateType.NULL:
         return
     tables = [Topic(model, table) for table in dims]
-    try:
-        with contextlib.closing(open_configured_log(source)) as update_log:
-            if not set(tables) & set(update_log.topics()):
-                return
-            with UpdateIngestion(
-                update_log.source(group, tables),
-                {"volatile_db": store},
-                model,
-                dims,
-                ingestion_options(source),
-                quarantine=quarantine_of(source, model, None),
-                since_s=since_s,
-            ) as ingestion:
-                give_up_s = time.monotonic() + CATCH_UP_S
-                while not ingestion.drain(_STEP_S):
-                    step()
-                    if time.monotonic() > give_up_s:
-                        log.warning(
-                            "rows of %s have not caught up with the log after %g s; they go on", model, CATCH_UP_S
-                        )
-                        return
-    except StoreUnavailable as fault:
-        step()  # it is for who asked to say whether it was that
-        log.warning("rows of %s are without the updates of the log until it can be read: %s", model, fault)
+    reader = _reader(model, source, group, tables, step)
+    if reader is None:
+        return
+    options = replace(ingestion_options(source), max_rows_per_s=None)  # nobody is answered from these rows yet
+    quarantine = quarantine_of(source, model, None)
+    stores = {"volatile_db": store}
+    with UpdateIngestion(reader, stores, model, dims, options, quarantine=quarantine, since_s=since_s) as ingestion:
+        if not ingestion.catch_up(PATIENCE_S, step):
+            told = ingestion.statistics()
+            why = told.last_error if told.is_failing else "nothing more comes of it"
+            log.warning("rows of %s have not caught up with the log, and go on: %s", model, why)
+
+
+def _reader(
+    model: str, source: UpdateConfig, group: str, tables: Sequence[Topic], step: Callable[[], None]
+) -> UpdateSource | None:
+    """A member of `group`; None where the log has nothing of `tables`, or has been away for long enough."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with contextlib.closing(open_configured_log(source)) as update_log:
+                return update_log.source(group, tables) if set(tables) & set(update_log.topics()) else None
+        except StoreUnavailable as fault:
+            if time.monotonic() >= give_up_s:
+                log.warning("rows of %s are without the updates of the log until it can be read: %s", model, fault)
+                return None
+        step()
+        time.sleep(_STEP_S)

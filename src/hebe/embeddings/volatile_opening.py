@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hebe.embeddings.hash_map_store import HashMapStore
@@ -45,9 +46,14 @@ class Level2:
 
 
 def open_level_2(
-    rows: ModelRows, config: HierarchyConfig, persistent: RocksDbStore | None, opened: contextlib.ExitStack
+    rows: ModelRows,
+    config: HierarchyConfig,
+    persistent: RocksDbStore | None,
+    opened: contextlib.ExitStack,
+    go_on: Callable[[], None] = lambda: None,
 ) -> Level2 | None:
     """Level 2 over `persistent`, or over nothing; None if none is configured. What is to be closed goes to `opened`.
+    `go_on` is called now and then while a Redis is filled that alone has the rows, and raises to end it.
 
     Raises `StoreError` when it cannot be opened, or nothing else has its rows and it cannot be filled.
     """
@@ -59,7 +65,7 @@ def open_level_2(
     if isinstance(store, RedisStore) and persistent is None:
         generations = _generations(tier, store, rows, config)
         opened.callback(generations.close)
-        generations.join()
+        generations.join(go_on)
         return Level2(tier, generations)
     updates_come = config.update_source.type is not UpdateType.NULL
     watch = _watched(store, rows.content if updates_come else None) if isinstance(store, RedisStore) else None

@@ -208,9 +208,9 @@ class LoadedModel:
             raise
         return model
 
-    def start(self) -> None:
+    def start(self, go_on: Callable[[], None] = lambda: None) -> None:
         """Begin to refresh and to apply online updates, where these are configured, and wait until resident tables have
-        what updates there are.
+        what updates there are. `go_on` is called every second or so meanwhile, and raises to end it.
 
         Threads take priority and cores from the one that calls. Raises `StoreError`, ValueError.
         """
@@ -220,7 +220,7 @@ class LoadedModel:
             opening, self._open_updates = self._open_updates, None
             self.updates = opening()
             if self.updates is not None:
-                self.updates.catch_up()
+                self.updates.catch_up(go_on=go_on)
 
     def serving_bytes(self, workers: int, batch_size: int, threads: int) -> int:
         """What the model takes of a server's memory, served by so many workers with so many threads each, in batches of

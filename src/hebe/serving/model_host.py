@@ -460,7 +460,7 @@ class ModelHost:
         try:
             self._check_live()
             with pinned(self.cores):  # wherever there is room: the front end's cores alone may be too few
-                loaded.start()
+                loaded.start(self._check_live)
             self._check_live()
             if served is not None and served.accelerator is not None:
                 accelerator = served.accelerator(loaded.spec)

@@ -1,7 +1,9 @@
 import threading
 
+import pytest
+
 from hebe.embeddings.updates.contract import TopicPartition
-from hebe.embeddings.updates.drains import Drains
+from hebe.embeddings.updates.drains import Advance, Drains
 
 ONE, TWO = TopicPartition("m", "users", 0), TopicPartition("m", "users", 1)
 TIMEOUT_S = 20.0
@@ -79,3 +81,40 @@ def test_who_waits_too_long_is_told():
     drains = Drains()
     assert not drains.wait(0.0)
     assert not drains
+
+
+def test_who_sees_it_go_on_waits_on_for_what_there_was_at_the_beginning():
+    drains, told = Drains(), []
+
+    def goes_on():
+        told.append([dict(each.ends) for each in drains._waiting])
+        drains.note({ONE: 1}, lambda *_: len(told) == 3, lambda _at: 5 + len(told), idle=False)
+        return len(told) < 9
+
+    assert drains.wait(0.0, goes_on)
+    assert told == [[{}], [{ONE: 6}], [{ONE: 6}]]
+    assert not drains.wait(0.0, lambda: bool(told.clear()))
+    with pytest.raises(ZeroDivisionError):
+        drains.wait(0.0, lambda: 1 / 0)
+    assert not drains
+
+
+def test_what_comes_further_now_and_then_goes_on_and_what_is_read_or_applied_once_more_does_not():
+    now_s, told = 1000.0, []
+    advance = Advance(lambda: now_s)
+    advance.note(ONE, 5)
+    goes_on = advance.goes_on(10.0, lambda: told.append(0))
+    for at, offset, applied in ((ONE, 6, False), (TWO, 0, False), (ONE, 5, True), (ONE, 6, True)):
+        now_s += 9.0
+        assert goes_on()
+        advance.note(at, offset, applied=applied)
+        now_s += 9.0
+        assert goes_on()
+    advance.note(ONE, 6, applied=True)
+    advance.note(ONE, 5)
+    assert goes_on()
+    now_s += 10.0
+    assert not goes_on()
+    advance.note(ONE, 7)
+    assert goes_on()
+    assert len(told) == 11

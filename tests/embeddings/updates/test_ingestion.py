@@ -406,6 +406,35 @@ def test_the_rate_is_bounded():
     assert ingestion.statistics().rows == 1000
 
 
+def test_who_catches_up_does_so_at_no_rate_and_has_one_afterwards():
+    source, store = ListSource(), DictStore(DIMS)
+    for number in range(10):
+        source.add(number, range(100))
+    options = IngestionOptions(max_rows_per_s=0.001, max_batch_size=100, poll_timeout_ms=5)
+    with make_ingestion(source, store, options, catches_up=True) as ingestion:
+        assert ingestion.catch_up(TIMEOUT_S)
+        assert ingestion.statistics().rows == 1000
+        source.add(10, [1])
+        assert ingestion.drain(TIMEOUT_S), "the first one is not bounded"
+        source.add(11, [1])
+        assert not ingestion.drain(0.05)
+
+
+def test_who_cannot_catch_up_is_waited_for_no_longer_than_that():
+    source, store = ListSource(), DictStore(DIMS)
+    store.fault = StoreUnavailable("away")
+    source.add(0, [1])
+    with make_ingestion(source, store) as ingestion:
+        assert not ingestion.catch_up(0.05)
+        with pytest.raises(ZeroDivisionError):
+            ingestion.catch_up(TIMEOUT_S, lambda: 1 / 0)
+        store.fault = None
+        assert ingestion.catch_up(TIMEOUT_S)
+        source.faults = [StoreUnavailable("away")] * 10**6
+        assert not ingestion.catch_up(0.05)
+        source.faults = []
+
+
 class Pauses:
     """In place of an ingestion's own: none of it is waited for, and what comes meanwhile is told to it."""
 

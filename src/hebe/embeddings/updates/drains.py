@@ -1,8 +1,11 @@
-"""Those who wait until all is applied that a log has: what the log had when each began, and whether that is done."""
+"""Those who wait until all is applied that a log has: what the log had when each began, whether that is done, and
+whether it goes on.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +20,36 @@ class _Drain:
     done: bool = False
 
 
+class Advance:
+    """How far one ingestion has come, whose thread calls `note`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._steps = 0
+        self._furthest: dict[tuple[TopicPartition, bool], int] = {}
+
+    def note(self, at: TopicPartition, offset: int, *, applied: bool = False) -> None:
+        """A message was read, or is in the stores. Once more is no step: nobody is to wait for what goes in circles."""
+        if offset > self._furthest.get((at, applied), -1):
+            self._furthest[at, applied] = offset
+            self._steps += 1
+
+    def goes_on(self, patience_s: float, step: Callable[[], None]) -> Callable[[], bool]:
+        """For who waits: says each time, after it has called `step`, whether there was a step further in the last
+        `patience_s`, the first of which begin now.
+        """
+        steps, since_s = self._steps, self._clock()
+
+        def asked() -> bool:
+            nonlocal steps, since_s
+            step()
+            if self._steps > steps:
+                steps, since_s = self._steps, self._clock()
+            return self._clock() < since_s + patience_s
+
+        return asked
+
+
 class Drains:
     """Of one ingestion, whose thread calls `note`."""
 
@@ -29,15 +62,23 @@ class Drains:
         """Whether somebody waits."""
         return bool(self._waiting)
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until all that is in the log now is applied; False if that takes longer."""
+    def wait(self, timeout_s: float, goes_on: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until all that is in the log now is applied; False if that takes longer, and `goes_on`, which is asked
+        each time that so much is over, says that it does not.
+        """
         with self._changed:
             wanted = self._idle_times + 2  # the poll that runs now may have begun before
             drain = _Drain()
             self._waiting.append(drain)
-            try:
-                return self._changed.wait_for(lambda: self._idle_times >= wanted or drain.done, timeout_s)
-            finally:
+        try:
+            while True:
+                with self._changed:
+                    if self._changed.wait_for(lambda: self._idle_times >= wanted or drain.done, timeout_s):
+                        return True
+                if not goes_on():
+                    return False
+        finally:
+            with self._changed:
                 self._waiting.remove(drain)
 
     def note(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog
 
@@ -45,6 +46,15 @@ def ends_and_committed(
     """`log_ends`, and `committed_offsets` of `group`. Raises `StoreError`."""
     ends = log_ends(log, topics)
     return ends, committed_offsets(log, ends, group)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLook:
+    """What `ends_and_committed` said, asked at `asked_s` (`time.monotonic`)."""
+
+    asked_s: float
+    ends: Mapping[TopicPartition, int]
+    committed: Mapping[TopicPartition, int]
 
 
 class GroupProgress:

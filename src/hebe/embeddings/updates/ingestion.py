@@ -29,7 +29,7 @@ import numpy as np
 
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage, UpdateSource, data_bytes
-from hebe.embeddings.updates.drains import Drains
+from hebe.embeddings.updates.drains import Advance, Drains
 from hebe.embeddings.updates.incidents import Incidents
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.ingestion_statistics import IngestionCounter, IngestionStatistics
@@ -61,6 +61,7 @@ _LEISURE = 4.0
 _COMMIT_S = 1.0
 _LAG_S = 2.0
 _DRAIN_LAG_S = 0.2
+_STEP_S = 1.0
 _HEARTBEAT_S = 1.0
 _LONGEST_BACKOFF = 64
 """Times `failure_backoff_ms`: the longest wait before a failed call is tried again."""
@@ -91,6 +92,8 @@ class UpdateIngestion:
     `has_beginning`: what the log has removed before the group began is in the rows that the stores began with, and not
     told of.
 
+    `catches_up`: the rate is not bounded before `catch_up` has returned.
+
     `overtaken`, for stores that other members of the group write as well, is called after a write during which the
     partition may have come to be another's: it may have written newer rows of the same keys before that write ended.
     """
@@ -109,6 +112,7 @@ class UpdateIngestion:
         quarantine: Path | None = None,
         since_s: float | None = None,
         has_beginning: bool = False,
+        catches_up: bool = False,
         overtaken: Overtaken | None = None,
     ) -> None:
         self.model, self.dims, self.options = model, dict(dims), options or IngestionOptions()
@@ -117,6 +121,7 @@ class UpdateIngestion:
         self._if_unknown = if_unknown
         self._since_s = -math.inf if since_s is None else since_s
         self._has_beginning = has_beginning
+        self._catches_up = catches_up
         self._overtaken = overtaken
         self._counter = IngestionCounter([*self._stores, *([] if listener is None else [LISTENER])])
         self._incidents = Incidents(model, self._counter, quarantine)
@@ -134,7 +139,7 @@ class UpdateIngestion:
         self._has_left = False
         """The group, for stores that have not taken a batch since."""
         self._closing = threading.Event()
-        self._drains = Drains()
+        self._drains, self._advance = Drains(), Advance()
         self._thread = threading.Thread(target=self._run, name="hebe-updates", daemon=True)
         self._thread.start()
 
@@ -154,6 +159,15 @@ class UpdateIngestion:
         takes longer, as it does while a member of a group has no partition.
         """
         return self._drains.wait(timeout_s)
+
+    def catch_up(self, patience_s: float, step: Callable[[], None] = lambda: None) -> bool:
+        """`drain`, however long that takes; False once it has come no further for `patience_s`, as where the log is
+        away. `step` is called every second or so; what it raises ends the wait.
+        """
+        try:
+            return self._drains.wait(min(_STEP_S, patience_s), self._advance.goes_on(patience_s, step))
+        finally:
+            self._catches_up = False
 
     def close(self) -> None:
         """Finish the batch that is being applied, commit, and leave the source. Closing twice is harmless."""
@@ -275,6 +289,8 @@ class UpdateIngestion:
         self._polled_s = time.monotonic()
         self._deliveries.extend(news)
         self._waiting_bytes += sum(map(_bytes_of, news))
+        for delivery in news:
+            self._advance.note(delivery.at, delivery.offset)
         self._forget_lost()  # before the next poll, which tells only of what is lost from then on
         return bool(news)
 
@@ -409,6 +425,7 @@ class UpdateIngestion:
             progress.batches += 1
             if batch.position is not None:
                 progress.apply_up_to(batch.position)
+                self._advance.note(progress.at, batch.position, applied=True)
             self._commit_if_due()
             self._stay_member()
             self._take_leisure(began_s)
@@ -547,7 +564,7 @@ class UpdateIngestion:
                 self._partitions[at].pending = None
 
     def _wait_for_rate(self, keys: int) -> None:
-        if self.options.max_rows_per_s is None:
+        if self.options.max_rows_per_s is None or self._catches_up:
             return
         now_s = time.monotonic()
         self._pause(self._next_s - now_s)
