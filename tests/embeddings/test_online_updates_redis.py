@@ -23,7 +23,7 @@ from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.shared_fills import SharedFills
 from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.updates.contract import Topic
+from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
 from hebe.embeddings.updates.group_progress import ends_and_committed, log_ends
 from hebe.embeddings.updates.log_directory import LogDirectory
 
@@ -80,6 +80,27 @@ def test_a_server_hears_of_all_that_was_to_be_written_when_its_level_1_was_fille
             assert second.updates.statistics()["tiers"].rows == 110, "and has not heard of what was there"
         finally:
             go_on.set()
+
+
+def test_a_server_hears_of_all_at_no_rate_and_asks_redis_for_what_it_has_missed(
+    make_node, tmp_path, over_rocks
+) -> None:
+    """Several may write together faster than one alone, and the log keeps nothing for who only listens."""
+    tiers = {"volatile_db": over_rocks("")["volatile_db"], "cache": {"cache_fraction": 1.0}}
+    node = make_node(tmp_path, tiers, max_rows_per_s=0.01, max_batch_size=1)
+    send(tmp_path, "users")
+    wait_until(lambda: node.updates.statistics()["tiers"].rows == 50, TIMEOUT_S)
+    assert node.updates.statistics()["volatile_db"].rows < 50
+    store, listening = node.hierarchy.tiers.lookup.volatile.store, node.updates._ingestions["tiers"]
+    store.insert("users", np.array([190]), rows_of(7, "users", 1))
+    assert node.look_up(190, 0)[0] == 1
+    poll, removed = (
+        listening._source.poll,
+        [Delivery(TopicPartition("model", "users", 0), 0, None, "some were removed")],
+    )
+    listening._source.poll = lambda most, wait_s: [removed.pop()] if most and removed else poll(most, wait_s)
+    node.hierarchy.tiers.refresh.start()
+    wait_until(lambda: node.look_up(190, 0)[0] == 7, TIMEOUT_S)
 
 
 def test_what_others_write_while_the_log_is_away_is_asked_for_once_a_server_listens(

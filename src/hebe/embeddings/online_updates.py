@@ -11,7 +11,8 @@ Each log of updates is read by as many ingestions as there are stores of a diffe
 Level 1 takes the rows of updates that come past, and hears from `volatile_db` which of its rows are outdated. What
 Redis and level 3 may lack of them is watched (`levels_watch`): Redis is given rows of level 3 only while that has all
 updates, as what an older one had would be new to other servers. Where there is neither level 3 nor a hash map, `tiers`
-only listens, so that it still hears of what other servers write: all that Redis did not have when level 1 was filled.
+only listens, so that it still hears of what other servers write: all that Redis did not have when level 1 was filled;
+level 1 is refreshed where it has missed some.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
@@ -125,6 +127,8 @@ class OnlineUpdates:
                 reader.poll(0, 0.0)  # so that a log in Redis keeps for `group` what it kept for that one
                 self._log.forget_group(older_group)
         options = ingestion_options(self._source)
+        if not stores:  # who listens hears what all servers of a Redis write together, each at that rate
+            options = replace(options, max_rows_per_s=None)
         self._ingestions[name] = UpdateIngestion(
             reader,
             stores,

@@ -4,6 +4,8 @@ import os
 from collections import defaultdict
 
 from hebe.embeddings.store import StoreUnavailable
+from hebe.embeddings.updates import sequence_check
+from hebe.embeddings.updates.contract import Delivery
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.log_directory import LogDirectory
@@ -72,6 +74,33 @@ def test_a_listener_takes_no_part_in_a_group_and_begins_with_the_newest(tmp_path
     assert len(told) == 20
     assert set(rows_of(store)) == {*range(50), *range(100, 120)}
     assert os.listdir(tmp_path / "log" / "groups") == ["shared"]
+
+
+def test_a_listener_that_has_missed_something_says_so(monkeypatch):
+    """The log may have removed it once those had it who write, and the rows that are listened for are old for good."""
+    monkeypatch.setattr(sequence_check, "WAIT_S", 0.02)
+    source, heard, asked = ListSource(), [], []
+    source.add(0, [0])
+
+    def listener(*news):
+        heard.append(news[1].tolist())
+
+    with UpdateIngestion(
+        source, {}, "m", DIMS, QUICK, listener=listener, written={AT: 0}, if_unknown=lambda: asked.append(0)
+    ) as ingestion:
+        source.add(1, [1])
+        assert ingestion.drain(TIMEOUT_S)
+        assert not asked
+        source.put(Delivery(AT, 0, None, "messages 2 to 4 were removed from the log"))
+        wait_until(lambda: asked)
+        source.add(2, [2])
+        source.put(Delivery(AT, 0, None, "truncated", b"xyz"))
+        assert ingestion.drain(TIMEOUT_S)
+        assert len(asked) == 1, "who writes could not apply that either"
+        source.add(4, [4])
+        wait_until(lambda: len(asked) == 2)
+        assert ingestion.drain(TIMEOUT_S)
+    assert heard == [[1], [2], [4]]
 
 
 def test_a_log_that_is_away_as_a_listener_begins_is_told_again_where_that_is(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,10 +20,14 @@ _TELL_AGAIN = 10
 
 
 class Incidents:
-    """Those of one ingestion of model `model`. Poison messages go to directory `quarantine`."""
+    """Those of one ingestion of model `model`. Poison messages go to directory `quarantine`. `missed` is called where
+    messages are missing, or the log has lost some.
+    """
 
-    def __init__(self, model: str, counter: IngestionCounter, quarantine: Path | None) -> None:
-        self._model, self._counter = model, counter
+    def __init__(
+        self, model: str, counter: IngestionCounter, quarantine: Path | None, missed: Callable[[], None] | None = None
+    ) -> None:
+        self._model, self._counter, self._missed = model, counter, missed
         self._quarantine = Quarantine(quarantine)
         self._lost: dict[TopicPartition, Gap] = {}
         """Beginnings that were told."""
@@ -36,6 +41,8 @@ class Incidents:
         """Messages are missing."""
         self._counter.gap(gap)
         log.warning("online updates: %s%s", gap, what_then)
+        if self._missed is not None:
+            self._missed()
 
     def lost_beginning(self, gap: Gap) -> None:
         """The log has removed the beginning of a partition that is read from its oldest message on."""
@@ -73,6 +80,8 @@ class Incidents:
         place = f"partition {at.partition} of model {at.model}, table {at.table}"
         self._counter.poison(fault, f"{place}: {fault}")
         log.warning("online updates: %s: %s", place, fault)
+        if self._missed is not None:
+            self._missed()
 
     def passed_over(self, at: TopicPartition, sent_s: float, since_s: float) -> None:
         """A message is older than the model's rows: it was sent at `sent_s`, they are as of `since_s` (Unix seconds).

@@ -87,7 +87,7 @@ class UpdateIngestion:
     Without stores it only listens, for a server whose Redis is written by others and whose cache must hear of it. Give
     it a source without a group then, that begins with the newest message. It begins earlier where `written` tells, by
     partition, the offset up to which others had written all before the cache was filled; `if_unknown` is called when it
-    has begun without.
+    has begun without, and each time that it has missed messages, as the log may keep them for those alone who write.
 
     `has_beginning`: what the log has removed before the group began is in the rows that the stores began with, and not
     told of.
@@ -124,7 +124,7 @@ class UpdateIngestion:
         self._catches_up = catches_up
         self._overtaken = overtaken
         self._counter = IngestionCounter([*self._stores, *([] if listener is None else [LISTENER])])
-        self._incidents = Incidents(model, self._counter, quarantine)
+        self._incidents = Incidents(model, self._counter, quarantine, if_unknown)
         self._partitions: dict[TopicPartition, PartitionProgress] = {}
         """Those that are ours."""
         self._deliveries: deque[Delivery] = deque()
