@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
+from hebe.embeddings.hierarchy_config import UpdateConfig
 from hebe.embeddings.online_updates import group_of_store
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_directory import remove
@@ -23,7 +23,7 @@ def remove_store(model: str, place: Path, source: UpdateConfig) -> None:
     """
     group = group_of_store(source, model, place)
     remove(place)
-    if group is None or source.type is UpdateType.KAFKA:  # which keeps nothing for a group, and forgets it by itself
+    if group is None:
         return
     try:
         forget_group(source, group)

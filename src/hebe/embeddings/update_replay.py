@@ -64,13 +64,14 @@ def group_name(*parts: str) -> str:
 
 
 def forget_group(source: UpdateConfig, group: str) -> None:
-    """Have the log of `source` keep nothing for `group`, which was to follow a replay and is no more. Raises
-    `StoreError` while it has a member, or the log cannot be reached.
+    """Have the log of `source` keep nothing for `group`, which is no more; Kafka keeps nothing for any, and forgets it
+    by itself. Raises `StoreError` while it has a member, or the log cannot be reached.
     """
-    if source.type is not UpdateType.NULL:
-        with contextlib.closing(open_configured_log(source)) as update_log:
-            if group in update_log.groups():
-                update_log.forget_group(group)
+    if source.type in (UpdateType.NULL, UpdateType.KAFKA):
+        return
+    with contextlib.closing(open_configured_log(source)) as update_log:
+        if group in update_log.groups():
+            update_log.forget_group(group)
 
 
 def look_at_group(model: str, dims: Mapping[str, int], source: UpdateConfig, group: str) -> GroupLook | None:
