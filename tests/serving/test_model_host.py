@@ -491,7 +491,7 @@ class Loaded:
     def __init__(self, reach):
         self.reach = reach
 
-    def start(self):
+    def start(self, _go_on):
         self.reach("updates applied")
 
     def close(self):

@@ -36,15 +36,12 @@ from hebe.embeddings.updates.ingestion_statistics import IngestionCounter, Inges
 from hebe.embeddings.updates.partition_progress import PartitionProgress, pending_offsets, seek_offset
 from hebe.embeddings.updates.sequence_check import Gap
 from hebe.embeddings.updates.store_batches import StoreBatch, store_batches
-from hebe.embeddings.updates.updated_stores import StoredPosition, UpdatedStores
+from hebe.embeddings.updates.updated_stores import Overtaken, StoredPosition, UpdatedStores
 
 log = logging.getLogger("hebe.updates")
 
 UpdateListener = Callable[[str, KeyArray, RowArray | None], None]
 """Called with a table and keys and rows that all stores have now; rows None: all stores have deleted the keys."""
-
-Overtaken = Callable[[str, KeyArray], None]
-"""Called with a table and keys whose rows may be old in a store that others write as well; from one thread."""
 
 LISTENER = "cache"
 """The tier as which the listener counts in the statistics: level 1, which hears of what the others have."""

@@ -4,12 +4,15 @@ new keys, or cannot hold every number, and those that do none of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray
 from hebe.embeddings.updates.store_batches import StoreBatch
+
+Overtaken = Callable[[str, KeyArray], None]
+"""Called with a table and keys whose rows may be old in a store that others write as well; from one thread."""
 
 
 @runtime_checkable
