@@ -12,6 +12,7 @@ from hebe.latency import LatencyRecorder
 from hebe.load_generator.load_report import LoadReport
 from hebe.runtime.pinning import available_cores
 from hebe.spec import SlaTarget
+from hebe.workload import forms
 from hebe.workload.query_sizes import FixedSizes
 
 SLA = SlaTarget(20.0, 95.0)
@@ -112,7 +113,12 @@ def test_both_models_are_measured_in_turns(monkeypatch, tmp_path):
     monkeypatch.setattr(reload, "available_cores", lambda: (*cores, *cores)[: max(len(cores), 2)])
     monkeypatch.setattr(reload, "bench_repository", lambda *_: tmp_path)
     monkeypatch.setattr(reload, "ServerProcess", server)
-    monkeypatch.setattr(reload, "closed_loop", lambda *_: SimpleNamespace(throughput_qps=300.0))
+
+    def saturated(_url, _model, sizes, *_):
+        assert forms.query_sizes(sizes) == FixedSizes(64)
+        return SimpleNamespace(throughput_qps=300.0)
+
+    monkeypatch.setattr(reload, "closed_loop", saturated)
     monkeypatch.setattr(reload, "_loads", loads)
     monkeypatch.setattr(reload, "run_load", load)
     found = reload.run(True, Progress(disable=True))

@@ -37,6 +37,7 @@ DESCRIPTION = "Loading a version beside the running one: queries lost, and what 
 _MODELS = {"dlrm-rmc1": 1.0, "mt-wnd": 0.1}
 """Of the catalog, small, with the scale."""
 _ITEMS = 64
+_SIZES = f"fixed:{_ITEMS}"
 _LOAD = 1 / 3
 _LOAD_TIMEOUT_S = 120.0
 _MOST_WORDS = 500
@@ -65,7 +66,7 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
         task = progress.add_task(f"loading {name} beside itself", total=turns + 1)
         with tempfile.TemporaryDirectory(prefix="hebe-bench-") as directory:
             with ServerProcess(repository, Path(directory) / "log", ["--workers", "1"]) as server:
-                rate_qps = _LOAD * closed_loop(server.http_url, name, str(_ITEMS), 4, 3.0, cores[:-1]).throughput_qps
+                rate_qps = _LOAD * closed_loop(server.http_url, name, _SIZES, 4, 3.0, cores[:-1]).throughput_qps
                 progress.advance(task)
                 measured = []
                 with pinned(cores[:-1]):
