@@ -268,8 +268,7 @@ class TieredLookup:
         """Of keys that no tier had, or could be asked for, and of those whose rows may be older than level 3's; where
         there is none, than updates which level 2 may have been lacking for long.
         """
-        lag_s = self._clock() - self.level_2_lag.since_s
-        if fetch.doubted is not None and (self.persistent is not None or lag_s > UPDATED_BY_OTHERS_S):
+        if fetch.doubted is not None and (self.persistent is not None or self._is_level_2_late):
             places = np.flatnonzero(fetch.found & fetch.doubted)
             fetch.wanted.set_states(places, STALE)
             counts.stale += places.size
@@ -341,6 +340,11 @@ class TieredLookup:
     def _behind_in_level_2(self, wanted: BatchLookup) -> FoundMask | None:
         """Keys of which level 2 may have an older row than there is; None if there are none."""
         return self._update_times.since(self.level_2_lag.since_s, wanted.tables, wanted.keys, wanted.starts)
+
+    @property
+    def _is_level_2_late(self) -> bool:
+        """Whether it may have been lacking an update for longer than one is on its way there as a rule."""
+        return self._clock() - self.level_2_lag.since_s > UPDATED_BY_OTHERS_S
 
     def _lacked_by_level_2(self, answer: Answer) -> Answer:
         """Level 3's answer without the keys for which level 2 was not asked."""
