@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -58,10 +59,10 @@ def test_a_server_that_is_stopped_while_a_model_starts_leaves_nothing(repository
     starts, goes_on = threading.Event(), threading.Event()
     start = LoadedModel.start
 
-    def slowly(model: LoadedModel) -> None:
+    def slowly(model: LoadedModel, go_on: Callable[[], None]) -> None:
         starts.set()
         goes_on.wait(60.0)
-        start(model)
+        start(model, go_on)
 
     monkeypatch.setattr(LoadedModel, "start", slowly)
     server = hebe.Server(repository, FREE_PORTS)
