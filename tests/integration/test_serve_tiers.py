@@ -233,21 +233,22 @@ def test_redis_goes_and_comes_back(served: Served):
 
 
 def test_loading_the_version_that_runs_refreshes_its_cache(served: Served):
-    before = served.model()["refresh"]["iterations"]  # there is one after Redis was another process
+    # There is another one after Redis was another process, whenever that is noticed.
+    told, before = served.server.log.count("cache refreshed"), served.model()["refresh"]["iterations"]
     with tritonclient.http.InferenceServerClient(served.server.http) as client:
         client.load_model(SPEC.name)
     refresh = served.model()["refresh"]
-    assert refresh["iterations"] == before + 1
+    assert refresh["iterations"] > before
+    assert served.server.log.count("cache refreshed") == told + 1
     assert refresh["last"]["rows"] == served.model()["tiers"][0]["rows"] > 0
     assert refresh["last"]["unreachable"] == 0
     with tritonclient.grpc.InferenceServerClient(served.server.grpc) as client:
         client.load_model(SPEC.name)
-    assert served.model()["refresh"]["iterations"] == before + 2
+    assert served.server.log.count("cache refreshed") == told + 2
     metrics = served.server.metrics()
-    assert metrics.value("hebe_refreshes_total", **LABELS) == before + 2
+    assert metrics.value("hebe_refreshes_total", **LABELS) >= before + 2
     assert metrics.value("hebe_refresh_seconds", **LABELS) > 0
     assert served.server.log.count("model loaded") == 1, "nothing was loaded anew"
-    assert "cache refreshed" in served.server.log
 
 
 def test_a_model_that_only_redis_has_the_rows_of_is_not_ready_without_it(tmp_path: Path):
