@@ -20,8 +20,7 @@ from hebe.models.catalog import entry
 from hebe.query import Query
 from hebe.runtime import this_server
 from hebe.runtime.loaded_model import LoadOptions
-from hebe.runtime.pinning import available_cores, pinned, place_lanes
-from hebe.server_configuration import Lane, Placement
+from hebe.runtime.pinning import available_cores, pinned
 from hebe.serving import model_host, stored_models
 from hebe.serving.content_coding import decompress
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel, as_request_error, release
@@ -29,6 +28,7 @@ from hebe.serving.model_host import HostOptions, ModelHost
 from hebe.serving.repository_control import RepositoryControl
 
 from .profiled import PIPELINE, served
+from .running_model import Running, whole
 
 
 @pytest.mark.parametrize(
@@ -62,38 +62,6 @@ def test_by_default_there_are_no_more_than_the_control_group_has_time_for(monkey
 def test_workers_have_two_threads_where_the_front_end_has_other_cores(monkeypatch, options, threads):
     monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(7)))
     assert ModelHost(Path("models"), HostOptions(**options)).worker_threads == threads
-
-
-def whole(workers, cores, batch_size=32):
-    return (Lane(Placement.MODEL_ON_HOST, workers, cores, batch_size),)
-
-
-class Running:
-    """A model in memory that can be split, and that the host is told to."""
-
-    spec, version, identity, tiered, runs, degraded = entry("wnd", scale=1e-4), 1, "ab12", True, True, ()
-
-    def __init__(self, fault=None):
-        self.configuration, self.fault, self.splits, self.placed = whole(1, 1), fault, 1, []
-        self.lanes = place_lanes(self.configuration, available_cores())
-        self.idle, self.refuses = True, False
-
-    def begin_shutdown(self):
-        self.refuses = True
-
-    def split_anew(self, placed):
-        if self.fault is not None:
-            raise self.fault
-        self.placed.append(placed)
-        self.lanes = placed.lanes
-        self.configuration = tuple(each.lane for each in placed.lanes)
-        self.splits += 1
-
-    def refresh(self):
-        raise self.fault
-
-    def close(self):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -204,42 +172,6 @@ async def test_that_the_repository_cannot_be_read_is_told_too(monkeypatch):
         await host.load("whoever")
     assert [line["event"] for line in lines] == ["load failed"]
     assert host.load_failures == {}
-
-
-async def test_a_load_that_a_stop_breaks_off_has_not_failed(monkeypatch):
-    def load(*_, progress, **__):
-        host.begin_shutdown()
-        progress(1, 2)
-
-    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1,)})
-    monkeypatch.setattr(model_host.LoadedModel, "load", load)
-    host = ModelHost(Path("models"), HostOptions(workers=1))
-    with capture_logs() as lines, pytest.raises(LoadFailed, match="the server stopped while it was being loaded"):
-        await host.load("wnd")
-    assert [line["event"] for line in lines] == ["loading model"]
-    assert host.load_failures == {"wnd": 0}
-
-
-async def test_a_model_that_catches_up_with_updates_ends_it_with_the_server(monkeypatch):
-    closed = []
-
-    class Loaded:
-        spec = entry("wnd", scale=1e-4)
-
-        def start(self, go_on):
-            go_on()
-            host.begin_shutdown()
-            go_on()
-
-        def close(self):
-            closed.append(0)
-
-    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1,)})
-    monkeypatch.setattr(model_host.LoadedModel, "load", lambda *_, **__: Loaded())
-    host = ModelHost(Path("models"), HostOptions(workers=1))
-    with pytest.raises(LoadFailed, match="the server stopped while it was being loaded"):
-        await host.load("wnd")
-    assert closed == [0]
 
 
 @pytest.mark.parametrize(
@@ -422,170 +354,6 @@ async def test_what_is_not_there_can_neither_be_loaded_nor_unloaded(monkeypatch)
         with pytest.raises(UnknownModel, match=said):
             await asked
     assert not host.entries
-
-
-async def test_unloading_waits_for_the_version_that_was_replaced_too(monkeypatch):
-    """Whose admitted queries may take long: until then its memory is not back."""
-    goes_on = threading.Event()
-
-    class Version(Running):
-        workers, closed = 1, False
-
-        def __init__(self, version):
-            super().__init__()
-            self.version = version
-
-        def close(self):
-            self.closed = self.version == 2 or goes_on.wait(60.0)
-
-    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1, 2)})
-    monkeypatch.setattr(model_host.ModelHost, "_open", lambda *_: newer)
-    monkeypatch.setattr(model_host.ModelHost, "_answer_one", lambda *_: asyncio.sleep(0))
-    host, older, newer = ModelHost(Path("models"), HostOptions(workers=1)), Version(1), Version(2)
-    host._hosted["wnd"] = older
-    await host.load("wnd", 2)
-    unload = asyncio.ensure_future(host.unload("wnd"))
-    done, _ = await asyncio.wait({unload}, timeout=0.05)
-    assert (done, host.entries[0].state) == (set(), "UNLOADING")
-    goes_on.set()
-    await asyncio.wait_for(unload, 30.0)
-    assert (older.closed, host.entries[0].state) == (True, "UNAVAILABLE")
-
-
-@pytest.mark.parametrize("end", ["answered", "the server stops", "a worker is lost"])
-async def test_the_version_before_answers_what_it_admitted_however_long_that_takes(monkeypatch, end):
-    class Version(Running):
-        workers, closed = 1, False
-
-        def close(self):
-            self.closed = True
-
-    monkeypatch.setattr(model_host, "_LOOK_S", 0.001)
-    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1, 2)})
-    monkeypatch.setattr(model_host.ModelHost, "_open", lambda *_: Version())
-    monkeypatch.setattr(model_host.ModelHost, "_answer_one", lambda *_: asyncio.sleep(0))
-    host, older = ModelHost(Path("models"), HostOptions(workers=1)), Version()
-    older.idle = False
-    host._hosted["wnd"] = older
-    await host.load("wnd", 2)
-    await asyncio.sleep(0.05)
-    assert (older.refuses, older.closed) == (True, False)
-    match end:
-        case "answered":
-            older.idle = True
-        case "the server stops":
-            host.begin_shutdown()
-        case "a worker is lost":
-            older.runs = False
-    async with asyncio.timeout(30.0):
-        while not older.closed:
-            await asyncio.sleep(0.001)
-    await host.close()
-
-
-class Loaded:
-    """Tables in memory, without workers; `reach` is told how far the load has come."""
-
-    spec, tiers_state = entry("wnd", scale=1e-4), None
-
-    def __init__(self, reach):
-        self.reach = reach
-
-    def start(self, _go_on):
-        self.reach("updates applied")
-
-    def close(self):
-        self.reach("tables freed")
-
-
-@pytest.mark.parametrize("last", [1, 2, 3])
-async def test_a_load_that_a_stop_breaks_off_frees_what_it_has(monkeypatch, last):
-    """At the next step, whichever it is at."""
-    reached = []
-
-    def reach(step):
-        reached.append(step)
-        if len(reached) == last:
-            host.begin_shutdown()
-
-    class Driver:
-        def __init__(self, *_, **__):
-            reach("workers warmed up")
-
-        def close(self):
-            reach("workers ended")
-
-    def load(*_, **__):
-        reach("tables read")
-        return Loaded(reach)
-
-    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1,)})
-    monkeypatch.setattr(model_host.LoadedModel, "load", load)
-    monkeypatch.setattr(model_host, "NodeDriver", Driver)
-    host = ModelHost(Path("models"), HostOptions(workers=1))
-    with pytest.raises(LoadFailed, match="the server stopped while it was being loaded"):
-        await host.load("wnd")
-    steps = ["tables read", "updates applied", "workers warmed up"][:last]
-    assert reached == [*steps, *["workers ended"][: last == 3], "tables freed"]
-    with pytest.raises(LoadFailed, match="the server stopped"):
-        await host.load("wnd")
-    assert reached[-1] == "tables freed", "none is begun any more"
-
-
-async def test_a_load_by_request_that_ends_while_the_server_stops_leaves_no_model(monkeypatch):
-    """Nobody cancels it: what was begun is finished even if the client goes away."""
-    opens, goes_on, closed = asyncio.Event(), threading.Event(), []
-
-    class Version(Running):
-        workers = 1
-
-        def close(self):
-            closed.append(self)
-
-    def just_before_the_stop(*_):
-        loop.call_soon_threadsafe(opens.set)
-        goes_on.wait(60.0)
-        return Version()
-
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1,)})
-    monkeypatch.setattr(model_host.ModelHost, "_open", just_before_the_stop)
-    monkeypatch.setattr(model_host.ModelHost, "_answer_one", lambda *_: asyncio.sleep(0))
-    host = ModelHost(Path("models"), HostOptions(workers=1))
-    load = asyncio.ensure_future(host.load("wnd"))
-    await opens.wait()
-    closing = asyncio.ensure_future(host.close())
-    await asyncio.sleep(0.05)
-    assert not closing.done(), "it waits for the load"
-    goes_on.set()
-    await asyncio.wait_for(closing, 30.0)
-    assert (len(closed), host.hosted) == (1, ())
-    with pytest.raises(LoadFailed, match="the server stopped"):
-        await load
-
-
-async def test_a_stop_does_not_wait_for_ever_for_a_load_that_hangs(monkeypatch):
-    opens, goes_on = asyncio.Event(), threading.Event()
-
-    def hang(*_):
-        loop.call_soon_threadsafe(opens.set)
-        goes_on.wait(60.0)
-        raise OSError(5, "Input/output error")
-
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(model_host, "_LOADS_PATIENCE_S", 0.01)
-    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1,)})
-    monkeypatch.setattr(model_host.ModelHost, "_open", hang)
-    host = ModelHost(Path("models"), HostOptions(workers=1))
-    load = asyncio.ensure_future(host.load("wnd"))
-    try:
-        await opens.wait()
-        await asyncio.wait_for(host.close(), 30.0)
-        assert not load.done()
-    finally:
-        goes_on.set()
-    with pytest.raises(LoadFailed, match="Input/output error"):
-        await load
 
 
 async def test_of_names_that_clients_invent_nothing_is_kept(monkeypatch):
