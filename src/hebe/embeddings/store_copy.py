@@ -89,13 +89,13 @@ def replace_store(path: Path, record: StoreRecord, needed_bytes: int) -> Iterato
         free = shutil.disk_usage(path).free
         if free + files_bytes(path) < needed_bytes:
             raise store_error(path, f"{what}: that needs {needed_bytes:,} bytes of disk, {free:,} are free")
-        fits = free >= needed_bytes
+        stays = record.holds_rows and free >= needed_bytes
         if record.holds_rows:
-            when = "when the new one is complete" if fits else "now, since the disk has no room for both"
+            when = "when the new one is complete" if stays else "now, since the disk has no room for both"
             _log.warning("persistent store %s is of other files: it goes with its updates, %s", path, when)
-        if not (fits and record.holds_rows):
+        if not stays:
             clear(path)
-    if not (fits and record.holds_rows):
+    if not stays:
         yield path
         return
     beside = replacement_path(path)

@@ -286,8 +286,9 @@ class UpdateIngestion:
         self._polled_s = time.monotonic()
         self._deliveries.extend(news)
         self._waiting_bytes += sum(map(_bytes_of, news))
-        for delivery in news:
-            self._advance.note(delivery.at, delivery.offset)
+        if self._drains:  # nobody else asks
+            for delivery in news:
+                self._advance.note(delivery.at, delivery.offset)
         self._forget_lost()  # before the next poll, which tells only of what is lost from then on
         return bool(news)
 
