@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from hebe.runtime import loaded_model
 from hebe.runtime.lane_workers import start_lane
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane, available_cores
@@ -50,6 +51,35 @@ def test_the_threads_of_a_worker_share_its_number(model):
     for each in workers:
         each.thread.stop()
     assert [each.number for each in workers] == [0, 1, 0, 1]
+
+
+def test_workers_beside_others_run_each_size_once_and_those_of_a_known_role_one_item(model, monkeypatch):
+    """What serves on these cores meanwhile waits for no more than it must."""
+    ran, rests = [], []
+
+    def new_executor(*args, **kwargs):
+        executor = type(model).new_executor(model, *args, **kwargs)
+        rehearse = executor.rehearse
+
+        def counted(batch):
+            ran.append(batch.items)
+            return rehearse(batch)
+
+        executor.rehearse = counted
+        return executor
+
+    monkeypatch.setattr(model, "new_executor", new_executor)
+    monkeypatch.setattr(loaded_model.time, "sleep", rests.append)
+    lane = placed(Lane(Placement.MODEL_ON_HOST, 1, 1, 64))
+    workers = start_lane(
+        model, lane, 0, itertools.count(), lambda *_: None, max_items=100, threads=2, rehearsed=True
+    )  # fmt: skip
+    for each in workers:
+        each.thread.stop()
+    assert ran == [1, 4, 16, 64, 1]
+    first, second = (each.thread.started.result() for each in workers)
+    assert rests == [outcome.service_s for _, outcome in first], "the core is left to others as long as it was taken"
+    assert ([items for items, _ in first], second) == ([1, 4, 16, 64], [])
 
 
 @pytest.mark.parametrize("lane", [Lane(Placement.SPARSE_ON_HOST, 1, 1, 8, 1), Lane(Placement.MODEL_ON_HOST, 2, 1, 8)])

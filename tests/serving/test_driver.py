@@ -87,7 +87,7 @@ class EchoModel:
     def new_pipeline(self, *_, **__) -> SimpleNamespace:
         return SimpleNamespace(sparse=lambda: EchoSparse(self), dense=lambda: EchoDense(self))
 
-    def warm_up(self, executor, batch_size):  # noqa: ARG002
+    def warm_up(self, executor, batch_size, repeats=3, *, resting=False):  # noqa: ARG002
         return [
             (size, BatchOutcome(np.zeros((size, 1), np.float32), 0.0005, 0.0005, NO_KEYS)) for size in (1, batch_size)
         ]

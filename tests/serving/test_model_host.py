@@ -10,6 +10,7 @@ import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -21,7 +22,7 @@ from hebe.query import Query
 from hebe.runtime import this_server
 from hebe.runtime.loaded_model import LoadOptions
 from hebe.runtime.pinning import available_cores, pinned
-from hebe.serving import model_host, stored_models
+from hebe.serving import model_host, own_thread, stored_models
 from hebe.serving.content_coding import decompress
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel, as_request_error, release
 from hebe.serving.model_host import HostOptions, ModelHost
@@ -84,7 +85,7 @@ async def test_threads_that_were_asked_for_outlive_a_new_split_and_the_next_vers
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(model_host, "available_cores", lambda: tuple(range(9)))
-    monkeypatch.setattr(model_host, "pin_thread", lambda *_: None)
+    monkeypatch.setattr(own_thread, "pin_thread", lambda *_: None)
     monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1, 2)})
     monkeypatch.setattr(model_host.LoadedModel, "load", load)
     host = ModelHost(Path("models"), HostOptions(workers=2, worker_threads=asked))
@@ -537,3 +538,37 @@ async def test_models_that_wait_for_their_turn_are_being_loaded(monkeypatch):
     assert seen[0] == {"first": "LOADING", "second": "LOADING"}
     assert [(entry.version, entry.state) for entry in host.entries] == [(1, "UNAVAILABLE"), (4, "UNAVAILABLE")]
     assert "has no model 'second'" in host.entries[1].reason
+
+
+async def test_a_version_beside_one_that_runs_is_rehearsed_where_nobody_waits_for_it(monkeypatch):
+    """Its own workers' warm-ups, on the cores of those that answer queries, can then be short."""
+    seen = []
+
+    class Loaded:
+        spec = entry("wnd", scale=1e-4)
+
+        def start(self, _go_on):
+            pass
+
+        def new_executor(self, items):
+            return SimpleNamespace(rehearse=items)
+
+        def warm_up(self, rehearse, items):
+            seen.append((rehearse, items, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+
+        def close(self):
+            pass
+
+    def new_driver(*_, rehearsed, **__):
+        seen.append(rehearsed)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model_host.LoadedModel, "load", lambda *_, **__: Loaded())
+    monkeypatch.setattr(model_host, "NodeDriver", new_driver)
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1, 2)})
+    host = ModelHost(Path("models"), HostOptions(workers=1, batch_size=96))
+    for beside in ({}, {"wnd": Running()}):
+        host._hosted.update(beside)
+        with pytest.raises(LoadFailed, match="No space"):
+            await host.load("wnd", 2)
+    assert seen == [False, (96, 96, 19), True]

@@ -1,11 +1,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 import pytest
 
-from hebe.serving.own_thread import in_own_thread
+from hebe.runtime.pinning import available_cores
+from hebe.serving.own_thread import giving_way, in_own_thread
+
+
+def _niceness():
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def test_what_gives_way_has_the_lowest_priority_and_its_cores_alone_for_itself():
+    own, cores = _niceness(), available_cores()
+    seen = giving_way(lambda: (_niceness(), available_cores(), threading.current_thread()), cores[:1])
+    assert seen[:2] == (19, cores[:1])
+    assert not seen[2].is_alive() or seen[2].join(10.0) is None
+    assert (_niceness(), available_cores()) == (own, cores)
+    with pytest.raises(ZeroDivisionError):
+        giving_way(lambda: 1 // 0, cores)
 
 
 async def test_what_is_returned_and_raised_comes_back():

@@ -11,12 +11,12 @@ from functools import partial
 from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane
-from hebe.runtime.worker import Finished, Runner, Worker
+from hebe.runtime.worker import Finished, Measured, Runner, Worker
 from hebe.scheduling.events import WorkerRole
 from hebe.scheduling.lane_roles import roles_of
 from hebe.server_configuration import Placement
 
-_MOST_REHEARSED_ITEMS = 1024
+MOST_REHEARSED_ITEMS = 1024
 """Of the largest batch of a warm-up, which is run several times while the server waits: larger ones take after it."""
 
 
@@ -80,23 +80,31 @@ def start_lane(
     threads: int = 1,
     gives_way: bool = False,
     accelerator: Accelerator | None = None,
+    rehearsed: bool = False,
 ) -> list[LaneWorker]:
     """Start lane `number` of a model, each worker warmed up; worker ids are drawn from `ids`.
 
     Workers that run the whole model on the host have so many `threads`, started one after the other, since warm-ups
-    tell how long a batch takes with none beside it. Raises what a warm-up raised, what `Accelerator.hot_sparse_net`
-    does, and ValueError for a lane on an `accelerator` that is not there; no thread is left then.
+    tell how long a batch takes with none beside it. `rehearsed`: the model has run before, and queries are answered on
+    these cores meanwhile, so that warm-ups are as short as they can be.
+    Raises what a warm-up raised, what `Accelerator.hot_sparse_net` does, and ValueError for a lane on an `accelerator`
+    that is not there; no thread is left then.
     """
     several = placed.lane.placement is Placement.MODEL_ON_HOST
     started: list[LaneWorker] = []
+    measured: set[WorkerRole] = set()
     try:
         # Those that are handed something first: there must be somebody to hand on to.
         for crew in reversed(crews_of(model, placed, number, max_items, accelerator)):
-            warm_up_items = min(crew.role.batch_size, _MOST_REHEARSED_ITEMS)
+            warm_up_items = min(crew.role.batch_size, MOST_REHEARSED_ITEMS)
             for _ in range(threads if several else 1):
                 for worker, cores in enumerate(crew.cores, start=crew.first_number):
                     runner = crew.new_runner()
-                    warm_up = partial(model.warm_up, runner.rehearse, warm_up_items)
+                    if rehearsed:
+                        warm_up = partial(_meet, model, runner, warm_up_items, measured=crew.role in measured)
+                        measured.add(crew.role)
+                    else:
+                        warm_up = partial(model.warm_up, runner.rehearse, warm_up_items)
                     thread = Worker(next(ids), runner, cores, warm_up, finished, gives_way=gives_way)
                     started.append(LaneWorker(thread, crew.role, worker))
                 for each in started[-len(crew.cores) :]:
@@ -106,3 +114,11 @@ def start_lane(
             each.thread.stop()
         raise
     return started
+
+
+def _meet(model: LoadedModel, runner: Runner, batch_size: int, *, measured: bool) -> Measured:
+    """A warm-up of what was rehearsed before: one item, if the times of workers of this role are `measured` already."""
+    if measured:
+        model.warm_up(runner.rehearse, 1, repeats=1)
+        return []
+    return model.warm_up(runner.rehearse, batch_size, repeats=1, resting=True)

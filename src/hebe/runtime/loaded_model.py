@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -383,10 +384,13 @@ class LoadedModel:
         dense = rng.random((items, self.spec.dense_dim), dtype=np.float32) if self.spec.dense_dim else None
         return Query(0, items, 0.0, features=features, dense=dense, counted=False)
 
-    def warm_up(self, run: Callable[[Batch], BatchOutcome], batch_size: int, repeats: int = 3) -> Measured:
+    def warm_up(
+        self, run: Callable[[Batch], BatchOutcome], batch_size: int, repeats: int = 3, *, resting: bool = False
+    ) -> Measured:
         """Run batches of several sizes up to `batch_size`; returns (items, outcome) of the last run of each.
 
-        Faults in code and pages, lets the scripted DenseNet specialise, and gives the first service times.
+        Faults in code and pages, lets the scripted DenseNet specialise, and gives the first service times. `resting`:
+        after each run the core is left to others for as long as that took.
         Raises ValueError for scores that are not finite, and what `run` raises.
         """
         sizes = sorted({max(batch_size >> shift, 1) for shift in range(0, 12, 2)})
@@ -396,6 +400,8 @@ class LoadedModel:
             batch = Batch(0, (SubQuery(query, 0, items),), items)
             for _ in range(repeats):
                 outcome = run(batch)
+                if resting:
+                    time.sleep(outcome.service_s)
             if not np.isfinite(outcome.scores).all():
                 raise ValueError(
                     f"model {self.spec.name}: warm-up query of {items} items has a score that is not finite"

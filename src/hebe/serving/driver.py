@@ -106,7 +106,8 @@ class NodeDriver:
     that the `worker_id` of its events and actions is a thread's.
 
     `lanes`: how they are split, and their cores. `max_items`: the largest query, which an accelerator takes whole.
-    `accelerator`: where some lanes may run.
+    `accelerator`: where some lanes may run. `rehearsed`: as `start_lane` has it, of the first workers; later ones are
+    started beside them.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class NodeDriver:
         gives_way: bool = False,
         max_items: int = MOST_ITEMS,
         accelerator: Accelerator | None = None,
+        rehearsed: bool = False,
     ) -> None:
         self.model = model
         self.config = config
@@ -151,7 +153,9 @@ class NodeDriver:
         """By worker."""
         self._threads: dict[int, LaneWorker] = {}
         """Of all workers, those that drain among them, by the id that the scheduler knows them by."""
+        self._rehearsed = rehearsed
         self.reconfigure(lanes, threads=threads, gives_way=gives_way)
+        self._rehearsed = True
 
     def reconfigure(self, lanes: Sequence[PlacedLane], *, threads: int = 1, gives_way: bool = False) -> None:
         """Split the server in another way while it serves: new workers are started and warmed up, then take over, and
@@ -166,6 +170,7 @@ class NodeDriver:
                     starting += start_lane(
                         self.model, placed, next(self._lane_numbers), self._thread_ids, self._batch_finished,
                         max_items=self._max_items, threads=threads, gives_way=gives_way, accelerator=self._accelerator,
+                        rehearsed=self._rehearsed,
                     )  # fmt: skip
             except BaseException:
                 for each in starting:

@@ -12,10 +12,9 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import structlog
@@ -23,6 +22,7 @@ import structlog
 from hebe.query import MOST_ITEMS
 from hebe.runtime.accelerator import Accelerator, default_memory_bytes
 from hebe.runtime.hierarchy_state import tier_kinds
+from hebe.runtime.lane_workers import MOST_REHEARSED_ITEMS
 from hebe.runtime.large_allocations import give_back_freed
 from hebe.runtime.loaded_model import (
     LoadedModel,
@@ -37,8 +37,6 @@ from hebe.runtime.pinning import (
     available_cores,
     beside_front_end,
     front_end_cores,
-    lower_priority,
-    pin_thread,
     pinned,
     place_lanes,
 )
@@ -49,7 +47,7 @@ from hebe.serving.driver import NodeDriver, clock
 from hebe.serving.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel
 from hebe.serving.hosted_model import HostedModel
 from hebe.serving.model_index import ModelIndex, ModelIndexEntry, reason_of
-from hebe.serving.own_thread import in_own_thread
+from hebe.serving.own_thread import giving_way, in_own_thread
 from hebe.serving.profile_in_use import ProfileInUse
 from hebe.serving.served_configuration import ServedConfiguration
 from hebe.serving.stored_models import StoredModels
@@ -64,8 +62,6 @@ _LOADS_PATIENCE_S = 10.0
 """How long a stop waits at most for loads to give up; one that does so later frees by itself what it has."""
 _TELL_EVERY_S = 5.0
 """How often the log says how far a load has come."""
-_LOADING_NICENESS = 19
-"""Loading gives way to the workers, which may give way to the front end themselves."""
 
 MOST_WORKERS = 1024
 """Of one model: each has threads and buffers of its own."""
@@ -467,6 +463,9 @@ class ModelHost:
                 accelerator.warm_up(loaded)
             else:  # where lanes may be moved to, but for those with hot rows: nobody has said which these are
                 accelerator = Accelerator(default_memory_bytes(loaded.spec))
+            if before is not None:
+                giving_way(partial(_rehearse, loaded, config.batch_size), self.front_end)
+                self._check_live()
             driver = NodeDriver(
                 loaded,
                 config,
@@ -475,6 +474,7 @@ class ModelHost:
                 gives_way=placed.gives_way,
                 max_items=options.max_items,
                 accelerator=accelerator,
+                rehearsed=before is not None,
             )
             try:
                 self._check_live()
@@ -510,12 +510,8 @@ class ModelHost:
         return None
 
     def _read(self, name: str, version: int, threads: int) -> LoadedModel:
-        """Bring the tables into memory, for so many threads, on a thread that gives way to the workers; it ends with
-        the load, since a thread cannot raise its priority again and those that it starts would inherit it.
-        """
-        outcome: Future[LoadedModel] = Future()
+        """Bring the tables into memory, for so many threads."""
         options = self.options
-
         tell_s = self.clock() + _TELL_EVERY_S
 
         def go_on(done: int, total: int) -> None:
@@ -527,25 +523,8 @@ class ModelHost:
                     "loading model", model=name, version=version, done=f"{done / max(total, 1):.0%} of {total:,} B"
                 )
 
-        def read(outcome: Future[LoadedModel]) -> None:
-            try:
-                lower_priority(_LOADING_NICENESS)
-                pin_thread(self.front_end)
-                outcome.set_result(
-                    LoadedModel.load(self.directory, name, version, options.load, threads, progress=go_on, start=False)
-                )
-            except BaseException as fault:
-                outcome.set_exception(fault)
-            finally:
-                # A fault's traceback holds this frame and the one below. Holding the fault in turn, they would keep
-                # what was half loaded, open files among it, until the next full garbage collection.
-                del outcome
-
-        Thread(target=read, args=(outcome,), name=f"hebe-load-{name}", daemon=True).start()
-        try:
-            return outcome.result()
-        finally:
-            del outcome
+        load = partial(LoadedModel.load, self.directory, name, version, options.load, threads)
+        return giving_way(partial(load, progress=go_on, start=False), self.front_end)
 
     async def _answer_one(self, model: HostedModel) -> None:
         """The warm-up query, through the scheduler and a worker as any other."""
@@ -593,6 +572,12 @@ class ModelHost:
         if self.on_unloaded is not None:
             self.on_unloaded(model)
         await in_own_thread(model.close)
+
+
+def _rehearse(model: LoadedModel, batch_size: int) -> None:
+    """What is the same for all workers of a model is done here, rather than on cores on which others answer queries."""
+    items = min(batch_size, MOST_REHEARSED_ITEMS)
+    model.warm_up(model.new_executor(items).rehearse, items)
 
 
 def _newest(versions: tuple[int, ...]) -> int:
