@@ -19,6 +19,8 @@ from hebe.query import Query, SubQuery
 
 def split(query: Query, parts: int) -> tuple[SubQuery, ...]:
     """The query in so many parts, of sizes that differ by at most one."""
+    if parts == 1:
+        return (SubQuery(query, 0, query.items),)
     bounds = [query.items * part // parts for part in range(parts + 1)]
     return tuple(SubQuery(query, start, stop) for start, stop in pairwise(bounds))
 

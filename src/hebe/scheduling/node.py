@@ -408,9 +408,8 @@ class NodeScheduler:
                 if passing.leaves(part.items, rest_s(role, gathered_items + part.items), budget_s):
                     self._waiting.pass_over()
                     continue
-            too_late = now + rest_s(role, part.items) > query.deadline_s
-            waited = now > admitted.arrived_s
-            if not (self.config.admission and too_late and waited and not admitted.started):
+            may_expire = self.config.admission and now > admitted.arrived_s and not admitted.started
+            if not may_expire or now + rest_s(role, part.items) <= query.deadline_s:
                 return part
             self._expire(admitted, actions)
         return None

@@ -77,8 +77,11 @@ class Spreading:
 
     def _most_parts(self, items: int, fewest: int) -> int:
         """With a part for each idle place."""
-        ways, idle = self._service_times.ways, self._workers.idle_places
-        if not idle or (alone_s := ways.way_s(items)) < _WORTH_SPREADING_S:
+        idle = self._workers.idle_places
+        if idle <= fewest:
+            return fewest
+        ways = self._service_times.ways
+        if (alone_s := ways.way_s(items)) < _WORTH_SPREADING_S:
             return fewest
         # One that is slower with a part than another with all of it is of no use.
         return max(min(ways.able(-(-items // idle), alone_s).idle_places, items), fewest)
