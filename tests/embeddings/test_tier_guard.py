@@ -1,3 +1,4 @@
+import os
 import threading
 import time
 
@@ -231,3 +232,31 @@ def test_questions_after_a_load_run_on_threads_of_their_own() -> None:
     asked(guard, [1])
     assert asked_by[0] == asked_by[1] != asked_by[2]
     guard.close()
+
+
+def test_threads_after_a_load_are_not_those_of_who_asks_first() -> None:
+    """Such as the rehearsal of a version that is loaded beside another, on a thread that gives way for good."""
+    niceness: set[int] = set()
+    threads: set[int] = set()
+
+    class Watched(DictStore):
+        def query(self, *arguments):
+            threads.add(threading.get_native_id())
+            niceness.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            return super().query(*arguments)
+
+    def ask_gently() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        asked(guard, [1])
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    guard = TierGuard("tier", Watched(DIMS), DIMS, GuardOptions(30.0, threads=3))
+    guard.renew_threads()
+    first = threading.Thread(target=ask_gently)
+    first.start()
+    first.join()
+    for _ in range(20):
+        asked(guard, [1])
+    guard.close()
+    assert niceness == {own}
+    assert 1 <= len(threads) <= 3

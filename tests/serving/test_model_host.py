@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from structlog.testing import capture_logs
 
 from hebe.embeddings.control_groups import ControlGroupLimits
@@ -554,7 +555,8 @@ async def test_a_version_beside_one_that_runs_is_rehearsed_where_nobody_waits_fo
             return SimpleNamespace(rehearse=items)
 
         def warm_up(self, rehearse, items):
-            seen.append((rehearse, items, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+            niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            seen.append((rehearse, items, niceness, torch.get_num_threads()))
 
         def close(self):
             pass
@@ -571,4 +573,4 @@ async def test_a_version_beside_one_that_runs_is_rehearsed_where_nobody_waits_fo
         host._hosted.update(beside)
         with pytest.raises(LoadFailed, match="No space"):
             await host.load("wnd", 2)
-    assert seen == [False, (96, 96, 19), True]
+    assert seen == [False, (96, 96, 19, 1), True]

@@ -170,12 +170,16 @@ class TierGuard:
         return question.rows, question.found, None if question.damage is None else question.damaged
 
     def renew_threads(self) -> None:
-        """Let go of the threads that there are; while no question is under way.
+        """Let go of the threads that there are, for others that are started now; while no question is under way.
 
-        A thread has priority and cores from the one that asked first: those of a load would give way to all else.
+        A thread has priority and cores from the one that starts it, which by itself is whoever asks first: a load,
+        which gives way to all else, or a worker on its core.
         """
         old, self._threads = self._threads, self._new_threads()
         old.shutdown()
+        all_run = threading.Barrier(self.options.threads)  # one that waits is not idle, and so another is started
+        for _ in range(self.options.threads):
+            self._threads.submit(all_run.wait)
 
     def _new_threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.options.threads, thread_name_prefix=f"hebe-{self.name}")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+import torch
 
 from hebe.query import MOST_ITEMS
 from hebe.runtime.accelerator import Accelerator, default_memory_bytes
@@ -577,6 +578,7 @@ class ModelHost:
 def _rehearse(model: LoadedModel, batch_size: int) -> None:
     """What is the same for all workers of a model is done here, rather than on cores on which others answer queries."""
     items = min(batch_size, MOST_REHEARSED_ITEMS)
+    torch.set_num_threads(1)  # not a worker's many: they would all have the front end's cores
     model.warm_up(model.new_executor(items).rehearse, items)
 
 
