@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from torch._inductor.package import package
 
 from hebe.runtime.dense_graph import GraphMode, example_inputs, prepare
 from hebe.runtime.large_allocations import give_back_freed
@@ -57,3 +58,20 @@ def test_example_keys_are_any_rows_of_their_tables():
     assert set(keys[:, :2].flatten().tolist()) == {0, 1, 2}
     assert keys[:, 2].min() >= 0
     assert 900 < keys[:, 2].max() < 1000
+
+
+def test_a_compiled_densenet_runs_on_as_many_threads_as_any_split_of_this_server_has(monkeypatch):
+    """A server that is split into more workers while it serves does not load its model again."""
+    runners = []
+
+    def load(_path, num_runners):
+        runners.append(num_runners)
+        return lambda *inputs: inputs[0]
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", lambda *_, **__: "dense.pt2")
+    monkeypatch.setattr(package, "load_package", load)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    net = Net().requires_grad_(False)
+    for threads in (1, 50):
+        prepare(net, SPEC, GraphMode.COMPILED, threads)
+    assert runners == [16, 50]

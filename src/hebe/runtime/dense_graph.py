@@ -8,6 +8,7 @@ with AOTInductor: needs a C++ compiler and half a minute. docs/serving.md has th
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from enum import StrEnum
@@ -16,6 +17,7 @@ from pathlib import Path
 import torch
 
 from hebe.models.scripted_net import scripted
+from hebe.runtime.pinning import MOST_THREADS_PER_WORKER
 from hebe.spec import ModelSpec
 
 DenseFunction = Callable[..., torch.Tensor]
@@ -50,7 +52,7 @@ def example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, ...]:
 
 
 def prepare(module: torch.nn.Module, spec: ModelSpec, mode: GraphMode, compile_threads: int = 1) -> DenseFunction:
-    """The DenseNet ready to be called by several threads at once; `compile_threads` of them if compiled."""
+    """The DenseNet ready to be called by several threads at once; compiled, by at least `compile_threads` of them."""
     module = module.eval()
     if mode is GraphMode.EAGER:
         return module
@@ -69,7 +71,9 @@ def _compile(module: torch.nn.Module, spec: ModelSpec, threads: int) -> DenseFun
         program = torch.export.export(module, inputs, dynamic_shapes=({0: items},) * len(inputs))
         with tempfile.TemporaryDirectory(prefix="hebe-compiled-") as directory:
             path = aoti_compile_and_package(program, package_path=str(Path(directory) / "dense.pt2"))
-            runner = load_package(path, num_runners=threads)
+            # As many as any way to split this server has threads: further ones would wait for each other. They share
+            # their weights.
+            runner = load_package(path, num_runners=max(threads, MOST_THREADS_PER_WORKER * (os.cpu_count() or 1)))
 
     def run(*inputs: torch.Tensor) -> torch.Tensor:
         items = inputs[0].shape[0]

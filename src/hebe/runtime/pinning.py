@@ -89,6 +89,10 @@ def shared_with_front_end(
     return any(not theirs.isdisjoint(worker) for worker in allotted)
 
 
+MOST_THREADS_PER_WORKER = 2
+"""While one waits for the interpreter lock the other computes."""
+
+
 def threads_per_worker(
     allotted: Sequence[tuple[int, ...]], cores: Sequence[int], front_end: Sequence[int] | None = None
 ) -> int:
@@ -97,7 +101,7 @@ def threads_per_worker(
     cost), and on several cores each of the two would have a team there, which waits by spinning.
     """
     alone = not shared_with_front_end(allotted, cores, front_end) and all(len(worker) == 1 for worker in allotted)
-    return 2 if alone else 1
+    return MOST_THREADS_PER_WORKER if alone else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def measure_combinations(
 ) -> dict[Combination, Measured]:
     """Warm each combination, then run batches of each size in turns, in an order drawn anew each round."""
     spec = data.spec
-    dense = prepare(build_dense_net(spec, seed=1), spec, GraphMode.SCRIPTED, compile_threads=1)
+    dense = prepare(build_dense_net(spec, seed=1), spec, GraphMode.SCRIPTED)
     chance = np.random.default_rng(2)
     with contextlib.ExitStack() as opened:
         directory = opened.enter_context(scratch_directory())
