@@ -30,9 +30,13 @@ help:  ## this list
 setup: $(READY)  ## make .venv and install hebe, its tests' and its checks' needs into it
 	@echo "Ready: $(BIN)/hebe, $$($(BIN)/hebe --version)."
 
-$(READY): pyproject.toml constraints.txt scripts/setup.sh
+# Who says what to make it of is heard, even where it is there.
+$(READY): pyproject.toml constraints.txt scripts/setup.sh $(if $(findstring command,$(origin PYTHON) $(origin TORCH_INDEX)),asked)
 	@PYTHON='$(PYTHON)' TORCH_INDEX='$(TORCH_INDEX)' scripts/setup.sh $(VENV)
 	@touch $@
+
+.PHONY: asked
+asked:
 
 .PHONY: demo
 demo: $(READY)  ## train, serve and load a small model; DATA=FILE trains on a Criteo-format file

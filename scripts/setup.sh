@@ -23,6 +23,16 @@ find_python() {
     return 1
 }
 
+version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
+
+if suits "$venv/bin/python" && [ -n "${PYTHON:-}" ]; then
+    python="$(find_python)"
+    if [ "$(version "$python")" != "$(version "$venv/bin/python")" ]; then
+        echo "error: $venv is of Python $(version "$venv/bin/python"), $python is $(version "$python");" \
+            "make clean takes it away" >&2
+        exit 1
+    fi
+fi
 if ! { suits "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
     python="$(find_python)"
     echo "Making $venv with $("$python" --version)"
@@ -37,8 +47,13 @@ fi
 pip() { "$venv/bin/python" -m pip "$@" </dev/null; }
 
 if [ -n "${TORCH_INDEX:-}" ]; then
-    echo "Installing torch from $TORCH_INDEX"
-    pip install --constraint constraints.txt --index-url "$TORCH_INDEX" torch
+    if "$venv/bin/python" -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null; then
+        echo "torch is there already and stays; make clean first to have it from $TORCH_INDEX"
+    else
+        echo "Installing torch from $TORCH_INDEX"
+        # What it needs comes with the rest: such an index need not have it.
+        pip install --constraint constraints.txt --index-url "$TORCH_INDEX" --no-deps torch
+    fi
 fi
 echo "Installing hebe and what it needs (some minutes and about 1.5 GB; more where torch brings CUDA)"
 pip install --constraint constraints.txt --editable '.[test,check]'

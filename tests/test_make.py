@@ -25,6 +25,57 @@ def test_only_tests_have_system_packages_installed(target, installs):
     assert "apt-get update" not in (ROOT / "scripts" / "setup.sh").read_text()
 
 
+def test_what_an_environment_is_to_be_made_of_is_heard_where_there_is_one(tmp_path):
+    """`make setup PYTHON=...` would else say Ready, and leave another Python there."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "scripts/setup.sh", ".venv/.ready"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text() if name == "Makefile" else "")
+    for asked, runs in (([], False), (["PYTHON=python3"], True), (["TORCH_INDEX=https://torch"], True)):
+        made = subprocess.run(
+            ["make", "--dry-run", "setup", *asked], cwd=tmp_path, capture_output=True, text=True, check=True,
+            env=os.environ | {"MAKEFLAGS": "", "PYTHON": "python3"},
+        )  # fmt: skip
+        assert ("scripts/setup.sh" in made.stdout) is runs
+
+
+def set_up(tmp_path, *, has_torch=True, **variables):
+    """`scripts/setup.sh` of an environment of Python 3.11, with torch or without, whose pip says what it is asked."""
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.write_text(
+        f"""#!/bin/bash
+case "$*" in
+    *metadata*) exit {int(not has_torch)} ;;
+    *sys.version_info\\[:2\\]*) echo 3.11 ;;
+    *pip\\ install*) echo "$@" ;;
+esac
+"""
+    )
+    python.chmod(0o755)
+    command = ["/bin/bash", ROOT / "scripts" / "setup.sh", tmp_path / "venv"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables)
+
+
+def test_an_environment_of_another_python_than_is_asked_for_is_told(tmp_path):
+    other = tmp_path / "other"
+    other.write_text('#!/bin/bash\ncase "$*" in *\\[:2\\]*) echo 3.13 ;; esac\n')
+    other.chmod(0o755)
+    done = set_up(tmp_path, PYTHON=str(other))
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"is of Python 3.11, {other} is 3.13; make clean takes it away\n")
+
+
+def test_of_torchs_own_index_nothing_but_torch_is_asked(tmp_path):
+    """It need not have what torch needs, at the versions that are wanted."""
+    done = set_up(tmp_path, has_torch=False, TORCH_INDEX="https://torch")
+    torch, rest = (line for line in done.stdout.splitlines() if "pip" in line)
+    assert torch.endswith("--index-url https://torch --no-deps torch")
+    assert "--index-url" not in rest
+    there = set_up(tmp_path, TORCH_INDEX="https://torch").stdout
+    assert "--index-url" not in there
+    assert "torch is there already and stays; make clean first" in there
+
+
 def system_packages(path, *entries):
     """Run with the commands in `path` alone."""
     command = ["/bin/bash", ROOT / "scripts" / "system_packages.sh", *entries]

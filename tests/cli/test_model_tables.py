@@ -2,6 +2,8 @@
 
 import io
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -11,6 +13,7 @@ from hebe.cli.model_tables import (
     features_table,
     list_table,
     memory_table,
+    print_stored,
     size_text,
     sla_text,
     spec_table,
@@ -116,3 +119,9 @@ def test_progress_over_bytes_takes_any_numbers():
         tell(0, 10 << 20)
         tell((10 << 20) - 1, 10 << 20)
         tell(10 << 20, 10 << 20)
+
+
+def test_what_to_type_next_can_be_typed_where_paths_have_spaces(capsys):
+    stored = SimpleNamespace(name="ranker", version=1, file_bytes={"dense": 5}, path=Path("/my models/ranker/1"))
+    print_stored(stored, Path("/my models"), as_json=False)
+    assert "serve it: hebe serve '/my models'" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -215,7 +216,7 @@ def print_stored(stored: StoredModel, repository: Path, as_json: bool, **more: A
         console.print(
             f"  {field.replace('_', ' ')}: {value:.6g}" if isinstance(value, float) else f"  {field}: {value}"
         )
-    console.print(f"serve it: hebe serve {escape(str(repository))}")
+    console.print(f"serve it: hebe serve {escape(shlex.quote(str(repository)))}")
     if as_json:
         print_json(stored_summary(stored) | more)
 

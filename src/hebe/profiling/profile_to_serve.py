@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from hebe.models.repository import ModelRepository, RepositoryError
 from hebe.profile import EfficiencyTuple, ProfileError
@@ -74,7 +75,7 @@ def _profile_command(directory: Path, name: str) -> str:
     """What makes a profile of the cores that this process may use, wherever it is typed on this machine."""
     cores = available_cores()
     some = len(cores) < (os.cpu_count() or 1)
-    return f"hebe profile {directory} --model {name}" + (f" --cores {core_list(cores)}" if some else "")
+    return f"hebe profile {quote(str(directory))} --model {name}" + (f" --cores {core_list(cores)}" if some else "")
 
 
 def _on_its_cores(directory: Path, path: Path, profile: ServerProfile, server: str) -> str:
@@ -85,7 +86,7 @@ def _on_its_cores(directory: Path, path: Path, profile: ServerProfile, server: s
     if len(usable) <= count:
         return ""
     own = profile.cores if profile.cores is not None and set(profile.cores) <= set(usable) else usable[:count]
-    command = f"taskset -c {core_list(own)} hebe serve {directory} --profile {path}"
+    command = f"taskset -c {core_list(own)} hebe serve {quote(str(directory))} --profile {quote(str(path))}"
     return f", or serve on as many cores as it was made on ({command})"
 
 

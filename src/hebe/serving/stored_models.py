@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shlex import quote
 from typing import TypeVar
 
 import structlog
@@ -45,10 +46,8 @@ class StoredModels:
             if (above := repository_above(self.directory)) is not None:
                 raise LoadFailed(f"{self.directory} is a model, not a repository of models; give {above}")
             beside = "".join(f"; {words}" for words in incomplete_versions(self.directory)[:1])
-            raise LoadFailed(
-                f"{self.directory} has no models; make one with `hebe model new NAME --repository {self.directory}`"
-                f"{beside}"
-            )
+            command = f"hebe model new NAME --repository {quote(str(self.directory))}"
+            raise LoadFailed(f"{self.directory} has no models; make one with `{command}`{beside}")
         return versions
 
     async def read(self) -> StoredVersions:
