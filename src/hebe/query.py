@@ -138,3 +138,12 @@ class QueryResult:
     dense_s: float
     keys: KeyCounts = field(default_factory=KeyCounts)
     loading_s: float = 0.0
+
+    @property
+    def share_of_latency(self) -> float:
+        """What `sparse_s`, `loading_s` and `dense_s` are multiplied by as parts of the latency: 1, or less for a query
+        that was split, whose parts run side by side.
+        """
+        work_s = self.sparse_s + self.loading_s + self.dense_s
+        busy_s = max(self.latency_s - self.queue_s, 0.0)
+        return min(1.0, busy_s / work_s) if work_s > 0 else 0.0

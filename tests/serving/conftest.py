@@ -140,6 +140,7 @@ class FakeModel:
 
     async def infer(self, query: Query) -> QueryResult:
         self.queries.append(query)
+        queue_s = max(time.monotonic() - query.arrival_s, 0.0)
         if self.delay_s:
             try:
                 await asyncio.sleep(self.delay_s)
@@ -150,12 +151,12 @@ class FakeModel:
             raise self.fault
         if self._observer is not None:
             self._observer(query.items, 0.0001, 0.0002)
-        latency_s = time.monotonic() - query.arrival_s
+        latency_s = max(time.monotonic() - query.arrival_s, queue_s + 0.0003)
         scores = scores_of(self.spec, query)
         for item, score in self.not_finite.items():
             scores[item, -1] = score
         return QueryResult(
-            query.query_id, scores, latency_s, 0.00005, 0.0001, 0.0002, KeyCounts(10, self.defaulted_keys)
+            query.query_id, scores, latency_s, queue_s, 0.0001, 0.0002, KeyCounts(10, self.defaulted_keys)
         )
 
 

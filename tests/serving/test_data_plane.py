@@ -41,6 +41,15 @@ async def test_an_answer_is_counted_with_its_batch(plane, scores_of):
     assert counters(plane).query_items.sum == counters(plane).batch_items.sum == 2
 
 
+async def test_a_request_waits_from_when_it_was_decoded(plane):
+    asked = request(plane)
+    asked.arrival_s -= 5.0  # that long its body took to come
+    await plane.infer(asked)
+    counted = counters(plane)
+    assert counted.queue.seconds < 1.0
+    assert counted.stage_s["queue"].sum >= 5.0, "of the stages, whose sum is the latency, it is the first"
+
+
 @pytest.mark.parametrize(
     ("transport_s", "parameters", "deadline_s"),
     [

@@ -11,7 +11,7 @@ from hebe.serving.statistics import ModelStatistics
 
 def answer(counted, latency_s, times=1):
     for _ in range(times):
-        counted.query_answered(8, QueryResult(1, np.zeros((8, 1), np.float32), latency_s, 0.0, 0.0, 0.0), 0.0)
+        counted.query_answered(8, QueryResult(1, np.zeros((8, 1), np.float32), latency_s, 0.0, 0.0, 0.0), 0.0, 0.0)
 
 
 def test_a_window_counts_what_came_while_it_was_open():

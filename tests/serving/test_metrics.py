@@ -20,7 +20,7 @@ def page(fake_host):
     model = statistics.of("ranker", 1, 0.05)
     for latency_s in (0.0004, 0.004, 0.04, 0.4, 40.0):
         result = QueryResult(1, np.zeros((1, 1), np.float32), latency_s, 0.001, 0.002, 0.003, KeyCounts(10, 2))
-        model.query_answered(100, result, 0.0001)
+        model.query_answered(100, result, 0.0001, 0.0002)
     model.batch_ran(256, 0.001, 0.002)
     model.query_refused("deadline", 0.0)
     model.query_refused("deadline", 0.0)

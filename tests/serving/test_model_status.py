@@ -46,7 +46,7 @@ def test_numbers_that_there_are_not_yet_are_null(model, counted):
 
 def test_queries_are_told_as_they_were_counted(model, counted):
     for latency_s in (0.01, 0.01, 0.2):
-        counted.query_answered(4, QueryResult(1, None, latency_s, 0.0, 0.0, 0.0, KeyCounts(10, 3, 2, 1)), 0.0)
+        counted.query_answered(4, QueryResult(1, None, latency_s, 0.0, 0.0, 0.0, KeyCounts(10, 3, 2, 1)), 0.0, 0.0)
     counted.query_refused("deadline", 0.0)
     ranker = model_status(model, counted)
     assert ranker["queries"] == {"answered": 3, "items": 12, "refused": {"deadline": 1}}

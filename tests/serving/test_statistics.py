@@ -35,8 +35,8 @@ def test_bounds_rise(bounds):
 
 def test_a_document_adds_up():
     model = Statistics().of("m", 3, 0.02)
-    model.query_answered(5, result(0.01), 0.0005)
-    model.query_answered(7, result(0.03, defaulted=4), 0.0005)
+    model.query_answered(5, result(0.01), 0.0005, 0.0008)
+    model.query_answered(7, result(0.03, defaulted=4), 0.0005, 0.0008)
     model.answer_encoded(0.0002)
     model.query_refused("queue_full", 0.1)
     model.batch_ran(12, 0.004, 0.006)
@@ -47,9 +47,9 @@ def test_a_document_adds_up():
     assert document["execution_count"] == 1
     assert document["last_inference"] > 1_600_000_000_000
     times = document["inference_stats"]
-    assert times["success"] == {"count": 2, "ns": 40_000_000}
+    assert times["success"] == {"count": 2, "ns": 40_200_000}
     assert times["fail"] == {"count": 1, "ns": 100_000_000}
-    assert times["queue"] == {"count": 2, "ns": 2_000_000}
+    assert times["queue"] == {"count": 2, "ns": 400_000}
     assert times["compute_input"] == {"count": 2, "ns": 1_000_000}
     assert times["compute_infer"] == {"count": 2, "ns": 10_000_000}
     assert times["compute_output"] == {"count": 1, "ns": 200_000}
@@ -58,6 +58,40 @@ def test_a_document_adds_up():
     assert batch["compute_infer"] == {"count": 1, "ns": 10_000_000}
     assert model.within_sla == 1
     assert (model.keys.total, model.keys.defaulted) == (20, 4)
+
+
+def timed(**times):
+    return QueryResult(1, np.zeros((1, 1), np.float32), **times)
+
+
+SECONDS = st.floats(0, 10)
+
+
+@given(SECONDS, SECONDS, SECONDS, st.tuples(SECONDS, SECONDS, SECONDS), SECONDS, SECONDS)
+def test_the_parts_of_an_answered_query_are_no_more_than_its_time(received, decode, waited, work, busy, encode):
+    """Neither is decoding counted twice, nor are the parts of a split query, which run side by side."""
+    sparse, loading, dense = work
+    queue = received + decode + waited
+    answer = timed(latency_s=queue + busy, queue_s=queue, sparse_s=sparse, loading_s=loading, dense_s=dense)
+    model = Statistics().of("m", 1, 0.05)
+    model.query_answered(1, answer, decode, received + decode)
+    model.answer_encoded(encode)
+    assert model.queue.seconds == pytest.approx(waited, abs=1e-9)
+    parts = (model.queue, model.compute_input, model.compute_infer, model.compute_output)
+    assert sum(part.seconds for part in parts) <= model.success.seconds + 1e-9
+
+
+def test_the_way_of_inputs_to_an_accelerator_is_counted():
+    model = Statistics().of("m", 1, 0.05)
+    model.query_answered(
+        1, timed(latency_s=0.01, queue_s=0.001, sparse_s=0.002, loading_s=0.004, dense_s=0.003), 0.0005, 0.001
+    )
+    times = model.document()["inference_stats"]
+    assert times["compute_input"]["ns"] == 4_500_000
+    assert times["compute_infer"]["ns"] == 5_000_000
+    stages = {stage: histogram.sum for stage, histogram in model.stage_s.items()}
+    assert stages == pytest.approx({"queue": 0.001, "sparse": 0.002, "dense": 0.007})
+    assert sum(stages.values()) == pytest.approx(0.01), "the latency"
 
 
 def test_models_are_found_by_name_and_version():
@@ -100,7 +134,7 @@ def test_latency_percentiles_are_those_of_the_histogram():
 def test_attainment_counts_what_was_refused_for_want_of_time_failed_or_given_up_late_as_missed():
     counted = Statistics().of("ranker", 1, 0.05)
     for latency_s in (0.01, 0.01, 0.01, 0.2):
-        counted.query_answered(1, result(latency_s), 0.0)
+        counted.query_answered(1, result(latency_s), 0.0, 0.0)
     counted.query_refused("deadline", 0.0)
     counted.query_refused("invalid", 0.0)
     counted.query_refused("deadline", 0.0, allowed_s=0.01)  # its client gave it less time than the model's bound

@@ -138,8 +138,9 @@ def _stages(page: Page, result: DemoResult) -> None:
     page.heading("Where the time goes")
     page.plot(
         time_per_stage({run.name: run.stages_ms for run in result.runs if run.stages_ms}, title="Mean time per query"),
-        "By the server's own metrics (hebe_stage_seconds): waiting for a worker, looking up and pooling embedding rows "
-        "(sparse), the towers (dense). A query that was split counts the time of all its parts.",
+        "By the server's own metrics (hebe_stage_seconds): receiving, decoding and waiting for a worker (queue), "
+        "looking up and pooling embedding rows (sparse), the towers (dense). A query that was split counts the time of "
+        "all its parts.",
     )
 
 

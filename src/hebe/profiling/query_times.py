@@ -38,9 +38,8 @@ class QueryTimes:
 
 def query_times(result: QueryResult) -> QueryTimes:
     """Of one answer. Parts of a split query run side by side, their times then count as shares of the latency."""
+    share = result.share_of_latency
     work_s = result.sparse_s + result.loading_s + result.dense_s
-    busy_s = max(result.latency_s - result.queue_s, 0.0)
-    share = min(1.0, busy_s / work_s) if work_s > 0 else 0.0
     return QueryTimes(
         max(result.latency_s - share * work_s, 0.0),
         share * result.sparse_s,

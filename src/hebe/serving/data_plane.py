@@ -240,7 +240,7 @@ class DataPlane:
                 retry_after_s=1.0,
                 reason="defaulted",
             )
-        endpoint.statistics.query_answered(decoded.items, result, decoded_s - start_s)
+        endpoint.statistics.query_answered(decoded.items, result, decoded_s - start_s, decoded_s - request.arrival_s)
         if self._tracer is not None:
             self._tracer.answered(request, model.version, decoded.items, result)
         parameters = _told_of_keys(keys) if model.tiered else {}

@@ -3,7 +3,7 @@
 | metric | type | labels |
 |---|---|---|
 | hebe_query_latency_seconds | histogram | model, version |
-| hebe_stage_seconds | histogram | model, version, stage = queue, sparse, dense |
+| hebe_stage_seconds | histogram | model, version, stage = queue (from arrival), sparse, dense |
 | hebe_query_size_items, hebe_batch_size_items | histogram | model, version |
 | hebe_queries_total | counter | model, version |
 | hebe_queries_refused_total | counter | model, version (both empty: refused before a model was found), reason |

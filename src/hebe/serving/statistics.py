@@ -95,9 +95,9 @@ class ModelStatistics:
         self.success = Duration()
         self.fail = Duration()
         self.queue = Duration()
-        self.decode = Duration()
-        self.compute = Duration()
-        self.encode = Duration()
+        self.compute_input = Duration()
+        self.compute_infer = Duration()
+        self.compute_output = Duration()
         self.refused: Counter[str] = Counter()
         self.refused_late = 0
         self.failures = 0
@@ -110,22 +110,28 @@ class ModelStatistics:
         self.batches: dict[int, Duration] = {}
         self._batches_lock = Lock()
 
-    def query_answered(self, items: int, result: QueryResult, decode_s: float) -> None:
-        """A query of `items` was answered; decoding its request took `decode_s`."""
+    def query_answered(self, items: int, result: QueryResult, decode_s: float, decoded_after_s: float) -> None:
+        """A query of `items` was answered; decoding its request took `decode_s` and was over `decoded_after_s` after
+        its arrival.
+
+        To the protocol it waits only from then on, and the parts of its time add up to no more than `success`. The
+        stages of the metrics are the whole latency, so that there it waits from its arrival on.
+        """
         self.items_answered += items
         self.last_query_unix_s = time.time()
         latency_s = result.latency_s
         self.success.add(latency_s)
-        self.queue.add(result.queue_s)
-        self.decode.add(decode_s)
-        self.compute.add(result.sparse_s + result.dense_s)
+        self.queue.add(max(result.queue_s - decoded_after_s, 0.0))
+        share = result.share_of_latency
+        self.compute_input.add(decode_s + share * result.loading_s)
+        self.compute_infer.add(share * (result.sparse_s + result.dense_s))
         self.within_sla += latency_s <= self.sla_latency_s
         self.keys.add(result.keys)
         self.latency_s.add(latency_s)
         stages = self.stage_s
         stages["queue"].add(result.queue_s)
         stages["sparse"].add(result.sparse_s)
-        stages["dense"].add(result.dense_s)
+        stages["dense"].add(result.loading_s + result.dense_s)
         self.query_items.add(items)
 
     @property
@@ -138,8 +144,11 @@ class ModelStatistics:
         return self.within_sla / arrived if arrived else math.nan
 
     def answer_encoded(self, encode_s: float) -> None:
-        """Turning an answer into bytes took `encode_s`."""
-        self.encode.add(encode_s)
+        """Turning an answer into bytes took `encode_s`, after the latency that was counted: to the protocol a part of
+        the request's time as well.
+        """
+        self.compute_output.add(encode_s)
+        self.success.seconds += encode_s
 
     def query_refused(self, reason: str, after_s: float, allowed_s: float = math.inf, *, failed: bool = False) -> None:
         """A request, which had `allowed_s` of its own, was answered with an error, `after_s` after its arrival, or its
@@ -185,9 +194,9 @@ class ModelStatistics:
                 "success": self.success.document(),
                 "fail": self.fail.document(),
                 "queue": self.queue.document(),
-                "compute_input": self.decode.document(),
-                "compute_infer": self.compute.document(),
-                "compute_output": self.encode.document(),
+                "compute_input": self.compute_input.document(),
+                "compute_infer": self.compute_infer.document(),
+                "compute_output": self.compute_output.document(),
                 "cache_hit": none,
                 "cache_miss": none,
             },
