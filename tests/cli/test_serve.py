@@ -143,6 +143,14 @@ def test_a_token_of_the_environment_is_one_whatever_is_in_it(seeming, capsys, mo
     assert "HEBE_API_TOKEN" in out
 
 
+def test_a_token_of_the_environment_lets_nobody_in_beside_those_of_a_file(seeming, capsys, monkeypatch, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("new\n")
+    monkeypatch.setenv("HEBE_API_TOKEN", "old")
+    run(capsys, "models", "--api-token-file", tokens)
+    assert seeming["options"].api_tokens == ("new",)
+
+
 def test_interrupts_end_it_at_once_only_while_nothing_runs(seeming, capsys):
     before = signal.getsignal(signal.SIGINT)
     with _interrupt_ends_at_once():

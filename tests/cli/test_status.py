@@ -105,6 +105,19 @@ def test_a_token_is_sent(answering, capsys, tmp_path):
     assert [authorization for _, authorization in server.asked] == ["Bearer secret", "Bearer mine"]
 
 
+def test_a_token_file_beats_the_environment_but_not_another_option(answering, capsys, monkeypatch, tmp_path):
+    file = tmp_path / "token"
+    file.write_text("new\n")
+    server = answering((200, document()))
+    monkeypatch.setenv("HEBE_API_TOKEN", "old")
+    for options in ([], ["--token-file", str(file)], ["--api-token", "mine"]):
+        run(capsys, server.url, *options, code=0)
+    assert [authorization for _, authorization in server.asked] == ["Bearer old", "Bearer new", "Bearer mine"]
+    refused = run(capsys, server.url, "--api-token", "mine", "--api-token-file", str(file), code=2)
+    assert "give either --api-token or --token-file" in refused.err
+    assert len(server.asked) == 3
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [

@@ -138,7 +138,8 @@ def serve(
         typer.Option(
             rich_help_panel=_ACCESS,
             # Read below: as an `envvar` of a list, each word of it would be a token.
-            help=f"Token that requests must carry; once for each (env var: {_TOKEN_VARIABLE}; default: none needed).",
+            help=f"Token that requests must carry; once for each (env var: {_TOKEN_VARIABLE}, where neither this nor "
+            "--api-token-file is given; default: none needed).",
         ),
     ] = None,
     api_token_file: Annotated[
@@ -181,7 +182,7 @@ def serve(
         check_profile_decides(context)
     if (tls_certificate is None) != (tls_key is None):
         raise typer.BadParameter("--tls-certificate and --tls-key belong together", param_hint="--tls-certificate")
-    if not api_token and (token := os.environ.get(_TOKEN_VARIABLE)) is not None:
+    if not api_token and api_token_file is None and (token := os.environ.get(_TOKEN_VARIABLE)) is not None:
         if not token.strip():
             # Set, but to nothing: whoever did that did not mean to let everybody in.
             raise typer.BadParameter("is set but empty: give a token, or unset it", param_hint=_TOKEN_VARIABLE)

@@ -17,6 +17,7 @@ _CONNECTION = "Server and connection"
 
 
 def status(
+    context: typer.Context,
     url: Annotated[
         str, typer.Argument(metavar="URL", help="http(s)://HOST:PORT of the server's HTTP port, or HOST:PORT.")
     ],
@@ -53,6 +54,11 @@ def status(
     """
     from hebe.load_generator.error import LoadError
 
+    if token_file is not None:
+        source = context.get_parameter_source("api_token")
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter("give either --api-token or --token-file", param_hint="--token-file")
+        api_token = None  # the environment's, which the file was given instead of
     target = _target(url, api_token, token_file, ca_file)
     if watch is None:
         document = ask(target)
