@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from hebe.models.catalog import entry
 from hebe.serving import model_host, stored_models
-from hebe.serving.errors import LoadFailed
+from hebe.serving.errors import LoadFailed, ModelNotReady, UnknownModel
 from hebe.serving.model_host import HostOptions, ModelHost
 
 from .running_model import Running
@@ -79,6 +79,52 @@ async def test_unloading_waits_for_the_version_that_was_replaced_too(monkeypatch
     goes_on.set()
     await asyncio.wait_for(unload, 30.0)
     assert (older.closed, host.entries[0].state) == (True, "UNAVAILABLE")
+
+
+class OneOfThree:
+    """A start at which `broken` cannot be loaded, `wnd` can, and `last` has its turn after that: `unload` is called as
+    it waits for it.
+    """
+
+    def __init__(self, monkeypatch):
+        self.host = ModelHost(Path("models"), HostOptions(workers=1))
+        self.refused = None
+        versions = {"broken": (2,), "wnd": (1,), "last": (1,)}
+        monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: versions)
+        monkeypatch.setattr(model_host.ModelHost, "_open", self._open)
+        monkeypatch.setattr(model_host.ModelHost, "_answer_one", self._answer_one)
+
+    def _open(self, name, *_):
+        if name == "broken":
+            raise LoadFailed("its files are damaged")
+        model = Running()
+        model.workers, model.ready = 1, True
+        return model
+
+    async def _answer_one(self, _model):
+        if self.refused is None:
+            with pytest.raises(ModelNotReady, match="waits for its turn to be loaded") as self.refused:
+                await self.host.unload("last")
+
+
+async def test_a_model_that_could_not_be_loaded_is_given_up_by_unloading_it(monkeypatch):
+    """The server is then ready without it; by nothing that is refused does it become so."""
+    start = OneOfThree(monkeypatch)
+    host = start.host
+    await host.load_all()
+    assert start.refused is not None
+    for name in ("nobody", "brokem"):
+        with pytest.raises(UnknownModel, match=f"model '{name}' is not loaded"):
+            await host.unload(name)
+    assert [name for name in ("broken", "wnd", "last") if host.wants(name)] == ["broken", "wnd", "last"]
+    assert not host.ready
+    await host.unload("broken")
+    given_up = next(entry for entry in host.entries if entry.name == "broken")
+    assert (given_up.state, given_up.version, given_up.reason) == ("UNAVAILABLE", 2, "unloaded")
+    assert (host.ready, host.wants("broken")) == (True, False)
+    with pytest.raises(UnknownModel, match="model 'broken' is not loaded"):
+        await host.unload("broken")
+    await host.close()
 
 
 @pytest.mark.parametrize("end", ["answered", "the server stops", "a worker is lost"])

@@ -393,20 +393,29 @@ class ModelHost:
 
     async def unload(self, name: str) -> None:
         """Take a model out and free its memory; returns when it is free, also that of a version which it has replaced.
+        One that should be served and could not be loaded is given up, so that the server may be ready without it.
 
-        Raises `UnknownModel` if it is not loaded.
+        Raises `UnknownModel` if it is neither, `ModelNotReady` if at start it waits for its turn to be loaded; both
+        change nothing.
         """
         async with self._alone(name):
-            model = self._hosted.pop(name, None)
-            self._wanted.discard(name)
-            if model is None:
+            model, entry = self._hosted.pop(name, None), self._index.find(name)
+            if model is not None:
+                version = model.version
+            elif entry is None or name not in self._wanted:
                 raise UnknownModel(f"model {name!r} is not loaded")
-            self._index.put(name, model.version, "UNLOADING")
-            await self._close_model(model)
+            elif entry.state == "LOADING":
+                raise ModelNotReady(f"model {name} waits for its turn to be loaded: unload it after that")
+            else:
+                version = entry.version
+            self._wanted.discard(name)
+            self._index.put(name, version, "UNLOADING")
+            if model is not None:
+                await self._close_model(model)
             if earlier := [task for task, of in self._closing.items() if of == name]:
                 await asyncio.wait(earlier)
-            self._index.put(name, model.version, "UNAVAILABLE", "unloaded")
-            log.info("model unloaded", model=name, version=model.version)
+            self._index.put(name, version, "UNAVAILABLE", "unloaded")
+            log.info("model unloaded", model=name, version=version)
 
     def begin_shutdown(self) -> None:
         """Be live and ready no more; every model answers what it has admitted and refuses the rest."""
