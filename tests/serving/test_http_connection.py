@@ -410,6 +410,35 @@ async def test_the_end_of_what_is_sent_amid_a_request_is_the_end():
         assert not connection.eof_received()
 
 
+@pytest.mark.parametrize("empty", [b"\r\n", b"\r\n\r\n\n", b"\r"])
+async def test_empty_lines_behind_a_request_begin_none_and_cost_no_time(empty):
+    """However they come: the connection stays as idle as it is, and is closed without a word."""
+    now_s = 0.0
+    connection, transport, send = connected(clock=lambda: now_s)
+    for number in range(1, 4):
+        send(b"GET /refused HTTP/1.1\r\n\r\n" + empty)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        now_s += 1.0
+        send(empty)
+        assert (connection._state, bytes(connection._pending)) == (_State.IDLE, b"")
+        assert connection.waits_since_s == now_s - 1.0
+        assert connection.give_up_s == now_s - 1.0 + LIMITS.idle_timeout_s
+        assert re.findall(rb"HTTP/1.1 (\d+)", transport.written) == [b"403"] * number
+    connection.out_of_time()
+    assert transport.closing
+    assert re.findall(rb"HTTP/1.1 (\d+)", transport.written) == [b"403"] * 3
+
+
+async def test_empty_lines_are_not_waited_for_where_a_client_has_closed_its_side():
+    connection, transport, send = connected()
+    send(b"GET /refused HTTP/1.1\r\n\r\n\r\n")
+    assert connection.eof_received(), "there may be something left to answer"
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert transport.closing
+
+
 REFUSED = b"GET /refused HTTP/1.1\r\nX: " + b"x" * 969 + b"\r\n\r\n"
 """A thousand bytes, which are answered as soon as they have come."""
 

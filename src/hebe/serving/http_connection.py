@@ -210,7 +210,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _start_head(self) -> None:
-        """The next request begins with what is pending."""
+        """The next request begins with what is pending, but for empty lines, which ask for nothing (RFC 9112, 2.2)."""
+        pending = self._pending
+        if pending.startswith((b"\r", b"\n")):
+            del pending[: len(pending) - len(pending.lstrip(b"\r\n"))]
+        if not pending:
+            return
         self._state = _State.HEAD
         self._arrival_s = self._shared.clock()
         self._allow(self._limits.head_timeout_s)
@@ -219,11 +224,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _take_head(self, before: int) -> None:
         """Go on if the head is whole; so many bytes of what is pending have been looked at."""
         pending, most_bytes = self._pending, self._limits.max_head_bytes
-        searched = max(0, before - 3)
-        if searched == 0 and pending.startswith((b"\r", b"\n")):
-            # Empty lines before a request line are allowed (RFC 9112, 2.2).
-            del pending[: len(pending) - len(pending.lstrip(b"\r\n"))]
-        end = pending.find(b"\r\n\r\n", searched, most_bytes)
+        end = pending.find(b"\r\n\r\n", max(0, before - 3), most_bytes)
         if end < 0:
             if len(pending) > most_bytes:
                 message = f"request line and headers exceed {most_bytes} bytes"
@@ -243,9 +244,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(RequestError(ErrorKind.INVALID, f"not an HTTP/1.1 request: {fault}"))
             return
         if self._header_lines > _MAX_HEADER_LINES:
-            self._refuse(
-                RequestError(ErrorKind.HEAD_TOO_LARGE, f"the request has more than {_MAX_HEADER_LINES} headers")
-            )
+            message = f"the request has more than {_MAX_HEADER_LINES} headers"
+            self._refuse(RequestError(ErrorKind.HEAD_TOO_LARGE, message))
             return
         self._head_complete()
 
@@ -521,7 +521,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """What the client had sent when it closed its side has been taken."""
         if self._state is _State.ANSWERING:
             self._ask_after_peer()
-        elif self._state in (_State.HEAD, _State.BODY, _State.CHUNKED):
+        elif self._state in (_State.HEAD, _State.BODY, _State.CHUNKED) or not self._pending:
             self._transport.close()  # the rest will not come
 
     def _refuse(self, error: RequestError) -> None:
