@@ -208,7 +208,8 @@ def test_a_refusal_is_counted_once(plane):
 
 def test_a_refusal_is_counted_on_the_model_that_it_names_if_there_is_one(plane):
     for model, version in (("lone", ""), ("lone", "1"), ("lone", "2"), ("invented", ""), ("", "")):
-        plane.count_refused(RequestError(ErrorKind.RATE_LIMITED, "too often"), model, version, plane.clock())
+        asked = InferRequest(model, version, "", (), plane.clock())
+        plane.count_refused(RequestError(ErrorKind.RATE_LIMITED, "too often"), asked)
     assert counters(plane).refused == {"rate_limited": 2}
     assert (counters(plane).fail.count, counters(plane).refused_late) == (2, 0)
     assert plane.statistics.refused == {"rate_limited": 3}

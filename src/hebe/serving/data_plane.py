@@ -92,23 +92,20 @@ class DataPlane:
         """Which says how much a request to a model may have. Raises what `ModelHost.find` raises."""
         return self._endpoint(self.host.find(name, version or None)).decoder
 
-    def count_refused(self, error: RequestError, model: str = "", version: str = "", arrival_s: float = 0.0) -> None:
-        """Count a request that was answered with `error`, unless that was counted already.
+    def count_refused(self, error: RequestError, asked: InferRequest | None = None) -> None:
+        """Count a request that was answered with `error`, unless that was counted already; if it asked for scores,
+        trace it: `asked` is what is known of it then.
 
-        It is counted on the `model` (and `version`) that it asks for scores, if it names one and that is loaded. What
-        it names otherwise is the client's invention, and no name of anything here.
+        It is counted on the model (and version) that it asks, if it names one and that is loaded. What it names
+        otherwise is the client's invention, and no name of anything here.
         """
         if error.counted:
             return
-        error.counted = True
-        if model:
+        endpoint: _Endpoint | None = None
+        if asked is not None:
             with contextlib.suppress(UnknownModel, ModelNotReady):
-                counters = self._endpoint(self.host.find(model, version or None)).statistics
-                counters.query_refused(
-                    error.reason, self.clock() - arrival_s, allowed_s=0.0, failed=error.kind.is_failure
-                )
-                return
-        self.statistics.refused[error.reason] += 1
+                endpoint = self._endpoint(self.host.find(asked.model, asked.version or None))
+        self._count_refused(error, asked, endpoint)
 
     def _endpoint(self, model: HostedModel) -> _Endpoint:
         spec = model.spec
@@ -145,20 +142,23 @@ class DataPlane:
         if refused is None:
             return None
         error = as_request_error(refused)
-        self._count_refused(request, self._endpoint(model), error)
+        self._count_refused(error, request, self._endpoint(model))
         return error
 
-    def _count_refused(self, request: InferRequest, endpoint: _Endpoint | None, error: RequestError) -> None:
+    def _count_refused(self, error: RequestError, asked: InferRequest | None, endpoint: _Endpoint | None) -> None:
         """Count and trace a refusal; without `endpoint` one that reached no model."""
-        after_s = self.clock() - request.arrival_s
-        if endpoint is None:
-            self.count_refused(error)
+        error.counted = True
+        if asked is None or endpoint is None:
+            self.statistics.refused[error.reason] += 1
         else:
-            error.counted = True
-            failed = error.kind.is_failure
-            endpoint.statistics.query_refused(error.reason, after_s, _allowed_s(request), failed=failed)
+            after_s, failed = self.clock() - asked.arrival_s, error.kind.is_failure
+            endpoint.statistics.query_refused(error.reason, after_s, _allowed_s(asked), failed=failed)
+        if asked is not None:
+            self._trace_refused(asked, error.reason, error.message)
+
+    def _trace_refused(self, asked: InferRequest, reason: str, message: str) -> None:
         if self._tracer is not None:
-            self._tracer.refused(request, error, after_s)
+            self._tracer.refused(asked, reason, message, self.clock() - asked.arrival_s)
 
     async def infer(self, request: InferRequest) -> InferAnswer:
         """Decode, run, count. Raises `RequestError`; cancelling the task withdraws the query."""
@@ -170,10 +170,11 @@ class DataPlane:
         except asyncio.CancelledError:
             if endpoint is not None:
                 endpoint.statistics.query_refused(CANCELLED, self.clock() - request.arrival_s)
+            self._trace_refused(request, CANCELLED, "its client did not wait for the answer")
             raise
         except Exception as fault:
             error = as_request_error(fault)
-            self._count_refused(request, endpoint, error)
+            self._count_refused(error, request, endpoint)
             if error is fault:
                 raise
             raise error from fault
@@ -198,7 +199,7 @@ class DataPlane:
             return await model.prefetch({table: np.concatenate(parts) for table, parts in by_table.items()})
         except Exception as fault:
             error = as_request_error(fault)
-            self._count_refused(request, None, error)
+            self.count_refused(error)
             if error is fault:
                 raise
             raise error from fault

@@ -33,6 +33,12 @@ _CONTENTS_FIELD = {
 _MOST_PARAMETERS = 64
 
 
+def metadata_value(context: Any, key: str) -> str | None:
+    """What a call's metadata says of `key`; None if nothing, or not as text."""
+    value = next((value for name, value in context.invocation_metadata() or () if name == key), None)
+    return value if isinstance(value, str) else None
+
+
 def parameters_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """A protobuf map of parameters as plain values; None where a value is not set. Raises `InvalidInput`: too many."""
     if len(parameters) > _MOST_PARAMETERS:

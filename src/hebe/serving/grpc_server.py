@@ -41,8 +41,9 @@ from hebe.serving.errors import (
     as_request_error,
     release,
 )
-from hebe.serving.grpc_infer import decode_infer, encode_answer, parameters_of, split_raw_contents
+from hebe.serving.grpc_infer import decode_infer, encode_answer, metadata_value, parameters_of, split_raw_contents
 from hebe.serving.grpc_places import CallPlaces, end_late_calls
+from hebe.serving.infer_request import InferRequest
 from hebe.serving.listening import ServerTls, open_port
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
@@ -180,6 +181,7 @@ class GrpcFrontEnd:
         budget = self._budget
 
         async def call(_requests: Any, context: Any) -> bytes:
+            begun_s = self._clock()
             try:
                 if not is_open:
                     self._admit(context)
@@ -202,7 +204,7 @@ class GrpcFrontEnd:
             except Exception as fault:
                 error = as_request_error(fault)
             data = b""  # gRPC keeps what abort raises, and with it this frame, until the next full garbage collection
-            await self._abort(context, name, error)
+            await self._abort(context, name, error, self._asked(context, begun_s) if name == "ModelInfer" else None)
             raise AssertionError("abort raises")
 
         return call
@@ -211,18 +213,12 @@ class GrpcFrontEnd:
         """A method that there is not."""
         await self._abort(context, "", RequestError(ErrorKind.UNSUPPORTED, "there is no such method"))
 
-    def _authorization(self, context: Any) -> str | None:
-        for key, value in context.invocation_metadata() or ():
-            if key == "authorization":
-                return value if isinstance(value, str) else None
-        return None
-
     def _admit(self, context: Any) -> None:
         """Raise `RequestError` unless the call's metadata carries a token with requests left."""
-        self._gate.admit(self._authorization(context) if self._gate.asks else None, self._clock())
+        self._gate.admit(metadata_value(context, "authorization") if self._gate.asks else None, self._clock())
 
-    async def _abort(self, context: Any, name: str, error: RequestError) -> None:
-        self._data_plane.count_refused(error)
+    async def _abort(self, context: Any, name: str, error: RequestError, asked: InferRequest | None = None) -> None:
+        self._data_plane.count_refused(error, asked)
         self._log.refused("grpc", name, error, context.peer())
         release(error)
         metadata: tuple[tuple[str, str], ...] = ()
@@ -236,6 +232,15 @@ class GrpcFrontEnd:
 
     # -- inference
 
+    def _asked(self, context: Any, arrival_s: float, request: Any = None) -> InferRequest | None:
+        """What is known of a request for scores, `request` once it is parsed; None of who has no token."""
+        if not self._gate.knows(metadata_value(context, "authorization")):
+            return None
+        parent = metadata_value(context, "traceparent")
+        if request is None:
+            return InferRequest("", "", "", (), arrival_s, trace_parent=parent)
+        return InferRequest(request.model_name, request.model_version, request.id, (), arrival_s, trace_parent=parent)
+
     async def _infer(self, data: bytes, context: Any, arrival_s: float) -> Any:
         rest, raw_contents = split_raw_contents(data, self._data_plane.most_fields)
         request = _parse(message("ModelInferRequest"), rest, self._limits.max_json_bytes)
@@ -244,13 +249,14 @@ class GrpcFrontEnd:
         try:
             decoder = self._data_plane.decoder(request.model_name, request.model_version)
             decoded, raw = decode_infer(request, arrival_s, deadline_s, raw_contents, decoder.most_values)
-        except RequestError as error:
-            self._data_plane.count_refused(error, request.model_name, request.model_version, arrival_s)
-            raise
+        except Exception as fault:
+            error = as_request_error(fault)
+            self._data_plane.count_refused(error, self._asked(context, arrival_s, request))
+            if error is fault:
+                raise
+            raise error from fault
         if self._data_plane.traces:
-            decoded.trace_parent = next(
-                (value for key, value in context.invocation_metadata() or () if key == "traceparent"), None
-            )
+            decoded.trace_parent = metadata_value(context, "traceparent")
         answer = await self._data_plane.infer(decoded)
         start_s = self._clock()
         response = encode_answer(answer, raw)
@@ -333,7 +339,7 @@ class GrpcFrontEnd:
             response.infer_response.parameters["triton_final_response"].bool_param = True
         except Exception as fault:
             error = as_request_error(fault)
-            self._data_plane.count_refused(error)
+            self._data_plane.count_refused(error, self._asked(context, arrival_s))
             self._log.refused("grpc", "ModelStreamInfer", error, context.peer())
             response.error_message = error.message
             release(error)
@@ -383,7 +389,7 @@ class GrpcFrontEnd:
         if service in ("", SERVICE, _HEALTH):
             ready = self._host.live and self._host.ready
         else:
-            self._gate.check(self._authorization(context))
+            self._gate.check(metadata_value(context, "authorization"))
             try:
                 ready = self._host.find(service, None).ready
             except UnknownModel:
@@ -401,7 +407,7 @@ class GrpcFrontEnd:
 
     async def _health_watch(self, _requests: Any, context: Any) -> None:
         """The status now, and every change of it, while the client listens and the server lives, for a time."""
-        places = self._watches[self._gate.knows(self._authorization(context))]
+        places = self._watches[self._gate.knows(metadata_value(context, "authorization"))]
         try:
             places.take()
             try:

@@ -30,6 +30,7 @@ from hebe.serving.http_infer import (
     parse_json_object,
 )
 from hebe.serving.http_message import JSON_LENGTH_HEADER, HttpLimits, HttpRequest, HttpResponse, refusal_headers
+from hebe.serving.infer_request import InferRequest
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
 from hebe.serving.repository_control import RepositoryControl
@@ -162,23 +163,23 @@ class HttpFrontEnd:
     def refuse(self, error: RequestError, head: HttpRequest | None) -> HttpResponse:
         """The answer to what is refused or failed, counted, on its model if it asks one for scores, and logged."""
         if not error.counted:
-            if head is not None and (route := self._asking(head)) is not None:
-                self._data_plane.count_refused(error, route.model, route.version, head.arrival_s)
-            else:
-                self._data_plane.count_refused(error)
+            self._data_plane.count_refused(error, None if head is None else self._asked(head))
         what, peer = (f"{head.method} {head.path}", head.peer) if head is not None else ("", "")
         self._log.refused("http", what, error, peer)
         return _refusal(error)
 
-    def _asking(self, head: HttpRequest) -> _Route | None:
-        """The route of what asks a model for scores; None of all else, and of who has no token to speak for clients."""
+    def _asked(self, head: HttpRequest) -> InferRequest | None:
+        """What the head tells of a request for scores; None of all else, and of who has no token to speak for
+        clients.
+        """
         route: _Route | None = head.route
         if route is None:  # refused before it was screened
             with contextlib.suppress(RequestError):
                 route = self._route(head.method, head.path)
         if route is None or not route.infer or not self._gate.knows(head.header(b"authorization")):
             return None
-        return route
+        trace_parent = head.header(b"traceparent")
+        return InferRequest(route.model, route.version, "", (), head.arrival_s, trace_parent=trace_parent)
 
     # -- paths
 

@@ -1,7 +1,9 @@
 """OpenTelemetry spans, one for each inference request, where the extra `otel` is installed and asked for.
 
-A span is written when its request is answered: from arrival to answer, a child of the client's span if the request
-carries a W3C `traceparent`, with two children of its own, `queue` and `compute`. Where spans go is set by
+A span is written when its request is answered, refused or given up by its client: from arrival to then, a child of the
+client's span if the request carries a W3C `traceparent`; that of an answer has two children of its own, `queue` and
+`compute`. There is none of who has no token, who might fill the queue of spans, nor of what is not known to be an
+inference request: an HTTP head that is none, a gRPC call whose message does not come. Where spans go is set by
 OpenTelemetry's own environment (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`, ...).
 """
 
@@ -11,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from hebe import __version__
-from hebe.serving.errors import RequestError, ServeError
+from hebe.serving.errors import ServeError
 from hebe.serving.infer_request import InferRequest
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from hebe.query import QueryResult
 
 _INSTALL = "tracing needs OpenTelemetry: pip install 'hebe-serve[otel]', or start without --otel"
+
+_MOST_CHARACTERS = 200
+"""Of a name or id that a client wrote: thousands of spans may wait to be sent."""
 
 
 class Tracer:
@@ -54,14 +59,16 @@ class Tracer:
             self._tracer.start_span(name, inside, start_time=start_ns).end(stop_ns)
         span.end(end_ns)
 
-    def refused(self, request: InferRequest, error: RequestError, after_s: float) -> None:
-        """The span of a request that was answered with `error`, `after_s` after its arrival."""
+    def refused(self, request: InferRequest, reason: str, message: str, after_s: float) -> None:
+        """The span of a request that was answered with an error, or whose client has gone, `after_s` after its
+        arrival; `reason` as in the metrics.
+        """
         from opentelemetry.trace import Status, StatusCode
 
         end_ns = time.time_ns()
         span = self._start(request, end_ns - round(after_s * 1e9))
-        span.set_attribute("hebe.reason", error.reason)
-        span.set_status(Status(StatusCode.ERROR, error.message))
+        span.set_attribute("hebe.reason", reason)
+        span.set_status(Status(StatusCode.ERROR, message))
         span.end(end_ns)
 
     def _start(self, request: InferRequest, arrival_ns: int) -> Any:
@@ -70,9 +77,8 @@ class Tracer:
         parent = None
         if request.trace_parent is not None:
             parent = self._propagator.extract({"traceparent": request.trace_parent})
-        attributes = {"hebe.model": request.model}
-        if request.request_id:
-            attributes["hebe.request_id"] = request.request_id
+        told = {"hebe.model": request.model, "hebe.request_id": request.request_id}
+        attributes = {name: value[:_MOST_CHARACTERS] for name, value in told.items() if value}
         return self._tracer.start_span(
             "infer", parent, kind=SpanKind.SERVER, start_time=arrival_ns, attributes=attributes
         )
