@@ -132,7 +132,7 @@ FAILURES = {
     "no such address": Failure(lambda r: [str(_model(r)), "--host", "192.0.2.1"], "not an address of this machine"),
     "no such certificate": Failure(
         lambda root: [str(_model(root)), "--tls-certificate", "none.pem", "--tls-key", "none.pem"],
-        "TLS certificate none.pem: no such file",
+        "TLS certificate none.pem: No such file or directory",
     ),
     "not a certificate": Failure(_bad_certificate, "certificate.pem and key "),
     "token file without tokens": Failure(_no_tokens, "tokens: has no token; write one a line"),

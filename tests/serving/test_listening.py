@@ -186,13 +186,27 @@ def test_tls_files_that_do_not_fit(tls, tmp_path):
     other = certificate(tmp_path, "other")
     with pytest.raises(ServeError, match="not a PEM certificate and its unencrypted key"):
         TlsFiles(tls.certificate, other.key).context()
-    with pytest.raises(ServeError, match=r"TLS key .*absent: no such file"):
+    with pytest.raises(ServeError, match=r"TLS key .*absent: No such file"):
         TlsFiles(tls.certificate, tmp_path / "absent").context()
+    with pytest.raises(ServeError, match=r"TLS key .*: is not a file"):
+        TlsFiles(tls.certificate, tmp_path).context()
     with pytest.raises(ServeError, match=r"TLS certificate .*absent: No such file"):
         TlsFiles(tmp_path / "absent", tls.key).read()
     (tmp_path / "text").write_text("hello")
     with pytest.raises(ServeError, match="not a PEM certificate"):
         TlsFiles(tmp_path / "text", tls.key).context()
+
+
+def test_tls_files_in_a_directory_that_may_not_be_searched(tls, monkeypatch):
+    """As /etc/letsencrypt/live, to a server that is not root's."""
+
+    def deny(path, **_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "stat", deny)
+    with pytest.raises(ServeError) as error:
+        ServerTls(tls)
+    assert str(error.value) == f"TLS certificate {tls.certificate}: Permission denied"
 
 
 def test_an_encrypted_key_is_refused_without_asking(tls, tmp_path):
@@ -285,6 +299,25 @@ def test_a_port_that_is_not_permitted(monkeypatch):
     monkeypatch.setattr(socket.socket, "bind", deny)
     with pytest.raises(ServeError, match="ports below 1024 need privileges, choose a higher one with --grpc-port"):
         open_port("gRPC", "127.0.0.1", 80)
+
+
+@pytest.mark.parametrize(
+    ("fault", "advice"),
+    [
+        (errno.EAFNOSUPPORT, "not an address of this machine; choose another with --host"),
+        (errno.EMFILE, os.strerror(errno.EMFILE)),
+    ],
+)
+def test_a_port_that_there_is_no_socket_for(monkeypatch, fault, advice):
+    """As that of an IPv6 address on a machine without IPv6."""
+
+    def deny(*_):
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(socket, "socket", deny)
+    with pytest.raises(ServeError) as error:
+        open_port("HTTP", "::1", 8000)
+    assert str(error.value) == f"HTTP port 8000 on ::1: {advice}"
 
 
 def test_a_port_can_be_used_again_at_once():

@@ -8,6 +8,7 @@ import errno
 import os
 import socket
 import ssl
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,8 +40,12 @@ class TlsFiles:
     def context(self) -> ssl.SSLContext:
         """The server's TLS context. Raises `ServeError` if the two files are not a certificate and its key."""
         for what, path in (("certificate", self.certificate), ("key", self.key)):
-            if not path.is_file():
-                raise ServeError(f"TLS {what} {path}: no such file")
+            try:
+                is_file = stat.S_ISREG(path.stat().st_mode)
+            except OSError as fault:  # it is not there, or a directory above it may not be searched
+                raise ServeError(f"TLS {what} {path}: {fault.strerror}") from None
+            if not is_file:
+                raise ServeError(f"TLS {what} {path}: is not a file")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -174,13 +179,16 @@ def open_port(what: str, host: str, port: int) -> socket.socket:
         raise ServeError(f"{what} host {host!r}: {fault.strerror}; use an address of this machine") from None
     except UnicodeError:  # a part of a name that is empty or too long
         raise ServeError(f"{what} host {host!r}: is no name of a host; use an address of this machine") from None
-    listener = socket.socket(family, kind, proto)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(MOST_UNACCEPTED)
+        listener = socket.socket(family, kind, proto)  # which raises where there is no IPv6, or no file left for it
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(MOST_UNACCEPTED)
+        except OSError:
+            listener.close()
+            raise
     except OSError as fault:
-        listener.close()
         raise ServeError(f"{what} port {port} on {host}: {_advice(fault, what)}") from None
     listener.setblocking(False)
     return listener
@@ -192,6 +200,6 @@ def _advice(fault: OSError, what: str) -> str:
         return f"already in use; stop what listens there, or choose another with {option}"
     if fault.errno == errno.EACCES:
         return f"not permitted; ports below 1024 need privileges, choose a higher one with {option}"
-    if fault.errno == errno.EADDRNOTAVAIL:
+    if fault.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
         return "not an address of this machine; choose another with --host"
     return str(fault.strerror)
