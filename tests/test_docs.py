@@ -121,6 +121,15 @@ def test_the_check_of_command_lines_itself(text, unknown):
     assert [word for line in command_lines_of(text) for word in unknown_words(line)] == unknown
 
 
+def test_a_figure_is_kept_once():
+    """`hebe bench planning` runs studies too: what they measure is kept in their own files."""
+    files: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "docs/figures").glob("*.json")):
+        for figure in json.loads(path.read_text())["figures"]:
+            files.setdefault(figure["name"], []).append(path.name)
+    assert not {name: within for name, within in files.items() if len(within) > 1}
+
+
 def test_what_is_missed_is_told():
     """Every figure that falls short of its target stands in docs/figures/README.md, with what it reached."""
     missed = {}

@@ -1,7 +1,8 @@
 """Everything that planning and simulation promise: Kairos, splitting, provisioning, co-location, the simulator.
 
 Kairos' and the splitting policy's figures need the recorded measurements; without `data` they are left out. Hercules'
-and Hera's come from their studies.
+and Hera's are those of their studies, run as thoroughly as this is and on the same data, so that a name has one value;
+in full they take most of the time, half an hour.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hebe.bench.planning_kairos import FULL, QUICK, kairos_figures
 from hebe.bench.planning_simulator import simulator_figures
 from hebe.bench.planning_solvers import solver_figures
 from hebe.report.figures import Figure
+from hebe.studies.hercules_fleet import RE_PLANNING_S, day_curve
 from hebe.studies.kairos_setting import FILES, measurements, settings
 from hebe.studies.runner import run_study
 from hebe.studies.study import StudyOptions
@@ -38,10 +40,13 @@ def run(quick: bool, progress: Progress, data: Path | None = None) -> list[Figur
     """Measure `kairos.*`, `split.*`, `matching.*`, `pool.*`, `provision.*`, `affinity.*`, `colocate.*`, `simulator.*`,
     `hercules.*`, `hera.*`. What is timed comes first.
 
-    `data` is the directory of the recorded measurements (exec_ms.csv, load_ms.csv), or what holds it as `kairos/`.
-    Raises `ValueError` for bad ones, before anything is measured.
+    `data` is the directory of the recorded measurements (exec_ms.csv, load_ms.csv), or what holds it as `kairos/`, and
+    maybe the recorded load of days as `load/`. Raises `ValueError` for bad ones, before anything is measured.
     """
     effort = QUICK if quick else FULL
+    with_load = data if data is not None and (data / "load").is_dir() else None
+    of_studies = StudyOptions(quick=quick, data=with_load)
+    day_curve(of_studies, RE_PLANNING_S)
     measured = measurements(options := StudyOptions(data=data))
     if measured is not None:
         settings(options, effort.models)
@@ -51,18 +56,18 @@ def run(quick: bool, progress: Progress, data: Path | None = None) -> list[Figur
         progress.console.print(f"Left out: kairos.*, split.*, kairos_plus.*: {needed}", soft_wrap=True)
     else:
         figures += kairos_figures(measured, effort, progress)
-    return figures + _of_studies(progress)
+    return figures + _of_studies(of_studies, progress)
 
 
-def _of_studies(progress: Progress) -> list[Figure]:
-    """The papers' cluster figures, by the studies' quick runs; the studies themselves take longer, and explain."""
+def _of_studies(options: StudyOptions, progress: Progress) -> list[Figure]:
+    """The papers' cluster figures; the studies' own pages explain them."""
     figures: list[Figure] = []
     for name, beginnings in STUDY_FIGURES.items():
-        found = run_study(name, StudyOptions(quick=True), progress).file.figures
-        note = f"a quick run of the study {name}"
+        file = run_study(name, options, progress).file
+        note = f"as {file.command}"
         figures += [
             replace(figure, note=f"{figure.note}; {note}" if figure.note else note)
-            for figure in found
+            for figure in file.figures
             if figure.name.startswith(beginnings)
         ]
     return figures

@@ -58,7 +58,7 @@ class Target:
 class Figure:
     """One measured number. Raises `FigureError` for what was not measured.
 
-    `name`   dotted, unique over all files: "serve.over_inprocess.grpc".
+    `name`   dotted, of one quantity in all files: "serve.over_inprocess.grpc"; `docs/figures/` has it once.
     `value`  in `unit` ("ratio", "ms", "queries/s", "bytes", ...), over `runs` repeats.
     `low`, `high` its spread (state which one in `note` if not that of `ratio_of_medians` or
              `median_and_spread`); both or neither.
