@@ -11,6 +11,7 @@ from hebe.report.figures import Figure, ratio_of_medians
 from hebe.report.plots import grouped_bars
 
 from .run import Contender, Results
+from .wrk import CORRECTED, Wrk
 
 HEBE = "hebe"
 TRITON = {"triton": "over_triton", "triton-backend": "over_triton_backend"}
@@ -96,7 +97,8 @@ def _absolute(results: Results) -> list[Figure]:
         rates = [one.queries_per_s for one in rounds]
         p50, p99 = (median(getattr(one, quantity) for one in rounds) for quantity in ("p50_ms", "p99_ms"))
         name = f"peers.{contender.server}.{contender.protocol}.{contender.client}.c{concurrency}"
-        note = f"p50 {p50:.2f} ms, p99 {p99:.2f} ms; low and high are the extremes"
+        corrected = f"; {CORRECTED}" if contender.client == Wrk.name else ""
+        note = f"p50 {p50:.2f} ms, p99 {p99:.2f} ms{corrected}; low and high are the extremes"
         found.append(
             Figure(
                 name,
@@ -126,7 +128,7 @@ def picture(results: Results, concurrencies: Sequence[int]) -> str:
 
 def table(results: Results, concurrencies: Sequence[int]) -> Table:
     """One line a contender: queries/s (p50/p99 ms) at each concurrency, medians over the rounds."""
-    shown = Table(title="closed loop, medians: queries/s (p50/p99 ms)")
+    shown = Table(title="closed loop, medians: queries/s (p50/p99 ms)", caption=f"{Wrk.name}: {CORRECTED}")
     for column in ("server", "client", "protocol"):
         shown.add_column(column)
     for concurrency in concurrencies:

@@ -15,7 +15,7 @@ class ClientStalledError(MeasurementError):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a client saw, latencies from its own clock."""
+    """What a client saw, latencies from its own clock; wrk's are corrected for coordinated omission (`wrk.py`)."""
 
     queries_per_s: float
     p50_ms: float

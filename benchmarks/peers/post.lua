@@ -22,6 +22,7 @@ function request()
    return requests[last]
 end
 
+-- `latency` is already corrected for coordinated omission: wrk.py tells what that means.
 function done(summary, latency, _)
    local errors = summary.errors
    print(string.format(

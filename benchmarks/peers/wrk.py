@@ -1,4 +1,10 @@
-"""wrk, the client for servers that take any HTTP body: it costs less than perf_analyzer, so it shows more of them."""
+"""wrk, the client for servers that take any HTTP body: it costs less than perf_analyzer, so it shows more of them.
+
+Its percentiles are not those of the latencies that it measured. Before post.lua sees them, wrk corrects them for
+coordinated omission (`stats_correct` in its stats.c): for each query of more than twice the mean time between a
+connection's queries it counts those that would have been sent meanwhile and would have waited, too. A closed loop never
+sent them, so a few stalls lift the p99 far above what 99 of 100 of its queries took.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,7 @@ from .measurement import ClientStalledError, Measurement, MeasurementError
 
 SCRIPT = Path(__file__).with_name("post.lua")
 WARM_UP_S = 1
+CORRECTED = "latencies corrected by wrk for coordinated omission"
 ANSWER_TIMEOUT_S = 10
 PATIENCE_S = 20.0
 

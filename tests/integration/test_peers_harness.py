@@ -157,6 +157,13 @@ def test_hebe_is_compared_with_the_better_protocol():
     assert ">500<" in drawn
 
 
+def test_wrks_latencies_are_told_to_be_corrected():
+    results = results_of({HEBE: [1000], Contender("bentoml", "wrk", "raw"): [400]})
+    notes = {figure.name: figure.note for figure in figures(results, [4])}
+    assert "p99 5.00 ms; latencies corrected by wrk" in notes["peers.bentoml.raw.wrk.c4"]
+    assert "corrected" not in notes["peers.hebe.http.perf_analyzer.c4"]
+
+
 def test_what_was_not_measured_is_absent():
     results = results_of({HEBE: [1000], TRITON[0]: [400]})
     results.drop("triton")
