@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hebe.bench.reconfigure import _Queries, _recovery_s, _seconds, configurations
+from hebe.bench.reconfigure import _Queries, _recovery_figure, _recovery_s, _seconds, configurations
 from hebe.server_configuration import Placement
+from hebe.spec import SlaTarget
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 16])
@@ -17,7 +18,7 @@ def test_every_placement_is_tried_that_the_cores_allow(cores):
 
 
 def recovery_s(queries, began_s, took_s):
-    return _recovery_s(_seconds(queries, began_s, 4.0), took_s, 4.0)
+    return _recovery_s(_seconds(queries, began_s, 4.0), took_s)
 
 
 def test_recovered_is_when_the_change_is_made_and_the_sla_has_begun_to_hold_for_two_seconds():
@@ -35,4 +36,17 @@ def test_recovered_is_when_the_change_is_made_and_the_sla_has_begun_to_hold_for_
     assert recovery_s(queries, 2.6, 0.1) == pytest.approx(0.1), "what slows it later is something else"
     assert recovery_s(queries, 4.8, 0.1) == pytest.approx(1.0)
     queries.latencies_s = [0.2] * 900
-    assert recovery_s(queries, 2.6, 0.1) == pytest.approx(4.0)
+    assert recovery_s(queries, 2.6, 0.1) is None
+
+
+def test_changes_that_never_recovered_are_counted():
+    ways = configurations(1)[1:]
+    recoveries_s = [0.1, 0.2] * 3
+    assert len(recoveries_s) == 3 * len(ways)
+    recoveries_s[3] = None
+    figure = _recovery_figure(recoveries_s, ways, 6.0, SlaTarget(20.0, 95.0), "And so on")
+    assert (figure.value, figure.low, figure.high, figure.runs) == (0.2, 0.1, 6.0, 6)
+    assert "the median of 3 rounds" in figure.note
+    assert figure.note.endswith(
+        "1 of 6 changes had not recovered when the next was made, 6 s later, and count as that. And so on"
+    )
