@@ -1,7 +1,7 @@
 """hercules-accelerator: what it tells of given points and breakdowns, and the analytic T7's."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -51,6 +51,17 @@ def test_what_given_points_come_to():
     page = page_of(hercules_accelerator, result)
     assert page.count("<svg") == 1 + 3 + 1 + 2
     assert "No GPU was used" in page
+
+
+def test_what_is_per_watt_is_marked_where_watts_were_estimated():
+    modelled = {name: Modelled(POINTS, BREAKDOWN) for name in ("RMC3", "MT-WnD", "DIN")}
+    estimated = {policy: replace(point, power_estimated=True) for policy, point in POINTS.items()}
+    result = told(modelled, {"RMC3": Measured(100.0, estimated, {}, {}, "")}, EFFORT)
+    marked = {figure.name for figure in result.figures if figure.note == "watts estimated"}
+    assert marked == {f"hercules.accelerator.live.{what}_per_watt.rmc3" for what in ("co_location", "fusion")}
+    by_title = {table.title: table for table in result.tables}
+    assert by_title["On the analytic T7"].columns.count("per watt") == 3
+    assert by_title["On this machine"].columns.count("per watt; watts estimated") == 3
 
 
 def test_what_was_measured_comes_back_from_disk_as_it_was():

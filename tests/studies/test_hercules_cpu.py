@@ -37,6 +37,17 @@ def test_what_given_points_come_to():
     assert "Power is a guess." in page
 
 
+def test_what_is_per_watt_is_marked_where_watts_were_estimated():
+    here = {ONE: {20.0: Point(100.0, 50.0, 0.9)}, TWO: {20.0: Point(80.0, 50.0, 0.9, power_estimated=True)}}
+    result = told(points(1.3), here, EFFORT)
+    marked = {figure.name for figure in result.figures if figure.note.endswith("; watts estimated")}
+    assert marked == {"hercules.cpu.live.qps_per_watt_gain"}
+    modelled, live = result.tables
+    assert "per watt" in modelled.columns
+    assert "per watt" not in live.columns
+    assert live.columns.count("per watt; watts estimated") == 2
+
+
 def test_a_machine_of_one_core_is_left_out():
     result = told(points(1.3), {}, EFFORT)
     assert all(".live." not in figure.name for figure in result.figures)

@@ -104,6 +104,8 @@ def test_a_target_is_made_longer_only_where_it_must_be():
 class _Evaluator:
     """Each measurement has probes of some cores' use; none settles where there are none."""
 
+    power_estimated = False
+
     def __init__(self, use):
         self.use = use
 
@@ -113,7 +115,7 @@ class _Evaluator:
             self.use(SimpleNamespace(phase=phase), None)
         if not probes:
             raise ProfilingError("it did not settle")
-        return Reached(100.0, 40.0)
+        return Reached(100.0, 40.0, power_estimated=self.power_estimated)
 
 
 class _Meter:
@@ -136,6 +138,16 @@ def test_the_use_of_the_cores_is_that_of_the_last_phase_s_probes(server):
     first = next(phase for phase in Phase if phase is not Phase.ROUND)
     assert server.point([(first, 0.1), *busy]) == Point(100.0, 40.0, 0.7)
     assert server.point([(first, 0.1)]) == Point(100.0, 40.0, 0.0), "nothing is left of the measurement before"
+
+
+def test_a_point_tells_where_watts_were_estimated(server):
+    assert not server.point([(Phase.ROUND, 0.9)]).power_estimated
+    server.live.power_estimated = True
+    assert server.point([(Phase.ROUND, 0.9)]).power_estimated
+    points = iter([False, True, False])
+    told = SimpleNamespace(point=lambda _configuration: Point(1.0, 10.0, 0.5, next(points)))
+    (found,) = best_in_turns(told, {"one": [(lane(ONE, 64),)]}, 3).values()
+    assert found.power_estimated, "of one in three turns"
 
 
 def test_what_does_not_settle_is_no_point_and_reaches_nothing(server):

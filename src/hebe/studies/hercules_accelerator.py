@@ -19,7 +19,7 @@ from hebe.server_configuration import Lane, Placement
 from hebe.simulation.analytic_server import AnalyticServer
 from hebe.simulation.server_types import HERCULES
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, query_sizes
-from hebe.studies.hercules_point import Point
+from hebe.studies.hercules_point import WATTS_ESTIMATED, Point, watts_estimated
 from hebe.studies.hps_setting import needing_torch
 from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
 from hebe.workload.reuse_profile import PRODUCTION_2021
@@ -239,11 +239,15 @@ def _figures(case: str, points: Mapping[str, Mapping[str, Point | None]], *, wit
     for name, by_policy in points.items():
         found = (*steps(by_policy), *steps(by_policy, per_watt=True))
         names = ("co_location", "fusion", "co_location_per_watt", "fusion_per_watt")
-        for what, value, paper in zip(names, found, STATED_FUSION[name], strict=True):
+        per_watt = WATTS_ESTIMATED if watts_estimated(by_policy.values()) else ""
+        notes = ("", "", per_watt, per_watt)
+        for what, value, paper, note in zip(names, found, STATED_FUSION[name], notes, strict=True):
             if value is not None:
                 stated = paper if with_paper else None
                 figures.append(
-                    Figure(f"hercules.accelerator.{case}.{what}.{name.lower()}", value, "ratio", paper=stated)
+                    Figure(
+                        f"hercules.accelerator.{case}.{what}.{name.lower()}", value, "ratio", paper=stated, note=note
+                    )
                 )
     return figures
 
@@ -262,8 +266,10 @@ def _policies_table(
     points: Mapping[str, Mapping[str, Point | None]], title: str, *, with_paper: bool, target: str = ""
 ) -> Table:
     columns = ["model"]
+    estimated = watts_estimated(point for by_policy in points.values() for point in by_policy.values())
+    per_watt = f"per watt; {WATTS_ESTIMATED}" if estimated else "per watt"
     for policy in (ALONE, LOCATED, FUSED):
-        columns += [f"{policy}: queries/s", "per watt"]
+        columns += [f"{policy}: queries/s", per_watt]
     columns += ["co-location gains", *(["the paper"] if with_paper else [])]
     columns += ["fusion gains", *(["the paper"] if with_paper else [])]
     rows: list[list[Cell]] = []

@@ -18,7 +18,7 @@ from hebe.report.tables import format_number
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, server_of
-from hebe.studies.hercules_point import Point
+from hebe.studies.hercules_point import WATTS_ESTIMATED, Point, watts_estimated
 from hebe.studies.hps_setting import needing_torch, scratch_directory
 from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
 
@@ -153,22 +153,28 @@ def gains(points: Measured, of: Callable[[Point], float]) -> dict[float, float]:
 
 def _figures(case: str, points: Measured, paper: tuple[float | str, float | str], note: str) -> list[Figure]:
     figures = []
-    for what, of, stated in (
-        ("qps_gain", lambda point: point.qps, paper[0]),
-        ("qps_per_watt_gain", lambda point: point.efficiency, paper[1]),
+    estimated = f"; {WATTS_ESTIMATED}" if _estimated(points) else ""
+    for what, of, stated, of_watts in (
+        ("qps_gain", lambda point: point.qps, paper[0], ""),
+        ("qps_per_watt_gain", lambda point: point.efficiency, paper[1], estimated),
     ):
         found = gains(points, of)
         if found:
             at_ms = max(found, key=lambda target_ms: found[target_ms])
             name = f"hercules.cpu.{case}.{what}"
             figures.append(
-                Figure(name, found[at_ms], "ratio", paper=stated, note=f"{note} SLA targets: at {at_ms:g} ms")
+                Figure(name, found[at_ms], "ratio", paper=stated, note=f"{note} SLA targets: at {at_ms:g} ms{of_watts}")
             )
     return figures
 
 
+def _estimated(points: Measured) -> bool:
+    return watts_estimated(point for by_target_ms in points.values() for point in by_target_ms.values())
+
+
 def _shown(points: Measured, title: str) -> list[Block]:
-    return [Picture(_picture(points, title), _CAPTION), _table(points, title)]
+    caption = f"{_CAPTION} Per watt: {WATTS_ESTIMATED}." if _estimated(points) else _CAPTION
+    return [Picture(_picture(points, title), caption), _table(points, title)]
 
 
 _CAPTION = "Utilization: the share of the cores' time that is used close to that load."
@@ -212,8 +218,9 @@ def _picture(points: Measured, title: str) -> str:
 
 def _table(points: Measured, title: str) -> Table:
     columns = ["SLA target (ms)"]
+    per_watt = f"per watt; {WATTS_ESTIMATED}" if _estimated(points) else "per watt"
     for shape in points:
-        columns += [f"{_name(shape)}: queries/s", "per watt", "utilization"]
+        columns += [f"{_name(shape)}: queries/s", per_watt, "utilization"]
     rows: list[list[Cell]] = []
     for target_ms in next(iter(points.values())):
         row: list[Cell] = [target_ms]

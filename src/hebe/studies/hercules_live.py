@@ -32,7 +32,7 @@ from hebe.runtime.processor_meter import ProcessorMeter
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe.studies.hercules_fleet import query_sizes
-from hebe.studies.hercules_point import Point
+from hebe.studies.hercules_point import Point, watts_estimated
 from hebe.studies.hps_setting import scratch_directory
 from hebe.studies.kept_parts import Dataclass
 from hebe.studies.study import StudyOptions
@@ -108,7 +108,7 @@ class LiveServer:
         finally:
             self._advance()
         shares = self._use.shares
-        return Point(reached.qps, reached.power_watts, median(shares) if shares else 0.0)
+        return Point(reached.qps, reached.power_watts, median(shares) if shares else 0.0, reached.power_estimated)
 
     def __call__(self, configuration: Configuration) -> Reached:
         """An `Evaluate` of `planning.parallelism`; what does not settle in time reaches nothing. Raises `StartFailed`,
@@ -274,11 +274,12 @@ def best_in_turns(
 
 
 def _typical(points: Sequence[Point]) -> Point | None:
-    """Medians."""
+    """Medians; estimated is what any of them estimated."""
     if not points:
         return None
     return Point(
         median(point.qps for point in points),
         median(point.power_watts for point in points),
         median(point.utilization for point in points),
+        watts_estimated(points),
     )
