@@ -71,7 +71,7 @@ def test_searches_are_compared_with_everything_by_the_same_measurements():
     notes = [found[f"search.evaluations_share.dlrm-rmc1.live{which}"].note for which in ("", ".guided")]
     assert "--strategy hercules (Algorithm 1, refined): " in notes[0]
     assert "--strategy guided, the default (by measured service times): " in notes[1]
-    assert all(re.search("configurations; [0-9]+ repeats, which count as well", note) for note in notes)
+    assert all(re.search("lanes alone are [0-9]+; [0-9]+ repeats, which count as well", note) for note in notes)
     gain = found["hercules.over_deeprecsys.dlrm-rmc1"]
     assert gain.value == pytest.approx(1.25)
     assert "by workers and cores per worker 1.00, by the S-D pipeline 1.25; 4 cores" in gain.note
@@ -85,7 +85,7 @@ def test_searches_are_compared_with_everything_by_the_same_measurements():
 def test_repeats_are_evaluations_too(monkeypatch):
     monkeypatch.setattr(Seeming, "__call__", lambda _, way: Reached(100.0 + way[0].workers / 10))
     share = figures()["search.evaluations_share.dlrm-rmc1.live"]
-    counted = re.search(r"([0-9]+) of ([0-9]+) configurations; ([0-9]+) repeats", share.note)
+    counted = re.search(r"([0-9]+) configurations, where lanes alone are ([0-9]+); ([0-9]+) repeats", share.note)
     tried, every, repeats = (int(number) for number in counted.groups())
     assert repeats > 0
     assert share.value == (tried + repeats) / every

@@ -1,6 +1,8 @@
 from rich.progress import Progress
 
 from hebe.bench import search_modelled
+from hebe.planning.parallelism import Reached, SearchResult
+from hebe.server_configuration import Lane, Placement
 
 
 def test_measures_what_it_promises(monkeypatch) -> None:
@@ -16,3 +18,14 @@ def test_measures_what_it_promises(monkeypatch) -> None:
         assert found > 0.97
         assert 0 < figures[f"search.evaluations_share.{model}"].value < 0.5, "of a space that is small here"
     assert "pipeline-on-host" in figures["search.over_exhaustive.dlrm-rmc1"].note
+
+
+def test_a_search_that_may_add_a_lane_is_compared_with_lanes_alone():
+    alone = Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, dense_workers=1)
+    two = (alone, Lane(Placement.MODEL_ON_HOST, 2, 1, 64))
+    found = SearchResult(two, Reached(150.0), two, {(alone,): Reached(100.0), two: Reached(150.0)}, (), evaluations=2)
+    every = SearchResult((alone,), Reached(100.0), (alone,), {(alone,): Reached(100.0)}, (), evaluations=1)
+    over, share = search_modelled.search_figures("m.T7", found, every, "so")
+    assert over.value == 1.5
+    assert over.note.endswith("; of every lane alone, 1 configurations, the best reaches 100")
+    assert "2 configurations, where lanes alone are 1; " in share.note

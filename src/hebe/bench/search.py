@@ -1,5 +1,5 @@
-"""How near the search for a server's split comes to trying everything: on modelled servers, and live on this one. And
-what one of its placements rests on: the share of lookups that hot rows serve.
+"""How near the search for a server's split comes to trying every lane alone: on modelled servers, and live on this one.
+And what one of its placements rests on: the share of lookups that hot rows serve.
 
 Each part can be measured alone, as `hebe bench search --only live-din`: the live ones take minutes each, in which
 others had better leave the machine alone.
@@ -17,7 +17,7 @@ from hebe.bench.search_live import live_figures
 from hebe.bench.search_modelled import MODELS, modelled_figures
 from hebe.report.figures import Figure
 
-DESCRIPTION = "Hercules' search for a server's split against trying everything, modelled and on this machine."
+DESCRIPTION = "Hercules' search for a server's split against trying every lane alone, modelled and on this machine."
 
 PARTS: Mapping[str, Callable[[bool, Progress], list[Figure]]] = {
     "modelled": modelled_figures,

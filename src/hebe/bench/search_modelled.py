@@ -1,6 +1,8 @@
-"""How near the search for a server's split comes to trying everything, and at what share of the evaluations.
+"""How near the search for a server's split comes to trying every lane alone, and at what share of the evaluations.
 
-On analytic servers of 20 cores (Hercules' T2, and T7 with an accelerator), where everything can be tried.
+On analytic servers of 20 cores (Hercules' T2, and T7 with an accelerator), where every lane can be tried. On T2 these
+are all configurations. On T7 the search may add a lane on the cores that the accelerator's leaves, so it can find more;
+pairs of lanes are too many to try all of them.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def _figures(model: str, server_type: str, batch_sizes: tuple[int, ...], progres
     found = gradient_search(space, evaluate)
     exact = gradient_search(space, evaluate, refines=False)
     simple = deeprecsys_search(space, evaluate)
-    task = progress.add_task(f"all configurations of {model} on {server_type}", total=space.size())
+    task = progress.add_task(f"every lane of {model} on {server_type}", total=space.size())
 
     def told(configuration: Configuration) -> Reached:
         progress.advance(task)
@@ -64,7 +66,7 @@ def _figures(model: str, server_type: str, batch_sizes: tuple[int, ...], progres
     every = exhaustive_search(space, told)
     progress.remove_task(task)
     if not every.reached.qps:
-        raise RuntimeError(f"{model} keeps {spec.sla.latency_ms:g} ms in no configuration of {server_type}")
+        raise RuntimeError(f"{model} keeps {spec.sla.latency_ms:g} ms in no lane alone of {server_type}")
     name = model if server_type == _HOST else f"{model}.{server_type}"
     return [
         *search_figures(name, found, every, f"Algorithm 1, refined, at {spec.sla.latency_ms:g} ms"),
@@ -90,8 +92,8 @@ def search_figures(
     how: str,
     in_turns: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> list[Figure]:
-    """What a search found by asking, over what asking for everything found, and how often it asked, repeats included,
-    over how many there are to ask for.
+    """What a search found by asking, over what asking for every lane alone found, and how often it asked, repeats
+    included, over how many lanes there are.
 
     `in_turns`: what both reached as they were measured anew, which then counts. `how` says in the notes which search it
     was, and what they reach.
@@ -109,14 +111,15 @@ def search_figures(
             runs=1 if in_turns is None else len(in_turns[0]),
             target=">= 0.97",
             note=f"{how}: {found.reached.qps:,.0f} queries/s with {configuration_words(found.closest)}; "
-            f"of {size:,} configurations the best reaches {every.reached.qps:,.0f}{turns}",
+            f"of every lane alone, {size:,} configurations, the best reaches {every.reached.qps:,.0f}{turns}",
         ),
         Figure(
             f"search.evaluations_share.{name}",
             found.evaluations / size,
             "ratio",
             target="<= 0.20",
-            note=f"{how}: {len(found.tried):,} of {size:,} configurations; {repeats:,} repeats, which count as well",
+            note=f"{how}: {len(found.tried):,} configurations, where lanes alone are {size:,}; {repeats:,} repeats, "
+            "which count as well",
         ),
     ]
 
