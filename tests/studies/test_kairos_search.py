@@ -31,6 +31,17 @@ def test_searches_count_pools_of_the_budget(result):
     assert all(float(cell) >= 1 for row in by_search.rows for cell in row[1:])
 
 
+def test_one_seed_has_no_spread(result):
+    figures = {figure.name: figure for figure in result.figures}
+    one = figures["kairos.fig11.gene_over_kairos_plus.rm2"]
+    assert (one.runs, one.low, one.high) == (1, None, None)
+    assert one.note.endswith("; one seed")
+    three = figures["kairos.fig11.rand_over_kairos_plus.rm2"]
+    assert three.runs == 3
+    assert three.low <= three.value <= three.high
+    assert three.note.endswith("; median and range of seeds")
+
+
 def test_a_search_ends_where_it_has_measured_a_pool_as_good_as_the_best():
     values = {(1,): 50.0, (2,): 99.5, (3,): 100.0}
 

@@ -241,12 +241,13 @@ def _figures(answers: Mapping[tuple[str, str], _Answer]) -> list[Figure]:
             )
         )  # fmt: skip
         for name, until in answer.until.items():
+            spread = (min(until) / _plus_until(answer), max(until) / _plus_until(answer))
+            low, high, seeds = (*spread, "median and range of seeds") if len(until) > 1 else (None, None, "one seed")
             figures.append(
                 Figure(
                     f"kairos.fig11.{name.lower()}_over_kairos_plus.{model}",
-                    float(np.median(until)) / _plus_until(answer), "ratio", min(until) / _plus_until(answer),
-                    max(until) / _plus_until(answer), len(until), paper=PAPER_11,
-                    note="pools measured until the best was, over Kairos+'s; median and range of seeds",
+                    float(np.median(until)) / _plus_until(answer), "ratio", low, high, len(until), paper=PAPER_11,
+                    note=f"pools measured until the best was, over Kairos+'s; {seeds}",
                 )
             )  # fmt: skip
     return figures
