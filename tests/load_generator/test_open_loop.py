@@ -3,16 +3,20 @@ import math
 import time
 from dataclasses import replace
 
+import grpc
+import grpc.aio
 import numpy as np
 import pytest
 
 from hebe.load_generator import open_loop
+from hebe.load_generator.grpc_sender import GrpcSender
 from hebe.load_generator.load_report import FAILING, INTERRUPTED, NOT_SENT
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
 from hebe.load_generator.open_loop import UNANSWERED, WITHDRAWN, RunPlan, run_open_loop
 from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.schedule import Schedule
 from hebe.load_generator.sender import Outcome
+from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget
 from hebe.workload.arrivals import ConstantArrivals
 from hebe.workload.key_skew import UniformKeys
@@ -171,6 +175,38 @@ async def test_an_interrupt_while_waiting_for_the_last_answers_is_one():
     assert report.cut_short == INTERRUPTED
     assert report.duration_s == pytest.approx(0.3)
     assert report.latencies.arrivals == report.latencies.failed[UNANSWERED]
+
+
+async def test_an_interrupt_while_waiting_for_the_last_answers_sends_nothing_more():
+    """Each call that is given up leaves its place to the next of the line."""
+    joined = []
+
+    class Body:
+        def parts(self, items, offset):
+            joined.append((items, offset))
+            return [b"request"]
+
+    class Hanging(grpc.GenericRpcHandler):
+        def service(self, _call):
+            return grpc.unary_unary_rpc_method_handler(self.infer)
+
+        async def infer(self, _request, _context):
+            await asyncio.sleep(60)
+
+    server = grpc.aio.server(handlers=[Hanging()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    sender = GrpcSender(Target(parse_endpoint(f"grpc://127.0.0.1:{port}"), "m", connections=4), Body())
+    await sender.open()
+    try:
+        report = await interrupted(replace(PLAN, sla=None), sender, at=79, later_s=0.2)
+    finally:
+        await sender.close()
+        await server.stop(None)
+    assert report.cut_short == INTERRUPTED
+    assert len(joined) == 4
+    assert report.latencies.failed == {UNANSWERED: 60}
+    assert report.lag.answers == 0, "the four are of the warm-up"
 
 
 async def test_a_generator_that_is_far_behind_counts_what_is_left_at_once_and_says_so(monkeypatch):

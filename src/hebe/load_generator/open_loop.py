@@ -297,11 +297,13 @@ class _Run:
             self._done(index, Outcome.FAILED, f"no answer in {self._plan.answer_timeout_s:g} s", "")
 
     async def _drain(self, stop: asyncio.Event) -> None:
-        """Wait for the answers to what was sent; once interrupted, only for a moment."""
+        """Wait for the answers to what was sent; once interrupted, only for a moment, and send nothing any more."""
         while self._in_flight:
             self._all_done.clear()
             if interrupted := stop.is_set():
                 self._cut_short = self._cut_short or INTERRUPTED
+                # Before any that were sent: in the place of each of those a sender takes the next of its line.
+                self._leave(list(self._unsent), time.monotonic())
             try:
                 async with asyncio.timeout(0.5 if interrupted else TICK_S):
                     await self._all_done.wait()
