@@ -28,6 +28,7 @@ def server(monkeypatch):
         asked.update(target=target, workload=workload, sla=sla, **options)
         return found(rounds=options["rounds"], cpu_share=asked.get("cpu_share", 0.1))
 
+    monkeypatch.setattr("hebe.runtime.open_files.allow_many_connections", lambda: asked.update(raised=True))
     monkeypatch.setattr(session, "run_load", run_load)
     monkeypatch.setattr(session, "find_qps", find_qps)
     monkeypatch.setattr(discovery, "discover", lambda _: ModelInputs((), asked.get("told", SLA)))
@@ -142,6 +143,7 @@ def test_options_reach_target_and_workload(server, capsys, monkeypatch):
     run(capsys, "h:8000", "--model", "m", "--rate", 1, *options)
     target, workload = server["target"], server["workload"]
     assert (target.version, target.timeout_ms, target.priority, target.connections) == ("3", 40.0, 2, 9)
+    assert server["raised"], "files that so many connections take"
     assert (target.max_key, target.encoding, target.api_token) == (99, "json", "secret")
     assert (workload.sizes.size, workload.keys.alpha, workload.seed) == (7, 1.1, 5)
     assert server["pool_bytes"] is None

@@ -1,11 +1,12 @@
 import asyncio
+import errno
 from contextlib import asynccontextmanager
 
 import pytest
 
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.http_sender import HttpSender
-from hebe.load_generator.sender import Outcome
+from hebe.load_generator.sender import OUT_OF_FILES, OUT_OF_PORTS, Outcome
 from hebe.load_generator.target import Target, parse_endpoint
 
 from .sender_listener import Listener
@@ -179,6 +180,29 @@ async def test_a_server_that_has_gone_fails_every_query_at_once():
     assert [kind for _, kind, _ in heard.done.values()].count("connection refused") >= 16
     await sender.close()
     await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EMFILE, OUT_OF_FILES),
+        (errno.ENFILE, OUT_OF_FILES),
+        (errno.EADDRNOTAVAIL, OUT_OF_PORTS),
+        (errno.ECONNREFUSED, "connection refused"),
+        (errno.EHOSTUNREACH, "cannot connect"),
+    ],
+)
+async def test_what_its_own_system_does_not_give_is_told_from_what_the_server_does_not(monkeypatch, number, kind):
+    async def fail(*_, **__):
+        raise OSError(number, "no connection")
+
+    async with sending(Script(), connections=9) as (sender, heard):
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+        for index in range(9):
+            sender.send(index, 1, 1)
+        await heard.wait(9)
+    outcomes = sorted((outcome.value, found) for outcome, found, _ in heard.done.values())
+    assert outcomes == [*[("answered", "")] * 8, ("failed", kind)]
 
 
 async def test_nobody_listens():

@@ -5,6 +5,7 @@ import pytest
 
 from hebe.latency import LatencyRecorder
 from hebe.load_generator.load_report import FAILING, NOT_SENT, LoadReport
+from hebe.load_generator.sender import OUT_OF_FILES, OUT_OF_PORTS
 from hebe.spec import SlaTarget
 
 SLA = SlaTarget(100.0)
@@ -117,6 +118,18 @@ def test_it_says_when_the_generator_is_the_bottleneck():
     waited = report(lag=[0.5] * 100, waited=50)
     assert waited.generator_limits == ()
     assert "50 of 100 queries waited for a free connection (gRPC: call)" in waited.bottlenecks[0]
+
+
+def test_it_says_when_its_system_gave_it_no_connection():
+    without = report()
+    without.latencies.fail(OUT_OF_FILES, 3)
+    without.latencies.fail(OUT_OF_PORTS, 1)
+    assert without.generator_limits == (
+        "the generator ran out of open files, and 3 of 104 queries could not be sent: raise its limit of them"
+        " (ulimit -n), or give fewer --connections",
+        "the generator ran out of ports, and 1 of 104 queries could not be sent: give fewer --connections",
+    )
+    assert without.bottlenecks == without.generator_limits
 
 
 def test_a_wait_for_connections_does_not_hide_that_the_generator_was_late():

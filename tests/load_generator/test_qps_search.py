@@ -16,7 +16,7 @@ from hebe.load_generator.open_loop import WITHDRAWN
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe, QpsSearch, Workload
 from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.rate_search import Crossing, Phase, RateSearch
-from hebe.load_generator.sender import Outcome
+from hebe.load_generator.sender import OUT_OF_FILES, OUT_OF_PORTS, Outcome
 from hebe.load_generator.session import find_qps
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget
@@ -74,6 +74,13 @@ async def test_failures_of_a_server_that_lives_are_missed_slas():
     found = await search(server)
     assert found.crossing == Crossing(0, 0, 0)
     assert len(found.probes) > 3
+
+
+@pytest.mark.parametrize("kind", [OUT_OF_FILES, OUT_OF_PORTS])
+async def test_queries_that_the_generator_could_not_send_are_its_limit_and_no_reason_to_ask(kind):
+    found = await search(Mortal(0, lambda _: (Outcome.FAILED, kind)))
+    assert found.crossing == Crossing(0, 0, 0)
+    assert found.bottlenecks[0].startswith(f"the generator ran {kind}, and ")
 
 
 async def test_refusals_are_no_reason_to_ask():

@@ -70,33 +70,13 @@ def test_a_server_that_does_not_run_is_not_ready_and_can_be_stopped(tmp_path):
 
 @pytest.fixture
 def open_files_limit(monkeypatch):
-    """Sets the soft and the hard limit of open files that this process seems to have; gives what is set then."""
-    limits = {}
+    """Sets the soft and the hard limit of open files that this process seems to have."""
 
     def seem(soft, hard):
-        limits["now"] = (soft, hard)
-        return limits
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
 
-    monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
-    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.update(now=wanted))
     monkeypatch.setattr(server, "open_files", lambda: 20)
     return seem
-
-
-@pytest.mark.parametrize(
-    ("soft", "hard", "raised"),
-    [
-        (1024, 1 << 20, 65_536),
-        (1024, 4096, 4096),
-        (1024, resource.RLIM_INFINITY, 65_536),
-        (100_000, 1 << 20, 100_000),
-        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY),
-    ],
-)
-def test_the_soft_limit_of_open_files_is_raised_and_the_hard_one_left(open_files_limit, soft, hard, raised):
-    limits = open_files_limit(soft, hard)
-    server._allow_many_connections()
-    assert limits["now"] == (raised, hard)
 
 
 @pytest.mark.parametrize(

@@ -142,9 +142,11 @@ def load(
     from hebe.load_generator.qps_search import Workload
     from hebe.load_generator.target import Target, parse_endpoint
     from hebe.runtime.large_allocations import keep_large_allocations
+    from hebe.runtime.open_files import allow_many_connections
     from hebe.workload import forms
 
     keep_large_allocations()
+    allow_many_connections()
 
     find_qps = find_qps or rate is None
     check_rate_or_search(rate, find_qps)

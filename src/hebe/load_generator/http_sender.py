@@ -8,6 +8,7 @@ their bodies are dropped unless they tell of an error.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 import ssl
@@ -18,12 +19,28 @@ import httptools
 
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.request_body import RequestBody
-from hebe.load_generator.sender import OnDone, OnSent, Outcome, ignore_done, ignore_sent
+from hebe.load_generator.sender import (
+    OUT_OF_FILES,
+    OUT_OF_PORTS,
+    OnDone,
+    OnSent,
+    Outcome,
+    ignore_done,
+    ignore_sent,
+)
 from hebe.load_generator.target import Target
 
 REFUSALS = frozenset((408, 413, 429, 503))
 """A server that answers these is well and declines the query: out of time, too large, over the rate limit, overloaded.
 """
+
+_NOT_CONNECTED = {
+    errno.ECONNREFUSED: "connection refused",
+    errno.EMFILE: OUT_OF_FILES,
+    errno.ENFILE: OUT_OF_FILES,
+    errno.EADDRNOTAVAIL: OUT_OF_PORTS,
+}
+"""Kinds of failure to connect; of all others it is "cannot connect"."""
 
 _SEND_BUFFER_BYTES = 4 << 20
 _MOST_MESSAGE = 2000
@@ -108,7 +125,7 @@ class HttpSender:
             # One query fails with each connection that does, so that a vanished server is not asked for ever.
             if self._waiting:
                 index, _ = self._waiting.popitem(last=False)
-                kind = "connection refused" if isinstance(fault, ConnectionRefusedError) else "cannot connect"
+                kind = _NOT_CONNECTED.get(fault.errno or 0, "cannot connect")
                 self.on_done(index, Outcome.FAILED, kind, str(fault))
         self._connecting.discard(cast("asyncio.Task[None]", asyncio.current_task()))
         self._grow()

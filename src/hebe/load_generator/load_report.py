@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hebe.latency import Floats, LatencyRecorder, nearest_rank
+from hebe.load_generator.sender import OUT_OF_FILES, OUT_OF_PORTS
 from hebe.spec import SlaTarget
 
 MOST_LAG_S = 5e-3
@@ -22,6 +23,12 @@ still to be sent at the end."""
 
 NOT_SENT = "not sent in time"
 """The kind of failure that is the generator's own."""
+
+_WITHOUT_CONNECTION = {
+    OUT_OF_FILES: "raise its limit of them (ulimit -n), or give fewer --connections",
+    OUT_OF_PORTS: "give fewer --connections",
+}
+"""Kinds of failure for which the generator says so whatever their share, and what helps."""
 
 MOST_EXCESS_SHARE = 0.05
 """By so much more may be answered than arrives before it is said where that comes from."""
@@ -180,6 +187,10 @@ class LoadReport:
         if not_sent > MOST_NOT_SENT_SHARE * arrivals:
             text = f"{not_sent:,} of {arrivals:,} queries could not be sent in time"
             found.append(Limit("not sent", not_sent / arrivals, text))
+        for kind, remedy in _WITHOUT_CONNECTION.items():
+            if count := self.latencies.failed[kind]:
+                text = f"the generator ran {kind}, and {count:,} of {arrivals:,} queries could not be sent: {remedy}"
+                found.append(Limit(kind, count / arrivals, text))
         bound_s = MOST_LAG_S
         if self.sla is not None:
             bound_s = min(bound_s, self.sla.latency_s * MOST_LAG_SHARE_OF_SLA)

@@ -18,7 +18,7 @@ from hebe.load_generator.model_inputs import ModelInputs
 from hebe.load_generator.open_loop import WITHDRAWN, OnProgress, RunPlan, run_open_loop
 from hebe.load_generator.query_pool import POOL_BYTES, QueryPool
 from hebe.load_generator.rate_search import Crossing, Phase, RateSearch
-from hebe.load_generator.sender import Sender
+from hebe.load_generator.sender import OUT_OF_FILES, OUT_OF_PORTS, Sender
 from hebe.spec import SlaTarget
 from hebe.workload.arrivals import ArrivalProcess, PoissonArrivals, over_window, whole_periods_s
 from hebe.workload.key_skew import KeySkew, UniformKeys
@@ -98,6 +98,8 @@ class LatencyBoundedThroughput:
         return tuple(_worst(limits) for limits in found.values())
 
     def _failed_near(self, qps: float) -> list[Probe]:
+        """Where no rate held, those near the lowest one."""
+        qps = qps or min((probe.rate_qps for probe in self.probes), default=0.0)
         return [probe for probe in self.probes if not probe.passed and probe.rate_qps < 1.5 * qps]
 
     def _connection_limits(self, found_qps: float) -> list[Limit]:
@@ -109,7 +111,7 @@ class LatencyBoundedThroughput:
         have grown since the load was lighter. Where no rate held there is none to compare with, and no server that
         answers in time is overloaded.
         """
-        near = self._failed_near(found_qps or min((probe.rate_qps for probe in self.probes), default=0.0))
+        near = self._failed_near(found_qps)
         held_up = [(limit, p.report.server_s) for p in near if (limit := p.report.connection_limit) is not None]
         if not held_up or 2 * len(held_up) < len(near):
             return []
@@ -271,9 +273,13 @@ def check_periods(arrivals: ArrivalProcess, probe_s: float) -> None:
         )
 
 
+_NEVER_SENT = frozenset((NOT_SENT, WITHDRAWN, OUT_OF_FILES, OUT_OF_PORTS))
+"""Kinds of failure that say nothing of the server."""
+
+
 def _failures(report: LoadReport) -> int:
     """Queries that were sent and neither answered nor refused."""
-    return sum(count for kind, count in report.latencies.failed.items() if kind not in (NOT_SENT, WITHDRAWN))
+    return sum(count for kind, count in report.latencies.failed.items() if kind not in _NEVER_SENT)
 
 
 def _died(probes: Sequence[Probe], fault: str) -> str:

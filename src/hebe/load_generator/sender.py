@@ -18,6 +18,9 @@ class Outcome(Enum):
 TOO_LARGE = frozenset(("413", "message too large"))
 """Kinds of refusal that are for the query's size, whatever the load."""
 
+OUT_OF_FILES, OUT_OF_PORTS = "out of open files", "out of ports"
+"""Kinds of failure that are for want of a connection that the generator's own system does not give."""
+
 OnSent = Callable[[int], None]
 """Called with a query's index when its first byte is handed to the system."""
 

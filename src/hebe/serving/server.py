@@ -27,6 +27,7 @@ import uvloop
 
 from hebe.runtime.interpreter_lock import hand_over_soon
 from hebe.runtime.large_allocations import keep_large_allocations
+from hebe.runtime.open_files import allow_many_connections
 from hebe.runtime.pinning import pin_thread
 from hebe.runtime.power_meter import PowerMeter
 from hebe.runtime.this_server import this_server, with_power
@@ -51,7 +52,6 @@ from hebe.serving.tracing import start_tracing
 
 log = structlog.get_logger("hebe.server")
 
-_OPEN_FILES = 65_536
 _MOST_REQUEST_BYTES = 2**31 - 1
 """What gRPC can be told; no message of protobuf's is larger either."""
 
@@ -189,7 +189,7 @@ class Server:
             await self._serve(stop, lambda: announce(self) if announce is not None else None, _settle_down)
 
         before = {number: signal.getsignal(number) for number in ending}
-        _allow_many_connections()
+        allow_many_connections()
         try:
             uvloop.run(main())
         finally:
@@ -282,19 +282,6 @@ class Server:
             with contextlib.suppress(asyncio.CancelledError, LoadFailed):
                 await loading
         log.info("stopped")
-
-
-def _allow_many_connections() -> None:
-    """Raise the soft limit of open files, often 1024, towards the hard one: a server that has run out of them can
-    neither accept a connection nor say so.
-    """
-    if sys.platform != "win32":
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _room_for_connections() -> ConnectionRoom:
