@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from hebe.cli.demo import QUICK, _search
+from hebe.cli.demo import QUICK, _bound, _search
 from hebe.cli.demo_result import DemoResult
 from hebe.cli.demo_scoring import ScoredRows
 from hebe.latency import LatencyRecorder
@@ -51,6 +51,14 @@ def test_a_search_cut_short_says_too_what_limited_it(monkeypatch):
     assert (result.crossing, result.search_cut_short) == (Crossing(100.0, 100.0, 140.0), True)
     assert len(result.probes) == 3
     assert (result.limits, result.remarks) == ((BUSY,), ("few keys",))
+
+
+def test_that_no_rate_held_is_said_only_where_none_did(monkeypatch):
+    result, _ = search(monkeypatch, Crossing(0.0, 0.0, 120.0))
+    assert "throughput below about 100 queries/s[/] with p95 within" in _bound(result)
+    assert "no lower arrival rate was tried" in _bound(result)
+    result.probes = [each for each in result.probes if not each.passed]
+    assert "no arrival rate that was tried kept p95 within" in _bound(result)
 
 
 def test_a_search_that_had_time_is_as_it_was_found(monkeypatch):

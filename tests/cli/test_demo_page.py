@@ -41,6 +41,7 @@ def test_a_page_of_a_server_too_slow_for_its_sla_shows_what_there_is(tmp_path):
     page = page_of(result, tmp_path)
     assert "offline it is 0.500000" in page
     assert "(the search ran out of time)" in page
+    assert "below 0.1" in page
     assert "the host of this virtual machine gave 42% of the cores" in page
     assert page.count("<svg") == 2
 

@@ -68,12 +68,31 @@ def test_a_search_is_a_table_of_probes_and_a_result():
     ("crossing", "text"),
     [
         (None, "Interrupted before there was an estimate (p99 within 20 ms)."),
-        (Crossing(0, 0, 0), "No rate keeps p99 within 20 ms"),
         (Crossing(1e6, 1e6, 1e6, capped=True), "At least 1,000,000 queries/s"),
     ],
 )
 def test_searches_without_a_result_say_why(crossing, text):
     assert text in shown(search_table(found(crossing)))
+
+
+NO_LOWER = "no lower rate was tried: give a longer --duration"
+
+
+def test_a_search_that_nothing_held_in_says_down_to_which_rate_it_looked(tmp_path):
+    none = replace(found(Crossing(0, 0, 0)), probes=found().probes[1:])
+    assert f"p99 within 20 ms is not kept at 200 queries/s or more; {NO_LOWER}" in shown(search_table(none))
+    assert (none.to_dict()["qps"], none.to_dict()["lowest_qps"]) == (0, 200)
+    plot_search(none, "m", tmp_path / "load.html")
+    page = (tmp_path / "load.html").read_text()
+    assert "below 200" in page
+    assert "queries/s within the SLA" not in page, "there is no such rate to draw"
+
+
+def test_a_search_whose_lowest_rate_held_but_now_and_then_does_not_say_that_none_does():
+    some = shown(search_table(found(Crossing(0, 0, 130))))
+    assert f"Latency-bounded throughput below about 100 queries/s with p99 within 20 ms; {NO_LOWER}" in some
+    assert "met" in some
+    assert "not kept" not in some
 
 
 def test_an_interrupted_search_with_an_estimate_is_told_as_one():

@@ -162,7 +162,7 @@ def test_where_only_the_rate_is_too_high_that_is_told(quick, lower):
     search = SimpleNamespace(reached=Reached(0.0, 10.0, 8.0), closest=(BEST,))
     subject = SimpleNamespace(sla=SlaTarget(20.0, 99.0))
     assert out_of_reach(SimpleNamespace(search=search, subject=subject, quick=quick, lowest_qps=2.5)) == (
-        f"No configuration keeps p99 within 20 ms at 2.5 queries/s, and {lower}. "
+        f"No configuration keeps p99 within 20 ms at 2.5 queries/s or more, and {lower}. "
         f"The best one reached, {CLOSEST}, takes 8 ms for a large query alone."
     )
 
@@ -171,7 +171,9 @@ def test_with_quick_it_is_told_how_to_try_lower_rates(capsys, repository, live):
     live.late = True
     code, _, err = run(capsys, repository, "--sla-ms", "1000", "--quick", "--json")
     assert code == 3
-    assert "No configuration keeps p99 within 1,000 ms at 7.1 queries/s, and --quick tries no lower rate." in err
+    assert (
+        "No configuration keeps p99 within 1,000 ms at 7.1 queries/s or more, and --quick tries no lower rate." in err
+    )
 
 
 @pytest.mark.usefixtures("live")

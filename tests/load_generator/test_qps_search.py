@@ -150,6 +150,11 @@ def test_each_limit_of_the_generator_is_said_once_with_the_worst_number():
     assert found([report()]).bottlenecks == ()
 
 
+def test_the_least_rate_that_was_tried_is_told():
+    assert (found([report()]).lowest_qps, found([report()]).to_dict()["lowest_qps"]) == (100.0, 100.0)
+    assert found([]).to_dict()["lowest_qps"] is None
+
+
 def loaded(rate_qps, passed, server_s, waited_s=0.0, waited=0.0):
     """A probe of a hundred queries, of which the share `waited` waited for a connection for so long."""
     latencies, lag = LatencyRecorder(HALF), LatencyRecorder()

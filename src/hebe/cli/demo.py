@@ -285,8 +285,11 @@ def _verdict(result: DemoResult) -> str:
 
 def _bound(result: DemoResult) -> str:
     sla = f"p{result.sla.percentile:g} within {result.sla.latency_ms:g} ms"
-    if result.crossing is None or not result.crossing.qps:
+    if not any(probe.passed for probe in result.probes):
         return f"[bold red]no arrival rate that was tried kept {sla}[/]"
+    if result.crossing is None or not result.crossing.qps:
+        below = f"below about {result.lowest_qps:.3g} queries/s"
+        return f"[bold red]latency-bounded throughput {below}[/] with {sla}: no lower arrival rate was tried"
     crossing = result.crossing
     return (
         f"latency-bounded throughput [bold]{crossing.qps:.0f} queries/s[/] "

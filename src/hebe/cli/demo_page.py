@@ -54,7 +54,8 @@ def _key_numbers(result: DemoResult) -> list[KeyNumber]:
         crossing = result.crossing
         why = "the search ran out of time" if result.search_cut_short else "95%"
         interval = f"{format_number(_round3(crossing.low_qps))} to {format_number(_round3(crossing.high_qps))} ({why})"
-        value = format_number(_round3(crossing.qps))
+        rate = crossing.qps or result.lowest_qps
+        value = f"{'' if crossing.qps else 'below '}{format_number(_round3(rate))}"
         numbers.append(KeyNumber("latency-bounded throughput", value, "queries/s", f"{sla}; {interval}"))
     if result.runs:
         run = result.runs[-1]
@@ -79,7 +80,7 @@ def _throughput(page: Page, result: DemoResult) -> None:
         throughput_against_latency(
             result.load_points(),
             result.sla,
-            None if crossing is None else crossing.qps,
+            None if crossing is None else crossing.qps or None,
             None if crossing is None else (crossing.low_qps, crossing.high_qps),
         ),
         load_caption(result.sla, "a run of its own at one arrival rate, or the median of such at nearly the same")

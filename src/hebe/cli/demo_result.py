@@ -59,6 +59,11 @@ class DemoResult:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
+    def lowest_qps(self) -> float:
+        """The least rate that was tried."""
+        return min(probe.rate_qps for probe in self.probes)
+
+    @property
     def http_auc(self) -> float:
         """AUC of the server's scores; NaN where the held-out rows have labels of one kind only."""
         return roc_auc(self.scored.labels, self.scored.scores)

@@ -89,7 +89,7 @@ def plot_search(found: LatencyBoundedThroughput, model: str, path: Path) -> None
     """An HTML page with tail latency against rate and the latencies next to the result, or an SVG of the former."""
     points = [LoadPoint(probe.rate_qps, probe.report.tail_latency_of_all_ms, probe.passed) for probe in found.probes]
     crossing = found.crossing
-    bound = None if crossing is None else crossing.qps
+    bound = None if crossing is None else crossing.qps or None
     interval = None if crossing is None else (crossing.low_qps, crossing.high_qps)
     curve = throughput_against_latency(points, found.sla, bound, interval)
     if path.suffix == ".svg":
@@ -98,7 +98,8 @@ def plot_search(found: LatencyBoundedThroughput, model: str, path: Path) -> None
     page = Page(f"Load on {model}", str(_result(found)))
     if crossing is not None:
         note = f"{format_number(crossing.low_qps)} to {format_number(crossing.high_qps)}"
-        page.key_numbers([KeyNumber("latency-bounded throughput", format_number(crossing.qps), "queries/s", note)])
+        number = format_number(crossing.qps) if crossing.qps else f"below {format_number(found.lowest_qps)}"
+        page.key_numbers([KeyNumber("latency-bounded throughput", number, "queries/s", note)])
     ends = "One that misses the SLA ends as soon as that is certain."
     page.plot(curve, f"{load_caption(found.sla, 'one probe')} {ends}")
     best = _best(found)
@@ -196,7 +197,10 @@ def _result(found: LatencyBoundedThroughput) -> Text:
     if crossing.capped:
         return Text(f"At least {format_number(crossing.qps)} queries/s with {sla}: no higher rate was tried.")
     if crossing.qps == 0:
-        return Text(f"No rate keeps {sla}.", style="bold red")
+        lowest, more = format_number(found.lowest_qps), "no lower rate was tried: give a longer --duration"
+        if _best(found) is None:
+            return Text(f"{sla} is not kept at {lowest} queries/s or more; {more}", style="bold red")
+        return Text(f"Latency-bounded throughput below about {lowest} queries/s with {sla}; {more}", style="bold red")
     early = "; interrupted" if found.interrupted else ""
     return Text.assemble(
         "Latency-bounded throughput ",

@@ -85,6 +85,11 @@ class LatencyBoundedThroughput:
     remarks: tuple[str, ...] = ()
 
     @property
+    def lowest_qps(self) -> float:
+        """The least rate that was tried: below it, nothing is known. NaN where none was."""
+        return min((probe.rate_qps for probe in self.probes), default=math.nan)
+
+    @property
     def bottlenecks(self) -> tuple[str, ...]:
         """The generator's own limits in runs that failed near the result: the server may take more than was found."""
         if self.crossing is None:
@@ -99,7 +104,7 @@ class LatencyBoundedThroughput:
 
     def _failed_near(self, qps: float) -> list[Probe]:
         """Where no rate held, those near the lowest one."""
-        qps = qps or min((probe.rate_qps for probe in self.probes), default=0.0)
+        qps = qps or self.lowest_qps
         return [probe for probe in self.probes if not probe.passed and probe.rate_qps < 1.5 * qps]
 
     def _connection_limits(self, found_qps: float) -> list[Limit]:
@@ -135,6 +140,7 @@ class LatencyBoundedThroughput:
             "low_qps": None if found is None else found.low_qps,
             "high_qps": None if found is None else found.high_qps,
             "capped": found is not None and found.capped,
+            "lowest_qps": self.lowest_qps if self.probes else None,
             "interrupted": self.interrupted,
             "bottlenecks": list(self.bottlenecks),
             "remarks": list(self.remarks),
