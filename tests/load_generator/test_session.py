@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 import time
 from functools import partial
@@ -20,7 +21,7 @@ from hebe.load_generator.sender import Outcome
 from hebe.load_generator.session import find_qps, run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget
-from hebe.workload.arrivals import ConstantArrivals, PoissonArrivals, TraceArrivals
+from hebe.workload.arrivals import BurstArrivals, ConstantArrivals, PoissonArrivals, TraceArrivals
 from hebe.workload.query_sizes import FixedSizes, ProductionSizes, QuantileSizes
 from hebe.workload.rate_trace import RateTrace
 
@@ -178,6 +179,18 @@ def test_ctrl_c_before_anything_is_measured_does_not_wait_for_answers(monkeypatc
         measure(target, Workload(FixedSizes(10)), pool_bytes=1000, catch_interrupt=True)
     assert time.monotonic() - began_s < 30.0
     assert (len(server.sent), len(server.given_up)) == (answers + 1, 1)
+
+
+@pytest.mark.parametrize("period_s", [6088.996494532199, 1234.5649, 10 / 3, 999_999.96, 0.1])
+def test_the_duration_that_an_error_gives_is_taken(monkeypatch, period_s):
+    target = asking(monkeypatch, FakeServer())
+    workload = Workload(FixedSizes(10), BurstArrivals(5.0, 0.05, period_s))
+    with pytest.raises(LoadError) as caught:
+        run_load(target, workload, 1.0, 1.5 * period_s)
+    told_s = float(re.search(r"the rate: (\S+) s holds them", str(caught.value))[1])
+    assert told_s == pytest.approx(2 * period_s, rel=1e-6)
+    with pytest.raises(LoadError, match="no query arrives"):  # the next reason, at so low a rate
+        run_load(target, workload, 1e-9, told_s, pool_bytes=1000)
 
 
 def test_a_search_has_as_long_as_it_is_told(search):

@@ -88,6 +88,13 @@ def test_windows_of_whole_periods(process, asked_s, whole_s):
     assert whole_periods_s(process, asked_s) == pytest.approx(whole_s, rel=1e-12)
 
 
+def test_a_window_that_was_rounded_is_no_period_more():
+    process = BurstArrivals(5.0, 1.0, 6088.996494532199)
+    for printed_s in (6088.9965, 6088.9964):
+        assert whole_periods_s(process, printed_s) == process.period_s
+    assert whole_periods_s(process, 6089.1) == 2 * process.period_s
+
+
 @pytest.mark.parametrize("process", PROCESSES)
 @pytest.mark.parametrize("begins_s", [0.0, 3.7])
 def test_over_whole_periods_the_mean_is_the_rate_wherever_they_begin(process, begins_s):

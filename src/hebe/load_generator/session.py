@@ -30,7 +30,7 @@ from hebe.load_generator.request_body import request_body
 from hebe.load_generator.sender import TOO_LARGE, Sender
 from hebe.load_generator.target import Target
 from hebe.spec import SlaTarget
-from hebe.workload.arrivals import arrival_remarks, whole_periods_s
+from hebe.workload.arrivals import ROUNDING, arrival_remarks, whole_periods_s
 from hebe.workload.error import WorkloadError
 from hebe.workload.query_sizes import FixedSizes, QuerySizes, at_most
 
@@ -203,10 +203,11 @@ class _Session:
 
 def _check_whole_periods(workload: Workload, duration_s: float) -> None:
     whole_s = whole_periods_s(workload.arrivals, duration_s)
-    if whole_s - duration_s > 1e-6 * whole_s:
+    if whole_s - duration_s > ROUNDING * whole_s:
+        # Eight digits: what is given as it is printed must be taken.
         raise LoadError(
-            f"duration is {duration_s:g} s: arrivals repeat every {workload.arrivals.period_s:g} s, and only over whole"
-            f" periods is their mean the rate: {whole_s:g} s holds them"
+            f"duration is {duration_s:.8g} s: arrivals repeat every {workload.arrivals.period_s:.8g} s, and only over"
+            f" whole periods is their mean the rate: {whole_s:.8g} s holds them"
         )
 
 

@@ -30,6 +30,11 @@ Times = npt.NDArray[np.float64]
 
 BLOCK_ARRIVALS = 1 << 16
 
+ROUNDING = 1e-6
+"""By so large a share a window may differ from whole periods and still hold them: it was rounded when it was printed,
+or typed.
+"""
+
 
 class ArrivalProcess(Protocol):
     """When queries arrive at a given mean rate."""
@@ -141,12 +146,12 @@ def over_window(process: ArrivalProcess, window_s: float) -> ArrivalProcess:
 
 
 def whole_periods_s(process: ArrivalProcess, window_s: float) -> float:
-    """The shortest window of at least `window_s` that holds whole periods of the process."""
+    """The shortest window of at least `window_s`, but for `ROUNDING`, that holds whole periods of the process."""
     period_s = over_window(process, window_s).period_s
     if period_s is None:
         return window_s
     # What is too much by rounding is not a period more.
-    return max(math.ceil(window_s / period_s - 1e-9), 1) * period_s
+    return max(math.ceil(window_s / period_s * (1 - ROUNDING)), 1) * period_s
 
 
 class _Shape:
