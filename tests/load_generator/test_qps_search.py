@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hebe.latency import LatencyRecorder
+from hebe.load_generator import qps_search
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.load_report import FAILING, NOT_SENT, LoadReport
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
@@ -81,6 +82,20 @@ async def test_queries_that_the_generator_could_not_send_are_its_limit_and_no_re
     found = await search(Mortal(0, lambda _: (Outcome.FAILED, kind)))
     assert found.crossing == Crossing(0, 0, 0)
     assert found.bottlenecks[0].startswith(f"the generator ran {kind}, and ")
+
+
+async def test_a_search_waits_for_answers_as_long_as_its_sla_allows(monkeypatch):
+    waited = []
+
+    async def run_open_loop(plan, *_):
+        waited.append(plan.answer_timeout_s)
+        raise LoadError("enough is known")
+
+    monkeypatch.setattr(qps_search, "run_open_loop", run_open_loop)
+    for sla in (SLA, SlaTarget(60_000.0)):
+        with pytest.raises(LoadError, match="enough is known"):
+            await search(FakeServer(), replace(QUICK, sla=sla))
+    assert waited == [30.0, 60.0]
 
 
 async def test_refusals_are_no_reason_to_ask():

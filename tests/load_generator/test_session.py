@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hebe.latency import LatencyRecorder
-from hebe.load_generator import session
+from hebe.load_generator import qps_search, session
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
@@ -191,6 +191,26 @@ def test_the_duration_that_an_error_gives_is_taken(monkeypatch, period_s):
     assert told_s == pytest.approx(2 * period_s, rel=1e-6)
     with pytest.raises(LoadError, match="no query arrives"):  # the next reason, at so low a rate
         run_load(target, workload, 1e-9, told_s, pool_bytes=1000)
+
+
+@pytest.mark.parametrize("measure", [partial(run_load, rate_qps=100.0, duration_s=1.0), find_qps])
+def test_an_sla_longer_than_the_time_out_is_not_judged_by_it(monkeypatch, measure):
+    plans = []
+
+    async def run_open_loop(plan, *_):
+        plans.append(plan)
+        raise LoadError("enough is known")
+
+    monkeypatch.setattr(session, "run_open_loop", run_open_loop)
+    monkeypatch.setattr(qps_search, "run_open_loop", run_open_loop)
+    slow, server = SlaTarget(60_000.0), FakeServer(delay_s=0.0)
+    with pytest.raises(LoadError, match="enough is known"):
+        measure(asking(monkeypatch, server), Workload(FixedSizes(10)), sla=slow, pool_bytes=1000)
+    assert [plan.answer_timeout_s for plan in plans] == [60.0]
+    sent = len(server.sent)
+    with pytest.raises(LoadError, match="answer_timeout_s is 30"):
+        measure(asking(monkeypatch, server, answer_timeout_s=30.0), Workload(FixedSizes(10)), sla=slow)
+    assert (len(plans), len(server.sent)) == (1, sent)
 
 
 def test_a_search_has_as_long_as_it_is_told(search):

@@ -4,6 +4,7 @@ import pytest
 
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.target import Endpoint, Target, parse_endpoint
+from hebe.spec import SlaTarget
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,15 @@ def test_parameters():
 def test_senseless_options_are_named(field, value):
     with pytest.raises(LoadError, match=field):
         Target(parse_endpoint("h:8000"), "m", **{field: value})
+
+
+def test_a_request_is_given_up_no_sooner_than_the_sla_takes_its_answer():
+    target = Target(parse_endpoint("h:8000"), "m")
+    assert [target.patience_s(sla) for sla in (None, SlaTarget(20.0), SlaTarget(60_000.0))] == [30, 30, 60]
+    given = Target(parse_endpoint("h:8000"), "m", answer_timeout_s=10.0)
+    assert [given.patience_s(sla) for sla in (None, SlaTarget(20.0), SlaTarget(10_000.0))] == [10, 10, 10]
+    with pytest.raises(LoadError, match=r"answer_timeout_s is 10: answers have 60 s .*leave --answer-timeout out, or"):
+        given.patience_s(SlaTarget(60_000.0))
 
 
 def test_unusable_ca_files(tmp_path):

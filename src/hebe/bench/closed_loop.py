@@ -76,7 +76,7 @@ def _measure_grpc_alone(target: Target, sizes: str, seconds: float) -> ClosedLoo
         started_s = now = time.perf_counter()
         warm_s = started_s + min(1.0, seconds / 3)
         while now < warm_s + seconds:
-            infer(requests[len(latencies) % 256], timeout=target.answer_timeout_s, metadata=call_metadata(target))
+            infer(requests[len(latencies) % 256], timeout=target.patience_s(), metadata=call_metadata(target))
             before, now = now, time.perf_counter()
             latencies.append(now - before)
             if before < warm_s:

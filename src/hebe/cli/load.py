@@ -121,8 +121,12 @@ def load(
         typer.Option(rich_help_panel=_CONNECTION, help="PEM certificates to trust instead of the system's."),
     ] = None,
     answer_timeout: Annotated[
-        float, typer.Option(rich_help_panel=_CONNECTION, help="Seconds after which a query is given up.")
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            rich_help_panel=_CONNECTION,
+            help="Seconds after which a query is given up, no fewer than the latency bound (default: 30, or that).",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write plots to FILE: .html (a page) or .svg (one plot).")
     ] = None,

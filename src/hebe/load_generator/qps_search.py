@@ -19,6 +19,7 @@ from hebe.load_generator.open_loop import WITHDRAWN, OnProgress, RunPlan, run_op
 from hebe.load_generator.query_pool import POOL_BYTES, QueryPool
 from hebe.load_generator.rate_search import Crossing, Phase, RateSearch
 from hebe.load_generator.sender import OUT_OF_FILES, OUT_OF_PORTS, Sender
+from hebe.load_generator.target import answer_timeout_s
 from hebe.spec import SlaTarget
 from hebe.workload.arrivals import ArrivalProcess, PoissonArrivals, over_window, whole_periods_s
 from hebe.workload.key_skew import KeySkew, UniformKeys
@@ -190,15 +191,17 @@ class QpsSearch:
         stop: asyncio.Event,
         on_probe: OnProbe | None = None,
         on_progress: OnProgress | None = None,
-        answer_timeout_s: float = 30.0,
+        patience_s: float | None = None,
     ) -> LatencyBoundedThroughput:
-        """What it finds from `start_qps` on; `stop` interrupts it, and so does the end of its time.
+        """What it finds from `start_qps` on; `stop` interrupts it, and so does the end of its time. A query is given
+        up after `patience_s`, by default what `answer_timeout_s` says.
 
         Raises `LoadError` where a probe cannot hold a whole period of the arrivals, or none arrive in it, and when the
         server does not answer any more: a rate at which nothing is answered would look like one that is too high.
         """
         check_periods(workload.arrivals, self.probe_s)
         sla = self.sla
+        patience_s = answer_timeout_s(sla) if patience_s is None else patience_s
         search = RateSearch(start_qps, self.lowest_qps, self.highest_qps, self.resolution, self.rounds)
         probes: list[Probe] = []
         end_s = time.monotonic() + self.longest_s
@@ -211,7 +214,7 @@ class QpsSearch:
                 sizes=workload.sizes,
                 seed=workload.seed + 1 + len(probes),
                 sla=sla,
-                answer_timeout_s=answer_timeout_s,
+                answer_timeout_s=patience_s,
                 stop_when_failing=True,
             )
             phase = search.phase
@@ -224,7 +227,7 @@ class QpsSearch:
             probes.append(probe)
             if not probe.passed and _failures(report):
                 rng = np.random.default_rng((workload.seed, len(probes)))
-                answer = await ask_one(sender, pool, workload.sizes, rng, answer_timeout_s, stop)
+                answer = await ask_one(sender, pool, workload.sizes, rng, patience_s, stop)
                 if answer.fault and not stop.is_set():
                     raise LoadError(_died(probes, answer.fault))
             search.record(probe.passed)

@@ -60,8 +60,8 @@ def run_load(
     _check_whole_periods(workload, duration_s)
 
     async def run(stop: asyncio.Event) -> LoadReport:
-        async with _session(target, workload, pool_bytes, stop) as session:
-            plan = session.plan(rate_qps, duration_s, warm_up_s, sla or session.sla)
+        async with _session(target, workload, sla, pool_bytes, stop) as session:
+            plan = session.plan(rate_qps, duration_s, warm_up_s)
             if not plan.has_arrivals():
                 raise LoadError(f"no query arrives in {duration_s:g} s at {rate_qps:g} queries/s: send for longer")
             report = await run_open_loop(plan, session.pool, session.sender, stop, on_progress)
@@ -94,15 +94,14 @@ def find_qps(
     check_periods(workload.arrivals, probe_s)
 
     async def run(stop: asyncio.Event) -> LatencyBoundedThroughput:
-        async with _session(target, workload, pool_bytes, stop) as session:
-            bound = sla or session.sla
-            if bound is None:
+        async with _session(target, workload, sla, pool_bytes, stop) as session:
+            if session.sla is None:
                 raise LoadError(f"the server does not tell an SLA for {target.model}: give --sla-ms")
             start_qps = 0.5 / await session.one_at_a_time_s()
-            search = QpsSearch(bound, probe_s, warm_up_s, rounds, resolution, highest_qps, longest_s)
-            timeout_s = session.target.answer_timeout_s
+            search = QpsSearch(session.sla, probe_s, warm_up_s, rounds, resolution, highest_qps, longest_s)
+            patience_s = session.patience_s
             found = await search.run(
-                session.workload, session.pool, session.sender, start_qps, stop, on_probe, on_progress, timeout_s
+                session.workload, session.pool, session.sender, start_qps, stop, on_probe, on_progress, patience_s
             )
             return replace(found, remarks=(*found.remarks, *session.remarks([probe.report for probe in found.probes])))
 
@@ -119,12 +118,13 @@ class _Session:
         pool: QueryPool,
         sender: Sender,
         sla: SlaTarget | None,
+        patience_s: float,
         stop: asyncio.Event,
     ) -> None:
         self.target, self.workload, self.pool, self.sender, self.sla = target, workload, pool, sender, sla
-        self._stop = stop
+        self.patience_s, self._stop = patience_s, stop
 
-    def plan(self, rate_qps: float, duration_s: float, warm_up_s: float, sla: SlaTarget | None) -> RunPlan:
+    def plan(self, rate_qps: float, duration_s: float, warm_up_s: float) -> RunPlan:
         workload = self.workload
         return RunPlan(
             rate_qps=rate_qps,
@@ -133,8 +133,8 @@ class _Session:
             arrivals=workload.arrivals,
             sizes=workload.sizes,
             seed=workload.seed,
-            sla=sla,
-            answer_timeout_s=self.target.answer_timeout_s,
+            sla=self.sla,
+            answer_timeout_s=self.patience_s,
         )
 
     async def first_query(self) -> None:
@@ -154,7 +154,7 @@ class _Session:
 
     async def _ask(self, sizes: QuerySizes, rng: np.random.Generator, index: int) -> None:
         target = self.target
-        answer = await ask_one(self.sender, self.pool, sizes, rng, target.answer_timeout_s, self._stop, index)
+        answer = await ask_one(self.sender, self.pool, sizes, rng, self.patience_s, self._stop, index)
         if self._stop.is_set():
             raise Interrupted
         if answer.too_large:
@@ -213,9 +213,11 @@ def _check_whole_periods(workload: Workload, duration_s: float) -> None:
 
 @asynccontextmanager
 async def _session(
-    target: Target, workload: Workload, pool_bytes: int | None, stop: asyncio.Event
+    target: Target, workload: Workload, sla: SlaTarget | None, pool_bytes: int | None, stop: asyncio.Event
 ) -> AsyncIterator[_Session]:
     model = await asyncio.to_thread(discover, target)
+    sla = sla or model.sla
+    patience_s = target.patience_s(sla)
     if model.max_items is not None:
         try:
             workload = replace(workload, sizes=at_most(workload.sizes, model.max_items))
@@ -231,7 +233,7 @@ async def _session(
     sender: Sender = (GrpcSender if target.endpoint.protocol == "grpc" else HttpSender)(target, body)
     try:
         await sender.open()
-        session = _Session(target, workload, pool, sender, model.sla, stop)
+        session = _Session(target, workload, pool, sender, sla, patience_s, stop)
         await session.first_query()
         yield session
     finally:

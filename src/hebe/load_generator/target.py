@@ -9,11 +9,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hebe.load_generator.error import LoadError
+from hebe.spec import SlaTarget
 
 _SCHEMES = {"http": ("http", False), "https": ("http", True), "grpc": ("grpc", False), "grpcs": ("grpc", True)}
 _DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
 PROTOCOLS = ("http", "grpc")
 ENCODINGS = ("binary", "json")
+_ANSWER_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ def parse_endpoint(url: str, protocol: str | None = None) -> Endpoint:
     return Endpoint(spoken, host, port or _DEFAULT_PORTS[spoken], tls, parts.path.rstrip("/"))
 
 
+def answer_timeout_s(sla: SlaTarget | None) -> float:
+    """After how long a request is given up unless somebody says so: half a minute, and no less than `sla` allows."""
+    return max(_ANSWER_TIMEOUT_S, sla.latency_s if sla is not None else 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """One model of one server, and what every request carries.
@@ -73,7 +80,7 @@ class Target:
     `priority`          the request's `priority` parameter; 0 leaves it out.
     `connections`       the most HTTP connections at once, or the most gRPC calls.
     `max_key`           largest key to send, of any input; needed where the server does not tell the number of rows.
-    `answer_timeout_s`  after how long the generator gives a request up.
+    `answer_timeout_s`  after how long the generator gives a request up; None for what `answer_timeout_s` says.
 
     Raises `LoadError` naming the field that is out of range.
     """
@@ -88,7 +95,7 @@ class Target:
     priority: int = 0
     connections: int = 256
     max_key: int | None = None
-    answer_timeout_s: float = 30.0
+    answer_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.encoding not in ENCODINGS:
@@ -108,6 +115,19 @@ class Target:
                 raise LoadError(f"{name} is {value}: must be a positive number")
         if self.api_token is not None and not (self.api_token.isascii() and self.api_token.isprintable()):
             raise LoadError("api_token: must be printable ASCII")
+
+    def patience_s(self, sla: SlaTarget | None = None) -> float:
+        """After how long a request held to `sla` is given up. Raises `LoadError` if that would be while its answer may
+        still be in time: then it would be the time-out that is measured.
+        """
+        if self.answer_timeout_s is None:
+            return answer_timeout_s(sla)
+        if sla is not None and self.answer_timeout_s < sla.latency_s:
+            raise LoadError(
+                f"answer_timeout_s is {self.answer_timeout_s:g}: answers have {sla.latency_s:g} s by the SLA and would"
+                f" be given up before: leave --answer-timeout out, or give {sla.latency_s:g} or more"
+            )
+        return self.answer_timeout_s
 
     def parameters(self) -> dict[str, int]:
         """The protocol's request parameters: `timeout` in microseconds, `priority`."""
