@@ -39,6 +39,12 @@ def test_dates_with_one_offset_or_another_are_moments(write):
     assert (loads.spacing_s, loads.start) == (3600, "2026-03-29T01:00Z")
 
 
+def test_eight_digits_of_text_may_be_a_date_and_a_number_is_seconds(write):
+    assert read(write("loads.csv", "time_s,rm1\n20240131,1\n20240201,2\n")).spacing_s == 86400
+    entries = [{"time_s": 20240131, "rm1": 1}, {"time_s": 20240201, "rm1": 2}]
+    assert read(write("loads.json", json.dumps(entries))).spacing_s == 70
+
+
 BAD = [
     ("loads.csv", "time_s,rm1\n0,1\n600,\n1200,1\n", "line 3: rm1 is empty: the load has a gap"),
     ("loads.csv", "time_s,rm1\n0,1\n600,1\n1800,1\n2400,1\n", "line 4: time_s 1800 is 1200 s after the time before, o"),
@@ -54,6 +60,11 @@ BAD = [
         "loads.csv",
         "time_s,model,qps\n0,rm1,1\n1970-01-01T00:10Z,rm1,1\n",
         "line 3: time_s 1970-01-01T00:10Z is a date with a UTC offset, but 0 at loads.csv: line 2 is in seconds: give",
+    ),
+    (
+        "loads.csv",
+        "time_s,rm1\n20240131,1\n20240201.0,1\n",
+        "line 3: time_s 20240201.0 is in seconds, but 20240131 at loads.csv: line 2 is a date without a UTC offset",
     ),
     ("loads.csv", "time_s,rm1\n0,1\n600,1\n600,1\n", "line 4: time_s 600 is given twice"),
     ("loads.csv", "time_s,rm1\n600,1\n0,1\n", "line 3: time_s 0 is earlier than the line before"),

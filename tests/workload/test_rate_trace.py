@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hebe.workload.error import WorkloadError
-from hebe.workload.rate_trace import RateTrace, parse_time_s, read_rate_trace
+from hebe.workload.rate_trace import RateTrace, moment_of, parse_time_s, read_rate_trace
 
 LOADS = Path(__file__).parents[3] / "shared" / "data" / "load"
 
@@ -56,6 +56,19 @@ def test_a_moment_with_an_offset_is_in_utc_and_one_without_is_of_the_wall():
     for text in ("1970-01-01T02:00+02:00", "1969-12-31T23:00-01:00", "1970-01-01T00:00Z", "1970-01-01 00:00", "0"):
         assert parse_time_s(text, "") == 0.0
     assert parse_time_s("1970-01-01T00:00:30.5+01:00", "") == 30.5 - 3600
+
+
+def test_a_date_without_hyphens_is_none_of_seconds(tmp_path):
+    days = "20240131,864000\n20240201,1728000\n20240202,864000\n"
+    trace = read_rate_trace(written(tmp_path, f"date,queries\n{days}"))
+    np.testing.assert_allclose(trace.edges_s, np.arange(4) * 86400)
+    np.testing.assert_allclose(trace.rates_qps, [10, 20, 10])
+    for text, same in (("20240131", "2024-01-31"), (" 20240131T1030 ", "2024-01-31 10:30"), ("2024W051", "2024-01-29")):
+        assert parse_time_s(text, "") == parse_time_s(same, "")
+    # Nor are seconds a date: with a point, with other digits, or of no such month, day or year.
+    for seconds in ("20240131.0", "1706659200", "2024013", "20241331", "20240230", "12000131", "31000131"):
+        assert parse_time_s(seconds, "") == float(seconds)
+        assert moment_of(seconds) is None
 
 
 @pytest.mark.parametrize("hours", [("T01:00+01:00", "T03:00+02:00"), ("T02:00+02:00", "T02:00+01:00")])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from hebe.cli.plan_files import Entry, PlanFileError, entries_of, parse_number
-from hebe.workload.rate_trace import parse_time_s
+from hebe.workload.rate_trace import moment_of, parse_time_s
 
 Floats = npt.NDArray[np.float64]
 
@@ -101,12 +101,12 @@ def _time_s(entry: Entry) -> float:
 
 
 def _time_text(entry: Entry) -> str:
-    """In CSV and JSON a date is text, TOML knows it."""
+    """In CSV and JSON a date is text, TOML knows it; what they have as a number is seconds."""
     value = entry.fields["time_s"]
     if isinstance(value, date):
         value = value.isoformat()
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)
+        value = f"{value}.0" if isinstance(value, int) else str(value)
     if not isinstance(value, str) or not value:
         raise PlanFileError(f"{entry.where}: time_s is {value!r}: must be seconds or an ISO 8601 date and time")
     return value
@@ -128,12 +128,10 @@ def _time_form(entry: Entry) -> str:
     """How a time is given, in words; raises what `parse_time_s` does."""
     text = _time_text(entry)
     parse_time_s(text, f"{entry.where}: time_s")
-    try:
-        float(text)
-    except ValueError:
-        has_offset = datetime.fromisoformat(text.strip()).tzinfo is not None
-        return "a date with a UTC offset" if has_offset else "a date without a UTC offset"
-    return "in seconds"
+    moment = moment_of(text)
+    if moment is None:
+        return "in seconds"
+    return "a date without a UTC offset" if moment.tzinfo is None else "a date with a UTC offset"
 
 
 def _load(entry: Entry, field: str) -> float:

@@ -1,8 +1,8 @@
 """A recorded load: the arrival rate over time, read from CSV.
 
-Two columns with a header. The first is the time at which an interval starts: seconds, or a date and time in ISO 8601;
-strictly increasing. The second is either the interval's rate (header `rate_qps` or `rate`) or the number of queries
-in it (any other header, such as `value` or `count`). The last interval is as long as the one before it.
+Two columns with a header. The first is the time at which an interval starts: seconds, or a date and time in ISO 8601
+(see `moment_of`); strictly increasing. The second is either the interval's rate (header `rate_qps` or `rate`) or the
+number of queries in it (any other header, such as `value` or `count`). The last interval is as long as the one before.
 
 A rate holds until the next line, however late that is. A count is of one step: where the next line comes later than
 one step, others are missing. Recorders of counts leave out steps in which nothing came (the least count that the logs
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from hebe.workload.error import WorkloadError
 Floats = npt.NDArray[np.float64]
 
 _RATES = ("rate", "rate_qps")
+_DIGITS_OF_A_DATE = re.compile("(19[7-9]|20[0-9])[0-9]{5}")
 _GAP = 1.5
 """Of the usual step, beyond which lines are missing: those of months differ by a tenth, those of clocks by less."""
 
@@ -125,19 +127,32 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def moment_of(text: str) -> datetime | None:
+    """The date and time in ISO 8601 that `text` is; None if it is seconds, or neither.
+
+    Eight digits are a date where there is such a one in the years 1970 to 2099. Seconds of that size, which only a
+    recording of over seven months has, are told from it by a point.
+    """
+    text = text.strip()
+    if _is_number(text) and not _DIGITS_OF_A_DATE.fullmatch(text):
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
 def parse_time_s(text: str, where: str) -> float:
     """Seconds, or a date and time in ISO 8601 as seconds since 1970: in UTC where it has an offset, else as if all days
     had 24 hours. A `WorkloadError` begins with `where`."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            moment = datetime.fromisoformat(text.strip())
-        except ValueError:
-            raise WorkloadError(f"{where} is {text!r}: must be seconds or an ISO 8601 date and time") from None
+    moment = moment_of(text)
+    if moment is not None:
         # Without an offset, wall-clock arithmetic: local daylight saving must not bend the trace.
         start = datetime(1970, 1, 1, tzinfo=None if moment.tzinfo is None else UTC)
         return (moment - start).total_seconds()
+    if not _is_number(text):
+        raise WorkloadError(f"{where} is {text!r}: must be seconds or an ISO 8601 date and time")
+    seconds = float(text)
     if not math.isfinite(seconds):
         raise WorkloadError(f"{where} is {text!r}: must be finite")
     return seconds
