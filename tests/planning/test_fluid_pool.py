@@ -13,7 +13,7 @@ from hebe.planning.error import PlanningError
 from hebe.planning.fluid_bound import fluid_bound
 from hebe.planning.fluid_pool import CLOSE, best_pool, cheapest_pool, fluid_bounds
 from hebe.planning.pool import pools_within
-from hebe.planning.pool_problem import PoolProblem
+from hebe.planning.pool_problem import BUDGET_SLACK, PoolProblem
 from hebe.planning.split_options import split_options
 
 from .pool_problems import BUDGET, SLA_S, any_problem, kairos_problem, recorded, three_types
@@ -78,6 +78,22 @@ def test_servers_that_serve_nothing_are_not_bought(most_parts, budget, servers):
     assert found.counts == (servers, 0)
     assert found.cost_per_hour == pytest.approx(0.5 * servers)
     assert found.bound.bound_qps == pytest.approx(servers / 0.005)
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e-6, 1e-5, 1e6])
+@pytest.mark.parametrize("budget", [0.7, 2.5])
+def test_the_unit_of_prices_makes_no_difference(unit, budget):
+    problem = three_types()
+    other = replace(problem, price_per_hour=problem.price_per_hour * unit)
+    assert best_pool(other, budget * unit).counts == best_pool(problem, budget).counts
+    assert cheapest_pool(other) == cheapest_pool(problem) == (0, 0, 3)
+
+
+@pytest.mark.parametrize(("missing", "counts"), [(1e-7, (1, 2, 9)), (3e-9, (0, 7, 3)), (1.2e-9, (2, 1, 1))])
+def test_a_pool_just_beyond_the_budget_is_not_bought(missing, counts):
+    problem = three_types(largest=30)
+    budget = float(np.dot(counts, problem.price_per_hour)) * (1 - missing)
+    assert best_pool(problem, budget).cost_per_hour <= budget * (1 + BUDGET_SLACK)
 
 
 @pytest.mark.parametrize("rounds", [0, 30])

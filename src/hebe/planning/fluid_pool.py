@@ -35,6 +35,10 @@ _MOST_ROUNDS_OF_THRIFT = 30
 """In which to look for the cheapest pool of the best bound; after that, one of which no server can be left out."""
 _SHARPER = 1e3
 """By how much limits are multiplied when the rate is given: HiGHS lets each be missed by 1e-6, as much as `CLOSE`."""
+_BUDGET = 100.0
+"""The budget in its own row: HiGHS lets it be missed by 1e-6 or somewhat more, which must not buy a server."""
+_TIGHTER = 1e-8
+"""Share of the budget by which to lower it, at least, where that bought too much nevertheless."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,20 +238,21 @@ def fluid_bounds(problem: PoolProblem, pools: Ints, *, most_parts: int = DEFAULT
 
 
 class _Master:
-    """The integer program: counts, indicators `workers[t] >= m` for m in 1..parts, and the rate, to be maximised."""
+    """The integer program: counts, indicators `workers[t] >= m` for m in 1..parts, and the rate, to be maximised.
+
+    Prices are shares of the budget, lest the tolerances of HiGHS, which are absolute, depend on the currency.
+    """
 
     def __init__(self, problem: PoolProblem, budget: float, limits: list[int] | None, parts: int) -> None:
         types = len(problem.types)
         self._types, self._parts = types, parts
         self._per_server = problem.workers_per_server
         self._variables = types * (1 + parts) + 1
-        self._budget = budget * (1 + BUDGET_SLACK)
-        most = np.floor(self._budget / problem.price_per_hour)
+        most = np.floor(budget * (1 + BUDGET_SLACK) / problem.price_per_hour)
         if limits is not None:
             most = np.minimum(most, limits)
-        # A millionth of the rate for the whole budget: of pools with equal bounds the cheaper.
-        self._thrift = CLOSE / 10 * problem.price_per_hour / budget
-        self._budget_row = np.append(problem.price_per_hour, np.zeros(types * parts + 1))
+        self._shares: Floats = problem.price_per_hour / budget
+        self._within = 1 + BUDGET_SLACK
         self._upper = np.concatenate((most, np.ones(types * parts), [np.inf]))
         self._rows: list[Floats] = []
         self._least: list[float] = []
@@ -262,6 +267,10 @@ class _Master:
         """The variable that may be 1 only if there are at least `number` workers of type `kind`."""
         return self._types + kind * self._parts + number - 1
 
+    def _row_of(self, values: Floats) -> Floats:
+        """A row of the program with `values` of the counts."""
+        return np.append(values, np.zeros(self._variables - self._types))
+
     def _add(self, row: Floats, least: float) -> None:
         self._rows.append(row)
         self._least.append(least)
@@ -269,7 +278,7 @@ class _Master:
     def limit(self, prices: Floats) -> None:
         """No pool exceeds `counts @ prices`."""
         if not np.isfinite(self._scale):  # the first: what the whole budget could reach, the unit of the rate
-            self._scale = float((prices / self._budget_row[: self._types]).max() * self._budget)
+            self._scale = float((prices / self._shares).max() * (1 + BUDGET_SLACK))
         row = np.zeros(self._variables)
         row[: self._types], row[-1] = prices / self._scale, -1
         self._add(row, 0.0)
@@ -306,8 +315,9 @@ class _Master:
 
     def solve(self) -> tuple[Ints, float] | None:
         """The most promising pool and what it may reach at most in queries/s, or None if none is left."""
-        objective = np.zeros(self._variables)
-        objective[: self._types], objective[-1] = self._thrift, -1
+        # A ten-millionth of the rate for the whole budget: of pools with equal bounds the cheaper.
+        objective = self._row_of(CLOSE / 10 * self._shares)
+        objective[-1] = -1
         found = self._minimised(objective)
         if found is None:
             return None
@@ -316,7 +326,7 @@ class _Master:
 
     def solve_cheapest(self, least_qps: float = 0.0) -> Ints | None:
         """The cheapest pool of those that may reach a rate, or None if none is left."""
-        found = self._minimised(self._budget_row, least_qps / self._scale)
+        found = self._minimised(self._row_of(self._shares), least_qps / self._scale)
         return None if found is None else found[0]
 
     def _minimised(self, objective: Floats, rate: float = 0.0) -> tuple[Ints, float] | None:
@@ -327,17 +337,21 @@ class _Master:
         rows, least = np.array(self._rows), np.array(self._least)
         if rate:
             rows[rows[:, -1] < 0] *= _SHARPER
-        found = milp(
-            objective,
-            constraints=[
-                LinearConstraint(rows, least, np.inf),
-                LinearConstraint(self._budget_row[np.newaxis], -np.inf, self._budget),
-            ],
-            integrality=integral,
-            bounds=Bounds(lower, self._upper),
-            options={"mip_rel_gap": CLOSE / 10},
-        )
-        if found.x is None:
-            return None
-        counts: Ints = np.rint(found.x[: self._types]).astype(np.int64)
-        return counts, float(found.mip_dual_bound)
+        while True:
+            found = milp(
+                objective,
+                constraints=[
+                    LinearConstraint(rows, least, np.inf),
+                    LinearConstraint(self._row_of(_BUDGET * self._shares), -np.inf, _BUDGET * self._within),
+                ],
+                integrality=integral,
+                bounds=Bounds(lower, self._upper),
+                options={"mip_rel_gap": CLOSE / 10},
+            )
+            if found.x is None:
+                return None
+            counts: Ints = np.rint(found.x[: self._types]).astype(np.int64)
+            beyond = float(counts @ self._shares) - (1 + BUDGET_SLACK)
+            if beyond <= 0:
+                return counts, float(found.mip_dual_bound)
+            self._within -= _TIGHTER + beyond
