@@ -9,6 +9,7 @@ from rich.progress import Progress
 
 from hebe.cli.plan_provision import make_provision_plan
 from hebe.cli.plan_provision_results import plan_content, provision_page, provision_tables, summary
+from hebe.planning.provisioning import Objective
 
 from .provisioning_files import provision_request
 from .shown import shown
@@ -74,6 +75,21 @@ def test_with_servers_to_spare_none_is_late(moved):
     text = shown(provision_tables(spare))
     assert "s late" not in text
     assert "price" not in text
+
+
+def test_where_every_interval_could_do_for_nothing_no_gap_is_told(moved, tmp_path):
+    Path("efficiency.csv").write_text(
+        "model,server_type,qps,power_watts\n"
+        + "".join(f"{pair},100,9\n" for pair in ("a,own", "b,own", "a,hired", "b,hired"))
+    )
+    Path("servers.csv").write_text("server_type,available,price_per_hour\nown,10,0\nhired,10,2\n")
+    made = make_provision_plan(replace(moved.request, objective=Objective.PRICE), Progress(disable=True))
+    assert made.day.cost > 0
+    assert summary(made)["gap"] is None
+    assert "gap" not in plan_content(made, Path("day.toml"))["predicted"]
+    assert "mean price, set-ups included, is above the least possible is not proven" in shown(provision_tables(made))
+    provision_page(made).write(tmp_path / "day.html")
+    assert "nothing is proven" in (tmp_path / "day.html").read_text()
 
 
 def test_a_baseline_that_cannot_and_remarks_are_told(moved):

@@ -268,6 +268,14 @@ def test_no_load_all_day():
     assert day.power_saving_over(day).mean == 0
 
 
+def test_a_bound_of_zero_proves_no_gap():
+    """The servers that cost nothing serve each interval, but the one that a gives up is late for b."""
+    options = FleetOptions(("a", "b"), ("own", "rented"), [[10.0, 10.0]] * 2, [[100.0, 100.0]] * 2, [3, 9], [0.0, 2.0])
+    day = plan_day(options, [[20.0, 10.0], [10.0, 20.0]], 600, objective=Objective.PRICE, set_up_s=300)
+    assert day.cost > 0
+    assert (day.bound, day.gap) == (0, np.inf)
+
+
 def test_progress_is_told():
     told = []
     plan_day(ONE, [[10.0]] * 3, 600, on_interval=told.append)

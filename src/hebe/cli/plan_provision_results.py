@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def summary(made: ProvisionPlanMade) -> dict[str, Any]:
         "interval_s": day.interval_s,
         "intervals": len(day.counts),
         **_figures(day),
-        "gap": day.gap,
+        "gap": _proven_gap(day),
         "over_provision_rates": dict(zip(made.loads.models, made.rates.tolist(), strict=True)),
         "covered": dict(zip(made.loads.models, made.covered.tolist(), strict=True)),
         "remarks": list(made.remarks),
@@ -55,6 +56,11 @@ def _figures(day: DayPlan) -> dict[str, Any]:
     }
 
 
+def _proven_gap(day: DayPlan) -> float | None:
+    """By which share the day may be above the least possible at most, if anything is proven."""
+    return day.gap if day.gap is not None and math.isfinite(day.gap) else None
+
+
 def _saved(day: DayPlan, other: DayPlan) -> dict[str, dict[str, float]]:
     power, capacity = day.power_saving_over(other), day.capacity_saving_over(other)
     return {
@@ -68,7 +74,7 @@ def plan_content(made: ProvisionPlanMade, path: Path) -> dict[str, Any]:
     day, options, late = made.day, made.day.options, made.day.late
     predicted = {
         **_figures(day),
-        "gap": day.gap,
+        "gap": _proven_gap(day),
         "covered": dict(zip(made.loads.models, made.covered.tolist(), strict=True)),
     }
     content = {
@@ -190,8 +196,13 @@ def _scheduler_rows(made: ProvisionPlanMade) -> tuple[list[str], list[list[str]]
 
 
 def _verdict(made: ProvisionPlanMade) -> Text:
-    gap = made.day.gap or 0.0
+    gap = _proven_gap(made.day)
     least = "power" if made.day.objective is Objective.POWER else "price"
+    if gap is None:
+        return Text(
+            f"How far the mean {least}, set-ups included, is above the least possible is not proven: each interval"
+            " alone could do for nothing."
+        )
     return Text(f"The mean {least}, set-ups included, is at most {gap:.2%} above the least possible.")
 
 
@@ -287,5 +298,7 @@ def _key_numbers(made: ProvisionPlanMade) -> list[KeyNumber]:
         numbers.append(KeyNumber("power saved over greedy", _share(saving.mean), "", f"at peak {_share(saving.peak)}"))
     worst = float(made.covered.min())
     numbers.append(KeyNumber("load covered", _share(worst), "", "of all times, of the model that is covered least"))
-    numbers.append(KeyNumber("above the optimum", f"{day.gap or 0.0:.2%}", "", "at most: proven"))
+    gap = _proven_gap(day)
+    proven = ("unknown", "", "nothing is proven") if gap is None else (f"{gap:.2%}", "", "at most: proven")
+    numbers.append(KeyNumber("above the optimum", *proven))
     return numbers

@@ -141,10 +141,13 @@ class DayPlan:
 
     @property
     def gap(self) -> float | None:
-        """By how much of the bound the day may be above the optimum, at most."""
+        """By how much of the bound the day may be above the optimum, at most; infinite where nothing is proven, since
+        the bound is 0 and the cost is not."""
         if self.bound is None:
             return None
-        return max(self.cost / self.bound - 1.0, 0.0) if self.bound > 0 else float(self.cost > 0)
+        if self.bound > 0:
+            return max(self.cost / self.bound - 1.0, 0.0)
+        return math.inf if self.cost > 0 else 0.0
 
     @property
     def energy_kwh(self) -> float:
