@@ -231,9 +231,15 @@ def test_a_model_that_never_has_a_server_is_answered_by_nobody(capsys, day):
     for interval in content["interval"]:
         interval["servers"].pop("b")
     day.write_text(tomli_w.dumps(content))
-    result, _ = simulated(capsys, "times.csv", "--plan", day, *LOAD, "--queries", 300)
+    write(day.parent / "more.csv", [*TIMES, "b,other,1,50,9,9", "b,other,100,50,9,9"])  # a type that the plan lacks
+    result, more = (
+        simulated(capsys, times, "--plan", day, *LOAD, "--queries", 300)[0] for times in ("times.csv", "more.csv")
+    )
     assert result["models"]["b"]["attainment"]["mean"] == 0.0
     assert result["models"]["a"]["attainment"]["mean"] > 0.99
+    assert more["models"] == result["models"]
+    assert more["server_types"] == result["server_types"]
+    assert result["server_types"]["slow"]["mean_utilisation"] > 0.1
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "constant"])

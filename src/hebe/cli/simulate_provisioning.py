@@ -109,10 +109,11 @@ class DayMade:
         counts, types = self.plan.counts, self.plan.server_types
         working = np.zeros(counts.shape)
         for number, (model, runs) in enumerate(zip(self.models.values(), self.runs, strict=True)):
-            columns = [types.index(name) for name in model.times.table.types]
+            # A model that never has a server is simulated with all types that were measured.
+            columns = {own: types.index(name) for own, name in enumerate(model.times.table.types) if name in types}
             for at, run in enumerate(runs):
                 if run is not None:
-                    working[at, number, columns] = run.utilisation
+                    working[at, number, list(columns.values())] = [run.utilisation[own] for own in columns]
         servers = counts.sum(axis=1)
         used = (working * counts).sum(axis=1)
         return np.asarray(np.divide(used, servers, out=np.full(used.shape, np.nan), where=servers > 0))
