@@ -245,3 +245,25 @@ def test_profiles_that_hebe_profile_wrote_say_all_that_is_needed(capsys, tmp_pat
     assert "n on cpu runs as pipeline-on-host, in stages" in fault(capsys, "--plan", "plans/shared.toml")
     (folder / "n.json").unlink()
     assert "profiles: holds no model n" in fault(capsys, "--plan", "plans/shared.toml")
+
+
+def test_an_sla_target_that_is_asked_for_changes_no_slowdown(capsys, tmp_path):
+    """The throughputs that slowdowns are told from are the limits at the profiled target."""
+    write(tmp_path / "server.csv", ["cores,cache_ways,bandwidth_bytes_per_s", "2,2,3e9"])
+    write(tmp_path / "demand.csv", ["model,qps", "m,700", "n,200"])
+    for model, qps in (("m", (150.0, 350.0)), ("n", (120.0, 150.0))):
+        profile_file(
+            tmp_path / "profiles" / f"{model}.json", model=model, lanes=(replace(ON_HOST, workers=2),),
+            scalability=scaling(model, qps), item_s=5e-5,
+        )  # fmt: skip
+    with pytest.raises(SystemExit):
+        main(["plan", "colocate", "profiles", "server.csv", "demand.csv"])
+    capsys.readouterr()
+    asked = ("--plan", "shared.toml", "--sizes", "fixed:64", "--queries", 2000, "--seeds", 1)
+    slowdowns = []
+    for more in ((), ("--sla-ms", 8), ("--sla-ms", 60)):
+        result, models, _ = simulated(capsys, *asked, *more)
+        slowdowns.append([each["slowdown"] for group in result["groups"] for each in group["tenants"]])
+        assert models["m"]["sla_ms"] == (more[1] if more else 20)
+    assert max(slowdowns[0]) > 1.05
+    assert slowdowns[1] == slowdowns[2] == slowdowns[0]

@@ -100,6 +100,15 @@ def test_service_times_that_the_throughputs_cannot_be_of_are_told(stretch, words
     assert words in page(unfit).render()
 
 
+def test_the_target_that_throughputs_are_measured_at_is_told_where_it_is_known():
+    assert "at this SLA and these query sizes: if" in shown(tables(made(stretch=2.0)))
+    one = made(stretch=2.0)
+    filter_, ranker = one.models
+    ranker = replace(ranker, known=replace(ranker.known, profiled_sla=SlaTarget(20.0, 99.0)))
+    text = shown(tables(replace(one, models=(filter_, ranker))))
+    assert "at p99 within 20 ms, as profiled, and these query sizes: if" in text
+
+
 def test_gaps_of_a_recorded_load_are_told(tmp_path):
     load = tmp_path / "load.csv"
     load.write_text("time_s,count\n0,60\n60,90\n240,60\n")

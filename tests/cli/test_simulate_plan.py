@@ -104,6 +104,7 @@ def test_of_profiles_sla_and_sizes_are_what_they_were_made_for(tmp_path):
     )
     assert [one.sla for one in changed.values()] == [SlaTarget(50.0, 80.0), SlaTarget(40.0, 80.0)]
     assert {one.sizes for one in changed.values()} == {"fixed:7"}
+    assert [one.profiled_sla for one in changed.values()] == [SlaTarget(30.0, 90.0), SlaTarget(40.0, 95.0)]
 
 
 def test_without_profiles_a_bound_is_needed(tmp_path):
@@ -112,7 +113,7 @@ def test_without_profiles_a_bound_is_needed(tmp_path):
     with pytest.raises(PlanFileError, match="no SLA target of m: give --sla-ms MS for all models, or MODEL=MS"):
         read_models(asked, [times], {"m": ["gpu"]})
     known = read_models(replace(asked, sla_ms=25.0), [times], {"m": ["cpu", "gpu"]})
-    assert known["m"].sla == SlaTarget(25.0, 99.0)
+    assert (known["m"].sla, known["m"].profiled_sla) == (SlaTarget(25.0, 99.0), None)
     assert known["m"].times.table.types == ("cpu", "gpu")
 
 
@@ -142,4 +143,5 @@ def test_profiles_for_unlike_targets_need_one(tmp_path):
     ):
         read_models(request(sizes="fixed:10"), [tmp_path], types)
     asked = request(sizes="fixed:10", sla_ms=35.0, percentile=95.0)
-    assert read_models(asked, [tmp_path], types)["m"].sla == SlaTarget(35.0, 95.0)
+    known = read_models(asked, [tmp_path], types)["m"]
+    assert (known.sla, known.profiled_sla) == (SlaTarget(35.0, 95.0), None)

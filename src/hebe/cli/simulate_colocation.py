@@ -160,13 +160,14 @@ def _parts(
         )
     service_s = service_classes(times.table.quantiles_s[0], known.size_weights)
     alone = _measured_alone(request, plan, model, times.workers_per_server[0])
-    stretch_alone = longest_stretch(service_s, known.sla, alone)
+    sla = known.profiled_sla or known.sla  # at which throughputs are the limits, whichever is asked for
+    stretch_alone = longest_stretch(service_s, sla, alone)
     parts = [
         ModelPart(
             number,
             group.servers,
             tenant,
-            longest_stretch(service_s, known.sla, WorkersAtLimit(tenant.workers, tenant.qps)) / stretch_alone,
+            longest_stretch(service_s, sla, WorkersAtLimit(tenant.workers, tenant.qps)) / stretch_alone,
         )
         for number, group in enumerate(plan.groups, 1)
         for tenant in group.tenants

@@ -179,15 +179,17 @@ def _unfit(model: ModelSimulated) -> str:
     if _FITTING[0] <= stretch <= _FITTING[1]:
         return ""
     workers = f"{model.alone.workers} worker{'s' if model.alone.workers > 1 else ''}"
+    sla = model.known.profiled_sla
+    at_sla = "this SLA" if sla is None else f"p{sla.percentile:g} within {sla.latency_ms:g} ms, as profiled,"
     measured = f"the {format_number(model.alone.qps)} queries/s that {workers} alone served by its scalability profile"
     if stretch < 1:
         return (
-            f"{model.model}: {measured} cannot be with these service times, SLA and query sizes, only with"
-            f" {stretch:.2f} x the service times: see which of them is not as it was measured."
+            f"{model.model}: {measured} cannot be with these service times, at {at_sla} and these query sizes, only"
+            f" with {stretch:.2f} x the service times: see which of them is not as it was measured."
         )
     return (
-        f"{model.model}: {measured} could be with {stretch:.2f} x these service times, at this SLA and these query"
-        " sizes: if one of them is not as it was measured, the plan is not as good as it seems here."
+        f"{model.model}: {measured} could be with {stretch:.2f} x these service times, at {at_sla} and these"
+        " query sizes: if one of them is not as it was measured, the plan is not as good as it seems here."
     )
 
 

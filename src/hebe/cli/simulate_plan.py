@@ -60,13 +60,15 @@ class FleetPlanRequest:
 class ModelUnderPlan:
     """One model of a plan: `times` are of the server types that it was asked for, in that order; `sizes` is the form of
     its query sizes, `size_weights` the share of queries of 1, 2, ... items, float64 `[largest]`, `largest` the largest
-    query."""
+    query. `profiled_sla` is the target that its profiles are for, whatever `sla` is asked for; None where files do not
+    say it, or not the same."""
 
     times: ServiceTimes
     sla: SlaTarget
     sizes: str
     size_weights: Floats
     largest: int
+    profiled_sla: SlaTarget | None = None
 
 
 def plan_kind(path: Path) -> str:
@@ -142,7 +144,9 @@ def read_models(
         sla, sizes = _target(request, model, known), _sizes(request, known)
         weights, largest = largest_drawn(sizes, request.seed, times.table.largest)
         check_sla(sla, times, largest)
-        models[model] = ModelUnderPlan(times, sla, sizes, weights, largest)
+        targets = {one.sla for one in known}
+        profiled_sla = targets.pop() if len(targets) == 1 else None
+        models[model] = ModelUnderPlan(times, sla, sizes, weights, largest, profiled_sla)
     return models
 
 
