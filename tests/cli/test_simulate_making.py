@@ -15,7 +15,7 @@ from hebe.cli.simulate_making import Estimate, SimulationRequest, make_simulatio
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget
 
-from .pool_files import times_file
+from .pool_files import samples, times_file, write
 
 SIZES = "quantiles:5,10,20,40,100"
 PRICES_QPS = {"gpu": 100.0, "cpu": 30.0, "small": 0.0}
@@ -70,6 +70,17 @@ def test_a_plan_says_all_that_is_not_asked_for(of_plan):
     assert (made.sla, made.stream.sizes, made.shift) == (SlaTarget(12.0, 95.0), SIZES, None)
     asked = simulated(**of_plan | {"sla_ms": 20.0, "policy": "clockwork"}, percentile=90.0)
     assert (asked.policy.kind, asked.sla) == (PolicyKind.CLOCKWORK, SlaTarget(20.0, 90.0))
+
+
+def test_another_model_than_the_plan_s_has_its_own_prices_and_partitions(of_plan, tmp_path):
+    slower = [f"other,{line.split(',', 1)[1]}" for line in samples(types=("cpu", "gpu"), seed=1)[1:]]
+    write(tmp_path / "times.csv", [*samples(), *slower])
+    of_plan["plan"].write_text(of_plan["plan"].read_text().replace("[policy]", "[policy]\npartitions = 2"))
+    own, other = (simulated(**of_plan, model=model) for model in ("m", "other"))
+    assert (own.policy.prices_qps, own.partitions) == (PRICES_QPS, 2)
+    assert (other.times.model, other.policy.kind, other.partitions) == ("other", PolicyKind.SPLITTING, 1)
+    assert set(other.policy.prices_qps) == {"gpu", "cpu"}
+    assert other.policy.prices_qps["gpu"] != PRICES_QPS["gpu"]
 
 
 def test_prices_fit_the_pool_that_is_asked_for_in_a_plan_s_place(of_plan):

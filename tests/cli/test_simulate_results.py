@@ -82,6 +82,20 @@ def test_a_rate_that_was_searched_stands_first_and_none_at_all_is_said():
     assert "Latency" not in simulation_page(none).render().split("No rate keeps")[1].split("</h2>")[0]
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({}, True), ({"times": replace(TIMES, model="other")}, False), ({"partitions": 1}, False)],
+)
+def test_the_prediction_is_that_of_the_plan_s_model_and_partitions(changes, told):
+    plan = PoolPlanFile(
+        "m", SlaTarget(12.0, 95.0), "fixed:1", 1.0, {"gpu": 1, "cpu": 2}, {"gpu": 0.5, "cpu": 0.1},
+        PolicyChoice(PolicyKind.FCFS), (Path("t.csv"),), Path("prices.csv"), {"qps": 123.0}, {}, partitions=2,
+    )  # fmt: skip
+    of_plan = replace(REQUEST, service_times=(), pool=None, plan=Path("pool.toml"), rate_qps=None)
+    found = made(request=of_plan, plan=plan, capacity=Estimate.of([100.0, 110.0]), **{"partitions": 2} | changes)
+    assert ("The plan predicted 123 queries/s." in shown([result_table(found)])) == told
+
+
 def test_partitions_and_a_shift_of_sizes_are_told():
     prices = {"gpu": 0.5, "cpu": 0.1}
     plan = PoolPlanFile(

@@ -155,7 +155,7 @@ def make_simulation(request: SimulationRequest, progress: Progress) -> Simulatio
     rate_qps = 0.7 * limit_qps if request.rate_qps is None else request.rate_qps
     queries = queries_needed(request.queries, sla, limit_qps if search else rate_qps, request.arrivals, search=search)
     stream = QueryStream(request.arrivals, sizes, queries, request.seed)
-    partitions = _partitions(request, plan, policy, workers)
+    partitions = _partitions(request, plan if plan and plan.model == times.model else None, policy, workers)
     first = FleetCase(times.table, workers, policy, sla, largest, stream, rate_qps, partitions)
     cases = [first.with_seed(request.seed + number) for number in range(request.seeds)]
     capacity = None
@@ -238,10 +238,10 @@ def _policy(
     sla: SlaTarget,
     weights: Floats,
 ) -> PolicyChoice:
-    """As asked, with parameters that fit this pool; the plan's as it is if it is for this pool: a type that the plan
-    had none of has price 0, which splitting cannot distribute by once there are some."""
+    """As asked, with parameters that fit this pool and model; the plan's as it is if it is for these: a type that the
+    plan had none of has price 0, which splitting cannot distribute by once there are some."""
     priced = plan is None or all(plan.policy.prices_qps.get(name, 1) for name in times.table.types)
-    if plan is not None and request.policy is None and request.pool is None and priced:
+    if plan is not None and plan.model == times.model and request.policy is None and request.pool is None and priced:
         return plan.policy
     form = request.policy or (plan.policy.kind if plan else PolicyKind.MATCHING)
     # Prices play no part: neither the pool's fluid bound nor how far a type reaches depends on them.

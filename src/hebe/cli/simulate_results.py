@@ -110,14 +110,17 @@ def _verdict(made: SimulationMade) -> str:
 
 
 def _prediction(made: SimulationMade) -> str:
-    """What the plan predicted, for comparison: of its own pool and policy, for the queries and target of its own."""
+    """What the plan predicted, for comparison: of its own model, pool and policy, for the queries and target of its
+    own."""
     request = made.request
     if made.plan is None or made.capacity is None or request.pool is not None or request.service_times:
         return ""
-    asked = made.sla, made.stream.sizes, made.stream.arrivals, made.policy.kind
-    if asked != (made.plan.sla, made.plan.sizes, "poisson", made.plan.policy.kind):
+    plan = made.plan
+    asked = made.times.model, made.sla, made.stream.sizes, made.stream.arrivals, made.policy.kind, made.partitions
+    partitions = made.partitions if plan.partitions is None else plan.partitions
+    if asked != (plan.model, plan.sla, plan.sizes, "poisson", plan.policy.kind, partitions):
         return ""
-    planned = made.plan.predicted.get("qps")
+    planned = plan.predicted.get("qps")
     return f"The plan predicted {format_number(float(planned))} queries/s." if isinstance(planned, int | float) else ""
 
 
