@@ -149,6 +149,17 @@ def test_models_that_nobody_asks_for_are_left_out():
     assert plan.demand_qps == {"cache-bound": 16_000.0}
 
 
+@pytest.mark.parametrize("tiny_qps", [1e-14, 5e-324])
+def test_a_demand_next_to_nothing_takes_a_place_like_any_other(tiny_qps):
+    """Of cache-bound, one core serves 300 queries/s or more; all of compute-bound's fit beside it."""
+    plans = [optimal_colocation(tables(), {"cache-bound": qps, "compute-bound": 10_500.0}) for qps in (1.0, tiny_qps)]
+    assert [(plan.servers, plan.least_servers) for plan in plans] == [(14, 14)] * 2
+    assert plans[1].capacity_qps["cache-bound"] >= 300
+    nothing = {"cache-bound": tiny_qps, "compute-bound": tiny_qps, "capacity-bound": tiny_qps}
+    assert optimal_colocation(tables(), nothing).servers == 2
+    assert optimal_colocation(tables(), nothing, 3).servers == 1
+
+
 def test_a_server_of_one_core_is_planned_without_sharing():
     made = tables(
         profile("m", 2.0, memory_limit=1), profile("n", 1.0, memory_limit=1), server=ServerResources(1, 11, 1e11)

@@ -62,6 +62,9 @@ _MOST_ROUNDS_OF_REST = 20
 _JOIN_A_ROUND = 200
 _JOIN_AT_ENDS = 2000
 _WORTH_MORE = 1e-7
+_LEAST_SHARE = 1e-6
+"""Of what a server alone serves, that a demand is taken to be at least: any place on a server meets less as well, and
+HiGHS refuses a share of the demand that is too large."""
 
 
 def optimal_colocation(
@@ -81,7 +84,7 @@ def optimal_colocation(
     sets = _sets_to_try(tables, most_models)
     if isinstance(time_limit_s, bool) or not isinstance(time_limit_s, int | float) or not time_limit_s > 0:
         raise PlanningError(f"time_limit_s is {time_limit_s!r}: must be a positive number of seconds")
-    patterns = _Patterns(tables, demand[wanted])
+    patterns = _Patterns(tables, np.maximum(demand[wanted], _LEAST_SHARE * tables.alone))
     for of_one_size in sets:  # each set at its largest EMU, as the other policies use it: none of them can be better
         patterns.join(of_one_size, utilization_weights(tables), _JOIN_AT_ENDS, 0.0)
     bound = _solve_relaxation(patterns, sets)
