@@ -168,6 +168,9 @@ def test_chosen_on_one_trace_then_on_fresh_ones_and_measured_on_yet_others(monke
         ({"types": ("gpu", "tpu")}, "prices.csv: no price of tpu, which --types names: there are gpu, cpu, small"),
         ({"most": {"tpu": 1}}, "--most: no server type tpu on offer"),
         ({"sizes": "fixed:101"}, "queries of 101 items, but service times reach to 100 items"),
+        ({"budget_per_hour": 1e308, "most": dict.fromkeys(SERVICE_MS, 3)}, "--budget is 1e+308: too much to count"),
+        ({"budget_per_hour": 1e307, "most": {"gpu": 3}}, "--budget is 1e+307: too much to count servers at 0.05"),
+        ({"budget_per_hour": 1e306, "most": {"gpu": 3}}, "buys 2e+307 servers of small: at most 1,000,000"),
         ({"budget_per_hour": 0.09, "types": ("gpu",)}, "--budget of 0.09 buys no pool that serves every query size"),
     ],
 )

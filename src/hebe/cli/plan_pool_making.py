@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -122,8 +123,9 @@ def make_pool_plan(request: PoolRequest, progress: Progress) -> PoolPlanMade:
     """Read the files and plan. Raises `PlanFileError`, `PlanningError`, or `WorkloadError` for queries that are larger
     than what was measured."""
     times, problem, unpriced = _read(request)
-    most = _most_counts(request, problem)
     budget = request.budget_per_hour
+    _check_budget(budget, problem)
+    most = _most_counts(request, problem)
     bounding = progress.add_task("bounding pools", total=4)
     try:
         split = best_pool(problem, budget, most_counts=most)
@@ -188,6 +190,13 @@ def _read(request: PoolRequest) -> tuple[ServiceTimes, PoolProblem, tuple[str, .
         base = problem.types[int(problem.service_s[:, -1].argmin())]
     times = times.of_types([base, *(name for name in asked if name != base)], "is the base type")
     return times, problem_of(times), unpriced
+
+
+def _check_budget(budget_per_hour: float, problem: PoolProblem) -> None:
+    """Raises `PlanningError` for a budget that buys more servers than a float can count."""
+    least_price = float(problem.price_per_hour.min())
+    if not math.isfinite(_FRONTIER_REACH * budget_per_hour / least_price):
+        raise PlanningError(f"--budget is {budget_per_hour:g}: too much to count servers at {least_price:g}: lower it")
 
 
 def _most_counts(request: PoolRequest, problem: PoolProblem) -> list[int] | None:
