@@ -19,8 +19,21 @@ def test_opens_after_failures_in_a_row_and_probes_ever_more_seldom() -> None:
     breaker.succeeded(8.5)
     assert breaker.closed
     breaker.failed(9.0, 9.0)
-    assert breaker.failed(9.0, 10.0)
-    assert breaker.probe_s == 11.0, "the pause is short again"
+    assert breaker.failed(9.0, 11.5)
+    assert breaker.probe_s == 12.5, "the pause is short again"
+
+
+def test_one_that_closes_and_opens_again_and_again_is_tried_ever_more_seldom() -> None:
+    breaker, now_s, pauses_s = CircuitBreaker(BreakerOptions(failures=2, pause_s=1.0, longest_pause_s=3.0)), 10.0, []
+    for _ in range(4):
+        breaker.failed(now_s, now_s)
+        assert breaker.failed(now_s, now_s)
+        pauses_s.append(breaker.probe_s - now_s)
+        now_s = breaker.probe_s
+        breaker.succeeded(now_s)
+        breaker.succeeded(now_s + 1.0)  # as what does not touch the part that is gone
+        now_s += 2.0
+    assert pauses_s == [1.0, 2.0, 3.0, 3.0]
 
 
 def test_a_call_from_before_it_closed_tells_nothing_new() -> None:

@@ -1,6 +1,7 @@
 import os
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -159,15 +160,16 @@ def test_a_tier_of_which_most_is_damaged_is_left_alone_while_it_is() -> None:
     assert not guard.available, "three in a row"
     assert guard.state.failures == 3
     time.sleep(0.1)
-    assert not guard.available, "the probes' key is damaged too"
+    assert not guard.available, "what the probes ask for is damaged too"
     guard.close()
 
 
-def fail_and_come_back(store: DictStore, guard: TierGuard) -> None:
+def fail_and_come_back(store: DictStore, guard: TierGuard, meanwhile: Callable[[], None] = lambda: None) -> None:
     """One failure opens the guard's breaker; a probe closes it."""
     store.fault = RuntimeError("it is gone")
     with pytest.raises(StoreUnavailable):
         asked(guard, [1])
+    meanwhile()
     store.fault = None
     give_up_s = time.monotonic() + 30.0
     while not guard.state.available:
@@ -175,11 +177,45 @@ def fail_and_come_back(store: DictStore, guard: TierGuard) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.parametrize("one_table", [False, True])
+def test_a_tier_that_is_partly_gone_is_left_alone_until_that_part_is_back(one_table: bool, caplog) -> None:
+    class PartlyGone(DictStore):
+        gone = True
+
+        def query(self, table, keys, rows, found):
+            count = super().query(table, keys, rows, found)
+            if self.gone and table == "items" and (keys > 0).any():
+                raise StoreUnavailable("a node is silent")
+            return count
+
+    store = PartlyGone(DIMS)
+    breaker = BreakerOptions(failures=1, pause_s=0.001, longest_pause_s=0.001)
+    guard = TierGuard("tier", OneTableStore(store) if one_table else store, DIMS, GuardOptions(20.0, breaker=breaker))
+    starts, bases, keys = np.array([0, 2, 5]), np.array([0, 6, 9]), np.array([0, 4, 0, 7, 8])
+    with pytest.raises(StoreUnavailable, match="silent"):
+        guard.query_tables(("users", "items"), keys, starts, bases, 20.0)
+    give_up_s = time.monotonic() + 30.0
+    while store.queries.count(("items", [0, 7, 8])) < 10:  # the question, and probes
+        assert time.monotonic() < give_up_s
+        time.sleep(0.001)
+    state = guard.state
+    assert (state.available, state.failures, state.fault) == (False, 1, "a node is silent")
+    store.gone = False
+    while not guard.available:
+        assert time.monotonic() < give_up_s
+        time.sleep(0.001)
+    guard.close()
+    assert caplog.messages == ["tier is left alone until it answers again: a node is silent", "tier answers again"], (
+        "once each"
+    )
+
+
 def test_a_probe_that_meets_damage_is_answered() -> None:
     store = DictStore(DIMS)
     breaker = BreakerOptions(failures=1, pause_s=0.01, longest_pause_s=0.01)
-    guard = TierGuard("tier", DamagedStore(store, 0), DIMS, GuardOptions(20.0, breaker=breaker))
-    fail_and_come_back(store, guard)
+    tier = DamagedStore(store)
+    guard = TierGuard("tier", tier, DIMS, GuardOptions(20.0, breaker=breaker))
+    fail_and_come_back(store, guard, lambda: tier.damaged.add(1))
     guard.close()
 
 

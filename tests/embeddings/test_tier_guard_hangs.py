@@ -117,6 +117,8 @@ def test_a_tier_that_hangs_with_fewer_threads_than_failures_is_left_alone(tier: 
     guard = tier.guarded(threads=1, failures=3)
     tier.ask_and_leave(1)
     tier.now_s = 121.0
+    nothing = np.zeros(1, np.int64)
+    assert guard.query_tables((), nothing[:0], nothing, nothing, 20.0)[1].tolist() == [], "it needs no thread"
     for failures in (2, 3):
         assert guard.available
         with pytest.raises(StoreUnavailable, match="left all threads without an answer for 20000 ms"):

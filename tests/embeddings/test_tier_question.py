@@ -144,3 +144,24 @@ def test_no_keys_are_no_question(store):
     question = TierQuestion(store, TABLES, KEYS[:0], np.zeros(4, np.int64), np.zeros(4, np.int64))
     assert question.pieces == 0
     assert question.wait(0.0)
+
+
+@pytest.mark.parametrize("wrapped", [DictStore, lambda dims: OneTableStore(DictStore(dims))])
+def test_a_sample_has_keys_from_all_over_each_table(wrapped):
+    store = wrapped(DIMS)
+    keys, starts, bases = np.arange(100, 210), np.array([0, 9, 9, 110]), np.array([0, 9, 9, 9 + 3 * 101])
+    question = TierQuestion(store, ("items", "items", "users"), keys, starts, bases)
+    tables, some, starts, bases = question.sample(DIMS, 8)
+    assert tables == ("items", "items", "users")
+    assert some.tolist() == [100, 102, 105, 108, 109, 142, 175, 209]
+    assert (starts.tolist(), bases.tolist()) == ([0, 4, 4, 8], [0, 4, 4, 16])
+    assert TierQuestion(store, tables, some, starts, bases).work()
+    assert len(question.sample(DIMS, 1)[1]) == 2, "one of each table at least"
+    assert question.sample(DIMS, 1000)[1].tolist() == keys.tolist()
+
+
+def test_a_sample_of_what_nobody_waits_for_is_of_any_keys(store):
+    question = asked_of(store)
+    assert not question.wait(0.0)
+    tables, some, *_ = question.sample(DIMS, 4)
+    assert (tables, some.tolist()) == (TABLES, [0] * 4)

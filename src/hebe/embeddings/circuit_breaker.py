@@ -9,7 +9,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class BreakerOptions:
     """`failures` in a row open the breaker; a probe is due `pause_s` later, twice as late after each that fails, up to
-    `longest_pause_s`. Raises ValueError naming a field that is out of range.
+    `longest_pause_s`. One that closes and opens again within that goes on with its pauses where it was: what answers
+    probes alone is not back. Raises ValueError naming a field that is out of range.
     """
 
     failures: int = 3
@@ -48,7 +49,7 @@ class CircuitBreaker:
         """A call was answered while closed, or a probe."""
         if self._probe_s is not None:
             self._closed_s = now_s
-        self._failures, self._pause_s, self._probe_s = 0, self._options.pause_s, None
+        self._failures, self._probe_s = 0, None
 
     def failed(self, began_s: float, now_s: float) -> bool:
         """A call that began at `began_s` failed; returns whether the breaker opens with it.
@@ -60,7 +61,11 @@ class CircuitBreaker:
         self._failures += 1
         if self._failures < self._options.failures:
             return False
-        self._probe_s = now_s + self._pause_s
+        if now_s < self._closed_s + self._options.longest_pause_s:
+            self.probe_failed(now_s)
+        else:
+            self._pause_s = self._options.pause_s
+            self._probe_s = now_s + self._pause_s
         return True
 
     def probe_failed(self, now_s: float) -> None:

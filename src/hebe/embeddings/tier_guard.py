@@ -3,7 +3,7 @@
 HPS has neither, and a stalled Redis stalls its server. Here a question, one for all tables of a batch, runs on threads
 of the guard, into buffers of its own, since a caller that has given up takes his away. After some failures in a row
 the tier is left alone and callers are told at once; a probe from time to time, in no query's way, finds out when it is
-back.
+back. It asks for some of what was asked for in vain, since a tier may be gone in part.
 
 Damage here and there is no reason for that: a question is answered without the rows that are damaged. Where most of
 what is asked for is, it is: the model should not seem ready then.
@@ -24,15 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hebe.embeddings.circuit_breaker import BreakerOptions, CircuitBreaker
-from hebe.embeddings.store import (
-    EmbeddingStore,
-    FoundMask,
-    KeyArray,
-    RowArray,
-    StoreDamaged,
-    StoreError,
-    StoreUnavailable,
-)
+from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray, StoreError, StoreUnavailable
 from hebe.embeddings.tier_question import TierQuestion
 
 log = logging.getLogger("hebe.tiers")
@@ -40,10 +32,15 @@ log = logging.getLogger("hebe.tiers")
 _MOST_DAMAGED, _FEW_DAMAGED = 0.5, 256
 """A question of which a larger share of the keys is damaged, and more than one block holds, has failed."""
 
+_PROBED_KEYS = 256
+"""So many a probe asks for at most, or one of each table: enough to meet what fails, without being a load."""
+
 _MOST_DAMAGE_TOLD = 100
 """Places of damage that are told in the log, once each."""
 
 ClockFunction = Callable[[], float]
+_Sample = tuple[Sequence[str], KeyArray, KeyArray, KeyArray]
+"""What a question asks: see `TierQuestion.sample`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +103,6 @@ class TierGuard:
         self._fault_s = 0.0
         self._left_alone_s: float | None = None
         self._told_damage: set[str] = set()
-        self._mostly_damaged = False
-        """By the last question that failed."""
         self._unanswered: set[TierQuestion] = set()
         """Those in the line or put to the store. It and the next change by single operations, which need no lock."""
         self._at_work: dict[int, TierQuestion] = {}
@@ -149,15 +144,17 @@ class TierGuard:
             raise StoreUnavailable(f"{self.name}: no time is left", f"{self.name}: no time is left")
         if self._closing.is_set():
             raise StoreError(f"{self.name} is closed")
-        if hangs:  # it counts too, though no thread can begin it: with few threads the breaker would never open
+        question = TierQuestion(self.store, tables, keys, starts, bases)
+        if (
+            hangs and question.pieces
+        ):  # it counts too, though no thread can begin it: with few threads the breaker would never open
             what = f"{self.name} has left all threads without an answer for {self.options.timeout_s * 1e3:.0f} ms"
             with self._lock:
-                self._count_failure(what, asked_s)
+                self._count_failure(question, what, asked_s)
             raise StoreUnavailable(what, what)
         if len(self._unanswered) >= self.options.questions_per_thread * self.options.threads:
             what = f"{self.name} has {len(self._unanswered)} questions to answer: too many for another"
             raise StoreUnavailable(what, what)
-        question = TierQuestion(self.store, tables, keys, starts, bases)
         if question.pieces:
             self._unanswered.add(question)
         for _ in range(min(question.pieces, self.options.threads)):
@@ -243,8 +240,7 @@ class TierGuard:
         with self._lock:
             if not question.failure_counted:
                 question.failure_counted = True
-                self._mostly_damaged = mostly_damaged
-                self._count_failure(fault, question.started_s)
+                self._count_failure(question, fault, question.started_s, mostly_damaged=mostly_damaged)
 
     def _note_damage(self, question: TierQuestion, fault: str) -> None:
         """Of a question that was answered all the same, but for some rows."""
@@ -257,7 +253,9 @@ class TierGuard:
         if news:
             log.warning("%s has rows that cannot be read, and queries do without: %s", self.name, fault)
 
-    def _count_failure(self, fault: str, began_s: float) -> None:
+    def _count_failure(
+        self, question: TierQuestion, fault: str, began_s: float, *, mostly_damaged: bool = False
+    ) -> None:
         """Of a question that began then. With the lock held."""
         self._failures += 1
         self._fault, self._fault_s = fault, self._clock()
@@ -266,12 +264,16 @@ class TierGuard:
             self._left_alone_s = self._fault_s
             log.warning("%s is left alone until it answers again: %s", self.name, fault)
         if opens and not self._closing.is_set():
-            self._prober = threading.Thread(target=self._probe, name=f"hebe-{self.name}-probe", daemon=True)
+            sample = question.sample(self._dims, _PROBED_KEYS)
+            name, about = f"hebe-{self.name}-probe", (sample, mostly_damaged)
+            self._prober = threading.Thread(target=self._probe, args=about, name=name, daemon=True)
             self._prober.start()
 
-    def _probe(self) -> None:
-        """Ask for one key when a probe is due, until it is answered in time."""
-        table = next(iter(self._dims))
+    def _probe(self, sample: _Sample, was_damaged: bool) -> None:
+        """Ask for `sample` of the question that failed when a probe is due, until it is answered in time.
+
+        `was_damaged`: that question was mostly. Else damage is an answer.
+        """
         while not self._closing.is_set():
             with self._lock:
                 due_s = self._breaker.probe_s
@@ -280,7 +282,7 @@ class TierGuard:
             if self._closing.wait(max(due_s - self._clock(), 0.0)):
                 return
             started_s = self._clock()
-            fault = self._probe_fault(table)
+            fault = self._probe_fault(sample, was_damaged)
             if fault is None and self._clock() - started_s > self.options.timeout_s:
                 fault = "a probe was answered too late"
             if fault is None and self._count_overdue(self._clock()):
@@ -294,14 +296,14 @@ class TierGuard:
                 self._fault, self._fault_s = fault, self._clock()
                 self._breaker.probe_failed(self._fault_s)
 
-    def _probe_fault(self, table: str) -> str | None:
-        rows, found = np.empty((1, self._dims[table]), np.float32), np.zeros(1, np.bool_)
+    def _probe_fault(self, sample: _Sample, was_damaged: bool) -> str | None:
+        question = TierQuestion(self.store, *sample)
         try:
-            self.store.query(table, np.zeros(1, np.int64), rows, found)
-        except StoreDamaged as fault:  # which is an answer where other rows may be asked for
-            return str(fault) if self._mostly_damaged else None
+            question.work()
         except Exception as fault:
             return str(fault) or type(fault).__name__
+        if was_damaged and np.count_nonzero(question.damaged) > _MOST_DAMAGED * len(question.damaged):
+            return str(question.damage)
         return None
 
 

@@ -6,7 +6,8 @@ import contextlib
 import math
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -83,6 +84,20 @@ class TierQuestion:
                 raise
             self._answered.append(number)
             worked = True
+
+    def sample(self, dims: Mapping[str, int], most_keys: int) -> tuple[Sequence[str], KeyArray, KeyArray, KeyArray]:
+        """Tables, keys, starts and bases of a smaller question: some keys of each table, from all over it. Whether that
+        is answered tells whether this one would be.
+        """
+        keys = self._keys
+        if not keys.size:  # dropped, with nobody waiting
+            keys = np.zeros(self._starts[-1], np.int64)
+        parts = list(pairwise(self._starts.tolist()))
+        most = max(1, most_keys // max(1, sum(last > first for first, last in parts)))
+        chosen = [np.linspace(first, last - 1, min(most, last - first), dtype=np.int64) for first, last in parts]
+        counts = [len(places) for places in chosen]
+        numbers = [count * dims[table] for count, table in zip(counts, self._tables, strict=True)]
+        return self._tables, keys[np.concatenate(chosen)], np.cumsum([0, *counts]), np.cumsum([0, *numbers])
 
     def end(self, fault: StoreError | None = None) -> None:
         """Have who waits learn that it is answered, or has failed."""
