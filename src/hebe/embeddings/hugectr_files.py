@@ -107,13 +107,16 @@ class SparseFiles:
                 yield self._keys[chosen], self._vectors[chosen]
 
     def first_keys(self, count: int) -> KeyArray:
-        """The `count` distinct keys that were seen most often where `meta` says so, else the first in the file."""
+        """The `count` distinct keys that were seen most often, those first, where `meta` says so; else the first in the
+        file.
+        """
         seen = self._seen()
         if seen is None:
             candidates: KeyArray = self._keys[: count + self.duplicates]
         else:
             most = min(count + self.duplicates, seen.size)
-            candidates = self._keys[np.argpartition(seen, seen.size - most)[seen.size - most :]]
+            chosen = np.sort(np.argpartition(seen, seen.size - most)[seen.size - most :])
+            candidates = self._keys[chosen[np.argsort(~seen[chosen], kind="stable")]]  # `~`: in descending order
         _, first = np.unique(candidates, return_index=True)
         return np.ascontiguousarray(candidates[np.sort(first)[:count]])
 
