@@ -6,6 +6,7 @@ import pytest
 
 from hebe.cli import update_tail as module
 from hebe.cli.update_tail import LogTail, age_text, described, line_of
+from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition, UpdateMessage
 from hebe.embeddings.updates.log_directory import LogDirectory
 
@@ -30,6 +31,14 @@ def keys_of(tail, count):
         assert time.monotonic() < end_s
         found += [(d.at.table, key) for d in tail.poll() for key in d.message.keys.tolist()]
     return sorted(found)
+
+
+class SourceThatIsAway:
+    def poll(self, *_):
+        raise StoreUnavailable("the log is away")
+
+    def close(self):
+        pass
 
 
 def test_all_topics_are_followed_also_those_that_come_later(log, monkeypatch):
@@ -65,6 +74,18 @@ def test_an_empty_log_is_waited_for(log, monkeypatch):
         assert (tail.topics, tail.poll()) == ([], [])
         push(log, "users", [1])
         assert keys_of(tail, 1) == [("users", 1)]
+
+
+def test_what_was_read_is_shown_when_the_log_goes_away_in_the_middle_of_a_round(log, monkeypatch):
+    monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    push(log, "users", [1])
+    with contextlib.closing(LogTail(log, None, [], from_start=True)) as tail:
+        push(log, "items", [2])
+        monkeypatch.setattr(log, "source", lambda *_, **__: SourceThatIsAway())
+        assert keys_of(tail, 1) == [("users", 1)]
+        assert len(tail.topics) == 2, "there are two sources"
+        with pytest.raises(StoreUnavailable, match="away"):
+            tail.poll()
 
 
 def test_rows_deletes_and_poison_in_words_and_as_data():

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
+from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import Delivery, Topic, UpdateLog, UpdateSource
 
 _LOOK_S = 2.0
@@ -43,7 +44,15 @@ class LogTail:
         if not self._sources:
             time.sleep(_WAIT_S)
         wait_s = _WAIT_S / max(1, len(self._sources))
-        return [delivery for source in self._sources for delivery in source.poll(_MOST_MESSAGES, wait_s)]
+        found: list[Delivery] = []
+        for source in self._sources:
+            try:
+                found += source.poll(_MOST_MESSAGES, wait_s)
+            except StoreError:
+                if not found:
+                    raise
+                break  # what was read does not come again; the next call meets the fault again
+        return found
 
     def close(self) -> None:
         """Let go of the sources; the log is its owner's."""
