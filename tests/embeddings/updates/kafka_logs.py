@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
-from hebe.embeddings.updates.contract import UpdateSource
-from hebe.embeddings.updates.kafka import KafkaOptions
+import confluent_kafka
+import numpy as np
+
+from hebe.embeddings.updates.contract import TopicPartition, UpdateMessage, UpdateSource
+from hebe.embeddings.updates.kafka import KafkaOptions, topic_name
+from hebe.embeddings.updates.message import encode
 
 from ...kafka_broker import (
     KafkaBroker,
@@ -26,3 +31,26 @@ def poll_on(source: UpdateSource) -> None:
     end_s = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end_s:
         source.poll(10, 0.1)
+
+
+def messages_in_transactions(broker: KafkaBroker, at: TopicPartition) -> Iterator[int]:
+    """Each time that it is asked one more message, in a transaction of its own, of which the log keeps a mark behind
+    it: as of what MirrorMaker copies. Gives the message's offset.
+    """
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.brokers, "transactional.id": "mirror"})
+    producer.init_transactions(TIMEOUT_S)
+    sequence = 0
+    while True:
+        keys = np.array([sequence])
+        message = UpdateMessage("trainer", sequence, time.time(), keys, keys[:, None].astype(np.float32))
+        offsets: list[int] = []
+        producer.begin_transaction()
+        producer.produce(
+            topic_name(at.topic),
+            encode(message, at),
+            partition=at.partition,
+            on_delivery=lambda _fault, sent, offsets=offsets: offsets.append(sent.offset()),
+        )
+        producer.commit_transaction(TIMEOUT_S)
+        yield offsets[0]
+        sequence += 1

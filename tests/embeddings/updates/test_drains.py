@@ -68,6 +68,19 @@ def test_a_partition_that_comes_is_waited_for_and_one_that_is_lost_is_not():
     waiting.ends_well()
 
 
+def test_what_ends_with_no_message_is_done_once_the_log_knows_that():
+    """As marks of transactions, while other partitions are never idle."""
+    waiting = Waiting()
+    waiting.note(ONE, TWO)
+    waiting.ends[TWO] = 6
+    waiting.note(ONE, TWO)
+    waiting.note(ONE, TWO)
+    assert not waiting.is_done(), "it may be messages that are left"
+    waiting.note(ONE, TWO, left=0)
+    waiting.note(ONE, TWO, left=0)
+    waiting.ends_well()
+
+
 def test_two_polls_without_news_are_enough_where_nothing_is_left():
     waiting = Waiting()
     waiting.note(idle=True, left=0)

@@ -9,7 +9,9 @@ import pytest
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.batching import BatchingOptions
 from hebe.embeddings.updates.boot_clock import boot_s
-from hebe.embeddings.updates.contract import Delivery, TopicPartition
+from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateSource
+from hebe.embeddings.updates.group_progress import GroupProgress, ends_and_committed
+from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.kafka import KafkaLog
 
 from ...kafka_broker import (
@@ -23,7 +25,8 @@ from ...kafka_broker import (
     UNKNOWN_MEMBER_ID,
     KafkaBroker,
 )
-from .kafka_logs import poll_on, quick
+from ..dict_store import DictStore
+from .kafka_logs import messages_in_transactions, poll_on, quick
 from .update_conformance import (
     TIMEOUT_S,
     USERS,
@@ -279,3 +282,109 @@ def test_a_look_that_fails_in_the_middle_leaves_no_partition_out(
     expected = push(log, range(20), 1.0)
     assert tables_of(take_rows(source, 20)) == {"users": expected}
     source.close()
+
+
+AT = TopicPartition("m", "users", 0)
+
+
+def is_behind(source: UpdateSource) -> bool:
+    assert not source.poll(10, 0.1)
+    return any(source.lag().values())
+
+
+@pytest.mark.parametrize("commits_at_once", [True, False])
+def test_marks_of_transactions_are_no_messages_that_a_group_lacks(broker: KafkaBroker, commits_at_once: bool) -> None:
+    broker.create_topic("hebe.m.users", 1)
+    messages, log = messages_in_transactions(broker, AT), KafkaLog(quick(broker))
+    assert [next(messages), next(messages)] == [0, 2]
+    with contextlib.closing(log.source("g", [USERS])) as source:
+        assert [d.offset for d in take_rows(source, 2, commit=commits_at_once)] == [0, 2]
+        take(source, lambda _: source.last_offset(AT) == 2)
+        if not commits_at_once:
+            assert source.lag()[AT] > 0
+            source.commit({AT: 0})
+            assert source.lag()[AT] > 0, "one is left"
+            source.commit({AT: 2})
+            assert log.group_lag("g") == {AT: 0}
+        take(source, lambda _: not is_behind(source) and log.group_lag("g") == {AT: 0})
+        assert next(messages) == 4
+        assert (log.group_lag("g"), source.lag()) == ({AT: 2}, {AT: 2})
+        [last] = take_rows(source, 1)
+        assert last.offset == 4
+        source.seek(AT, 0)
+        assert source.last_offset(AT) == 5, "it is not known yet, once more"
+        assert [d.offset for d in take_rows(source, 2)] == [2, 4]
+        take(source, lambda _: source.last_offset(AT) == 4)
+
+
+def test_who_begins_behind_the_last_message_makes_good_what_the_group_seems_to_lack(broker: KafkaBroker) -> None:
+    """As one finds it that died before it knew that there was no more."""
+    broker.create_topic("hebe.m.users", 1)
+    assert next(messages_in_transactions(broker, AT)) == 0
+    log = KafkaLog(quick(broker))
+    with contextlib.closing(log.source("g", [USERS])) as source:
+        take_rows(source, 1)
+        source._assigned[AT].end = None
+        source.commit({AT: 0})
+    assert log.group_lag("g") == {AT: 1}
+    with contextlib.closing(log.source("g", [USERS])) as source:
+        take(source, lambda _: bool(source.assigned()) and not is_behind(source) and log.group_lag("g") == {AT: 0})
+        assert source.last_offset(AT) == 1
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_reader_of_its_own_has_all_that_ends_with_a_mark(broker: KafkaBroker, newest: bool) -> None:
+    broker.create_topic("hebe.m.users", 1)
+    messages = messages_in_transactions(broker, AT)
+    assert next(messages) == 0
+    with contextlib.closing(KafkaLog(quick(broker)).source(None, [USERS], newest=newest)) as source:
+        source.commit(last_offsets(take_rows(source, 0 if newest else 1)))
+        take(source, lambda _: bool(source.assigned()) and not is_behind(source))
+        assert next(messages) == 2
+        [found] = take_rows(source, 1)
+        source.commit({AT: found.offset})
+        take(source, lambda _: not is_behind(source))
+        assert source.last_offset(AT) == 2
+
+
+def test_a_server_has_caught_up_with_a_log_that_ends_with_a_mark(broker: KafkaBroker) -> None:
+    broker.create_topic("hebe.m.users", 1)
+    assert next(messages_in_transactions(broker, AT)) == 0
+    log, store = KafkaLog(quick(broker)), DictStore({"users": 1})
+    with UpdateIngestion(log.source("g", [USERS]), {"volatile": store}, "m", {"users": 1}) as ingestion:
+        assert ingestion.catch_up(TIMEOUT_S)
+        assert store.size("users") == 1
+        progress = GroupProgress()
+        progress.look(1.0, *ends_and_committed(log, [USERS], "g"))
+        assert progress.has_all_until_s == 1.0
+
+
+class _End:
+    """As the client tells that it has no more of a partition."""
+
+    def topic(self) -> str:
+        return "hebe.m.users"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 1
+
+    def error(self) -> _End:
+        return self
+
+    def name(self) -> str:
+        return "_PARTITION_EOF"
+
+
+def test_an_end_that_nobody_has_looked_at_is_no_end_after_a_seek(broker: KafkaBroker) -> None:
+    broker.create_topic("hebe.m.users", 1)
+    log = KafkaLog(quick(broker))
+    push(log, range(5))
+    with contextlib.closing(log.source(None, [USERS])) as source:
+        take_rows(source, 5)
+        source._held.append(_End())
+        source.seek(AT, -1)
+        assert not source._held
+        take_rows(source, 5)

@@ -100,6 +100,9 @@ class Drains:
         done = [all(at in each.ends and has(at, each.ends[at], left) for at, left in lag.items()) for each in waiting]
         for drain in waiting:
             drain.ends.update({at: last_offset(at) for at in lag.keys() - drain.ends.keys()})
+            # Nothing is left, and all the same not all seems applied: only by now may the log know its last message.
+            doubtful = [at for at, left in lag.items() if left == 0 and not has(at, drain.ends[at], left)]
+            drain.ends.update({at: min(drain.ends[at], last_offset(at)) for at in doubtful})
         with self._changed:
             self._idle_times += idle and not any(lag.values())
             for drain, is_done in zip(waiting, done, strict=True):

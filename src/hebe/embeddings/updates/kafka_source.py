@@ -33,9 +33,11 @@ _NO_MEMBER = frozenset({"UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"})
 _OLD_GENERATION = "ILLEGAL_GENERATION"
 """A commit of a member that has not heard yet which partitions are its own now."""
 _PASSING = frozenset({"REBALANCE_IN_PROGRESS", "_NO_OFFSET", _OLD_GENERATION})
-_WAITING = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_PARTITION_EOF",
-                      "_MAX_POLL_EXCEEDED", "LEADER_NOT_AVAILABLE"})  # fmt: skip
+_WAITING = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_MAX_POLL_EXCEEDED",
+                      "LEADER_NOT_AVAILABLE"})  # fmt: skip
 """What a consumer says of topics that are not there yet and of a rest that it took: it goes on by itself."""
+_END = "_PARTITION_EOF"
+"""What it says, in its turn among the messages, when it has no more of a partition."""
 _REFUSED = frozenset({"TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"})
 
 
@@ -50,6 +52,15 @@ class _Assigned:
     """The offset that is to be read first, 0 for the oldest; None where the group says which."""
     oldest: int | None = None
     """The offset of the first message that came."""
+    end: int | None = None
+    """Where the log ended when all was handed over, until more is: what lies before it and after `last` are no
+    messages, but marks of transactions, which nobody is handed.
+    """
+
+    def done_before(self, committed: int) -> int:
+        """Before which offset all is applied, if all before `committed` is."""
+        handed_over = self.last is None or committed > self.last
+        return max(committed, self.end) if self.end is not None and handed_over else committed
 
 
 class KafkaSource:
@@ -104,18 +115,18 @@ class KafkaSource:
             raise
         self._revoked.clear()
         messages = self._take(max_messages, timeout_s)
-        while not (kept := self._keep(messages)) and max_messages > 0:
+        while not (found := self._deliveries(self._keep(messages), max_messages)) and max_messages > 0:
             left_s = end_s - time.monotonic()
             if left_s <= 0 or self._down:
                 break
             self._seek_due()
             self._revoked.clear()
             messages = self._take(max_messages, left_s)
-        if kept:
+        if found:
             self._alive_s, self._down = time.monotonic(), False
         else:
             self._probe()
-        return self._deliveries(kept, max_messages)
+        return found
 
     def seek(self, at: TopicPartition, offset: int) -> None:
         """See `UpdateSource.seek`."""
@@ -125,6 +136,7 @@ class KafkaSource:
             return
         self._drop_held({at})
         part.first = part.last = offset
+        part.end = None
         if self._group is None:
             part.committed = offset + 1
         part.begun_at, part.oldest = max(0, offset + 1), None
@@ -139,7 +151,7 @@ class KafkaSource:
             if part is None or part.first is None or part.last is None or not part.first <= offset <= part.last:
                 continue
             if part.committed is None or part.committed <= offset:
-                due[at] = max(offset, due.get(at, offset))
+                due[at] = max(part.done_before(offset + 1) - 1, due.get(at, offset))
         due = {at: offset for at, offset in due.items() if at in self._assigned}
         if not due:
             return
@@ -168,7 +180,8 @@ class KafkaSource:
         self._learn_committed()
         for at, part in list(self._assigned.items()):
             low, high = self._watermarks(at)
-            lags[at] = max(0, high - max(low, part.committed or 0))
+            lags[at] = max(0, high - max(low, part.done_before(part.committed or 0)))
+            self._owe_end(at)
         return lags
 
     def lost_beginning(self, at: TopicPartition) -> tuple[int, int] | None:
@@ -191,7 +204,10 @@ class KafkaSource:
     def last_offset(self, at: TopicPartition) -> int:
         """See `UpdateSource.last_offset`."""
         self._check_open()
-        return self._watermarks(at)[1] - 1
+        newest, part = self._watermarks(at)[1] - 1, self._assigned.get(at)
+        if part is None or part.last is None or part.end is None or newest >= part.end:
+            return newest
+        return min(newest, part.last)
 
     def log_identity(self) -> str:
         """See `UpdateSource.log_identity`: the cluster's own identity."""
@@ -246,6 +262,7 @@ class KafkaSource:
                 "receive.message.max.bytes": max(1 << 26, 4 * options.most_message_bytes),
                 "queued.max.messages.kbytes": max(1024, options.most_buffered_bytes >> 10),
                 "isolation.level": "read_committed",
+                "enable.partition.eof": True,
                 "error_cb": self._on_error,
             },
         )
@@ -275,11 +292,11 @@ class KafkaSource:
         return taken
 
     def _keep(self, messages: list[Any]) -> list[Any]:
-        """Those that are messages of partitions which are ours; faults of the client are noted or raised."""
+        """Those that are messages of our partitions, or ends of these; faults of the client are noted or raised."""
         kept, refused = [], None
         for message in messages:
             error = message.error()
-            if error is None:
+            if error is None or error.name() == _END:
                 kept.append(message)
                 continue
             if error.name() in _WAITING:
@@ -305,6 +322,11 @@ class KafkaSource:
     def _deliveries(self, messages: list[Any], most: int) -> list[Delivery]:
         found: list[Delivery] = []
         for place, message in enumerate(messages):
+            if message.error() is not None:
+                at = self._partition_of(message)
+                self._assigned[at].end = message.offset()
+                self._owe_end(at)
+                continue
             try:
                 gap = self._gap_before(message)
             except StoreUnavailable:
@@ -345,7 +367,7 @@ class KafkaSource:
         part = self._assigned[at]
         part.first = offset if part.first is None else part.first
         part.oldest = offset if part.oldest is None else part.oldest
-        part.last = offset
+        part.last, part.end = offset, None
         if payload is None:
             return Delivery(at, offset, None, "a record without a value", b"")
         try:
@@ -364,7 +386,12 @@ class KafkaSource:
         return self._kafka.TopicPartition(name, at.partition, offset)
 
     def _drop_held(self, parts: set[TopicPartition]) -> None:
-        self._held = deque(m for m in self._held if m.error() is not None or self._partition_of(m) not in parts)
+        self._held = deque(
+            message
+            for message in self._held
+            if ((error := message.error()) is not None and error.name() != _END)
+            or self._partition_of(message) not in parts
+        )
 
     def _seek_due(self) -> None:
         """Move the client to where `seek`, or a partition that came back, wants it; what cannot be yet stays due."""
@@ -484,6 +511,12 @@ class KafkaSource:
                 self._assigned[at].committed = offset + 1
             if self._owed.get(at, offset + 1) <= offset:
                 del self._owed[at]
+
+    def _owe_end(self, at: TopicPartition) -> None:
+        """What comes after the last message is committed too, or the group would seem to be behind for ever."""
+        committed, done = (part := self._assigned[at]).committed, part.done_before(part.committed or 0)
+        if self._group is not None and committed is not None and committed < done:
+            self._owed[at] = max(done - 1, self._owed.get(at, -1))
 
     def _pay_owed(self) -> None:
         self._owed = {at: offset for at, offset in self._owed.items() if at in self._assigned}
