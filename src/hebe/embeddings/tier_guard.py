@@ -145,9 +145,8 @@ class TierGuard:
         if self._closing.is_set():
             raise StoreError(f"{self.name} is closed")
         question = TierQuestion(self.store, tables, keys, starts, bases)
-        if (
-            hangs and question.pieces
-        ):  # it counts too, though no thread can begin it: with few threads the breaker would never open
+        if hangs and question.pieces:
+            # It counts too, though no thread can begin it: with few threads the breaker would never open.
             what = f"{self.name} has left all threads without an answer for {self.options.timeout_s * 1e3:.0f} ms"
             with self._lock:
                 self._count_failure(question, what, asked_s)
