@@ -30,14 +30,21 @@ class Op:
 
     def inputs(self) -> tuple[str, ...]:
         """Names of the ops whose outputs this one reads, in order of appearance."""
+        return self._named("op")
+
+    def graph_inputs(self) -> tuple[str, ...]:
+        """Names of the graph's inputs that this one reads, in order of appearance."""
+        return self._named("input")
+
+    def _named(self, kind: str) -> tuple[str, ...]:
         found: list[str] = []
 
         def walk(value: Any) -> None:
             if isinstance(value, Mapping):
-                if set(value) == {"op"}:
-                    if not isinstance(value["op"], str):
-                        raise OpGraphError(f"op {self.name}: {value!r} does not name an op")
-                    found.append(value["op"])
+                if set(value) == {kind}:
+                    if not isinstance(value[kind], str):
+                        raise OpGraphError(f"op {self.name}: {value!r} does not name an {kind}")
+                    found.append(value[kind])
                 else:
                     for inner in value.values():
                         walk(inner)

@@ -102,6 +102,27 @@ def test_what_a_graph_may_not_say_is_refused_when_it_is_built(op, message):
         build(graph_of(op), {})
 
 
+TAKES_A_NUMBER = (
+    Op("greatest", "aten.max.default", (SPARSE,)),
+    Op("number", "aten.item.default", ({"op": "greatest"},)),
+    Op("score", "aten.mul.Tensor", (SPARSE, {"op": "number"})),
+)
+
+
+def test_a_graph_stored_with_a_number_of_its_batch_is_refused_when_it_is_built():
+    with pytest.raises(
+        OpGraphError, match=r"op number: aten.item.default takes a number out of the batch.*import the mod"
+    ):
+        build(graph_of(*TAKES_A_NUMBER), {})
+    same = Op("same", "aten.equal.default", (SPARSE, {"input": "dense"}))
+    with pytest.raises(OpGraphError, match=r"op same: aten.equal.default takes a number out of the batch"):
+        build(graph_of(same), {})
+    of_weight = Op("greatest", "aten.max.default", ({"weight": "scales"},))
+    dense, sparse, lengths = inputs(3)
+    net = build(graph_of(of_weight, *TAKES_A_NUMBER[1:]), {"scales": torch.tensor([2.0, 3.0])})
+    torch.testing.assert_close(net(dense, sparse, lengths), sparse * 3)
+
+
 def test_weights_must_be_those_that_the_graph_reads():
     with pytest.raises(OpGraphError, match=r"'top.bias'} names nothing"):
         build(LINEAR, {"top.weight": WEIGHTS["top.weight"]})

@@ -10,6 +10,29 @@ from hebe.op_graph import OpGraph
 
 from .small_modules import X, bag, floats, from_function
 
+LENGTHS = torch.tensor([3, 2, 2, 1, 3, 2])
+
+
+def scored(function):
+    """A module of a sequence, masked, and its lengths."""
+
+    def score(m, x, lengths):
+        rows = m.e(x) * (torch.arange(x.shape[1]) < lengths[:, None])[..., None]
+        return function(m, rows, lengths)
+
+    return from_function(score, e=nn.Embedding(20, 2))
+
+
+TAKES_A_NUMBER = [
+    scored(lambda _, rows, lengths: rows[:, : lengths.max()].sum(1)),
+    scored(lambda _, rows, lengths: rows[:, : lengths.max().item()].sum(1)),
+    scored(lambda _, rows, lengths: rows.narrow(1, 0, lengths.max().item()).sum(1)),
+    scored(lambda _, rows, lengths: rows.sum(1) * (lengths / lengths.max().item())[:, None]),
+    scored(lambda _, rows, lengths: rows.sum(1) * lengths.sum().tolist()),
+    from_function(lambda m, x, _: m.e(x)[:, : (x != 0).sum(1).max()].sum(1), e=nn.Embedding(20, 2)),
+    from_function(lambda m, x, _: m.e(x).sum(1) * m.e(x).max().item(), e=nn.Embedding(20, 2)),
+]
+
 
 def transposed():
     """Its rows are a buffer, too, turned over."""
@@ -40,6 +63,21 @@ def test_what_cannot_be_captured_is_named(message):
     module, example = REFUSED[message]
     with pytest.raises(GraphCaptureError, match=message):
         capture(module, example, "model")
+
+
+@pytest.mark.parametrize("module", TAKES_A_NUMBER)
+def test_a_number_taken_out_of_the_batch_is_refused_for_a_trace_would_keep_its_own(module):
+    with pytest.raises(
+        GraphCaptureError,
+        match=r"aten\.item\.default \(.*line \d+: .*takes a number out of the batch, .*: keep it a tensor",
+    ):
+        capture(module, (X, LENGTHS), "model")
+
+
+def test_a_number_taken_out_of_a_weight_stays_that_number():
+    module = scored(lambda m, rows, _: rows.sum(1) * m.scales.max().item())
+    module.register_buffer("scales", torch.tensor([2.0, 3.0]))
+    assert check_split(module, (X, LENGTHS), capture(module, (X, LENGTHS), "model")) <= 1e-6
 
 
 def test_arguments_of_every_kind_survive_as_json():

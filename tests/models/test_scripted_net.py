@@ -4,8 +4,9 @@ from torch import nn
 
 from hebe.models.graph_capture import GraphCaptureError, capture
 from hebe.models.graph_module import build
-from hebe.models.scripted_net import scripted
+from hebe.models.scripted_net import example_inputs, scripted
 from hebe.models.split_check import check_split, dense_net_inputs
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
 HISTORY = {"history": torch.arange(128).reshape(8, 16)}
 
@@ -87,3 +88,14 @@ def test_a_module_keeps_its_weights_where_writing_fails(monkeypatch):
     assert module.first.weight.shape == (512, 512)
     assert module.second.weight is module.first.weight
     assert module.scale.tolist() == [3.0]
+
+
+def test_example_keys_are_any_rows_of_their_tables():
+    """Not the first of each, which may be the padding: what is divided by how many others there are has no score."""
+    tables = EmbeddingTableSpec("few", 3, 4), EmbeddingTableSpec("many", 1000, 4)
+    features = FeatureSpec("f", "few", 2, Pooling.SUM), FeatureSpec("g", "many", 1, Pooling.SUM)
+    *_, keys = example_inputs(ModelSpec("m", "graph", tables, features, settings={"reads_keys": True}), 500)
+    assert (keys.shape, keys.dtype) == ((500, 3), torch.int64)
+    assert set(keys[:, :2].flatten().tolist()) == {0, 1, 2}
+    assert keys[:, 2].min() >= 0
+    assert 900 < keys[:, 2].max() < 1000

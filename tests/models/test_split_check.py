@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hebe.models import graph_module, graph_writer
 from hebe.models.graph_capture import GraphCaptureError, capture
 from hebe.models.split_check import check_split
 from hebe.spec import Pooling
@@ -123,6 +124,10 @@ def test_a_module_that_draws_random_numbers_is_told_so():
 
 
 REFUSED = {
+    "would fail on a query whose numbers lie between 0 and 1, as those that a server warms up with: aten.index": (
+        from_function(lambda m, x, y: m.bag(x) * torch.arange(9.0)[(y - 99).long()], bag=bag()),
+        (X, torch.tensor([[99.0], [107.0]]).repeat(3, 1)),
+    ),
     r"the module would fail on a query in which inputs_1 are -1000000: aten.embedding.default.*: clamp it": (
         from_function(lambda m, x, y: m.bag(x) + m.e((y.abs() * 2).long()), bag=bag(), e=nn.Embedding(99, 2)),
         (X, floats(6)),
@@ -159,6 +164,21 @@ def test_a_split_that_differs_is_refused():
     state = {name: weight + 1e-3 for name, weight in captured.dense_state.items()}
     with pytest.raises(GraphCaptureError, match=r"the captured model differs on the example: by .*, more than 1e-05"):
         check_split(module, example, dataclasses.replace(captured, dense_state=state))
+
+
+def test_what_is_compared_is_traced_as_a_server_traces_it(monkeypatch):
+    """On invented numbers: were a number of the traced batch frozen, these would have another than the cases have."""
+    for refusing in (graph_module, graph_writer):
+        monkeypatch.setattr(refusing, "frozen_number", lambda _ops: None)
+
+    def cropped(m, x, lengths):
+        rows = m.e(x) * (torch.arange(x.shape[1]) < lengths[:, None])[..., None]
+        return rows[:, : lengths.max()].sum(1)
+
+    module, example = from_function(cropped, e=nn.Embedding(20, 2)), (X, torch.tensor([3, 2, 2, 1, 3, 2]))
+    captured = capture(module, example, "model")
+    with pytest.raises(GraphCaptureError, match="the captured model differs on the example"):
+        check_split(module, example, captured)
 
 
 def test_scores_that_are_not_finite_are_refused():

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import torch
 from torch._inductor.package import package
 
-from hebe.runtime.dense_graph import GraphMode, example_inputs, prepare
+from hebe.models.scripted_net import example_inputs
+from hebe.runtime.dense_graph import GraphMode, prepare
 from hebe.runtime.large_allocations import give_back_freed
-from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
 WEIGHTS_BYTES = 16 << 20
 SPEC = SimpleNamespace(dense_dim=1024, sparse_width=1, sequences=(), lookups_per_item=1, reads_keys=False)
@@ -47,17 +47,6 @@ def test_a_scripted_densenet_goes_with_its_last_user():
     for _ in range(8):
         use()
     assert resident_bytes() - before < 3 * WEIGHTS_BYTES
-
-
-def test_example_keys_are_any_rows_of_their_tables():
-    """Not the first of each, which may be the padding: what is divided by how many others there are has no score."""
-    tables = EmbeddingTableSpec("few", 3, 4), EmbeddingTableSpec("many", 1000, 4)
-    features = FeatureSpec("f", "few", 2, Pooling.SUM), FeatureSpec("g", "many", 1, Pooling.SUM)
-    *_, keys = example_inputs(ModelSpec("m", "graph", tables, features, settings={"reads_keys": True}), 500)
-    assert (keys.shape, keys.dtype) == ((500, 3), torch.int64)
-    assert set(keys[:, :2].flatten().tolist()) == {0, 1, 2}
-    assert keys[:, 2].min() >= 0
-    assert 900 < keys[:, 2].max() < 1000
 
 
 def test_a_compiled_densenet_runs_on_as_many_threads_as_any_split_of_this_server_has(monkeypatch):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hebe.models.architectures import build_dense_net
-from hebe.runtime.dense_graph import example_inputs
+from hebe.models.scripted_net import example_inputs
 from hebe.runtime.op_classes import OpClass, class_of
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 

@@ -5,14 +5,15 @@ change an argument, and no Python code is made from it.
 
 Each op is called through `torch.ops`, except where an argument is computed from the number of items. Those go
 through torch's Python functions, since only these leave the computation in a `torch.jit.trace`; through
-`torch.ops` the number of the traced batch would be frozen in.
+`torch.ops` the number of the traced batch would be frozen in. That of an op which takes a number out of the batch
+itself, as `item` does, always would be: no graph may have one.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -49,6 +50,12 @@ class OpFailed(RuntimeError):
         super().__init__(f"op {op}: {self.reason}")
 
 
+FREEZES = "takes a number out of the batch, and a trace would have that of its own batch for every query"
+"""What is wrong with an op that `frozen_number` finds."""
+
+_NUMBERS = frozenset({"NumberType", "BoolType"})
+"""Results that are Python's, and of a tensor's values; sizes and strides are of other types."""
+
 _TARGET_PATTERN = re.compile(r"aten\.([A-Za-z_]\w*)\.(\w+)\Z")
 _FORBIDDEN = frozenset({"from_file"})
 _NAMED = {
@@ -81,6 +88,9 @@ class OpGraphModule(nn.Module):
         if unknown:
             raise OpGraphError(f"graph reads unknown input(s) {', '.join(sorted(unknown))}")
         self._inputs = graph.inputs
+        frozen = frozen_number(graph.ops)
+        if frozen is not None:
+            raise OpGraphError(f"op {frozen.name}: {frozen.target} {FREEZES}; import the model again without it")
         self._buffer_of: dict[str, str] = {}
         for i, (name, weight) in enumerate(weights.items()):
             self._buffer_of[name] = f"weight_{i}"
@@ -163,6 +173,23 @@ def resolve(op: Op) -> Callable[..., Any]:
     if overload._schema.is_mutable or parts[1] in _FORBIDDEN or not _is_dispatched(overload):
         raise OpGraphError(f"op {op.name}: {op.target} is not allowed: it does more than compute its result")
     return overload
+
+
+def frozen_number(ops: Iterable[Op]) -> Op | None:
+    """The first op whose result is a Python number or truth value computed from the batch's, as `item`'s is. None where
+    there is none; of constants it may be. Raises `OpGraphError` as `resolve` does.
+    """
+    of_batch: set[str] = set()
+    for op in ops:
+        if not op.graph_inputs() and of_batch.isdisjoint(op.inputs()):
+            continue
+        of_batch.add(op.name)
+        function = resolve(op)
+        if isinstance(function, torch._ops.OpOverload):
+            results = {result.type.kind() for result in function._schema.returns}
+            if results & _NUMBERS:
+                return op
+    return None
 
 
 def _is_dispatched(overload: torch._ops.OpOverload) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 from hebe.models.embedding_cut import EmbeddingCut
 from hebe.models.exported_node import described, op_name
-from hebe.models.graph_module import GET_ITEM, INPUTS, KEYS
+from hebe.models.graph_module import FREEZES, GET_ITEM, INPUTS, KEYS, frozen_number
 from hebe.models.layer_tables import LayerOutput, Weight
 from hebe.models.module_inputs import GraphCaptureError, ModuleInput
 from hebe.models.number_inputs import NEW_TENSORS, ColumnRun, NumberInputs
@@ -49,7 +49,8 @@ def write_op_graph(
 ) -> tuple[OpGraph, dict[str, Tensor], dict[str, str]]:
     """The op graph, the weights that it reads by name, and by op what it was in the module.
 
-    Raises `GraphCaptureError` for ops outside of ATen, and for tables that are read by anything but embedding layers.
+    Raises `GraphCaptureError` for ops outside of ATen, for numbers taken out of the batch, and for tables that are read
+    by anything but embedding layers.
     """
     writer = _Writer(spec, cut, numbers, weights)
     for node in graph.nodes:
@@ -57,6 +58,12 @@ def write_op_graph(
             writer.write(node)
     output = writer.reference(result_of(graph))
     reference = writer.emit("scores", "aten.reshape.default", output, [-1, spec.outputs])
+    frozen = frozen_number(writer.ops)
+    if frozen is not None:
+        raise GraphCaptureError(
+            f"{writer.origins[frozen.name]} {FREEZES}: keep it a tensor; a crop to the longest sequence can go, where "
+            "the padding is masked or has a row of zeros"
+        )
     inputs = (*INPUTS, KEYS) if spec.reads_keys else INPUTS
     return OpGraph(inputs, tuple(writer.ops), reference["op"]), writer.dense_state, writer.origins
 

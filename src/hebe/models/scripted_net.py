@@ -10,6 +10,34 @@ from typing import Any
 
 import torch
 
+from hebe.spec import ModelSpec
+
+TRACED_ITEMS = 3
+"""What a server traces on: so many of `example_inputs`."""
+
+
+def example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, ...]:
+    """Plausible DenseNet inputs of `items` rows, the same at every call: dense values, pooled rows, both float32, the
+    lengths of sequences, int64, and keys where the DenseNet reads them.
+    """
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([feature.lookups for feature in spec.sequences], dtype=torch.int64)
+    inputs = (
+        torch.rand(items, spec.dense_dim, generator=generator),
+        torch.rand(items, spec.sparse_width, generator=generator) * 0.1,
+        lengths.expand(items, -1).contiguous(),
+    )
+    if not spec.reads_keys:
+        return inputs
+    rows = torch.tensor([spec.table(feature.table).rows for feature in spec.features for _ in range(feature.lookups)])
+    drawn = torch.rand(items, spec.lookups_per_item, generator=generator, dtype=torch.float64)
+    return (*inputs, (drawn * rows).long())
+
+
+def served(module: torch.nn.Module, spec: ModelSpec) -> Callable[..., torch.Tensor]:
+    """The DenseNet `module` of a `spec` as `scripted` makes it for a server, which has only the spec to trace it on."""
+    return scripted(module, example_inputs(spec, TRACED_ITEMS))
+
 
 def scripted(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., torch.Tensor]:
     """The DenseNet `module`, in evaluation mode and traced on `inputs` of two items or more, as a function of any such.

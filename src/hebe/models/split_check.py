@@ -1,9 +1,10 @@
 """Shows that a captured model computes what the module it was captured from does.
 
-Compared on the example and on random inputs of other sizes, through the scripted DenseNet, which is what is served
-(a server told to run it eager or compiled makes these of the same graph, and nothing compares them); and each half of
-the items alone with the whole, since a server splits and joins queries; and each sequence without its padding with the
-module, which has it. Last, on inputs that only a server sees, which no item may fail for those that share its batch.
+Compared on the example and on random inputs of other sizes, through the scripted DenseNet, traced on what a server
+traces it on: the function that is served, with whatever its trace froze (a server told to run it eager or compiled
+makes these of the same graph, and nothing compares them); and each half of the items alone with the whole, since a
+server splits and joins queries; and each sequence without its padding with the module, which has it. Last, on inputs
+that only a server sees, which no item may fail for those that share its batch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hebe.models.graph_capture import CapturedModel
 from hebe.models.graph_module import OpFailed, build
 from hebe.models.layer_tables import FeatureSource
 from hebe.models.module_inputs import FlatModule, GraphCaptureError
-from hebe.models.scripted_net import scripted
+from hebe.models.scripted_net import TRACED_ITEMS, example_inputs, served
 from hebe.query import bring_into_range
 from hebe.spec import FeatureSpec, OutOfRange, Pooling
 
@@ -39,6 +40,7 @@ _KEY_BITS = {torch.int64: 63, torch.int32: 31, torch.float32: 24}
 """Whole numbers below 2 to that power, and above its negative, are keys that an input can hold."""
 
 _EXAMPLE = "the example"
+_WARM_UP = "whose numbers lie between 0 and 1, as those that a server warms up with"
 
 
 def check_split(
@@ -62,7 +64,7 @@ def check_split(
     for (case, _), scores in zip(cases, originals, strict=True):
         _check_finite(scores, captured, case)
     _check_repeatable(originals[0], _original(flat, cases[0][1], _EXAMPLE))
-    dense_net = _scripted(captured, cases[-1][1])
+    dense_net = _served(captured)
     greatest = 0.0
     for done, ((case, inputs), expected) in enumerate(zip(cases, originals, strict=True)):
         tensors = dense_net_inputs(captured, inputs)
@@ -86,7 +88,7 @@ def check_split(
         if progress is not None:
             progress(done + 1, len(cases))
     greatest = max([greatest, *_jagged_differences(flat, captured, dense_net, generator)])
-    _check_served_inputs(captured, dense_net, generator)
+    _check_served_inputs(captured, dense_net)
     return greatest
 
 
@@ -314,20 +316,16 @@ def _jagged_differences(
             yield _difference(expected[known], scores[known], what)
 
 
-def _check_served_inputs(
-    captured: CapturedModel, dense_net: Callable[..., Tensor], generator: torch.Generator, items: int = 4
-) -> None:
+def _check_served_inputs(captured: CapturedModel, dense_net: Callable[..., Tensor], items: int = 4) -> None:
     """Raise for a query that the module would fail on, as clients may send and as a server warms up with."""
     spec = captured.spec
     rows = torch.tensor([spec.table(f.table).rows for f in spec.features for _ in range(f.lookups)])
-    sparse = torch.rand(items, spec.sparse_width, generator=generator) * 0.1
-    lengths = torch.tensor([feature.lookups for feature in spec.sequences], dtype=torch.int64).expand(items, -1)
     zeros = torch.zeros(items, len(rows), dtype=torch.int64)
-    drawn = (torch.rand(zeros.shape, generator=generator) * rows).long()
-    fractions = torch.rand(items, spec.dense_dim, generator=generator)
+    fractions, sparse, lengths, *read = example_inputs(spec, items)
+    drawn = read[0] if read else zeros
     numbers = ", ".join(captured.dense_columns)
     cases = [
-        ("whose numbers lie between 0 and 1, as those that a server warms up with", fractions, drawn),
+        (_WARM_UP, fractions, drawn),
         (f"in which {numbers} are -1000000", fractions - 1e6, drawn),
         (f"in which {numbers} are 1000000", fractions + 1e6, drawn),
         ("whose keys are all 0", fractions, zeros),
@@ -340,15 +338,19 @@ def _check_served_inputs(
             with torch.no_grad():
                 scores = dense_net(*tensors)
         except RuntimeError as fault:
-            raise GraphCaptureError(
-                f"the module would fail on a query {case}: {_reason(captured, tensors, fault)}; what it takes as an "
-                "index must stay in range whatever is sent: clamp it"
-            ) from fault
+            raise _would_fail(case, _reason(captured, tensors, fault)) from fault
         if i == 0 and not torch.isfinite(scores).all():
             raise GraphCaptureError(
                 f"the module gives scores that are not finite on a query {case}: see to divisions by {numbers}, with "
                 "clamp(min=1) say, and to its logarithms and roots"
             )
+
+
+def _would_fail(case: str, reason: str) -> GraphCaptureError:
+    return GraphCaptureError(
+        f"the module would fail on a query {case}: {reason}; what it takes as an index must stay in range whatever is "
+        "sent: clamp it"
+    )
 
 
 def _check_repeatable(first: Tensor, second: Tensor) -> None:
@@ -375,10 +377,16 @@ def _check_finite(scores: Tensor, captured: CapturedModel, case: str) -> None:
     raise GraphCaptureError(f"the module gives scores that are not finite on {case}: {remedy}")
 
 
-def _scripted(captured: CapturedModel, inputs: Inputs) -> Callable[..., Tensor]:
-    net, tensors = build(captured.graph, captured.dense_state).eval(), dense_net_inputs(captured, inputs)
+def _served(captured: CapturedModel) -> Callable[..., Tensor]:
+    """The function that a server makes of the captured model."""
+    net, tensors = build(captured.graph, captured.dense_state).eval(), example_inputs(captured.spec, TRACED_ITEMS)
     try:
-        return scripted(net, tensors)
+        with torch.no_grad():
+            net(*tensors)
+    except OpFailed as fault:
+        raise _would_fail(_WARM_UP, _reason(captured, tensors, fault)) from fault
+    try:
+        return served(net, captured.spec)
     except Exception as fault:  # torch.jit raises errors of many kinds, all of them about the graph
         reason = _reason(captured, tensors, fault)
         raise GraphCaptureError(f"the captured model cannot be traced, as serving it needs: {reason}") from fault

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from hebe.models.scripted_net import scripted
+from hebe.models.scripted_net import example_inputs, served
 from hebe.runtime.pinning import MOST_THREADS_PER_WORKER
 from hebe.spec import ModelSpec
 
@@ -33,31 +33,13 @@ class GraphMode(StrEnum):
     COMPILED = "compiled"
 
 
-def example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, ...]:
-    """Plausible DenseNet inputs of `items` rows, the same at every call: dense values, pooled rows, both float32, the
-    lengths of sequences, int64, and keys where the DenseNet reads them.
-    """
-    generator = torch.Generator().manual_seed(0)
-    lengths = torch.tensor([feature.lookups for feature in spec.sequences], dtype=torch.int64)
-    inputs = (
-        torch.rand(items, spec.dense_dim, generator=generator),
-        torch.rand(items, spec.sparse_width, generator=generator) * 0.1,
-        lengths.expand(items, -1).contiguous(),
-    )
-    if not spec.reads_keys:
-        return inputs
-    rows = torch.tensor([spec.table(feature.table).rows for feature in spec.features for _ in range(feature.lookups)])
-    drawn = torch.rand(items, spec.lookups_per_item, generator=generator, dtype=torch.float64)
-    return (*inputs, (drawn * rows).long())
-
-
 def prepare(module: torch.nn.Module, spec: ModelSpec, mode: GraphMode, compile_threads: int = 1) -> DenseFunction:
     """The DenseNet ready to be called by several threads at once; compiled, by at least `compile_threads` of them."""
     module = module.eval()
     if mode is GraphMode.EAGER:
         return module
     if mode is GraphMode.SCRIPTED:
-        return scripted(module, example_inputs(spec, 3))
+        return served(module, spec)
     return _compile(module, spec, compile_threads)
 
 

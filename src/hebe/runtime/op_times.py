@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from hebe.models.scripted_net import example_inputs
 from hebe.op_graph import Op, OpGraph
 from hebe.query import Batch, SubQuery
-from hebe.runtime.dense_graph import example_inputs
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.op_classes import OpClass, class_of
 from hebe.runtime.op_workers import idle_share

@@ -12,8 +12,9 @@ import weakref
 import numpy as np
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
+from hebe.models.scripted_net import example_inputs
 from hebe.query import Batch, FloatArray
-from hebe.runtime.dense_graph import DenseFunction, example_inputs
+from hebe.runtime.dense_graph import DenseFunction
 from hebe.runtime.executor import BatchOutcome, DenseExecutor, DenseInputs, SparseExecutor
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.spec import ModelSpec
