@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hebe.models import catalog, memory_estimate
+from hebe.models.criteo_sample import generate_criteo
 from hebe.models.ranking_model import RankingModel
 from hebe.models.repository import ModelRepository
 
@@ -244,7 +245,7 @@ def test_what_fails_is_one_line_and_status_1(hebe, tmp_path, arguments, message)
 )
 def test_what_there_is_no_memory_for_is_refused(hebe, tmp_path, models, monkeypatch, arguments, message):
     monkeypatch.setattr(memory_estimate, "available_bytes", lambda: 12_345_678)
-    (tmp_path / "file").write_text("")
+    generate_criteo(tmp_path / "file", 10)
     arguments = [argument.replace("FILE", str(tmp_path / "file")) for argument in arguments]
     code, out, err = hebe(*arguments, "--repository", models)
     assert (code, out) == (1, "")

@@ -197,6 +197,7 @@ def test_training_holds_rows_accumulators_gradients_and_moments():
     activations = activation_bytes(SPEC, Doubling(), 1)
     assert training_bytes(SPEC, Doubling(), step_items=10, score_items=100) == always + 100 * activations
     assert training_bytes(SPEC, Doubling(), step_items=100, score_items=10) == always + 250 * activations
+    assert training_bytes(SPEC, Doubling(), 100, 10, held_out_rows=7) == always + 250 * activations + 7 * 66
 
 
 def test_making_holds_pieces_of_a_table_however_large_it_is():

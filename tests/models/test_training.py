@@ -1,6 +1,7 @@
 """Training: it learns what was planted, is repeatable, holds out the tail, and leaves nothing behind when it fails."""
 
 import math
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from hebe.models import memory_estimate
+from hebe.models import memory_estimate, training
+from hebe.models.architectures import build_dense_net
 from hebe.models.auc import roc_auc
 from hebe.models.catalog import entry
 from hebe.models.criteo import CriteoFile, CriteoFormatError
@@ -16,7 +18,7 @@ from hebe.models.criteo_features import CriteoTransform
 from hebe.models.criteo_sample import generate_criteo
 from hebe.models.ranking_model import RankingModel
 from hebe.models.repository import ModelRepository, RepositoryError
-from hebe.models.training import TrainingError, held_out_start, train
+from hebe.models.training import TrainingError, held_out_start, needed_bytes, train
 from hebe.spec import SpecError
 
 SPEC = entry("criteo-dlrm", scale=0.1)
@@ -172,6 +174,29 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_drawn(data, tmp_path
     with pytest.raises(memory_estimate.NotEnoughMemory, match="104,857,600 are available"):
         train(SPEC, data, repository)
     assert not repository.root.exists()
+
+
+def test_the_scores_of_the_held_out_rows_count(data, tmp_path, monkeypatch):
+    """Of a whole day of clicks they are more than a small model."""
+    asked = []
+    monkeypatch.setattr(training, "check_memory", lambda _what, needed, _remedy: asked.append(needed))
+    train(SPEC, small(data, tmp_path / "rows.tsv", 300), ModelRepository(tmp_path / "models"))
+    assert asked == [needed_bytes(SPEC, build_dense_net(SPEC), held_out_rows=60)]
+    assert asked[0] == needed_bytes(SPEC, build_dense_net(SPEC)) + 60 * memory_estimate.HELD_OUT_ROW_BYTES
+
+
+def test_a_held_out_row_takes_what_is_counted_for_it():
+    random = np.random.default_rng(0)
+    rows = 200_000
+    labels, logits = random.integers(0, 2, rows).astype(np.float32), random.standard_normal(rows, dtype=np.float32)
+    tracemalloc.start()
+    try:
+        roc_auc(labels, logits)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    kept_bytes = labels.nbytes + 2 * logits.nbytes  # the scores beside the logits they are made of
+    assert peak_bytes + kept_bytes < 1.05 * rows * memory_estimate.HELD_OUT_ROW_BYTES
 
 
 def test_a_diverging_loss_stops_training(data, tmp_path):

@@ -3,6 +3,7 @@
     serving  = process + tables + DenseNet + a query
                + workers x threads x (buffers + rows fetched from tiers + activations + part of a query)
     training = tables + an accumulator a row + DenseNet, its gradients and Adam's two moments + activations
+               + scores of the held-out rows
     making   = a piece of a table at a time + DenseNet
 
 Tables and buffers are known exactly from the spec; activations by running the DenseNet once; the
@@ -90,6 +91,9 @@ This and the factors of `training_bytes` and `making_bytes`: growth of VmHWM ove
 recos-dlrm at several scales and batch sizes (training), dlrm-rmc1 and mt-wnd (making).
 """
 
+HELD_OUT_ROW_BYTES = 66
+"""Of a held-out row: label and score, and place and rank while the AUC is computed, which is of all of them at once."""
+
 MAKING_BYTES = 16 << 20
 """What `hebe model new` adds to the process whatever the model."""
 
@@ -173,13 +177,18 @@ def estimate_memory(
     )
 
 
-def training_bytes(spec: ModelSpec, dense_net: nn.Module, step_items: int, score_items: int) -> int:
-    """What training takes beside the process: steps of `step_items`, then scoring of `score_items` at a time."""
+def training_bytes(
+    spec: ModelSpec, dense_net: nn.Module, step_items: int, score_items: int, held_out_rows: int = 0
+) -> int:
+    """What training takes beside the process: steps of `step_items`, then scoring of `held_out_rows`, `score_items` at
+    a time.
+    """
     rows = sum(4 * table.rows * (table.dim + 1) for table in spec.tables)
     # a step keeps its activations for the way back, and makes gradients of them
     step_bytes = round(2.5 * activation_bytes(spec, dense_net, step_items))
     activations = max(step_bytes, activation_bytes(spec, dense_net, score_items))
-    return TRAINING_BYTES + rows + _piece_bytes(spec) + 4 * _weight_bytes(dense_net) + activations
+    scores = HELD_OUT_ROW_BYTES * held_out_rows
+    return TRAINING_BYTES + rows + _piece_bytes(spec) + 4 * _weight_bytes(dense_net) + activations + scores
 
 
 def making_bytes(spec: ModelSpec, dense_net: nn.Module) -> int:

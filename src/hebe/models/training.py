@@ -75,9 +75,9 @@ def held_out_start(total_rows: int) -> int:
     return total_rows - int(total_rows * HELD_OUT_SHARE)
 
 
-def needed_bytes(spec: ModelSpec, dense_net: DenseNet, batch_size: int = BATCH_SIZE) -> int:
+def needed_bytes(spec: ModelSpec, dense_net: DenseNet, batch_size: int = BATCH_SIZE, held_out_rows: int = 0) -> int:
     """The memory that `train` takes beside the process."""
-    return training_bytes(spec, dense_net, batch_size, _SCORE_ROWS)
+    return training_bytes(spec, dense_net, batch_size, _SCORE_ROWS, held_out_rows)
 
 
 def train(
@@ -115,17 +115,17 @@ def train(
     if spec.outputs != 1:
         raise SpecError(f"model {spec.name}: outputs is {spec.outputs}: Criteo data has one label")
     _check_writable(repository.root)
-    dense_net = build_dense_net(spec, seed)
-    check_memory(
-        f"training {spec.name}",
-        needed_bytes(spec, dense_net, batch_size),
-        "shrink its tables with --scale, take --size small where there is one, or free some",
-    )
     file = CriteoFile(data, skip_bad_lines=skip_bad_lines)
     total_rows = file.count_rows(most_rows)
     split = held_out_start(total_rows)
     if split == total_rows:
         raise TrainingError(f"{file.path}: {total_rows} row(s): at least 5 are needed, one of each five is held out")
+    dense_net = build_dense_net(spec, seed)
+    check_memory(
+        f"training {spec.name}",
+        needed_bytes(spec, dense_net, batch_size, total_rows - split),
+        "shrink its tables with --scale, take --size small where there is one, or free some",
+    )
     with _one_thread():
         tables = TrainedTables(spec, seed)
         fit = _Fit(spec, tables, dense_net, transform, learning_rate, table_learning_rate)
