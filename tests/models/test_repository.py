@@ -3,6 +3,7 @@ import dataclasses
 import errno
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 
 from hebe.models.architectures import build_dense_net
 from hebe.models.repository import ROWS_AS_OF, ModelRepository, RepositoryError
+from hebe.models.table_file import file_size_bytes
 from hebe.op_graph import Op, OpGraph
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
 
@@ -198,6 +201,35 @@ def test_a_model_larger_than_the_disk_is_refused_at_once(repository):
     spec = ModelSpec("huge", "dlrm", (table,), (FeatureSpec("user", "user", 1, Pooling.SUM),))
     with pytest.raises(RepositoryError, match=r"needs 16,0.* bytes and the disk has"):
         repository.write(spec, {"user": iter([])}, {})
+
+
+def test_whether_a_model_can_be_written_is_told_beforehand(repository, monkeypatch):
+    repository.check_writable(SPEC)
+    assert not repository.root.exists()
+    needed = sum(map(file_size_bytes, SPEC.tables))
+    for free in (needed, needed - 1):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        refused = pytest.raises(RepositoryError, match=f"needs {needed:,} bytes and the disk has {free:,} left")
+        with contextlib.nullcontext() if free == needed else refused:
+            repository.check_writable(SPEC)
+    repository.root.mkdir()
+    (repository.root / SPEC.name).write_text("")
+    with pytest.raises(RepositoryError, match="models/small: not a directory that can be written to"):
+        repository.check_writable(SPEC)
+
+
+def test_a_model_whose_directory_is_anothers_is_told_beforehand(repository, monkeypatch):
+    write(repository)
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != repository.root / "small" and access(path, mode))
+    with pytest.raises(RepositoryError, match="models/small: not a directory that can be written to"):
+        repository.check_writable(SPEC)
+    repository.check_writable(dataclasses.replace(SPEC, name="other"))
+
+
+def test_the_name_of_a_file_that_is_no_unicode_may_be_in_the_provenance(repository):
+    stored = write(repository, provenance={"data": os.fsdecode(b"clicks-\xff.tsv")})
+    assert stored.provenance["data"] == "clicks-?.tsv"
 
 
 WRITER_THAT_DIES = """

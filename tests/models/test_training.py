@@ -1,9 +1,12 @@
 """Training: it learns what was planted, is repeatable, holds out the tail, and leaves nothing behind when it fails."""
 
 import math
+import os
+import shutil
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -165,6 +168,7 @@ def test_what_cannot_be_trained_is_said_before_training(data, tmp_path):
 
 def test_a_model_larger_than_memory_is_refused_before_it_is_drawn(data, tmp_path, monkeypatch):
     repository = ModelRepository(tmp_path / "models")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**18))
     huge = replace(SPEC, tables=tuple(replace(table, rows=10**13) for table in SPEC.tables))
     with pytest.raises(
         memory_estimate.NotEnoughMemory, match=r"training criteo-dlrm needs 17,680,\S+ bytes .* --scale"
@@ -174,6 +178,20 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_drawn(data, tmp_path
     with pytest.raises(memory_estimate.NotEnoughMemory, match="104,857,600 are available"):
         train(SPEC, data, repository)
     assert not repository.root.exists()
+
+
+def test_a_model_larger_than_the_disk_is_refused_before_it_is_trained(data, tmp_path, monkeypatch):
+    repository = ModelRepository(tmp_path / "models")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(RepositoryError, match="bytes and the disk has 1,000 left"):
+        train(SPEC, data, repository, progress=lambda *_state: pytest.fail("it was trained"))
+    assert not repository.root.exists()
+
+
+def test_data_may_be_called_anything(data, tmp_path):
+    path = small(data, tmp_path / os.fsdecode(b"clicks-\xff.tsv"), 100)
+    train(SPEC, path, repository := ModelRepository(tmp_path / "models"))
+    assert repository.open(SPEC.name).provenance["data"] == "clicks-?.tsv"
 
 
 def test_the_scores_of_the_held_out_rows_count(data, tmp_path, monkeypatch):

@@ -293,6 +293,17 @@ class ModelRepository:
         incomplete = self.incomplete(name) if NAME_PATTERN.match(name) else ()
         return f"; {no_version_words(incomplete[-1])}" if incomplete else ""
 
+    def check_writable(self, spec: ModelSpec) -> None:
+        """Raise `RepositoryError` where `write` could not store a version of `spec`: for those who have work before
+        they have the rows. No directory is made.
+        """
+        directory = self.root.absolute() / spec.name
+        # os.path's, since Path.exists raises where it may not look
+        existing = next(path for path in (directory, *directory.parents) if os.path.exists(path))
+        if not os.path.isdir(existing) or not os.access(existing, os.W_OK | os.X_OK):
+            raise RepositoryError(f"{existing}: not a directory that can be written to; nothing was stored")
+        _check_room(existing, sum(map(file_size_bytes, spec.tables)))
+
     def write(
         self,
         spec: ModelSpec,
@@ -306,7 +317,8 @@ class ModelRepository:
         """Store a new version of model `spec.name`, by default one after the latest, and open it.
 
         `tables` gives each table's rows whole or as an iterable of chunks, which is read once and never held.
-        `provenance` is plain TOML data: where the model comes from. Without a time `ROWS_AS_OF` it gets the present
+        `provenance` is plain TOML data: where the model comes from. What in it is no Unicode, as the name of a file may
+        have, becomes `?`. Without a time `ROWS_AS_OF` it gets the present
         one: the rows have all online updates sent before. The version appears once it is complete and
         its DenseNet has been loaded back; until then, and if anything fails, there is nothing. Waits for another
         writer of the same model. Raises `RepositoryError`: wrong rows, wrong weights, version taken, disk full.
@@ -412,12 +424,7 @@ def _write_directory(
     if graph is not None:
         small[_GRAPH_FILE] = json.dumps(graph.to_dict(), indent=1).encode()
     total = sum(map(file_size_bytes, spec.tables)) + sum(map(len, small.values()))
-    free = shutil.disk_usage(staged.parent).free
-    if total > free:
-        raise RepositoryError(
-            f"{staged.parent}: the model needs {total:,} bytes and the disk has {free:,} left; "
-            "free some, or choose a smaller --scale"
-        )
+    _check_room(staged.parent, total)
     advance = _counter(progress, total)
     (staged / "tables").mkdir(parents=True)
     records = {
@@ -431,11 +438,20 @@ def _write_directory(
     flush_directory(staged)
 
 
+def _check_room(directory: Path, needed_bytes: int) -> None:
+    free = shutil.disk_usage(directory).free
+    if needed_bytes > free:
+        raise RepositoryError(
+            f"{directory}: the model needs {needed_bytes:,} bytes and the disk has {free:,} left; "
+            "free some, or choose a smaller --scale"
+        )
+
+
 def _model_toml(spec: ModelSpec, provenance: Mapping[str, Any], records: Mapping[str, FileRecord]) -> bytes:
     files = {name: {"size_bytes": record.size_bytes, "sha256": record.sha256} for name, record in records.items()}
     content = {"format": _FORMAT, "spec": spec.to_dict(), "provenance": dict(provenance), "files": files}
     try:
-        text = tomli_w.dumps(content).encode()
+        text = tomli_w.dumps(content).encode(errors="replace")
     except (TypeError, ValueError) as fault:
         raise RepositoryError(
             f"model {spec.name}: provenance must be strings, numbers, lists and tables: {fault}"

@@ -9,7 +9,6 @@ models", CIKM 2022).
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from hebe.models.criteo import CriteoFile, CriteoFormatError
 from hebe.models.criteo_features import HASH_NAME, CriteoTransform
 from hebe.models.dense_net import DenseNet
 from hebe.models.memory_estimate import check_memory, training_bytes
-from hebe.models.repository import ModelRepository, RepositoryError
+from hebe.models.repository import ModelRepository
 from hebe.models.trained_tables import TrainedTables
 from hebe.spec import ModelSpec, SpecError
 
@@ -100,7 +99,7 @@ def train(
     file counts as if it ended after so many. The same file and arguments give the same model. Nothing is stored
     before the end, so an interruption leaves nothing behind.
     Raises `SpecError` (the model's inputs are not of Criteo's shape), `CriteoFormatError`, `TrainingError` (too few
-    rows, loss not finite), `RepositoryError` (cannot be stored; checked first as far as possible) and
+    rows, loss not finite), `RepositoryError` (cannot be stored; disk and directory are looked at first) and
     `NotEnoughMemory` (before anything large is allocated).
     """
     started_s = time.perf_counter()
@@ -114,7 +113,7 @@ def train(
     transform = CriteoTransform.for_model(spec)
     if spec.outputs != 1:
         raise SpecError(f"model {spec.name}: outputs is {spec.outputs}: Criteo data has one label")
-    _check_writable(repository.root)
+    repository.check_writable(spec)
     file = CriteoFile(data, skip_bad_lines=skip_bad_lines)
     total_rows = file.count_rows(most_rows)
     split = held_out_start(total_rows)
@@ -257,13 +256,6 @@ class _Fit:
 
     def _lengths(self, items: int) -> torch.Tensor:
         return torch.ones(items, self._sequences, dtype=torch.int64)
-
-
-def _check_writable(root: Path) -> None:
-    """Raise `RepositoryError` now rather than after the training, where nothing can be written at `root`."""
-    existing = next(path for path in (root, *root.absolute().parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise RepositoryError(f"{existing}: not a directory that can be written to; nothing was trained")
 
 
 @contextmanager
