@@ -97,6 +97,62 @@ def test_import_splits_a_module_and_stores_it(answer, models, net, weights):
     torch.testing.assert_close(scores, module(dense, user, item), rtol=0, atol=1e-6)
 
 
+TWO_NAMES = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.item = nn.Embedding(30, 4)
+        self.hist = self.item
+        self.top = nn.Linear(8, 1)
+
+    def forward(self, item, hist):
+        return self.top(torch.cat([self.item(item), self.hist(hist).sum(1)], 1))
+
+def make():
+    return Net(), {"item": torch.randint(30, (4,)), "hist": torch.randint(30, (4, 6))}
+"""
+
+
+def test_layers_that_take_their_shape_from_the_weights_do_so(answer, models, net):
+    directory, _ = net
+    lazy = NET.replace("nn.Linear(3 + 4 + 2, 1)", "nn.LazyLinear(1)")
+    (directory / "lazy.py").write_text(lazy)
+    answer(
+        "import", "--factory", f"{directory / 'lazy.py'}:make", "--weights", directory / "net.safetensors",
+        "--repository", models, "--name", "mine",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("left_out", [(), ("top.bias",), ("item.weight", "hist.weight")])
+def test_a_table_of_two_names_is_read_from_a_file_that_has_one(answer, hebe, models, tmp_path, left_out):
+    (tmp_path / "net.py").write_text(TWO_NAMES)
+    scope = {"__name__": "net"}
+    exec(TWO_NAMES, scope)
+    module = scope["Net"]()
+    safetensors.torch.save_model(module, tmp_path / "net.safetensors")
+    state = safetensors.torch.load_file(tmp_path / "net.safetensors")
+    assert len({"item.weight", "hist.weight"} & state.keys()) == 1
+    kept = {name: tensor for name, tensor in state.items() if name not in left_out}
+    safetensors.torch.save_file(kept, tmp_path / "net.safetensors")
+    arguments = (
+        "import", "--factory", f"{tmp_path / 'net.py'}:make", "--weights", tmp_path / "net.safetensors",
+        "--repository", models, "--name", "mine",
+    )  # fmt: skip
+    if left_out:
+        code, _, err = hebe(*arguments)
+        assert code == 1
+        assert "net.safetensors: its weights are not those of the module: " in err
+        assert all(f"missing {name}" in err for name in left_out)
+        return
+    answer(*arguments)
+    stored = ModelRepository(models).open("mine")
+    (table,) = stored.spec.tables
+    assert torch.equal(torch.tensor(stored.table(table.name)), module.item.weight.detach())
+
+
 def test_import_takes_the_example_from_a_callable_of_its_own(answer, models, net):
     file = net[0] / "net.py"
     stored = answer(
@@ -185,15 +241,27 @@ def test_weights_never_run_code(hebe, models, net, tmp_path):
         (["--factory", "NET:module_only"], "net.py:module_only returned no example inputs"),
         (["--factory", "NET:make", "--weights", "NET"], "neither a safetensors file nor a state dict"),
         (["--factory", "NET:make", "--weights", "OTHER"], "other.safetensors: its weights are not those of the module"),
+        (
+            ["--factory", "NET:make", "--weights", "MORE"],
+            "more.safetensors: its weights are not those of the module: unex",
+        ),
         (["--factory", "NET:make", "--weights", "LIST"], "is not a state dict (names to tensors)"),
     ],
 )
 def test_an_import_that_cannot_be_done_is_one_line(hebe, models, net, arguments, message):
     directory, _ = net
     safetensors.torch.save_file({"x": torch.zeros(1)}, directory / "other.safetensors")
+    more = safetensors.torch.load_file(directory / "net.safetensors") | {"x": torch.zeros(1)}
+    safetensors.torch.save_file(more, directory / "more.safetensors")
     torch.save([torch.zeros(1)], directory / "list.pt")
     (directory / "ends.py").write_text("import sys; sys.exit(0)")
-    files = {"NET": "net.py", "OTHER": "other.safetensors", "LIST": "list.pt", "ENDS": "ends.py"}
+    files = {
+        "NET": "net.py",
+        "OTHER": "other.safetensors",
+        "MORE": "more.safetensors",
+        "LIST": "list.pt",
+        "ENDS": "ends.py",
+    }
     for name, file in files.items():
         arguments = [argument.replace(name, str(directory / file)) for argument in arguments]
     code, out, err = hebe("import", *arguments, "--repository", models, "--name", "mine")

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -230,12 +230,26 @@ def _made(make: Callable[[], Any], make_example: Callable[[], Any] | None, facto
 
 
 def _load_weights(module: nn.Module, path: Path) -> None:
+    """A tensor that the module has under several names may have one of them in the file: safetensors stores it once."""
     state = _read_state(path)
     try:
-        module.load_state_dict(state, strict=True)
+        missing, unexpected = module.load_state_dict(state, strict=False)
+        own = module.state_dict()
+        given = {_place(own[name]) for name in own.keys() & state.keys()}
+        faults = [f"missing {name}" for name in missing if name not in own or _place(own[name]) not in given]
+        faults += [f"unexpected {name}" for name in unexpected]
     except RuntimeError as fault:
-        reason = " ".join(str(fault).split())
-        raise ModelImportError(f"{path}: its weights are not those of the module: {reason[:400]}") from None
+        faults = [" ".join(str(fault).split())]
+    if faults:
+        reason = ", ".join(faults)
+        raise ModelImportError(f"{path}: its weights are not those of the module: {reason[:400]}")
+
+
+def _place(value: Any) -> Hashable:
+    """Where a tensor lies: equal for two names of one."""
+    from torch import Tensor
+
+    return (value.data_ptr(), value.shape, value.stride()) if isinstance(value, Tensor) else id(value)
 
 
 def _read_state(path: Path) -> Mapping[str, Tensor]:
@@ -256,7 +270,7 @@ def _read_state(path: Path) -> Mapping[str, Tensor]:
     except Exception:  # torch.load raises errors of many kinds for a file that is none of its own
         raise ModelImportError(
             f"{path}: neither a safetensors file nor a state dict that can be read without running code; save one "
-            "with safetensors.torch.save_file(module.state_dict(), FILE)"
+            "with safetensors.torch.save_model(module, FILE)"
         ) from None
     if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
         state = state["state_dict"]
