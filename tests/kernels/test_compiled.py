@@ -1,10 +1,12 @@
 import fcntl
+import runpy
 import subprocess
 import sys
 import threading
 
 import numba
 import numpy as np
+import pytest
 from numba import types
 
 from hebe.kernels import compiled
@@ -27,7 +29,7 @@ def test_kernels_work_where_no_cache_can_be_written(monkeypatch):
 def test_of_processes_that_begin_at_once_one_compiles(monkeypatch):
     """The lock is the source file's, which another process holds here: a second open file is as good as one."""
     order = []
-    monkeypatch.setattr(compiled.numba, "njit", lambda *_args, **_options: lambda _kernel: order.append("compiled"))
+    monkeypatch.setattr(compiled, "_kept", lambda *_: order.append("compiled"))
     with open(__file__, "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         other = threading.Thread(target=compiled.compile_kernel, args=(lambda keys: keys, types.int64(types.int64)))
@@ -36,6 +38,42 @@ def test_of_processes_that_begin_at_once_one_compiles(monkeypatch):
         order.append("let go")
     other.join()
     assert order == ["let go", "compiled"]
+
+
+@pytest.fixture
+def compile_double(tmp_path):
+    """Compile a kernel as a process does that begins now, and say whether it was on disk."""
+    source = tmp_path / "doubling.py"
+    source.write_text("def double(key): return 2 * key\n")
+
+    def compile_it():
+        kernel = compiled.compile_kernel(runpy.run_path(str(source))["double"], types.int64(types.int64))
+        assert kernel(21) == 42
+        return bool(kernel.stats.cache_hits)
+
+    assert [compile_it(), compile_it()] == [False, True]
+    return compile_it
+
+
+def test_what_is_kept_is_of_all_sources_as_they_are(compile_double, monkeypatch):
+    """A kernel has what it calls in other files compiled in: a mended one would else go on as it was."""
+    digest = compiled._sources_digest()
+    monkeypatch.setattr(compiled, "_sources_digest", lambda: digest[::-1])
+    assert [compile_double(), compile_double()] == [False, True]
+
+
+@pytest.mark.parametrize("left", [b"", bytes(100)], ids=["nothing", "zeros"])
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+def test_what_is_kept_and_was_not_written_whole_is_compiled_anew(compile_double, tmp_path, left, ending):
+    """As a machine leaves it that loses power soon after."""
+    [kept] = (tmp_path / "__pycache__").glob(f"*.{ending}")
+    kept.write_bytes(left)
+    assert [compile_double(), compile_double()] == [False, True]
+
+
+def test_a_kernel_that_cannot_be_compiled_is_an_error():
+    with pytest.raises(numba.errors.TypingError):
+        compiled.compile_kernel(lambda keys: keys.none, types.int64(types.int64))
 
 
 def test_a_function_of_no_file_is_compiled_too():

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import hashlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numba
 from numba import types
+from numba.core.typeinfer import register_dispatcher
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
@@ -35,13 +39,41 @@ def compile_kernel(
     and the others wait for it. Where no cache can be written (read-only installation without a home directory, full
     disk) it is compiled in every process.
     """
-    kernel: Callable[..., Any]
-    try:
-        with _one_process_at_a_time(function.__code__.co_filename):
-            kernel = numba.njit(signature, cache=True, **options)(function)
-    except (RuntimeError, OSError):
-        kernel = numba.njit(signature, **options)(function)
+    with _one_process_at_a_time(function.__code__.co_filename):
+        for _ in range(2):  # again without what was kept, if that cannot be read
+            with contextlib.suppress(Exception):
+                return _kept(function, signature, options)
+    kernel: Callable[..., Any] = numba.njit(signature, **options)(function)
     return kernel
+
+
+def _kept(function: Callable[..., Any], signature: Any, options: dict[str, Any]) -> Callable[..., Any]:
+    """`function` compiled, or as it was kept on disk; what is kept and cannot be used is forgotten.
+
+    numba takes what it kept for valid as long as the function's own file is the same. What that calls from other files
+    is compiled into it, so all sources of the kernels must be.
+    """
+    kernel = numba.njit(cache=True, **options)(function)
+    files = kernel._cache._cache_file
+    files._source_stamp = (files._source_stamp, _sources_digest())
+    try:
+        with register_dispatcher(kernel):
+            kernel.compile(signature)
+    except Exception:
+        # A machine that loses power may leave files of no length, or of zeros, which numba raises for, each time.
+        Path(files._index_path).unlink(missing_ok=True)
+        raise
+    kernel.disable_compile()
+    return kernel  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _sources_digest() -> str:
+    """Of the sources of all kernels."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager
