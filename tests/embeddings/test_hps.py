@@ -125,7 +125,9 @@ def test_tables_by_index_and_what_there_is(hps, tables) -> None:
 def test_every_int64_is_a_key(hps, tables, keys) -> None:
     asked = np.array(keys, np.int64)
     assert np.array_equal(hps.lookup(asked, "wdl", "deep"), expected(tables, "deep", asked))
+    assert np.array_equal(hps.lookup(keys, "wdl", "deep"), expected(tables, "deep", asked)), "also in a list"
     assert hps.lookup(asked, "wdl", "deep").shape == (len(keys), 16)
+    assert hps.prefetch(keys, "wdl", "deep")
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -89,6 +89,8 @@ def test_contradictions_of_a_raw_tensor(datatype, shape, size, message):
         ("INT64", [1], [None], "data must be whole numbers for INT64"),
         ("INT64", [1], [True], "data must be whole numbers for INT64"),
         ("INT64", [2], [True, 1], "data must be whole numbers for INT64"),
+        ("INT64", [2, 1], [[5], [True]], "data must be whole numbers for INT64"),
+        ("FP32", [2], [0.5, False], "data must be numbers for FP32"),
         ("INT64", [2], [1, "1"], "data must be whole numbers for INT64"),
         ("INT64", [1], [{}], "data must be whole numbers for INT64"),
         ("INT64", [1], [2**63], "value 9223372036854775808 does not fit INT64"),

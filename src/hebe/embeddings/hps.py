@@ -124,9 +124,7 @@ class HPS:
         """
         owner = self._model(model)
         spec = owner.table(table)
-        wanted = _host_array(keys, "keys")
-        if wanted.dtype.kind not in "iu":
-            raise TypeError(f"keys are {wanted.dtype}: must be whole numbers")
+        wanted = _keys(keys)
         shape = (*wanted.shape, spec.dim)
         if out is None:
             rows = np.empty(shape, np.float32)
@@ -160,7 +158,7 @@ class HPS:
     def prefetch(self, keys: Any, model: str, table: str | int) -> bool:
         """Bring the rows of `keys` into level 1 in the background; False if there was too much to do already."""
         owner = self._model(model)
-        wanted = _int64(_host_array(keys, "keys")).reshape(-1)
+        wanted = _int64(_keys(keys)).reshape(-1)
         return owner.tiers.lookup.prefetch(owner.table(table).name, wanted)
 
     def refresh(self, model: str) -> None:
@@ -327,6 +325,16 @@ class _Capsule:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # NumPy looks into the capsule, and refuses what is elsewhere
+
+
+def _keys(given: Any) -> npt.NDArray[Any]:
+    """`given` as an array of whole numbers. Raises TypeError if that cannot be."""
+    keys = _host_array(given, "keys")
+    if not keys.size and isinstance(given, list | tuple):
+        keys = keys.astype(np.int64)  # an empty list has no numbers that could say what they are
+    if keys.dtype.kind not in "iu":
+        raise TypeError(f"keys are {keys.dtype}: must be whole numbers")
+    return keys
 
 
 def _host_array(given: Any, what: str) -> npt.NDArray[Any]:

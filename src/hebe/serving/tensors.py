@@ -99,7 +99,7 @@ def tensor_from_values(name: str, datatype: str, shape: Sequence[int], data: Any
     try:
         # `array` takes whole numbers as such only, and no text, of which NumPy would make all elements texts of the
         # longest one's length; but a boolean is a number to it.
-        if code is None or type(values[0]) is bool:
+        if code is None or bool in set(map(type, values)):
             _check_types(name, datatype, dtype, values)
             flat = np.fromiter(values, dtype, count)
         else:
