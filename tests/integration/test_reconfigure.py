@@ -113,7 +113,7 @@ async def test_a_split_that_fails_leaves_the_server_as_it_was(model, driver, mon
     query = model.random_query(20)
     before = threads_begun()
 
-    def fail(*_):
+    def fail(*_, **__):
         raise ValueError("no scores")
 
     monkeypatch.setattr(model, "warm_up", fail)
