@@ -4,7 +4,7 @@ import pytest
 
 from hebe.query import Query, SubQuery
 from hebe.scheduling.fleet import Fleet
-from hebe.scheduling.splitting import PricedSplitting
+from hebe.scheduling.splitting import WINDOW_PER_WORKER, PricedSplitting
 
 from .two_types import fleet_of
 
@@ -107,6 +107,33 @@ def test_a_query_that_can_be_in_time_only_within_the_safeguard_is_sent_while_it_
         fleet.take(0).busy_until_s = 0.04
     arrive(policy, fleet, 900, sla_s=0.0465)
     assert placed(policy, fleet) == [(0, 0, 900, "cpu")]
+
+
+def queue(policy: PricedSplitting, fleet: Fleet, query_id: int, items: int, deadline_s: float) -> None:
+    policy.arrived(SubQuery(Query(query_id, items, 0.0, deadline_s), 0, items), fleet, 0.0)
+
+
+@pytest.mark.parametrize("workers", [1, 6])
+def test_a_query_behind_a_window_of_late_ones_goes_before_them(workers: int) -> None:
+    policy = PricedSplitting(SLA_S, [5.0, 1.0])
+    fleet = fleet_of(0, workers, policy)
+    for _ in range(workers):
+        fleet.take(1).busy_until_s = 0.15
+    for query_id in range(WINDOW_PER_WORKER * workers):
+        queue(policy, fleet, query_id, 100, deadline_s=0.1)
+    queue(policy, fleet, 99, 100, deadline_s=0.2)
+    free_one(fleet, "cpu")
+    assert placed(policy, fleet, now=0.15) == [(99, 0, 100, "cpu")]
+
+
+def test_what_follows_into_the_window_does_not_wait_for_a_worker_that_was_just_given_work() -> None:
+    policy = PricedSplitting(SLA_S, [9.0, 1.0], most_parts=1)
+    fleet = fleet_of(1, 1, policy)
+    for query_id in range(WINDOW_PER_WORKER * 2 - 1):
+        queue(policy, fleet, query_id, 100, deadline_s=0.1)
+    for query_id in (98, 99):  # 46 ms of the cpu, 10 of the gpu
+        queue(policy, fleet, query_id, 900, deadline_s=0.21)
+    assert placed(policy, fleet, now=0.15) == [(98, 0, 900, "cpu"), (99, 0, 900, "gpu")]
 
 
 def test_late_queries_leave_some_workers_idle() -> None:

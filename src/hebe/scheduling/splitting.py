@@ -102,15 +102,22 @@ class PricedSplitting(WindowPolicy[_Waiting]):
         self._workers_of: list[int] = []
 
     def place(self, fleet: Fleet, now: float) -> Placements:
-        """Plan the window, and send what is planned to start now."""
+        """Plan the window and send what is planned to start now, until nothing follows into it from behind."""
         window = self._window
         window.refill(fleet)
         placed: Placements = []
-        if window.entries:
+        while window.entries and fleet.idle_workers:
+            sent = len(placed)
             planned, free_s = self._plan(fleet, now)
             window.entries = self._send(planned, fleet, now, free_s, placed)
             if window.entries and fleet.idle_workers:
                 window.entries = self._fill_idle(fleet, now, free_s, placed)
+            left = len(window.entries)
+            window.refill(fleet)
+            if len(window.entries) == left:
+                break
+            for sub_query, worker in placed[sent:]:  # the next round must not take these workers for free at once
+                worker.busy_until_s = now + fleet.service_time_s(worker.server_type, sub_query.items)
         while not window.entries and self._late.may_go(fleet):
             self._send_late(fleet, now, placed)
         return placed
