@@ -223,6 +223,11 @@ def test_where_queries_share_no_batch_none_waits_for_company():
     assert started(node.handle(QueryArrived(query(1, 10)), 1.0)) == [(0, [(1, 0, 10)])]
 
 
+def test_where_queries_share_no_batch_a_wait_for_company_keeps_none_whole():
+    node = scheduler(workers=2, max_wait_s=0.005, fuse=False)
+    assert started(node.handle(QueryArrived(query(1, 100)), 1.0)) == [(0, [(1, 0, 50)]), (1, [(1, 50, 100)])]
+
+
 def test_a_full_batch_does_not_wait():
     node = scheduler(max_wait_s=0.005)
     node.handle(QueryArrived(query(1, 60)), 1.0)

@@ -269,9 +269,14 @@ class NodeScheduler:
     def _parts(self, items: int, *, arrives: bool = False) -> int:
         """Into how many parts a query of `items` is split that arrives now, or would if it is only asked about."""
         fewest = -(-items // self._batch_size)
-        if not self.config.spread or self.config.max_wait_s > 0:
+        if not self.config.spread or self._may_wait:
             return fewest
         return self._spreading.parts(items, fewest, waits=bool(self._waiting), arrives=arrives)
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether some query may be kept waiting for company, which needs batches that several may share."""
+        return self.config.max_wait_s > 0 and any(way.fuses for way in self.service_times.ways.each)
 
     # Start
 
