@@ -49,6 +49,13 @@ def test_figures_that_were_not_simulated_are_absent(unsimulated, made):
     assert figures["qps_low"] < 490 < 510 < figures["qps_high"]
 
 
+def test_an_interval_of_two_unlike_runs_does_not_go_below_0(made):
+    unlike = replace(made.chosen, measured=MeasuredCapacity(Capacity.of([400.0, 600.0]), ()))
+    assert predicted(made, unlike)["qps_low"] == 0.0
+    text = shown(pool_tables(replace(made, proposals=made.proposals | {"chosen": unlike})))
+    assert "serves 500 (0 to 1,771) queries/s" in text
+
+
 def test_the_plan_file_has_the_chosen_pool_and_the_proposals_beside_it(made):
     content = plan_file(made).to_dict(Path("pool.toml"))
     counts = {server["server_type"]: server["count"] for server in content["server"]}

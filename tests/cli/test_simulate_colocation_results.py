@@ -62,6 +62,7 @@ def test_the_figures_are_by_model_and_by_group():
     by_model = {one["model"]: one for one in figures["models"]}
     assert by_model["ranker"]["runs_held"] == 1
     assert by_model["ranker"]["attainment"]["value"] == pytest.approx(0.955)
+    assert by_model["ranker"]["attainment"]["high"] == 1.0
     assert by_model["filter"]["capacity_qps"] == pytest.approx(7 * 500 + 2000)
     shared, single = figures["groups"]
     assert [each["model"] for each in shared["tenants"]] == ["filter", "ranker"]

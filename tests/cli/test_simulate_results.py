@@ -70,6 +70,8 @@ def test_intervals_end_where_shares_do():
     assert "SLA attainment 98.00%" in text
     assert "100.00%" in text
     assert "123" not in text
+    figures = summary(made((0, 40)))
+    assert (figures["attainment"]["low"], figures["attainment"]["high"]) == (0.0, 1.0)
 
 
 def test_a_rate_that_was_searched_stands_first_and_none_at_all_is_said():

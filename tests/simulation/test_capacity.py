@@ -33,6 +33,12 @@ def test_the_interval_is_student_s() -> None:
     assert capacity.low == pytest.approx(2 * capacity.qps - capacity.high)
 
 
+def test_the_interval_ends_at_0_as_rates_do() -> None:
+    capacity = Capacity.of([100.0, 150.0])
+    assert (capacity.qps, capacity.low) == (125.0, 0.0)
+    assert capacity.high == pytest.approx(125 + 12.706 * 25, rel=1e-3)
+
+
 def test_one_trace_has_no_interval() -> None:
     assert Capacity.of([5.0]) == Capacity(5.0, None, None, (5.0,))
 

@@ -82,7 +82,7 @@ class ModelSimulated:
     @property
     def attainment(self) -> Estimate:
         """The share of queries that were answered in time."""
-        return Estimate.of([run.attainment(self.known.sla.latency_s) for run in self.runs])
+        return Estimate.of([run.attainment(self.known.sla.latency_s) for run in self.runs], largest=1.0)
 
     @property
     def tail_ms(self) -> Estimate:
@@ -103,7 +103,7 @@ class ModelSimulated:
     def utilisation(self) -> dict[int, Estimate]:
         """The share of their time that the model's workers work, by group."""
         shares = zip(*(run.utilisation for run in self.runs), strict=True)
-        return {part.group: Estimate.of(each) for part, each in zip(self.parts, shares, strict=True)}
+        return {part.group: Estimate.of(each, largest=1.0) for part, each in zip(self.parts, shares, strict=True)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

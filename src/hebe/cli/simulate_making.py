@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,10 +70,11 @@ class Estimate:
     by_run: tuple[float, ...]
 
     @classmethod
-    def of(cls, by_run: Sequence[float]) -> Estimate:
-        """By Student's distribution, as `Capacity` has it."""
+    def of(cls, by_run: Sequence[float], largest: float = math.inf) -> Estimate:
+        """By Student's distribution, as `Capacity` has it, of what is never above `largest`."""
         found = Capacity.of(by_run)
-        return cls(found.qps, found.low, found.high, found.by_trace_qps)
+        high = None if found.high is None else min(found.high, largest)
+        return cls(found.qps, found.low, high, found.by_trace_qps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +123,7 @@ class SimulationMade:
     @property
     def attainment(self) -> Estimate:
         """The share of queries that were answered in time."""
-        return Estimate.of([run.attainment(self.sla.latency_s) for run in self.runs])
+        return Estimate.of([run.attainment(self.sla.latency_s) for run in self.runs], largest=1.0)
 
     @property
     def throughput_qps(self) -> Estimate:
@@ -132,7 +134,7 @@ class SimulationMade:
     def utilisation(self) -> dict[str, Estimate]:
         """The share of their time that servers of each type work."""
         by_type = zip(self.times.table.types, zip(*(run.utilisation for run in self.runs), strict=True), strict=True)
-        return {name: Estimate.of(shares) for name, shares in by_type}
+        return {name: Estimate.of(shares, largest=1.0) for name, shares in by_type}
 
 
 def make_simulation(request: SimulationRequest, progress: Progress) -> SimulationMade:

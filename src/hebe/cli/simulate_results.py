@@ -77,10 +77,10 @@ def _rows(made: SimulationMade) -> list[tuple[str, str, str]]:
     held = sum(run_ms <= made.sla.latency_ms for run_ms in made.percentile_ms(made.sla.percentile).by_run)
     rows.append((f"SLA p{made.sla.percentile:g} within {made.sla.latency_ms:g} ms", _held(held, len(made.runs)), ""))
     attainment = made.attainment
-    rows.append(("SLA attainment", _share(attainment.value), _interval(attainment, _share, largest=1.0)))
+    rows.append(("SLA attainment", _share(attainment.value), _interval(attainment, _share)))
     rows.append(("answered", f"{format_number(made.throughput_qps.value)} queries/s", _interval(made.throughput_qps)))
     for (name, used), count in zip(made.utilisation.items(), made.counts, strict=True):
-        rows.append((f"utilisation, {count} x {name}", _share(used.value), _interval(used, _share, largest=1.0)))
+        rows.append((f"utilisation, {count} x {name}", _share(used.value), _interval(used, _share)))
     return rows
 
 
@@ -92,11 +92,11 @@ def _share(value: float) -> str:
     return f"{value:.2%}"
 
 
-def _interval(value: Estimate, words: Callable[[float], str] = format_number, largest: float = float("inf")) -> str:
-    """The 95% interval, within what can be; nothing for a single run."""
+def _interval(value: Estimate, words: Callable[[float], str] = format_number) -> str:
+    """The 95% interval; nothing for a single run."""
     if value.low is None or value.high is None:
         return ""
-    return f"{words(max(value.low, 0.0))} to {words(min(value.high, largest))}"
+    return f"{words(value.low)} to {words(value.high)}"
 
 
 def _verdict(made: SimulationMade) -> str:

@@ -35,13 +35,16 @@ class Capacity:
 
     @classmethod
     def of(cls, by_trace_qps: Sequence[float]) -> Capacity:
-        """Student's interval, of two traces or more: a single one says nothing of how far others lie from it."""
+        """Student's interval, of two traces or more: a single one says nothing of how far others lie from it.
+
+        It ends at 0, as rates do: of two traces it is 12.7 standard errors wide to either side.
+        """
         values = np.asarray(by_trace_qps)
         mean = float(values.mean())
         if values.size == 1:
             return cls(mean, None, None, (mean,))
         half = float(stats.t.ppf(0.5 + _CONFIDENCE / 2, values.size - 1) * stats.sem(values))
-        return cls(mean, mean - half, mean + half, tuple(values.tolist()))
+        return cls(mean, max(mean - half, 0.0), mean + half, tuple(values.tolist()))
 
 
 def largest_rate_qps(meets: Callable[[float], bool], guess_qps: float, tolerance: float = 0.005) -> float:
