@@ -18,7 +18,7 @@ from hebe.scheduling.events import (
 )
 from hebe.scheduling.fleet import Fleet
 from hebe.scheduling.partitioning import PartitionedRouter, partitions_for
-from hebe.scheduling.router import Router
+from hebe.scheduling.router import Router, RouterConfig
 
 UP, DRAINING, LOST = Availability.UP, Availability.DRAINING, Availability.LOST
 
@@ -121,6 +121,31 @@ def test_all_partitions_shut_down() -> None:
     router.handle(InstanceChanged(1, "gpu", UP), 0.0)
     assert router.handle(ShutdownBegan(), 0.0) == []
     assert all(isinstance(router.handle(QueryArrived(Query(at, 1, 0.0)), 0.0)[0], RejectQuery) for at in range(4))
+
+
+@pytest.mark.parametrize("shutting_down", [False, True])
+def test_admitted_queries_that_lose_their_last_worker_are_never_refused_by_another_partition(
+    shutting_down: bool,
+) -> None:
+    bounded = RouterConfig(max_queue=1)
+    router = PartitionedRouter(2, lambda: Router(Fleet(["gpu"]), FirstComeFirstServed(), bounded))
+    for instance_id in (0, 1):
+        router.handle(InstanceChanged(instance_id, "gpu", UP), 0.0)
+    running = []
+    for query_id in range(4):  # in each partition one runs, one waits
+        running += router.handle(QueryArrived(Query(query_id, 1, 0.0)), 0.0)
+    if shutting_down:
+        router.handle(ShutdownBegan(), 0.0)
+    assert router.handle(InstanceChanged(0, "gpu", LOST), 0.0) == []
+    part = next(send.sub_query for send in running if isinstance(send, SendSubQuery) and send.instance_id == 1)
+    answered = []
+    while router.unanswered:
+        done, *sent = router.handle(SubQueryFinished(1, part, 0.01), 0.01)
+        assert isinstance(done, CompleteQuery)
+        answered.append(done.query.query_id)
+        if sent:
+            part = sent[0].sub_query  # type: ignore[union-attr]
+    assert sorted(answered) == [0, 1, 2, 3]
 
 
 def test_a_number_of_partitions_that_makes_no_sense_is_refused() -> None:

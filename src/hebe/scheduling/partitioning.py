@@ -106,13 +106,17 @@ class PartitionedRouter:
             del self._partition_of[instance_id]
 
     def _moved(self, partition: int, actions: list[RouterAction], now: float) -> list[RouterAction]:
-        """Queries that lost the last worker of their partition go to another, if there is one."""
+        """Queries that lost the last worker of their partition go to another, if there is one that has any."""
         if self.routers[partition].fleet.workers:
             return actions
         kept: list[RouterAction] = []
         for action in actions:
-            if isinstance(action, RejectQuery) and action.reason is RejectReason.NO_WORKER:
-                kept += self._choose().handle(QueryArrived(action.query), now)
+            if (
+                isinstance(action, RejectQuery)
+                and action.reason is RejectReason.NO_WORKER
+                and (other := self._choose()).fleet.workers
+            ):
+                kept += other.take_over(action.query, now)
             else:
                 kept.append(action)
         return kept

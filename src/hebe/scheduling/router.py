@@ -94,6 +94,17 @@ class Router:
             self._place(now, actions)
         return actions
 
+    def take_over(self, query: Query, now: float) -> list[RouterAction]:
+        """Take in a query that another router had admitted and has no worker for any more; here there must be one.
+
+        It is not refused a second time: neither where the queue is full, nor while shutting down.
+        """
+        actions: list[RouterAction] = []
+        self._admit(query, now)
+        if self.fleet.idle_workers:
+            self._place(now, actions)
+        return actions
+
     def _arrive(self, query: Query, now: float, actions: list[RouterAction]) -> None:
         while (reason := self._reason_to_refuse()) is RejectReason.QUEUE_FULL:
             late = self.policy.give_up(now)
@@ -104,6 +115,9 @@ class Router:
         if reason is not None:
             actions.append(RejectQuery(query, reason))
             return
+        self._admit(query, now)
+
+    def _admit(self, query: Query, now: float) -> None:
         if query.deadline_s == _FOREVER:
             query.deadline_s = query.arrival_s + self.config.sla_s
         self._unfinished_items[query.query_id] = query.items
