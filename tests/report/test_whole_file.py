@@ -1,6 +1,7 @@
 import errno
 import os
 import resource
+import stat
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,60 @@ def test_a_check_makes_and_leaves_nothing(tmp_path):
 def test_a_check_says_what_writing_would_run_into(name):
     with pytest.raises(OSError, match=r"\[Errno \d+\]"):
         check_writable(Path(name))
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    """A named pipe, and what reads it without waiting."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    yield path, reader
+    os.close(reader)
+
+
+def test_what_is_no_file_is_written_into_and_stays(tmp_path, pipe):
+    path, reader = pipe
+    (tmp_path / "link").symlink_to("pipe")
+    for name in (path, tmp_path / "link"):
+        check_writable(name)
+        write_whole(name, "told é")
+        assert os.read(reader, 100).decode() == "told é"
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
+
+
+def test_a_pipe_that_nobody_may_write_to_is_said_before(pipe, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, _mode: path != pipe[0])  # root may
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*pipe'"):
+        check_writable(pipe[0])
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path):
+    page = tmp_path / "page.html"
+    page.symlink_to("made/today.html")
+    for text in ("the first", "the second"):
+        check_writable(page)
+        write_whole(page, text)
+        assert (tmp_path / "made" / "today.html").read_text() == text
+    assert page.is_symlink()
+    assert os.listdir(tmp_path / "made") == ["today.html"]
+
+
+@pytest.mark.parametrize("output", [1, 2])
+def test_the_own_output_is_written_into_where_it_leads_to_a_file(tmp_path, output):
+    page, kept = tmp_path / "page", os.dup(output)
+    page.symlink_to(f"/proc/self/fd/{output}")
+    with (tmp_path / "printed").open("wb") as printed:
+        os.dup2(printed.fileno(), output)
+        try:
+            os.write(output, b"before, ")
+            check_writable(page)
+            write_whole(page, "the page, ")
+            os.write(output, b"after")
+        finally:
+            os.dup2(kept, output)
+            os.close(kept)
+    assert (tmp_path / "printed").read_text() == "before, the page, after"
+    assert page.is_symlink()

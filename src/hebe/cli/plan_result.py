@@ -36,9 +36,8 @@ def hand_over(
     summary: Mapping[str, Any],
     as_json: bool,
 ) -> None:
-    """Print the tables, write `content` to the plan file (where that is a link, to what it leads to, which is what the
-    files that it names are relative to) and what is `drawn` to the page; with `--json` print the `summary`. What took
-    long to work out is thus seen, even if the files cannot be written."""
+    """Print the tables, write `content` to the plan file and what is `drawn` to the page; with `--json` print the
+    `summary`. What took long to work out is thus seen, even if the files cannot be written."""
     import tomli_w
 
     from hebe.report.whole_file import write_whole
@@ -46,7 +45,7 @@ def hand_over(
     console = make_console(as_json)
     for table in tables:
         console.print(table, crop=False)
-    write_whole(plan.resolve(), tomli_w.dumps(content))
+    write_whole(plan, tomli_w.dumps(content))
     drawn.write(page)
     console.print(f"Plan: {plan}\nPage: {page}", soft_wrap=True)
     if as_json:
