@@ -196,6 +196,15 @@ def test_a_profile_that_was_made_meanwhile_stays(tmp_path, stored):
     assert read_server_profile(path) == after
 
 
+def test_what_serving_measures_goes_into_the_file_that_a_link_leads_to(tmp_path, stored):
+    path, before = tmp_path / "monday.json", profile_of(stored)
+    write_server_profile(path, before)
+    (tmp_path / "current.json").symlink_to(path)
+    keep_measured(tmp_path / "current.json", before, replace(before.efficiency, qps=1.0), "now")
+    assert (tmp_path / "current.json").is_symlink()
+    assert read_server_profile(path).measured_at == "now"
+
+
 def test_where_the_disk_is_full_the_file_stays(tmp_path, stored, monkeypatch):
     path, before = tmp_path / "a.json", profile_of(stored)
     write_server_profile(path, before)

@@ -83,6 +83,41 @@ def test_where_it_cannot_be_written_the_older_one_stays(tmp_path, monkeypatch):
     assert read_server_profile(path) == PROFILE
 
 
+def test_of_a_link_what_it_leads_to_is_replaced(tmp_path):
+    path = tmp_path / "current.json"
+    path.symlink_to("profiles/monday.json")
+    for written in (PROFILE, replace(PROFILE, strategy="random")):
+        write_server_profile(path, written)
+        assert read_server_profile(tmp_path / "profiles" / "monday.json") == written
+    assert path.is_symlink()
+    assert os.listdir(tmp_path / "profiles") == ["monday.json"]
+
+
+def test_what_is_no_file_is_written_into_and_stays(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    write_server_profile(path, PROFILE)
+    assert path.is_fifo()
+    assert ServerProfile.from_dict(json.loads(os.read(reader, 1 << 16))) == PROFILE
+    os.close(reader)
+
+
+def test_two_writers_with_the_same_number_do_not_take_each_others_file(tmp_path, monkeypatch):
+    """As two containers have on one volume: here the second writes while the first is about to rename."""
+    path, real = tmp_path / "dlrm.json", os.replace
+
+    def rename(temporary, file):
+        monkeypatch.setattr(os, "replace", real)
+        write_server_profile(path, replace(PROFILE, strategy="random"))
+        real(temporary, file)
+
+    monkeypatch.setattr(os, "replace", rename)
+    write_server_profile(path, PROFILE)
+    assert read_server_profile(path) == PROFILE
+    assert os.listdir(tmp_path) == ["dlrm.json"]
+
+
 def change(*path_and_value):
     """The plain data of the profile with one thing changed."""
     *path, last, value = path_and_value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -176,15 +177,21 @@ class ServerProfile:
 def write_server_profile(path: Path, profile: ServerProfile) -> None:
     """Make `path` hold the profile, durably, replacing an older file at once; makes its directory.
 
-    Where writing fails the older file stays. Raises `OSError`, which names `path`.
+    Where writing fails the older file stays. A link stays, and what it leads to is replaced. What is there and is no
+    file, a device or a pipe, is written into. Raises `OSError`, which names `path`.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    content = (json.dumps(profile.to_dict(), allow_nan=False, indent=1) + "\n").encode()
+    file = Path(os.path.realpath(path))
+    # Not the process's number: servers in two containers that share a directory often have the same.
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)  # left by a process that was killed and had the same number
-        write_durably(temporary, [(json.dumps(profile.to_dict(), allow_nan=False, indent=1) + "\n").encode()])
-        os.replace(temporary, path)
-        flush_directory(path.parent)
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(temporary, [content])
+        os.replace(temporary, file)
+        flush_directory(file.parent)
     except BaseException as fault:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
