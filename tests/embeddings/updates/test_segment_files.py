@@ -101,6 +101,38 @@ def test_what_a_writer_that_died_left_is_nothing_and_is_cut_off(tmp_path, left):
     reader.close()
 
 
+def test_a_reader_of_an_unfinished_end_writes_nothing(tmp_path, monkeypatch):
+    """It may be of another user than the writers, or the disk be mounted to be read only."""
+    write(tmp_path, [b"first", b"second"])
+    file = segment_path(tmp_path, 0)
+    os.truncate(file, file.stat().st_size - 1)
+    really_open = os.open
+
+    def open_to_read(path, flags, *more, **named):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return really_open(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", open_to_read)
+    reader = PartitionReader(tmp_path, -1)
+    assert [good(reader.read(10, 1 << 20)) for _ in range(2)] == [[(0, b"first")], []]
+    reader.close()
+    (tmp_path / "append.lock").unlink()  # as of a copy that left it out
+    assert good(read(tmp_path)) == [(0, b"first")]
+
+
+def test_a_reader_of_an_unfinished_end_waits_for_who_writes_it(tmp_path):
+    write(tmp_path, [b"first", b"second"])
+    file = segment_path(tmp_path, 0)
+    damaged = bytearray(file.read_bytes())
+    damaged[0] ^= 1
+    file.write_bytes(damaged)
+    with (tmp_path / "append.lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert read(tmp_path) == []
+    assert good(read(tmp_path)) == [(1, b"second")]
+
+
 def test_a_reader_follows_a_writer_and_takes_no_more_than_asked(tmp_path):
     reader = PartitionReader(tmp_path, -1)
     assert reader.read(10, 1 << 20) == []

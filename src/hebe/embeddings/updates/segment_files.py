@@ -198,8 +198,19 @@ class PartitionEnd:
 
 @contextlib.contextmanager
 def _locked(directory: Path, how: int, timeout_s: float) -> Iterator[bool]:
-    """Hold the partition's lock; gives False when it cannot be had in time."""
-    lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    """Hold the partition's lock; gives False when it cannot be had in time.
+
+    Sharing it takes no more than to read the file: whoever reads a log may be nobody who can write there. Where there
+    is none, no writer has it.
+    """
+    access = os.O_RDONLY if how == fcntl.LOCK_SH else os.O_RDWR | os.O_CREAT
+    try:
+        lock = os.open(directory / _LOCK, access | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:
+        if how != fcntl.LOCK_SH:
+            raise
+        yield True
+        return
     try:
         end_s = time.monotonic() + timeout_s
         while True:
