@@ -1,5 +1,6 @@
 import contextlib
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -110,6 +111,28 @@ def test_a_password_is_for_its_owner_and_shown_to_nobody(tmp_path, capsys) -> No
     assert "password_file" in captured.err
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert HierarchyConfig.from_toml(out).volatile_db.password == "a secret"
+
+
+def test_a_password_is_for_its_owner_whatever_lies_there(tmp_path, capsys) -> None:
+    ps_json, out = write_json(tmp_path / "ps.json", documented()), tmp_path / "hebe.toml"
+    beside = tmp_path / "hebe.toml.new"
+    for path in (out, beside):
+        path.write_text("anybody's")
+        path.chmod(0o644)
+    run(capsys, ps_json, "--out", out, "--replace")
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert beside.read_text() == "anybody's"
+    assert {path.name for path in tmp_path.iterdir()} == {"ps.json", "hebe.toml", "hebe.toml.new"}
+
+
+def test_a_pipe_is_written_into_and_stays(model, tmp_path, capsys) -> None:
+    out = tmp_path / "pipe"
+    os.mkfifo(out)
+    reader = os.open(out, os.O_RDONLY | os.O_NONBLOCK)
+    run(capsys, model[0], "--out", out, "--replace")
+    assert out.is_fifo()
+    assert os.read(reader, 1 << 16).startswith(b"# From a ps.json")
+    os.close(reader)
 
 
 def test_unknown_keys_are_named(tmp_path, capsys) -> None:

@@ -19,6 +19,8 @@ def test_an_older_file_is_replaced_and_nothing_else_is_left(tmp_path):
         assert before.read() == "older and longer", "who has the older file open keeps it"
     assert path.stat().st_mode & 0o777 == 0o644
     assert os.listdir(path.parent) == ["page.html"]
+    write_whole(path, "a secret", 0o600)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_failure_leaves_the_older_file(tmp_path):

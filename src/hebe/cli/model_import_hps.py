@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -174,15 +173,12 @@ def _tables_table(tables: list[dict[str, Any]]) -> FittingTable:
 def _write(out: Path, read: HpsImport) -> None:
     """The configuration's file; where it holds a password, its owner alone may read it."""
     from hebe.embeddings.hierarchy_toml import hierarchy_toml
+    from hebe.report.whole_file import write_whole
 
     remarks = ["From a ps.json of HugeCTR's HPS, by `hebe model import-hps`. What could not be honoured:"]
     remarks += [f"  {each.place} {each.parameter} = {each.theirs}: {each.note}" for each in read.not_honoured]
     text = hierarchy_toml(read.hierarchy, remarks if read.not_honoured else remarks[:1])
-    temporary = out.with_name(f"{out.name}.new")
-    mode = 0o600 if read.hierarchy.volatile_db.password else 0o644
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
-        file.write(text)
-    os.replace(temporary, out)
+    write_whole(out, text, 0o600 if read.hierarchy.volatile_db.password else 0o644)
 
 
 def _print_next(console: Console, read: HpsImport, out: Path | None, persistent_dir: Path | None) -> None:

@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Make `path` hold `text` in UTF-8, readable for all, replacing an older file at once; makes its directory.
+def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
+    """Make `path` hold `text` in UTF-8, readable for those of `mode`, replacing an older file at once; makes its
+    directory.
 
     Whoever reads it meanwhile finds the older content or the new, and where writing fails the older stays. A link
     stays, and what it leads to is replaced. What is no file to replace (a device such as /dev/null, a pipe, this
@@ -19,7 +20,7 @@ def write_whole(path: Path, text: str) -> None:
     content = text.encode()
     try:
         if (stream := _stream(path)) is None:
-            _replace(Path(os.path.realpath(path)), content)
+            _replace(Path(os.path.realpath(path)), content, mode)
         else:
             with open(stream, "wb", closefd=isinstance(stream, Path)) as opened:
                 opened.write(content)
@@ -64,13 +65,13 @@ def _stream(path: Path) -> Path | int | None:
     return path if path.exists() and not path.is_file() else None
 
 
-def _replace(file: Path, content: bytes) -> None:
+def _replace(file: Path, content: bytes, mode: int) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    handle, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)  # its owner alone may read it yet
     try:
         with os.fdopen(handle, "wb") as opened:
             opened.write(content)
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         os.replace(temporary, file)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
