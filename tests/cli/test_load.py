@@ -109,10 +109,10 @@ def test_json_is_one_object_and_the_table_goes_elsewhere(server, capsys):  # noq
 @pytest.mark.parametrize("mode", [["--rate", "50"], ["--find-qps"]])
 @pytest.mark.parametrize("suffix", [".html", ".svg"])
 def test_plots(server, capsys, tmp_path, mode, suffix):  # noqa: ARG001
-    plot = tmp_path / "plots" / f"load{suffix}"
+    plot = tmp_path / "plots[" / f"b] [draft] load{suffix}"
     code, out, _ = run(capsys, "h:8000", "--model", "m", *mode, "--plot", plot)
     assert code == 0
-    assert "Plots:" in out
+    assert f"Plots: {plot}" in out
     assert "<svg" in plot.read_text()
 
 

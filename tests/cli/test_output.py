@@ -24,9 +24,9 @@ def test_json_is_one_line_of_plain_values(capsys):
 
 def test_console_leaves_stdout_to_json(capsys):
     make_console(as_json=True).print("people")
-    make_console().print("result")
+    make_console().print("result of a:fire:b")
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("result\n", "people\n")
+    assert (captured.out, captured.err) == ("result of a:fire:b\n", "people\n")
 
 
 def test_a_pipe_gets_whole_lines(capsys, monkeypatch):
@@ -47,7 +47,7 @@ def test_progress_is_silent_without_a_terminal(capsys):
 
 
 def test_error_is_one_line_whatever_its_length_and_markup(capsys):
-    message = "field [bold] " + "long " * 100
+    message = "field [bold] :fire: " + "long " * 100
     print_error(message)
     assert capsys.readouterr().err == f"error: {message}\n"
 

@@ -31,6 +31,14 @@ def test_files_are_written_and_told_after_the_tables(tmp_path, capsys):
     assert lines == ["first table", "second", f"Plan: {tmp_path}/plan.toml", f"Page: {tmp_path}/plan.html"]
 
 
+def test_paths_are_told_as_they_are(tmp_path, capsys):
+    plan, page = tmp_path / "plan[draft].toml", tmp_path / "pages[" / "b] :fire:.html"
+    handed(tmp_path, plan=plan, page=page)
+    out, err = capsys.readouterr()
+    assert err.splitlines()[-2:] == [f"Plan: {plan}", f"Page: {page}"]
+    assert json.loads(out)["page"] == str(page)
+
+
 def test_json_is_one_line_with_the_figures_and_the_files(tmp_path, capsys):
     handed(tmp_path)
     out, err = capsys.readouterr()

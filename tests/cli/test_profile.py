@@ -56,6 +56,17 @@ def test_what_ends_it_says_what_an_interrupt_does(capsys, repository, live, end,
     assert "error" not in err
 
 
+def test_paths_are_told_as_they_are(capsys, repository, live):
+    paths = ["--output", "profiles[/b] [draft].json", "--journal", "journal[/b] [draft]"]
+    live.fault_at, live.fault = 3, KeyboardInterrupt()
+    code, out, _ = run(capsys, repository, *paths)
+    assert code == 130
+    assert "3 evaluations are in journal[/b] [draft]: the same command goes on." in out
+    live.fault_at = None
+    _, shown = profiled(capsys, repository, *paths)
+    assert shown.splitlines()[-2:] == ["Profile: profiles[/b] [draft].json", "Picture: profiles[/b] [draft].svg"]
+
+
 @pytest.mark.usefixtures("live")
 def test_of_some_cores_it_is_told_how_to_serve(capsys, repository, monkeypatch, tmp_path):
     monkeypatch.setattr("hebe.runtime.pinning.available_cores", lambda: (0, 1, 2, 3))

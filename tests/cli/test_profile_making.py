@@ -14,6 +14,7 @@ from hebe.profiling.error import MeasurementError, ProfilingError
 from hebe.profiling.journal import FILE_NAME, open_journal
 from hebe.profiling.plain_data import LATER_RUN_FIELDS
 from hebe.profiling.server_profile import read_server_profile
+from hebe.runtime.processor_meter import BusyMachine, BusyProcess
 from hebe.server_configuration import Placement
 from hebe.spec import SlaTarget
 
@@ -279,6 +280,16 @@ def test_options_reach_the_search_and_the_server(capsys, repository, live):
     ((sla, workload, options),) = live.opened
     assert (sla, workload.seed, options["quick"]) == (SlaTarget(50.0, 90.0), 7, True)
     assert "sizes fixed:10, arrivals poisson, keys uniform, seed 7, quick" in told["subject"]["load"]
+
+
+def test_what_others_say_is_told_as_it_is(capsys, repository, live, monkeypatch):
+    busiest = BusyProcess("[/kworker]", 7, 0.4)
+    monkeypatch.setattr("hebe.cli.profile_making.busy_machine", lambda **_: BusyMachine(0.5, 0.0, (busiest,)))
+    live.op_fault = RuntimeError("no kernel for [/b] [draft]")
+    told, shown = profiled(capsys, repository)
+    assert "most by [/kworker] (pid 7)" in shown
+    assert "Time by class of op is left out: no kernel for [/b] [draft]" in shown
+    assert told["op_use"] is None
 
 
 def test_every_strategy_has_a_search():

@@ -49,7 +49,7 @@ def test_it_says_where_it_listens(seeming, capsys):
 
 
 def test_json_says_so_too_and_leaves_stdout_to_itself(seeming, capsys):  # noqa: ARG001
-    code, out, err = run(capsys, "[models]", "--host", "::1", "--json")
+    code, out, err = run(capsys, "[models]:fire:", "--host", "::1", "--json")
     assert code == 0
     assert json.loads(out) == {
         "listening": {
@@ -58,7 +58,7 @@ def test_json_says_so_too_and_leaves_stdout_to_itself(seeming, capsys):  # noqa:
             "metrics": "http://[::1]:8102/metrics",
         }
     }
-    assert "Hebe serves [models]" in err
+    assert "Hebe serves [models]:fire:" in err
 
 
 def test_with_a_certificate_it_is_https(seeming, capsys):

@@ -176,6 +176,12 @@ def test_a_page_has_the_latency_distribution_and_utilisation(capsys, tmp_path):
         assert words in page
 
 
+def test_the_path_of_a_page_is_told_as_it_is(capsys, tmp_path):
+    page = tmp_path / "pages[" / "b] [draft].html"
+    _, said = simulated(capsys, times_file(tmp_path), *POOL, *LOAD, "--rate", 300, "--page", page)
+    assert f"Page: {page}" in said
+
+
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
     """A folder with the files that a plan was made from, and the plan in a folder of its own."""

@@ -215,7 +215,7 @@ def load(
     if warning := denied_words(denied_share):
         console.print(warning, style="yellow", soft_wrap=True)
     if plot is not None and not plot_error:
-        console.print(f"Plots: {plot}")
+        console.print(f"Plots: {plot}", soft_wrap=True, markup=False)
     if as_json:
         asked = {"url": target.endpoint.url, "model": model, "sizes": sizes, "arrivals": arrivals, "keys": keys}
         failed = {"plot_error": plot_error} if plot_error else {}

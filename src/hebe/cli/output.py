@@ -42,9 +42,10 @@ JsonOption = Annotated[
 def make_console(as_json: bool = False) -> Console:
     """Where results for people go: stdout, or stderr when stdout is kept for JSON.
 
-    What is not a terminal has no width (unless COLUMNS says so): a file or another program gets whole lines.
+    What is not a terminal has no width (unless COLUMNS says so): a file or another program gets whole lines. Markup
+    is read: print paths and other people's words with `markup=False`, or `escape` them. No word becomes a picture.
     """
-    console = Console(stderr=as_json, highlight=False)
+    console = Console(stderr=as_json, highlight=False, emoji=False)
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         console.width = _NO_TERMINAL_COLUMNS
     return console
@@ -52,7 +53,7 @@ def make_console(as_json: bool = False) -> Console:
 
 def make_progress(*, transient: bool = True) -> Progress:
     """A progress bar on stderr: description, bar, count, elapsed and remaining time; silent if not a terminal."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, emoji=False)
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -100,7 +101,8 @@ def objects_printed() -> int:
 
 def print_error(message: str) -> None:
     """One line on stderr that says what was wrong."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+    console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+    console.print(f"[bold red]error:[/] {escape(message)}")
 
 
 def debugging() -> bool:

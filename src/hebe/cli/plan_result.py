@@ -47,6 +47,6 @@ def hand_over(
         console.print(table, crop=False)
     write_whole(plan, tomli_w.dumps(content))
     drawn.write(page)
-    console.print(f"Plan: {plan}\nPage: {page}", soft_wrap=True)
+    console.print(f"Plan: {plan}\nPage: {page}", soft_wrap=True, markup=False)
     if as_json:
         print_json({**summary, "plan": plan, "page": page})

@@ -246,7 +246,7 @@ def profile(
         with make_progress() as progress:
             made = make_profile(request, progress)
     except ProfileInterrupted as interrupted:
-        console.print(_interrupted_words(interrupted), soft_wrap=True)
+        console.print(_interrupted_words(interrupted), soft_wrap=True, markup=False)
         if as_json:
             print_json({"interrupted": True, "evaluations": interrupted.evaluations, "journal": journal})
         raise typer.Exit(interrupted.exit_code) from None
@@ -264,9 +264,9 @@ def profile(
         raise typer.Exit(_OUT_OF_REACH)
     write_server_profile(output, made.profile)
     picture_error = draw_result(picture, lambda path: write_whole(path, profile_picture(made)))
-    console.print(f"\nProfile: {output}", soft_wrap=True)
+    console.print(f"\nProfile: {output}", soft_wrap=True, markup=False)
     if not picture_error:
-        console.print(f"Picture: {picture}", soft_wrap=True)
+        console.print(f"Picture: {picture}", soft_wrap=True, markup=False)
     if made.profile.cores is not None:
         console.print(
             f"Of these cores: to serve by it, put taskset -c {core_list(made.profile.cores)} in front of hebe serve.",

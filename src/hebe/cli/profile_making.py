@@ -252,7 +252,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
     try:
         busy = busy_machine(cores=request.cores)
         if warning := busy_words(busy):
-            progress.console.print(warning, style="yellow", soft_wrap=True)
+            progress.console.print(warning, style="yellow", soft_wrap=True, markup=False)
         with (
             open_journal(request.journal, subject, fresh=request.fresh) as journal,
             _running(request, stored, subject.sla, use, server, progress) as live,
@@ -434,7 +434,8 @@ def _op_use(live: ServerEvaluator, items: int, progress: Progress) -> OpUse | No
     try:
         return live.op_use(items)
     except Exception as fault:  # torch has many for what it cannot export: none is worth the search's result
-        progress.console.print(f"Time by class of op is left out: {fault}"[:300], style="yellow", soft_wrap=True)
+        words = f"Time by class of op is left out: {fault}"[:300]
+        progress.console.print(words, style="yellow", soft_wrap=True, markup=False)
         return None
 
 

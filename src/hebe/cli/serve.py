@@ -233,7 +233,7 @@ def serve(
             "metrics": f"{scheme}://{name}:{server.metrics_port}/metrics",
         }
         words = io.StringIO()  # rich itself would end the process where nobody reads
-        Console(file=words, force_terminal=console.is_terminal, highlight=False).print(
+        Console(file=words, force_terminal=console.is_terminal, highlight=False, emoji=False).print(
             f"[bold]Hebe[/] serves [bold]{escape(str(directory))}[/]  "
             + escape(f"HTTP {address['http']}  gRPC {address['grpc']}  metrics {address['metrics']}\n")
             + escape(f"Ready: GET {address['http']}/v2/health/ready.  Ctrl-C stops."),

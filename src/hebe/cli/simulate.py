@@ -235,7 +235,7 @@ def _show(
         console.print(table, crop=False)
     if page is not None:
         drawn().write(page)
-        console.print(f"Page: {page}", soft_wrap=True)
+        console.print(f"Page: {page}", soft_wrap=True, markup=False)
     if as_json:
         print_json({**figures, "page": page})
 
