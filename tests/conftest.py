@@ -36,3 +36,18 @@ def threads_begun() -> Callable[[], list[str]]:
     """
     before = set(threading.enumerate())
     return lambda: sorted(thread.name for thread in threading.enumerate() if thread not in before)
+
+
+@pytest.fixture
+def threads_refused(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """How names of threads begin that the system has no place for, as long as they stand there."""
+    refused: set[str] = set()
+    start = threading.Thread.start
+
+    def start_or_refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith(tuple(refused)):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_refuse)
+    return refused

@@ -296,3 +296,40 @@ def test_threads_after_a_load_are_not_those_of_who_asks_first() -> None:
     guard.close()
     assert niceness == {own}
     assert 1 <= len(threads) <= 3
+
+
+def test_a_tier_that_no_thread_was_there_to_probe_is_probed_when_there_is(threads_refused, caplog) -> None:
+    store, now_s = DictStore(DIMS), [100.0]
+    breaker = BreakerOptions(failures=1, pause_s=1.0, longest_pause_s=2.0)
+    guard = TierGuard("tier", store, DIMS, GuardOptions(20.0, breaker=breaker), lambda: now_s[0])
+    threads_refused.add("hebe-tier-probe")
+    store.fault = RuntimeError("it is gone")
+    with pytest.raises(StoreUnavailable, match="it is gone"):
+        asked(guard, [1])
+    store.fault = None
+    now_s[0] = 101.5
+    assert not guard.available, "there is none when the first probe is due, either"
+    threads_refused.clear()
+    now_s[0] = 103.0
+    assert not guard.available
+    assert store.queries == [], "the next one is due two seconds later"
+    now_s[0] = 103.5
+    with pytest.raises(StoreUnavailable, match="not available"):
+        asked(guard, [1])
+    give_up_s = time.monotonic() + 30.0
+    while not guard.available:
+        assert time.monotonic() < give_up_s
+        time.sleep(0.001)
+    guard.close()
+    assert caplog.messages[1:] == ["tier cannot be probed yet: can't start new thread"] * 2 + ["tier answers again"]
+
+
+def test_a_tier_that_cannot_be_probed_is_closed(threads_refused) -> None:
+    store = DictStore(DIMS)
+    guard = TierGuard("tier", store, DIMS, GuardOptions(20.0, breaker=BreakerOptions(failures=1)))
+    threads_refused.add("hebe-tier-probe")
+    store.fault = RuntimeError("it is gone")
+    with pytest.raises(StoreUnavailable, match="it is gone"):
+        asked(guard, [1])
+    guard.close()
+    assert store.closed

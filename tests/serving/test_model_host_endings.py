@@ -81,6 +81,42 @@ async def test_unloading_waits_for_the_version_that_was_replaced_too(monkeypatch
     assert (older.closed, host.entries[0].state) == (True, "UNAVAILABLE")
 
 
+class Unclosable(Running):
+    """As one whose thread cannot be joined."""
+
+    workers = 1
+
+    def close(self):
+        raise RuntimeError("it cannot be closed")
+
+
+async def test_a_model_that_cannot_be_closed_is_out_and_the_index_says_why():
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    host._hosted["wnd"] = Unclosable()
+    with capture_logs() as lines:
+        await host.unload("wnd")
+    [left] = host.entries
+    reason = "RuntimeError: it cannot be closed"
+    assert (left.state, left.reason) == ("UNAVAILABLE", f"unloaded, but not all that it held is given back: {reason}")
+    assert (lines[0]["event"], lines[0]["reason"]) == ("model not closed", reason)
+    await host.close()
+
+
+async def test_a_stop_goes_on_past_a_model_that_cannot_be_closed():
+    closed = []
+
+    class Other(Running):
+        def close(self):
+            closed.append(0)
+
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    host._hosted.update(wnd=Unclosable(), other=Other())
+    with capture_logs() as lines:
+        await host.close()
+    assert closed == [0]
+    assert [line["event"] for line in lines] == ["model not closed"]
+
+
 class OneOfThree:
     """A start at which `broken` cannot be loaded, `wnd` can, and `last` has its turn after that: `unload` is called as
     it waits for it.

@@ -110,6 +110,8 @@ class TierGuard:
         self._threads = self._new_threads()
         self._closing = threading.Event()
         self._prober: threading.Thread | None = None
+        self._to_probe: tuple[_Sample, bool] | None = None
+        """What to probe with, as `_probe` takes it, while no thread could be had for it."""
 
     @property
     def available(self) -> bool:
@@ -183,10 +185,12 @@ class TierGuard:
     def close(self) -> None:
         """End the threads, once each has its answer, and close the store."""
         self._closing.set()
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        if self._prober is not None:
-            self._prober.join()
-        self.store.close()
+        try:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+            if self._prober is not None:
+                self._prober.join()
+        finally:
+            self.store.close()
 
     def _ask(self, question: TierQuestion) -> None:
         thread = threading.get_ident()
@@ -225,6 +229,8 @@ class TierGuard:
 
         Returns whether each thread waits for such a one, so that none can begin another.
         """
+        if self._to_probe is not None:
+            self._probe_after_all(now_s)
         if not self._at_work:
             return False
         timeout_s = self.options.timeout_s
@@ -263,10 +269,28 @@ class TierGuard:
             self._left_alone_s = self._fault_s
             log.warning("%s is left alone until it answers again: %s", self.name, fault)
         if opens and not self._closing.is_set():
-            sample = question.sample(self._dims, _PROBED_KEYS)
-            name, about = f"hebe-{self.name}-probe", (sample, mostly_damaged)
-            self._prober = threading.Thread(target=self._probe, args=about, name=name, daemon=True)
-            self._prober.start()
+            self._to_probe = question.sample(self._dims, _PROBED_KEYS), mostly_damaged
+            self._begin_to_probe(self._to_probe)
+
+    def _begin_to_probe(self, about: tuple[_Sample, bool]) -> None:
+        """With the lock held. Where the system has no thread left, whoever asks or looks when a probe is due tries."""
+        prober = threading.Thread(target=self._probe, args=about, name=f"hebe-{self.name}-probe", daemon=True)
+        try:
+            prober.start()
+        except (RuntimeError, MemoryError) as fault:
+            log.warning("%s cannot be probed yet: %s", self.name, str(fault) or type(fault).__name__)
+        else:
+            self._prober, self._to_probe = prober, None
+
+    def _probe_after_all(self, now_s: float) -> None:
+        """There was no thread to probe with: try again if a probe is due, which else counts as one that failed."""
+        with self._lock:
+            due_s = self._breaker.probe_s
+            if self._to_probe is None or due_s is None or now_s < due_s or self._closing.is_set():
+                return
+            self._begin_to_probe(self._to_probe)
+            if self._to_probe is not None:
+                self._breaker.probe_failed(now_s)
 
     def _probe(self, sample: _Sample, was_damaged: bool) -> None:
         """Ask for `sample` of the question that failed when a probe is due, until it is answered in time.

@@ -25,12 +25,7 @@ from hebe.runtime.accelerator import Accelerator, default_memory_bytes
 from hebe.runtime.hierarchy_state import tier_kinds
 from hebe.runtime.lane_workers import MOST_REHEARSED_ITEMS
 from hebe.runtime.large_allocations import give_back_freed
-from hebe.runtime.loaded_model import (
-    LoadedModel,
-    LoadOptions,
-    remove_old_stores,
-    stored_identity,
-)
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_identity
 from hebe.runtime.pinning import (
     PlacedLane,
     PlacedServer,
@@ -127,7 +122,7 @@ class ModelHost:
         self._wanted: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._locks_in_use: Counter[str] = Counter()
-        self._closing: dict[asyncio.Task[None], str] = {}
+        self._closing: dict[asyncio.Task[object], str] = {}
         """What closes in the background, and of which model."""
         self.cores = cores = available_cores()
         workers = options.workers or max(cores_allowed(cores) // options.worker_cores, 1)
@@ -393,7 +388,8 @@ class ModelHost:
 
     async def unload(self, name: str) -> None:
         """Take a model out and free its memory; returns when it is free, also that of a version which it has replaced.
-        One that should be served and could not be loaded is given up, so that the server may be ready without it.
+        If it cannot be closed, the index says why. One that should be served and could not be loaded is given up, so
+        that the server may be ready without it.
 
         Raises `UnknownModel` if it is neither, `ModelNotReady` if at start it waits for its turn to be loaded; both
         change nothing.
@@ -410,11 +406,11 @@ class ModelHost:
                 version = entry.version
             self._wanted.discard(name)
             self._index.put(name, version, "UNLOADING")
-            if model is not None:
-                await self._close_model(model)
+            trouble = "" if model is None else await self._close_model(model)
             if earlier := [task for task, of in self._closing.items() if of == name]:
                 await asyncio.wait(earlier)
-            self._index.put(name, version, "UNAVAILABLE", "unloaded")
+            reason = f"unloaded, but not all that it held is given back: {trouble}" if trouble else "unloaded"
+            self._index.put(name, version, "UNAVAILABLE", reason)
             log.info("model unloaded", model=name, version=version)
 
     def begin_shutdown(self) -> None:
@@ -550,7 +546,7 @@ class ModelHost:
             reason = f"{f'version {version}' if version else 'the newest version'} failed to load: {reason}"
             self._index.put(name, before.version, "READY", reason)
 
-    def _in_background(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, name: str, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._closing[task] = name
         task.add_done_callback(self._closing.pop)
@@ -578,10 +574,17 @@ class ModelHost:
             else:
                 log.info("old persistent store removed", model=name, path=str(path))
 
-    async def _close_model(self, model: HostedModel) -> None:
+    async def _close_model(self, model: HostedModel) -> str:
+        """Returns why that failed, else nothing; what there is to do after it is done in either case."""
         if self.on_unloaded is not None:
             self.on_unloaded(model)
-        await in_own_thread(model.close)
+        try:
+            await in_own_thread(model.close)
+        except Exception as fault:
+            reason = reason_of(fault)
+            log.error("model not closed", model=model.spec.name, version=model.version, reason=reason)
+            return reason
+        return ""
 
 
 def _rehearse(model: LoadedModel, batch_size: int) -> None:
