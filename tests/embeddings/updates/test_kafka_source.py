@@ -91,6 +91,34 @@ def test_a_commit_that_fails_is_made_good_by_the_next(broker: KafkaBroker) -> No
     source.close()
 
 
+def test_a_commit_that_no_thread_was_there_for_is_made_good_by_the_next(broker: KafkaBroker, threads_refused) -> None:
+    log = KafkaLog(quick(broker))
+    push(log, range(20))
+    source = log.source("g", [USERS])
+    offsets = last_offsets(take_rows(source, 20))
+    threads_refused.add("hebe-kafka-commit")
+    with pytest.raises(StoreUnavailable, match="a commit cannot be sent: can't start new thread"):
+        source.commit(offsets)
+    threads_refused.clear()
+    source.commit(offsets)
+    assert not any(log.group_lag("g").values())
+    source.close()
+
+
+def test_a_source_of_which_no_commit_could_be_sent_leaves_its_group(broker: KafkaBroker, threads_refused) -> None:
+    log = KafkaLog(quick(broker))
+    push(log, range(20))
+    source = log.source("g", [USERS])
+    offsets = last_offsets(take_rows(source, 20))
+    threads_refused.add("hebe-kafka-commit")
+    with pytest.raises(StoreUnavailable, match="a commit cannot be sent"):
+        source.commit(offsets)
+    source.close()
+    other = log.source("g", [USERS])
+    take_rows(other, 20)
+    other.close()
+
+
 def test_what_a_server_may_not_read_is_said_at_once(broker: KafkaBroker) -> None:
     log = KafkaLog(quick(broker))
     push(log, range(5))

@@ -485,9 +485,13 @@ class KafkaSource:
             except Exception as fault:
                 answers.append(fault.args[0] if isinstance(fault, self._kafka.KafkaException) else fault)
 
-        self._committing = threading.Thread(target=ask, name="hebe-kafka-commit", daemon=True)
-        self._committing.start()
-        self._committing.join(max(0.01, end_s - time.monotonic()))
+        thread = threading.Thread(target=ask, name="hebe-kafka-commit", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as fault:  # the system has none left; that passes
+            raise unavailable("a commit cannot be sent", str(fault)) from None
+        self._committing = thread
+        thread.join(max(0.01, end_s - time.monotonic()))
         if not answers:
             raise unavailable("a commit is not answered in time", self._last_error)
         error = answers[0]
