@@ -333,3 +333,17 @@ def test_a_tier_that_cannot_be_probed_is_closed(threads_refused) -> None:
         asked(guard, [1])
     guard.close()
     assert store.closed
+
+
+def test_threads_of_which_one_cannot_be_made_end_with_the_guard(threads_refused, threads_begun) -> None:
+    store = DictStore(DIMS)
+    guard = TierGuard("tier", store, DIMS, GuardOptions(20.0, threads=3))
+    threads_refused.add("hebe-tier_2")
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        guard.renew_threads()
+    closing = threading.Thread(target=guard.close, daemon=True)
+    closing.start()
+    closing.join(10.0)
+    assert not closing.is_alive()
+    assert store.closed
+    assert not threads_begun()

@@ -171,13 +171,17 @@ class TierGuard:
         """Let go of the threads that there are, for others that are started now; while no question is under way.
 
         A thread has priority and cores from the one that starts it, which by itself is whoever asks first: a load,
-        which gives way to all else, or a worker on its core.
+        which gives way to all else, or a worker on its core. Raises RuntimeError if the system has too few left.
         """
         old, self._threads = self._threads, self._new_threads()
         old.shutdown()
         all_run = threading.Barrier(self.options.threads)  # one that waits is not idle, and so another is started
-        for _ in range(self.options.threads):
-            self._threads.submit(all_run.wait)
+        try:
+            for _ in range(self.options.threads):
+                self._threads.submit(all_run.wait)
+        except BaseException:
+            all_run.abort()  # those that there are would wait for the others for ever
+            raise
 
     def _new_threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.options.threads, thread_name_prefix=f"hebe-{self.name}")
