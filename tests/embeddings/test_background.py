@@ -90,3 +90,32 @@ def test_faults_that_differ_each_time_are_not_remembered_without_end(monkeypatch
             told(ValueError(f"at {number}"))
     assert len(caplog.records) == 10
     assert len(told._told) <= 3
+
+
+def test_work_that_no_thread_is_there_for_is_dropped_until_there_is_one(threads_refused, threads_begun) -> None:
+    work, done = BackgroundWork("test", 2, 10, print), []
+    threads_refused.add("hebe-test-")
+    assert not work.submit(lambda: done.append(1))
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        work.start()
+    assert (work.waiting, work.dropped) == (0, 1)
+    threads_refused.clear()
+    threads_refused.add("hebe-test-1")
+    assert work.submit(lambda: done.append(2))
+    assert threads_begun() == ["hebe-test-0"]
+    threads_refused.clear()
+    assert work.submit(lambda: done.append(3))
+    work.drain()
+    assert done == [2, 3]
+    assert threads_begun() == ["hebe-test-0", "hebe-test-1"]
+    work.close()
+    assert not threads_begun()
+
+
+def test_it_is_closed_where_a_thread_could_not_be_started(threads_refused, threads_begun) -> None:
+    work = BackgroundWork("test", 2, 10, print)
+    threads_refused.add("hebe-test-1")
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        work.start()
+    work.close()
+    assert not threads_begun()

@@ -1,12 +1,13 @@
 import contextlib
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from hebe.embeddings import online_updates
-from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig
 from hebe.embeddings.online_updates import OnlineUpdates, _groups_of_this_node
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.updates.log_directory import LogDirectory
@@ -151,3 +152,22 @@ def test_a_log_that_cannot_be_opened_is_an_error_and_leaves_no_thread(tmp_path) 
     (tmp_path / "log").write_text("no directory")
     with pytest.raises(Exception, match="log"):
         Node(tmp_path, {})
+
+
+def test_updates_that_cannot_be_left_keep_nothing_else_open() -> None:
+    closed: list[str] = []
+
+    def closes(name: str, fault: Exception | None = None) -> SimpleNamespace:
+        def close() -> None:
+            closed.append(name)
+            if fault is not None:
+                raise fault
+
+        return SimpleNamespace(close=close)
+
+    updates = OnlineUpdates("model", closes("log"), UpdateConfig(), None)
+    updates._levels = closes("levels", RuntimeError("not to be closed"))
+    updates._ingestions = {"tiers": closes("tiers", RuntimeError("nor this")), "volatile_db": closes("volatile_db")}
+    with pytest.raises(RuntimeError, match="nor this"):
+        updates.close()
+    assert closed == ["levels", "tiers", "volatile_db", "log"]

@@ -13,7 +13,7 @@ from hebe.embeddings.store import StoreError
 from hebe.embeddings.tier_guard import GuardOptions
 
 from .dict_store import DamagedStore
-from .dict_tiers import DIMS, HASTY, batch_of, wait_until
+from .dict_tiers import DIMS, HASTY, DictTiers, batch_of, wait_until
 
 
 def test_waits_for_missing_rows_below_the_threshold_and_keeps_them(make_tiers) -> None:
@@ -255,3 +255,15 @@ def test_many_threads_get_their_own_rows(make_tiers) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_a_level_that_cannot_be_closed_does_not_keep_the_others_open(monkeypatch) -> None:
+    def refuse() -> None:
+        raise StoreError("not to be closed")
+
+    tiers = DictTiers()
+    tiers.background.close()
+    monkeypatch.setattr(tiers.volatile, "close", refuse)
+    with pytest.raises(StoreError, match="not to be closed"):
+        tiers.lookup.close()
+    assert (tiers.cache.closed, tiers.persistent.closed) == (True, True)

@@ -7,6 +7,7 @@ from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.model_rows import ModelRows
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
+from hebe.embeddings.store_directory import CACHE_KEYS
 from hebe.embeddings.tiers import Tiers
 
 from ..redis_servers import wait_until
@@ -119,3 +120,19 @@ def test_a_restart_does_not_believe_what_redis_may_not_have_been_given_yet(open_
     lag = tiers.lookup.level_2_lag
     wait_until(lambda: lag._taking_s > 0, 60.0)
     assert lag.since_s == -math.inf, "it has not taken writes for long"
+
+
+@pytest.mark.parametrize("failing", ["refresh", "background", "_keys_file"])
+def test_what_cannot_be_closed_keeps_nothing_else_open(open_tiers, tmp_path, monkeypatch, failing) -> None:
+    def refuse() -> None:
+        raise RuntimeError("not to be closed")
+
+    tiers = open_tiers(config_of(volatile_db={"type": "parallel_hash_map"}))
+    ask(tiers, [1, 2])
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(tiers, failing), "close", refuse)
+        with pytest.raises(RuntimeError, match="not to be closed"):
+            tiers.close()
+    assert (failing != "_keys_file") == any(path.name == CACHE_KEYS for path in tmp_path.rglob("*"))
+    with pytest.raises(StoreError, match="closed"):
+        ask(tiers, [1])

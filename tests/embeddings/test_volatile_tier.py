@@ -210,3 +210,15 @@ def test_one_that_is_left_alone_is_told_nothing(answer, updates):
     assert store.touched == [4, 1]
     tier.close()
     assert store.closed
+
+
+def test_a_guard_that_cannot_be_closed_does_not_keep_the_store_open(monkeypatch):
+    def refuse():
+        raise StoreError("not to be closed")
+
+    store, guarded = DictStore(DIMS), DictStore(DIMS)
+    guard = TierGuard("tier", guarded, DIMS, GuardOptions(20.0))
+    monkeypatch.setattr(guarded, "close", refuse)
+    with pytest.raises(StoreError, match="not to be closed"):
+        VolatileTier.guarded(store, guard).close()
+    assert store.closed

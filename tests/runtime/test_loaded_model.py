@@ -9,6 +9,7 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -518,3 +519,21 @@ def test_unknown_models_and_directories_are_named(repository, tmp_path):
     with pytest.raises(RepositoryError, match="not a model repository"):
         stored_versions(tmp_path / "missing")
     assert stored_versions(repository)["din"] == (1,)
+
+
+def test_updates_that_cannot_be_closed_do_not_keep_the_tables_in_memory():
+    closed = []
+
+    class Updates:
+        def close(self):
+            raise StoreError("not to be closed")
+
+    class Tables:
+        def close(self):
+            closed.append(0)
+
+    model = LoadedModel(SimpleNamespace(spec=entry("wnd"), version=1, identity="ab"), Tables(), dense=None)
+    model.updates = Updates()
+    with pytest.raises(StoreError, match="not to be closed"):
+        model.close()
+    assert closed == [0]

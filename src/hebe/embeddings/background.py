@@ -57,10 +57,9 @@ class BackgroundWork:
         self._closing = threading.Event()
         self._counting = threading.Lock()
         self.dropped = 0
-        self._threads = [
-            threading.Thread(target=self._run, name=f"hebe-{name}-{number}", daemon=True) for number in range(threads)
-        ]
-        self._started = False
+        self._names = [f"hebe-{name}-{number}" for number in range(threads)]
+        self._threads: list[threading.Thread] = []
+        """Those that have started."""
 
     @property
     def waiting(self) -> int:
@@ -68,12 +67,16 @@ class BackgroundWork:
         return self._queue.qsize()
 
     def submit(self, work: Callable[[], None]) -> bool:
-        """Line `work` up; False if it was dropped. The first one has the threads started, unless they are."""
+        """Line `work` up; False if it was dropped. The first one has the threads started, unless they are; where the
+        system has none left, those that run do the work, and the next one that is submitted has the others started.
+        """
         if not self._closing.is_set():
-            self.start()
+            with contextlib.suppress(RuntimeError, MemoryError):
+                self.start()
             with contextlib.suppress(Full):
-                self._queue.put_nowait(work)
-                return True
+                if self._threads:
+                    self._queue.put_nowait(work)
+                    return True
         with self._counting:
             self.dropped += 1
         return False
@@ -86,19 +89,23 @@ class BackgroundWork:
         """Drop what waits, finish what runs, end the threads."""
         self._closing.set()
         with self._counting:
-            started, self._threads = (self._threads if self._started else []), []
+            started, self._threads = self._threads, []
         for thread in started:
             thread.join()
 
     def start(self) -> None:
-        """Start the threads, which take priority and cores from the one that calls; once is enough."""
-        if self._started:
+        """Start the threads, which take priority and cores from the one that calls; once is enough. Raises RuntimeError
+        if the system has too few left.
+        """
+        if len(self._threads) == len(self._names):
             return
         with self._counting:
-            if not self._started:
-                self._started = True
-                for thread in self._threads:
-                    thread.start()
+            for name in self._names[len(self._threads) :]:
+                if self._closing.is_set():
+                    return
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
 
     def _run(self) -> None:
         while not self._closing.is_set():

@@ -235,11 +235,12 @@ class OnlineUpdates:
         """Finish the batches that are being applied, leave the groups. Closing twice is harmless."""
         with self._changing:
             self._closed = True
-        if self._levels is not None:
-            self._levels.close()
-        for ingestion in self._ingestions.values():
-            ingestion.close()
-        self._log.close()
+        with contextlib.ExitStack() as closing:  # the last one first; one that fails does not keep the others open
+            closing.callback(self._log.close)
+            for ingestion in reversed(self._ingestions.values()):
+                closing.callback(ingestion.close)
+            if self._levels is not None:
+                closing.callback(self._levels.close)
 
     def _all(self) -> dict[str, UpdateIngestion]:
         """As they are now. Without `_changing`, which is held while threads end: statistics are asked for on the event

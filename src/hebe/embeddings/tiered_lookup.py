@@ -9,6 +9,7 @@ bound the time that it takes, and a key that no tier has is unknown rather than 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -230,10 +231,10 @@ class TieredLookup:
 
     def close(self) -> None:
         """Give memory and files back. Call it when no lookup runs any more, and the background work has ended."""
-        self.cache.close()
-        for tier in (self.volatile, self.persistent):
-            if tier is not None:
-                tier.close()
+        with contextlib.ExitStack() as closing:  # one that fails does not keep the others open
+            for each in (self.cache, self.volatile, self.persistent):
+                if each is not None:
+                    closing.callback(each.close)
 
     def _query_cache(self, wanted: BatchLookup) -> tuple[FoundMask, FoundMask, KeyArray, KeyArray]:
         """What level 1 has: which keys it lacks, which are stale, and by table how many it has and are stale."""

@@ -256,14 +256,15 @@ class Tiers:
         return any(tier is not None and tier.available for tier in below)
 
     def close(self) -> None:
-        """Note which keys level 1 holds, then give memory, files and connections back."""
-        if self._keeper is not None:
-            self._keeper.close()
-        self.refresh.close()
-        self.background.close()
-        if self._keys_file is not None:
-            self._keys_file.close()
-        self.lookup.close()
+        """Note which keys level 1 holds, then give memory, files and connections back, whatever of it fails."""
+        with contextlib.ExitStack() as closing:  # the last one first
+            closing.callback(self.lookup.close)
+            if self._keys_file is not None:
+                closing.callback(self._keys_file.close)
+            closing.callback(self.background.close)
+            closing.callback(self.refresh.close)
+            if self._keeper is not None:
+                closing.callback(self._keeper.close)
 
 
 def _load_persistent(

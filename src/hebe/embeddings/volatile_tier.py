@@ -152,9 +152,9 @@ class VolatileTier:
 
     def close(self) -> None:
         """Close the store, and its guard."""
-        if self.guard is not None:
-            self.guard.close()
-        self.store.close()
+        with contextlib.closing(self.store):
+            if self.guard is not None:
+                self.guard.close()
 
 
 def _pieces(keys: KeyArray) -> Iterator[KeyArray]:

@@ -413,9 +413,9 @@ class LoadedModel:
         """Give the tables' memory back and let go of the DenseNet. No executor may run any more."""
         self._dense = None
         self._idle.clear()
-        if self.updates is not None:
-            self.updates.close()
-        self.hierarchy.close()
+        with contextlib.closing(self.hierarchy):
+            if self.updates is not None:
+                self.updates.close()
 
 
 def _open_updates(stored: StoredModel, hierarchy: EmbeddingHierarchy, options: LoadOptions) -> OnlineUpdates | None:
