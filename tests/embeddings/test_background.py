@@ -82,6 +82,11 @@ def test_what_faults_say_is_told_once_a_minute_with_how_often_it_came(caplog: py
     ]
 
 
+def test_a_fault_without_words_is_told_by_its_name(caplog) -> None:
+    FaultLog("it failed")(MemoryError())
+    assert caplog.messages == ["it failed: MemoryError"]
+
+
 def test_faults_that_differ_each_time_are_not_remembered_without_end(monkeypatch, caplog) -> None:
     monkeypatch.setattr(background, "_MOST_TOLD", 3)
     told = FaultLog("it failed", lambda: 0.0)

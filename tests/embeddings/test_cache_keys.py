@@ -62,3 +62,17 @@ def test_keys_stay_readable_while_they_are_written_anew(tmp_path) -> None:
     wait_until((tmp_path / "keys").exists, 30.0)
     assert all(load_file(tmp_path / "keys")["users"].size == 50 for _ in range(100))
     file.close()
+
+
+def test_a_lack_of_memory_is_told_and_passes(tmp_path, caplog) -> None:
+    cache = cache_of([1])
+    file = CacheKeysFile(tmp_path / "keys", cache, DIMS, every_s=0.001)
+    cache.fault = MemoryError()
+    file.start()
+    wait_until(lambda: "cannot be saved" in caplog.text, 30.0)
+    assert caplog.messages[0].endswith("/keys: MemoryError")
+    cache.fault = None
+    wait_until((tmp_path / "keys").exists, 30.0)
+    cache.fault = MemoryError()
+    file.close()
+    assert read_keys([tmp_path / "keys"])["users"].tolist() == [1]

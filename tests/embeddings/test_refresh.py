@@ -4,6 +4,7 @@ import time
 import numpy as np
 import pytest
 
+from hebe.embeddings import refresh as refresh_module
 from hebe.embeddings.batch_lookup import RowState
 from hebe.embeddings.refresh import CacheRefresh, RefreshOptions
 from hebe.embeddings.store import StoreError
@@ -192,6 +193,24 @@ def test_faults_of_the_thread_are_told(tiers) -> None:
     _wait_until(lambda: faults)
     refresh.close()
     assert str(faults[0]) == "broken"
+
+
+def test_a_thread_that_met_a_fault_refreshes_on(tiers, monkeypatch) -> None:
+    """Whatever fault, and what was asked for as well: the rows that are there may be old."""
+    monkeypatch.setattr(refresh_module, "_TRY_AGAIN_S", 0.01)
+    faults: list[Exception] = []
+    refresh = CacheRefresh(tiers.lookup, RefreshOptions(), faults.append)
+    refresh.start()
+    newer(tiers, [1], 9)
+    tiers.cache.fault = MemoryError()
+    refresh.ask()
+    _wait_until(lambda: len(faults) >= 2)
+    assert refresh.iterations == 0
+    tiers.cache.fault = None
+    _wait_until(lambda: refresh.iterations == 1)
+    assert tiers.ask([1]) == ([9], None)
+    refresh.close()
+    assert {type(fault) for fault in faults} == {MemoryError}
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class FaultLog:
 
     def __call__(self, fault: Exception) -> None:
         """Log it, or count it."""
-        text, now_s = str(fault), self._clock()
+        text, now_s = str(fault) or type(fault).__name__, self._clock()
         with self._telling:
             told_s, count = self._told.get(text, (-math.inf, 0))
             news = now_s >= told_s + _TELL_AGAIN_S

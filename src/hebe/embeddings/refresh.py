@@ -12,10 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hebe.embeddings.store import KeyArray, StoreError
+from hebe.embeddings.store import KeyArray
 from hebe.embeddings.tiered_lookup import TieredLookup
 
 FaultListener = Callable[[Exception], None]
+
+_TRY_AGAIN_S = 1.0
+"""After a refresh that was asked for has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +139,11 @@ class CacheRefresh:
                 continue
             try:
                 self.refresh(1.0 if asked or once else share, doubted=asked)
-            except StoreError as fault:
+            except Exception as fault:  # a thread that ended would leave old rows in level 1, unnoticed
                 if self._on_fault is not None and not self._closing.is_set():
                     self._on_fault(fault)
+                if asked and not self._closing.wait(_TRY_AGAIN_S):
+                    self._asked.set()
             if once:
                 once_s = math.inf
             if by_period:
