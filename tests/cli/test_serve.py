@@ -1,6 +1,8 @@
 """`hebe serve` up to the server that it starts; that one serves is tests/integration's."""
 
+import atexit
 import json
+import os
 import signal
 import threading
 from pathlib import Path
@@ -19,6 +21,7 @@ def seeming(monkeypatch):
 
     class Server:
         http_port, grpc_port, metrics_port = 8100, 8101, 8102
+        left_at_work = False
 
         def __init__(self, directory, options):
             asked.update(directory=directory, options=options)
@@ -46,6 +49,18 @@ def test_it_says_where_it_listens(seeming, capsys):
         "Hebe serves models  HTTP http://127.0.0.1:8100  gRPC 127.0.0.1:8101  metrics http://127.0.0.1:8102/metrics",
         "Ready: GET http://127.0.0.1:8100/v2/health/ready.  Ctrl-C stops.",
     ]
+
+
+def test_a_load_that_hangs_does_not_outlive_the_stop(seeming, capsys, monkeypatch):  # noqa: ARG001
+    def leave(code):
+        raise SystemExit(f"at once with {code}")
+
+    written = []
+    monkeypatch.setattr(server.Server, "left_at_work", True)
+    monkeypatch.setattr(atexit, "_run_exitfuncs", lambda: written.append(0))
+    monkeypatch.setattr(os, "_exit", leave)
+    assert run(capsys, "models")[0] == "at once with 0"
+    assert written == [0]
 
 
 def test_json_says_so_too_and_leaves_stdout_to_itself(seeming, capsys):  # noqa: ARG001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import os
@@ -246,8 +247,12 @@ def serve(
             with _served_all_the_same():
                 print_json({"listening": address})
 
-    Server(directory, options).run(announce)
+    server = Server(directory, options)
+    server.run(announce)
     drop_unwritten()
+    if server.left_at_work:
+        atexit._run_exitfuncs()  # the log is written
+        os._exit(0)
 
 
 @contextlib.contextmanager

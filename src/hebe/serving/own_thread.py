@@ -1,16 +1,20 @@
-"""Work that may take minutes, on a thread of its own.
+"""Work that may take minutes, or hang, on a thread of its own.
 
 asyncio's `to_thread` has a few threads for everybody: while some models are loaded at once, whatever else needs one,
-such as a query that is packed, would wait until one of them is done.
+such as a query that is packed, would wait until one of them is done. And Python waits for them as it ends, as for those
+of each `ThreadPoolExecutor`: a server would outlive its stop for as long as a file system hangs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
+from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from hebe.runtime.pinning import lower_priority, pin_thread
 
@@ -20,15 +24,23 @@ _Result = TypeVar("_Result")
 _NICENESS = 19
 """What gives way does so to the workers, which may give way to the front end themselves."""
 
+_under_way: set[Future[Any]] = set()
+"""Of works that a thread is at. Changed by single operations, which need no lock."""
+
+
+def at_work() -> bool:
+    """Whether any work is under way, of this whole process."""
+    return bool(_under_way)
+
 
 async def in_own_thread(work: Callable[[*_Arguments], _Result], *arguments: *_Arguments) -> _Result:
-    """`work(*arguments)`, what it returns or raises; it goes on if this is cancelled."""
-    thread = ThreadPoolExecutor(1, "hebe-work")
-    under_way = thread.submit(work, *arguments)
+    """`work(*arguments)`, what it returns or raises; it goes on if this is cancelled, though not past the process."""
+    thread, under_way = _begin("hebe-work", partial(work, *arguments))
     try:
         return await asyncio.wrap_future(under_way)
     finally:
-        thread.shutdown(wait=under_way.done())  # it ends at once, and is not there any more when the caller goes on
+        if under_way.done():
+            thread.join()  # it ends at once, and is not there any more when the caller goes on
         del under_way  # it has what the work raised, whose traceback has this frame
 
 
@@ -37,22 +49,77 @@ def giving_way(work: Callable[[], _Result], cores: Sequence[int]) -> _Result:
 
     The thread ends with the work: it cannot raise its priority again, and those that it starts inherit it.
     """
-    outcome: Future[_Result] = Future()
 
-    def run(outcome: Future[_Result]) -> None:
-        try:
-            lower_priority(_NICENESS)
-            pin_thread(cores)
-            outcome.set_result(work())
-        except BaseException as fault:
-            outcome.set_exception(fault)
-        finally:
-            # A fault's traceback holds this frame and the one below. Holding the fault in turn, they would keep what
-            # was half done, open files among it, until the next full garbage collection.
-            del outcome
+    def gently() -> _Result:
+        lower_priority(_NICENESS)
+        pin_thread(cores)
+        return work()
 
-    Thread(target=run, args=(outcome,), name="hebe-giving-way", daemon=True).start()
+    _, outcome = _begin("hebe-giving-way", gently)
     try:
         return outcome.result()
     finally:
+        del outcome
+
+
+class InTurn:
+    """Works one after the other, on one thread, so that no more than one hangs. The first one has it started."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._started = self._closed = False
+        self._line: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+
+    async def do(self, work: Callable[[], _Result]) -> _Result:
+        """`work()`, what it returns or raises; one that is cancelled before its turn is not begun. Raises RuntimeError
+        after `close`.
+        """
+        if self._closed:
+            raise RuntimeError(f"{self._name} is closed")
+        if not self._started:
+            Thread(target=self._run, name=self._name, daemon=True).start()
+            self._started = True
+        outcome: Future[_Result] = Future()
+        self._line.put((outcome, work))
+        try:
+            return await asyncio.wrap_future(outcome)
+        finally:
+            del outcome  # as in `in_own_thread`
+
+    def close(self) -> None:
+        """Begin no more: those whose turn has not come are cancelled. What is under way goes on."""
+        self._closed = True
+        with contextlib.suppress(Empty):
+            while (next_one := self._line.get_nowait()) is not None:
+                next_one[0].cancel()
+        self._line.put(None)
+
+    def _run(self) -> None:
+        while (next_one := self._line.get()) is not None:
+            outcome, work = next_one
+            del next_one
+            if outcome.set_running_or_notify_cancel():
+                _do(outcome, work)
+            del outcome, work
+
+
+def _begin(name: str, work: Callable[[], _Result]) -> tuple[Thread, Future[_Result]]:
+    """A thread that does `work`, and what will come of it, which nobody can cancel."""
+    outcome: Future[_Result] = Future()
+    outcome.set_running_or_notify_cancel()
+    thread = Thread(target=_do, args=(outcome, work), name=name, daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def _do(outcome: Future[_Result], work: Callable[[], _Result]) -> None:
+    _under_way.add(outcome)
+    try:
+        outcome.set_result(work())
+    except BaseException as fault:
+        outcome.set_exception(fault)
+    finally:
+        _under_way.discard(outcome)
+        # A fault's traceback holds this frame and the one below. Holding the fault in turn, they would keep what was
+        # half done, open files among it, until the next full garbage collection.
         del outcome

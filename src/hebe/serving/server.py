@@ -45,6 +45,7 @@ from hebe.serving.listening import ConnectionRoom, ServerTls, TlsFiles, bare_hos
 from hebe.serving.logs import RequestLog, configure_logging
 from hebe.serving.metrics import MetricsPage
 from hebe.serving.model_host import HostOptions, ModelHost
+from hebe.serving.own_thread import at_work
 from hebe.serving.profile_correction import ProfileCorrection
 from hebe.serving.served_configuration import ServedConfiguration
 from hebe.serving.statistics import Statistics
@@ -131,6 +132,13 @@ class Server:
     def hosted(self) -> tuple[HostedModel, ...]:
         """The models in memory that take queries."""
         return () if self._host is None else self._host.hosted
+
+    @property
+    def left_at_work(self) -> bool:
+        """Whether a load or a read of the repository goes on though the server has stopped: it hangs, or could not be
+        broken off. Python's end aborts the process where such a thread is in torch.
+        """
+        return at_work()
 
     @property
     def ready(self) -> bool:

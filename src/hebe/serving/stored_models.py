@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shlex import quote
-from typing import TypeVar
 
 import structlog
 
 from hebe.runtime.loaded_model import incomplete_versions, repository_above, stored_versions
 from hebe.serving.errors import LoadFailed
 from hebe.serving.model_index import reason_of
+from hebe.serving.own_thread import InTurn
 
 log = structlog.get_logger("hebe.models")
 
 StoredVersions = dict[str, tuple[int, ...]]
 """Of each model, oldest first; none where a model's directory cannot be listed."""
-
-_Found = TypeVar("_Found")
 
 
 class StoredModels:
@@ -30,7 +25,7 @@ class StoredModels:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._thread = ThreadPoolExecutor(1, "hebe-repository")
+        self._reads = InTurn("hebe-repository")
 
     def versions(self) -> StoredVersions:
         """Of all models. Blocks. Raises `LoadFailed` if the repository cannot be listed."""
@@ -52,23 +47,20 @@ class StoredModels:
 
     async def read(self) -> StoredVersions:
         """As `versions`."""
-        return await self._off_the_loop(self.versions)
+        return await self._reads.do(self.versions)
 
     async def read_checked(self) -> StoredVersions:
         """As `check`."""
-        return await self._off_the_loop(self.check)
+        return await self._reads.do(self.check)
 
     async def tell_incomplete(self, name: str) -> None:
         """Log what looks like a version of model `name` and is none: who made one wonders why another is loaded."""
         try:
-            for words in await self._off_the_loop(lambda: incomplete_versions(self.directory, name)):
+            for words in await self._reads.do(lambda: incomplete_versions(self.directory, name)):
                 log.warning("not a version", model=name, reason=words)
         except Exception as fault:
             log.warning("the model's directory cannot be listed", model=name, reason=reason_of(fault))
 
-    async def _off_the_loop(self, look: Callable[[], _Found]) -> _Found:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, look)
-
     def close(self) -> None:
         """Read no more; what hangs is left to it."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._reads.close()
