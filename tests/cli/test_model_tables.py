@@ -37,7 +37,7 @@ SPEC = ModelSpec(
 )
 ESTIMATE = MemoryEstimate(
     process_bytes=400 << 20, table_bytes=40 << 20, dense_net_bytes=1 << 20, worker_bytes=2 << 20, query_bytes=1 << 10,
-    batch_bytes=0, workers=3, worker_threads=1, batch_size=256, row_format=RowFormat.FP32,
+    batch_bytes=0, background_bytes=0, workers=3, worker_threads=1, batch_size=256, row_format=RowFormat.FP32,
 )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_memory_adds_up_and_says_whether_it_fits():
     (total,) = [line for line in lines if line.startswith("in all")]
     assert "447 MiB" in total
     assert total.endswith("fits: 1 GiB are available here")
-    assert not any("each batch" in line for line in lines)
+    assert not any("each batch" in line or "background" in line for line in lines)
     (total,) = [line for line in shown(memory_table(SPEC, ESTIMATE, 1 << 20)) if line.startswith("in all")]
     assert "does not fit: 1 MiB are available here; shrink it with --scale, or bound it with --table-memory" in total
     (total,) = [line for line in shown(memory_table(SPEC, ESTIMATE, None)) if line.startswith("in all")]
@@ -101,9 +101,11 @@ def test_memory_adds_up_and_says_whether_it_fits():
 
 def test_memory_tells_of_threads_of_large_batches_and_of_tables_held_in_part():
     some = replace(ESTIMATE, workers=1, worker_threads=2, batch_bytes=5 << 20, table_bytes=10 << 20)
+    some = replace(some, background_bytes=64 << 20)
     lines = shown(memory_table(SPEC, some, None))
     assert any(line.startswith("worker ") and line.endswith("256 items, 2 threads each") for line in lines)
     assert any(line.startswith("each batch") and "5 MiB" in line for line in lines)
+    assert any(line.startswith("background") and "64 MiB" in line for line in lines)
     assert any("a part of the rows" in line for line in lines)
 
 

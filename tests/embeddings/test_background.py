@@ -1,5 +1,6 @@
 import logging
 import threading
+import weakref
 
 import pytest
 
@@ -31,6 +32,44 @@ def test_runs_in_order_drops_beyond_its_depth_and_survives_faults() -> None:
     assert [str(fault) for fault in faults] == ["no"]
     work.close()
     assert not work.submit(lambda: done.append(4))
+
+
+def test_what_holds_more_memory_than_there_is_to_hold_is_dropped() -> None:
+    work, begun, go_on = BackgroundWork("test", 1, 100, print), threading.Event(), threading.Event()
+    half = background.MOST_HELD_BYTES // 2
+
+    def hold() -> None:
+        begun.set()
+        go_on.wait()
+
+    assert work.submit(hold, half)
+    begun.wait()
+    assert work.submit(lambda: None, half), "what is under way holds its memory, too"
+    assert not work.submit(lambda: None, 1)
+    assert work.submit(lambda: None), "what holds none"
+    go_on.set()
+    work.drain()
+    assert work.submit(lambda: None, 5 * half), "one alone, or such ones would never be done"
+    work.drain()
+    assert work.submit(lambda: None, half)
+    assert work.dropped == 1
+    work.close()
+
+
+def test_what_is_done_is_held_no_longer() -> None:
+    class Rows:
+        pass
+
+    def work_on(rows: Rows):
+        return lambda: rows
+
+    work, rows = BackgroundWork("test", 1, 100, print), Rows()
+    gone = weakref.ref(rows)
+    work.submit(work_on(rows))
+    del rows
+    work.drain()
+    assert gone() is None
+    work.close()
 
 
 def test_threads_are_begun_by_the_first_who_needs_them(threads_begun) -> None:

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from hebe.embeddings.background import MOST_HELD_BYTES
 from hebe.embeddings.hierarchy_config import (
     CacheConfig,
     HierarchyConfig,
@@ -9,7 +10,12 @@ from hebe.embeddings.hierarchy_config import (
     PersistentType,
     VolatileType,
 )
-from hebe.embeddings.tier_memory import bounded_config, planned_lookup_bytes, planned_tier_bytes
+from hebe.embeddings.tier_memory import (
+    bounded_config,
+    planned_background_bytes,
+    planned_lookup_bytes,
+    planned_tier_bytes,
+)
 from hebe.kernels.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec
 
@@ -48,3 +54,22 @@ def test_rows_of_a_batch_are_counted_twice_as_far_as_a_tier_hands_them_over(cach
     planned = planned_lookup_bytes("m", tables, {"small": 100, "large": 1}, 1024, config)
     keys, scratch = 64 + 1024, 8 * (1 << 18)
     assert planned == pytest.approx(scratch + keys * (8 + times * 4 * 8), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("items", "level_2", "held"),
+    [
+        (1, {}, (256 + 2) * 8),
+        (1, {"type": "parallel_hash_map"}, (256 + 2) * (8 + 4 * 128 + 1)),
+        (1, {"type": "parallel_hash_map", "cache_missed_embeddings": False}, (256 + 2) * 8),
+        (1024, {"type": "parallel_hash_map"}, MOST_HELD_BYTES),
+        (1 << 20, {"type": "parallel_hash_map"}, (1 << 20) * (8 + 4 * 128 + 1)),
+    ],
+)
+def test_work_in_the_background_holds_so_much_at_most(items, level_2, held) -> None:
+    """A piece a lookup as long as these are small, or a single one however large."""
+    config = HierarchyConfig.from_mapping(
+        {"volatile_db": level_2, "persistent_db": {"type": "rocks_db", "path": "rows"}}
+    )
+    tables = [EmbeddingTableSpec("t", 1 << 40, 128)]
+    assert planned_background_bytes("m", tables, {"t": 1}, items, config) == pytest.approx(held, rel=1e-3)

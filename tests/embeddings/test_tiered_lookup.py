@@ -267,3 +267,20 @@ def test_a_level_that_cannot_be_closed_does_not_keep_the_others_open(monkeypatch
     with pytest.raises(StoreError, match="not to be closed"):
         tiers.lookup.close()
     assert (tiers.cache.closed, tiers.persistent.closed) == (True, True)
+
+
+def test_what_is_left_to_the_background_tells_how_much_memory_it_holds(make_tiers) -> None:
+    tiers = make_tiers(LookupOptions(hit_rate_threshold=0.0))
+    told: list[int] = []
+    submit = tiers.background.submit
+    tiers.background.submit = lambda work, *held: told.extend(held) or submit(work, *held)
+    tiers.ask([1, 2], wait=True)
+    assert told == [2 * (8 + 3 * 4 + 1)], "rows on their way to level 2"
+    tiers.background.drain()
+    tiers.ask([3, 4, 5])
+    tiers.background.drain()
+    assert told[1] == 3 * 8, "keys on theirs to level 1"
+    tiers.cache.mark_stale("users", np.array([1, 2]))
+    tiers.ask([1, 2])
+    tiers.background.drain()
+    assert told[3] == 2 * 8, "those to be renewed"

@@ -319,7 +319,7 @@ def test_one_settles_what_level_2_is_owed_however_many_ask(make_tiers) -> None:
     hold = threading.Event()
     tiers.background.submit(lambda: hold.wait(30.0))
     submitted, submit = [], tiers.background.submit
-    tiers.background.submit = lambda work: submitted.append(work) or submit(work)
+    tiers.background.submit = lambda work, *held: submitted.append(work) or submit(work, *held)
     for key in range(100):
         assert tiers.ask([key])[0] == [key]
     assert len(submitted) == 1

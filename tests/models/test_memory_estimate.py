@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hebe.embeddings.background import MOST_HELD_BYTES
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.table_memory import RowFormat
 from hebe.models import catalog, memory_estimate
@@ -174,6 +175,16 @@ def test_threads_that_read_through_tiers_have_rows_of_a_batch_beside_them():
     tiered = estimate_memory(SPEC, Doubling(), 1, 4096, bound, worker_threads=3).worker_bytes
     planned = [EmbeddingHierarchy.planned_scratch_bytes(SPEC, items, bound) for items in (4096, 1024)]
     assert tiered - whole == pytest.approx(3 * sum(planned), abs=3)
+
+
+def test_tiers_have_work_in_the_background_beside_them():
+    """On top of the total, which is of a server that has nothing to do."""
+    whole, tiered = (estimate_memory(SPEC, Doubling(), 1, 4096, bound) for bound in (None, 8 << 20))
+    assert (whole.background_bytes, tiered.background_bytes) == (
+        0,
+        EmbeddingHierarchy.planned_background_bytes(SPEC, 4096, 8 << 20),
+    )
+    assert 0 < tiered.background_bytes <= MOST_HELD_BYTES
 
 
 def test_narrower_rows_take_less():

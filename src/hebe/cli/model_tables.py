@@ -177,6 +177,9 @@ def memory_table(spec: ModelSpec, estimate: MemoryEstimate, available_bytes: int
     table.add_row("more queries", size_text(estimate.query_bytes), Text("on top, each while it waits or runs", "dim"))
     if estimate.batch_bytes:
         table.add_row("each batch", size_text(estimate.batch_bytes), Text("on top, while it runs", "dim"))
+    if estimate.background_bytes:
+        on_their_way = Text("on top at most: rows and keys on their way between tiers", "dim")
+        table.add_row("background", size_text(estimate.background_bytes), on_their_way)
     return table
 
 

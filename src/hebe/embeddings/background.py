@@ -16,6 +16,9 @@ from queue import Empty, Full, Queue
 
 log = logging.getLogger("hebe.tiers")
 
+MOST_HELD_BYTES = 64 << 20
+"""Of pieces of work together, those that wait and those under way, unless a single one holds more."""
+
 _TELL_AGAIN_S = 60.0
 _MOST_TOLD = 100
 """What faults say that differ each time is not remembered without end."""
@@ -46,13 +49,15 @@ class FaultLog:
 
 
 class BackgroundWork:
-    """Runs what is submitted on `threads` threads, in order of submission; at most `depth` pieces wait.
+    """Runs what is submitted on `threads` threads, in order of submission; at most `depth` pieces wait, and all that
+    are not done hold at most `MOST_HELD_BYTES`.
 
     What cannot wait is dropped and counted: it was only to make later queries cheaper. `on_fault` hears of faults.
     """
 
     def __init__(self, name: str, threads: int, depth: int, on_fault: Callable[[Exception], None]) -> None:
-        self._queue: Queue[Callable[[], None]] = Queue(depth)
+        self._queue: Queue[tuple[Callable[[], None], int]] = Queue(depth)
+        self._held_bytes = 0
         self._on_fault = on_fault
         self._closing = threading.Event()
         self._counting = threading.Lock()
@@ -66,18 +71,21 @@ class BackgroundWork:
         """Pieces that no thread has begun."""
         return self._queue.qsize()
 
-    def submit(self, work: Callable[[], None]) -> bool:
-        """Line `work` up; False if it was dropped. The first one has the threads started, unless they are; where the
-        system has none left, those that run do the work, and the next one that is submitted has the others started.
+    def submit(self, work: Callable[[], None], held_bytes: int = 0) -> bool:
+        """Line `work` up, which holds so many bytes of memory until it is done; False if it was dropped.
+
+        The first one has the threads started, unless they are; where the system has none left, those that run do the
+        work, and the next one that is submitted has the others started.
         """
-        if not self._closing.is_set():
-            with contextlib.suppress(RuntimeError, MemoryError):
-                self.start()
-            with contextlib.suppress(Full):
-                if self._threads:
-                    self._queue.put_nowait(work)
-                    return True
+        with contextlib.suppress(RuntimeError, MemoryError):
+            self.start()
         with self._counting:
+            has_room = not self._held_bytes or self._held_bytes + held_bytes <= MOST_HELD_BYTES
+            if self._threads and has_room and not self._closing.is_set():
+                with contextlib.suppress(Full):
+                    self._queue.put_nowait((work, held_bytes))
+                    self._held_bytes += held_bytes
+                    return True
             self.dropped += 1
         return False
 
@@ -110,7 +118,7 @@ class BackgroundWork:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                work = self._queue.get(timeout=0.1)
+                work, held_bytes = self._queue.get(timeout=0.1)
             except Empty:
                 continue
             try:
@@ -118,4 +126,7 @@ class BackgroundWork:
             except Exception as fault:  # a piece of work that fails leaves its thread to the next
                 self._on_fault(fault)
             finally:
+                del work
+                with self._counting:
+                    self._held_bytes -= held_bytes
                 self._queue.task_done()

@@ -90,6 +90,11 @@ class Answer:
     batch: BatchLookup
     found: FoundMask
 
+    @property
+    def held_bytes(self) -> int:
+        """What it takes of memory."""
+        return self.batch.keys.nbytes + self.batch.rows.nbytes + self.found.nbytes
+
 
 class BatchFetch:
     """Those keys of a batch that are `missing`, `count` in all, on their way through the lower tiers.

@@ -29,13 +29,18 @@ from hebe.embeddings.table_memory import (
     chunks_of,
     planned_bytes,
 )
-from hebe.embeddings.tier_memory import bounded_config, planned_lookup_bytes, planned_tier_bytes
+from hebe.embeddings.tier_memory import (
+    bounded_config,
+    planned_background_bytes,
+    planned_lookup_bytes,
+    planned_tier_bytes,
+)
 from hebe.embeddings.tiers import Tiers
 from hebe.kernels import deduplicate, feature_plan, padding
 from hebe.kernels import fused_lookup as kernel
 from hebe.kernels.deduplicate import Deduplicator, KeyPlan, KeyTable, count_states
 from hebe.query import KeyCounts
-from hebe.spec import ModelSpec, Pooling
+from hebe.spec import EmbeddingTableSpec, ModelSpec, Pooling
 
 _REPORTED = [int(state) for state in (RowState.DEFAULTED, RowState.STALE, RowState.UNKNOWN)]
 _POOLING_CODES = {
@@ -179,19 +184,25 @@ class EmbeddingHierarchy:
         """What each thread takes for the lookups of up to `max_items` items in tiers; nothing where all tables are
         resident. Raises `StoreError` as `open` would.
         """
-        config = config or HierarchyConfig()
-        resident = {} if config.is_tiered else resident_shapes(spec, table_memory_bytes, row_format)
-        tiered = [table for table in spec.tables if table.name not in resident]
+        tiered, config = _planned_tiers(spec, table_memory_bytes, row_format, config)
         if not tiered:
             return 0
-        if not config.is_tiered:
-            left_bytes = (table_memory_bytes or 0) - planned_bytes(resident, row_format)
-            config = bounded_config(config, left_bytes, row_format, Path())
-        lookups = dict.fromkeys((table.name for table in spec.tables), 0)
-        for feature in spec.features:
-            lookups[feature.table] += feature.lookups
         key_bytes = 8 * max_items * spec.lookups_per_item
-        return key_bytes + planned_lookup_bytes(spec.name, tiered, lookups, max_items, config)
+        return key_bytes + planned_lookup_bytes(spec.name, tiered, _lookups_of(spec), max_items, config)
+
+    @staticmethod
+    def planned_background_bytes(
+        spec: ModelSpec,
+        max_items: int,
+        table_memory_bytes: int | None = None,
+        row_format: RowFormat = RowFormat.FP32,
+        config: HierarchyConfig | None = None,
+    ) -> int:
+        """What the work that lookups of up to `max_items` items leave to the background holds at most; nothing where
+        all tables are resident. Raises `StoreError` as `open` would.
+        """
+        tiered, config = _planned_tiers(spec, table_memory_bytes, row_format, config)
+        return planned_background_bytes(spec.name, tiered, _lookups_of(spec), max_items, config)
 
     @property
     def memory_bytes(self) -> int:
@@ -316,6 +327,27 @@ class _LoadProgress:
         self.done = done
         if self._progress is not None:
             self._progress(self._before + done, self._before + total + self._after)
+
+
+def _planned_tiers(
+    spec: ModelSpec, table_memory_bytes: int | None, row_format: RowFormat, config: HierarchyConfig | None
+) -> tuple[list[EmbeddingTableSpec], HierarchyConfig]:
+    """The tables that `open` would read through tiers, and how these are configured then."""
+    config = config or HierarchyConfig()
+    resident = {} if config.is_tiered else resident_shapes(spec, table_memory_bytes, row_format)
+    tiered = [table for table in spec.tables if table.name not in resident]
+    if tiered and not config.is_tiered:
+        left_bytes = (table_memory_bytes or 0) - planned_bytes(resident, row_format)
+        config = bounded_config(config, left_bytes, row_format, Path())
+    return tiered, config
+
+
+def _lookups_of(spec: ModelSpec) -> dict[str, int]:
+    """Of an item, by table."""
+    lookups = dict.fromkeys((table.name for table in spec.tables), 0)
+    for feature in spec.features:
+        lookups[feature.table] += feature.lookups
+    return lookups
 
 
 def all_shapes(spec: ModelSpec) -> dict[str, tuple[int, int]]:

@@ -83,9 +83,9 @@ class UpdateType(StrEnum):
 class CacheConfig:
     """Level 1 of a model. `cache_bytes` bounds it, or else `cache_fraction` of each table's rows (HPS: gpucacheper).
 
-    `thread_pool_size` threads work in the background, on at most `insertion_queue` pieces of work. `init_ec`: fill the
-    cache before the model is ready: with the keys that it held in the last run, of this version or else of another; or
-    with those in the file `warm_up_keys` (`cache_keys`); or else with the first ones of each table.
+    `thread_pool_size` threads work in the background, on at most `insertion_queue` pieces of work (`BackgroundWork`).
+    `init_ec`: fill the cache before the model is ready: with the keys that it held in the last run, of this version or
+    else of another; or with those in the file `warm_up_keys` (`cache_keys`); or else with the first ones of each table.
     """
 
     cache_fraction: float = 0.2

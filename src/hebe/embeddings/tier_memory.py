@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hebe.embeddings.background import MOST_HELD_BYTES
 from hebe.embeddings.cache_table import CacheTable, by_bytes, by_fraction, planned_bytes
 from hebe.embeddings.hash_map_table import planned_bytes as planned_map_bytes
 from hebe.embeddings.hierarchy_config import (
@@ -55,10 +56,33 @@ def planned_lookup_bytes(
     hands_over = config.volatile_db.type is not VolatileType.HASH_MAP  # which fills in rows where they are wanted
     total = 8.0 * slots_of(items * max(lookups[table.name] for table in tables))
     for table in tables:
-        distinct = table.rows * (1 - (1 - 1 / table.rows) ** (items * lookups[table.name]))
+        distinct = _distinct_keys(table, items * lookups[table.name])
         missing = max(0.0, 1 - cached[table.name].rows / table.rows) if hands_over else 0.0
         total += distinct * (8 + 4 * table.dim * (1 + missing))
     return math.ceil(total)
+
+
+def planned_background_bytes(
+    model: str, tables: Sequence[EmbeddingTableSpec], lookups: Mapping[str, int], items: int, config: HierarchyConfig
+) -> int:
+    """What work in the background holds at most that lookups, as those of `planned_lookup_bytes`, leave to it: keys on
+    the way to level 1, and rows of level 3 on the way to level 2 too.
+    """
+    own, volatile = config.cache_of(model), config.volatile_db
+    persistent = config.persistent_db.type is not PersistentType.DISABLED
+    fills = persistent and volatile.type is not VolatileType.DISABLED and volatile.cache_missed_embeddings
+    piece = math.ceil(
+        sum(
+            _distinct_keys(table, items * lookups[table.name]) * (8 + (4 * table.dim + 1 if fills else 0))
+            for table in tables
+        )
+    )
+    return min(max(MOST_HELD_BYTES, piece), (own.insertion_queue + own.thread_pool_size) * piece)
+
+
+def _distinct_keys(table: EmbeddingTableSpec, keys: int) -> float:
+    """Of so many uniform ones."""
+    return table.rows * (1 - (1 - 1 / table.rows) ** keys)
 
 
 def bounded_config(

@@ -320,7 +320,7 @@ class TieredLookup:
             counts.volatile_hits += count - fetch.left
             if note and fetch.left < count:
                 used = fetch.found_parts()
-                self.background.submit(lambda: volatile.touch(used))
+                self.background.submit(lambda: volatile.touch(used), _held_bytes(used))
         if self.persistent is not None and fetch.left:
             left = fetch.left
             answer = fetch.ask(self.persistent, give_up_s - self._clock())
@@ -328,7 +328,7 @@ class TieredLookup:
             fills = note and self.options.cache_missed_embeddings
             if answer is not None and fills and volatile is not None and volatile.may_fill and volatile.has_room:
                 lacked, seen = self._lacked_by_level_2(answer), fetch.seen
-                self.background.submit(lambda: volatile.fill(lacked, seen, self._updates))
+                self.background.submit(lambda: volatile.fill(lacked, seen, self._updates), lacked.held_bytes)
         if fetch.left:
             self._set_defaults(wanted, fetch.rest)
         return fetch
@@ -408,7 +408,7 @@ class TieredLookup:
                 if counted:
                     self._count(counts)
 
-        return self.background.submit(act)
+        return self.background.submit(act, _held_bytes(parts))
 
     def _renew_later(self, parts: Sequence[tuple[str, KeyArray]]) -> None:
         """In the background, what of (table, keys) is then still stale in level 1."""
@@ -419,8 +419,13 @@ class TieredLookup:
             for table, keys in wanted.parts(np.flatnonzero(stale)):
                 self.renew(table, keys)
 
-        self.background.submit(act)
+        self.background.submit(act, _held_bytes(parts))
 
     def _count(self, counts: LookupCounts) -> None:
         with self._counting:
             self.counts.add(counts)
+
+
+def _held_bytes(parts: Sequence[tuple[str, KeyArray]]) -> int:
+    """Of the keys of `parts`, (table, keys)."""
+    return sum(keys.nbytes for _, keys in parts)

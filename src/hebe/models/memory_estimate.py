@@ -110,7 +110,8 @@ class MemoryEstimate:
 
     `worker_bytes` is for each worker with all its threads. `query_bytes` is what a query of `batch_size` items takes
     while it waits or runs: one is in the total, since its memory is kept. `batch_bytes` is what a batch adds while it
-    runs, and gives back. The total is that of a server that has nothing to do.
+    runs, and gives back; `background_bytes` what work on tiers adds at most that no query waits for. The total is that
+    of a server that has nothing to do.
     """
 
     process_bytes: int
@@ -119,6 +120,7 @@ class MemoryEstimate:
     worker_bytes: int
     query_bytes: int
     batch_bytes: int
+    background_bytes: int
     workers: int
     worker_threads: int
     batch_size: int
@@ -170,6 +172,9 @@ def estimate_memory(
         worker_bytes=worker_threads * (THREAD_BYTES + buffer_bytes(spec, batch_size) + round(kept_bytes)),
         query_bytes=query_bytes,
         batch_bytes=activations.most_bytes(lambda size_bytes: not _is_kept(size_bytes)),
+        background_bytes=EmbeddingHierarchy.planned_background_bytes(
+            spec, batch_size, table_memory_bytes, row_format, hierarchy
+        ),
         workers=workers,
         worker_threads=worker_threads,
         batch_size=batch_size,
