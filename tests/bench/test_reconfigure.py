@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from types import SimpleNamespace
+
 import pytest
 
-from hebe.bench.reconfigure import _Queries, _recovery_figure, _recovery_s, _seconds, configurations
+from hebe.bench.reconfigure import _load, _Queries, _recovery_figure, _recovery_s, _seconds, configurations
+from hebe.query import Query
+from hebe.scheduling.events import RejectReason
 from hebe.server_configuration import Placement
+from hebe.serving.errors import QueryFailed, QueryRefused
 from hebe.spec import SlaTarget
 
 
@@ -15,6 +22,29 @@ def test_every_placement_is_tried_that_the_cores_allow(cores):
     assert ways[0] == ways[-1]
     assert all(1 <= sum(lane.cores for lane in way) <= cores for way in ways)
     assert {way[0].placement for way in ways} == (set(Placement) if cores > 1 else {Placement.MODEL_ON_HOST})
+
+
+async def test_only_a_query_that_met_a_full_queue_is_refused_and_all_others_without_an_answer_are_lost():
+    """Above all those that were admitted and found no worker any more, the server being split anew."""
+    outcomes = [None, QueryFailed("its batch failed"), *(QueryRefused(reason, "no") for reason in RejectReason)]
+    numbers, met = itertools.count(), []
+
+    async def infer(query):
+        met.append(outcomes[query.query_id % len(outcomes)])
+        if met[-1] is not None:
+            raise met[-1]
+        return SimpleNamespace(latency_s=0.001)
+
+    model = SimpleNamespace(random_query=lambda items, seed: Query(seed, "ranker", items, 0.0))
+    driver = SimpleNamespace(model=model, new_query_id=lambda: next(numbers), infer=infer)
+    ways, made = configurations(1)[1:], []
+    evaluator = SimpleNamespace(driver=driver, configure=made.append)
+    queries, changes = await _load(evaluator, 1000.0, ways, 0.03, lambda: None)
+    assert (made, len(changes)) == (ways, len(ways))
+    assert len(met) == len(queries.latencies_s) > 2 * len(outcomes)
+    full = sum(isinstance(each, QueryRefused) and each.reason == "queue_full" for each in met)
+    assert (queries.refused, queries.lost) == (full, len(met) - met.count(None) - full)
+    assert queries.latencies_s.count(math.inf) == len(met) - met.count(None)
 
 
 def recovery_s(queries, began_s, took_s):
