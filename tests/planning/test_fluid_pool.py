@@ -19,24 +19,30 @@ from hebe.planning.split_options import split_options
 from .pool_problems import BUDGET, SLA_S, any_problem, kairos_problem, recorded, three_types
 
 
+def pools_and_bounds(problem, budget, options):
+    """All pools within the budget and their bounds; none where it buys no server."""
+    if budget < problem.price_per_hour.min():
+        return np.empty((0, len(problem.types)), np.int64), np.empty(0)
+    pools = pools_within(problem, budget)
+    return pools, np.array([fluid_bound(problem, pool, options=options).bound_qps for pool in pools])
+
+
+def refuses(problem, budget, most_parts):
+    """No pool within the budget serves every size in time, and it says so."""
+    with pytest.raises(PlanningError, match=r"buys no pool that serves every|no server type serves"):
+        best_pool(problem, budget, most_parts=most_parts)
+
+
 @settings(max_examples=50)
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 4), st.floats(0.5, 1.8))
 def test_it_is_the_best_of_all_pools(seed, types, most_parts, budget):
     problem = any_problem(np.random.default_rng(seed), types, 12)
-    try:
-        pools = pools_within(problem, budget)
-    except PlanningError:
-        with pytest.raises(PlanningError):
-            best_pool(problem, budget, most_parts=most_parts)
-        return
-    options = split_options(problem, most_parts)
-    bounds = [fluid_bound(problem, pool, options=options).bound_qps for pool in pools]
-    if max(bounds) == 0:
-        with pytest.raises(PlanningError, match=r"buys no pool that serves every|no server type serves"):
-            best_pool(problem, budget, most_parts=most_parts)
+    pools, bounds = pools_and_bounds(problem, budget, split_options(problem, most_parts))
+    if not bounds.any():
+        refuses(problem, budget, most_parts)
         return
     found = best_pool(problem, budget, most_parts=most_parts)
-    assert found.bound.bound_qps == pytest.approx(max(bounds), rel=2e-6)
+    assert found.bound.bound_qps == pytest.approx(bounds.max(), rel=2e-6)
     assert found.cost_per_hour <= budget * (1 + 1e-8)
     assert list(found.counts) in pools.tolist()
 
@@ -48,13 +54,11 @@ def test_of_nearly_equal_pools_it_is_the_cheapest(seed, types, most_parts, budge
     problem = any_problem(rng, types, 12)
     # A type that is late for the larger sizes is often worth nothing beyond some servers; round prices are often equal.
     problem = replace(problem, price_per_hour=np.round(problem.price_per_hour, 1))
-    try:
-        pools = pools_within(problem, budget)
-        found = best_pool(problem, budget, most_parts=most_parts)
-    except PlanningError:
+    pools, bounds = pools_and_bounds(problem, budget, split_options(problem, most_parts))
+    if not bounds.any():
+        refuses(problem, budget, most_parts)
         return
-    options = split_options(problem, most_parts)
-    bounds = np.array([fluid_bound(problem, pool, options=options).bound_qps for pool in pools])
+    found = best_pool(problem, budget, most_parts=most_parts)
     as_good = bounds >= bounds.max() * (1 - CLOSE / 2)
     assert found.cost_per_hour <= problem.cost_per_hour(pools[as_good]).min() * (1 + 1e-9)
 
@@ -262,13 +266,11 @@ def test_on_the_recorded_data(model):
 def test_it_is_the_best_of_all_pools_of_servers_with_several_workers(seed, types, most_parts, budget):
     rng = np.random.default_rng(seed)
     problem = replace(any_problem(rng, types, 12), workers=tuple(rng.integers(1, 5, types).tolist()))
-    try:
-        pools = pools_within(problem, budget)
-        found = best_pool(problem, budget, most_parts=most_parts)
-    except PlanningError:
+    pools, exact = pools_and_bounds(problem, budget, split_options(problem, most_parts))
+    if not exact.any():
+        refuses(problem, budget, most_parts)
         return
-    options = split_options(problem, most_parts)
-    exact = np.array([fluid_bound(problem, pool, options=options).bound_qps for pool in pools])
+    found = best_pool(problem, budget, most_parts=most_parts)
     assert found.bound.bound_qps == pytest.approx(exact.max(), rel=2e-6)
     bounds = fluid_bounds(problem, pools, most_parts=most_parts, exact=5)
     assert (bounds >= exact * (1 - 1e-8)).all()
