@@ -1,4 +1,5 @@
 import contextlib
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from hebe.embeddings import online_updates
 from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig
 from hebe.embeddings.online_updates import OnlineUpdates, _groups_of_this_node
 from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.log_directory import LogDirectory
 
 from .update_nodes import TIMEOUT_S, Node, rocks, rows_of
@@ -148,9 +150,9 @@ def test_without_a_source_nothing_is_opened() -> None:
     assert OnlineUpdates.open("model", None, None, HierarchyConfig(), None) is None
 
 
-def test_a_log_that_cannot_be_opened_is_an_error_and_leaves_no_thread(tmp_path) -> None:
+def test_a_log_that_cannot_be_opened_is_an_error_that_names_it(tmp_path) -> None:
     (tmp_path / "log").write_text("no directory")
-    with pytest.raises(Exception, match="log"):
+    with pytest.raises(StoreError, match=f"update log {re.escape(str(tmp_path / 'log'))}: cannot be opened"):
         Node(tmp_path, {})
 
 
@@ -171,3 +173,19 @@ def test_updates_that_cannot_be_left_keep_nothing_else_open() -> None:
     with pytest.raises(RuntimeError, match="nor this"):
         updates.close()
     assert closed == ["levels", "tiers", "volatile_db", "log"]
+
+
+def test_what_cannot_be_followed_whole_leaves_no_thread(tmp_path, monkeypatch, threads_begun) -> None:
+    """What was begun before it failed is ended."""
+    begin, begun = OnlineUpdates._begin, []
+
+    def begin_and_fail(self, *arguments, **options) -> None:
+        begin(self, *arguments, **options)
+        begun.extend(threads_begun())
+        raise StoreError("the log of the next tier is away")
+
+    monkeypatch.setattr(OnlineUpdates, "_begin", begin_and_fail)
+    with pytest.raises(StoreError, match="of the next tier"):
+        Node(tmp_path, {})
+    assert len(begun) == 1
+    assert threads_begun() == []
