@@ -321,7 +321,13 @@ def test_a_port_that_there_is_no_socket_for(monkeypatch, fault, advice):
 
 
 def test_a_port_can_be_used_again_at_once():
+    """Though a connection whose server hung up first still keeps it for a minute."""
     first = open_port("HTTP", "127.0.0.1", 0)
-    port = first.getsockname()[1]
-    first.close()
-    open_port("HTTP", "127.0.0.1", port).close()
+    address = first.getsockname()
+    with first, socket.create_connection(address) as client:
+        first.setblocking(True)
+        first.accept()[0].close()
+        assert client.recv(1) == b""
+    with socket.socket() as other, pytest.raises(OSError, match="already in use"):
+        other.bind(address)
+    open_port("HTTP", *address).close()
