@@ -259,6 +259,7 @@ def test_killed_in_the_middle_of_updates_and_started_again(followed: Served):
     """Killed with -9 while a trainer sends and clients read; soon after it is back, all rows are what the log says."""
     served = followed
     versions = served.versions
+    before = versions.sent.copy()
     producer = served.log.producer(QUICK)
     with producer, Trainer(producer, SPEC.name, versions, np.arange(ROWS)) as trainer:
         with served.load() as load:
@@ -281,7 +282,8 @@ def test_killed_in_the_middle_of_updates_and_started_again(followed: Served):
         store.query(TABLE, np.arange(ROWS), rows, found)
         assert np.array_equal(found, ~versions.deleted)
         assert np.array_equal(rows[found], rows_of(np.arange(ROWS), versions.sent, DIM)[found])
-        replayed = replay(served.log)
+        replayed = replay(served.log, set(np.flatnonzero(versions.sent > before).tolist()))
+        assert {key for key, row in replayed.items() if row is None} == set(np.flatnonzero(versions.deleted).tolist())
         assert {key: rows[key].tolist() for key in replayed if found[key]} == {
             key: row for key, row in replayed.items() if row is not None
         }
@@ -356,12 +358,17 @@ def store_process(server: HebeServe) -> int | None:
     return None
 
 
-def replay(log: UpdateLog) -> dict[int, list[float] | None]:
-    """What trainers have said in the log of each key, read from its first message on; `Hand` is none."""
+def replay(log: UpdateLog, sent: set[int]) -> dict[int, list[float] | None]:
+    """What trainers have said in the log of each key, of those `sent` at least, read from its first message to its end;
+    `Hand` is none.
+    """
     source = log.source(None, [Topic(SPEC.name, TABLE)])
     said: dict[int, list[float] | None] = {}
+    give_up_s = time.monotonic() + VISIBLE_S
     with contextlib.closing(source):
-        while deliveries := source.poll(1000, 0.1):
+        # A log may take a while to hand over its first: an empty poll means its end only after all keys.
+        while (deliveries := source.poll(1000, 2.0)) or not sent <= said.keys():
+            assert time.monotonic() < give_up_s, f"{len(sent - said.keys())} of {len(sent)} keys are not in the log"
             for delivery in deliveries:
                 message = delivery.message
                 if message is None or message.producer == BY_HAND:
