@@ -25,10 +25,11 @@ PATIENCE_S = 60.0
 
 
 class Echo:
-    """Answers `METHOD path?query body`; /refused without reading the body, /slow after a while."""
+    """Answers `METHOD path?query body`; /refused without reading the body, /slow after a while or on `go_on`."""
 
     def __init__(self) -> None:
         self.started = asyncio.Event()
+        self.go_on = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.bodies: list[memoryview] = []
         self.headers: list[dict[bytes, bytes]] = []
@@ -47,7 +48,8 @@ class Echo:
         if request.path == "/slow":
             self.started.set()
             try:
-                await asyncio.sleep(float(request.query or 2 * PATIENCE_S))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.go_on.wait(), float(request.query or 2 * PATIENCE_S))
             except asyncio.CancelledError:
                 self.cancelled.set()
                 raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
-import time
 
 import grpc
 import numpy as np
@@ -53,16 +52,15 @@ def test_calls_too_many_are_refused_and_the_rest_answered(serve_with):
 
 
 def flood(field):
-    """A request with far more fields than any model's inputs need."""
-    return infer_request().SerializeToString() + field * 300_000
+    """A request with far more fields than any model's inputs need, and no field at its end."""
+    return infer_request().SerializeToString() + field * 300_000 + b"\xff"
 
 
 @pytest.mark.parametrize("field", [b"\x3a\x00", b"\x2a\x00", b"\xa0\x06\x00"])
 def test_requests_of_a_great_many_fields_are_refused_at_once(client, front_ends, field):
-    began_s = time.process_time()
+    """Before the rest of them is read, else what is no field would be told."""
     code, text = refused(client, "ModelInfer", data=flood(field))
     assert (code, "the message has more than 74 fields" in text) == (Code.INVALID_ARGUMENT, True)
-    assert time.process_time() - began_s < 0.3
     assert front_ends.data_plane.statistics.refused == {"invalid": 1}
     (answer,) = client.stream([flood(field)])
     assert answer.error_message == text
@@ -351,8 +349,10 @@ def test_calls_that_do_not_go_on_hold_up_the_others_for_a_second(serve_with, sil
     client.channel.close()
 
 
-def test_rates_are_limited_on_streams_too(serve_with):
-    front_ends = serve_with(gate=Gate(rate_limit_per_s=1.0))
+def test_rates_are_limited_on_streams_too(serve_with, monkeypatch):
+    gate = Gate(rate_limit_per_s=1.0)
+    monkeypatch.setattr(gate, "admit", lambda token, _now, admit=gate.admit: admit(token, 0.0))  # all at the same time
+    front_ends = serve_with(gate=gate)
     client = Client(front_ends.grpc_url)
     errors = [r.error_message for r in client.stream([infer_request()] * 3)]
     assert not errors[0]

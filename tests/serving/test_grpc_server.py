@@ -320,9 +320,14 @@ def test_a_calls_own_deadline_gives_no_more_time_than_the_models_bound(client, f
 
 def test_a_call_that_is_given_up_withdraws_its_query(client, front_ends):
     model = front_ends.host.models["ranker"]
-    model.delay_s = 10.0
-    assert refused(client, "ModelInfer", infer_request(), timeout=0.1)[0] is Code.DEADLINE_EXCEEDED
+    model.delay_s = 3600.0
+    infer = client.channel.unary_unary(f"/{SERVICE}/ModelInfer")
+    call = infer.future(infer_request().SerializeToString(), timeout=60)
+    wait_until(lambda: model.queries)
+    call.cancel()
     wait_until(lambda: model.cancelled == 1)
+    assert refused(client, "ModelInfer", infer_request(), timeout=0.1)[0] is Code.DEADLINE_EXCEEDED
+    wait_until(lambda: model.cancelled == len(model.queries))  # the second may have been too late to become one
 
 
 def test_a_stream_answers_in_order_and_survives_errors(client, front_ends):
