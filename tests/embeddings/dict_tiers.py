@@ -33,8 +33,10 @@ class DictTiers:
         local: bool = False,
         persistent: bool = True,
         guard: GuardOptions = PATIENT,
+        volatile_guard: GuardOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`volatile_guard`: of level 2, where it is to have another."""
         self.faults: list[Exception] = []
         self.cache = DictCache(DIMS, capacity)
         self.volatile, self.persistent = DictStore(DIMS), DictStore(DIMS)
@@ -43,7 +45,9 @@ class DictTiers:
         self.background = BackgroundWork("test", 1, 100, self.faults.append)
         level_2 = VolatileTier.of_process(self.volatile)
         if not local:
-            level_2 = VolatileTier.guarded(self.volatile, TierGuard("volatile", self.volatile, DIMS, guard))
+            level_2 = VolatileTier.guarded(
+                self.volatile, TierGuard("volatile", self.volatile, DIMS, volatile_guard or guard)
+            )
         self.lookup = TieredLookup(
             DIMS,
             self.cache,

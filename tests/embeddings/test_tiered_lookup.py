@@ -141,7 +141,7 @@ def test_a_failing_level_2_costs_nothing_but_time(make_tiers) -> None:
 
 
 def test_a_stalled_level_2_is_left_alone_after_some_time_outs(make_tiers) -> None:
-    tiers = make_tiers(guard=HASTY)
+    tiers = make_tiers(volatile_guard=HASTY)
     tiers.volatile.gate.clear()
     for key in range(10):
         assert tiers.ask([key]) == ([key], None)
