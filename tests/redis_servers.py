@@ -23,7 +23,6 @@ import datetime
 import ipaddress
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -38,9 +37,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from .ports import free_port
+
 _START_S = 30.0
 _POLL_S = 0.01
 _HOST = "127.0.0.1"
+_BUS = 10_000
+"""So far above its port a node of a cluster talks to the others."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class RedisServer:
     ) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="hebe-redis-")  # short: socket paths end at 107 bytes
         self.directory = Path(self._directory.name)
-        self.port = 0 if unix_socket else _free_port(with_bus=cluster)
+        self.port = 0 if unix_socket else free_port(beside=_BUS if cluster else 0)
         self.tls, self.users = tls, dict(users or {})
         self.address = f"unix:{self.directory / 'redis.sock'}" if unix_socket else f"{_HOST}:{self.port}"
         """What a store is given."""
@@ -343,21 +346,6 @@ def _certificate(
     )
     usage = x509.KeyUsage(True, False, False, False, False, issuer is None, issuer is None, False, False)
     return builder.add_extension(usage, critical=True).sign(signing_key, hashes.SHA256())
-
-
-def _free_port(*, with_bus: bool) -> int:
-    """A port of 127.0.0.1 that nobody listens on; `with_bus`: and none 10,000 above it, where cluster nodes talk."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind((_HOST, 0))
-            port = int(first.getsockname()[1])
-            if not with_bus:
-                return port
-            if port > 55_535:
-                continue
-            with contextlib.suppress(OSError):
-                second.bind((_HOST, port + 10_000))
-                return port
 
 
 class _Guard:

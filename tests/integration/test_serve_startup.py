@@ -23,6 +23,7 @@ import pytest
 
 from hebe.cli.main import main
 
+from ..ports import free_port
 from .served import PATIENCE_S, eventually, small_dlrm, store
 
 
@@ -241,7 +242,7 @@ def test_streams_that_take_nothing_do_not_keep_a_server_from_serving(
     streams: str, options: tuple[str, ...], tmp_path: Path
 ):
     """A full disk, or a starter that closes them; nor is the end of such a server a failure."""
-    port = _free_port()
+    port = free_port()
     arguments = with_free_ports([str(_model(tmp_path)), "--http-port", str(port), *options])
     with _shell(f'exec "$@" {streams}', arguments) as server:
         eventually(lambda: _is_ready(port) or server.poll() is not None, "the server is ready, or has ended")
@@ -250,7 +251,7 @@ def test_streams_that_take_nothing_do_not_keep_a_server_from_serving(
 
 
 def test_addresses_that_stdout_does_not_take_are_told_in_the_log(tmp_path: Path):
-    port, log = _free_port(), tmp_path / "log"
+    port, log = free_port(), tmp_path / "log"
     arguments = with_free_ports([str(_model(tmp_path)), "--http-port", str(port), "--json"])
     with _shell(f'exec "$@" >/dev/full 2>{log}', arguments) as server:
         eventually(lambda: _is_ready(port) or server.poll() is not None, "the server is ready, or has ended")
@@ -261,7 +262,7 @@ def test_addresses_that_stdout_does_not_take_are_told_in_the_log(tmp_path: Path)
 
 
 def test_where_few_files_may_be_open_idle_connections_keep_nobody_out(tmp_path: Path):
-    port, metrics_port, log = _free_port(), _free_port(), tmp_path / "log"
+    port, metrics_port, log = free_port(), free_port(), tmp_path / "log"
     arguments = [str(_model(tmp_path)), "--http-port", str(port), "--metrics-port", str(metrics_port)]
     with (
         _shell(f'ulimit -n 64; exec "$@" 2>{log}', with_free_ports(arguments)) as server,
@@ -277,11 +278,6 @@ def test_where_few_files_may_be_open_idle_connections_keep_nobody_out(tmp_path: 
         assert server.wait(PATIENCE_S) == 0
     assert "the hard limit of open files is low: there is room for fewer connections" in log.read_text()
     assert "LimitNOFILE=" in log.read_text()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager
