@@ -12,7 +12,7 @@ from hebe.models.memory_estimate import estimate_memory, making_bytes
 from hebe.models.repository import ModelRepository
 from hebe.models.training import needed_bytes
 
-from .served import store
+from .served import eventually, store
 
 GROWTH = """
 import sys
@@ -70,8 +70,9 @@ def test_the_estimate_is_within_a_tenth_of_what_a_server_takes(
         stored.spec, stored.dense_net(), workers, batch_size, worker_threads=threads, hierarchy=hierarchy
     )
     with ServerProcess(tmp_path / "models", tmp_path / "log", options) as server:
-        measured = server.resident_bytes
-    assert measured == pytest.approx(estimate.total_bytes, rel=0.1)
+        near = pytest.approx(estimate.total_bytes, rel=0.1)
+        # Just ready it has yet to give back what it started with.
+        eventually(lambda: server.resident_bytes == near, f"from {server.resident_bytes} bytes to {near}", 20.0)
 
 
 def growth_bytes(*arguments):
