@@ -26,7 +26,8 @@ BATCH = 1000
 def mount(*arguments: str) -> None:
     done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"this user cannot mount: {done.stderr.strip()}")
+        advice = "run these in `unshare --user --map-root-user --mount`, where it may"
+        pytest.skip(f"this user cannot mount, {advice}: {done.stderr.strip()}")
 
 
 @pytest.fixture
