@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from statistics import median
 
 import pytest
 
@@ -12,7 +13,7 @@ from hebe.models.memory_estimate import estimate_memory, making_bytes
 from hebe.models.repository import ModelRepository
 from hebe.models.training import needed_bytes
 
-from .served import eventually, store
+from .served import store
 
 GROWTH = """
 import sys
@@ -69,10 +70,17 @@ def test_the_estimate_is_within_a_tenth_of_what_a_server_takes(
     estimate = estimate_memory(
         stored.spec, stored.dense_net(), workers, batch_size, worker_threads=threads, hierarchy=hierarchy
     )
-    with ServerProcess(tmp_path / "models", tmp_path / "log", options) as server:
-        near = pytest.approx(estimate.total_bytes, rel=0.1)
-        # Just ready it has yet to give back what it started with.
-        eventually(lambda: server.resident_bytes == near, f"from {server.resident_bytes} bytes to {near}", 20.0)
+    near = pytest.approx(estimate.total_bytes, rel=0.1)
+    sizes = [started_bytes(tmp_path, options)]
+    if sizes[0] != near:  # the allocator's leftovers differ from start to start, with thousands of ops by some per cent
+        sizes += [started_bytes(tmp_path, options) for _ in range(2)]
+    assert median(sizes) == near, sizes
+
+
+def started_bytes(root, options):
+    """The resident size of a server that is ready."""
+    with ServerProcess(root / "models", root / "log", options) as server:
+        return server.resident_bytes
 
 
 def growth_bytes(*arguments):
