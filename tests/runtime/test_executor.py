@@ -30,7 +30,7 @@ def test_each_query_of_a_batch_is_told_of_its_own_keys(repository, tmp_path, op_
     options = LoadOptions(hierarchy=HierarchyConfig.from_mapping(tiers), persistent_dir=tmp_path)
     model = LoadedModel.load(repository, "din", options=options)
     # Rows that one op worker lacks would come in the background, perhaps before another looks for them.
-    monkeypatch.setattr(model.hierarchy.tiers.background, "submit", lambda _work: True)
+    monkeypatch.setattr(model.hierarchy.tiers.background, "submit", lambda *_: True)
     short, long = (jagged(model, model.random_query(40, seed=length), length) for length in (1, 1000))
     for query in (short, long):
         query.max_defaulted_fraction = 1.0
