@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from queue import Empty, Full, Queue
 
+from hebe.embeddings.store import in_words
+
 log = logging.getLogger("hebe.tiers")
 
 MOST_HELD_BYTES = 64 << 20
@@ -37,7 +39,7 @@ class FaultLog:
 
     def __call__(self, fault: Exception) -> None:
         """Log it, or count it."""
-        text, now_s = str(fault) or type(fault).__name__, self._clock()
+        text, now_s = in_words(fault), self._clock()
         with self._telling:
             told_s, count = self._told.get(text, (-math.inf, 0))
             news = now_s >= told_s + _TELL_AGAIN_S

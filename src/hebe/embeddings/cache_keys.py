@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from hebe.embeddings.store import EmbeddingCache, KeyArray
+from hebe.embeddings.store import EmbeddingCache, KeyArray, in_words
 
 log = logging.getLogger("hebe.tiers")
 
@@ -67,6 +67,6 @@ class CacheKeysFile:
             new.write_bytes(save({table: self._cache.keys_by_use(table) for table in self._tables}))
             os.replace(new, self.path)
         except Exception as fault:  # the next start is colder, that is all
-            log.warning("the cache's keys cannot be saved in %s: %s", self.path, str(fault) or type(fault).__name__)
+            log.warning("the cache's keys cannot be saved in %s: %s", self.path, in_words(fault))
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)

@@ -44,6 +44,11 @@ class StoreDamaged(StoreError):
     """Some of what was asked for is damaged where it lies. What lies elsewhere is as it was, and may be asked for."""
 
 
+def in_words(fault: BaseException) -> str:
+    """What a fault says, or what it is where it says nothing, as a MemoryError."""
+    return str(fault) or type(fault).__name__
+
+
 def check_keys(table: str, keys: KeyArray) -> None:
     """Raises `StoreError` unless `keys` are int64 `[n]`, C-contiguous: their memory is what kernels and stores read."""
     if keys.dtype != np.int64 or keys.ndim != 1 or not keys.flags.c_contiguous:

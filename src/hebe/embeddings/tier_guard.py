@@ -24,7 +24,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hebe.embeddings.circuit_breaker import BreakerOptions, CircuitBreaker
-from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray, StoreError, StoreUnavailable
+from hebe.embeddings.store import (
+    EmbeddingStore,
+    FoundMask,
+    KeyArray,
+    RowArray,
+    StoreError,
+    StoreUnavailable,
+    in_words,
+)
 from hebe.embeddings.tier_question import TierQuestion
 
 log = logging.getLogger("hebe.tiers")
@@ -146,16 +154,16 @@ class TierGuard:
             raise StoreUnavailable(f"{self.name}: no time is left", f"{self.name}: no time is left")
         if self._closing.is_set():
             raise StoreError(f"{self.name} is closed")
-        question = TierQuestion(self.store, tables, keys, starts, bases)
-        if hangs and question.pieces:
+        if hangs and len(keys):
             # It counts too, though no thread can begin it: with few threads the breaker would never open.
             what = f"{self.name} has left all threads without an answer for {self.options.timeout_s * 1e3:.0f} ms"
             with self._lock:
-                self._count_failure(question, what, asked_s)
+                self._count_failure(TierQuestion(self.store, tables, keys, starts, bases), what, asked_s)
             raise StoreUnavailable(what, what)
         if len(self._unanswered) >= self.options.questions_per_thread * self.options.threads:
             what = f"{self.name} has {len(self._unanswered)} questions to answer: too many for another"
             raise StoreUnavailable(what, what)
+        question = TierQuestion(self.store, tables, keys, starts, bases)
         if question.pieces:
             self._unanswered.add(question)
         for _ in range(min(question.pieces, self.options.threads)):
@@ -282,7 +290,7 @@ class TierGuard:
         try:
             prober.start()
         except (RuntimeError, MemoryError) as fault:
-            log.warning("%s cannot be probed yet: %s", self.name, str(fault) or type(fault).__name__)
+            log.warning("%s cannot be probed yet: %s", self.name, in_words(fault))
         else:
             self._prober, self._to_probe = prober, None
 
@@ -328,7 +336,7 @@ class TierGuard:
         try:
             question.work()
         except Exception as fault:
-            return str(fault) or type(fault).__name__
+            return in_words(fault)
         if was_damaged and np.count_nonzero(question.damaged) > _MOST_DAMAGED * len(question.damaged):
             return str(question.damage)
         return None

@@ -155,7 +155,6 @@ class NodeDriver:
         """Of all workers, those that drain among them, by the id that the scheduler knows them by."""
         self._rehearsed = rehearsed
         self.reconfigure(lanes, threads=threads, gives_way=gives_way)
-        self._rehearsed = True
 
     def reconfigure(self, lanes: Sequence[PlacedLane], *, threads: int = 1, gives_way: bool = False) -> None:
         """Split the server in another way while it serves: new workers are started and warmed up, then take over, and
@@ -170,7 +169,7 @@ class NodeDriver:
                     starting += start_lane(
                         self.model, placed, next(self._lane_numbers), self._thread_ids, self._batch_finished,
                         max_items=self._max_items, threads=threads, gives_way=gives_way, accelerator=self._accelerator,
-                        rehearsed=self._rehearsed,
+                        rehearsed=self._rehearsed or self.splits > 0,
                     )  # fmt: skip
             except BaseException:
                 for each in starting:
