@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,9 @@ from hypothesis import settings
 # The same examples on every run, and no time limit on one: a slow machine is not a fault.
 settings.register_profile("hebe", deadline=None, derandomize=True)
 settings.load_profile("hebe")
+
+# Threads of torch that have nothing to do would otherwise spin, on cores that other tests want.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # A shell that runs the tests in the background has Ctrl-C ignored in them, and so in all that they start; `nohup` has
 # the end of the terminal ignored.

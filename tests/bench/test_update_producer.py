@@ -15,6 +15,11 @@ TABLES = [UpdatedTable("a", 5_000, 4, 1), UpdatedTable("b", 30, 2, 2)]
 WITHIN_S = 60.0
 
 
+def producing(root):
+    """Which gives way to no other test."""
+    return ProducerProcess(root / "log", "m", TABLES, 400.0, niceness=0)
+
+
 def poll_all(log, table, rows):
     """Messages of a table, until there are so many rows."""
     source = log.source(None, [Topic("m", table)])
@@ -27,7 +32,7 @@ def poll_all(log, table, rows):
 
 def test_rows_come_between_start_and_stop_and_are_all_in_the_log(tmp_path):
     log = LogDirectory(tmp_path / "log")
-    with ProducerProcess(tmp_path / "log", "m", TABLES, 400.0) as producer:
+    with producing(tmp_path) as producer:
         pid = producer._process.pid
         assert log.topics() == []
         producer.start()
@@ -66,7 +71,7 @@ def test_a_part_has_distinct_keys_and_the_hot_ones_of_the_load_generator():
 
 
 def test_a_producer_that_dies_is_noticed(tmp_path):
-    with ProducerProcess(tmp_path / "log", "m", TABLES, 400.0) as producer:
+    with producing(tmp_path) as producer:
         producer._process.kill()
         producer._process.wait(WITHIN_S)
         with pytest.raises(RuntimeError, match="the producer of updates has ended"):
@@ -75,13 +80,13 @@ def test_a_producer_that_dies_is_noticed(tmp_path):
 
 def test_a_producer_that_does_not_start_is_noticed(tmp_path):
     (tmp_path / "log").write_text("not a directory")
-    with pytest.raises(RuntimeError, match="has ended"), ProducerProcess(tmp_path / "log", "m", TABLES, 400.0):
+    with pytest.raises(RuntimeError, match="has ended"), producing(tmp_path):
         pass
 
 
 def test_it_ends_with_its_input(tmp_path):
     command = [sys.executable, "-m", "hebe.bench.update_producer", str(tmp_path / "log"), "--model", "m"]
-    command += ["--rows-per-s", "100", "--table", json.dumps(TABLES[1])]
+    command += ["--rows-per-s", "100", "--niceness", "0", "--table", json.dumps(TABLES[1])]
     done = subprocess.run(command, input="start\n", capture_output=True, text=True, timeout=WITHIN_S, check=False)
     assert (done.returncode, done.stdout.splitlines()) == (0, ['"ready"', '"started"'])
     wrong = subprocess.run(command, input="halt\n", capture_output=True, text=True, timeout=WITHIN_S, check=False)

@@ -1,6 +1,7 @@
 """The benchmark of online updates with its real processes, at a small scale."""
 
 import os
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from rich.progress import Progress
 from hebe.bench import bench_model, embeddings_updates
 from hebe.bench.server_process import ServerProcess
 from hebe.bench.update_producer import ProducerProcess
+from hebe.load_generator import query_pool
 from hebe.load_generator.session import run_load
 
 _TINY = embeddings_updates._Effort(scale=0.0002, turns=2, probe_s=0.1, rounds=2, resolution=0.5, visible_s=0.6)
@@ -36,6 +38,8 @@ def processes(tmp_path, monkeypatch):
     monkeypatch.setattr(embeddings_updates, "SLA_MS", 5_000.0)
     monkeypatch.setattr(embeddings_updates, "_QUIET_WITHIN_S", 1.0)
     monkeypatch.setattr(embeddings_updates, "ROWS_PER_S", 4_000.0)
+    monkeypatch.setattr(query_pool, "LEAST_ITEMS", 1 << 10)
+    monkeypatch.setattr(embeddings_updates, "ProducerProcess", partial(ProducerProcess, niceness=0))
     return started
 
 

@@ -62,9 +62,11 @@ class Sent:
 class ProducerProcess:
     """This module as a child process, which ends with the context. Raises RuntimeError when it fails."""
 
-    def __init__(self, log: Path, model: str, tables: Sequence[UpdatedTable], rows_per_s: float) -> None:
+    def __init__(
+        self, log: Path, model: str, tables: Sequence[UpdatedTable], rows_per_s: float, niceness: int = _NICENESS
+    ) -> None:
         self._command = [sys.executable, "-m", "hebe.bench.update_producer", str(log), "--model", model]
-        self._command += ["--rows-per-s", str(rows_per_s)]
+        self._command += ["--rows-per-s", str(rows_per_s), "--niceness", str(niceness)]
         for table in tables:
             self._command += ["--table", json.dumps(table)]
 
@@ -175,8 +177,9 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--rows-per-s", type=float, required=True, help="of all tables together")
     parser.add_argument("--table", action="append", required=True, help="[name, rows, dim, spread_seed] as JSON")
+    parser.add_argument("--niceness", type=int, default=_NICENESS)
     arguments = parser.parse_args()
-    lower_priority(_NICENESS)
+    lower_priority(arguments.niceness)
     interrupt_nobody()
     tables = [UpdatedTable(*json.loads(table)) for table in arguments.table]
     with LogDirectory(arguments.log).producer() as producer:
