@@ -54,8 +54,8 @@ def measured_here(
         each = FIRST_LOOK if quick else QUICK
         advance = partial(progress.advance, task)
         with live_server(repository, entry, sla, each, advance=advance, machine=machine) as server:
-            limits = Limits(noise=server.noise, runs=1 if quick else 3)
-            ended = both_searches(space, server, limits, sla)
+            # once each: what both searches end at is measured anew, in turns
+            ended = both_searches(space, server, Limits(noise=server.noise, runs=1), sla)
             measured = ended(lambda pair: alternated(server, pair, effort.repeats))
             return replace(measured, machine_words=server.machine_words)
     finally:
