@@ -25,6 +25,15 @@ def test_measurements_that_lack_something_are_told_before_anything_is_measured(t
         planning.run(False, progress, tmp_path / "kairos")
 
 
+def test_a_part_is_measured_alone(monkeypatch):
+    for name in ("solver_figures", "simulator_figures", "kairos_figures", "run_study"):
+        monkeypatch.setattr(planning, name, lambda *_given, name=name: [Figure(name, 1.0, "share")])
+    with Progress(disable=True) as progress:
+        assert [figure.name for figure in planning.run(True, progress, only="solvers")] == ["solver_figures"]
+        assert [figure.name for figure in planning.run(True, progress, only="simulator")] == ["simulator_figures"]
+        assert planning.run(True, progress, only="kairos") == [], "without measurements"
+
+
 @pytest.mark.parametrize("quick", [True, False])
 def test_studies_run_as_thoroughly_as_the_bench_and_on_the_load_it_is_given(tmp_path: Path, monkeypatch, quick):
     asked: list[StudyOptions] = []
