@@ -1,3 +1,4 @@
+import contextlib
 import threading
 
 import pytest
@@ -63,6 +64,32 @@ def test_many_may_be_inside_at_once_and_who_fails_there_leaves() -> None:
             raise RuntimeError("inside")
     with gate.exclusive():
         pass
+
+
+@pytest.mark.parametrize("way", ["shared", "exclusive"])
+def test_who_is_interrupted_on_the_way_out_is_out(way) -> None:
+    """As by Ctrl-C while another thread has the lock of the gate: nobody may wait for ever for who was inside."""
+    gate = Gate()
+    lock = gate._changed
+
+    class Interrupted:
+        def __enter__(self) -> None:
+            raise KeyboardInterrupt
+
+        def __exit__(self, *_: object) -> None:
+            """Never entered."""
+
+    with contextlib.suppress(KeyboardInterrupt), getattr(gate, way)():
+        gate._changed = Interrupted()  # type: ignore[assignment]
+    gate._changed = lock
+    entered = threading.Event()
+
+    def is_alone() -> None:
+        with gate.exclusive():
+            entered.set()
+
+    started(is_alone)
+    assert entered.wait(TIMEOUT_S)
 
 
 @pytest.fixture

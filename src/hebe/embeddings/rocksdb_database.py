@@ -28,6 +28,7 @@ from hebe.embeddings.store_directory import database_path, faults, load_file_pat
 _log = logging.getLogger(__name__)
 
 _STALL_PATIENCE_S = 60.0
+_LOOK_AGAIN_S = 0.05
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 _ROOM_TO_REOPEN_BYTES = 1 << 20
 """Disk that opening needs for RocksDB's own files, beside what its logs hold."""
@@ -38,43 +39,50 @@ _SCAN_READ_AHEAD_BYTES = 2 << 20
 
 
 class Gate:
-    """Many may be inside at once, or one alone; who wants to be alone is let in before those who come later."""
+    """Many may be inside at once, or one alone; who wants to be alone is let in before those who come later.
+
+    A signal's exception may end the main thread's way in or out anywhere, in the middle of taking a lock too. So who
+    leaves does that by one step that needs no lock, and who waits looks again before long.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._inside = 0
-        self._alone = False
+        self._inside: set[object] = set()
+        self._alone: object = None
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """Be inside with others; waits for who is alone, or wants to be."""
-        with self._changed:
-            while self._alone:
-                self._changed.wait()
-            self._inside += 1
+        visit = object()
         try:
+            with self._changed:
+                while self._alone is not None:
+                    self._changed.wait(_LOOK_AGAIN_S)
+                self._inside.add(visit)
             yield
         finally:
-            with self._changed:
-                self._inside -= 1
-                if not self._inside:
+            self._inside.discard(visit)
+            if self._alone is not None:
+                with self._changed:
                     self._changed.notify_all()
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
         """Be alone; waits for those inside."""
-        with self._changed:
-            while self._alone:
-                self._changed.wait()
-            self._alone = True
-            while self._inside:
-                self._changed.wait()
+        visit = object()
         try:
+            with self._changed:
+                while self._alone is not None:
+                    self._changed.wait(_LOOK_AGAIN_S)
+                self._alone = visit
+                while self._inside:
+                    self._changed.wait(_LOOK_AGAIN_S)
             yield
         finally:
-            with self._changed:
-                self._alone = False
-                self._changed.notify_all()
+            if self._alone is visit:
+                self._alone = None
+                with self._changed:
+                    self._changed.notify_all()
 
 
 class Database:
