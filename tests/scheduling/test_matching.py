@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 import hebe.scheduling.matching
@@ -247,3 +249,32 @@ def test_in_the_next_round_what_was_just_sent_is_known_to_keep_its_worker(monkey
 def test_settings_are_checked(sla_s: float, largest: int) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         CostMatching(sla_s, largest)
+
+
+SECONDS = st.sampled_from([1e-3, 2e-3, 0.01, 0.05, 0.1, 0.101, 0.5, 1.0, 2.0])
+
+
+@given(st.data(), st.integers(1, 4), SECONDS, SECONDS)
+def test_a_lone_query_goes_where_the_matching_of_all_would_have_it(
+    data: st.DataObject, types: int, sla_s: float, deadline_s: float
+) -> None:
+    """Times that are alike, so that costs are, too; types of no worker; queries late here, and everywhere."""
+    fleet = Fleet([f"t{kind}" for kind in range(types)])
+    for predictor in fleet.predictors:
+        service_s = data.draw(SECONDS)
+        for items in (1, 10, 1000):
+            predictor.observe(items, service_s * data.draw(st.sampled_from([1.0, items / 10])))
+    for instance, kind in enumerate(data.draw(st.lists(st.integers(0, types - 1), min_size=1, max_size=6))):
+        fleet.add(instance, fleet.types[kind], 1)
+    for worker in data.draw(st.lists(st.sampled_from(fleet.workers), max_size=len(fleet.workers) - 1, unique=True)):
+        fleet.take_worker(worker)
+        worker.busy_until_s = data.draw(SECONDS) - 0.01
+    given_coefficients = data.draw(st.none() | st.lists(st.sampled_from([0.01, 0.2, 1.0, 3.0]), min_size=4, max_size=4))
+    coefficients = None if given_coefficients is None else np.array(given_coefficients[:types])
+    policy = CostMatching(sla_s, 1000, coefficients)
+    policy.fleet_changed(fleet, 0.0)
+    policy.arrived(SubQuery(Query(0, 10, 0.0, deadline_s=deadline_s), 0, 10), fleet, 0.0)
+    (entry,) = policy._window.entries
+    chosen = policy._best_idle(entry, fleet, 0.0)
+    together = policy._match_together([entry], fleet, 0.0)
+    assert [worker.server_type for _, worker in together] == ([] if chosen is None else [chosen])

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hebe.query import SubQuery
-from hebe.scheduling.assignment import Floats, busy_columns, match_queries, matching_cost
+from hebe.scheduling.assignment import LATE_PENALTY, Floats, busy_columns, match_queries, matching_cost
 from hebe.scheduling.distribution import Placements
 from hebe.scheduling.fleet import Fleet
 from hebe.scheduling.window_policy import WindowPolicy
@@ -60,7 +60,7 @@ class CostMatching(WindowPolicy[_Waiting]):
         super().__init__(WINDOW_PER_WORKER, self._with_service_times, IDLE_FOR_LATE)
         self._sla_s = sla_s
         self._largest = largest
-        self._fixed = coefficients
+        self._fixed = None if coefficients is None else coefficients.tolist()
         self._types_there: list[int] = []
 
     def place(self, fleet: Fleet, now: float) -> Placements:
@@ -82,10 +82,49 @@ class CostMatching(WindowPolicy[_Waiting]):
         return placed
 
     def _match(self, fleet: Fleet, now: float) -> Placements:
-        types = len(fleet.types)
         entries = self._window.entries = [entry for entry in self._window.entries if not self._set_aside(entry, now)]
-        if not entries:
+        if len(entries) != 1:
+            return self._match_together(entries, fleet, now) if entries else []
+        (lone,) = entries
+        kind = self._best_idle(lone, fleet, now)
+        if kind is None:
             return []
+        self._window.entries = []
+        return [(lone.sub_query, fleet.take(kind))]
+
+    def _best_idle(self, entry: _Waiting, fleet: Fleet, now: float) -> int | None:
+        """The idle type that a query gets by `_match_together` where no other waits, as mostly none does: that of the
+        least cost, found without building a matrix. None where it is to wait.
+        """
+        coefficients = self._coefficients(fleet)
+        waited_s = self._sla_s - (entry.sub_query.query.deadline_s - now)
+        in_time_s = SAFEGUARD * self._sla_s - waited_s
+        busy = [worker for worker in fleet.workers if worker.taken]
+        busy_types = {worker.server_type for worker in busy}
+        idle_types = [kind for kind in range(len(fleet.types)) if fleet.idle(kind)]
+        late_cost = [LATE_PENALTY * self._sla_s * coefficient for coefficient in coefficients]
+        late_at_least = max(coefficients[kind] for kind in {*idle_types, *busy_types})
+        if late_at_least > LATE_PENALTY * min(coefficients):
+            late_cost = [max(cost, late_at_least * self._sla_s) for cost in late_cost]
+
+        best, least = -1, np.inf
+        for kind in idle_types:
+            ends_s = entry.service_s[kind]
+            cost = late_cost[kind] if ends_s > in_time_s else ends_s * coefficients[kind]
+            if cost < least:
+                best, least = kind, cost
+        for worker in busy:
+            kind = worker.server_type
+            ends_s = entry.service_s[kind] + max(worker.busy_until_s - now, 0.0)
+            if (late_cost[kind] if ends_s > in_time_s else ends_s * coefficients[kind]) < least:
+                return None
+        if entry.service_s[best] > self._sla_s - waited_s:
+            soonest_s = min((entry.service_s[kind] for kind in busy_types), default=np.inf)
+            return None if soonest_s <= in_time_s else best
+        return best
+
+    def _match_together(self, entries: list[_Waiting], fleet: Fleet, now: float) -> Placements:
+        types = len(fleet.types)
         busy = [worker for worker in fleet.workers if worker.taken]
         types_of_busy = np.array([worker.server_type for worker in busy], dtype=np.int64)
         busy_s = np.array([max(worker.busy_until_s - now, 0.0) for worker in busy])
@@ -94,7 +133,7 @@ class CostMatching(WindowPolicy[_Waiting]):
         service_s = np.array([entry.service_s for entry in entries])
         # A deadline of its own counts as if the query had waited so much longer, or shorter.
         waited_s = np.array([self._sla_s - (entry.sub_query.query.deadline_s - now) for entry in entries])
-        coefficients = self._coefficients(fleet)
+        coefficients = np.array(self._coefficients(fleet))
         there = counts[:types] > 0
         there[types_of_busy] = True
         cost = matching_cost(
@@ -144,10 +183,8 @@ class CostMatching(WindowPolicy[_Waiting]):
         fastest_s = min((fleet.service_time_s(kind, items) for kind in self._types_there), default=0.0)
         return _Waiting(sub_query, tail_s, fastest_s)
 
-    def _coefficients(self, fleet: Fleet) -> Floats:
-        if self._fixed is not None:
-            return self._fixed
-        return np.array(fleet.coefficients(self._largest))
+    def _coefficients(self, fleet: Fleet) -> list[float]:
+        return fleet.coefficients(self._largest) if self._fixed is None else self._fixed
 
     def fleet_changed(self, fleet: Fleet, now: float) -> None:  # noqa: ARG002
         """The window follows the number of workers, what waits in it their types."""
