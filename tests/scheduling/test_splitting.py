@@ -85,6 +85,17 @@ def test_of_queries_that_cannot_all_be_in_time_the_dearest_gives_way() -> None:
     assert placed(policy, fleet, now=0.022) == [(0, 0, 180, "cpu")], "late, but answered when nothing else waits"
 
 
+def test_no_query_gives_way_to_one_that_is_late_all_the_same() -> None:
+    policy = PricedSplitting(SLA_S, [5.0, 1.0])
+    fleet = fleet_of(0, 5, policy)
+    for worker in fleet.workers[:4]:  # so few idle ones do not serve late queries
+        fleet.take_worker(worker)
+        worker.busy_until_s = 1.0
+    arrive(policy, fleet, 300)
+    policy.arrived(SubQuery(Query(1, 40, 0.0, 0.002), 0, 40), fleet, 0.0)  # takes 3 ms
+    assert placed(policy, fleet) == [(0, 0, 300, "cpu")]
+
+
 def test_a_query_late_from_the_start_is_answered_by_an_idle_fleet() -> None:
     policy = PricedSplitting(0.001, [5.0, 1.0])
     fleet = fleet_of(1, 1, policy)

@@ -10,8 +10,9 @@ At each event the first queries that wait are planned in order of arrival, on th
 
 1. Each takes the cheapest way whose last part ends in time, nine times in ten or better (`latency_prediction`'s tail
    time). Parts start as workers become free, not all at once.
-2. Where a query has no such way left, the dearest query planned so far, or itself if it is that, gives up its place:
-   one is late either way, and so most work is saved (Moore and Hodgson's rule, Management Science 15(1), 1968).
+2. Where a query that could be in time, were nothing else planned, has no such way left, the dearest query planned so
+   far, or itself if it is that, gives up its place: one is late either way, and so most work is saved (Moore and
+   Hodgson's rule, Management Science 15(1), 1968).
 3. Idle workers that the plan leaves without work take queries that wait for a cheaper type, where that costs little.
 
 A query that can be in time within the safeguard only is sent while idle workers, which the plan leaves, let it. Queries
@@ -163,7 +164,7 @@ class PricedSplitting(WindowPolicy[_Waiting]):
             planned: list[_Planned] = []
             for waiting in self._window.entries:
                 way = _first_in_time(waiting, free_s, self._spare_s)
-                if way is None and drops_left:
+                if way is None and drops_left and _first_in_time(waiting, first_free_s, self._spare_s) is not None:
                     dearest = max(planned, key=_price_if_planned, default=None)
                     if dearest is not None and _price_if_planned(dearest) > waiting.ways[0].price:
                         self._late.add(dearest.waiting.sub_query)
