@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.query import bring_into_range
+from hebe.query import JaggedKeys, bring_into_range, unlike_behaviours
 from hebe.spec import FeatureSpec, OutOfRange, Pooling
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -38,3 +38,34 @@ def test_the_rule_of_a_feature_is_plain_data_where_it_is_not_the_default(rule):
     assert FeatureSpec(**feature.to_dict()) == feature
     with pytest.raises(ValueError, match="'wrapped' is not a valid OutOfRange"):
         FeatureSpec("item", "items", 3, Pooling.SUM, "wrapped")
+
+
+PARTS = [FeatureSpec(name, name, 3, Pooling.ATTENTION) for name in ("item", "category", "shop")]
+LENGTHS = st.lists(st.integers(0, 3), min_size=4, max_size=4)
+
+
+def keys_of(lengths):
+    """Of so many keys for each of four items; of None as many as there may be, in the fixed form."""
+    if lengths is None:
+        return np.ones((4, 3), np.int64)
+    offsets = np.cumsum([0, *lengths])
+    return JaggedKeys(np.ones(offsets[-1], np.int64), offsets)
+
+
+@given(st.lists(st.one_of(st.none(), LENGTHS, st.just([3, 3, 3, 3]), st.just([1, 0, 2, 3])), min_size=3, max_size=3))
+def test_the_first_item_whose_parts_of_a_behaviour_differ_in_length_is_named(lengths):
+    found = unlike_behaviours({part.name: keys_of(each) for part, each in zip(PARTS, lengths, strict=True)}, PARTS)
+    counts = [each or [3, 3, 3, 3] for each in lengths]
+    unlike = [(part, item) for part in (1, 2) for item in range(4) if counts[part][item] != counts[0][item]]
+    if not unlike:
+        assert found == ""
+    else:
+        part, item = unlike[0]
+        expected = (
+            f"item {item} has {counts[0][item]} key(s) of 'item' and {counts[part][item]} of '{PARTS[part].name}'"
+        )
+        assert found.startswith(f"{expected}; ")
+
+
+def test_a_model_without_behaviours_has_none_that_differ():
+    assert unlike_behaviours({"item": keys_of([1, 0, 2, 3])}, ()) == ""

@@ -8,13 +8,13 @@ QueryResult  the answer. Filled by the driver when the last sub-query is done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from hebe.spec import OutOfRange
+from hebe.spec import FeatureSpec, OutOfRange
 
 KeyArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -51,6 +51,31 @@ def bring_into_range(keys: KeyArray, rows: int, rule: OutOfRange) -> KeyArray:
     if rule in (OutOfRange.CLAMP, OutOfRange.CLAMP_HIGH):
         keys = np.minimum(keys, rows - 1)
     return keys
+
+
+def unlike_behaviours(features: Mapping[str, FeatureKeys], parts: Sequence[FeatureSpec]) -> str:
+    """Which item has more keys of one of these parts of a behaviour sequence than of another, in words; empty if none.
+
+    Parts stand side by side, position by position: where one lacks keys, those of the others would say nothing.
+    `features` has every one of them, for as many items.
+    """
+    if not any(isinstance(features[part.name], JaggedKeys) for part in parts):
+        return ""
+    counts = _lengths(features, parts[0])
+    for part in parts[1:]:
+        beside = _lengths(features, part)
+        if not np.array_equal(counts, beside):
+            item = int(np.argmax(counts != beside))
+            return (
+                f"item {item} has {counts[item]} key(s) of '{parts[0].name}' and {beside[item]} of '{part.name}'; "
+                "they are parts of one behaviour sequence, of which an item must have as many keys each"
+            )
+    return ""
+
+
+def _lengths(features: Mapping[str, FeatureKeys], feature: FeatureSpec) -> npt.NDArray[np.int64]:
+    keys = features[feature.name]
+    return np.diff(keys.offsets) if isinstance(keys, JaggedKeys) else np.full(len(keys), feature.lookups)
 
 
 @dataclass(slots=True, eq=False)

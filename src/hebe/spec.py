@@ -248,6 +248,11 @@ class ModelSpec:
         return tuple(feature for feature in self.features if not feature.pooling.reduces)
 
     @property
+    def behaviours(self) -> tuple[FeatureSpec, ...]:
+        """The parts of the behaviour sequence, aligned position by position; none where the model has no sequence."""
+        return tuple(feature for feature in self.features if feature.pooling is Pooling.ATTENTION)
+
+    @property
     def reads_keys(self) -> bool:
         """Whether the DenseNet has a fourth input, `keys`: int64 `[n, lookups_per_item]`, the batch's key matrix.
 

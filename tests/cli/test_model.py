@@ -223,6 +223,8 @@ def test_wrong_usage_ends_with_status_2(hebe, monkeypatch, arguments, message):
         (["show", "ncf", "--repository", "ABSENT"], "not a model repository"),
         (["memory", "ncf", "--repository", "ABSENT"], "not a model repository"),
         (["new", "ncf", "--scale", "0.001", "--repository", "FILE"], "Not a directory"),
+        (["train", "dlrm-rmc1", "--data", "D", "--repository", "R"], "of one lookup; take criteo-dlrm or recos-dlrm"),
+        (["train", "mt-wnd", "--data", "D", "--repository", "R"], "one label; take criteo-dlrm or recos-dlrm"),
         (["train", "criteo-dlrm", "--data", "ABSENT", "--repository", "ABSENT"], "absent: no such file"),
     ],
 )

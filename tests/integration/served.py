@@ -118,12 +118,15 @@ class Reference:
 
 
 def draw(spec: ModelSpec, items: int, rng: np.random.Generator, jagged: Iterable[str] = ()) -> Inputs:
-    """A query of uniform keys; features in `jagged` have between 0 and all of their lookups per item."""
+    """A query of uniform keys; features in `jagged` have between 0 and all of their lookups per item, parts of a
+    behaviour sequence as many each.
+    """
     arrays: dict[str, np.ndarray] = {}
+    steps = rng.integers(0, spec.behaviours[0].lookups + 1, items) if spec.behaviours else None
     for feature in spec.features:
         rows = spec.table(feature.table).rows
         if feature.name in jagged:
-            lengths = rng.integers(0, feature.lookups + 1, items)
+            lengths = steps if feature in spec.behaviours else rng.integers(0, feature.lookups + 1, items)
             arrays[f"{feature.name}.values"] = rng.integers(0, rows, int(lengths.sum()))
             arrays[f"{feature.name}.lengths"] = lengths
         else:

@@ -107,9 +107,9 @@ def test_a_wrong_token_is_one_clear_line(guarded, protocol):
             discover(_target(addresses[protocol], certificate, token))
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_certificate_that_is_not_trusted(guarded, protocol):
-    with pytest.raises(LoadError, match="cannot be reached"):
+@pytest.mark.parametrize(("protocol", "told"), [("http", "is not trusted: self-signed"), ("grpc", "cannot be reached")])
+def test_a_certificate_that_is_not_trusted(guarded, protocol, told):
+    with pytest.raises(LoadError, match=f"{told}.*; .*give the certificates to trust with --ca-file"):
         discover(_target(guarded[0][protocol], None))
 
 

@@ -14,7 +14,7 @@ from hebe.embeddings.store import StoreError
 from hebe.embeddings.table_memory import RowFormat
 from hebe.models.hot_rows import HotRows, choose_hot_rows
 from hebe.models.repository import ModelRepository
-from hebe.query import Batch, JaggedKeys, SubQuery
+from hebe.query import Batch, SubQuery
 from hebe.runtime import hot_sparse_net
 from hebe.runtime.accelerator_memory import AcceleratorMemory
 from hebe.runtime.hot_sparse_net import HotLookups, HotSparseNet
@@ -79,13 +79,9 @@ def test_scores_are_those_of_the_whole_tables(repository, name):
 
 
 @pytest.mark.parametrize("name", ["peers-dlrm", "din", "dlrm-rmc1", "wnd"])
-def test_an_executor_scores_jagged_queries_as_without(repository, name):
-    model, rng = hebe.load(repository, name), np.random.default_rng(7)
-    features = {}
-    for feature in model.spec.features:
-        offsets = np.concatenate([[0], np.cumsum(rng.integers(1, feature.lookups + 1, 19))])
-        features[feature.name] = JaggedKeys(rng.integers(0, model.spec.table(feature.table).rows, offsets[-1]), offsets)
-    dense = rng.random((19, model.spec.dense_dim), dtype=np.float32)
+def test_an_executor_scores_jagged_queries_as_without(repository, jagged_inputs, name):
+    model = hebe.load(repository, name)
+    features, dense = jagged_inputs(model.spec, 19, np.random.default_rng(7))
     queries = [model.query(features, dense), model.random_query(30)]
     batch = Batch(0, (SubQuery(queries[0], 2, 19), SubQuery(queries[1], 0, 30)), 47)
     whole, hot = model.new_executor(64).run(batch), placed(model)

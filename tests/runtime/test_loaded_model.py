@@ -108,16 +108,9 @@ def test_scores_are_those_of_the_plain_model(repository, name, mode):
 
 
 @pytest.mark.parametrize("name", ["peers-dlrm", "din"])
-def test_jagged_keys_are_scored_as_the_plain_model_does(repository, name):
+def test_jagged_keys_are_scored_as_the_plain_model_does(repository, jagged_inputs, name):
     model = hebe.load(repository, name)
-    rng = np.random.default_rng(5)
-    features = {}
-    for feature in model.spec.features:
-        lengths = rng.integers(1, feature.lookups + 1, 19)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        rows = model.spec.table(feature.table).rows
-        features[feature.name] = JaggedKeys(rng.integers(0, rows, offsets[-1]), offsets)
-    dense = rng.random((19, model.spec.dense_dim), dtype=np.float32) if model.spec.dense_dim else None
+    features, dense = jagged_inputs(model.spec, 19, np.random.default_rng(5))
     query = model.query(features, dense)
     np.testing.assert_allclose(model.predict(features, dense), reference_scores(repository, name, query), atol=1e-5)
     model.close()
@@ -216,6 +209,8 @@ def test_keys_of_any_whole_dtype_are_taken_in_either_form(maximum, dtype):
         ({}, np.array([[1, 2], [3, np.nan]]), "dense: value nan of item 1, column 1: every value must be finite"),
         ({}, np.array([[1, -1e300], [3, 4]]), r"dense: value -1e\+300 of item 0, column 1: .* finite in float32"),
         ({}, [[1, 2], [float("inf"), 2]], "dense: value inf of item 1, column 0"),
+        ({"dense": DENSE}, DENSE, r"unknown feature\(s\): dense"),
+        ({"h": WHOLE}, DENSE, r"unknown feature\(s\): h"),
     ],
 )
 def test_keys_and_numbers_that_a_server_refuses_are_refused_here(maximum, features, dense, named):
@@ -247,9 +242,23 @@ def test_warm_ups_are_left_out_of_the_tiers_statistics(repository, tmp_path, op_
     model.close()
 
 
-def test_numbers_for_a_model_without_are_refused(repository):
+def test_numbers_may_stand_among_the_features_as_in_a_request(maximum):
+    features = {"f": WHOLE, "g": JAGGED}
+    expected = maximum.predict(features, DENSE)
+    given = {**features, "dense": DENSE.tolist()}
+    np.testing.assert_array_equal(maximum.predict(given), expected)
+    assert "dense" in given, "the caller's stay as they are"
+    with pytest.raises(ValueError, match=r"model maximum: missing feature\(s\): g$"):
+        maximum.predict({"f": WHOLE, "h": JAGGED}, DENSE)
+
+
+def test_numbers_and_uneven_behaviours_of_a_model_that_has_them_not_are_refused(repository):
     model = hebe.load(repository, "din")
     query = model.random_query(3)
+    history = [feature.name for feature in model.spec.behaviours]
+    uneven = {name: JaggedKeys(np.ones(3, np.int64), np.array([0, 1, 2, 3])) for name in history[:1]}
+    with pytest.raises(ValueError, match=rf"item 0 has 1 key\(s\) of '{history[0]}' and \d+ of '{history[1]}'"):
+        model.predict({**query.features, **uneven})
     with pytest.raises(ValueError, match="dense: model din has no dense input"):
         model.predict(query.features, np.ones((3, 13), np.float32))
     np.testing.assert_array_equal(

@@ -188,6 +188,30 @@ def test_each_contradiction_names_field_and_limit(tensors, message):
     assert message in error.value.message
 
 
+def test_parts_of_a_behaviour_have_as_many_keys_each():
+    tables = (EmbeddingTableSpec("items", 9, 4), EmbeddingTableSpec("shops", 9, 4))
+    features = (FeatureSpec("item", "items", 3, Pooling.ATTENTION), FeatureSpec("shop", "shops", 3, Pooling.ATTENTION))
+    decoder = QueryDecoder(ModelSpec("m", "din", tables, features), MAX_ITEMS)
+
+    def behaviours(items, shops):
+        given_lengths = (("item", items), ("shop", shops))
+        return [
+            tensor(f"{name}.{suffix}", array)
+            for name, lengths in given_lengths
+            for suffix, array in (("values", np.ones(sum(lengths), np.int64)), ("lengths", np.array(lengths)))
+        ]
+
+    assert decoder.decode(behaviours([2, 0, 3], [2, 0, 3])).items == 3
+    with pytest.raises(InvalidInput, match=r"^item 1 has 0 key\(s\) of 'item' and 1 of 'shop'; they are parts of one"):
+        decoder.decode(behaviours([2, 0, 3], [2, 1, 2]))
+    fixed = tensor("shop", np.ones((2, 3), np.int64))
+    with pytest.raises(InvalidInput, match=r"^item 0 has 2 key\(s\) of 'item' and 3 of 'shop'"):
+        decoder.decode([*behaviours([2, 3], [])[:2], fixed])
+    assert decoder.decode([*behaviours([3, 3], [])[:2], fixed]).items == 2
+    warmed = decoder.decode(behaviours([2, 0], [1, 1]), complete=False)
+    assert warmed.items == 2, "keys alone, which no DenseNet will see"
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
 def test_dense_values_must_be_finite(value, at):

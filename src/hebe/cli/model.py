@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,6 +46,10 @@ MOST_SEED = 2**63 - 1
 """What torch takes as a seed."""
 
 CatalogName = Annotated[str, typer.Argument(help="A model of the catalog; `hebe model list` shows them.")]
+TrainedName = Annotated[
+    str,
+    typer.Argument(help="A model of the catalog with Criteo's inputs and one output: criteo-dlrm or recos-dlrm."),
+]
 AnyName = Annotated[str, typer.Argument(help="A model of the catalog, or with --repository one that is stored there.")]
 SizeOption = Annotated[
     str | None, typer.Option("--size", help="small or production, where both are published.", metavar="SIZE")
@@ -190,7 +195,7 @@ def new(
 
 @app.command(epilog="Example: hebe model train criteo-dlrm --data train.tsv --epochs 1 --repository models")
 def train(
-    name: CatalogName,
+    name: TrainedName,
     data: Annotated[
         Path,
         typer.Option("--data", help="Criteo-format TSV or CSV: a 0/1 label, 13 counts, 26 categories a line."),
@@ -212,7 +217,12 @@ def train(
     spec = catalog_entry(name, size, scale)
     from hebe.models.repository import ModelRepository
     from hebe.models.training import train as train_model
+    from hebe.models.training import trainable
 
+    try:
+        trainable(spec)
+    except SpecError as fault:
+        raise SpecError(f"{fault}; take {' or '.join(_trainable_names())}") from None
     opened = ModelRepository(repository)
     with make_progress() as bar:
         task = bar.add_task(f"training {spec.name}", total=None)
@@ -237,6 +247,18 @@ def train(
     }
     measured |= {"auc": report.auc, "log_loss": report.log_loss, "seconds": report.seconds}
     print_stored(opened.open(spec.name, report.version), repository, as_json, **measured)
+
+
+def _trainable_names() -> list[str]:
+    from hebe.models.catalog import entry, names
+    from hebe.models.training import trainable
+
+    found = []
+    for name in names():
+        with contextlib.suppress(SpecError):
+            trainable(entry(name))
+            found.append(name)
+    return found
 
 
 @app.command(epilog="Example: hebe model memory dlrm-rmc2 --size production --scale 0.1 --workers 4")

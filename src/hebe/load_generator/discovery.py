@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from hebe.load_generator.protobuf_wire import (
 from hebe.load_generator.target import Target
 
 ASK_TIMEOUT_S = 10.0
+_TRUST = "give the certificates to trust with --ca-file, and the host by a name that its own is for"
 _MOST_BYTES = 64 << 20
 
 GRPC_SERVICE = "/inference.GRPCInferenceService/"
@@ -82,6 +84,8 @@ def get_json(target: Target, path: str, otherwise: str) -> tuple[int, Any]:
         body = response.read(_MOST_BYTES)
     except (http.client.HTTPException, ConnectionResetError) as fault:
         raise LoadError(f"{endpoint.url} does not speak HTTP ({type(fault).__name__}): {otherwise}") from None
+    except ssl.SSLCertVerificationError as fault:
+        raise LoadError(f"{endpoint.url} is not trusted: {fault.verify_message}; {_TRUST}") from None
     except OSError as fault:
         raise LoadError(f"{endpoint.url} cannot be reached: {fault.strerror or fault}") from None
     finally:
@@ -112,10 +116,10 @@ def _ask_grpc(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str], 
 def _grpc_fault(target: Target, fault: Any) -> str:
     code, details, endpoint = fault.code(), fault.details(), target.endpoint
     if code is grpc.StatusCode.UNAVAILABLE:
-        return (
-            f"{endpoint.url} cannot be reached over gRPC: {details};"
-            f" if the port speaks HTTP, give http://{endpoint.address} or --protocol http"
-        )
+        remedy = f"if the port speaks HTTP, give http://{endpoint.address} or --protocol http"
+        if endpoint.tls:
+            remedy = f"if its certificate is what is wrong, {_TRUST}"
+        return f"{endpoint.url} cannot be reached over gRPC: {details}; {remedy}"
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return f"{endpoint.url} wants an API token, or another one ({code.name}): give --api-token"
     if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):

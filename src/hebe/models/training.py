@@ -79,6 +79,14 @@ def needed_bytes(spec: ModelSpec, dense_net: DenseNet, batch_size: int = BATCH_S
     return training_bytes(spec, dense_net, batch_size, _SCORE_ROWS, held_out_rows)
 
 
+def trainable(spec: ModelSpec) -> CriteoTransform:
+    """How Criteo rows become inputs of `spec`. Raises `SpecError` if it has others, or several outputs."""
+    transform = CriteoTransform.for_model(spec)
+    if spec.outputs != 1:
+        raise SpecError(f"model {spec.name}: outputs is {spec.outputs}: Criteo data has one label")
+    return transform
+
+
 def train(
     spec: ModelSpec,
     data: str | Path,
@@ -110,9 +118,7 @@ def train(
         raise TrainingError(
             f"batch_size is {batch_size}: must be at most {MOST_BATCH_SIZE}, the rows that are shuffled at a time"
         )
-    transform = CriteoTransform.for_model(spec)
-    if spec.outputs != 1:
-        raise SpecError(f"model {spec.name}: outputs is {spec.outputs}: Criteo data has one label")
+    transform = trainable(spec)
     repository.check_writable(spec)
     file = CriteoFile(data, skip_bad_lines=skip_bad_lines)
     total_rows = file.count_rows(most_rows)

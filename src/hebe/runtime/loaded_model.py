@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,17 @@ from hebe.embeddings.tiers import TiersState
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
 from hebe.models.memory_estimate import estimate_memory
 from hebe.models.repository import VERSION_PATTERN, ModelRepository, RepositoryError, StoredModel, no_version_words
-from hebe.query import Batch, FeatureKeys, FloatArray, JaggedKeys, KeyArray, Query, SubQuery, bring_into_range
+from hebe.query import (
+    Batch,
+    FeatureKeys,
+    FloatArray,
+    JaggedKeys,
+    KeyArray,
+    Query,
+    SubQuery,
+    bring_into_range,
+    unlike_behaviours,
+)
 from hebe.runtime.dense_graph import DenseFunction, GraphMode, prepare
 from hebe.runtime.executor import BatchOutcome, ModelExecutor
 from hebe.runtime.hot_sparse_net import HotSparseNet
@@ -305,12 +316,13 @@ class LoadedModel:
             raise StoreError(f"model {self.spec.name}: is closed")
         return dense
 
-    def predict(self, features: Mapping[str, FeatureKeys], dense: FloatArray | None = None) -> FloatArray:
+    def predict(self, features: Mapping[str, FeatureKeys | FloatArray], dense: FloatArray | None = None) -> FloatArray:
         """Scores float32 `[items, outputs]` of one query, on the calling thread.
 
         `features` gives keys by feature name, whole numbers `[items, lookups]` or `JaggedKeys`; `dense` numbers
-        `[items, dense_dim]` where the model has one. Any number of threads may call it at once; each call has an
-        executor to itself, which is kept for the next one. Raises ValueError naming a wrong input.
+        `[items, dense_dim]` where the model has one, which may stand among them, as it does in a request.
+        Any number of threads may call it at once; each call has an executor to itself, which is kept for the next one.
+        Raises ValueError naming a wrong input.
         """
         query = self.query(features, dense)
         executor = self._take_executor(query.items)
@@ -330,17 +342,19 @@ class LoadedModel:
                 return executor
         return self.new_executor(1 << (items - 1).bit_length())
 
-    def query(self, features: Mapping[str, FeatureKeys], dense: FloatArray | None = None) -> Query:
+    def query(self, features: Mapping[str, FeatureKeys | FloatArray], dense: FloatArray | None = None) -> Query:
         """A checked query of these inputs, for callers in this process: keys int64, `dense` float32, whatever whole
         numbers and numbers are given.
 
         Raises ValueError naming a wrong input.
         """
-        missing = {feature.name for feature in self.spec.features} ^ set(features)
-        if missing:
-            raise ValueError(
-                f"model {self.spec.name}: features given and expected differ: {', '.join(sorted(missing))}"
-            )
+        if dense is None and self.spec.dense_dim and "dense" in features:
+            features = dict(features)
+            dense = cast(FloatArray, features.pop("dense"))
+        expected = {feature.name for feature in self.spec.features}
+        for wrong, names in (("missing", expected - set(features)), ("unknown", set(features) - expected)):
+            if names:
+                raise ValueError(f"model {self.spec.name}: {wrong} feature(s): {', '.join(sorted(names))}")
         checked: dict[str, FeatureKeys] = {}
         items = -1
         for feature in self.spec.features:
@@ -366,6 +380,8 @@ class LoadedModel:
             checked[feature.name] = values if offsets is None else JaggedKeys(values, offsets)
         if items < 1:
             raise ValueError("a query needs at least one item")
+        if unlike := unlike_behaviours(checked, self.spec.behaviours):
+            raise ValueError(unlike)
         if not self.spec.dense_dim:
             if dense is not None and np.size(dense):
                 raise ValueError(f"dense: model {self.spec.name} has no dense input")

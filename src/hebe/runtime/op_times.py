@@ -23,7 +23,7 @@ from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.op_classes import OpClass, class_of
 from hebe.runtime.op_workers import idle_share
 from hebe.runtime.pinning import available_cores, pinned
-from hebe.spec import ModelSpec, Pooling
+from hebe.spec import ModelSpec
 
 _WARM_UPS = 3
 """Runs before the first that counts: they fault in pages and let the scripted DenseNet specialise."""
@@ -81,7 +81,7 @@ def measure_op_times(model: LoadedModel, dense_net: torch.nn.Module, items: int,
     ops, seconds, classes = _lookups(spec, sparse_s)
     op_by_op_s = sum(timed_s.values())
     reads_sparse = [{"op": op.name} for op in ops]
-    attends = any(feature.pooling is Pooling.ATTENTION for feature in spec.features)
+    attends = bool(spec.behaviours)
     for node in exported.graph.nodes:
         if node.op == "output":
             output = node.all_input_nodes[0].name

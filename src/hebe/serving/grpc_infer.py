@@ -180,7 +180,9 @@ def _check_parameters(kind: str, entry: Any) -> None:
 def _output(entry: Any) -> str:
     _check_parameters("output", entry)
     if entry.parameters and "classification" in entry.parameters:
-        raise InvalidInput(f"output {entry.name!r:.100}: parameter 'classification' is not supported")
+        raise InvalidInput(
+            f"output {entry.name!r:.100}: parameter 'classification' is not supported; take the scores themselves"
+        )
     name: str = entry.name
     return name
 

@@ -7,7 +7,7 @@
 | hebe_query_size_items, hebe_batch_size_items | histogram | model, version |
 | hebe_queries_total | counter | model, version |
 | hebe_queries_refused_total | counter | model, version (both empty: refused before a model was found), reason |
-| hebe_sla_attained_total, hebe_sla_missed_total | counter | model, version; of answered queries |
+| hebe_sla_attained_total, hebe_sla_missed_total | counter | model, version; of those that had the bound's time |
 | hebe_keys_total, hebe_keys_defaulted_total | counter | model, version |
 | hebe_keys_stale_total, hebe_keys_unknown_total | counter | model, version |
 | hebe_queue_depth, hebe_workers, hebe_model_ready, hebe_sla_latency_seconds | gauge | model, version |
@@ -115,7 +115,11 @@ def _counters(models: list[ModelStatistics], statistics: Statistics) -> Iterator
     for name, text, values in (
         ("hebe_queries", "Queries answered.", [m.success.count for m in models]),
         ("hebe_sla_attained", "Queries answered within the latency bound.", [m.within_sla for m in models]),
-        ("hebe_sla_missed", "Queries answered too late.", [m.success.count - m.within_sla for m in models]),
+        (
+            "hebe_sla_missed",
+            "Queries answered late, refused since they would be late or too many, given up after the bound, failed.",
+            [m.missed_sla for m in models],
+        ),
         ("hebe_keys", "Keys looked up.", [m.keys.total for m in models]),
         (
             "hebe_keys_defaulted",

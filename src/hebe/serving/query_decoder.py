@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hebe.query import FeatureKeys, FloatArray, JaggedKeys, KeyArray, bring_into_range
+from hebe.query import FeatureKeys, FloatArray, JaggedKeys, KeyArray, bring_into_range, unlike_behaviours
 from hebe.serving.errors import InvalidInput
 from hebe.serving.tensors import WireTensor
 from hebe.spec import ModelSpec, OutOfRange
@@ -72,6 +72,7 @@ class QueryDecoder:
         self.spec = spec
         self.max_items = max_items
         self._inputs: dict[str, _Input] = {}
+        self._behaviours = spec.behaviours
         for feature in spec.features:
             rows = spec.table(feature.table).rows
             for suffix, role in (("", _Role.FIXED), (".values", _Role.VALUES), (".lengths", _Role.LENGTHS)):
@@ -149,6 +150,8 @@ class QueryDecoder:
             features[feature] = self._jagged(feature, values, lengths, features, items, complete=complete)
         if complete and (len(features) != len(self.spec.features) or (dense is None and self.spec.dense_dim)):
             raise self._missing_inputs(features, dense)
+        if complete and values and (unlike := unlike_behaviours(features, self._behaviours)):
+            raise InvalidInput(unlike)
         return DecodedQuery(items, features, dense)
 
     def _check_items(self, name: str, items: int) -> None:

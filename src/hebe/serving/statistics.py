@@ -136,12 +136,18 @@ class ModelStatistics:
 
     @property
     def sla_attainment(self) -> float:
-        """Of the queries that had the latency bound's time at least, the share that was answered within it: those that
-        were refused since they would be late, or too many, missed it, and so did those given up after it and those
-        that failed. NaN before the first.
+        """Of the queries that had the latency bound's time at least, the share that was answered within it. NaN before
+        the first.
         """
-        arrived = self.success.count + self.refused_late + self.failures
+        arrived = self.within_sla + self.missed_sla
         return self.within_sla / arrived if arrived else math.nan
+
+    @property
+    def missed_sla(self) -> int:
+        """How many of them were not: answered late, refused since they would be late, or too many, given up after the
+        bound, or failed.
+        """
+        return self.success.count - self.within_sla + self.refused_late + self.failures
 
     def answer_encoded(self, encode_s: float) -> None:
         """Turning an answer into bytes took `encode_s`, after the latency that was counted: to the protocol a part of
