@@ -140,3 +140,61 @@ def test_what_is_missed_is_told():
     rows = re.findall(r"^\| `([\w.-]+)` \| ([\d.]+) \|", (ROOT / "docs/figures/README.md").read_text(), flags=re.M)
     told = {name: float(value) for name, value in rows}
     assert told == {name: pytest.approx(value, rel=0.01) for name, value in missed.items()}
+
+
+QUOTED = {
+    "docs/serving.md": {
+        "throughput at saturation over the same worker": ("serve.over_inprocess.http", "serve.over_inprocess.grpc"),
+        "added to p50 at concurrency 1": ("serve.overhead_p50_ms.http", "serve.overhead_p50_ms.grpc"),
+        "resident size with two workers over one": ("serve.rss_two_workers",),
+        "eager": ("execution.eager.one", "execution.eager.two_threads", "execution.eager.two_processes"),
+        "scripted": ("execution.scripted.one", "execution.scripted.two_threads", "execution.scripted.two_processes"),
+        "compiled": ("execution.compiled.one", "execution.compiled.two_threads"),
+        "answers within the SLA over their peak": ("overload.goodput", "overload.goodput.dlrm-rmc1"),
+        "the same in items": ("overload.goodput_items", "overload.goodput_items.dlrm-rmc1"),
+        "share of the admitted": ("overload.attainment_of_admitted", "overload.attainment_of_admitted.dlrm-rmc1"),
+        "memory after over memory before": ("overload.memory_growth", "overload.memory_growth.dlrm-rmc1"),
+    },
+    "docs/load.md": {
+        "what one server worker takes": ("load.server_qps",),
+        "HTTP sends, over that": ("load.generator_headroom",),
+        "gRPC sends, over that": ("load.generator_headroom.grpc",),
+    },
+    "README.md": {
+        f"{row} | {client}": tuple(f"peers.{name}.{client}.c{concurrency}" for concurrency in (1, 4, 16))
+        for row, client, name in (
+            ("**Hebe**, HTTP", "perf_analyzer", "hebe.http"),
+            ("**Hebe**, gRPC", "perf_analyzer", "hebe.grpc"),
+            ("**Hebe**, HTTP", "wrk", "hebe.http"),
+            ("BentoML 1.4, raw bytes", "wrk", "bentoml.raw"),
+            ("TorchServe 0.12, raw bytes", "wrk", "torchserve.raw"),
+        )
+    },
+}
+"""Tables of measured figures: how a row begins, and whose figures its cells quote, in order."""
+
+
+def cells_of(text: str, start: str) -> list[str]:
+    """What stands in the one row that starts so, behind the cell in which that ends."""
+    (row,) = [line[2:] for line in text.splitlines() if line.startswith(f"| {start}")]
+    return [cell.strip() for cell in row[len(start) :].split("|")[1:]]
+
+
+def is_quote(cell: str, value: float) -> bool:
+    """Whether the number in the cell is `value`, to as many digits as it has."""
+    number = re.match(r"[\d,]+(?:\.(\d+))?", cell)
+    return number is not None and float(number[0].replace(",", "")) == round(value, len(number[1] or ""))
+
+
+def test_tables_of_measured_figures_quote_their_files():
+    measured = {}
+    for path in (ROOT / "docs/figures").glob("*.json"):
+        measured |= {figure["name"]: figure["value"] for figure in json.loads(path.read_text())["figures"]}
+    faults = [
+        f"{path}: {start}: {cell} is not {name}, {measured[name]}"
+        for path, rows in QUOTED.items()
+        for start, names in rows.items()
+        for cell, name in zip(cells_of((ROOT / path).read_text(), start)[: len(names)], names, strict=True)
+        if not is_quote(cell, measured[name])
+    ]
+    assert not faults, "\n".join(faults)
