@@ -150,6 +150,22 @@ def test_a_stalled_level_2_is_left_alone_after_some_time_outs(make_tiers) -> Non
     wait_until(lambda: tiers.lookup.volatile.guard.available)
 
 
+def test_what_was_waited_for_a_tier_that_did_not_answer_is_told_and_for_a_slow_one_is_not(make_tiers) -> None:
+    tiers = make_tiers(capacity=1, volatile_guard=HASTY)
+    tiers.volatile.gate.clear()
+    stalled = batch_of(("users", [1, 2]))
+    tiers.lookup.look_up_tables(stalled)
+    assert stalled.states is None, "level 3 has answered"
+    assert 0.05 <= stalled.in_vain_s < 5
+    tiers.volatile.gate.set()
+    slow = make_tiers(capacity=1)
+    slow.persistent.gate.clear()
+    threading.Timer(0.05, slow.persistent.gate.set).start()
+    answered = batch_of(("users", [1, 2]))
+    slow.lookup.look_up_tables(answered)
+    assert (answered.states, answered.in_vain_s) == (None, 0.0)
+
+
 def test_with_both_lower_tiers_stalled_keys_are_defaulted_and_heal(make_tiers) -> None:
     tiers = make_tiers(guard=HASTY)
     tiers.volatile.gate.clear()

@@ -254,13 +254,15 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def read(self, keys: Keys, **parameters: Any) -> tuple[Rows, Told]:
+    def read(self, keys: Keys, timeout_us: int | None = None, **parameters: Any) -> tuple[Rows, Told]:
         """The rows float32 `[n, dim]` of `keys`, a multiple of LOOKUPS. Raises `InferenceServerException`."""
         module = tritonclient.grpc if self._protocol == "grpc" else tritonclient.http
         tensor = module.InferInput(FEATURE, [len(keys) // LOOKUPS, LOOKUPS], "INT64")
         tensor.set_data_from_numpy(keys.reshape(-1, LOOKUPS))
         options: dict[str, Any] = {"client_timeout": PATIENCE_S} if self._protocol == "grpc" else {}
-        result = self._client.infer(self._spec.name, [tensor], parameters=parameters or None, **options)
+        result = self._client.infer(
+            self._spec.name, [tensor], timeout=timeout_us, parameters=parameters or None, **options
+        )
         scores = result.as_numpy("score").astype(np.float64)
         rows = np.log(scores / (1 - scores)).reshape(len(keys), -1).astype(np.float32)
         told = result.get_response()

@@ -191,6 +191,28 @@ def test_redis_alone_is_paused_and_continued(tmp_path: Path):
         eventually(lambda: is_ready(running.server.http), "ready again", HEALED_S)
 
 
+def test_what_was_waited_for_a_redis_that_stood_still_keeps_no_query_out_afterwards(tmp_path: Path):
+    """A query takes some milliseconds; that some have waited 600 ms for Redis says nothing of those that follow."""
+    store_reader(tmp_path / "models", SPEC)
+    keys = np.random.default_rng(0).integers(0, SPEC.tables[0].rows, (24, 400))
+    with RedisServer() as redis:
+        volatile = {"type": "redis", "address": redis.address, "timeout_ms": 600.0}
+        tiers = {"cache": {"cache_fraction": 0.05}, "volatile_db": volatile}
+        with (
+            serving(tmp_path, tiers, "--sla-ms", "200") as server,
+            Reader(server, SPEC, Versions(SPEC)) as reader,
+        ):
+            redis.pause()
+            try:
+                told = [reader.read(own, timeout_us=5_000_000)[1] for own in keys[:4]]
+                assert all(each.defaulted for each in told)
+            finally:
+                redis.resume()
+            eventually(lambda: is_ready(server.http), "ready again", HEALED_S)
+            answers = [reader.answer(own) for own in keys[4:]]
+            assert [answer.status for answer in answers] == [""] * len(answers), "none is refused"
+
+
 def test_redis_alone_is_killed_and_restarted_empty(tmp_path: Path):
     """Without level 3 it is filled anew, with all updates, before it answers again; until then, default vectors."""
     with (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -40,3 +43,39 @@ def test_each_query_of_a_batch_is_told_of_its_own_keys(repository, tmp_path, op_
     assert keys[0] * 2 < keys[1]
     assert [outcome.keys_of(0, 40), outcome.keys_of(40, 80)] == [KeyCounts(count, count) for count in keys]
     model.close()
+
+
+@pytest.mark.parametrize("op_workers", [1, 2])
+def test_what_a_lookup_waited_in_vain_is_no_part_of_what_a_batch_takes(repository, tmp_path, op_workers) -> None:
+    tiers = {"cache": {"cache_fraction": 0.1, "init_ec": False}, "persistent_db": {"type": "rocks_db"}}
+    tiers["persistent_db"] |= {"path": str(tmp_path), "timeout_ms": 60_000}
+    options = LoadOptions(hierarchy=HierarchyConfig.from_mapping(tiers), persistent_dir=tmp_path)
+    model = LoadedModel.load(repository, "din", options=options)
+    query = model.random_query(120)
+    query.deadline_s = time.monotonic() + 0.3
+    store, gate = model.hierarchy.tiers.lookup.persistent.store, threading.Event()
+    model.hierarchy.tiers.lookup.persistent.store = Stalled(store, gate)
+    executor = model.new_executor(128, op_workers=op_workers)
+    stalled = executor.run(Batch(0, (SubQuery(query, 0, 120),), 120))
+    gate.set()
+    assert stalled.keys_of(0, 120).defaulted
+    assert 0.2 < stalled.lookup.in_vain_s <= stalled.sparse_s
+    assert stalled.usual_s == pytest.approx(stalled.service_s - stalled.lookup.in_vain_s)
+    query.deadline_s = float("inf")
+    answered = executor.run(Batch(1, (SubQuery(query, 0, 120),), 120))
+    assert (answered.keys_of(0, 120).defaulted, answered.usual_s) == (0, answered.service_s)
+    model.close()
+
+
+class Stalled:
+    """A store that answers no query before the gate opens."""
+
+    def __init__(self, store, gate: threading.Event) -> None:
+        self._store, self._gate = store, gate
+
+    def query(self, *asked) -> int:
+        self._gate.wait()
+        return self._store.query(*asked)
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)

@@ -8,8 +8,8 @@ from hebe.scheduling.admission import DeadlineAdmission
 
 def test_admits_what_is_predicted_in_time_and_refuses_the_rest():
     admission = DeadlineAdmission(95.0)
-    assert admission.admits(0.01, 0.02, idle=False)
-    assert not admission.admits(0.03, 0.02, idle=False)
+    assert admission.admits(0.01, 0.02, 0.0, idle=False)
+    assert not admission.admits(0.03, 0.02, 0.0, idle=False)
 
 
 @pytest.mark.parametrize("percentile", [90.0, 95.0, 99.0])
@@ -32,6 +32,12 @@ def test_the_margin_is_never_negative():
 
 def test_an_idle_server_probes_now_and_then():
     admission = DeadlineAdmission(95.0)
-    answers = [admission.admits(1.0, 0.1, idle=True) for _ in range(64)]
-    assert answers.count(True) == 4
-    assert not any(admission.admits(1.0, 0.1, idle=False) for _ in range(64))
+    answers = [admission.admits(1.0, 0.1, 0.01 * number, idle=True) for number in range(64)]
+    assert [number for number, admitted in enumerate(answers) if admitted] == [15, 31, 47, 63]
+    assert not any(admission.admits(1.0, 0.1, 10.0, idle=False) for _ in range(64))
+
+
+def test_an_idle_server_that_is_seldom_asked_probes_after_a_second():
+    admission = DeadlineAdmission(95.0)
+    answers = [admission.admits(1.0, 0.1, 5.0 + 0.4 * number, idle=True) for number in range(8)]
+    assert [number for number, admitted in enumerate(answers) if admitted] == [3, 7]

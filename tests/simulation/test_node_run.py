@@ -215,11 +215,12 @@ async def live(monkeypatch, arrivals_s, sizes, config, lane, service_s):
             await asyncio.sleep(0)
         else:
             wall.now, _, worker, batch, takes_s = heapq.heappop(finishes)
-            scores, report = np.zeros((batch.items, 1), np.float32), LookupReport(KeyCounts())
+            scores = np.zeros((batch.items, 1), np.float32)
+            report = LookupReport(KeyCounts(), in_vain_s=takes_s)  # the scheduler learns nothing of it
             handed = (SimpleNamespace(items=batch.items, sparse_s=takes_s, lookup=report),)
             if stages[worker.worker_id] is not Stage.SPARSE:
                 handed = ()
-            outcome = BatchOutcome(scores, takes_s, 0.0, report, handed=handed)
+            outcome = BatchOutcome(scores, 2 * takes_s, 0.0, report, handed=handed)
             following = worker.finished(worker.worker_id, batch, outcome)
             if following is not None:
                 PretendWorker.inbox.insert(0, (worker, following.batch))

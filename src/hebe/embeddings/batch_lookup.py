@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -41,7 +42,7 @@ class BatchLookup:
     `keys[starts[i] : starts[i + 1]]`, int64, are of `tables[i]`, and distinct; their rows go to
     `[bases[i], bases[i + 1])` of the flat float32 `rows`, one after the other. `states` uint8, one for each key, is how
     each was answered; None if all were found. `starts` and `bases` int64 `[tables + 1]`. `counted`: it shows in
-    `LookupCounts`.
+    `LookupCounts`. `in_vain_s`: seconds for which tiers were waited for that did not answer.
     """
 
     tables: Sequence[str]
@@ -51,6 +52,7 @@ class BatchLookup:
     bases: KeyArray
     states: StateArray | None = None
     counted: bool = True
+    in_vain_s: float = 0.0
 
     @classmethod
     def of(cls, parts: Sequence[tuple[str, KeyArray]], dims: Mapping[str, int]) -> BatchLookup:
@@ -153,9 +155,11 @@ class BatchFetch:
             return None
         keys, (starts, bases) = wanted.keys[places], wanted.spans(places)
         self._answered = False
+        asked_s = time.perf_counter()
         try:
             rows, found, damaged = tier.query_tables(wanted.tables, keys, starts, bases, timeout_s)
         except StoreUnavailable:
+            wanted.in_vain_s += time.perf_counter() - asked_s
             return None
         take_rows(rows, places, found, wanted.starts, wanted.bases, wanted.rows)
         self.found[places] = found

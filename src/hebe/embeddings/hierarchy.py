@@ -56,11 +56,12 @@ class LookupReport:
     """What one lookup came to, in keys asked for (padding left out).
 
     `by_item` int32 `[n, 4]` has the keys of each item, and how many of them are defaulted, stale and unknown; None if
-    none are.
+    none are. `in_vain_s`: seconds for which it waited for tiers that did not answer.
     """
 
     keys: KeyCounts
     by_item: npt.NDArray[np.int32] | None = None
+    in_vain_s: float = 0.0
 
 
 class LookupScratch:
@@ -303,11 +304,13 @@ class EmbeddingHierarchy:
 
 
 def _report(found: int, renamed: KeyArray, plan: KeyPlan, fetched: BatchLookup | None) -> LookupReport:
-    if fetched is None or fetched.states is None:
+    if fetched is None:
         return LookupReport(KeyCounts(found))
+    if fetched.states is None:
+        return LookupReport(KeyCounts(found), in_vain_s=fetched.in_vain_s)
     kinds = count_states(renamed, plan, fetched.starts, fetched.bases, fetched.states, len(RowState))
     by_item = np.column_stack([present_by_item(renamed), kinds[:, _REPORTED]])
-    return LookupReport(KeyCounts(found, *by_item[:, 1:].sum(axis=0).tolist()), by_item)
+    return LookupReport(KeyCounts(found, *by_item[:, 1:].sum(axis=0).tolist()), by_item, fetched.in_vain_s)
 
 
 def present_by_item(keys: KeyArray) -> npt.NDArray[np.int32]:

@@ -52,6 +52,13 @@ class BatchOutcome:
         """Seconds on the worker."""
         return self.sparse_s + self.loading_s + self.dense_s
 
+    @property
+    def usual_s(self) -> float:
+        """`service_s` without the time for which its lookup waited in vain: what the next such batch should take, since
+        a tier that does not answer is left alone, or waited for within what time a query has to spare.
+        """
+        return self.service_s - min(self.lookup.in_vain_s, self.sparse_s)  # a dense worker's is not its own
+
     def sparse_s_at(self, row: int) -> float:
         """Seconds of the lookup that item `row` was part of."""
         for inputs in self.handed:
@@ -210,19 +217,19 @@ class SparseExecutor:
 
 
 def _joined(reports: Sequence[LookupReport], shares: Sequence[KeyArray]) -> LookupReport:
-    """Of lookups of these shares of a key matrix."""
+    """Of lookups of these shares of a key matrix, side by side."""
     if len(reports) == 1:
         return reports[0]
-    keys = KeyCounts()
+    keys, in_vain_s = KeyCounts(), max(report.in_vain_s for report in reports)
     for report in reports:
         keys.add(report.keys)
     if all(report.by_item is None for report in reports):
-        return LookupReport(keys)
+        return LookupReport(keys, in_vain_s=in_vain_s)
     by_item = [
         np.pad(present_by_item(share)[:, None], ((0, 0), (0, 3))) if report.by_item is None else report.by_item
         for report, share in zip(reports, shares, strict=True)
     ]
-    return LookupReport(keys, np.concatenate(by_item))
+    return LookupReport(keys, np.concatenate(by_item), in_vain_s)
 
 
 class DenseExecutor:

@@ -7,32 +7,40 @@ is the SLA percentile of how much later than predicted the admitted queries were
 
 from __future__ import annotations
 
+import math
+
 _PROBE_EVERY = 16
+_PROBE_AFTER_S = 1.0
 
 
 class DeadlineAdmission:
-    """Compares predicted completion with deadlines and corrects itself. Times in seconds, no clock."""
+    """Compares predicted completion with deadlines and corrects itself. Times in seconds, `now` on any clock."""
 
     def __init__(self, percentile: float, step_share: float = 0.05) -> None:
         self._quantile = percentile / 100.0
         self._step_share = step_share
         self._scale_s = 0.0
         self._idle_refusals = 0
+        self._refusing_since_s = math.inf
         self.margin_s = 0.0
 
-    def admits(self, predicted_s: float, budget_s: float, idle: bool) -> bool:
-        """Whether a query predicted to take `predicted_s` from now may be expected within `budget_s`.
+    def admits(self, predicted_s: float, budget_s: float, now: float, *, idle: bool) -> bool:
+        """Whether a query predicted to take `predicted_s` from `now` may be expected within `budget_s`.
 
         `idle`: no work is ahead of it. Then the margin, which is about what happens in queues, does not count; and
-        since an idle server that refuses learns nothing, one in `_PROBE_EVERY` of such refusals is let through, so
-        that a prediction spoilt by a stall heals.
+        since an idle server that refuses learns nothing, one in `_PROBE_EVERY` of such refusals is let through, and the
+        first that comes `_PROBE_AFTER_S` after they began, so that a prediction spoilt by a stall heals.
         """
         if predicted_s + (0.0 if idle else self.margin_s) <= budget_s:
             return True
         if not idle:
             return False
         self._idle_refusals += 1
-        return self._idle_refusals % _PROBE_EVERY == 0
+        self._refusing_since_s = min(self._refusing_since_s, now)
+        if self._idle_refusals < _PROBE_EVERY and now < self._refusing_since_s + _PROBE_AFTER_S:
+            return False
+        self._idle_refusals, self._refusing_since_s = 0, math.inf
+        return True
 
     def observe(self, predicted_s: float, actual_s: float) -> None:
         """Learn from an answered query: stochastic approximation of the error's quantile.

@@ -79,7 +79,11 @@ class QueryWithdrawn:
 
 @dataclass(frozen=True, slots=True)
 class BatchFinished:
-    """A worker is done with a batch, after `service_s` seconds; `failed` if it has no scores."""
+    """A worker is done with a batch; `failed` if it has no scores.
+
+    `service_s`: the seconds that it took, without those for which it waited for a store that did not answer: they say
+    nothing about the next batch.
+    """
 
     worker_id: int
     batch_id: int

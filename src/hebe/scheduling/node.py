@@ -210,7 +210,7 @@ class NodeScheduler:
         if not self.config.admission:
             return None
         admission = self._admission_of(deadline_s - query.arrival_s)
-        if admission.admits(predicted_s, deadline_s - now, finds_no_work):
+        if admission.admits(predicted_s, deadline_s - now, now, idle=finds_no_work):
             return None
         return RejectReason.DEADLINE
 

@@ -182,7 +182,7 @@ class NodeDriver:
                 effects = _Effects()
                 for each in starting:
                     for items, outcome in each.thread.started.result():
-                        self._scheduler.service_times.observe(each.role, items, outcome.service_s)
+                        self._scheduler.service_times.observe(each.role, items, outcome.usual_s)
                     self._change(each, Availability.UP, effects)
                 for each in before:
                     self._change(each, Availability.DRAINING, effects)
@@ -347,7 +347,7 @@ class NodeDriver:
                     self._failures_in_a_row += 1
                 elif not sparse:  # what is handed on may fail yet
                     self._failures_in_a_row = 0
-                service_s = 0.0 if isinstance(outcome, Exception) else outcome.service_s
+                service_s = 0.0 if isinstance(outcome, Exception) else outcome.usual_s
                 event = BatchFinished(thread_id, batch.batch_id, service_s, failed)
                 self._handle(event, effects, thread_id)
                 if effects.next_work is None:
