@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -5,10 +6,14 @@ import pytest
 from hebe.embeddings.hierarchy_config import (
     ConfigError,
     HierarchyConfig,
+    PersistentConfig,
     PersistentType,
     TableConfig,
+    UpdateConfig,
     UpdateType,
+    VolatileConfig,
     VolatileType,
+    idle_keys,
 )
 from hebe.embeddings.volatile_options import OverflowPolicy
 from hebe.kernels.row_format import RowFormat
@@ -106,8 +111,8 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("models = 3", r"models is int"),
         ("[models.a]\ncach_fraction = 1", r"\[models.a\]: unknown key cach_fraction: did you mean cache_fraction\?"),
         ("[volatile_db]\ntype = 'memcached'", r"must be one of disabled, parallel_hash_map, redis, redis_cluster"),
-        ("[volatile_db]\nnum_partitions = 0", r"num_partitions is 0"),
-        ("[volatile_db]\npassword = 'a'\npassword_file = 'b'", r"keep one"),
+        ("[volatile_db]\ntype = 'redis'\nnum_partitions = 0", r"num_partitions is 0"),
+        ("[volatile_db]\ntype = 'redis'\npassword = 'a'\npassword_file = 'b'", r"keep one"),
         ("[persistent_db]\ntype = 'rocks_db'", r"path is missing"),
         ("[update_source]\ntype = 'log_directory'", r"address is missing"),
         (
@@ -172,7 +177,10 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
             "[update_source]\ntype = 'log_directory'\naddress = 'a'\ngroup = '../b'",
             r"\[update_source\] group name '../b': use letters",
         ),
-        ("[update_source]\nmax_rows_per_s = -1", r"max_rows_per_s is -1.0: must be at least 0"),
+        (
+            "[update_source]\ntype = 'log_directory'\naddress = 'a'\nmax_rows_per_s = -1",
+            r"max_rows_per_s is -1.0: must be at least 0",
+        ),
         ("tables = 3", r"tables: must be lists of tables"),
         ("[tables.a]\nname = 'x'", r"tables: must be lists of tables"),
         ("[[tables.a]]\nname = 'x'", r"\[\[tables.a\]\]: dim is missing"),
@@ -191,16 +199,44 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
         HierarchyConfig.from_toml(file)
 
 
-def test_what_is_disabled_may_say_what_it_would_be() -> None:
+@pytest.mark.parametrize(
+    ("section", "type_", "key", "value", "message"),
+    [
+        ("volatile_db", "redis", "memory_bytes", 9, "which only parallel_hash_map reads"),
+        ("volatile_db", "parallel_hash_map", "timeout_ms", 20.0, "which only redis, redis_cluster read"),
+        ("volatile_db", "parallel_hash_map", "tls_client_key", "a", "which only redis, redis_cluster read"),
+        ("volatile_db", "disabled", "overflow_margin", 9, "which only parallel_hash_map, redis, redis_cluster read"),
+        ("volatile_db", "disabled", "address", "a:1", "which only redis, redis_cluster read"),
+        ("persistent_db", "disabled", "path", "a", "which only rocks_db reads"),
+        ("update_source", "null", "address", "a", "which only log_directory, redis_streams, kafka_message_queue read"),
+        ("update_source", "log_directory", "receive_buffer_size", 4096, "which only kafka_message_queue reads"),
+        ("update_source", "redis_streams", "metadata_refresh_interval_ms", 9, "which only kafka_message_queue reads"),
+    ],
+)
+def test_a_key_that_the_type_does_not_read_is_named_with_those_that_do(section, type_, key, value, message) -> None:
+    needed = {"log_directory": {"address": "a"}, "redis_streams": {"address": "a:1"}}.get(type_, {})
+    with pytest.raises(ConfigError, match=rf"\[{section}\] {key} is given, {message}, and type is {type_}$"):
+        HierarchyConfig.from_mapping({section: {"type": type_, **needed, key: value}})
+
+
+def test_a_key_that_is_not_read_is_refused_though_it_says_what_it_is_by_default() -> None:
+    for volatile in ({"type": "parallel_hash_map", "enable_tls": False}, {"type": "disabled", "max_batch_size": 65536}):
+        with pytest.raises(ConfigError, match=r"is given, which only redis, redis_cluster read"):
+            HierarchyConfig.from_mapping({"volatile_db": volatile})
+
+
+@pytest.mark.parametrize("part", [VolatileConfig, PersistentConfig, UpdateConfig])
+def test_each_key_is_read_by_a_type_and_none_where_there_is_no_tier(part) -> None:
+    keys = {each.name for each in dataclasses.fields(part)} - {"type"}
+    assert set(idle_keys(part())) == keys, "nothing is read of a tier that is disabled"
+    assert all(idle_keys(part()).values())
+
+
+def test_what_is_disabled_may_say_so() -> None:
     config = HierarchyConfig.from_mapping(
-        {
-            "volatile_db": {"type": "disabled", "address": "a:1", "tls_ca_certificate": "b", "overflow_margin": 9},
-            "persistent_db": {},
-            "update_source": {"type": "null", "address": "a", "security_file": "b", "password_file": "c"},
-        }
+        {"volatile_db": {"type": "disabled"}, "persistent_db": {}, "update_source": {"type": "null"}}
     )
-    assert not config.is_tiered
-    assert config.update_source.type is UpdateType.NULL
+    assert config == HierarchyConfig()
 
 
 def test_brokers_are_the_address_of_kafka() -> None:

@@ -19,7 +19,15 @@ BOUNDED = {"cache": {"cache_bytes": 5}, "models": {"a": {"cache_fraction": 0.5},
 
 
 @pytest.mark.parametrize(
-    "data", [FULL, BOUNDED, {}, {"volatile_db": {"type": "parallel_hash_map", "num_partitions": 7}}]
+    "data",
+    [
+        FULL,
+        BOUNDED,
+        {},
+        {"volatile_db": {"type": "parallel_hash_map", "num_partitions": 7}},
+        {"update_source": {"type": "kafka_message_queue", "address": "a:1"}},
+        {"update_source": {"type": "redis_streams", "address": "a:1"}},
+    ],
 )
 def test_what_is_written_is_read_back(tmp_path: Path, data) -> None:
     config = HierarchyConfig.from_mapping(data)

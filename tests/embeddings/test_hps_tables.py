@@ -36,7 +36,8 @@ def config(tmp_path: Path) -> HierarchyConfig:
 
 def of(config: HierarchyConfig, volatile: str, persistent: str = "rocks_db") -> HierarchyConfig:
     """The configuration with other tiers."""
-    data = {"volatile_db": {"type": volatile}, "persistent_db": {"type": persistent, "path": config.persistent_db.path}}
+    path = {"path": config.persistent_db.path} if persistent == "rocks_db" else {}
+    data = {"volatile_db": {"type": volatile}, "persistent_db": {"type": persistent, **path}}
     other = HierarchyConfig.from_mapping(data)
     return HierarchyConfig(volatile_db=other.volatile_db, persistent_db=other.persistent_db, tables=config.tables)
 

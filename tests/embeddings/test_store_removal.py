@@ -68,9 +68,9 @@ def test_a_log_that_cannot_forget_is_told_and_the_store_is_gone(place, updates, 
     source.close()
 
 
-@pytest.mark.parametrize("kind", [UpdateType.NULL, UpdateType.KAFKA])
-def test_a_log_that_keeps_nothing_for_groups_is_not_asked(place, kind, caplog) -> None:
-    remove_store("m", place, UpdateConfig(kind, "127.0.0.1:1"))
+@pytest.mark.parametrize("source", [UpdateConfig(), UpdateConfig(UpdateType.KAFKA, "127.0.0.1:1")])
+def test_a_log_that_keeps_nothing_for_groups_is_not_asked(place, source, caplog) -> None:
+    remove_store("m", place, source)
     assert not place.exists()
     assert not caplog.records
 

@@ -111,11 +111,11 @@ def test_of_a_group_that_is_no_more_nothing_is_kept(updates) -> None:
     assert log.groups() == []
 
 
-@pytest.mark.parametrize("kind", [UpdateType.NULL, UpdateType.KAFKA])
-def test_a_log_that_keeps_nothing_for_groups_is_not_asked_to_forget_any(kind, monkeypatch) -> None:
+@pytest.mark.parametrize("source", [NO_UPDATES, UpdateConfig(UpdateType.KAFKA, "127.0.0.1:1")])
+def test_a_log_that_keeps_nothing_for_groups_is_not_asked_to_forget_any(source, monkeypatch) -> None:
     """Kafka refuses it, and a generation of rows that is over would never be done with."""
     monkeypatch.setattr(update_replay, "open_configured_log", lambda _source: 1 / 0)
-    forget_group(UpdateConfig(kind, "127.0.0.1:1"), "g")
+    forget_group(source, "g")
 
 
 def test_groups_of_models_with_long_names_have_names_too() -> None:

@@ -8,9 +8,9 @@
     [[tables.NAME]]    a table of model NAME that is in no repository, but in HugeCTR's files: for `hebe.HPS`
 
 A key that is none is an error that names it, in whatever place: HPS ignores it, and serves something else than meant.
-So are keys that would do nothing: of a tier or a log without `type`, of security that is another log's or is not
-switched on, and `cache_fraction` beside `cache_bytes`, which wins. Names of tables can only be checked when a model is
-loaded (`check_tables`), and those of models are logged by who knows all of them: a model may be added later.
+So are keys that would do nothing: those that a tier or a log of this `type` does not read (`idle_keys`), of TLS that is
+not switched on, and `cache_fraction` beside `cache_bytes`, which wins. Names of tables can only be checked when a model
+is loaded (`check_tables`), and those of models are logged by who knows all of them: a model may be added later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import logging
 import tomllib
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -159,8 +159,8 @@ class VolatileConfig:
             _within("memory_bytes", self.memory_bytes, 1)
         if self.password and self.password_file:
             raise ConfigError("password and password_file are both given: keep one")
-        if self.type is not VolatileType.DISABLED:
-            _refuse_idle_tls(self, tls=self.enable_tls)
+        _refuse_idle(self, _changed(self))
+        _refuse_idle_tls(self, tls=self.enable_tls)
         _ = self.options()
 
     def options(self) -> VolatileOptions:
@@ -198,6 +198,7 @@ class PersistentConfig:
         _within("num_threads", self.num_threads, 1, 256)
         _within("max_batch_size", self.max_batch_size, 1)
         _within("timeout_ms", self.timeout_ms, 0, 600_000, open_below=True)
+        _refuse_idle(self, _changed(self))
         if self.type is not PersistentType.DISABLED and not self.path:
             raise ConfigError("path is missing: the directory of the persistent store")
 
@@ -244,22 +245,13 @@ class UpdateConfig:
         _within("interval_s", self.interval_s, 0, 86_400)
         _within("metadata_refresh_interval_ms", self.metadata_refresh_interval_ms, 1)
         _within("receive_buffer_size", self.receive_buffer_size, 1024, 100_000_000)
+        _refuse_idle(self, _changed(self))
         if self.type is UpdateType.NULL:
             return
         check_name("group", self.group)
         if not self.address:
             raise ConfigError(f"address is missing: where the {self.type} is")
-        if self.security_file and self.type is not UpdateType.KAFKA:
-            raise ConfigError(f"security_file is given, which only {UpdateType.KAFKA} reads, and type is {self.type}")
-        if self.type is UpdateType.REDIS_STREAMS:
-            _refuse_idle_tls(self, tls=self.enable_tls or self.address.lower().startswith("rediss://"))
-            return
-        idle = next((name for name in ("password_file", "enable_tls", *_TLS) if getattr(self, name)), None)
-        if idle is not None:
-            hint = ": what Kafka's client needs goes into security_file" if self.type is UpdateType.KAFKA else ""
-            raise ConfigError(
-                f"{idle} is given, which only {UpdateType.REDIS_STREAMS} reads, and type is {self.type}{hint}"
-            )
+        _refuse_idle_tls(self, tls=self.enable_tls or self.address.lower().startswith("rediss://"))
 
     def redis_access(self, of_address: RedisAccess) -> RedisAccess:
         """How Redis is reached: what the address says, which may be a URL, with what this says. Raises as
@@ -267,6 +259,39 @@ class UpdateConfig:
         """
         password = secret(of_address.password, self.password_file)
         return dataclasses.replace(of_address, password=password, **_tls_of(self))
+
+
+_READ_BY: Mapping[type[object], Mapping[tuple[StrEnum, ...], tuple[str, ...]]] = {
+    VolatileConfig: {
+        (VolatileType.HASH_MAP,): ("memory_bytes",),
+        _REDIS: (
+            "address", "user_name", "password", "password_file", "num_node_connections", "max_batch_size", "timeout_ms",
+            "enable_tls", *_TLS,
+        ),
+        (VolatileType.HASH_MAP, *_REDIS): (
+            "num_partitions", "overflow_margin", "overflow_policy", "overflow_resolution_target", "initial_cache_rate",
+            "cache_missed_embeddings",
+        ),
+    },
+    PersistentConfig: {
+        (PersistentType.ROCKS_DB,): ("path", "num_threads", "read_only", "max_batch_size", "timeout_ms"),
+    },
+    UpdateConfig: {
+        (UpdateType.REDIS_STREAMS,): ("password_file", "enable_tls", *_TLS),
+        (UpdateType.KAFKA,): ("security_file", "metadata_refresh_interval_ms", "receive_buffer_size"),
+        (UpdateType.LOG_DIRECTORY, UpdateType.REDIS_STREAMS, UpdateType.KAFKA): (
+            "address", "group", "quarantine", "poll_timeout_ms", "max_batch_size", "failure_backoff_ms",
+            "max_commit_interval", "max_rows_per_s", "interval_s",
+        ),
+    },
+}  # fmt: skip
+"""Of a tier and a log: which types read which keys, beside `type`."""
+
+
+def idle_keys(config: Any) -> dict[str, tuple[StrEnum, ...]]:
+    """Keys of a part of the configuration that would do nothing, as its `type` does not read them, and which do."""
+    read_by = _READ_BY.get(type(config), {})
+    return {name: types for types, names in read_by.items() for name in names if config.type not in types}
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,11 +457,15 @@ def _in_our_words(name: str, data: object, where: str) -> object:
 
 def _read_typed(kind: type[Any], data: object, where: str) -> Any:
     """A tier or a log. What is given of one needs its `type`: the default is that there is none."""
+    if isinstance(data, Mapping) and data and "type" not in data:
+        types = ", ".join(typing.get_type_hints(kind)["type"])
+        raise ConfigError(f"{where} has {', '.join(data)} but no type: must be one of {types}")
     read = _read(kind, data, where)
     assert isinstance(data, Mapping)
-    if data and "type" not in data:
-        types = ", ".join(each.value for each in type(read.type))
-        raise ConfigError(f"{where} has {', '.join(data)} but no type: must be one of {types}")
+    try:
+        _refuse_idle(read, data)  # those too that are given as what they are by default
+    except ConfigError as fault:
+        raise ConfigError(f"{where} {fault}") from None
     return read
 
 
@@ -513,6 +542,26 @@ def _is(value: object, kind: type[Any]) -> bool:
     if isinstance(value, bool):
         return kind is bool
     return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+
+
+def _refuse_idle(config: VolatileConfig | PersistentConfig | UpdateConfig, given: Iterable[str]) -> None:
+    """Raise `ConfigError` for one of the `given` keys that this type does not read."""
+    idle = idle_keys(config)
+    for name in given:
+        if name in idle:
+            read = f"{', '.join(idle[name])} {'reads' if len(idle[name]) == 1 else 'read'}"
+            hint = ": what Kafka's client needs goes into security_file" if config.type is UpdateType.KAFKA else ""
+            raise ConfigError(f"{name} is given, which only {read}, and type is {config.type}{hint}")
+
+
+def _changed(config: Any) -> list[str]:
+    """Keys that are not as they are by default."""
+    return [
+        each.name
+        for each in dataclasses.fields(config)
+        if getattr(config, each.name)
+        != (each.default if each.default_factory is dataclasses.MISSING else each.default_factory())
+    ]
 
 
 def _refuse_idle_tls(config: VolatileConfig | UpdateConfig, *, tls: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tomli_w
 
-from hebe.embeddings.hierarchy_config import HierarchyConfig, PersistentType, UpdateType, VolatileType
+from hebe.embeddings.hierarchy_config import HierarchyConfig, PersistentType, UpdateType, VolatileType, idle_keys
 from hebe.embeddings.volatile_options import UNLIMITED
 
 
@@ -38,11 +38,14 @@ def hierarchy_toml(config: HierarchyConfig, remarks: Iterable[str] = ()) -> str:
 def _plain(part: Any) -> dict[str, Any]:
     """A part's fields as TOML has them: what is not set, and what is beyond TOML's numbers, is left out.
 
-    So is `cache_fraction` beside `cache_bytes`, which wins: a file that gives both is refused.
+    So is what a file is refused for, as it would do nothing: what its type does not read, and `cache_fraction` beside
+    `cache_bytes`, which wins.
     """
-    fields = {}
+    fields, idle = {}, idle_keys(part)
     for each in dataclasses.fields(part):
         value = getattr(part, each.name)
+        if each.name in idle:
+            continue
         if value is None or value == "" or (isinstance(value, int) and value == UNLIMITED):
             continue
         if each.name == "cache_fraction" and part.cache_bytes is not None:

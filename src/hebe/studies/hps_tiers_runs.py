@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -147,13 +147,13 @@ def _config(each: Combination, rows: int, redis: str, directory: Path) -> Hierar
         margin = UNLIMITED if each.level_2_share == 1 else math.ceil(each.level_2_share * rows / REDIS_PARTITIONS)
         volatile = VolatileConfig(
             kind,
-            redis,
             num_partitions=REDIS_PARTITIONS,
             overflow_margin=margin,
             overflow_policy=OverflowPolicy.EVICT_OLDEST,
             initial_cache_rate=each.level_2_share,
-            timeout_ms=LONGEST_WAIT_MS,
         )
+        if kind is not VolatileType.HASH_MAP:
+            volatile = replace(volatile, address=redis, timeout_ms=LONGEST_WAIT_MS)
     if each.disk:
         path = str(directory / "rows")
         persistent = PersistentConfig(PersistentType.ROCKS_DB, path, timeout_ms=LONGEST_WAIT_MS)
